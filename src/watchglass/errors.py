@@ -1,0 +1,84 @@
+"""One error per situation, each also a fitting builtin, each one line: the rule broken, the value received, the cure."""
+
+from __future__ import annotations
+
+
+class WatchglassError(Exception):
+    """Base of every error that watchglass raises on purpose; the message is complete in itself.
+
+    The command line prints it as one line and exits with 2.
+    """
+
+
+class InvalidValueError(WatchglassError, ValueError):
+    """A value outside what an option, parameter or record allows."""
+
+
+class UnknownNameError(WatchglassError, LookupError):
+    """A name that nothing has: a rule, a collection, a tensor, a parameter. The message lists near names."""
+
+
+class MissingFileError(WatchglassError, FileNotFoundError):
+    """A script, rule file or run that is not where it was said to be."""
+
+    def __str__(self) -> str:
+        # FileNotFoundError formats its arguments as errno and strerror; ours is a finished sentence.
+        return str(self.args[0]) if self.args else ""
+
+
+class RunExistsError(WatchglassError, FileExistsError):
+    """A run, attempt, worker or object that would have to be overwritten."""
+
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args else ""
+
+
+class NotARunError(WatchglassError, ValueError):
+    """A folder without a manifest, or with one that watchglass did not write."""
+
+
+class FormatVersionError(WatchglassError, ValueError):
+    """A run written by a newer major version of the format."""
+
+
+class DamagedDataError(WatchglassError, ValueError):
+    """Bytes in a run that cannot be what was written; the message names file and offset."""
+
+
+class StoreError(WatchglassError, OSError):
+    """The store refused or failed: read-only, full, away."""
+
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args else ""
+
+
+class RuleFileError(WatchglassError, ImportError):
+    """A file of custom rules that cannot be imported or holds no such rule."""
+
+
+class LaunchError(WatchglassError, RuntimeError):
+    """A training that cannot be started as asked."""
+
+
+class MissingExtraError(WatchglassError, ImportError):
+    """An optional dependency that is not installed; the message names the extra."""
+
+
+#: Exit status of a training that watchglass stopped because it was asked to (``--stop-on`` or an action).
+#: Outside 64..78 (sysexits.h), 99 and 100 (grid schedulers requeue on them) and 128 and above (signals).
+EXIT_STOPPED = 86
+
+
+class TrainingStopped(SystemExit):
+    """Raised in the training's main thread at a step boundary when a stop was asked for.
+
+    Derives from :class:`SystemExit`, not :class:`Exception`, so that a loop which catches ``Exception`` does not
+    swallow it, while ``finally`` and context managers see it. The exit status is :data:`EXIT_STOPPED`.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(EXIT_STOPPED)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return self.reason
