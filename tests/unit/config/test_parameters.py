@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from watchglass.config import Collection, RuleSpec, SessionConfig, describe, parameter, suggest, validate
+from watchglass.config.session import EvaluatorConfig
+from watchglass.errors import InvalidValueError
+from watchglass.records import Role, Severity
+
+
+@dataclass
+class Sample:
+    share: float = parameter(0.5, help="a share", unit="ratio", ge=0, le=1)
+    count: int = parameter(3, help="a count", ge=1)
+    last: int | None = parameter(None, help="an end")
+    on: bool = parameter(True, help="a switch")
+    names: tuple[str, ...] = parameter((), help="names")
+    kind: str = parameter("a", help="a kind", choices=("a", "b"))
+
+    def __post_init__(self) -> None:
+        validate(self)
+
+
+def test_strings_from_a_command_line_become_the_annotated_types() -> None:
+    sample = Sample(share="1e-2", count="7", last="12", on="off", names="x, y", kind="b")  # type: ignore[arg-type]
+    assert (sample.share, sample.count, sample.last, sample.on, sample.names, sample.kind) == (
+        0.01, 7, 12, False, ("x", "y"), "b",
+    )  # fmt: skip
+    assert Sample(last="none").last is None  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"share": 1.5}, "Sample: share must be >= 0 and <= 1 but got 1.5"),
+        ({"share": float("nan")}, "share must be >= 0 and <= 1 but got nan"),
+        ({"share": "much"}, "share must be a number but got 'much'"),
+        ({"share": True}, "share must be a number but got True"),
+        ({"count": 2.5}, "count must be a whole number but got 2.5"),
+        ({"count": 0}, "count must be >= 1 but got 0"),
+        ({"last": "soon"}, "last must be a whole number or none but got 'soon'"),
+        ({"on": "perhaps"}, "on must be true or false but got 'perhaps'"),
+        ({"kind": "c"}, "kind must be one of a, b but got 'c'"),
+    ],
+)
+def test_a_bad_value_is_named_with_its_rule_in_one_line(arguments: dict[str, object], words: str) -> None:
+    with pytest.raises(InvalidValueError) as caught:
+        Sample(**arguments)  # type: ignore[arg-type]
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_description_lists_type_default_and_limits() -> None:
+    share, count, last, *_ = describe(Sample)
+    assert (share.type, share.default, share.unit, share.limits) == ("a number", 0.5, "ratio", ">= 0 and <= 1")
+    assert count.limits == ">= 1"
+    assert last.type == "a whole number or none"
+
+
+def test_near_names_are_suggested_whatever_their_case() -> None:
+    assert suggest("deadrelus", ["DeadRelu", "Overfit"]) == ' (did you mean "DeadRelu"?)'
+    assert suggest("zzz", ["DeadRelu"]) == ""
+
+
+def test_collections_select_by_role_and_by_regular_expression() -> None:
+    assert Collection("gradients").selects("gradient/fc.weight", Role.GRADIENT)
+    assert not Collection("gradients").selects("fc.weight", Role.WEIGHT)
+    assert Collection("mine", include_regex=("^fc",)).selects("fc.weight", Role.WEIGHT)
+    assert not Collection("gradients", include_regex=("conv",)).selects("gradient/fc.weight", Role.GRADIENT)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"name": "x", "include_regex": ("(",)}, "does not compile"),
+        ({"name": "../x"}, "name must be a letter"),
+        ({"name": "mine"}, "selects nothing"),
+        ({"name": "weights", "save_interval": 0}, "save_interval must be >= 1 but got 0"),
+        ({"name": "weights", "start_step": 5, "end_step": 4}, "end_step must be at least start_step (5) but got 4"),
+    ],
+)
+def test_a_collection_that_cannot_work_is_refused(arguments: dict[str, object], words: str) -> None:
+    with pytest.raises(InvalidValueError, match=words.replace("(", r"\(").replace(")", r"\)")):
+        Collection(**arguments)  # type: ignore[arg-type]
+
+
+def test_configurations_survive_the_way_through_the_environment() -> None:
+    config = SessionConfig(
+        run="runs/x", attempt=2, collections=(Collection("weights", save_interval=7),), overhead_budget=0.02
+    )
+    again = SessionConfig.from_env(config.to_env())
+    assert again is not None
+    assert (again.attempt, again.collections, again.overhead_budget) == (2, config.collections, 0.02)
+    assert SessionConfig.from_env({}) is None
+
+    evaluator = EvaluatorConfig("runs/x", 0, (RuleSpec("DeadRelu", {"threshold_layer": 30.0}),), Severity.ERROR)
+    back = EvaluatorConfig.from_json(evaluator.to_json())
+    assert (back.rules, back.stop_on, back.attempt) == (evaluator.rules, Severity.ERROR, 0)
