@@ -1,0 +1,158 @@
+"""From finished steps to frames: averages scalars, merges repeated tensors, fills columns."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from watchglass.record.steps import OpenStep, StepRecords
+from watchglass.records import SCALAR_FIELDS, STATISTIC_FIELDS, STEP_END_FIELDS, Origin, TensorInfo
+from watchglass.stats import and_units, merge, pack_units
+from watchglass.store import (
+    StatisticsBatch,
+    UnitsBatch,
+    encode_catalog,
+    encode_facts,
+    encode_lifecycle,
+    encode_raw_index,
+    encode_scalars,
+    encode_statistics,
+    encode_step_ends,
+    encode_units,
+)
+
+_WIDTH = len(STATISTIC_FIELDS)
+
+
+def row_bytes(records: StepRecords) -> int:
+    """About how many bytes these records hold while they wait."""
+    matrices = sum(len(ids) for ids, _, _ in records.statistics) * 8 * _WIDTH
+    raw = sum(int(array.nbytes) for _, array in records.raw)
+    return 256 + 32 * len(records.scalars) + matrices + 64 * len(records.units) + raw
+
+
+def encode_steps(
+    steps: Sequence[OpenStep],
+    tensors: Sequence[TensorInfo],
+    write_tensors: Callable[[list[tuple[int, int, Any]]], list[dict[str, Any]]],
+    ending: tuple[str, dict[str, Any]] | None = None,
+) -> list[bytes]:
+    """Frames of everything that belongs to ``steps``, in the order in which a reader needs them.
+
+    The steps' ends come after their records, so that a step whose end is readable is whole.
+
+    Args:
+        steps: Finished steps.
+        tensors: Catalog rows that were added since the last call.
+        write_tensors: Writes raw tensors beside the segment and returns their index rows.
+        ending: Status and counters of the worker's end, when this is its last call.
+    """
+    frames: list[bytes] = []
+    statistics = [_statistics_of(step) for step in steps]
+    captures = {step.global_step: batch[0].size for step, batch in zip(steps, statistics, strict=True)}
+    if tensors:
+        frames.append(encode_catalog(list(tensors)))
+    if any(captures.values()):
+        frames.append(encode_statistics(_batch(steps, statistics)))
+    units = _units_of(steps)
+    if units is not None:
+        frames.append(encode_units(units))
+    scalars = [row for step in steps for row in _scalars_of(step)]
+    if scalars:
+        frames.append(encode_scalars(np.array(scalars, dtype=np.dtype(list(SCALAR_FIELDS)))))
+    facts = [fact for step in steps for fact in step.facts()]
+    if facts:
+        frames.append(encode_facts(facts))
+    raw = [(step.global_step, tensor_id, array) for step in steps for tensor_id, array in step.records.raw]
+    if raw:
+        frames.append(encode_raw_index(write_tensors(raw)))
+    if steps:
+        rows = [_end_row(step, captures[step.global_step]) for step in steps]
+        frames.append(encode_step_ends(np.array(rows, dtype=np.dtype(list(STEP_END_FIELDS)))))
+    if ending is not None:
+        status, counters = ending
+        frames.append(encode_lifecycle({"event": "left", "status": status, "counters": counters, **_clocks()}))
+    return frames
+
+
+def _clocks() -> dict[str, int]:
+    return {"time_ns": time.monotonic_ns(), "wall_ns": time.time_ns()}
+
+
+def _resolved(value: Any) -> Any:
+    return value.resolve() if hasattr(value, "resolve") else value
+
+
+def _scalars_of(step: OpenStep) -> Iterable[tuple[int, int, float, float]]:
+    sums: dict[int, tuple[float, float]] = {}
+    for tensor_id, weight, value in step.records.scalars:
+        number = float(_resolved(value))
+        total, product = sums.get(tensor_id, (0.0, 0.0))
+        sums[tensor_id] = (total + weight, product + weight * number)
+    for tensor_id, (total, product) in sums.items():
+        yield (step.global_step, tensor_id, total, product / total if total else product)
+
+
+def _statistics_of(step: OpenStep) -> tuple[Any, Any, Any, Any]:
+    """Ids, matrix, calls and sampled flags of a step, rows of the same tensor merged in order."""
+    if not step.records.statistics:
+        return np.empty(0, np.uint32), np.empty((0, _WIDTH)), np.empty(0, np.uint32), np.empty(0, bool)
+    ids = np.concatenate([np.asarray(ids, np.uint32) for ids, _, _ in step.records.statistics])
+    matrix = np.concatenate([np.reshape(_resolved(values), (-1, _WIDTH)) for _, values, _ in step.records.statistics])
+    sampled = np.concatenate([np.full(len(ids), sampled) for ids, _, sampled in step.records.statistics])
+    unique, first, calls = np.unique(ids, return_index=True, return_counts=True)
+    if unique.size == ids.size:
+        return ids, matrix, np.ones(ids.size, np.uint32), sampled
+    merged = matrix[first].copy()
+    place = {int(tensor_id): row for row, tensor_id in enumerate(unique)}
+    for row in range(ids.size):
+        target = place[int(ids[row])]
+        if row != first[target]:
+            merged[target] = merge(merged[target], matrix[row])
+    return unique, merged, calls.astype(np.uint32), sampled[first]
+
+
+def _batch(steps: Sequence[OpenStep], parts: Sequence[tuple[Any, Any, Any, Any]]) -> StatisticsBatch:
+    ids = np.concatenate([part[0] for part in parts])
+    return StatisticsBatch(
+        global_step=np.concatenate(
+            [np.full(part[0].size, step.global_step, np.uint64) for step, part in zip(steps, parts, strict=True)]
+        ),
+        tensor_id=ids,
+        calls=np.concatenate([part[2] for part in parts]),
+        values=np.concatenate([part[1] for part in parts]),
+        origin=np.full(ids.size, Origin.PLANNED, np.uint8),
+        sampled=np.concatenate([part[3] for part in parts]).astype(bool),
+    )
+
+
+def _units_of(steps: Sequence[OpenStep]) -> UnitsBatch | None:
+    rows: list[tuple[int, int, int, int, bytes]] = []
+    for step in steps:
+        seen: dict[tuple[int, int], tuple[int, bytes]] = {}
+        for tensor_id, kind, value in step.records.units:
+            flags = np.asarray(_resolved(value), bool)
+            packed = pack_units(flags)
+            key = (tensor_id, int(kind))
+            # A unit is inactive in a step only if it is so in every call of it.
+            if key in seen and seen[key][0] == flags.size:
+                packed = and_units(seen[key][1], packed)
+            seen[key] = (flags.size, packed)
+        rows += [(step.global_step, tensor_id, kind, size, bits) for (tensor_id, kind), (size, bits) in seen.items()]
+    if not rows:
+        return None
+    return UnitsBatch(
+        global_step=np.array([row[0] for row in rows], np.uint64),
+        tensor_id=np.array([row[1] for row in rows], np.uint32),
+        kind=np.array([row[2] for row in rows], np.uint8),
+        units=np.array([row[3] for row in rows], np.uint32),
+        bits=[row[4] for row in rows],
+    )
+
+
+def _end_row(step: OpenStep, captures: int) -> tuple[int, ...]:
+    end = step.finished()
+    return (end.global_step, end.mode_step, end.train_step, end.start_ns, end.end_ns, captures, int(end.mode))

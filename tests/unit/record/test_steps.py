@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+from itertools import count
+
+from watchglass.record.steps import OpenStep, StepClock
+from watchglass.records import Mode
+
+
+class Log:
+    def __init__(self) -> None:
+        self.steps: list[OpenStep] = []
+        ticks = count()
+        self.clock = StepClock(self.steps.append, lambda mode, step: step % 2 == 0, lambda: next(ticks))
+
+    def train(self, optimizer: int = 1, backward: bool = True, update: bool = True) -> None:
+        forward = self.clock.forward(grad=True, training=True)
+        forward.backpropagated = backward
+        if update:
+            self.clock.begin_update(optimizer)
+            self.clock.end_update()
+
+    def evaluate(self) -> None:
+        self.clock.forward(grad=False, training=False)
+
+    def seen(self) -> list[tuple[str, int]]:
+        self.clock.close()
+        return [(step.mode.name, step.mode_step) for step in self.steps]
+
+
+def test_each_update_is_one_step_and_global_steps_count_over_modes() -> None:
+    log = Log()
+    log.train()
+    log.train()
+    log.evaluate()
+    log.evaluate()
+    log.train()
+    assert log.seen() == [("TRAIN", 0), ("TRAIN", 1), ("EVAL", 0), ("EVAL", 1), ("TRAIN", 2)]
+    assert [step.global_step for step in log.steps] == [0, 1, 2, 3, 4]
+    assert [step.train_step for step in log.steps] == [0, 1, 1, 1, 2]
+    assert [step.due for step in log.steps] == [True, False, True, False, True]
+
+
+def test_micro_batches_belong_to_one_step() -> None:
+    log = Log()
+    for _ in range(2):
+        log.train(update=False)
+        log.train(update=False)
+        log.train()
+    assert log.seen() == [("TRAIN", 0), ("TRAIN", 1)]
+
+
+def test_two_optimizers_on_one_model_are_one_step() -> None:
+    log = Log()
+    for _ in range(2):
+        log.train(optimizer=1)
+        log.clock.begin_update(2)
+        log.clock.end_update()
+    assert log.seen() == [("TRAIN", 0), ("TRAIN", 1)]
+
+
+def test_the_same_optimizer_again_begins_a_step_before_its_closure_runs_the_forward() -> None:
+    log = Log()
+    for _ in range(3):
+        step = log.clock.begin_update(1)
+        forward = log.clock.forward(grad=True, training=True)
+        forward.backpropagated = True
+        assert log.clock.train is step
+        log.clock.end_update()
+    assert log.seen() == [("TRAIN", 0), ("TRAIN", 1), ("TRAIN", 2)]
+
+
+def test_evaluation_without_no_grad_is_evaluation_because_no_backward_follows() -> None:
+    log = Log()
+    log.train()
+    for _ in range(2):
+        log.clock.forward(grad=True, training=False)
+    log.train()
+    log.clock.forward(grad=True, training=True)
+    assert log.seen() == [("TRAIN", 0), ("EVAL", 0), ("EVAL", 1), ("TRAIN", 1), ("EVAL", 2)]
+    orders = [step.finished().order for step in log.steps]
+    assert orders == sorted(orders)
+
+
+def test_evaluation_inside_an_accumulated_step_leaves_it_open() -> None:
+    log = Log()
+    log.train(update=False)
+    log.evaluate()
+    log.train()
+    assert sorted(log.seen()) == [("EVAL", 0), ("TRAIN", 0)]
+
+
+def test_a_gan_updates_two_models_in_two_steps_with_every_forward_in_its_own() -> None:
+    log = Log()
+    for _ in range(2):
+        for _ in range(3):
+            forward = log.clock.forward(grad=True, training=True)
+            forward.backpropagated = True
+        log.clock.begin_update(1)
+        log.clock.end_update()
+        log.train(optimizer=2)
+    assert log.seen() == [("TRAIN", 0), ("TRAIN", 1), ("TRAIN", 2), ("TRAIN", 3)]
+
+
+def test_records_of_forwards_and_of_the_update_are_kept_in_order() -> None:
+    log = Log()
+    for number in range(2):
+        forward = log.clock.forward(grad=True, training=True)
+        forward.backpropagated = True
+        forward.records.scalars.append((number, 1.0, 0.0))
+    log.clock.begin_update(1).records.scalars.append((9, 1.0, 0.0))
+    log.clock.end_update()
+    log.seen()
+    assert [row[0] for row in log.steps[0].records.scalars] == [0, 1, 9]
+
+
+def test_steps_opened_by_hand_are_numbered_the_same_way() -> None:
+    log = Log()
+    for mode in (Mode.TRAIN, Mode.EVAL, Mode.TRAIN):
+        log.clock.end(log.clock.begin(mode))
+    assert log.seen() == [("TRAIN", 0), ("EVAL", 0), ("TRAIN", 1)]
