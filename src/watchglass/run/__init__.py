@@ -1,0 +1,8 @@
+"""Reading a run: the catalog, one complete step at a time, or the whole run."""
+
+from watchglass.run.catalog import Catalog
+from watchglass.run.history import History, Phase
+from watchglass.run.statistics import Statistics
+from watchglass.run.view import StepRecords, StepView
+
+__all__ = ["Catalog", "History", "Phase", "Statistics", "StepRecords", "StepView"]

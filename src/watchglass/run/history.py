@@ -1,0 +1,161 @@
+"""What one worker did before the step at hand: bounded scalar series, phases, baselines and the latest facts.
+
+A history is moved on step by step, in canonical order, by whoever makes the views (:meth:`StepView.after`), live
+and in replay alike; nothing in it depends on when data arrived.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from watchglass.records import Fact, Mode, StepEnd, TensorInfo
+from watchglass.stats import RollingBaseline
+
+#: Values of a scalar that a view can look back on. Bounds the evaluator's memory whatever the length of a run.
+SERIES_LIMIT = 4096
+
+#: ("scalar", name) or ("statistic", column, tensor name): a series that the engine keeps a baseline of.
+BaselineKey = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Steps of one mode in a row, with the means of their scalars.
+
+    An EVAL phase is the evaluation after one TRAIN step; a TRAIN phase is the training between two evaluations.
+
+    Attributes:
+        mode: TRAIN or EVAL.
+        train_step: Last TRAIN step begun before the phase ended; -1 when there was none.
+        first_step: First mode step of the phase.
+        last_step: Last mode step of the phase.
+        means: Mean of each scalar over the phase, weighted by batch size. NaN when any of its values is NaN.
+    """
+
+    mode: Mode
+    train_step: int
+    first_step: int
+    last_step: int
+    means: dict[str, float]
+
+
+class Series:
+    """The last values of one scalar, appended in constant time and read as one contiguous slice."""
+
+    def __init__(self, limit: int = SERIES_LIMIT) -> None:
+        self._limit = limit
+        self._buffer = np.empty(2 * limit)
+        self._end = 0
+
+    def append(self, value: float) -> None:
+        """Adds a value and forgets the oldest beyond the limit."""
+        if self._end == len(self._buffer):
+            self._buffer[: self._limit] = self._buffer[self._limit :]
+            self._end = self._limit
+        self._buffer[self._end] = value
+        self._end += 1
+
+    def last(self, count: int | None = None) -> npt.NDArray[np.float64]:
+        """A copy of the last ``count`` values, oldest first; of all that are kept when None."""
+        kept = min(self._end, self._limit)
+        wanted = kept if count is None else min(count, kept)
+        return self._buffer[self._end - wanted : self._end].copy()
+
+
+@dataclass
+class _OpenPhase:
+    mode: Mode
+    train_step: int
+    first_step: int
+    last_step: int
+    sums: dict[str, float] = field(default_factory=dict)
+    weights: dict[str, float] = field(default_factory=dict)
+
+    def add(self, step: StepEnd, scalars: Iterable[tuple[TensorInfo, float, float]]) -> None:
+        self.last_step, self.train_step = step.mode_step, step.train_step
+        for info, value, weight in scalars:
+            # A weight of zero means that the batch size is not known; then every step counts alike.
+            counted = weight if weight > 0 else 1.0
+            self.sums[info.name] = self.sums.get(info.name, 0.0) + value * counted
+            self.weights[info.name] = self.weights.get(info.name, 0.0) + counted
+
+    def close(self) -> Phase:
+        means = {name: total / self.weights[name] for name, total in self.sums.items()}
+        return Phase(self.mode, self.train_step, self.first_step, self.last_step, means)
+
+
+class PhaseTracker:
+    """Cuts a worker's steps into phases. PREDICT steps belong to none and end none."""
+
+    def __init__(self) -> None:
+        self._open: _OpenPhase | None = None
+
+    def enter(self, step: StepEnd, scalars: Iterable[tuple[TensorInfo, float, float]]) -> tuple[Phase, ...]:
+        """Adds a step; returns the phase that ended just before it, if one did."""
+        if step.mode not in (Mode.TRAIN, Mode.EVAL):
+            return ()
+        ended: tuple[Phase, ...] = ()
+        current = self._open
+        # Two evaluations with no TRAIN step between them have the same train_step and are one phase.
+        if current is not None and current.mode is not step.mode:
+            ended, current = (current.close(),), None
+        if current is None:
+            current = self._open = _OpenPhase(step.mode, step.train_step, step.mode_step, step.mode_step)
+        current.add(step, scalars)
+        return ended
+
+    def finish(self) -> tuple[Phase, ...]:
+        """The phase that ends with the run, if one is open."""
+        ended = (self._open.close(),) if self._open is not None else ()
+        self._open = None
+        return ended
+
+
+class History:
+    """Everything before and including the newest step of one worker that rules may look back on. One owner."""
+
+    def __init__(self) -> None:
+        self.phases = PhaseTracker()
+        self._series: dict[tuple[Mode, str], Series] = {}
+        self._latest: dict[str, Fact] = {}
+        self._baselines: dict[BaselineKey, RollingBaseline] = {}
+
+    def add_scalar(self, mode: Mode, name: str, value: float) -> None:
+        """Appends one value of a scalar."""
+        series = self._series.get((mode, name))
+        if series is None:
+            series = self._series[(mode, name)] = Series()
+        series.append(value)
+
+    def add_facts(self, facts: Iterable[Fact]) -> None:
+        """Remembers the latest fact of each kind."""
+        for fact in facts:
+            self._latest[fact.kind] = fact
+
+    def series(self, mode: Mode, name: str, last: int | None = None) -> npt.NDArray[np.float64]:
+        """The last values of a scalar in a mode, oldest first; empty when it was never recorded."""
+        series = self._series.get((mode, name))
+        return series.last(last) if series is not None else np.empty(0)
+
+    def latest_fact(self, kind: str) -> Fact | None:
+        """The latest fact of a kind at or before the newest step, or None."""
+        return self._latest.get(kind)
+
+    def baseline(self, key: BaselineKey) -> RollingBaseline:
+        """The shared baseline of a series before the newest step; asking for it begins it."""
+        baseline = self._baselines.get(key)
+        if baseline is None:
+            baseline = self._baselines[key] = RollingBaseline()
+            if key[0] == "scalar":
+                for value in self.series(Mode.TRAIN, key[1], baseline.window + 1)[:-1]:
+                    baseline.update(float(value))
+        return baseline
+
+    @property
+    def baseline_keys(self) -> tuple[BaselineKey, ...]:
+        """The series that something asked a baseline of."""
+        return tuple(self._baselines)

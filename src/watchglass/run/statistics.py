@@ -1,0 +1,126 @@
+"""Statistics of many tensors of one step as columns, so that a rule judges thousands of tensors in one NumPy line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from watchglass.records import STATISTIC_FIELDS, TensorInfo
+from watchglass.run.catalog import Catalog
+
+Column = npt.NDArray[np.float64]
+_INDEX = {name: i for i, name in enumerate(STATISTIC_FIELDS)}
+
+
+class _Stored:
+    """One column of the matrix as an attribute."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._index = _INDEX[name]
+
+    def __get__(self, instance: Statistics, owner: type) -> Column:
+        column: Column = instance.values[:, self._index]
+        return column
+
+
+class _Derived:
+    """A column computed from the stored ones, as an attribute."""
+
+    def __init__(self, compute: Callable[[Statistics], Column]) -> None:
+        self._compute = compute
+
+    def __get__(self, instance: Statistics, owner: type) -> Column:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return self._compute(instance)
+
+
+class Statistics:
+    """Columns over tensors: one row per tensor, one float64 array per statistic.
+
+    Stored: ``count, nan, posinf, neginf, zero, min, max, sum, abs_sum, m2, l2`` (see STATISTIC_FIELDS). Derived:
+    ``nonfinite, finite`` (counts), ``mean, abs_mean, variance, std, rms`` over the finite values and ``zero_ratio``
+    (0 to 1); NaN where a tensor has no finite value. ``nonzero_abs_mean`` is the mean of absolutes over the values
+    that are not exactly zero, NaN where there is none: what a sparse gradient (an embedding, inputs with many zeros)
+    carries where it carries anything.
+
+    Attributes:
+        ids: Tensor ids, uint32[n].
+        values: The matrix, float64[n, 11], columns in the order of STATISTIC_FIELDS.
+        calls: How often each tensor was seen in the step (calls of a shared module, micro-batches), uint32[n].
+        sampled: Which rows were computed from a sample of the tensor, bool[n].
+    """
+
+    count, nan, posinf, neginf, zero = _Stored(), _Stored(), _Stored(), _Stored(), _Stored()
+    min, max, sum, abs_sum, m2, l2 = _Stored(), _Stored(), _Stored(), _Stored(), _Stored(), _Stored()
+    nonfinite = _Derived(lambda s: s.nan + s.posinf + s.neginf)
+    finite = _Derived(lambda s: s.count - s.nan - s.posinf - s.neginf)
+    mean = _Derived(lambda s: s.sum / s.finite)
+    abs_mean = _Derived(lambda s: s.abs_sum / s.finite)
+    variance = _Derived(lambda s: s.m2 / s.finite)
+    std = _Derived(lambda s: np.sqrt(s.m2 / s.finite))
+    rms = _Derived(lambda s: s.l2 / np.sqrt(s.finite))
+    zero_ratio = _Derived(lambda s: s.zero / s.finite)
+    nonzero_abs_mean = _Derived(lambda s: s.abs_sum / (s.finite - s.zero))
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        ids: npt.NDArray[np.uint32],
+        values: npt.NDArray[np.float64],
+        calls: npt.NDArray[np.uint32] | None = None,
+        sampled: npt.NDArray[np.bool_] | None = None,
+    ) -> None:
+        self.ids = ids
+        self.values = values
+        self.calls = calls if calls is not None else np.ones(len(ids), dtype=np.uint32)
+        self.sampled = sampled if sampled is not None else np.zeros(len(ids), dtype=np.bool_)
+        self._catalog = catalog
+        self._tensors: list[TensorInfo] | None = None
+
+    @classmethod
+    def empty(cls, catalog: Catalog) -> Statistics:
+        """No rows."""
+        return cls(catalog, np.zeros(0, dtype=np.uint32), np.zeros((0, len(STATISTIC_FIELDS))))
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __repr__(self) -> str:
+        return f"Statistics({len(self)} tensors)"
+
+    @property
+    def tensors(self) -> list[TensorInfo]:
+        """The catalog row of each row."""
+        if self._tensors is None:
+            self._tensors = [self._catalog[int(i)] for i in self.ids]
+        return self._tensors
+
+    @property
+    def names(self) -> list[str]:
+        """The name of each row."""
+        return [info.name for info in self.tensors]
+
+    def where(self, mask: npt.NDArray[np.bool_]) -> Statistics:
+        """The rows at which ``mask`` (bool[n]) is true, in the same order."""
+        return self._take(np.flatnonzero(mask))
+
+    def in_layer_order(self) -> Statistics:
+        """The same rows by the position of their module in the model, first layer first; ties keep their order."""
+        positions = np.array([info.layer_index for info in self.tensors], dtype=np.int64)
+        return self._take(np.argsort(positions, kind="stable"))
+
+    def row(self, name: str) -> int | None:
+        """Index of the tensor with this name, or None."""
+        info = self._catalog.by_name(name)
+        found = np.flatnonzero(self.ids == info.tensor_id) if info is not None else ()
+        return int(found[0]) if len(found) else None
+
+    def _take(self, index: npt.NDArray[np.intp]) -> Statistics:
+        taken = Statistics(
+            self._catalog, self.ids[index], self.values[index], self.calls[index], self.sampled[index]
+        )
+        if self._tensors is not None:
+            taken._tensors = [self._tensors[int(i)] for i in index]
+        return taken

@@ -1,0 +1,222 @@
+"""What a rule sees: one complete, frozen step of one worker, and the history before it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from watchglass.records import STATISTIC_FIELDS, Fact, Mode, Role, StepEnd, TensorInfo, UnitKind
+from watchglass.run.catalog import Catalog
+from watchglass.run.history import BaselineKey, History, Phase
+from watchglass.run.statistics import Statistics
+from watchglass.stats import RollingBaseline
+
+__all__ = ["Phase", "Statistics", "StepRecords", "StepView"]
+
+
+@dataclass(frozen=True)
+class StepRecords:
+    """Everything one worker recorded of one step, as a follower or a test hands it over.
+
+    Attributes:
+        end: The step.
+        catalog: The catalog as it was when the step ended.
+        scalars: ``(what, value, weight)``; the weight is the batch size, 0 where unknown.
+        ids: Tensor ids of the statistics rows, uint32[n]; only rows of planned captures.
+        statistics: float64[n, 11], columns in the order of STATISTIC_FIELDS.
+        calls: uint32[n], or None for one call each.
+        sampled: bool[n], or None for none.
+        units: ``(what, kind, bits)`` with one boolean per unit.
+        facts: Facts of this step, and facts of the run that were recorded since the step before.
+    """
+
+    end: StepEnd
+    catalog: Catalog
+    scalars: Sequence[tuple[TensorInfo, float, float]] = ()
+    ids: npt.NDArray[np.uint32] | None = None
+    statistics: npt.NDArray[np.float64] | None = None
+    calls: npt.NDArray[np.uint32] | None = None
+    sampled: npt.NDArray[np.bool_] | None = None
+    units: Sequence[tuple[TensorInfo, UnitKind, npt.NDArray[np.bool_]]] = ()
+    facts: Sequence[Fact] = ()
+
+
+@dataclass(frozen=True)
+class StepView:
+    """One complete step of one worker. Made by :meth:`after`; valid until the next one of the same history is made.
+
+    Attributes:
+        run_id: Identifier of the run.
+        attempt: Attempt of the run.
+        worker: Worker, ``"worker_0"``.
+        records: What was recorded.
+        history: Everything up to and including this step.
+        phases: The phases that ended just before this step.
+    """
+
+    run_id: str
+    attempt: int
+    worker: str
+    records: StepRecords
+    history: History
+    phases: tuple[Phase, ...] = ()
+
+    @classmethod
+    def after(
+        cls, history: History, records: StepRecords, *, run_id: str = "", attempt: int = 0, worker: str = "worker_0",
+        previous: StepView | None = None,
+    ) -> StepView:  # fmt: skip
+        """The view of the next step: moves ``history`` on by ``records`` and shows the result.
+
+        Args:
+            history: The worker's history so far.
+            records: The next step in canonical order.
+            run_id: Identifier of the run.
+            attempt: Attempt of the run.
+            worker: Name of the worker.
+            previous: The view before this one; its values enter the baselines now.
+        """
+        if previous is not None:
+            previous._settle()
+        phases = history.phases.enter(records.end, records.scalars)
+        for info, value, _ in records.scalars:
+            history.add_scalar(records.end.mode, info.name, value)
+        history.add_facts(records.facts)
+        return cls(run_id, attempt, worker, records, history, phases)
+
+    def finished(self) -> StepView:
+        """This last step of a run again, with the phases that ended with the run; for :meth:`Rule.finish`."""
+        return replace(self, phases=self.history.phases.finish())
+
+    def __repr__(self) -> str:
+        return f"StepView({self.worker}, {self.mode.name} step {self.mode_step}, {self.captured} tensors captured)"
+
+    # What step it is.
+
+    @property
+    def mode(self) -> Mode:
+        """TRAIN, EVAL or PREDICT."""
+        return self.records.end.mode
+
+    @property
+    def mode_step(self) -> int:
+        """Number of the step among those of its mode."""
+        return self.records.end.mode_step
+
+    @property
+    def global_step(self) -> int:
+        """Number of the step among all of the worker."""
+        return self.records.end.global_step
+
+    @property
+    def train_step(self) -> int:
+        """The TRAIN step itself, or the last one begun before this step; -1 for none."""
+        return self.records.end.train_step
+
+    @property
+    def start_ns(self) -> int:
+        """Worker's monotonic clock when the step began."""
+        return self.records.end.start_ns
+
+    @property
+    def end_ns(self) -> int:
+        """Worker's monotonic clock when the step ended."""
+        return self.records.end.end_ns
+
+    @property
+    def catalog(self) -> Catalog:
+        """What the tensor ids mean."""
+        return self.records.catalog
+
+    @property
+    def captured(self) -> int:
+        """Number of tensors with statistics at this step; 0 where the step was not due."""
+        return len(self.records.ids) if self.records.ids is not None else 0
+
+    # What was recorded.
+
+    def scalar(self, name: str) -> float | None:
+        """The value of a scalar at this step, or None when it was not recorded. May be NaN or infinite."""
+        for info, value, _ in self.records.scalars:
+            if info.name == name:
+                return value
+        return None
+
+    def scalars(self, role: Role | None = None) -> dict[str, float]:
+        """All scalars of this step by name; only those of a role if given."""
+        return {info.name: value for info, value, _ in self.records.scalars if role is None or info.role is role}
+
+    def statistics(
+        self,
+        role: Role | None = None,
+        *,
+        module_types: Sequence[str] = (),
+        name_regex: str | None = None,
+        collection: str | None = None,
+    ) -> Statistics:
+        """Statistics of the tensors captured at this step that match; empty when the step was not due.
+
+        Arguments as for :meth:`Catalog.select`.
+        """
+        records = self.records
+        if records.ids is None or records.statistics is None or not len(records.ids):
+            return Statistics.empty(self.catalog)
+        rows = Statistics(self.catalog, records.ids, records.statistics, records.calls, records.sampled)
+        if role is None and not module_types and name_regex is None and collection is None:
+            return rows
+        return rows.where(
+            self.catalog.mask(
+                records.ids, role, module_types=module_types, name_regex=name_regex, collection=collection
+            )
+        )
+
+    def units(self, kind: UnitKind = UnitKind.INACTIVE) -> list[tuple[TensorInfo, npt.NDArray[np.bool_]]]:
+        """The bitmaps of a kind recorded at this step: per tensor one boolean per unit."""
+        return [(info, bits) for info, found, bits in self.records.units if found is kind]
+
+    def facts(self, kind: str | None = None) -> list[Fact]:
+        """Facts recorded with this step (those of the run with the first step after them)."""
+        return [fact for fact in self.records.facts if kind is None or fact.kind == kind]
+
+    # What came before.
+
+    def latest_fact(self, kind: str) -> Fact | None:
+        """The latest fact of a kind, at this step or before it; None when there was none."""
+        return self.history.latest_fact(kind)
+
+    def baseline(self, key: BaselineKey) -> RollingBaseline:
+        """Rolling baseline of a TRAIN series before this step, shared by all rules.
+
+        Args:
+            key: ``("scalar", "loss")`` or ``("statistic", "l2", "gradient/fc1.weight")``.
+        """
+        return self.history.baseline(key)
+
+    def series(self, name: str, mode: Mode | None = None, last: int | None = None) -> npt.NDArray[np.float64]:
+        """The values of a scalar up to and including this step, oldest first; at most the last 4096.
+
+        Args:
+            name: Name of the scalar.
+            mode: Mode of the steps; this step's if None.
+            last: Only so many.
+        """
+        return self.history.series(self.mode if mode is None else mode, name, last)
+
+    def _settle(self) -> None:
+        """Feeds the baselines that somebody asked for with this step's values, once it lies behind."""
+        if self.mode is not Mode.TRAIN:
+            return
+        for key in self.history.baseline_keys:
+            value = self.scalar(key[1]) if key[0] == "scalar" else self._statistic(key[1], key[2])
+            if value is not None:
+                self.history.baseline(key).update(value)
+
+    def _statistic(self, column: str, name: str) -> float | None:
+        info = self.catalog.by_name(name)
+        if info is None or self.records.ids is None or self.records.statistics is None:
+            return None
+        rows = np.flatnonzero(self.records.ids == info.tensor_id)
+        return float(self.records.statistics[rows[0], STATISTIC_FIELDS.index(column)]) if len(rows) else None
