@@ -1,0 +1,214 @@
+"""Who owns a worker's files or the journal: exclusively created claims that name a process beyond doubt.
+
+A lock would be inherited by forked children and outlive its owner; a claim names a process by host, boot and start
+time, so that anyone can tell whether the owner still lives. Claims are never changed or deleted: the next owner
+creates the next generation (``worker_0.json``, ``worker_0.json.1``, ...), and exclusive creation decides races.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from watchglass.errors import DamagedDataError, MissingFileError, RunExistsError
+from watchglass.store import layout
+from watchglass.store.contract import Store
+
+_MAX_BYTES = 1 << 16
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A process, beyond doubt.
+
+    Attributes:
+        pid: Its process id.
+        process_start: Its start time in clock ticks since boot (field 22 of ``/proc/<pid>/stat``); 0 where unknown.
+        boot_id: Identifies the boot of its machine; "" where unknown.
+        host: Name of its machine.
+        wall_ns: When the claim was made, nanoseconds since 1970.
+        released: True in the generation that an owner adds when it is done.
+    """
+
+    pid: int
+    process_start: int = 0
+    boot_id: str = ""
+    host: str = ""
+    wall_ns: int = 0
+    released: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """This claim as plain JSON types."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Claim:
+        """The claim in ``data``, whose other keys are ignored (a lifecycle record will do).
+
+        Raises:
+            DamagedDataError: There is none.
+        """
+        try:
+            return cls(
+                int(data["pid"]), int(data.get("process_start", 0)), str(data.get("boot_id", "")),
+                str(data.get("host", "")), int(data.get("wall_ns", 0)), data.get("released") is True,
+            )  # fmt: skip
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            raise DamagedDataError(f"a claim must name a process but is {ascii(data)[:120]}") from error
+
+
+def this_process() -> Claim:
+    """A claim for the calling process."""
+    pid = os.getpid()
+    return Claim(pid, _process_start(pid) or 0, _boot_id(), platform.node(), time.time_ns())
+
+
+def is_alive(claim: Claim | Mapping[str, Any]) -> bool | None:
+    """Whether the process of a claim (or of a lifecycle record) runs; None where it is on another machine.
+
+    A zombie is dead: it writes no more.
+    """
+    if not isinstance(claim, Claim):
+        claim = Claim.from_json(claim)
+    if claim.host != platform.node():
+        return None
+    if claim.pid <= 0 or (claim.boot_id and claim.boot_id != _boot_id()):
+        return False
+    start = _process_start(claim.pid)
+    if start is not None:
+        return start > 0 and claim.process_start in (0, start)
+    if Path("/proc/self/stat").exists():
+        return False
+    try:
+        os.kill(claim.pid, 0)  # no /proc on this system: a reused process id cannot be told apart
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def claim_worker(store: Store, attempt: int, worker: str, start_info: Claim | None = None) -> None:
+    """Make a process (the calling one, unless ``start_info`` says otherwise) the writer of a worker's files.
+
+    Raises:
+        RunExistsError: A process that lives, or whose life cannot be seen from here, holds it.
+    """
+    _take(store, layout.worker_claim(attempt, worker), start_info or this_process(), f"{worker} of {store.location}")
+
+
+def release_worker(store: Store, attempt: int, worker: str) -> None:
+    """Give a worker back, so that even the same process may claim it again."""
+    _release(store, layout.worker_claim(attempt, worker))
+
+
+def read_claims(store: Store, attempt: int) -> dict[str, Claim]:
+    """The newest claim of each worker of an attempt, in order of rank; unreadable ones are left out."""
+    names = {parsed[1] for entry in store.list(layout.workers(attempt)) if (parsed := layout.parse_claim(entry.path))}
+    found: dict[str, Claim] = {}
+    for worker in sorted(names, key=layout.worker_order):
+        try:
+            claim, _ = _holder(store, layout.worker_claim(attempt, worker))
+        except DamagedDataError:
+            continue
+        if claim is not None:
+            found[worker] = claim
+    return found
+
+
+def take_lease(store: Store) -> None:
+    """Make the calling process the one writer of the journal.
+
+    Raises:
+        RunExistsError: Another process that lives, or whose life cannot be seen from here, writes it.
+    """
+    _take(store, layout.LEASE, this_process(), f"the journal of {store.location}")
+
+
+def release_lease(store: Store) -> None:
+    """Give the journal back."""
+    _release(store, layout.LEASE)
+
+
+def lease_holder(store: Store) -> Claim | None:
+    """The newest owner of the journal, living or dead; None where there was none or it gave the journal back."""
+    claim, _ = _holder(store, layout.LEASE)
+    return None if claim is None or claim.released else claim
+
+
+def _generation(path: str, number: int) -> str:
+    return path if number == 0 else f"{path}.{number}"
+
+
+def _holder(store: Store, path: str) -> tuple[Claim | None, int]:
+    """The newest generation's claim and the number of generations."""
+    claim: Claim | None = None
+    number = 0
+    while True:
+        try:
+            data = store.read(_generation(path, number), 0, _MAX_BYTES)
+        except MissingFileError:
+            return claim, number
+        claim = _decode(data, _generation(path, number))
+        number += 1
+
+
+def _decode(data: bytes, path: str) -> Claim:
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise DamagedDataError(f"{path} is no claim (it is not JSON); remove it once its process has ended") from error
+    return Claim.from_json(value)
+
+
+def _take(store: Store, path: str, claim: Claim, what: str) -> None:
+    holder, number = _holder(store, path)
+    if holder is not None and not holder.released:
+        alive = is_alive(holder)
+        if alive is None:
+            raise RunExistsError(
+                f"{what} is held by process {holder.pid} on {holder.host}; wait for it to end, "
+                f"or remove {path} if that machine is gone"
+            )
+        if alive:
+            raise RunExistsError(
+                f"{what} is held by process {holder.pid}, which is running; wait for it to end or choose another run"
+            )
+    data = json.dumps(claim.to_json()).encode()
+    try:
+        store.write(_generation(path, number), data)
+    except RunExistsError as error:
+        raise RunExistsError(f"{what} was just taken by another process; choose another run") from error
+
+
+def _release(store: Store, path: str) -> None:
+    holder, number = _holder(store, path)
+    if holder is not None and not holder.released:
+        data = json.dumps({**holder.to_json(), "released": True, "wall_ns": time.time_ns()}).encode()
+        store.write(_generation(path, number), data)
+
+
+def _boot_id() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def _process_start(pid: int) -> int | None:
+    """Start time of a process in ticks since boot; 0 for a zombie, None where there is no such process or no /proc."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return None
+    # The second field is the program's name in parentheses, which may itself hold spaces and parentheses.
+    fields = text.rpartition(")")[2].split()
+    if len(fields) < 20:
+        return None
+    return 0 if fields[0] in ("Z", "X") else int(fields[19])

@@ -1,0 +1,288 @@
+"""Payloads of frames: records to bytes and back. Decoders bound their memory and raise DamagedDataError on nonsense.
+
+Scalars and step ends are fixed-size little-endian rows; bitmaps are rows followed by the bits; statistics are one
+Arrow record batch; everything else is JSON. docs/run-format.md specifies each.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from itertools import pairwise
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from watchglass.errors import DamagedDataError
+from watchglass.records import (
+    SCALAR_FIELDS,
+    STEP_END_FIELDS,
+    Fact,
+    Finding,
+    Mode,
+    Observation,
+    RuleStatus,
+    StepEnd,
+    TensorInfo,
+)
+
+#: Largest JSON payload in bytes that is parsed; parsing takes some twenty times as much memory.
+MAX_JSON = 32 << 20
+
+SCALAR_DTYPE = np.dtype(list(SCALAR_FIELDS))
+STEP_END_DTYPE = np.dtype(list(STEP_END_FIELDS))
+UNIT_DTYPE = np.dtype(
+    [("global_step", "<u8"), ("tensor_id", "<u4"), ("units", "<u4"), ("kind", "u1"), ("reserved", "u1", (7,))]
+)
+
+_T = TypeVar("_T")
+
+
+@dataclass
+class UnitsBatch:
+    """Bitmaps over units, one row each.
+
+    Attributes:
+        global_step: u64[n], worker's step.
+        tensor_id: u32[n].
+        kind: u8[n], a :class:`~watchglass.records.UnitKind`.
+        units: u32[n], number of units.
+        bits: n byte strings of ``ceil(units / 8)`` bytes; unit i is bit ``i % 8`` of byte ``i // 8``.
+    """
+
+    global_step: NDArray[np.uint64]
+    tensor_id: NDArray[np.uint32]
+    kind: NDArray[np.uint8]
+    units: NDArray[np.uint32]
+    bits: list[bytes]
+
+    def __len__(self) -> int:
+        return len(self.bits)
+
+
+def encode_header(data: Mapping[str, Any]) -> bytes:
+    """Payload of a HEADER frame."""
+    return _to_json(data)
+
+
+def decode_header(payload: bytes) -> dict[str, Any]:
+    """What :func:`encode_header` got."""
+    return _object(payload, "a header")
+
+
+def encode_catalog(rows: Sequence[TensorInfo]) -> bytes:
+    """Payload of a CATALOG frame."""
+    return _to_json([row.to_json() for row in rows])
+
+
+def decode_catalog(payload: bytes) -> list[TensorInfo]:
+    """The catalog rows of a payload."""
+    rows = _records(payload, "a catalog row", TensorInfo.from_json)
+    for row in rows:
+        sound = (
+            _is_count(row.tensor_id, 32) and isinstance(row.name, str) and isinstance(row.module, str)
+            and isinstance(row.module_type, str) and type(row.layer_index) is int and isinstance(row.dtype, str)
+            and all(_is_count(n, 63) for n in row.shape) and all(isinstance(c, str) for c in row.collections)
+            and (row.unit_axis is None or type(row.unit_axis) is int)
+        )  # fmt: skip
+        if not sound:
+            raise DamagedDataError(f"a catalog row has fields of the wrong type: {ascii(row)[:160]}")
+    return rows
+
+
+def encode_scalars(rows: NDArray[Any]) -> bytes:
+    """Payload of a SCALARS frame from a structured array with :data:`~watchglass.records.SCALAR_FIELDS`."""
+    return np.ascontiguousarray(rows, dtype=SCALAR_DTYPE).tobytes()
+
+
+def decode_scalars(payload: bytes) -> NDArray[Any]:
+    """Structured array of :data:`SCALAR_DTYPE`; read-only, no copy."""
+    return _rows(payload, SCALAR_DTYPE, "scalars")
+
+
+def encode_step_ends(rows: Sequence[StepEnd]) -> bytes:
+    """Payload of a STEP_ENDS frame."""
+    table = [(r.global_step, r.mode_step, r.train_step, r.start_ns, r.end_ns, r.captures, int(r.mode)) for r in rows]
+    return np.array(table, dtype=STEP_END_DTYPE).tobytes()
+
+
+def decode_step_ends(payload: bytes) -> list[StepEnd]:
+    """The step ends of a payload."""
+    rows = _rows(payload, STEP_END_DTYPE, "step ends")
+    if len(rows) and not np.isin(rows["mode"], (Mode.TRAIN, Mode.EVAL, Mode.PREDICT)).all():
+        raise DamagedDataError(f"a step end has mode {int(rows['mode'].max())}; 1, 2 and 3 are known")
+    if len(rows) and int(rows["train_step"].min()) < -1:
+        raise DamagedDataError(f"a step end has train_step {int(rows['train_step'].min())}; -1 is the least")
+    return [
+        StepEnd(int(r["global_step"]), Mode(int(r["mode"])), int(r["mode_step"]), int(r["train_step"]),
+                int(r["start_ns"]), int(r["end_ns"]), int(r["captures"]))
+        for r in rows
+    ]  # fmt: skip
+
+
+def encode_units(batch: UnitsBatch) -> bytes:
+    """Payload of a UNITS frame: u32 number of rows, the rows, then the bits of each row one after another."""
+    rows = np.zeros(len(batch), dtype=UNIT_DTYPE)
+    for field in ("global_step", "tensor_id", "kind", "units"):
+        rows[field] = getattr(batch, field)
+    return len(rows).to_bytes(4, "little") + rows.tobytes() + b"".join(batch.bits)
+
+
+def decode_units(payload: bytes) -> UnitsBatch:
+    """The bitmaps of a payload."""
+    number = int.from_bytes(payload[:4], "little")
+    start = 4 + number * UNIT_DTYPE.itemsize
+    if len(payload) < 4 or start > len(payload):
+        raise DamagedDataError(f"a bitmap table claims {number} rows but has {len(payload)} bytes")
+    rows = np.frombuffer(payload, dtype=UNIT_DTYPE, count=number, offset=4)
+    ends = start + np.cumsum((rows["units"].astype(np.int64) + 7) // 8)
+    if (int(ends[-1]) if number else start) != len(payload):
+        raise DamagedDataError(f"bitmaps of {number} rows do not fill their {len(payload)} bytes")
+    edges = [start, *ends.tolist()]
+    bits = [payload[a:b] for a, b in pairwise(edges)]
+    return UnitsBatch(rows["global_step"], rows["tensor_id"], rows["kind"], rows["units"], bits)
+
+
+def encode_facts(rows: Sequence[Fact]) -> bytes:
+    """Payload of a FACTS frame. Numbers that JSON lacks become strings, unknown objects their ``str``."""
+    return _to_json([row.to_json() for row in rows])
+
+
+def decode_facts(payload: bytes) -> list[Fact]:
+    """The facts of a payload."""
+    rows = _records(payload, "a fact", Fact.from_json)
+    for row in rows:
+        if not (isinstance(row.kind, str) and type(row.global_step) is int and isinstance(row.data, dict)):
+            raise DamagedDataError(f"a fact has fields of the wrong type: {ascii(row)[:160]}")
+    return rows
+
+
+def encode_lifecycle(event: Mapping[str, Any]) -> bytes:
+    """Payload of a LIFECYCLE frame: one event, ``joined`` or ``left``."""
+    return _to_json(event)
+
+
+def decode_lifecycle(payload: bytes) -> dict[str, Any]:
+    """The lifecycle event of a payload; has at least the strings ``event`` and ``worker``."""
+    event = _object(payload, "a lifecycle event")
+    if not (isinstance(event.get("event"), str) and isinstance(event.get("worker"), str)):
+        raise DamagedDataError(f"a lifecycle event must name event and worker but is {ascii(event)[:160]}")
+    return event
+
+
+def encode_raw_index(rows: Sequence[Mapping[str, Any]]) -> bytes:
+    """Payload of a RAW frame: rows ``{"global_step", "tensor_id", "file", "key"}``."""
+    return _to_json([dict(row) for row in rows])
+
+
+def decode_raw_index(payload: bytes) -> list[dict[str, Any]]:
+    """Where raw tensors are: rows ``{"global_step", "tensor_id", "file", "key"}``."""
+    rows = _records(payload, "a raw index row", dict)
+    for row in rows:
+        counts = _is_count(row.get("global_step"), 64) and _is_count(row.get("tensor_id"), 32)
+        if not (counts and isinstance(row.get("file"), str) and isinstance(row.get("key"), str)):
+            raise DamagedDataError(f"a raw index row has fields of the wrong type: {ascii(row)[:160]}")
+    return rows
+
+
+def encode_finding(finding: Finding) -> bytes:
+    """Payload of a FINDING frame; a later frame with the same id replaces the earlier one."""
+    return _to_json(finding.to_json())
+
+
+def decode_finding(payload: bytes) -> Finding:
+    """The finding of a payload."""
+    return _record(_object(payload, "a finding"), "a finding", Finding.from_json)
+
+
+def encode_status(status: RuleStatus) -> bytes:
+    """Payload of a STATUS frame; a later frame of the same rule replaces the earlier one."""
+    return _to_json(status.to_json())
+
+
+def decode_status(payload: bytes) -> RuleStatus:
+    """The rule status of a payload."""
+    return _record(_object(payload, "a status"), "a status", RuleStatus.from_json)
+
+
+def encode_observation(observation: Observation) -> bytes:
+    """Payload of an OBSERVATION frame."""
+    return _to_json(observation.to_json())
+
+
+def decode_observation(payload: bytes) -> Observation:
+    """The observation of a payload."""
+    return _record(_object(payload, "an observation"), "an observation", Observation.from_json)
+
+
+def _is_count(value: Any, bits: int) -> bool:
+    return type(value) is int and 0 <= value < 1 << bits
+
+
+def _rows(payload: bytes, dtype: np.dtype[Any], what: str) -> NDArray[Any]:
+    if len(payload) % dtype.itemsize:
+        raise DamagedDataError(f"rows of {what} take {dtype.itemsize} bytes each but {len(payload)} are there")
+    return np.frombuffer(payload, dtype=dtype)
+
+
+def _to_json(value: Any) -> bytes:
+    return json.dumps(_plain(value), allow_nan=False, separators=(",", ":"), ensure_ascii=False).encode(
+        errors="replace"  # a lone surrogate in some script's string must not stop the recording
+    )
+
+
+def _plain(value: Any) -> Any:
+    """``value`` in JSON types. Never fails: facts come from anywhere, and the recorder must go on."""
+    if isinstance(value, Enum):
+        value = value.value
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, float):
+        if math.isfinite(value):
+            return float(value)
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, np.ndarray):
+        return _plain(value.tolist())
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [_plain(item) for item in value]
+    return str(value)
+
+
+def _from_json(payload: bytes, what: str) -> Any:
+    if len(payload) > MAX_JSON:
+        raise DamagedDataError(f"{what} takes {len(payload)} bytes of JSON; at most {MAX_JSON} are read")
+    try:
+        return json.loads(payload)
+    except (ValueError, RecursionError) as error:
+        raise DamagedDataError(f"{what} is not JSON") from error
+
+
+def _object(payload: bytes, what: str) -> dict[str, Any]:
+    value = _from_json(payload, what)
+    if not isinstance(value, dict):
+        raise DamagedDataError(f"{what} must be a JSON object but is a {type(value).__name__}")
+    return value
+
+
+def _record(value: Any, what: str, parse: Callable[[dict[str, Any]], _T]) -> _T:
+    if not isinstance(value, dict):
+        raise DamagedDataError(f"{what} must be a JSON object but is a {type(value).__name__}")
+    try:
+        return parse(value)
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise DamagedDataError(f"{what} is malformed ({type(error).__name__}: {error}): {ascii(value)[:160]}") from error
+
+
+def _records(payload: bytes, what: str, parse: Callable[[dict[str, Any]], _T]) -> list[_T]:
+    values = _from_json(payload, what)
+    if not isinstance(values, list):
+        raise DamagedDataError(f"{what} must stand in a JSON list but got a {type(values).__name__}")
+    return [_record(value, what, parse) for value in values]

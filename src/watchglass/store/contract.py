@@ -1,0 +1,116 @@
+"""The contract of a store: named blobs below one location. Everything a run is goes through it and nothing else."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+from watchglass.errors import InvalidValueError
+
+#: Longest path, in characters, that a store accepts. Object stores stop at 1,024 bytes; ours are far below.
+MAX_PATH = 512
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One object of a store.
+
+    Attributes:
+        path: Its path, relative to the store, "/"-separated.
+        size: Its length in bytes when it was listed; it may have grown since.
+    """
+
+    path: str
+    size: int
+
+
+class Store(ABC):
+    """Named blobs below one location. Safe to use from several threads and several processes at once.
+
+    Paths are relative, "/"-separated and pass :func:`check_path`. Every failure of the medium is a
+    :class:`~watchglass.errors.StoreError` whose one line names the path and the cure.
+
+    A new kind of store must pass :mod:`watchglass.testing.store_suite`.
+    """
+
+    #: Whether :meth:`append` is supported: a local folder has it, object stores do not.
+    appends: bool = False
+
+    #: The location as a person would write it, for messages.
+    location: str = ""
+
+    @abstractmethod
+    def read(self, path: str, start: int = 0, end: int | None = None) -> bytes:
+        """The bytes ``[start, end)`` of an object; fewer where it is shorter, all from ``start`` when end is None.
+
+        Raises:
+            MissingFileError: There is no such object.
+        """
+
+    @abstractmethod
+    def write(self, path: str, data: bytes, *, replace: bool = False) -> None:
+        """Write a whole object so that readers see all of it or nothing.
+
+        Without ``replace`` this is the one primitive that decides races: of several writers of one path exactly one
+        succeeds.
+
+        Raises:
+            RunExistsError: The object is there and ``replace`` is false.
+        """
+
+    @abstractmethod
+    def append(self, path: str, data: bytes) -> None:
+        """Append to an object, creating it where needed; only where :attr:`appends`.
+
+        A failure may leave a part of ``data`` behind. One writer per path.
+        """
+
+    @abstractmethod
+    def list(self, prefix: str = "", after: str = "") -> list[Entry]:
+        """All objects below the folder ``prefix`` whose path sorts behind ``after``, sorted by path.
+
+        Recursive; empty where there is no such folder. The order is that of the path's characters, not of folders.
+        """
+
+    @abstractmethod
+    def delete(self, path: str) -> None:
+        """Delete an object; one that is not there is no error."""
+
+    def is_empty(self) -> bool:
+        """Whether the location holds nothing at all, foreign files included."""
+        return not self.list()
+
+
+def check_path(path: str, *, folder: bool = False) -> str:
+    """``path`` itself, once it is sure that it stays inside a store.
+
+    A path has one or more parts separated by single slashes; no part is empty or starts with a dot (so neither
+    ``..`` nor a store's temporary files can be named), and no character is a control character, a backslash or a
+    colon (drive letters).
+
+    Args:
+        path: What to check; often read from a file that somebody else wrote.
+        folder: Also allow "", the whole store.
+
+    Raises:
+        InvalidValueError: It would leave the store or cannot be a name everywhere.
+    """
+    if folder and path == "":
+        return path
+    shown = ascii(path[:80])
+    if not path or len(path) > MAX_PATH:
+        raise InvalidValueError(f"a store path must have 1 to {MAX_PATH} characters but got {len(path)}: {shown}")
+    if any(ord(c) < 32 or ord(c) == 127 or c in "\\:" for c in path) or not _encodes(path):
+        raise InvalidValueError(f"a store path must be plain text without control characters, ':' or '\\' but got {shown}")
+    if any(not part or part.startswith(".") for part in path.split("/")):
+        raise InvalidValueError(f"a store path must be relative, with no empty part and none that starts with '.': {shown}")
+    return path
+
+
+def _encodes(path: str) -> bool:
+    """Whether ``path`` is UTF-8; lone surrogates are not, and the file system would raise on them."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,140 @@
+"""Frames: the envelope of everything in a segment or journal, so that a reader knows what is whole.
+
+A frame is a 16-byte little-endian header and a payload::
+
+    magic  4 bytes  b"WGF1"
+    kind   u16      FrameKind; readers skip kinds they do not know
+    schema u16      version of the payload's layout, 1 first
+    length u32      bytes of payload, at most MAX_PAYLOAD
+    crc    u32      CRC-32 (zlib) of kind, schema, length and payload
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Literal, NamedTuple
+
+from watchglass.errors import InvalidValueError
+
+MAGIC = b"WGF1"
+HEADER_BYTES = 16
+#: Largest payload in bytes. A header that claims more is damaged: no reader ever allocates what a header says.
+MAX_PAYLOAD = 64 << 20
+
+_HEADER = struct.Struct("<4sHHII")
+_CHECKED = struct.Struct("<HHI")
+
+
+class FrameKind(IntEnum):
+    """What a frame's payload is. Numbers are never reused; 16 and above belong to the journal."""
+
+    HEADER = 1
+    CATALOG = 2
+    SCALARS = 3
+    STATISTICS = 4
+    UNITS = 5
+    FACTS = 6
+    STEP_ENDS = 7
+    LIFECYCLE = 8
+    RAW = 9
+    FINDING = 16
+    STATUS = 17
+    OBSERVATION = 18
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One whole frame whose checksum is right.
+
+    Attributes:
+        kind: A :class:`FrameKind`, or a number that this release does not know.
+        schema: Version of the payload's layout.
+        payload: The bytes.
+        offset: Where the frame begins in its object, in bytes.
+        source: Path of that object, "" where unknown; for messages.
+    """
+
+    kind: int
+    schema: int
+    payload: bytes
+    offset: int = 0
+    source: str = ""
+
+
+class Scan(NamedTuple):
+    """Result of :func:`scan`.
+
+    Attributes:
+        frames: The whole frames, in order.
+        consumed: Bytes they take, counted from where the scan began.
+        problem: Why the scan ended before the data did: ``"incomplete"`` (the rest may still be written),
+            ``"damaged"`` (it cannot be a frame), or None.
+    """
+
+    frames: list[Frame]
+    consumed: int
+    problem: Literal["incomplete", "damaged"] | None
+
+
+def encode_frame(kind: FrameKind, payload: bytes, schema: int = 1) -> bytes:
+    """The bytes of one frame.
+
+    Raises:
+        InvalidValueError: The payload is longer than :data:`MAX_PAYLOAD`.
+    """
+    if len(payload) > MAX_PAYLOAD:
+        raise InvalidValueError(
+            f"a frame must hold at most {MAX_PAYLOAD} bytes but got {len(payload)}; write the rows in several frames"
+        )
+    crc = zlib.crc32(payload, zlib.crc32(_CHECKED.pack(kind, schema, len(payload))))
+    return _HEADER.pack(MAGIC, kind, schema, len(payload), crc) + payload
+
+
+def scan(data: bytes, offset: int = 0, *, base: int = 0, source: str = "") -> Scan:
+    """All whole frames of ``data`` from ``offset`` on, up to the first incomplete or damaged one.
+
+    Nothing behind a damaged frame is returned: with its length in doubt, what follows could be anything.
+
+    Args:
+        data: Bytes of a segment or journal, from its start or from a frame boundary.
+        offset: Where in ``data`` to begin.
+        base: Offset of ``data`` in its object, added to :attr:`Frame.offset`.
+        source: Path of that object.
+    """
+    frames: list[Frame] = []
+    position = offset
+    problem: Literal["incomplete", "damaged"] | None = None
+    while position < len(data):
+        head = data[position : position + HEADER_BYTES]
+        if not MAGIC.startswith(head[:4]) and head[:4] != MAGIC:
+            problem = "damaged"
+            break
+        if len(head) < HEADER_BYTES:
+            problem = "incomplete"
+            break
+        _, kind, schema, length, crc = _HEADER.unpack(head)
+        if length > MAX_PAYLOAD:
+            problem = "damaged"
+            break
+        end = position + HEADER_BYTES + length
+        if end > len(data):
+            problem = "incomplete"
+            break
+        payload = bytes(data[position + HEADER_BYTES : end])
+        if zlib.crc32(payload, zlib.crc32(head[4:12])) != crc:
+            problem = "damaged"
+            break
+        frames.append(Frame(kind, schema, payload, base + position, source))
+        position = end
+    return Scan(frames, position - offset, problem)
+
+
+def frame_length(head: bytes) -> int | None:
+    """Bytes of the whole frame that begins with ``head``, or None where that is no header of a frame."""
+    if len(head) < HEADER_BYTES:
+        return None
+    magic, _, _, length, _ = _HEADER.unpack(head[:HEADER_BYTES])
+    return HEADER_BYTES + int(length) if magic == MAGIC and length <= MAX_PAYLOAD else None

@@ -1,0 +1,219 @@
+"""A store in a local folder."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Iterator, MutableSequence
+from contextlib import contextmanager, suppress
+from itertools import count
+from pathlib import Path
+
+from watchglass.errors import InvalidValueError, MissingFileError, RunExistsError, StoreError
+from watchglass.store.contract import Entry, Store, check_path
+
+_CURES = {
+    errno.ENOSPC: "the disk is full; free space or choose another folder",
+    errno.EDQUOT: "the disk quota is used up; free space or choose another folder",
+    errno.EROFS: "the file system is read-only; choose a folder that can be written",
+    errno.EACCES: "permission denied; choose a folder that you may use or change its permissions",
+    errno.EPERM: "not permitted; choose a folder that you may use",
+    errno.ENOTDIR: "a file is in the way of a folder; choose another folder",
+    errno.EISDIR: "a folder is in the way of a file; choose another folder",
+    errno.ELOOP: "it is a symbolic link, which a run never holds; remove the link",
+    errno.ENAMETOOLONG: "the path is too long; choose a shorter folder",
+    errno.EMFILE: "too many files are open in this process; raise the limit (ulimit -n)",
+}
+
+# A link planted in a foreign run must not lead reads or appends out of it; Windows lacks the flag.
+_NO_LINKS = getattr(os, "O_NOFOLLOW", 0)
+_BINARY = getattr(os, "O_BINARY", 0)
+_TEMPORARY = ".wg-"
+_numbers = count()
+
+
+class LocalStore(Store):
+    """A folder. The folder is created by the first write; reading never creates anything.
+
+    Whole objects appear by rename or hard link, so a reader or a crash never sees a part of one. Nothing is synced to
+    the medium: data survives the death of the process at once, the loss of power only after the system wrote it.
+    """
+
+    appends = True
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        self.root = Path(root)
+        self.location = str(root)
+
+    def __repr__(self) -> str:
+        return f"LocalStore({self.location!r})"
+
+    def read(self, path: str, start: int = 0, end: int | None = None) -> bytes:
+        """See :meth:`Store.read`."""
+        target = self._target(path)
+        if start < 0 or (end is not None and end < start):
+            raise InvalidValueError(f"a byte range must satisfy 0 <= start <= end but got [{start}, {end})")
+        with _translated("read", target):
+            descriptor = os.open(target, os.O_RDONLY | _NO_LINKS | _BINARY)
+            try:
+                if start:
+                    os.lseek(descriptor, start, os.SEEK_SET)
+                return _read_all(descriptor, None if end is None else end - start)
+            finally:
+                os.close(descriptor)
+
+    def write(self, path: str, data: bytes, *, replace: bool = False) -> None:
+        """See :meth:`Store.write`."""
+        target = self._target(path)
+        if not replace and os.path.lexists(target):
+            raise _exists(target)
+        temporary = target.with_name(f"{_TEMPORARY}{os.getpid()}-{threading.get_ident()}-{next(_numbers)}")
+        with _translated("write", target):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                _write_new(temporary, data)
+                if replace:
+                    os.replace(temporary, target)
+                else:
+                    _link_new(temporary, target, data)
+            finally:
+                with suppress(OSError):
+                    temporary.unlink()
+
+    def append(self, path: str, data: bytes) -> None:
+        """See :meth:`Store.append`. A failed append is cut off again where the file system lets it."""
+        target = self._target(path)
+        with _translated("write", target):
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | _NO_LINKS | _BINARY
+            try:
+                descriptor = os.open(target, flags, 0o666)
+            except FileNotFoundError:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                descriptor = os.open(target, flags, 0o666)
+            try:
+                before = os.fstat(descriptor).st_size
+                try:
+                    _write_all(descriptor, data)
+                except OSError:
+                    # Half a flush would be read as a torn tail for ever; the writer retries in a new segment.
+                    with suppress(OSError):
+                        os.ftruncate(descriptor, before)
+                    raise
+            finally:
+                os.close(descriptor)
+
+    def delete(self, path: str) -> None:
+        """See :meth:`Store.delete`. Folders stay."""
+        target = self._target(path)
+        with _translated("delete", target), suppress(FileNotFoundError):
+            os.unlink(target)
+
+    def is_empty(self) -> bool:
+        """Whether the folder is missing or holds nothing but hidden files; looks at the top level only."""
+        with _translated("list", self.root):
+            try:
+                with os.scandir(self.root) as found:
+                    return all(item.name.startswith(".") for item in found)
+            except FileNotFoundError:
+                return True
+
+    def list(self, prefix: str = "", after: str = "") -> list[Entry]:
+        """See :meth:`Store.list`. Links, temporary files and names that :func:`check_path` refuses are left out."""
+        check_path(prefix, folder=True)
+        entries: list[Entry] = []
+        with _translated("list", self.root / prefix):
+            self._collect(prefix, after, entries)
+        entries.sort(key=lambda entry: entry.path)
+        return entries
+
+    def _target(self, path: str) -> Path:
+        return self.root / check_path(path)
+
+    def _collect(self, folder: str, after: str, entries: MutableSequence[Entry]) -> None:
+        """Append the entries below ``folder``; folders that lie wholly before ``after`` are not opened."""
+        try:
+            with os.scandir(self.root / folder) as found:
+                items = list(found)
+        except FileNotFoundError:
+            return
+        for item in items:
+            path = f"{folder}/{item.name}" if folder else item.name
+            if not _listable(path):
+                continue
+            if item.is_dir(follow_symlinks=False):
+                # Every path below starts with path + "/": all sort before `after` unless `after` starts so as well.
+                if path + "/" > after or after.startswith(path + "/"):
+                    self._collect(path, after, entries)
+            elif path > after and item.is_file(follow_symlinks=False):
+                with suppress(FileNotFoundError):  # deleted since the folder was read
+                    entries.append(Entry(path, item.stat(follow_symlinks=False).st_size))
+
+
+def _listable(path: str) -> bool:
+    try:
+        check_path(path)
+    except InvalidValueError:
+        return False
+    return True
+
+
+def _exists(target: Path) -> RunExistsError:
+    return RunExistsError(f"{target} exists and is never overwritten; choose another run or remove it first")
+
+
+@contextmanager
+def _translated(verb: str, target: Path) -> Iterator[None]:
+    """Turn every OSError into one of ours, in one line with path and cure."""
+    try:
+        yield
+    except (MissingFileError, RunExistsError, StoreError):
+        raise
+    except FileNotFoundError as error:
+        raise MissingFileError(f"{target} does not exist; check the path of the run") from error
+    except FileExistsError as error:
+        raise _exists(target) from error
+    except OSError as error:
+        cure = _CURES.get(error.errno or 0) or f"{error.strerror or error}; check the disk and its mount"
+        raise StoreError(f"cannot {verb} {target}: {cure}") from error
+
+
+def _read_all(descriptor: int, limit: int | None) -> bytes:
+    """Bytes from the current position up to ``limit``. Memory grows with what is there, not with what was asked for."""
+    parts: list[bytes] = []
+    while limit is None or limit > 0:
+        part = os.read(descriptor, 1 << 20 if limit is None else min(limit, 1 << 20))
+        if not part:
+            break
+        parts.append(part)
+        if limit is not None:
+            limit -= len(part)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    """Write all of ``data``; one system call may write less, for instance before the disk is full."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def _write_new(path: Path, data: bytes) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_LINKS | _BINARY, 0o666)
+    try:
+        _write_all(descriptor, data)
+    finally:
+        os.close(descriptor)
+
+
+def _link_new(temporary: Path, target: Path, data: bytes) -> None:
+    """Give the complete ``temporary`` the name ``target`` unless that exists."""
+    try:
+        os.link(temporary, target)
+    except FileExistsError:
+        raise
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV):
+            raise
+        # exFAT and some network mounts have no hard links: still exclusive, but a crash may leave a part.
+        _write_new(target, data)

@@ -1,0 +1,199 @@
+"""The manifest ``run.json`` that makes a folder a run, and the attempts within it."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+import uuid
+from dataclasses import dataclass
+from typing import Any
+
+from watchglass.errors import FormatVersionError, MissingFileError, NotARunError, RunExistsError
+from watchglass.records import FORMAT_VERSION
+from watchglass.store import layout
+from watchglass.store.contract import Store
+
+_PRODUCT = "watchglass"
+_MAX_BYTES = 1 << 20
+_REDACTED = "[redacted]"
+_SECRET_WORD = re.compile(r"(?i)(?:^|[-_.])(?:password|passwd|pwd|secret|token|api-?_?key|access-?_?key|credentials?|auth)")
+_SECRET_VALUE = re.compile(
+    r"\b(?:sk-[\w-]{16,}|gh[pousr]_\w{16,}|github_pat_\w{16,}|hf_\w{16,}|xox[a-z]-[\w-]{10,}|A[KS]IA[0-9A-Z]{16}"
+    r"|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*)"
+)
+_URL_CREDENTIALS = re.compile(r"(\w+://)[^/@\s]+@")
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a run says of itself.
+
+    Attributes:
+        run_id: 32 hexadecimal digits, unique.
+        format: (major, minor) of the run format.
+        created_ns: Wall time of creation, nanoseconds since 1970.
+        version: Release of watchglass that created it.
+        command: The training's command line, secrets replaced by ``[redacted]``; may be empty.
+    """
+
+    run_id: str
+    format: tuple[int, int]
+    created_ns: int
+    version: str
+    command: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """The content of ``run.json``."""
+        return {
+            "product": _PRODUCT, "format": list(self.format), "run_id": self.run_id,
+            "created_ns": self.created_ns, "version": self.version, "command": list(self.command),
+        }  # fmt: skip
+
+
+def create_run(store: Store, *, command: list[str]) -> Manifest:
+    """Make the store a run, or fail without touching anything.
+
+    Args:
+        store: Where; must be empty but for hidden files.
+        command: The training's command line, written with secrets replaced.
+
+    Raises:
+        RunExistsError: It is a run already.
+        NotARunError: It holds something else.
+    """
+    if not store.is_empty():
+        if _is_run(store):
+            raise RunExistsError(f"{store.location} is a run already; choose another folder, or resume it on purpose")
+        raise NotARunError(f"{store.location} is not empty and not a run; choose an empty or new folder")
+    manifest = Manifest(uuid.uuid4().hex, FORMAT_VERSION, time.time_ns(), _version(), tuple(redact(command)))
+    store.write(layout.MANIFEST, json.dumps(manifest.to_json(), indent=1).encode())
+    return manifest
+
+
+def read_manifest(store: Store) -> Manifest:
+    """The manifest of a run.
+
+    Raises:
+        MissingFileError: There is nothing at that location.
+        NotARunError: There is something else, or a manifest that watchglass did not write.
+        FormatVersionError: A newer major version of the format; newer minor versions are read.
+    """
+    try:
+        data = store.read(layout.MANIFEST, 0, _MAX_BYTES)
+    except MissingFileError:
+        if store.is_empty():
+            raise MissingFileError(
+                f"{store.location} does not exist or is empty; give the path of a run, "
+                "which `watchglass run` prints when it starts"
+            ) from None
+        raise _foreign(store, "it holds no run.json") from None
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError):
+        raise _foreign(store, "its run.json is not JSON") from None
+    return _parse(store, value)
+
+
+def create_attempt(store: Store, launch_key: str) -> int:
+    """The number of the attempt that this launch belongs to: joined where it exists, else created.
+
+    All processes of one launch pass the same key and so meet in one attempt, whoever comes first.
+
+    Args:
+        store: A run.
+        launch_key: Names the launch; "" never joins.
+    """
+    while True:
+        known = attempts(store)
+        if known and launch_key and _launch_key(store, known[-1]) == launch_key:
+            return known[-1]
+        number = known[-1] + 1 if known else 0
+        record = {"attempt": number, "launch_key": launch_key, "created_ns": time.time_ns()}
+        try:
+            store.write(layout.attempt_record(number), json.dumps(record).encode())
+        except RunExistsError:
+            continue  # another process of this or another launch was first; look again
+        return number
+
+
+def attempts(store: Store) -> list[int]:
+    """Numbers of the attempts, oldest first, counted from 0 without gaps."""
+    number = 0
+    while has_attempt(store, number):
+        number += 1
+    return list(range(number))
+
+
+def has_attempt(store: Store, number: int) -> bool:
+    """Whether an attempt exists; one small read, where listing would walk every segment."""
+    try:
+        store.read(layout.attempt_record(number), 0, 1)
+    except MissingFileError:
+        return False
+    return True
+
+
+def redact(command: list[str]) -> list[str]:
+    """``command`` with what looks like a secret replaced: values of options such as ``--api-key``, tokens, URL logins."""
+    shown: list[str] = []
+    hide_next = False
+    for argument in command:
+        name, equals, value = argument.partition("=")
+        if hide_next and not argument.startswith("-"):
+            argument = _REDACTED
+        elif equals and value and _SECRET_WORD.search(name):
+            argument = f"{name}={_REDACTED}"
+        argument = _URL_CREDENTIALS.sub(rf"\1{_REDACTED}@", _SECRET_VALUE.sub(_REDACTED, argument))
+        hide_next = name.startswith("-") and not equals and bool(_SECRET_WORD.search(name))
+        shown.append(argument)
+    return shown
+
+
+def _parse(store: Store, value: Any) -> Manifest:
+    if not isinstance(value, dict) or value.get("product") != _PRODUCT:
+        raise _foreign(store, "its run.json was not written by watchglass")
+    version = value.get("format")
+    if not (isinstance(version, list) and len(version) >= 2 and all(type(n) is int and n >= 0 for n in version)):
+        raise _foreign(store, "its run.json has no format version")
+    if version[0] > FORMAT_VERSION[0]:
+        raise FormatVersionError(
+            f"{store.location} has format {version[0]}.{version[1]} but this watchglass reads up to "
+            f"{FORMAT_VERSION[0]}; upgrade watchglass (the run was written by {ascii(value.get('version'))[:40]})"
+        )
+    run_id, created, command = value.get("run_id"), value.get("created_ns"), value.get("command", [])
+    if not isinstance(run_id, str) or type(created) is not int or not isinstance(command, list):
+        raise _foreign(store, "its run.json lacks run_id or created_ns")
+    return Manifest(
+        run_id, (version[0], version[1]), created, str(value.get("version", "")), tuple(str(word) for word in command)
+    )
+
+
+def _foreign(store: Store, why: str) -> NotARunError:
+    return NotARunError(f"{store.location} is not a run: {why}; give the folder that holds a watchglass run.json")
+
+
+def _is_run(store: Store) -> bool:
+    try:
+        store.read(layout.MANIFEST, 0, 1)
+    except MissingFileError:
+        return False
+    return True
+
+
+def _launch_key(store: Store, attempt: int) -> str | None:
+    try:
+        value = json.loads(store.read(layout.attempt_record(attempt), 0, _MAX_BYTES))
+    except (ValueError, RecursionError):
+        return None
+    key = value.get("launch_key") if isinstance(value, dict) else None
+    return key if isinstance(key, str) else None
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("watchglass")
+    except PackageNotFoundError:  # run from a source tree without installation
+        return "0"

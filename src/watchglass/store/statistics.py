@@ -1,0 +1,119 @@
+"""Statistics rows as one Arrow record batch per flush. The only file of this room that touches Arrow, and lazily."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from watchglass.errors import DamagedDataError, InvalidValueError
+from watchglass.records import COUNT_FIELDS, STATISTIC_FIELDS
+from watchglass.store.arrow_guard import decoded_bytes
+
+#: Most bytes that one batch may take in memory; about two million rows.
+MAX_DECODED = 256 << 20
+
+_KEYS = (("global_step", np.uint64), ("tensor_id", np.uint32), ("calls", np.uint32), ("origin", np.uint8))
+
+
+@dataclass
+class StatisticsBatch:
+    """Statistics of tensors at steps, n rows.
+
+    Attributes:
+        global_step: u64[n], worker's step.
+        tensor_id: u32[n].
+        calls: u32[n], how many tensors (module calls, micro-batches) were merged into the row.
+        values: float64[n, 11], columns as :data:`~watchglass.records.STATISTIC_FIELDS`.
+        origin: u8[n], an :class:`~watchglass.records.Origin`.
+        sampled: bool[n], whether the row is of a fixed sample of the tensor's elements.
+    """
+
+    global_step: NDArray[np.uint64]
+    tensor_id: NDArray[np.uint32]
+    calls: NDArray[np.uint32]
+    values: NDArray[np.float64]
+    origin: NDArray[np.uint8]
+    sampled: NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.global_step)
+
+
+def encode_statistics(batch: StatisticsBatch) -> bytes:
+    """Payload of a STATISTICS frame: an Arrow IPC stream of one record batch, buffers compressed with Zstandard.
+
+    Counts become unsigned integers: a value that is no count (negative, NaN) raises.
+
+    Raises:
+        InvalidValueError: Columns differ in length, or a count is none.
+    """
+    import pyarrow as pa
+
+    rows = len(batch)
+    if batch.values.shape != (rows, len(STATISTIC_FIELDS)):
+        raise InvalidValueError(
+            f"statistics must have shape ({rows}, {len(STATISTIC_FIELDS)}) but got {tuple(batch.values.shape)}"
+        )
+    counts = batch.values[:, : len(COUNT_FIELDS)]
+    if rows and not (counts >= 0).all():
+        raise InvalidValueError("counts of statistics must be at least 0; reduce the tensor again")
+    columns: dict[str, Any] = {name: np.ascontiguousarray(getattr(batch, name), dtype=dtype) for name, dtype in _KEYS}
+    columns["sampled"] = np.ascontiguousarray(batch.sampled, dtype=bool)
+    for index, name in enumerate(STATISTIC_FIELDS):
+        dtype = np.uint64 if name in COUNT_FIELDS else np.float64
+        columns[name] = np.ascontiguousarray(batch.values[:, index]).astype(dtype, copy=False)
+    table = pa.RecordBatch.from_arrays([pa.array(column) for column in columns.values()], names=list(columns))
+    codec = next((name for name in ("zstd", "lz4") if pa.Codec.is_available(name)), None)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression=codec)) as stream:
+        stream.write_batch(table)
+    return bytes(sink.getvalue().to_pybytes())
+
+
+def decode_statistics(payload: bytes) -> StatisticsBatch:
+    """The statistics of a payload; columns that this release does not know are ignored.
+
+    Raises:
+        DamagedDataError: It is no such stream, lacks a column, or would take more than :data:`MAX_DECODED` bytes.
+    """
+    import pyarrow as pa
+
+    size = decoded_bytes(payload)
+    if size > MAX_DECODED:
+        raise DamagedDataError(f"a batch of statistics would take {size} bytes; at most {MAX_DECODED} are read")
+    try:
+        with pa.ipc.open_stream(payload) as stream:
+            table = stream.read_all()
+        table.validate()
+        return _from_table(table)
+    except DamagedDataError:
+        raise
+    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, OverflowError, MemoryError) as error:
+        raise DamagedDataError(f"a batch of statistics is no Arrow stream ({str(error)[:120]})") from error
+
+
+def _from_table(table: Any) -> StatisticsBatch:
+    columns = {name: _column(table, name, np.dtype(dtype)) for name, dtype in _KEYS}
+    values = np.empty((table.num_rows, len(STATISTIC_FIELDS)))
+    for index, name in enumerate(STATISTIC_FIELDS):
+        values[:, index] = _column(table, name, np.dtype(np.uint64 if name in COUNT_FIELDS else np.float64))
+    return StatisticsBatch(values=values, sampled=_column(table, "sampled", np.dtype(bool)), **columns)
+
+
+def _column(table: Any, name: str, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """One column as an array; a later release may widen integers or floats, so those are converted."""
+    found = table.schema.get_field_index(name)
+    if found < 0:
+        raise DamagedDataError(f"a batch of statistics lacks the column {name!r} (or has it twice)")
+    column = table.column(found)
+    if column.null_count:
+        raise DamagedDataError(f"the column {name!r} of a batch of statistics has nulls")
+    array = column.to_numpy()
+    if array.dtype == dtype:
+        return np.asarray(array)
+    if array.dtype.kind not in "uif" or dtype.kind == "b":
+        raise DamagedDataError(f"the column {name!r} of a batch of statistics has type {column.type}")
+    return np.asarray(array.astype(dtype))
