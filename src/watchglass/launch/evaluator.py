@@ -1,0 +1,101 @@
+"""The evaluator as a process: started by command line, held by a lifeline, waited for, never left behind."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+
+from watchglass.config import EvaluatorConfig, environment
+from watchglass.errors import LaunchError
+from watchglass.launch.interpreter import without_bootstrap
+from watchglass.launch.signals import SignalWatch
+
+#: After this many seconds an evaluator that has not ended is told to, and after so many more it is made to.
+PATIENCE_S, TERMINATION_S = 120.0, 5.0
+
+
+class EvaluatorProcess:
+    """The evaluator of one run.
+
+    Its standard input is a pipe whose other end only this process holds: when we end, in whatever way, the evaluator
+    reads end of file, finishes what there is and ends. It has a session of its own, so that Ctrl-C, which is for the
+    training, does not reach it.
+    """
+
+    def __init__(self, config: EvaluatorConfig, environ: Mapping[str, str], bootstrap: str) -> None:
+        command = [sys.executable, "-m", "watchglass.evaluate", config.to_json()]
+        try:
+            self._process = subprocess.Popen(
+                command,
+                env=evaluator_environment(environ, bootstrap),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,  # the script's output is the script's alone
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise LaunchError(f"the evaluator cannot be started: {error.strerror or error}") from None
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    def training_ended(self) -> None:
+        """Let go of the lifeline: the evaluator evaluates what is left, writes the last statuses and ends."""
+        if self._process.stdin is not None and not self._process.stdin.closed:
+            try:
+                self._process.stdin.close()
+            except BrokenPipeError:  # it has ended already
+                return
+
+    def wait(
+        self, signals: SignalWatch, *, patience_s: float = PATIENCE_S, tick: Callable[[float], None] = lambda _: None
+    ) -> int | None:
+        """Wait for its end.
+
+        Args:
+            signals: Where Ctrl-C and SIGTERM arrive; one of them ends the wait and the evaluator.
+            patience_s: Seconds before it is made to end.
+            tick: Called a few times a second with the seconds waited, for progress.
+
+        Returns:
+            Its exit status, or None when it had to be ended.
+        """
+        self.training_ended()
+        begin = time.monotonic()
+        while self._process.poll() is None:
+            waited = time.monotonic() - begin
+            tick(waited)
+            arrival = signals.wait(0.1)
+            if waited > patience_s or (arrival is not None and arrival.number in (signal.SIGINT, signal.SIGTERM)):
+                self.end()
+                return None
+        return self._process.returncode
+
+    def end(self) -> None:
+        """Make it end now."""
+        self.training_ended()
+        for stop in (self._process.terminate, self._process.kill):
+            if self._process.poll() is None:
+                stop()
+            try:
+                self._process.wait(TERMINATION_S)
+                return
+            except subprocess.TimeoutExpired:
+                continue
+
+
+def evaluator_environment(environ: Mapping[str, str], bootstrap: str) -> dict[str, str]:
+    """The environment without capture: a rule file may import a framework, and nobody watches the watcher."""
+    result = {name: value for name, value in environ.items() if name != environment.SESSION}
+    result[environment.SWITCH] = "0"
+    python_path = without_bootstrap(result.pop("PYTHONPATH", None), bootstrap)
+    if python_path:
+        result["PYTHONPATH"] = python_path
+    # Looking at records needs no thread pools; the cores are the training's.
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        result[name] = "1"
+    return result

@@ -1,0 +1,114 @@
+"""A job: one training to be started, described and checked before anything is created."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib.machinery import PathFinder
+from pathlib import Path
+from typing import Any
+
+from watchglass.config import RuleSpec, SessionConfig, suggest
+from watchglass.errors import LaunchError, MissingFileError
+from watchglass.launch.interpreter import python_command
+from watchglass.records import Severity
+
+
+@dataclass(frozen=True)
+class Job:
+    """A described launch that makes one run.
+
+    Attributes:
+        target: Path of the script, or with ``is_module`` a dotted module name.
+        arguments: What the script finds in ``sys.argv[1:]``.
+        is_module: Run ``target`` as ``python -m`` does.
+        run: Run directory; None for ``runs/<name of the script>-<date>-<time>``.
+        rules: What the evaluator evaluates; empty for no evaluator.
+        stop_on: Stop the training at a finding of at least this severity; None never stops it.
+        settings: Fields of :class:`~watchglass.config.SessionConfig` that differ from their defaults.
+        quiet: The evaluator prints no line per finding.
+    """
+
+    target: str
+    arguments: tuple[str, ...] = ()
+    is_module: bool = False
+    run: str | None = None
+    rules: tuple[RuleSpec, ...] = ()
+    stop_on: Severity | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    quiet: bool = False
+
+    def __post_init__(self) -> None:
+        if self.stop_on is not None and not self.rules:
+            raise LaunchError("a training can only be stopped on findings when rules are evaluated; drop --no-rules")
+
+    @property
+    def command(self) -> list[str]:
+        """The command line of the training: this interpreter with its flags, then the script as python takes it."""
+        return [*python_command(), *self.words]
+
+    @property
+    def words(self) -> list[str]:
+        """Script or ``-m module``, and the arguments."""
+        return [*(("-m",) if self.is_module else ()), self.target, *self.arguments]
+
+    @property
+    def stem(self) -> str:
+        """Short name for people and run directories: ``train`` for ``src/train.py`` and for ``pkg.train``."""
+        if self.is_module:
+            return self.target.rpartition(".")[2] or "run"
+        path = Path(self.target)
+        return path.stem or path.resolve().name or "run"
+
+    def check(self) -> None:
+        """Refuse what cannot be started, before a run is made for it.
+
+        Raises:
+            MissingFileError: The script is not there.
+            LaunchError: It cannot be run by python, or no such module can be found.
+            InvalidValueError: A setting of the session is out of its limits.
+        """
+        self.session("run", 0)
+        if self.is_module:
+            _check_module(self.target)
+        else:
+            _check_script(self.target)
+
+    def session(self, run: str, attempt: int) -> SessionConfig:
+        """What the training is told."""
+        return SessionConfig(run=run, attempt=attempt, **self.settings)
+
+
+def _check_script(target: str) -> None:
+    path = Path(target)
+    if path.is_dir():
+        if not (path / "__main__.py").is_file():
+            raise LaunchError(f"{target} is a folder without a __main__.py; name the script to run")
+        return
+    if not path.exists():
+        raise MissingFileError(f"script {target} does not exist in {Path.cwd()}{_near_file(path)}")
+    if not os.access(path, os.R_OK):
+        raise LaunchError(f"script {target} cannot be read; check its permissions")
+
+
+def _near_file(path: Path) -> str:
+    try:
+        return suggest(path.name, [entry.name for entry in path.parent.iterdir() if entry.is_file()])
+    except OSError:
+        return ""
+
+
+def _check_module(target: str) -> None:
+    """Look for the topmost package only: to look further would import it, here and not in the training."""
+    top = target.partition(".")[0]
+    if not top.isidentifier():
+        raise LaunchError(f"-m needs the dotted name of a module but got {target!r}; name a script without -m")
+    # As with python -m, the working directory comes first; our own sys.path[0] belongs to the watchglass command.
+    if top in sys.builtin_module_names or top in sys.stdlib_module_names:
+        return
+    if PathFinder.find_spec(top, [os.getcwd(), *sys.path]) is None:
+        raise LaunchError(
+            f"no module named {top!r} can be found from {os.getcwd()}; check the name, or install the package"
+        )

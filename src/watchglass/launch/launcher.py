@@ -1,0 +1,164 @@
+"""Launch a job: run, attempt, evaluator, training, and their end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+from watchglass.config import EvaluatorConfig, environment
+from watchglass.errors import EXIT_STOPPED, LaunchError, WatchglassError
+from watchglass.launch.evaluator import EvaluatorProcess
+from watchglass.launch.interpreter import check_bootstrap_possible, with_bootstrap
+from watchglass.launch.job import Job
+from watchglass.launch.place import begin_attempt
+from watchglass.launch.signals import SignalWatch
+from watchglass.launch.training import exit_status, run_training
+from watchglass.store import attempts, layout, open_store
+
+#: Folder with the ``sitecustomize.py`` that brings capture into the training.
+BOOTSTRAP = str(Path(__file__).with_name("bootstrap"))
+
+#: Signals by which the stop protocol ends a training that reaches no step boundary.
+_STOP_SIGNALS = (signal.SIGTERM, signal.SIGKILL)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a launched training ended.
+
+    Attributes:
+        exit_status: The training's own; ``128 + n`` after signal ``n``; :data:`~watchglass.errors.EXIT_STOPPED` when it
+            was stopped by request.
+        run: Run directory.
+        attempt: Attempt within the run.
+        leads: This process launched rank 0, and with it the evaluator: it is the one to report.
+        evaluated: The evaluator came to its end by itself.
+        seconds: From the start to the end of the training process.
+        problems: One line for each thing that went wrong beside the training.
+    """
+
+    exit_status: int
+    run: str
+    attempt: int
+    leads: bool
+    evaluated: bool
+    seconds: float
+    problems: tuple[str, ...] = ()
+
+
+#: A context that shows waiting, and takes the seconds waited.
+Waiting = Callable[[], AbstractContextManager[Callable[[float], None]]]
+
+
+def launch(job: Job, *, waiting: Waiting = lambda: nullcontext(lambda _: None)) -> Outcome:
+    """Run a training under watch and return when it, and everything we started for it, has ended.
+
+    Main thread only: it takes over the signals of this process meanwhile.
+
+    Args:
+        job: What to run.
+        waiting: Makes the context in which the evaluator is waited for, once the training has ended.
+
+    Raises:
+        WatchglassError: The job cannot be started; nothing runs then.
+    """
+    job.check()
+    check_bootstrap_possible()
+    run, attempt = begin_attempt(job)
+    leads = environment.rank() == 0
+    if _restarted_after_stop(run, attempt):
+        note = "torchrun restarted a training that was stopped by request; it stays stopped"
+        return Outcome(EXIT_STOPPED, run, attempt, leads, False, 0.0, (note,))
+    problems: list[str] = []
+    evaluator = _start_evaluator(job, run, attempt, problems) if leads and job.rules else None
+    begin = time.monotonic()
+    with SignalWatch() as signals:
+        try:
+            return_code = run_training(job.command, training_environment(job, run, attempt), signals)
+            seconds = time.monotonic() - begin
+            evaluated = _finish_evaluator(evaluator, signals, waiting, problems)
+        finally:
+            if evaluator is not None:
+                evaluator.end()
+    status = exit_status(return_code)
+    if -return_code in _STOP_SIGNALS and _stop_was_committed(run, attempt):
+        status = EXIT_STOPPED
+    return Outcome(status, run, attempt, leads, evaluated, seconds, tuple(problems))
+
+
+def run_untouched(job: Job) -> int:
+    """Become the training: replace this process by python running the script, with nothing of ours around it.
+
+    Returns:
+        Nothing, where the system can replace a process; else the exit status of the training.
+
+    Raises:
+        WatchglassError: The script cannot be started.
+    """
+    job.check()
+    environ = {**os.environ, environment.SWITCH: "0"}  # so that `watch` in the script does nothing either
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if os.name == "posix":
+        try:
+            os.execve(sys.executable, job.command, environ)
+        except OSError as error:
+            raise LaunchError(f"{sys.executable} cannot be started: {error.strerror or error}") from None
+    with SignalWatch() as signals:
+        return exit_status(run_training(job.command, environ, signals))
+
+
+def training_environment(job: Job, run: str, attempt: int) -> dict[str, str]:
+    """Our environment with the bootstrap and the configuration of the session."""
+    environ = dict(os.environ)
+    environ["PYTHONPATH"] = with_bootstrap(environ.get("PYTHONPATH"), BOOTSTRAP)
+    environ[environment.LAUNCHER] = str(os.getpid())
+    environ.update(job.session(run, attempt).to_env())
+    return environ
+
+
+def _start_evaluator(job: Job, run: str, attempt: int, problems: list[str]) -> EvaluatorProcess | None:
+    """The evaluator; None with a problem noted when it cannot be started, since the training goes on whatever happens."""
+    config = EvaluatorConfig(run=run, attempt=attempt, rules=job.rules, stop_on=job.stop_on, quiet=job.quiet)
+    try:
+        return EvaluatorProcess(config, os.environ, BOOTSTRAP)
+    except WatchglassError as error:
+        problems.append(f"{error}; evaluate the run later with: watchglass check {run}")
+        return None
+
+
+def _finish_evaluator(
+    evaluator: EvaluatorProcess | None, signals: SignalWatch, waiting: Waiting, problems: list[str]
+) -> bool:
+    """Whether the evaluator came to its end by itself."""
+    if evaluator is None:
+        return False
+    with waiting() as tick:
+        status = evaluator.wait(signals, tick=tick)
+    if status is None:
+        problems.append("the evaluator was ended before it had evaluated everything; watchglass check does it again")
+    elif status != 0:
+        problems.append(f"the evaluator failed with exit status {status}; watchglass check evaluates the run again")
+    return status == 0
+
+
+def _stop_was_committed(run: str, attempt: int) -> bool:
+    try:
+        open_store(run).read(layout.stop_commit(attempt))
+    except WatchglassError:
+        return False
+    return True
+
+
+def _restarted_after_stop(run: str, attempt: int) -> bool:
+    """Whether torchrun started this attempt because an earlier one ended with the exit status of a stop."""
+    if environment.restart_count() == 0:
+        return False
+    earlier = [number for number in attempts(open_store(run)) if number < attempt]
+    return bool(earlier) and _stop_was_committed(run, max(earlier))

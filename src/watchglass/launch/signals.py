@@ -1,0 +1,95 @@
+"""Signals that reach a launcher while its training runs.
+
+The launcher and the training share a process group, so that the training is in the foreground of the terminal as if
+run by python. Ctrl-C therefore reaches both, and must not be passed on a second time, while ``kill PID`` reaches the
+launcher alone and must be. The kernel says which it was (``siginfo.si_code``): so the signals are blocked and
+collected with ``sigtimedwait``, which also leaves no moment at which one is lost.
+"""
+
+from __future__ import annotations
+
+import select
+import signal
+import sys
+from collections import deque
+from dataclasses import dataclass
+from types import FrameType, TracebackType
+from typing import Any
+
+#: What is passed on. SIGUSR1 and SIGUSR2 are here because schedulers announce the end of an allocation with them.
+_NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """A signal that arrived.
+
+    Attributes:
+        number: Its number.
+        shared: The training got it too: it came from the terminal, to the whole process group.
+    """
+
+    number: int
+    shared: bool
+
+
+class SignalWatch:
+    """Context in which signals are collected by :meth:`wait` instead of acting on this process.
+
+    Main thread only. Threads started inside the context leave the signals alone as well.
+    """
+
+    def __init__(self) -> None:
+        # Ignored signals (SIGHUP under nohup, SIGINT in a background job) stay ignored: for the training, too.
+        self._numbers = {
+            number
+            for number in (getattr(signal, name, None) for name in _NAMES)
+            if number is not None and signal.getsignal(number) is not signal.SIG_IGN
+        }
+        self._exact = hasattr(signal, "sigtimedwait")
+        self._mask: set[int] = set()
+        self._handlers: dict[int, Any] = {}
+        self._arrived: deque[int] = deque()
+
+    def __enter__(self) -> SignalWatch:
+        if self._exact:
+            self._mask = set(signal.pthread_sigmask(signal.SIG_BLOCK, self._numbers | {signal.SIGCHLD}))
+        else:
+            for number in self._numbers:
+                self._handlers[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, _: TracebackType | None) -> None:
+        if self._exact:
+            while signal.sigtimedwait(self._numbers | {signal.SIGCHLD}, 0) is not None:
+                continue  # what nobody collected is over with the training
+            signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+
+    def wait(self, timeout_s: float) -> Arrival | None:
+        """The next signal, or None after ``timeout_s`` or when a child has changed its state."""
+        if not self._exact:
+            return self._wait_portable(timeout_s)
+        info = signal.sigtimedwait(self._numbers | {signal.SIGCHLD}, timeout_s)
+        if info is None or info.si_signo == signal.SIGCHLD:
+            return None
+        return Arrival(info.si_signo, shared=info.si_code > 0)  # positive: sent by the kernel
+
+    def restore_in_child(self) -> None:
+        """Give a forked child the signals as they were; between fork and exec."""
+        if self._exact:
+            signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
+
+    def _note(self, number: int, _: FrameType | None) -> None:
+        self._arrived.append(number)
+
+    def _wait_portable(self, timeout_s: float) -> Arrival | None:
+        """Where there is no ``sigtimedwait`` (macOS): short naps, and a guess at who sent the signal."""
+        if not self._arrived:
+            select.select([], [], [], min(timeout_s, 0.05))
+        if not self._arrived:
+            return None
+        number = self._arrived.popleft()
+        return Arrival(number, shared=number in (signal.SIGINT, signal.SIGQUIT) and sys.stdin.isatty())
+

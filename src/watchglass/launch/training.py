@@ -1,0 +1,73 @@
+"""The training as a child process: started, accompanied, and its end told as a shell would."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+
+from watchglass.errors import LaunchError
+from watchglass.launch.signals import SignalWatch
+
+#: prctl(2): the signal this process gets when its parent dies.
+_PR_SET_PDEATHSIG = 1
+
+#: A signal wakes the wait at once; this only bounds the harm of one that never comes.
+_LOOK_AGAIN_S = 1.0
+
+
+def run_training(command: Sequence[str], environ: Mapping[str, str], signals: SignalWatch) -> int:
+    """The return code of the training: as of :class:`subprocess.Popen`, ``-n`` when signal ``n`` ended it.
+
+    The child shares standard streams, process group and terminal with this process, so that it behaves as if run by
+    python: Ctrl-C is its own to handle, also a second one, and we wait for it however long that takes.
+
+    Args:
+        command: Interpreter, flags, script and arguments.
+        environ: The whole environment of the child.
+        signals: Entered already, so that none is lost between the start and the wait.
+
+    Raises:
+        LaunchError: The command cannot be started.
+    """
+    prctl = _load_prctl()
+    launcher = os.getpid()
+
+    def prepare() -> None:
+        signals.restore_in_child()
+        if prctl is not None:
+            prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+            if os.getppid() != launcher:  # died before the line above
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    try:
+        child = subprocess.Popen(
+            list(command),
+            env=dict(environ),
+            preexec_fn=prepare,  # noqa: PLW1509 - the launcher has one thread here
+        )
+    except OSError as error:
+        raise LaunchError(f"{command[0]} cannot be started: {error.strerror or error}") from None
+    while child.poll() is None:
+        arrival = signals.wait(_LOOK_AGAIN_S)
+        if arrival is not None and not arrival.shared:
+            child.send_signal(arrival.number)
+    return child.returncode
+
+
+def exit_status(return_code: int) -> int:
+    """What a shell calls it: ``128 + n`` for a process that signal ``n`` ended."""
+    return 128 - return_code if return_code < 0 else return_code
+
+
+def _load_prctl() -> ctypes._NamedFuncPointer | None:
+    """``prctl``, looked up before the fork: a training must not outlive a launcher that was killed."""
+    if not sys.platform.startswith("linux"):
+        return None
+    try:
+        return ctypes.CDLL(None).prctl
+    except (OSError, AttributeError):
+        return None
