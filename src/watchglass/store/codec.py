@@ -1,13 +1,12 @@
-"""Payloads of frames: records to bytes and back. Decoders bound their memory and raise DamagedDataError on nonsense.
+"""Records to frames and back. Encoders give whole frames; decoders take the payload of a frame that was scanned.
 
-Scalars and step ends are fixed-size little-endian rows; bitmaps are rows followed by the bits; statistics are one
-Arrow record batch; everything else is JSON. docs/run-format.md specifies each.
+Decoders bound their memory and raise DamagedDataError on nonsense. Scalars and step ends are fixed-size little-endian rows; bitmaps are rows followed by the bits; statistics are one
+Arrow record batch (statistics.py); everything else is JSON. docs/run-format.md specifies each.
 """
 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -28,10 +27,14 @@ from watchglass.records import (
     RuleStatus,
     StepEnd,
     TensorInfo,
+    number_to_json,
 )
+from watchglass.store.frames import FrameKind, encode_frame
 
 #: Largest JSON payload in bytes that is parsed; parsing takes some twenty times as much memory.
 MAX_JSON = 32 << 20
+#: Deeper values are written as text, self-referencing ones too.
+_MAX_DEPTH = 32
 
 SCALAR_DTYPE = np.dtype(list(SCALAR_FIELDS))
 STEP_END_DTYPE = np.dtype(list(STEP_END_FIELDS))
@@ -65,8 +68,8 @@ class UnitsBatch:
 
 
 def encode_header(data: Mapping[str, Any]) -> bytes:
-    """Payload of a HEADER frame."""
-    return _to_json(data)
+    """A HEADER frame."""
+    return _json_frame(FrameKind.HEADER, data)
 
 
 def decode_header(payload: bytes) -> dict[str, Any]:
@@ -75,8 +78,8 @@ def decode_header(payload: bytes) -> dict[str, Any]:
 
 
 def encode_catalog(rows: Sequence[TensorInfo]) -> bytes:
-    """Payload of a CATALOG frame."""
-    return _to_json([row.to_json() for row in rows])
+    """A CATALOG frame."""
+    return _json_frame(FrameKind.CATALOG, [row.to_json() for row in rows])
 
 
 def decode_catalog(payload: bytes) -> list[TensorInfo]:
@@ -95,8 +98,8 @@ def decode_catalog(payload: bytes) -> list[TensorInfo]:
 
 
 def encode_scalars(rows: NDArray[Any]) -> bytes:
-    """Payload of a SCALARS frame from a structured array with :data:`~watchglass.records.SCALAR_FIELDS`."""
-    return np.ascontiguousarray(rows, dtype=SCALAR_DTYPE).tobytes()
+    """A SCALARS frame from a structured array with :data:`~watchglass.records.SCALAR_FIELDS`."""
+    return encode_frame(FrameKind.SCALARS, np.ascontiguousarray(rows, dtype=SCALAR_DTYPE).tobytes())
 
 
 def decode_scalars(payload: bytes) -> NDArray[Any]:
@@ -104,10 +107,14 @@ def decode_scalars(payload: bytes) -> NDArray[Any]:
     return _rows(payload, SCALAR_DTYPE, "scalars")
 
 
-def encode_step_ends(rows: Sequence[StepEnd]) -> bytes:
-    """Payload of a STEP_ENDS frame."""
-    table = [(r.global_step, r.mode_step, r.train_step, r.start_ns, r.end_ns, r.captures, int(r.mode)) for r in rows]
-    return np.array(table, dtype=STEP_END_DTYPE).tobytes()
+def encode_step_ends(rows: Sequence[StepEnd] | NDArray[Any]) -> bytes:
+    """A STEP_ENDS frame from records, or from a structured array with STEP_END_FIELDS."""
+    if not isinstance(rows, np.ndarray):
+        rows = np.array(
+            [(r.global_step, r.mode_step, r.train_step, r.start_ns, r.end_ns, r.captures, int(r.mode)) for r in rows],
+            dtype=STEP_END_DTYPE,
+        )
+    return encode_frame(FrameKind.STEP_ENDS, np.ascontiguousarray(rows, dtype=STEP_END_DTYPE).tobytes())
 
 
 def decode_step_ends(payload: bytes) -> list[StepEnd]:
@@ -125,11 +132,11 @@ def decode_step_ends(payload: bytes) -> list[StepEnd]:
 
 
 def encode_units(batch: UnitsBatch) -> bytes:
-    """Payload of a UNITS frame: u32 number of rows, the rows, then the bits of each row one after another."""
+    """A UNITS frame: u32 number of rows, the rows, then the bits of each row one after another."""
     rows = np.zeros(len(batch), dtype=UNIT_DTYPE)
     for field in ("global_step", "tensor_id", "kind", "units"):
         rows[field] = getattr(batch, field)
-    return len(rows).to_bytes(4, "little") + rows.tobytes() + b"".join(batch.bits)
+    return encode_frame(FrameKind.UNITS, len(rows).to_bytes(4, "little") + rows.tobytes() + b"".join(batch.bits))
 
 
 def decode_units(payload: bytes) -> UnitsBatch:
@@ -148,8 +155,8 @@ def decode_units(payload: bytes) -> UnitsBatch:
 
 
 def encode_facts(rows: Sequence[Fact]) -> bytes:
-    """Payload of a FACTS frame. Numbers that JSON lacks become strings, unknown objects their ``str``."""
-    return _to_json([row.to_json() for row in rows])
+    """A FACTS frame. Numbers that JSON lacks become strings, unknown objects their ``str``."""
+    return _json_frame(FrameKind.FACTS, [row.to_json() for row in rows])
 
 
 def decode_facts(payload: bytes) -> list[Fact]:
@@ -162,21 +169,21 @@ def decode_facts(payload: bytes) -> list[Fact]:
 
 
 def encode_lifecycle(event: Mapping[str, Any]) -> bytes:
-    """Payload of a LIFECYCLE frame: one event, ``joined`` or ``left``."""
-    return _to_json(event)
+    """A LIFECYCLE frame: one event, ``joined`` or ``left``."""
+    return _json_frame(FrameKind.LIFECYCLE, event)
 
 
 def decode_lifecycle(payload: bytes) -> dict[str, Any]:
-    """The lifecycle event of a payload; has at least the strings ``event`` and ``worker``."""
+    """The lifecycle event of a payload; has at least the string ``event``."""
     event = _object(payload, "a lifecycle event")
-    if not (isinstance(event.get("event"), str) and isinstance(event.get("worker"), str)):
-        raise DamagedDataError(f"a lifecycle event must name event and worker but is {ascii(event)[:160]}")
+    if not isinstance(event.get("event"), str):
+        raise DamagedDataError(f"a lifecycle event must name its event but is {ascii(event)[:160]}")
     return event
 
 
 def encode_raw_index(rows: Sequence[Mapping[str, Any]]) -> bytes:
-    """Payload of a RAW frame: rows ``{"global_step", "tensor_id", "file", "key"}``."""
-    return _to_json([dict(row) for row in rows])
+    """A RAW frame: rows ``{"global_step", "tensor_id", "file", "key"}``."""
+    return _json_frame(FrameKind.RAW, [dict(row) for row in rows])
 
 
 def decode_raw_index(payload: bytes) -> list[dict[str, Any]]:
@@ -190,8 +197,8 @@ def decode_raw_index(payload: bytes) -> list[dict[str, Any]]:
 
 
 def encode_finding(finding: Finding) -> bytes:
-    """Payload of a FINDING frame; a later frame with the same id replaces the earlier one."""
-    return _to_json(finding.to_json())
+    """A FINDING frame; a later frame with the same id replaces the earlier one."""
+    return _json_frame(FrameKind.FINDING, finding.to_json())
 
 
 def decode_finding(payload: bytes) -> Finding:
@@ -200,8 +207,8 @@ def decode_finding(payload: bytes) -> Finding:
 
 
 def encode_status(status: RuleStatus) -> bytes:
-    """Payload of a STATUS frame; a later frame of the same rule replaces the earlier one."""
-    return _to_json(status.to_json())
+    """A STATUS frame; a later frame of the same rule replaces the earlier one."""
+    return _json_frame(FrameKind.STATUS, status.to_json())
 
 
 def decode_status(payload: bytes) -> RuleStatus:
@@ -210,8 +217,8 @@ def decode_status(payload: bytes) -> RuleStatus:
 
 
 def encode_observation(observation: Observation) -> bytes:
-    """Payload of an OBSERVATION frame."""
-    return _to_json(observation.to_json())
+    """An OBSERVATION frame."""
+    return _json_frame(FrameKind.OBSERVATION, observation.to_json())
 
 
 def decode_observation(payload: bytes) -> Observation:
@@ -229,13 +236,13 @@ def _rows(payload: bytes, dtype: np.dtype[Any], what: str) -> NDArray[Any]:
     return np.frombuffer(payload, dtype=dtype)
 
 
-def _to_json(value: Any) -> bytes:
-    return json.dumps(_plain(value), allow_nan=False, separators=(",", ":"), ensure_ascii=False).encode(
-        errors="replace"  # a lone surrogate in some script's string must not stop the recording
-    )
+def _json_frame(kind: FrameKind, value: Any) -> bytes:
+    text = json.dumps(_plain(value), allow_nan=False, separators=(",", ":"), ensure_ascii=False)
+    # A lone surrogate in some script's string must not stop the recording.
+    return encode_frame(kind, text.encode(errors="replace"))
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any, depth: int = 0) -> Any:
     """``value`` in JSON types. Never fails: facts come from anywhere, and the recorder must go on."""
     if isinstance(value, Enum):
         value = value.value
@@ -244,15 +251,14 @@ def _plain(value: Any) -> Any:
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, float):
-        if math.isfinite(value):
-            return float(value)
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, np.ndarray):
-        return _plain(value.tolist())
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return [_plain(item) for item in value]
+        return number_to_json(float(value))
+    if depth < _MAX_DEPTH:
+        if isinstance(value, Mapping):
+            return {str(key): _plain(item, depth + 1) for key, item in value.items()}
+        if isinstance(value, np.ndarray):
+            return _plain(value.tolist(), depth + 1)
+        if isinstance(value, (list, tuple, set, frozenset)):
+            return [_plain(item, depth + 1) for item in value]
     return str(value)
 
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from watchglass.errors import DamagedDataError, InvalidValueError
 from watchglass.records import COUNT_FIELDS, STATISTIC_FIELDS
 from watchglass.store.arrow_guard import decoded_bytes
+from watchglass.store.frames import FrameKind, encode_frame
 
 #: Most bytes that one batch may take in memory; about two million rows.
 MAX_DECODED = 256 << 20
@@ -43,7 +44,7 @@ class StatisticsBatch:
 
 
 def encode_statistics(batch: StatisticsBatch) -> bytes:
-    """Payload of a STATISTICS frame: an Arrow IPC stream of one record batch, buffers compressed with Zstandard.
+    """A STATISTICS frame: an Arrow IPC stream of one record batch, buffers compressed with Zstandard.
 
     Counts become unsigned integers: a value that is no count (negative, NaN) raises.
 
@@ -70,7 +71,7 @@ def encode_statistics(batch: StatisticsBatch) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression=codec)) as stream:
         stream.write_batch(table)
-    return bytes(sink.getvalue().to_pybytes())
+    return encode_frame(FrameKind.STATISTICS, sink.getvalue().to_pybytes())
 
 
 def decode_statistics(payload: bytes) -> StatisticsBatch:

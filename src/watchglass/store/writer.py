@@ -12,7 +12,6 @@ from watchglass.errors import RunExistsError, StoreError
 from watchglass.records import FORMAT_VERSION, Finding, Observation, RuleStatus
 from watchglass.store import claim, codec, layout
 from watchglass.store.contract import Store
-from watchglass.store.frames import FrameKind, encode_frame
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -126,7 +125,7 @@ class SegmentWriter:
             "wall_ns": wall_ns, "monotonic_ns": monotonic_ns,
             "host": process.host, "boot_id": process.boot_id, "pid": process.pid,
         }  # fmt: skip
-        return encode_frame(FrameKind.HEADER, codec.encode_header(header))
+        return codec.encode_header(header)
 
 
 class JournalWriter:
@@ -149,21 +148,16 @@ class JournalWriter:
         self._seq = max((seq for seq in known if seq is not None), default=-1) + 1
         self._path: str | None = None
 
-    def write_finding(self, *findings: Finding) -> None:
-        """Append findings; one that is written again replaces its earlier state."""
-        self._write([encode_frame(FrameKind.FINDING, codec.encode_finding(item)) for item in findings])
+    def write(self, records: Sequence[Finding | RuleStatus | Observation | bytes]) -> None:
+        """Append records, or their encoded frames, in one go and in order.
 
-    def write_status(self, *statuses: RuleStatus) -> None:
-        """Append statuses of rules, each replacing that rule's earlier one."""
-        self._write([encode_frame(FrameKind.STATUS, codec.encode_status(item)) for item in statuses])
+        A finding replaces the earlier one with its id, a status the earlier one of its rule. An observation must be
+        written before a rule sees what it says.
 
-    def write_observation(self, *observations: Observation) -> None:
-        """Append observations; must be on disk before a rule sees what they say."""
-        self._write([encode_frame(FrameKind.OBSERVATION, codec.encode_observation(item)) for item in observations])
-
-    def write(self, records: Sequence[Finding | RuleStatus | Observation]) -> None:
-        """Append records of any kind in one go, in order."""
-        self._write([_encode(record) for record in records])
+        Raises:
+            StoreError: The store refused; the same records may be written again later.
+        """
+        self._write([record if isinstance(record, bytes) else _encode(record) for record in records])
 
     def close(self) -> None:
         """Give the journal back. A second call does nothing."""
@@ -195,14 +189,14 @@ class JournalWriter:
                 return
             path = layout.journal(self._seq)
             header = {"format": list(FORMAT_VERSION), "seq": self._seq, "wall_ns": time.time_ns()}
-            self._store.write(path, encode_frame(FrameKind.HEADER, codec.encode_header(header)) + data)
+            self._store.write(path, codec.encode_header(header) + data)
             self._path = path
             self._seq += 1
 
 
 def _encode(record: Finding | RuleStatus | Observation) -> bytes:
     if isinstance(record, Finding):
-        return encode_frame(FrameKind.FINDING, codec.encode_finding(record))
+        return codec.encode_finding(record)
     if isinstance(record, RuleStatus):
-        return encode_frame(FrameKind.STATUS, codec.encode_status(record))
-    return encode_frame(FrameKind.OBSERVATION, codec.encode_observation(record))
+        return codec.encode_status(record)
+    return codec.encode_observation(record)

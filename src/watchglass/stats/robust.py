@@ -1,0 +1,92 @@
+"""Baselines that outliers do not move: rolling median and MAD of logarithms."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from typing import Any
+
+import numpy as np
+
+from watchglass.errors import InvalidValueError
+
+#: Turns a median absolute deviation into a standard deviation where values are normal: 1 / Phi^-1(3/4).
+_MAD_TO_STD = 1.482602218505602
+#: Least spread, in decades: differences below about 2 % are never worth more than one deviation, else a perfectly
+#: steady series would make an alarm of its first rounding error.
+_LEAST_SPREAD = 0.01
+
+
+class RollingBaseline:
+    """What is usual for a positive series: median and median absolute deviation of log10 over its last values.
+
+    Norms, losses and update ratios spread over decades and are skewed, hence the logarithm; medians, so that the very
+    outliers looked for do not hide themselves. Values that are not positive and finite never enter.
+
+    Args:
+        window: Number of values looked back on, at least 1.
+        warmup: Number of values before anything is said, 1 to ``window``.
+
+    Raises:
+        InvalidValueError: A size is out of range.
+    """
+
+    def __init__(self, window: int = 64, warmup: int = 16) -> None:
+        if window < 1 or not 1 <= warmup <= window:
+            raise InvalidValueError(f"a baseline needs 1 <= warmup <= window but got warmup {warmup}, window {window}")
+        self.window = window
+        self.warmup = warmup
+        self._logs: deque[float] = deque(maxlen=window)
+        self._fit: tuple[float, float] | None = None
+
+    def __len__(self) -> int:
+        return len(self._logs)
+
+    def update(self, value: float) -> None:
+        """Add the next value of the series; NaN, infinities, zero and negative values are left out."""
+        if _is_positive(value):
+            self._logs.append(math.log10(value))
+            self._fit = None
+
+    @property
+    def median(self) -> float | None:
+        """Median of the values in the window, in their unit; None during warm-up."""
+        return None if len(self) < self.warmup else float(10.0 ** self._fitted()[0])
+
+    @property
+    def spread(self) -> float | None:
+        """Robust standard deviation of log10 in decades, at least 0.01; None during warm-up."""
+        return None if len(self) < self.warmup else self._fitted()[1]
+
+    def z(self, value: float) -> float | None:
+        """How many robust deviations ``log10(value)`` lies above the median of the values so far.
+
+        None during warm-up and for a value that is not positive and finite: absolute limits must judge those.
+        """
+        if len(self) < self.warmup or not _is_positive(value):
+            return None
+        median, spread = self._fitted()
+        return (math.log10(value) - median) / spread
+
+    def to_json(self) -> dict[str, Any]:
+        """The whole state as plain JSON types."""
+        return {"window": self.window, "warmup": self.warmup, "log10": list(self._logs)}
+
+    @classmethod
+    def from_json(cls, state: dict[str, Any]) -> RollingBaseline:
+        """The baseline that :meth:`to_json` described; it goes on with the same numbers bit by bit."""
+        baseline = cls(state["window"], state["warmup"])
+        baseline._logs.extend(float(value) for value in state["log10"])
+        return baseline
+
+    def _fitted(self) -> tuple[float, float]:
+        if self._fit is None:
+            logs = np.array(self._logs)
+            median = float(np.median(logs))
+            mad = float(np.median(np.abs(logs - median)))
+            self._fit = (median, max(_MAD_TO_STD * mad, _LEAST_SPREAD))
+        return self._fit
+
+
+def _is_positive(value: float) -> bool:
+    return 0.0 < value < math.inf
