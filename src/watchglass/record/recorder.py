@@ -55,7 +55,7 @@ class Recorder:
             training nothing.
         flush_interval_s: How often records are written.
         queue_bytes: Bound of what may wait, in estimated bytes.
-        control: Looks for a stop request; None where there is none to expect.
+        on_stop: Called on the recorder's thread with ``(stop_at_step, reason)`` once a stop is committed.
 
     ``put``, ``add_tensor`` and ``urgent`` are for the training's thread and never block.
     """
@@ -66,13 +66,12 @@ class Recorder:
         *,
         flush_interval_s: float,
         queue_bytes: int,
-        control: StopControl | None = None,
         on_stop: Callable[[int, str], None] = lambda step, reason: None,
     ) -> None:
         self._open_writer = writer
         self._flush_interval_s = flush_interval_s
         self._queue_bytes = queue_bytes
-        self._control = control
+        self._control: StopControl | None = None
         self._on_stop = on_stop
         self._steps: deque[OpenStep] = deque()
         self._tensors: deque[TensorInfo] = deque()
@@ -102,6 +101,10 @@ class Recorder:
         """Start the thread; before the first training step there is none."""
         self._thread = threading.Thread(target=self._run, name="watchglass-recorder", daemon=True)
         self._thread.start()
+
+    def watch(self, control: StopControl) -> None:
+        """Look for a stop request from now on."""
+        self._control = control
 
     def add_tensor(self, info: TensorInfo) -> None:
         """Announce what a tensor id means, before any row that uses it."""

@@ -1,0 +1,5 @@
+"""How a training is watched: the hook, its plan and budget, and one adapter per framework."""
+
+from watchglass.capture.hook import Hook
+
+__all__ = ["Hook"]

@@ -1,0 +1,174 @@
+"""Names and places of modules and parameters: one tree per model, wrappers stripped, first owner wins."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+#: Wrappers by class name: they add a path segment that is no part of the model. By name, because importing them
+#: would import parts of PyTorch that a training may not have.
+_WRAPPERS = {
+    "DistributedDataParallel": "module",
+    "DataParallel": "module",
+    "FullyShardedDataParallel": "_fsdp_wrapped_module",
+    "CheckpointWrapper": "_checkpoint_wrapped_module",
+    "OptimizedModule": "_orig_mod",
+}
+
+#: Axis that counts units (neurons, channels) in the output of a module, by class name.
+_CHANNEL_SECOND = ("Conv", "BatchNorm", "InstanceNorm", "GroupNorm")
+
+#: Modules whose output is zero where a unit is inactive.
+RELU_TYPES = frozenset({"ReLU", "ReLU6", "Threshold"})
+#: Modules whose inputs show the units of a functional ReLU.
+CONSUMER_TYPES = frozenset({"Linear", "Conv1d", "Conv2d", "Conv3d"})
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a module or parameter sits: dotted path, type of the module, and its position in the model."""
+
+    path: str
+    module_type: str
+    index: int
+
+
+@dataclass(frozen=True)
+class ParameterPlace:
+    """A parameter's name and the place of the module that owns it."""
+
+    name: str
+    leaf: str
+    place: Place
+
+
+def unwrap(module: nn.Module) -> nn.Module:
+    """The module inside any number of wrappers."""
+    while type(module).__name__ in _WRAPPERS:
+        inner = getattr(module, _WRAPPERS[type(module).__name__], None)
+        if not isinstance(inner, nn.Module):
+            break
+        module = inner
+    return module
+
+
+def is_compiled(module: nn.Module) -> bool:
+    """Whether calls of this module run compiled code."""
+    return any(
+        type(child).__name__ == "OptimizedModule" or getattr(child, "_compiled_call_impl", None) is not None
+        for child in module.modules()
+    )
+
+
+class Parents:
+    """Which module holds which: PyTorch has no such link, so registrations are noted as they happen.
+
+    Weak on both sides.
+    """
+
+    def __init__(self) -> None:
+        self._parents: weakref.WeakKeyDictionary[nn.Module, list[weakref.ref[nn.Module]]] = weakref.WeakKeyDictionary()
+
+    def note(self, parent: nn.Module, name: str, child: nn.Module | None) -> None:
+        """A module was registered under another; the signature of PyTorch's registration hook."""
+        if child is not None:
+            self._parents.setdefault(child, []).append(weakref.ref(parent))
+
+    def owner(self, module: nn.Module) -> nn.Module:
+        """The topmost module that holds ``module``, itself when nothing does."""
+        seen = {id(module)}
+        while True:
+            for reference in self._parents.get(module, ()):
+                parent = reference()
+                if parent is not None and id(parent) not in seen and module in parent.children():
+                    module = parent
+                    seen.add(id(module))
+                    break
+            else:
+                return module
+
+
+class ModuleTree:
+    """Places of all modules and parameters below one owner.
+
+    Args:
+        owner: Topmost module; held weakly.
+        prefix: ``""`` for the first model, ``"model_2."`` for the second.
+    """
+
+    def __init__(self, owner: nn.Module, prefix: str) -> None:
+        self.prefix = prefix
+        self._owner = weakref.ref(owner)
+        self._modules: weakref.WeakKeyDictionary[nn.Module, Place] = weakref.WeakKeyDictionary()
+        self._parameters: dict[int, tuple[weakref.ref[Tensor], ParameterPlace]] = {}
+        self.refresh()
+
+    @property
+    def owner(self) -> nn.Module | None:
+        """The topmost module while it lives."""
+        return self._owner()
+
+    def refresh(self) -> None:
+        """Read the tree again: modules or parameters may have been replaced or materialised."""
+        owner = self.owner
+        if owner is None:
+            return
+        self._modules.clear()
+        self._parameters.clear()
+        for index, (path, module) in enumerate(_walk(owner, "")):
+            # A module reached by two paths keeps its first.
+            place = Place(self.prefix + path, type(module).__name__, index)
+            self._modules.setdefault(module, place)
+            for leaf, parameter in module.named_parameters(recurse=False):
+                name = self.prefix + (f"{path}.{leaf}" if path else leaf)
+                self._parameters.setdefault(
+                    id(parameter), (weakref.ref(parameter), ParameterPlace(name, leaf, self._modules[module]))
+                )
+
+    def module(self, module: nn.Module) -> Place | None:
+        """Place of a module, None for one that is not in this tree."""
+        return self._modules.get(module)
+
+    def parameter(self, parameter: Tensor) -> ParameterPlace | None:
+        """Place of a parameter, None for one that is not in this tree."""
+        found = self._parameters.get(id(parameter))
+        return found[1] if found is not None and found[0]() is parameter else None
+
+    def modules(self) -> list[tuple[nn.Module, Place]]:
+        """All living modules with their places, in order."""
+        return sorted(self._modules.items(), key=lambda item: item[1].index)
+
+    def has_parameters(self) -> bool:
+        """Whether anything here can be trained."""
+        return bool(self._parameters)
+
+
+def unit_axis(module_type: str, dimensions: int) -> int | None:
+    """Axis of a module's output that counts its units: 1 for images, the last for sequences and vectors."""
+    if dimensions < 2:
+        return None
+    if module_type.startswith(_CHANNEL_SECOND):
+        return 1
+    # An activation does not know; four and five dimensions are images and volumes, channels second.
+    return 1 if dimensions >= 4 else dimensions - 1
+
+
+def _walk(module: nn.Module, path: str) -> Iterator[tuple[str, nn.Module]]:
+    stack = [(path, module)]
+    seen: set[int] = set()
+    while stack:
+        path, module = stack.pop()
+        if id(module) in seen:
+            continue
+        seen.add(id(module))
+        skipped = _WRAPPERS.get(type(module).__name__)
+        if skipped is None:
+            yield path, module
+        children = [
+            (path if name == skipped else f"{path}.{name}" if path else name, child)
+            for name, child in module.named_children()
+        ]
+        stack.extend(reversed(children))

@@ -1,0 +1,148 @@
+"""Public PyTorch functions that have no hook point, wrapped once and listened to by any number of hooks.
+
+Wrapped: ``torch.autograd.backward`` (which ``Tensor.backward`` calls), the loss functions of ``torch.nn.functional``,
+and ``scale`` and ``step`` of ``torch.amp.GradScaler``. Wrapped when the first listener comes, restored when the last
+one leaves, signatures kept. While PyTorch compiles or nobody listens, a wrapper passes through.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+#: Loss functions of torch.nn.functional that are observed.
+LOSS_FUNCTIONS = (
+    "cross_entropy", "nll_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits", "mse_loss", "l1_loss",
+    "smooth_l1_loss", "huber_loss", "kl_div", "poisson_nll_loss", "gaussian_nll_loss", "hinge_embedding_loss",
+    "margin_ranking_loss", "multi_margin_loss", "multilabel_margin_loss", "multilabel_soft_margin_loss",
+    "soft_margin_loss", "cosine_embedding_loss", "triplet_margin_loss", "ctc_loss",
+)  # fmt: skip
+
+
+class Listener(Protocol):
+    """What a hook wants to hear; none of it may raise, except a stop."""
+
+    def before_backward(self, tensors: Any, weighted: bool) -> None:
+        """``backward`` is about to run from ``tensors``; ``weighted`` when it was given gradients to start from."""
+
+    def after_backward(self) -> None:
+        """That backward has ended, by itself or by an exception."""
+
+    def loss_computed(self, function: str, predictions: Any, target: Any, result: Any, reduction: str) -> None:
+        """A loss function returned ``result``."""
+
+    def loss_scaled(self, losses: Any, scaled: Any) -> None:
+        """A scaler turned ``losses`` into ``scaled``."""
+
+    def before_scaler_step(self, scaler: Any, optimizer: Any) -> None:
+        """A scaler is about to step an optimizer, or to skip it."""
+
+    def after_scaler_step(self, scaler: Any, optimizer: Any) -> None:
+        """That has ended."""
+
+
+_listeners: tuple[Listener, ...] = ()
+_undo: list[Callable[[], None]] = []
+
+
+def listen(listener: Listener) -> None:
+    """Tell ``listener`` of everything from now on; the first one wraps the functions."""
+    global _listeners
+    _listeners = (*_listeners, listener)
+    if not _undo:
+        _install()
+
+
+def leave(listener: Listener) -> None:
+    """Tell ``listener`` nothing more; the last one restores the functions."""
+    global _listeners
+    _listeners = tuple(other for other in _listeners if other is not listener)
+    if not _listeners:
+        while _undo:
+            _undo.pop()()
+
+
+def _install() -> None:
+    _wrap(torch.autograd, "backward", _backward)
+    for name in LOSS_FUNCTIONS:
+        if hasattr(torch.nn.functional, name):
+            _wrap(torch.nn.functional, name, _loss)
+    scaler = torch.amp.GradScaler
+    _wrap(scaler, "scale", _scale)
+    _wrap(scaler, "step", _scaler_step)
+
+
+def _wrap(owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    original = getattr(owner, name)
+    wrapper = functools.wraps(original)(make(original))
+    setattr(owner, name, wrapper)
+
+    def undo() -> None:
+        # Someone may have wrapped it after us: then ours stays, and passes through.
+        if getattr(owner, name) is wrapper:
+            setattr(owner, name, original)
+
+    _undo.append(undo)
+
+
+def _backward(original: Callable[..., Any]) -> Callable[..., Any]:
+    def backward(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> Any:
+        listeners = _listeners
+        if not listeners or torch.compiler.is_compiling():
+            return original(tensors, grad_tensors, *args, **kwargs)
+        for listener in listeners:
+            listener.before_backward(tensors, grad_tensors is not None)
+        try:
+            return original(tensors, grad_tensors, *args, **kwargs)
+        finally:
+            for listener in listeners:
+                listener.after_backward()
+
+    return backward
+
+
+def _loss(original: Callable[..., Any]) -> Callable[..., Any]:
+    name = original.__name__
+    signature = inspect.signature(original)
+    reduction_at = list(signature.parameters).index("reduction") if "reduction" in signature.parameters else -1
+
+    def loss(*args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        if _listeners and not torch.compiler.is_compiling() and isinstance(result, Tensor):
+            reduction = kwargs.get("reduction", args[reduction_at] if 0 <= reduction_at < len(args) else "mean")
+            predictions = args[0] if args else kwargs.get("input")
+            target = args[1] if len(args) > 1 else kwargs.get("target")
+            for listener in _listeners:
+                listener.loss_computed(name, predictions, target, result, reduction)
+        return result
+
+    return loss
+
+
+def _scale(original: Callable[..., Any]) -> Callable[..., Any]:
+    def scale(self: Any, outputs: Any) -> Any:
+        scaled = original(self, outputs)
+        for listener in _listeners:
+            listener.loss_scaled(outputs, scaled)
+        return scaled
+
+    return scale
+
+
+def _scaler_step(original: Callable[..., Any]) -> Callable[..., Any]:
+    def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        listeners = _listeners
+        for listener in listeners:
+            listener.before_scaler_step(self, optimizer)
+        try:
+            return original(self, optimizer, *args, **kwargs)
+        finally:
+            for listener in listeners:
+                listener.after_scaler_step(self, optimizer)
+
+    return step
