@@ -3,6 +3,7 @@
 from watchglass.run.catalog import Catalog
 from watchglass.run.history import History, Phase
 from watchglass.run.statistics import Statistics
+from watchglass.run.tables import RawPlace, StatisticsRows, WorkerTables
 from watchglass.run.view import StepRecords, StepView
 
-__all__ = ["Catalog", "History", "Phase", "Statistics", "StepRecords", "StepView"]
+__all__ = ["Catalog", "History", "Phase", "RawPlace", "Statistics", "StatisticsRows", "StepRecords", "StepView", "WorkerTables"]

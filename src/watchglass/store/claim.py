@@ -72,10 +72,12 @@ def this_process() -> Claim:
 def is_alive(claim: Claim | Mapping[str, Any]) -> bool | None:
     """Whether the process of a claim (or of a lifecycle record) runs; None where it is on another machine.
 
-    A zombie is dead: it writes no more.
+    A zombie is dead: it writes no more. So is, as far as its claim goes, a process that released it.
     """
     if not isinstance(claim, Claim):
         claim = Claim.from_json(claim)
+    if claim.released:
+        return False
     if claim.host != platform.node():
         return None
     if claim.pid <= 0 or (claim.boot_id and claim.boot_id != _boot_id()):

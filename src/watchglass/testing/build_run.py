@@ -1,0 +1,393 @@
+"""Real runs for tests, written by the real writer, without any training.
+
+``build_run`` writes a whole run in one call; ``RunBuilder`` writes one step by step, to test what follows a run while
+it grows. Modules, roles and layers come from tensor names, as capture gives them: ``fc1.weight``,
+``gradient/fc1.weight``, ``fc1.output``, ``loss``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from watchglass.errors import InvalidValueError
+from watchglass.records import (
+    STATISTIC_FIELDS,
+    Fact,
+    Finding,
+    Mode,
+    Observation,
+    Origin,
+    Role,
+    RuleStatus,
+    StepEnd,
+    TensorInfo,
+    UnitKind,
+)
+from watchglass.stats import of_array, pack_units
+from watchglass.store import (
+    SCALAR_DTYPE,
+    Claim,
+    JournalWriter,
+    LocalStore,
+    RawTensor,
+    SegmentWriter,
+    StatisticsBatch,
+    UnitsBatch,
+    claim_worker,
+    create_attempt,
+    create_run,
+    encode_catalog,
+    encode_facts,
+    encode_lifecycle,
+    encode_raw_index,
+    encode_scalars,
+    encode_statistics,
+    encode_step_ends,
+    encode_units,
+    layout,
+    read_manifest,
+    release_worker,
+    this_process,
+    write_tensors,
+)
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+#: Module path -> class name of the module, in the order of execution.
+Modules = Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A statistics row given by its numbers instead of an array.
+
+    Attributes:
+        values: Any columns of :data:`~watchglass.records.STATISTIC_FIELDS` or ``std``/``mean`` left out are 0;
+            ``count`` is 1 where it is left out.
+        shape: Shape of the tensor it would be of.
+        origin: Why it was written.
+        sampled: Whether it is of a sample.
+        calls: Tensors merged into it.
+    """
+
+    values: Mapping[str, float]
+    shape: tuple[int, ...] = (1,)
+    origin: Origin = Origin.PLANNED
+    sampled: bool = False
+    calls: int = 1
+
+    def array(self) -> NDArray[np.float64]:
+        """The row as float64[11]."""
+        unknown = set(self.values) - set(STATISTIC_FIELDS)
+        if unknown:
+            raise InvalidValueError(f"statistics are {', '.join(STATISTIC_FIELDS)} but got {', '.join(sorted(unknown))}")
+        return np.array([self.values.get(name, 1.0 if name == "count" else 0.0) for name in STATISTIC_FIELDS])
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step as it shall be recorded.
+
+    Attributes:
+        scalars: Name -> value.
+        statistics: Name -> array to reduce (its shape and dtype go into the catalog), float64[11] row as a
+            :class:`Row`.
+        units: Name -> which units are inactive, bool[units].
+        facts: Kind -> data, or complete facts.
+        raw: Name -> tensor to store in full.
+        mode: What the training was doing.
+        weight: Batch size, the weight of the scalars.
+        seconds: How long the step took.
+        workers: Ranks that record it; None for all.
+    """
+
+    scalars: Mapping[str, float] = field(default_factory=dict)
+    statistics: Mapping[str, ArrayLike | Row] = field(default_factory=dict)
+    units: Mapping[str, ArrayLike] = field(default_factory=dict)
+    facts: Mapping[str, Mapping[str, Any]] | Sequence[Fact] = ()
+    raw: Mapping[str, NDArray[Any] | RawTensor] = field(default_factory=dict)
+    mode: Mode = Mode.TRAIN
+    weight: float = 1.0
+    seconds: float = 0.1
+    workers: Sequence[int] | None = None
+
+
+def build_run(
+    path: str | os.PathLike[str],
+    steps: Iterable[Step | Mapping[str, Any]] = (),
+    *,
+    modules: Modules | None = None,
+    tensors: Iterable[TensorInfo] = (),
+    facts: Mapping[str, Mapping[str, Any]] | Sequence[Fact] = (),
+    workers: int = 1,
+    status: str | None = "finished",
+    journal: Sequence[Finding | RuleStatus | Observation] = (),
+    steps_per_flush: int = 16,
+) -> str:
+    """Write a whole run and return its path.
+
+    Example::
+
+        build_run(tmp_path / "run", [{"scalars": {"loss": 1 / (n + 1)}} for n in range(10)], modules={"fc1": "Linear"})
+
+    Args:
+        path: A folder that is empty or does not exist.
+        steps: In the order in which they happened; mappings are arguments of :class:`Step`.
+        modules: Class names of the modules that tensor names mention, in order of execution; ``Module`` otherwise.
+        tensors: Catalog rows for names that shall differ from what their name says; their ids are not used.
+        facts: Facts of the run (global step -1).
+        workers: Number of workers, which all record the same unless a step says otherwise.
+        status: With which status the workers leave; None when they were killed.
+        journal: What an evaluator would have written.
+        steps_per_flush: Steps that share a flush, and so a batch of statistics.
+    """
+    alive = status is not None
+    with RunBuilder(path, modules=modules, tensors=tensors, workers=workers, alive=alive) as builder:
+        if facts:
+            builder.facts(facts)
+        for number, step in enumerate(steps):
+            builder.step(step, flush=False)
+            if number % steps_per_flush == steps_per_flush - 1:
+                builder.flush()
+        builder.flush()
+        if status is not None:
+            builder.leave(status)
+        if journal:
+            with JournalWriter(builder.store) as writer:
+                writer.write(journal)
+    return os.fspath(path)
+
+
+class RunBuilder:
+    """Writes a run step by step; the workers' processes are this one.
+
+    Args:
+        path: A folder: empty or new, or a run, which then gets a new attempt.
+        modules: See :func:`build_run`.
+        tensors: See :func:`build_run`.
+        workers: See :func:`build_run`.
+        alive: Whether the workers' process shall be this one, which lives, or one that has died.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        modules: Modules | None = None,
+        tensors: Iterable[TensorInfo] = (),
+        workers: int = 1,
+        alive: bool = True,
+    ) -> None:
+        self.store = LocalStore(path)
+        if self.store.is_empty():
+            create_run(self.store, command=["train.py"])
+        self.run_id = read_manifest(self.store).run_id
+        self.attempt = create_attempt(self.store, "")
+        layers = _Layers(modules or {}, tensors)
+        # The same process id with another start time is a process that is gone.
+        process = this_process() if alive else replace(this_process(), process_start=1)
+        self.workers = [_Worker(self.store, self.attempt, rank, layers, process) for rank in range(workers)]
+
+    def step(self, step: Step | Mapping[str, Any] | None = None, *, flush: bool = True, **values: Any) -> None:
+        """Record one step, given whole or as arguments of :class:`Step`; readers see it once it is flushed."""
+        whole = step if isinstance(step, Step) else Step(**{**(step or {}), **values})
+        for worker in self.workers:
+            if whole.workers is None or worker.rank in whole.workers:
+                worker.step(whole)
+        if flush:
+            self.flush()
+
+    def facts(self, facts: Mapping[str, Mapping[str, Any]] | Sequence[Fact]) -> None:
+        """Record facts of the run."""
+        for worker in self.workers:
+            worker.facts += _facts(facts, -1)
+
+    def flush(self) -> None:
+        """Write what was recorded since the last flush."""
+        for worker in self.workers:
+            worker.flush()
+
+    def leave(self, status: str = "finished", *, ranks: Sequence[int] | None = None, reason: str = "") -> None:
+        """Let all or some workers leave with a status: ``finished``, ``failed`` or ``stopped``."""
+        for worker in self.workers:
+            if (ranks is None or worker.rank in ranks) and not worker.left:
+                worker.leave(status, reason)
+
+    def close(self) -> None:
+        """Give the claims back; workers that have not left look as if they were killed."""
+        for worker in self.workers:
+            worker.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+class _Layers:
+    """Catalog rows from tensor names."""
+
+    def __init__(self, modules: Modules, tensors: Iterable[TensorInfo]) -> None:
+        self._modules = dict(modules)
+        self._given = {row.name: row for row in tensors}
+
+    def row(self, name: str, tensor_id: int, shape: tuple[int, ...], dtype: str, *, scalar: bool) -> TensorInfo:
+        """The row of a name; what the caller gave for it wins over what the name says."""
+        given = self._given.get(name)
+        if given is not None:
+            return TensorInfo.from_json({**given.to_json(), "tensor_id": tensor_id})
+        role, module = _meaning(name, scalar)
+        if module and module not in self._modules:
+            self._modules[module] = "Module"
+        return TensorInfo(
+            tensor_id, name, role, module, self._modules.get(module, ""),
+            list(self._modules).index(module) if module else -1, shape, dtype,
+            unit_axis=1 if role is Role.OUTPUT and len(shape) > 1 else 0 if role is Role.OUTPUT and shape else None,
+            trainable=True if role in (Role.WEIGHT, Role.BIAS) else None,
+        )  # fmt: skip
+
+
+class _Worker:
+    """One worker of a builder: numbers its steps as a training would, and collects rows until they are flushed."""
+
+    def __init__(self, store: LocalStore, attempt: int, rank: int, layers: _Layers, process: Claim) -> None:
+        self.rank, self.name, self.left = rank, layout.worker_name(rank), False
+        self.facts: list[Fact] = []
+        self._store, self._attempt, self._layers, self._process = store, attempt, layers, process
+        self._ids: dict[str, int] = {}
+        self._mode_steps = {Mode.TRAIN: 0, Mode.EVAL: 0, Mode.PREDICT: 0}
+        self._now_ns, self._global_step, self._files = 1_000_000_000, 0, 0
+        claim_worker(store, attempt, self.name, process)
+        self._writer = SegmentWriter(store, attempt, self.name)
+        self._begin()
+        self._event("joined", reason="")
+
+    def step(self, step: Step) -> None:
+        number, captured = self._global_step, 0
+        self._scalars += [(number, self._id(name, scalar=True), step.weight, v) for name, v in step.scalars.items()]
+        for name, given in step.statistics.items():
+            self._add_statistics(number, name, given if isinstance(given, Row) else np.asarray(given))
+            captured += 1
+        for name, flags in step.units.items():
+            bools = np.asarray(flags, dtype=bool)
+            row = (number, self._id(name, (1, bools.size)), int(UnitKind.INACTIVE), bools.size, pack_units(bools))
+            self._units.append(row)
+        self.facts += _facts(step.facts, number)
+        self._raw.update({(number, self._id(name, tensor.shape)): tensor for name, tensor in step.raw.items()})
+        mode_step = self._mode_steps[step.mode]
+        self._mode_steps[step.mode] += 1
+        start_ns, self._now_ns = self._now_ns, self._now_ns + int(step.seconds * 1e9)
+        train_step = self._mode_steps[Mode.TRAIN] - 1
+        self._ends.append(StepEnd(number, step.mode, mode_step, train_step, start_ns, self._now_ns, captured))
+        self._global_step += 1
+
+    def flush(self) -> None:
+        frames: list[bytes] = []
+        if self._rows:
+            frames.append(encode_catalog(self._rows))
+        if self._statistics:
+            frames.append(encode_statistics(self._batch()))
+        if self._units:
+            steps, ids, kinds, units, bits = zip(*self._units, strict=True)
+            frames.append(
+                encode_units(
+                    UnitsBatch(np.array(steps, "u8"), np.array(ids, "u4"), np.array(kinds, "u1"),
+                               np.array(units, "u4"), list(bits))
+                )
+            )  # fmt: skip
+        if self._scalars:
+            frames.append(encode_scalars(np.array(self._scalars, dtype=SCALAR_DTYPE)))
+        if self.facts:
+            frames.append(encode_facts(self.facts))
+        if self._raw:
+            frames.append(encode_raw_index(self._write_raw()))
+        if self._ends:
+            frames.append(encode_step_ends(self._ends))
+        self._writer.write(frames)
+        self._begin()
+
+    def leave(self, status: str, reason: str) -> None:
+        self.flush()
+        self._event("left", reason=reason, status=status, counters={"dropped_rows": 0, "steps": self._global_step})
+        self.left = True
+        self.close()
+
+    def close(self) -> None:
+        self._writer.close()
+        release_worker(self._store, self._attempt, self.name)
+
+    def _begin(self) -> None:
+        self._rows: list[TensorInfo] = []
+        self._scalars: list[tuple[int, int, float, float]] = []
+        self._statistics: list[tuple[int, int, Row, NDArray[np.float64]]] = []
+        self._units: list[tuple[int, int, int, int, bytes]] = []
+        self._raw: dict[tuple[int, int], NDArray[Any] | RawTensor] = {}
+        self._ends: list[StepEnd] = []
+        self.facts = []
+
+    def _event(self, event: str, **more: Any) -> None:
+        process = {key: value for key, value in self._process.to_json().items() if key != "released"}
+        known = {"event": event, "worker": self.name, "time_ns": self._now_ns, **process}
+        self._writer.write([encode_lifecycle({**known, **more})])
+
+    def _id(self, name: str, shape: tuple[int, ...] = (), dtype: str = "float32", *, scalar: bool = False) -> int:
+        if name not in self._ids:
+            self._ids[name] = len(self._ids)
+            self._rows.append(self._layers.row(name, self._ids[name], shape, dtype, scalar=scalar))
+        return self._ids[name]
+
+    def _add_statistics(self, number: int, name: str, given: Row | NDArray[Any]) -> None:
+        if isinstance(given, Row):
+            entry = (number, self._id(name, given.shape), given, given.array())
+        else:
+            entry = (number, self._id(name, given.shape, given.dtype.name), Row({}), of_array(given))
+        self._statistics.append(entry)
+
+    def _batch(self) -> StatisticsBatch:
+        steps, ids, rows, values = zip(*self._statistics, strict=True)
+        return StatisticsBatch(
+            np.array(steps, "u8"), np.array(ids, "u4"), np.array([row.calls for row in rows], "u4"), np.array(values),
+            np.array([row.origin for row in rows], "u1"), np.array([row.sampled for row in rows], bool),
+        )  # fmt: skip
+
+    def _write_raw(self) -> list[dict[str, Any]]:
+        keys = {f"{tensor_id}/{number}": tensor for (number, tensor_id), tensor in self._raw.items()}
+        file = write_tensors(self._store, self._attempt, self.name, self._files, keys)
+        self._files += 1
+        return [
+            {"global_step": number, "tensor_id": tensor_id, "file": file, "key": f"{tensor_id}/{number}"}
+            for number, tensor_id in self._raw
+        ]
+
+
+def _facts(facts: Mapping[str, Mapping[str, Any]] | Sequence[Fact], global_step: int) -> list[Fact]:
+    if isinstance(facts, Mapping):
+        return [Fact(kind, global_step, "test", dict(data)) for kind, data in facts.items()]
+    return [Fact(fact.kind, global_step, fact.source, fact.data) for fact in facts]
+
+
+def _meaning(name: str, scalar: bool) -> tuple[Role, str]:
+    """(role, module path) that a tensor name says."""
+    if scalar:
+        return (Role.LOSS if name.split("/")[0] == "loss" else Role.METRIC), ""
+    prefix, _, rest = name.rpartition("/")
+    module, _, last = rest.rpartition(".")
+    if prefix in ("gradient", "update"):
+        return (Role.GRADIENT if prefix == "gradient" else Role.UPDATE), module
+    if prefix.startswith("optimizer"):
+        return Role.OPTIMIZER_STATE, module
+    if last == "output" or rest == "output":
+        return Role.OUTPUT, module
+    if last.isdigit() and module.endswith("input"):
+        return Role.INPUT, module.removesuffix("input").rstrip(".")
+    if last in ("weight", "bias"):
+        return Role(last), module
+    return Role.CUSTOM, ""
