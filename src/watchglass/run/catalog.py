@@ -84,6 +84,7 @@ class Catalog:
         module_types: Sequence[str] = (),
         name_regex: str | None = None,
         collection: str | None = None,
+        min_dims: int = 0,
     ) -> list[TensorInfo]:
         """The rows that match every condition given, in the order of their ids. The list is the caller's.
 
@@ -92,9 +93,11 @@ class Catalog:
             module_types: Only tensors of modules of one of these class names.
             name_regex: Only names in which this regular expression is found (``re.search``).
             collection: Only tensors saved under this user collection.
+            min_dims: Only tensors with at least so many axes; 2 leaves the weight matrices and kernels.
         """
-        key = ("rows", role, tuple(module_types), name_regex, collection)
-        return list(self._cached(key, lambda: self._matching(role, frozenset(module_types), name_regex, collection)))
+        key = ("rows", role, tuple(module_types), name_regex, collection, min_dims)
+        types = frozenset(module_types)
+        return list(self._cached(key, lambda: self._matching(role, types, name_regex, collection, min_dims)))
 
     def ids(
         self,
@@ -103,12 +106,13 @@ class Catalog:
         module_types: Sequence[str] = (),
         name_regex: str | None = None,
         collection: str | None = None,
+        min_dims: int = 0,
     ) -> npt.NDArray[np.uint32]:
         """Ids of :meth:`select`, ascending, as a uint32 array (read-only)."""
-        key = ("ids", role, tuple(module_types), name_regex, collection)
+        key = ("ids", role, tuple(module_types), name_regex, collection, min_dims)
 
         def build() -> npt.NDArray[np.uint32]:
-            rows = self.select(role, module_types=module_types, name_regex=name_regex, collection=collection)
+            rows = self.select(role, module_types=module_types, name_regex=name_regex, collection=collection, min_dims=min_dims)
             found = np.array([row.tensor_id for row in rows], dtype=np.uint32)
             found.flags.writeable = False
             return found
@@ -124,12 +128,13 @@ class Catalog:
         module_types: Sequence[str] = (),
         name_regex: str | None = None,
         collection: str | None = None,
+        min_dims: int = 0,
     ) -> npt.NDArray[np.bool_]:
         """Which of ``ids`` (uint32[n], any order, unknown ones allowed) :meth:`select` would return, as bool[n]."""
-        key = ("table", role, tuple(module_types), name_regex, collection)
+        key = ("table", role, tuple(module_types), name_regex, collection, min_dims)
 
         def build() -> npt.NDArray[np.bool_] | None:
-            chosen = self.ids(role, module_types=module_types, name_regex=name_regex, collection=collection)
+            chosen = self.ids(role, module_types=module_types, name_regex=name_regex, collection=collection, min_dims=min_dims)
             top = max(self._by_id, default=-1)
             if top > _DENSE_LIMIT:
                 return None
@@ -139,15 +144,33 @@ class Catalog:
 
         table: npt.NDArray[np.bool_] | None = self._cached(key, build)
         if table is None:
-            chosen = self.ids(role, module_types=module_types, name_regex=name_regex, collection=collection)
+            chosen = self.ids(role, module_types=module_types, name_regex=name_regex, collection=collection, min_dims=min_dims)
             return np.isin(ids, chosen)
         inside = ids < len(table)
         result = np.zeros(len(ids), dtype=np.bool_)
         result[inside] = table[ids[inside]]
         return result
 
+    def owners(self, ids: npt.NDArray[np.uint32]) -> npt.NDArray[np.int64]:
+        """The id of the parameter that each gradient, update or optimizer state belongs to, int64[n]; -1 for none.
+
+        By name: ``update/fc1.weight`` belongs to ``fc1.weight``.
+        """
+
+        def build() -> dict[int, int]:
+            found: dict[int, int] = {}
+            for row in self._by_id.values():
+                owner = self._by_name.get(row.name.rpartition("/")[2])
+                if owner is not None and owner is not row:
+                    found[row.tensor_id] = owner.tensor_id
+            return found
+
+        table: dict[int, int] = self._cached(("owners",), build)
+        return np.array([table.get(i, -1) for i in ids.tolist()], dtype=np.int64)
+
     def _matching(
-        self, role: Role | None, module_types: frozenset[str], name_regex: str | None, collection: str | None
+        self, role: Role | None, module_types: frozenset[str], name_regex: str | None, collection: str | None,
+        min_dims: int,
     ) -> list[TensorInfo]:
         pattern = re.compile(name_regex) if name_regex is not None else None
         return [
@@ -157,6 +180,7 @@ class Catalog:
             and (not module_types or row.module_type in module_types)
             and (pattern is None or pattern.search(row.name) is not None)
             and (collection is None or collection in row.collections)
+            and len(row.shape) >= min_dims
         ]
 
     def _cached(self, key: Any, build: Callable[[], Any]) -> Any:

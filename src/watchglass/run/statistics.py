@@ -114,7 +114,9 @@ class Statistics:
     def row(self, name: str) -> int | None:
         """Index of the tensor with this name, or None."""
         info = self._catalog.by_name(name)
-        found = np.flatnonzero(self.ids == info.tensor_id) if info is not None else ()
+        if info is None:
+            return None
+        found = np.flatnonzero(self.ids == info.tensor_id)
         return int(found[0]) if len(found) else None
 
     def _take(self, index: npt.NDArray[np.intp]) -> Statistics:

@@ -156,6 +156,7 @@ class StepView:
         module_types: Sequence[str] = (),
         name_regex: str | None = None,
         collection: str | None = None,
+        min_dims: int = 0,
     ) -> Statistics:
         """Statistics of the tensors captured at this step that match; empty when the step was not due.
 
@@ -165,13 +166,12 @@ class StepView:
         if records.ids is None or records.statistics is None or not len(records.ids):
             return Statistics.empty(self.catalog)
         rows = Statistics(self.catalog, records.ids, records.statistics, records.calls, records.sampled)
-        if role is None and not module_types and name_regex is None and collection is None:
+        if role is None and not module_types and name_regex is None and collection is None and not min_dims:
             return rows
-        return rows.where(
-            self.catalog.mask(
-                records.ids, role, module_types=module_types, name_regex=name_regex, collection=collection
-            )
+        mask = self.catalog.mask(
+            records.ids, role, module_types=module_types, name_regex=name_regex, collection=collection, min_dims=min_dims
         )
+        return rows.where(mask)
 
     def units(self, kind: UnitKind = UnitKind.INACTIVE) -> list[tuple[TensorInfo, npt.NDArray[np.bool_]]]:
         """The bitmaps of a kind recorded at this step: per tensor one boolean per unit."""

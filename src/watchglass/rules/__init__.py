@@ -1,0 +1,17 @@
+"""Rules: judgements over a training, each one file, and the knowledge of what causes what."""
+
+from watchglass.rules.needs import Needs
+from watchglass.rules.registry import (
+    RuleDocumentation,
+    build_rule,
+    default_rules,
+    documentation,
+    find_rule,
+    rule_names,
+)
+from watchglass.rules.rule import Rule, state
+
+__all__ = [
+    "Needs", "Rule", "RuleDocumentation", "build_rule", "default_rules", "documentation", "find_rule", "rule_names",
+    "state",
+]  # fmt: skip

@@ -1,0 +1,1 @@
+"""The classic rules: those of SageMaker Debugger, calibrated anew. One rule per file."""

@@ -1,0 +1,140 @@
+"""ExplodingGradient: the gradient grows out of all proportion."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import numpy as np
+
+from watchglass.config import parameter
+from watchglass.records import Finding, Mode, Role, Severity
+from watchglass.rules import signals
+from watchglass.rules.needs import Needs
+from watchglass.rules.rule import Rule, state
+from watchglass.run import StepView
+
+_WINDOW = 64
+
+
+class ExplodingGradient(Rule):
+    """The norm of the gradient grows far beyond what it was, while the loss rises.
+
+    Looks at: the total gradient norm (or the norms of all captured gradients), and the loss.
+    Fires when: the norm is more than `growth` times that of the first steps, or lies `deviations` robust deviations
+        above the median of the last 64, in at least three of five captures, and in either case the loss has more than
+        doubled; or, where no loss is known, the norm has grown ten-thousandfold. An error when the growth exceeds
+        10,000 or the loss has grown twentyfold. Growth alone is no disease: a training that leaves a plateau has
+        gradients that grow while its loss falls, and single spikes are part of small batches.
+    Usual causes: a learning rate that is too high, weights initialised too large, a bad batch.
+    What to try: lower the learning rate, warm it up, clip the gradient norm.
+    Source: growth of 70: AutoTrainer (ICSE 2021); 8 deviations: a public run monitor that saw at most 4.5 on healthy
+        runs; the condition on the loss is ours (house).
+    """
+
+    needs = (
+        Needs(role=Role.GRADIENT, statistics=("l2",), why="to follow the norm of the gradient"),
+        Needs(scalars=("loss",), optional=True, why="to tell growth from trouble"),
+    )
+
+    growth: float = parameter(70.0, help="norm over that of the first steps", unit="ratio", gt=1)
+    deviations: float = parameter(8.0, help="robust deviations of the log norm from its median", gt=0)
+    absolute: float = parameter(1e12, help="norm that is too large whatever came before", gt=0)
+
+    start: list[float] = state(list)
+    start_loss: list[float] = state(list)
+    recent: list[float] = state(list)
+    recent_loss: list[float] = state(list)
+    streak: int = state(int)
+    flags: list[bool] = state(list)
+
+    def check(self, view: StepView) -> Iterable[Finding]:
+        """A finding while the gradient explodes."""
+        if view.mode is not Mode.TRAIN or signals.skipped(view):
+            return
+        norm = _total_norm(view)
+        loss_name = signals.loss_name(view)
+        loss = view.scalar(loss_name) if loss_name is not None else None
+        if loss is not None and math.isfinite(loss):
+            self.recent_loss = [*self.recent_loss[-(_WINDOW - 1) :], loss]
+        if norm is None or not math.isfinite(norm) or norm <= 0:
+            signals.remember_start(self.start_loss, loss, 3)
+            return
+        growth = norm / min(self.start) if self.start else 1.0
+        rise = self._loss_rise()
+        finding = self._early(view, norm, growth, rise) or self._late(view, norm, rise) or self._absolute(view, norm)
+        signals.remember_start(self.start, norm, 3)
+        signals.remember_start(self.start_loss, loss, 3)
+        self.recent = [*self.recent[-(_WINDOW - 1) :], math.log10(norm)]
+        if finding is not None:
+            yield finding
+
+    def _loss_rise(self) -> float | None:
+        """Latest loss over the smallest of the first ones; None where there is none to compare."""
+        if not self.recent_loss or not self.start_loss:
+            return None
+        first = min(self.start_loss)
+        return self.recent_loss[-1] / first if first > 0 else None
+
+    def _early(self, view: StepView, norm: float, growth: float, rise: float | None) -> Finding | None:
+        """Growth since the start, while the loss is above its start: a training that diverges, even within few steps."""
+        if rise is None:
+            grows = growth > 1e4
+        else:
+            grows = growth > self.growth and rise > 2
+        self.streak = self.streak + 1 if grows else 0
+        sudden = rise is not None and growth > 10 * self.growth and rise > 10
+        if not grows or (self.streak < (3 if rise is None else 2) and not sudden):
+            return None
+        broken = rise is not None and (growth > 1e4 or rise > 20)
+        return self._finding(
+            view, Severity.ERROR if broken else Severity.WARNING, norm, min(self.start) * self.growth,
+            f"the gradient norm has grown {growth:.3g}-fold since the first steps, to {norm:.3g} at step {view.mode_step}"
+            + (f", and the loss {rise:.3g}-fold" if rise is not None else ""),
+            ("gradient_growth",),
+        )  # fmt: skip
+
+    def _late(self, view: StepView, norm: float, rise: float | None) -> Finding | None:
+        """Far outside the recent norms, several times, while the loss is far above the recent losses."""
+        if len(self.recent) < 32 or len(self.recent_loss) < 32 or not self.start_loss:
+            return None
+        median = float(np.median(self.recent))
+        # 1.4826 x MAD estimates the standard deviation; the floor keeps a very quiet history from making noise loud.
+        spread = max(1.4826 * float(np.median(np.abs(np.array(self.recent) - median))), 0.05)
+        deviations = (math.log10(norm) - median) / spread
+        self.flags = [*self.flags[-4:], deviations > self.deviations and math.log10(norm) - median > 1.0]
+        usual, now = float(np.median(self.recent_loss)), float(np.median(self.recent_loss[-5:]))
+        if sum(self.flags) < 3 or not self.flags[-1] or now < 2 * usual or now < 0.25 * min(self.start_loss):
+            return None
+        return self._finding(
+            view, Severity.WARNING, norm, 10 ** (median + self.deviations * spread),
+            f"the gradient norm jumped to {norm:.3g} at step {view.mode_step}, {deviations:.1f} robust deviations above the "
+            f"median of {10**median:.3g}, and the loss rises with it",
+            ("gradient_growth",),
+        )  # fmt: skip
+
+    def _absolute(self, view: StepView, norm: float) -> Finding | None:
+        if norm < self.absolute:
+            return None
+        message = f"the gradient norm is {norm:.3g} at step {view.mode_step}"
+        return self._finding(view, Severity.WARNING, norm, self.absolute, message, ("gradient_huge",))
+
+    def _finding(
+        self, view: StepView, severity: Severity, norm: float, limit: float, message: str, symptoms: tuple[str, ...]
+    ) -> Finding:
+        gradients = view.statistics(Role.GRADIENT)
+        order = np.argsort(-gradients.l2)[:3] if len(gradients) else []
+        return self.finding(
+            view, severity=severity, subject="gradient", tensors=[gradients.names[int(i)] for i in order],
+            value=norm, limit=limit, message=message, symptoms=symptoms,
+            evidence={**signals.optimizer_evidence(view), **signals.loss_evidence(view)},
+        )  # fmt: skip
+
+
+def _total_norm(view: StepView) -> float | None:
+    """Euclidean norm over all gradients: as recorded at every step, else from the captured gradients."""
+    norm = view.scalar("gradient_norm")
+    if norm is not None:
+        return norm
+    gradients = view.statistics(Role.GRADIENT)
+    return float(np.sqrt(np.sum(gradients.l2**2))) if len(gradients) else None

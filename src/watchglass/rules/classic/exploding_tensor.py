@@ -1,0 +1,159 @@
+"""ExplodingTensor: a value became NaN or infinite."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from watchglass.config import parameter
+from watchglass.records import Fact, Finding, Mode, Role, Severity
+from watchglass.rules import signals
+from watchglass.rules.classic.first_bad import find_culprit
+from watchglass.rules.needs import Needs
+from watchglass.rules.rule import Rule, state
+from watchglass.run import Statistics, StepView
+
+#: A non-finite value in one of these means that the training itself is broken.
+_VITAL = (Role.LOSS, Role.GRADIENT, Role.WEIGHT, Role.BIAS, Role.UPDATE, Role.OPTIMIZER_STATE)
+
+
+class ExplodingTensor(Rule):
+    """A loss, gradient, weight or activation became NaN or infinite; says where it began.
+
+    Looks at: the loss and the finiteness of gradients at every step; statistics of all tensors where captured.
+    Fires when: a value is NaN or infinite. An error when it is in the loss, a gradient or a weight of the training; a
+        warning in an activation while the loss is finite, or in a validation loss; info for steps that a gradient
+        scaler skipped, which is how loss scaling is meant to work, and for negative infinity alone in activations,
+        which is how masks are made.
+    Usual causes: a learning rate that is too high, NaN in the data, log or division by zero in the loss.
+    What to try: lower the learning rate if the loss rose before; look at the batch and the module that is named if not.
+    Source: SageMaker Debugger, ExplodingTensor; the search for the first bad module is ours.
+    """
+
+    needs = (
+        Needs(scalars=("loss",), why="to see a loss that is not finite"),
+        Needs(statistics=("nan", "posinf", "neginf"), optional=True, why="to see which tensor was hit"),
+    )
+
+    only_nan: bool = parameter(False, help="look at NaN only, not at infinities")
+    name_regex: str | None = parameter(None, help="only look at tensors in whose name this is found")
+
+    start: list[float] = state(list)
+    broken: bool = state(bool)
+    named: bool = state(bool)
+
+    def check(self, view: StepView) -> Iterable[Finding]:
+        """Findings of this step: at most one for the training, one for its activations, one for an evaluation."""
+        bad = self._bad(view)
+        name = signals.loss_name(view)
+        loss = view.scalar(name) if name is not None else None
+        bad_loss = loss is not None and self._is_bad(loss)
+        if view.mode is not Mode.TRAIN:
+            # After the training has broken, every evaluation is NaN as well: the same disease, said once.
+            if (bad_loss or len(bad)) and not self.broken:
+                yield self._evaluation(view, loss if bad_loss else None, bad)
+            return
+        signals.remember_start(self.start, loss)
+        vital = bad.where(np.array([info.role in _VITAL for info in bad.tensors], dtype=np.bool_))
+        gradient_fact = bool(view.facts("nonfinite_gradients"))
+        named = view.facts("first_bad_module")
+        if signals.skipped(view) and not bad_loss and not self._weights_bad(bad):
+            yield self._skipped(view)
+        elif bad_loss or len(vital) or gradient_fact or named:
+            yield self._broken(view, loss, bad_loss, bad, named)
+        elif len(bad):
+            yield self._activations(view, bad)
+
+    def _is_bad(self, value: float) -> bool:
+        return bool(np.isnan(value)) or (not self.only_nan and bool(np.isinf(value)))
+
+    def _bad(self, view: StepView) -> Statistics:
+        rows = view.statistics(name_regex=self.name_regex)
+        return rows.where((rows.nan if self.only_nan else rows.nonfinite) > 0)
+
+    @staticmethod
+    def _weights_bad(bad: Statistics) -> bool:
+        return any(info.role in (Role.WEIGHT, Role.BIAS) for info in bad.tensors)
+
+    def _broken(
+        self, view: StepView, loss: float | None, bad_loss: bool, bad: Statistics, named: list[Fact]
+    ) -> Finding:
+        culprit = find_culprit(view, bad, bad_loss=bad_loss)
+        # A module that is named only later (hooks that were armed after the first failure) is worth a second finding.
+        subject = "first bad module" if self.broken and named and not self.named else "training"
+        self.broken, self.named = True, self.named or bool(named)
+        word = "NaN" if loss is None or np.isnan(loss) else "infinite"
+        what = f"the loss became {word}" if bad_loss else f"{culprit.name or 'a gradient'} became NaN or infinite"
+        tensors = list(dict.fromkeys([*([culprit.name] if culprit.name else []), *bad.names[:15]]))
+        return self.finding(
+            view,
+            severity=Severity.ERROR,
+            subject=subject,
+            tensors=tensors or (["loss"] if bad_loss else []),
+            value=loss if bad_loss else float("nan"),
+            message=f"{what} at step {view.mode_step}{culprit.sentence}",
+            symptoms=[*culprit.symptoms, *self._before(view)],
+            evidence={
+                **culprit.to_json(),
+                **signals.optimizer_evidence(view),
+                **signals.loss_evidence(view),
+                "nonfinite_tensors": len(bad),
+            },
+        )
+
+    def _before(self, view: StepView) -> list[str]:
+        """What the steps before say: did the loss or the gradient rise, was all calm, or is this the first step?"""
+        before = signals.losses(view, 33)
+        if view.mode_step == 0 or not self.start:
+            return ["first_step"] if view.mode_step == 0 else []
+        norms = view.series("gradient_norm", Mode.TRAIN, 33)
+        norms = norms[np.isfinite(norms) & (norms > 0)]
+        peak = float(np.max(before[-5:])) if len(before) else 0.0
+        earlier = before[:-5] if len(before) >= 13 else before[:1]
+        reference = float(np.median(earlier)) if len(earlier) else 0.0
+        rose = len(before) >= 2 and (peak > 2 * abs(self.start[0]) or peak > 5 * abs(reference))
+        grew = len(norms) >= 2 and float(np.max(norms[-5:])) > 10 * float(np.median(norms[: max(1, len(norms) - 5)]))
+        if rose:
+            return ["rose_before", *(["gradient_growth"] if grew else [])]
+        if grew:
+            return ["gradient_growth"]
+        return ["calm_before"] if len(before) >= 3 else []
+
+    def _skipped(self, view: StepView) -> Finding:
+        return self.finding(
+            view,
+            severity=Severity.INFO,
+            subject="skipped steps",
+            message=f"the gradient scaler skipped step {view.mode_step} because scaled gradients overflowed; "
+            "a few such steps are how loss scaling finds its scale",
+        )
+
+    def _activations(self, view: StepView, bad: Statistics) -> Finding:
+        masks = bool(np.all(bad.nan + bad.posinf == 0))
+        name = find_culprit(view, bad, bad_loss=False).name
+        what = "negative infinity" if masks else "NaN or infinite values"
+        return self.finding(
+            view,
+            severity=Severity.INFO if masks else Severity.WARNING,
+            subject="activations",
+            tensors=[name, *[other for other in bad.names[:15] if other != name]],
+            value=float(np.sum(bad.nonfinite)),
+            message=f"{name} holds {what} at step {view.mode_step}, while the loss is finite",
+            symptoms=() if masks else ("nonfinite_forward", "calm_before"),
+        )
+
+    def _evaluation(self, view: StepView, loss: float | None, bad: Statistics) -> Finding:
+        what = "the loss of an evaluation" if loss is not None else bad.names[0]
+        return self.finding(
+            view,
+            severity=Severity.WARNING,
+            subject="evaluation",
+            tensors=bad.names[:15],
+            value=loss if loss is not None else float("nan"),
+            message=f"{what} is NaN or infinite at {view.mode.name} step {view.mode_step} "
+            f"(after training step {view.train_step}), while the training is finite",
+            symptoms=("nonfinite_validation",),
+        )
+
+

@@ -1,0 +1,170 @@
+"""Where the first NaN or infinite value of a step arose, as far as what was recorded can tell."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from watchglass.records import Fact, Role, TensorInfo
+from watchglass.run import Statistics, StepView
+
+#: Where a first_bad_module fact says it was, and the symptom that this is.
+_SYMPTOMS = {
+    "weights": "nonfinite_weights",
+    "input": "nonfinite_input",
+    "forward": "nonfinite_forward",
+    "loss": "nonfinite_loss_only",
+    "backward": "nonfinite_backward",
+}
+
+
+@dataclass(frozen=True)
+class Culprit:
+    """Where it began.
+
+    Attributes:
+        where: ``weights``, ``input``, ``forward``, ``loss``, ``backward``, or "" where it cannot be told.
+        name: Name of the tensor, or of the module where no tensor is known; "" for none.
+        module: Module, "" for none.
+        module_type: Its class name.
+        sentence: Continues "the loss became NaN at step 3": begins with a separator, or is "".
+        symptoms: What it says to a diagnosis.
+    """
+
+    where: str = ""
+    name: str = ""
+    module: str = ""
+    module_type: str = ""
+    sentence: str = ""
+    symptoms: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """For the evidence of a finding."""
+        return {"where": self.where, "module": self.module, "module_type": self.module_type}
+
+
+def find_culprit(view: StepView, bad: Statistics, *, bad_loss: bool) -> Culprit:
+    """The first bad place of this step: what capture found out by itself, else what the statistics say.
+
+    Args:
+        view: The step.
+        bad: Statistics of the tensors that hold a bad value.
+        bad_loss: Whether the loss is bad.
+    """
+    facts = view.facts("first_bad_module")
+    # A re-run of the step under full hooks knows more than flags do.
+    facts.sort(key=lambda fact: fact.data.get("level") != "rerun")
+    if facts and facts[0].data.get("where") in _SYMPTOMS:
+        return _from_fact(view, facts[0])
+    return (
+        _weights(bad)
+        or _data(bad)
+        or _forward(bad)
+        or _loss(view, bad_loss)
+        or _backward(view, bad)
+        or Culprit(symptoms=("nonfinite_loss",) if bad_loss else ())
+    )
+
+
+def _describe(module: str, module_type: str) -> str:
+    return f"{module or 'the model'} ({module_type})" if module_type else module or "the model"
+
+
+def _half(info: TensorInfo) -> tuple[str, ...]:
+    return ("nonfinite_half_precision",) if info.dtype == "float16" else ()
+
+
+def _from_fact(view: StepView, fact: Fact) -> Culprit:
+    data = fact.data
+    where, module = str(data["where"]), str(data.get("module") or "")
+    module_type, tensor = str(data.get("module_type") or ""), str(data.get("tensor") or "")
+    info = view.catalog.by_name(tensor)
+    sentence = " ".join(str(data.get("sentence") or "").split()).rstrip(".")
+    return Culprit(
+        where=where,
+        name=tensor or module,
+        module=module,
+        module_type=module_type,
+        sentence=f": {sentence}" if sentence else f"; first in {where} of {_describe(module, module_type)}",
+        symptoms=(_SYMPTOMS[where], *(_half(info) if info is not None else ())),
+    )
+
+
+def _weights(bad: Statistics) -> Culprit | None:
+    hit = [info for info in bad.tensors if info.role in (Role.WEIGHT, Role.BIAS)]
+    if not hit:
+        return None
+    first = hit[0]
+    return Culprit(
+        "weights", first.name, first.module, first.module_type,
+        f"; {len(hit)} weights, {first.name} among them, were NaN or infinite before the step began: an earlier update "
+        "wrote them",
+        ("nonfinite_weights",),
+    )  # fmt: skip
+
+
+def _data(bad: Statistics) -> Culprit | None:
+    inputs = [info for info in bad.tensors if info.role is Role.INPUT]
+    outputs = [info for info in bad.tensors if info.role is Role.OUTPUT]
+    if not inputs:
+        return None
+    first = min(inputs, key=lambda info: info.layer_index)
+    # What a module received can only be blamed on the data when no module ran before it and made it. A container is
+    # numbered before its children although it ends after them, hence "leaf".
+    if any(info.layer_index < first.layer_index for info in _leaves(outputs)):
+        return None
+    made_before = any(info.module != first.module for info in _leaves(outputs)) and not any(
+        info.module == first.module for info in outputs
+    )
+    if made_before:
+        return None
+    return Culprit(
+        "input", first.name, first.module, first.module_type,
+        f"; the input of {_describe(first.module, first.module_type)} already held NaN or infinite values",
+        ("nonfinite_input",),
+    )  # fmt: skip
+
+
+def _forward(bad: Statistics) -> Culprit | None:
+    outputs = _leaves([info for info in bad.tensors if info.role is Role.OUTPUT])
+    if not outputs:
+        return None
+    first = min(outputs, key=lambda info: info.layer_index)
+    return Culprit(
+        "forward", first.name, first.module, first.module_type,
+        f"; the first bad values are in the output of {_describe(first.module, first.module_type)}, in the forward pass",
+        ("nonfinite_forward", *_half(first)),
+    )  # fmt: skip
+
+
+def _leaves(outputs: list[TensorInfo]) -> list[TensorInfo]:
+    """Those outputs whose module does not contain another bad one: a container only passes on what its child made."""
+    modules = {info.module for info in outputs}
+    return [
+        info
+        for info in outputs
+        if not any(other != info.module and other.startswith(f"{info.module}." if info.module else "") for other in modules)
+    ]
+
+
+def _loss(view: StepView, bad_loss: bool) -> Culprit | None:
+    if not bad_loss or not len(view.statistics(Role.OUTPUT)):
+        return None
+    return Culprit("loss", "loss", sentence="; all modules' outputs are finite", symptoms=("nonfinite_loss_only",))
+
+
+def _backward(view: StepView, bad: Statistics) -> Culprit | None:
+    hit = [info for info in bad.tensors if info.role is Role.GRADIENT]
+    facts = view.facts("nonfinite_gradients")
+    if not hit and not facts:
+        return None
+    # The backward pass begins at the last layer, so the gradient hit first is that of the latest one.
+    name = str(facts[0].data.get("first_in_backward") or "") if facts else ""
+    info = view.catalog.by_name(name) if name else max(hit, key=lambda row: row.layer_index, default=None)
+    if info is None:
+        return Culprit("backward", name, sentence="; gradients are not finite", symptoms=("nonfinite_backward",))
+    return Culprit(
+        "backward", info.name, info.module, info.module_type,
+        f"; the backward pass hit {_describe(info.module, info.module_type)} first",
+        ("nonfinite_backward", *_half(info)),
+    )  # fmt: skip

@@ -1,0 +1,175 @@
+"""The contract of a rule: it sees one complete step after the other and returns what it found.
+
+A rule is a final class with typed parameters and declared state::
+
+    class LossTooHigh(Rule):
+        \"""The loss is above a limit.\"""
+
+        needs = (Needs(scalars=("loss",)),)
+        limit: float = parameter(10.0, help="highest loss that is fine", gt=0)
+        seen: int = state(int)
+
+        def check(self, view):
+            loss = view.scalar("loss")
+            if loss is not None and loss > self.limit:
+                self.seen += 1
+                yield self.finding(view, severity=Severity.WARNING, message=f"the loss is {loss:.3g}", value=loss)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import inspect
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+from watchglass.config import parameter, validate, values
+from watchglass.errors import InvalidValueError
+from watchglass.records import Finding, Severity
+from watchglass.rules import causes as knowledge
+from watchglass.rules.needs import Needs
+from watchglass.run import StepView
+
+T = TypeVar("T")
+_STATE = "watchglass.state"
+
+if TYPE_CHECKING:
+    from typing_extensions import dataclass_transform
+else:
+
+    def dataclass_transform(**_: Any) -> Callable[[T], T]:
+        """Stands in for typing.dataclass_transform, which Python 3.10 does not have; only type checkers use it."""
+        return lambda cls: cls
+
+
+def state(default_factory: Callable[[], T]) -> T:
+    """A field that a rule remembers from step to step: made of dicts, lists, strings, numbers, booleans and None.
+
+    It has to survive JSON unchanged (so: string keys, no tuples), for an evaluator may be restarted in the middle of
+    a run. It is no parameter and not part of the constructor.
+    """
+    field: T = dataclasses.field(
+        init=False, repr=False, compare=False, default_factory=default_factory, metadata={_STATE: True}
+    )
+    return field
+
+
+@dataclass_transform(kw_only_default=True, eq_default=False, field_specifiers=(parameter, state))
+class Rule(ABC):
+    """A judgement over a training. Subclasses become keyword-only dataclasses by themselves.
+
+    One instance sees the steps of one worker of one attempt, in canonical order, live and in replay alike. It does
+    no I/O, reads no clock and raises nothing to signal; an exception is a fault and becomes status ``Error``.
+
+    Attributes:
+        needs: What it has to be shown.
+        calibrations: Sets of parameters by name, beside the defaults: ``{"sagemaker": {"threshold": 1e-7}}``.
+        state_version: Raise it when the meaning of a state field changes; older state is then refused.
+    """
+
+    needs: ClassVar[tuple[Needs, ...]] = ()
+    calibrations: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    state_version: ClassVar[int] = 1
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        for name, annotation in inspect.get_annotations(cls).items():
+            default = cls.__dict__.get(name, dataclasses.MISSING)
+            plain = default is not dataclasses.MISSING and not isinstance(default, dataclasses.Field)
+            # A bare `threshold: float = 1.0` is a parameter too, so that it is validated like the others.
+            if plain and "ClassVar" not in str(annotation):
+                setattr(cls, name, parameter(default, help=""))
+        dataclasses.dataclass(kw_only=True, eq=False)(cls)
+
+    def __post_init__(self) -> None:
+        validate(self)
+
+    @property
+    def name(self) -> str:
+        """Name of the rule: that of its class."""
+        return type(self).__name__
+
+    @abstractmethod
+    def check(self, view: StepView) -> Iterable[Finding]:
+        """What is wrong at this step. Called once for every complete step, of whatever mode."""
+
+    def finish(self, view: StepView) -> Iterable[Finding]:
+        """What is wrong now that the training has ended; ``view`` is the last step with the last phases."""
+        return ()
+
+    def applicable(self, view: StepView) -> str:
+        """Why this rule has nothing to say about this training (no ReLU in the model), or "" where it does.
+
+        Asked when the training has ended and the rule found nothing.
+        """
+        return ""
+
+    def finding(
+        self,
+        view: StepView,
+        *,
+        severity: Severity,
+        message: str,
+        subject: str = "",
+        tensors: Sequence[str] = (),
+        value: float | None = None,
+        limit: float | None = None,
+        symptoms: Sequence[str] = (),
+        causes: Sequence[str] = (),
+        what_to_try: Sequence[str] = (),
+        evidence: Mapping[str, Any] | None = None,
+    ) -> Finding:
+        """A finding at this step.
+
+        Args:
+            view: The step.
+            severity: How bad.
+            message: One sentence for people. Numbers in it are fine: the first one seen is kept.
+            subject: What it is about; findings of one rule, severity and subject fold into one. The first tensor if "".
+            tensors: Names of tensors or modules, the first one first.
+            value: The measured value.
+            limit: The limit it crossed.
+            symptoms: Identifiers from :mod:`watchglass.rules.causes`, by which a diagnosis ranks causes.
+            causes: Likely causes, most likely first; by default those that the symptoms speak for.
+            what_to_try: Sentences; by default those of the likeliest cause.
+            evidence: Further plain JSON values.
+        """
+        subject = subject or (tensors[0] if tensors else "")
+        ranked = tuple(causes) or knowledge.likely(symptoms)
+        cause = knowledge.CAUSES.get(ranked[0]) if ranked else None
+        advice = tuple(what_to_try) or (cause.what_to_try if cause is not None else ())
+        identity = (
+            view.run_id, view.attempt, self.name, values(self), severity.value, subject, view.worker,
+            view.mode.name, view.mode_step,
+        )  # fmt: skip
+        digest = hashlib.sha256(json.dumps(identity, sort_keys=True, default=str).encode()).hexdigest()
+        return Finding(
+            id=digest[:12], rule=self.name, severity=severity,
+            step=view.mode_step, last_step=view.mode_step, count=1, mode=view.mode, worker=view.worker,
+            tensors=tuple(tensors), value=value, limit=limit, message=message, causes=ranked, what_to_try=advice,
+            attempt=view.attempt, global_step=view.global_step,
+            evidence={**(evidence or {}), "subject": subject, "symptoms": list(symptoms)},
+        )  # fmt: skip
+
+    def save_state(self) -> dict[str, Any]:
+        """What the rule remembers, as plain JSON types that no longer change with it."""
+        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if _STATE in f.metadata}  # type: ignore[arg-type]
+        copied: dict[str, Any] = json.loads(json.dumps(fields))
+        return {"version": self.state_version, "fields": copied}
+
+    def load_state(self, saved: Mapping[str, Any]) -> None:
+        """Takes up where :meth:`save_state` left off.
+
+        Raises:
+            InvalidValueError: The state is that of another version of the rule.
+        """
+        if saved["version"] != self.state_version:
+            raise InvalidValueError(
+                f"{self.name}: state must be of version {self.state_version} but got {saved['version']}; "
+                "evaluate the run from its start"
+            )
+        for name, value in saved["fields"].items():
+            setattr(self, name, value)

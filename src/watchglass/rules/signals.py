@@ -1,0 +1,138 @@
+"""What several rules ask of a step: its loss and learning rate, how far the training has come, kinds of modules."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from watchglass.records import Mode, Role
+from watchglass.run import Statistics, StepView
+
+#: Modules whose output is exactly zero where their input is negative.
+RECTIFIERS = ("ReLU", "ReLU6", "Threshold")
+#: Modules whose derivative goes to zero on both sides.
+SATURATING = ("Sigmoid", "Tanh", "Hardsigmoid", "Hardtanh", "Softsign", "LogSigmoid")
+#: Modules whose gradient is zero for most rows, and whose fan has another meaning than that of a layer.
+EMBEDDINGS = ("Embedding", "EmbeddingBag")
+#: Modules that compute a weighted sum, and so pass the scale of their weights on.
+WEIGHTED = (
+    "Linear", "Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d", "Bilinear",
+)  # fmt: skip
+
+
+def loss_name(view: StepView) -> str | None:
+    """Name of the training loss at this step: ``loss``, or the first scalar with that role; None for none."""
+    if view.scalar("loss") is not None:
+        return "loss"
+    return next(iter(view.scalars(Role.LOSS)), None)
+
+
+def losses(view: StepView, last: int | None = None) -> npt.NDArray[np.float64]:
+    """The finite TRAIN losses up to and including this step, oldest first."""
+    values = view.series(loss_name(view) or "loss", Mode.TRAIN, last)
+    return values[np.isfinite(values)]
+
+
+def skipped(view: StepView) -> bool:
+    """Whether a gradient scaler skipped this step's update because gradients overflowed. That is by design."""
+    return bool(view.facts("step_skipped"))
+
+
+def several_models(view: StepView) -> bool:
+    """Whether the training has several models (a GAN): then a loss need not fall for the training to go well."""
+    fact = view.latest_fact("model")
+    roots = fact.data.get("roots") if fact is not None else None
+    return isinstance(roots, (list, tuple)) and len(roots) > 1
+
+
+def learning_rate(view: StepView) -> float | None:
+    """The learning rate of this step (of the first group where there are several), or None."""
+    for name in ("learning_rate", "learning_rate/0"):
+        value = view.scalar(name)
+        if value is not None:
+            return value
+    fact = view.latest_fact("optimizer")
+    groups = fact.data.get("groups") if fact is not None else None
+    value = groups[0].get("lr") if isinstance(groups, list) and groups and isinstance(groups[0], dict) else None
+    return float(value) if isinstance(value, (int, float)) else None
+
+
+def warming_up(view: StepView) -> bool:
+    """Whether the learning rate is zero or still rising: then small updates and a flat loss are on purpose."""
+    rates = view.series("learning_rate", Mode.TRAIN, 32)
+    if not len(rates):
+        rates = view.series("learning_rate/0", Mode.TRAIN, 32)
+    return len(rates) > 0 and bool(rates[-1] <= 0 or rates[-1] > rates[0] * 1.001)
+
+
+def decayed(view: StepView, ratio: float = 0.5) -> bool:
+    """Whether the learning rate is below ``ratio`` of its highest so far: then small updates are on purpose."""
+    rates = view.series("learning_rate", Mode.TRAIN)
+    if not len(rates):
+        rates = view.series("learning_rate/0", Mode.TRAIN)
+    return len(rates) > 0 and bool(rates[-1] < ratio * rates.max())
+
+
+def optimizer_evidence(view: StepView) -> dict[str, Any]:
+    """Learning rate and optimizer as evidence for a diagnosis; only what is known."""
+    found: dict[str, Any] = {}
+    rate = learning_rate(view)
+    if rate is not None and np.isfinite(rate):
+        found["learning_rate"] = rate
+    fact = view.latest_fact("optimizer")
+    if fact is not None and isinstance(fact.data.get("type"), str):
+        found["optimizer"] = fact.data["type"]
+    return found
+
+
+def loss_evidence(view: StepView, last: int = 5) -> dict[str, Any]:
+    """The last finite losses as evidence."""
+    return {"losses": [float(value) for value in losses(view, last)]}
+
+
+def progress(start: list[float], recent: npt.NDArray[np.float64]) -> float:
+    """Share of the first losses that is gone: 0 for none, 1 for all, negative when the loss rose; 0 where unknown.
+
+    Args:
+        start: The first few finite losses of the training.
+        recent: The latest finite losses.
+    """
+    if not start or not len(recent):
+        return 0.0
+    first = float(np.median(start))
+    return (first - float(np.median(recent))) / abs(first) if first != 0 else 0.0
+
+
+def remember_start(start: list[float], value: float | None, length: int = 8) -> None:
+    """Appends a finite value to the first ``length`` ones of a series, in place."""
+    if value is not None and len(start) < length and np.isfinite(value):
+        start.append(float(value))
+
+
+def weight_gradients(view: StepView) -> Statistics:
+    """Statistics of this step's gradients of weights with two or more axes, first layer first.
+
+    Biases and normalisation weights are left out: their gradients say little about how much a layer can learn.
+    """
+    return view.statistics(Role.GRADIENT, min_dims=2).in_layer_order()
+
+
+def update_ratios(view: StepView) -> tuple[list[str], npt.NDArray[np.float64]]:
+    """Root mean square of this step's update over that of the weight, for weights with two or more axes.
+
+    Returns:
+        Names of the weights, and their ratios; only where both are known, finite and the weight is not all zero.
+    """
+    updates = view.statistics(Role.UPDATE, min_dims=2)
+    weights = view.statistics(Role.WEIGHT, min_dims=2)
+    if not len(updates) or not len(weights):
+        return [], np.empty(0)
+    position = {tensor_id: row for row, tensor_id in enumerate(weights.ids.tolist())}
+    rows = np.array([position.get(owner, -1) for owner in view.catalog.owners(updates.ids).tolist()], dtype=np.int64)
+    with np.errstate(all="ignore"):
+        ratios = updates.rms / weights.rms[rows]
+    usable = (rows >= 0) & np.isfinite(ratios) & (updates.nonfinite == 0)
+    names = weights.names
+    return [names[row] for row in rows[usable].tolist()], ratios[usable]
