@@ -86,7 +86,7 @@ def build_model(name: str, fault: str | None) -> nn.Module:
             nn.init.constant_(layer.bias, -1.0)
     if fault == "identical-init":
         for layer in layers:
-            nn.init.constant_(layer.weight, 1 / layer.weight[0].numel())
+            nn.init.constant_(layer.weight, 0.5 / layer.weight[0].numel())
             nn.init.zeros_(layer.bias)
     return model
 
