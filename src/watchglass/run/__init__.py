@@ -2,8 +2,13 @@
 
 from watchglass.run.catalog import Catalog
 from watchglass.run.history import History, Phase
+from watchglass.run.run import Run, open_run
 from watchglass.run.statistics import Statistics
 from watchglass.run.tables import RawPlace, StatisticsRows, WorkerTables
+from watchglass.run.tensor import REDUCTIONS, Tensor
 from watchglass.run.view import StepRecords, StepView
 
-__all__ = ["Catalog", "History", "Phase", "RawPlace", "Statistics", "StatisticsRows", "StepRecords", "StepView", "WorkerTables"]
+__all__ = [
+    "REDUCTIONS", "Catalog", "History", "Phase", "RawPlace", "Run", "Statistics", "StatisticsRows", "StepRecords",
+    "StepView", "Tensor", "WorkerTables", "open_run",
+]  # fmt: skip
