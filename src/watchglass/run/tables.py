@@ -95,7 +95,9 @@ class WorkerTables:
             FrameKind.STATISTICS: self._add_statistics,
             FrameKind.UNITS: self._add_units,
             FrameKind.FACTS: self._add_facts,
-            FrameKind.STEP_ENDS: lambda payload: self.steps.update((s.global_step, s) for s in decode_step_ends(payload)),
+            FrameKind.STEP_ENDS: lambda payload: self.steps.update(
+                (s.global_step, s) for s in decode_step_ends(payload)
+            ),
             FrameKind.LIFECYCLE: lambda payload: self.lifecycle.append(decode_lifecycle(payload)),
             FrameKind.RAW: self._add_raw,
         }

@@ -41,7 +41,9 @@ def decoded_bytes(stream: bytes) -> int:
             elif kind == _SCHEMA and schemas == 0:
                 schemas = 1
             else:
-                raise DamagedDataError(f"an Arrow message of kind {kind} is out of place; a schema and batches may come")
+                raise DamagedDataError(
+                    f"an Arrow message of kind {kind} is out of place; a schema and batches may come"
+                )
             position += body_length
     except (struct.error, IndexError) as error:
         raise DamagedDataError("an Arrow stream has damaged metadata") from error

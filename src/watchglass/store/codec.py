@@ -1,7 +1,8 @@
 """Records to frames and back. Encoders give whole frames; decoders take the payload of a frame that was scanned.
 
-Decoders bound their memory and raise DamagedDataError on nonsense. Scalars and step ends are fixed-size little-endian rows; bitmaps are rows followed by the bits; statistics are one
-Arrow record batch (statistics.py); everything else is JSON. docs/run-format.md specifies each.
+Decoders bound their memory and raise DamagedDataError on nonsense. Scalars and step ends are fixed-size little-endian
+rows; bitmaps are rows followed by the bits; statistics are one Arrow record batch (statistics.py); everything else is
+JSON. docs/run-format.md specifies each.
 """
 
 from __future__ import annotations
@@ -86,15 +87,22 @@ def decode_catalog(payload: bytes) -> list[TensorInfo]:
     """The catalog rows of a payload."""
     rows = _records(payload, "a catalog row", TensorInfo.from_json)
     for row in rows:
-        sound = (
-            _is_count(row.tensor_id, 32) and isinstance(row.name, str) and isinstance(row.module, str)
-            and isinstance(row.module_type, str) and type(row.layer_index) is int and isinstance(row.dtype, str)
-            and all(_is_count(n, 63) for n in row.shape) and all(isinstance(c, str) for c in row.collections)
-            and (row.unit_axis is None or type(row.unit_axis) is int)
-        )  # fmt: skip
-        if not sound:
+        if not _is_sound(row):
             raise DamagedDataError(f"a catalog row has fields of the wrong type: {ascii(row)[:160]}")
     return rows
+
+
+def _is_sound(row: Any) -> bool:
+    """Whether a catalog row has the types that its class declares; it was made from foreign JSON."""
+    texts = (row.name, row.module, row.module_type, row.dtype, row.placement, *row.collections)
+    return (
+        _is_count(row.tensor_id, 32)
+        and all(isinstance(text, str) for text in texts)
+        and type(row.layer_index) is int
+        and all(_is_count(size, 63) for size in row.shape)
+        and (row.unit_axis is None or type(row.unit_axis) is int)
+        and row.trainable in (None, True, False)
+    )
 
 
 def encode_scalars(rows: NDArray[Any]) -> bytes:
@@ -163,7 +171,8 @@ def decode_facts(payload: bytes) -> list[Fact]:
     """The facts of a payload."""
     rows = _records(payload, "a fact", Fact.from_json)
     for row in rows:
-        if not (isinstance(row.kind, str) and type(row.global_step) is int and isinstance(row.data, dict)):
+        fields: tuple[Any, ...] = (row.kind, row.global_step, row.source, row.data)
+        if not all(type(field) is kind for field, kind in zip(fields, (str, int, str, dict), strict=True)):
             raise DamagedDataError(f"a fact has fields of the wrong type: {ascii(row)[:160]}")
     return rows
 
@@ -284,7 +293,9 @@ def _record(value: Any, what: str, parse: Callable[[dict[str, Any]], _T]) -> _T:
     try:
         return parse(value)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise DamagedDataError(f"{what} is malformed ({type(error).__name__}: {error}): {ascii(value)[:160]}") from error
+        raise DamagedDataError(
+            f"{what} is malformed ({type(error).__name__}: {error}): {ascii(value)[:160]}"
+        ) from error
 
 
 def _records(payload: bytes, what: str, parse: Callable[[dict[str, Any]], _T]) -> list[_T]:

@@ -101,9 +101,13 @@ def check_path(path: str, *, folder: bool = False) -> str:
     if not path or len(path) > MAX_PATH:
         raise InvalidValueError(f"a store path must have 1 to {MAX_PATH} characters but got {len(path)}: {shown}")
     if any(ord(c) < 32 or ord(c) == 127 or c in "\\:" for c in path) or not _encodes(path):
-        raise InvalidValueError(f"a store path must be plain text without control characters, ':' or '\\' but got {shown}")
+        raise InvalidValueError(
+            f"a store path must be plain text without control characters, ':' or '\\' but got {shown}"
+        )
     if any(not part or part.startswith(".") for part in path.split("/")):
-        raise InvalidValueError(f"a store path must be relative, with no empty part and none that starts with '.': {shown}")
+        raise InvalidValueError(
+            f"a store path must be relative, with no empty part and none that starts with '.': {shown}"
+        )
     return path
 
 

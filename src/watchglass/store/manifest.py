@@ -17,7 +17,9 @@ from watchglass.store.contract import Store
 _PRODUCT = "watchglass"
 _MAX_BYTES = 1 << 20
 _REDACTED = "[redacted]"
-_SECRET_WORD = re.compile(r"(?i)(?:^|[-_.])(?:password|passwd|pwd|secret|token|api-?_?key|access-?_?key|credentials?|auth)")
+_SECRET_WORD = re.compile(
+    r"(?i)(?:^|[-_.])(?:password|passwd|pwd|secret|token|api-?_?key|access-?_?key|credentials?|auth)"
+)
 _SECRET_VALUE = re.compile(
     r"\b(?:sk-[\w-]{16,}|gh[pousr]_\w{16,}|github_pat_\w{16,}|hf_\w{16,}|xox[a-z]-[\w-]{10,}|A[KS]IA[0-9A-Z]{16}"
     r"|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*)"
@@ -135,7 +137,7 @@ def has_attempt(store: Store, number: int) -> bool:
 
 
 def redact(command: list[str]) -> list[str]:
-    """``command`` with what looks like a secret replaced: values of options such as ``--api-key``, tokens, URL logins."""
+    """``command`` with what looks like a secret replaced: values of options like ``--api-key``, tokens, URL logins."""
     shown: list[str] = []
     hide_next = False
     for argument in command:

@@ -87,7 +87,9 @@ class Row:
         """The row as float64[11]."""
         unknown = set(self.values) - set(STATISTIC_FIELDS)
         if unknown:
-            raise InvalidValueError(f"statistics are {', '.join(STATISTIC_FIELDS)} but got {', '.join(sorted(unknown))}")
+            raise InvalidValueError(
+                f"statistics are {', '.join(STATISTIC_FIELDS)} but got {', '.join(sorted(unknown))}"
+            )
         return np.array([self.values.get(name, 1.0 if name == "count" else 0.0) for name in STATISTIC_FIELDS])
 
 
