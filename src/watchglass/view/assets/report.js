@@ -1,0 +1,22 @@
+"use strict";
+(function () {
+  const dark = window.matchMedia("(prefers-color-scheme: dark)");
+  const plots = Array.from(document.querySelectorAll(".plot"));
+  const config = { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["lasso2d", "select2d", "sendDataToCloud"] };
+
+  function colours(night) {
+    return { "font.color": night ? "#e6e9ec" : "#1c2024", "hoverlabel.bgcolor": night ? "#1d2125" : "#ffffff",
+             "hoverlabel.font.color": night ? "#e6e9ec" : "#1c2024" };
+  }
+  function repaint(night) {
+    plots.forEach(function (plot) { window.Plotly.relayout(plot, colours(night)); });
+  }
+  plots.forEach(function (plot) {
+    const figure = JSON.parse(document.getElementById(plot.dataset.source).textContent);
+    window.Plotly.newPlot(plot, figure.data, figure.layout, config)
+      .then(function () { return window.Plotly.relayout(plot, colours(dark.matches)); });
+  });
+  dark.addEventListener("change", function () { repaint(dark.matches); });
+  window.addEventListener("beforeprint", function () { repaint(false); });
+  window.addEventListener("afterprint", function () { repaint(dark.matches); });
+})();

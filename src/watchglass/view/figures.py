@@ -1,0 +1,319 @@
+"""Figures of a run, as plotly figures: the same in a notebook, a report and a page.
+
+Every figure is made from what a :class:`~watchglass.run.Run` gives and holds all its data. Long series are thinned so
+that a figure stays small, in a way that keeps every spike.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from watchglass.errors import UnknownNameError
+from watchglass.records import Finding, Mode, Role, Severity
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+    from watchglass.run import Phase, Run
+
+Series = tuple[npt.NDArray[Any], npt.NDArray[np.float64]]
+
+#: Colours that can be told apart on white and on near-black, also by the colour-blind (Okabe and Ito).
+COLOURS = {"train": "#0072B2", "eval": "#E69F00", "error": "#D55E00", "warning": "#CC79A7", "info": "#56B4E9"}
+#: Colour of cells that hold a value which is not finite; not in the scale of the others.
+NON_FINITE = "#FF2D95"
+
+_MAX_POINTS, _MAX_COLUMNS, _MAX_ROWS, _MAX_MARKS = 4000, 400, 150, 8
+
+
+def loss_figure(run: Run, findings: Sequence[Finding] = ()) -> go.Figure | None:
+    """Loss by mode over training steps, with the first findings marked; None when no loss was recorded.
+
+    Training losses that are not finite are crosses at the upper edge. The axis is logarithmic when the losses span
+    more than two orders of magnitude.
+    """
+    train, evaluation = _scalar(run, "loss"), _phase_means(run, "loss")
+    if not len(train[0]) and not len(evaluation[0]):
+        return None
+    figure = _figure("Loss", "training step", "loss")
+    values = np.concatenate([train[1], evaluation[1]])
+    positive = values[np.isfinite(values) & (values > 0)]
+    finite = values[np.isfinite(values)]
+    logarithmic = len(positive) == len(finite) > 0 and float(positive.max() / positive.min()) > 100
+    if logarithmic:
+        figure.update_yaxes(type="log", exponentformat="power")
+    _line(figure, "training", train, COLOURS["train"])
+    _line(figure, "validation", evaluation, COLOURS["eval"], markers=True)
+    top = float(finite.max()) if len(finite) else 1.0
+    for name, (steps, series), colour in (
+        ("training", train, COLOURS["train"]),
+        ("validation", evaluation, COLOURS["eval"]),
+    ):
+        _non_finite_marks(figure, name, steps[~np.isfinite(series)], top, colour)
+    _mark_findings(figure, run, findings)
+    return figure
+
+
+def accuracy_figure(run: Run) -> go.Figure | None:
+    """Accuracy by mode over training steps; None when none was recorded."""
+    train, evaluation = _scalar(run, "accuracy"), _phase_means(run, "accuracy")
+    if not len(train[0]) and not len(evaluation[0]):
+        return None
+    figure = _figure("Accuracy", "training step", "accuracy")
+    figure.update_yaxes(range=[0, 1.02], tickformat=".0%")
+    _line(figure, "training", train, COLOURS["train"], opacity=0.45)
+    _line(figure, "validation", evaluation, COLOURS["eval"], markers=True)
+    return figure
+
+
+def gradient_heatmap(run: Run) -> go.Figure | None:
+    """Norm of every weight's gradient over layers and steps, log10; None when none was captured.
+
+    The first layer is at the top. A cell with a value that is not finite has a colour of its own.
+    """
+    names = layer_names(run, Role.GRADIENT)
+    rows = [(name, _reduction(run, name, "l2"), _reduction(run, name, "nonfinite")) for name in names]
+    rows = [row for row in rows if len(row[1][0])]
+    if not rows:
+        return None
+    steps = _thin_columns(
+        np.unique(np.concatenate([row[1][0] for row in rows])),
+        np.unique(np.concatenate([row[2][0][row[2][1] > 0] for row in rows])),
+    )
+    norms = np.stack([_on_steps(row[1], steps) for row in rows])
+    broken = np.stack([_on_steps(row[2], steps) for row in rows]) > 0
+    with np.errstate(divide="ignore", invalid="ignore"):
+        logs = np.log10(norms)
+    broken |= np.isinf(norms)
+    zero = norms == 0
+    known = logs[np.isfinite(logs) & ~broken]
+    low, high = (float(known.min()), float(known.max())) if len(known) else (-1.0, 0.0)
+    logs[zero] = low
+    logs[broken] = np.nan
+    labels = [escape(name.removeprefix("gradient/")) for name, _, _ in rows]
+    figure = _figure("Gradient norm by layer", "training step", "")
+    figure.add_heatmap(
+        x=steps, y=labels, z=_rounded(logs), zmin=low, zmax=max(high, low + 1e-3), colorscale="Viridis",
+        colorbar={"title": {"text": "log10"}, "thickness": 12}, hoverongaps=False,
+        hovertemplate="%{y}<br>step %{x}<br>norm 10^%{z:.2f}<extra></extra>",
+    )  # fmt: skip
+    if broken.any():
+        figure.add_heatmap(
+            x=steps, y=labels, z=np.where(broken, 1.0, np.nan), colorscale=[[0, NON_FINITE], [1, NON_FINITE]],
+            showscale=False, hoverongaps=False, hovertemplate="%{y}<br>step %{x}<br>not finite<extra></extra>",
+        )  # fmt: skip
+        figure.add_scatter(
+            x=[None], y=[None], mode="markers", name="NaN or infinite",
+            marker={"symbol": "square", "size": 11, "color": NON_FINITE},
+        )  # fmt: skip
+    figure.update_layout(height=max(300, 110 + 17 * len(labels)), showlegend=bool(broken.any()))
+    figure.update_yaxes(autorange="reversed", type="category", automargin=True)
+    return figure
+
+
+def update_ratio_figure(run: Run) -> go.Figure | None:
+    """Size of each update relative to its weight, log10 of rms over rms, one line per layer; None without updates.
+
+    The band between 1e-4 and 1e-1 is where trainings that learn usually are.
+    """
+    lines: list[tuple[str, Series]] = []
+    for name in layer_names(run, Role.UPDATE):
+        weight = name.removeprefix("update/")
+        ratio = _ratio(_reduction(run, name, "rms"), _reduction(run, weight, "rms"))
+        if len(ratio[0]):
+            lines.append((weight, ratio))
+    if not lines:
+        return None
+    figure = _figure("Update size relative to the weight", "training step", "update / weight")
+    figure.update_yaxes(type="log", exponentformat="power")
+    figure.add_hrect(y0=1e-4, y1=1e-1, fillcolor="#009E73", opacity=0.10, line_width=0)
+    from plotly.colors import sample_colorscale
+
+    shades = sample_colorscale("Viridis", [0.1 + 0.8 * i / max(1, len(lines) - 1) for i in range(len(lines))])
+    for (name, series), shade in zip(lines, shades, strict=True):
+        _line(figure, escape(name), series, shade)
+    return figure
+
+
+def run_figures(run: Run, findings: Sequence[Finding] = ()) -> list[tuple[str, go.Figure]]:
+    """Every figure that the run has data for, with a sentence each that says how to read it."""
+    made = [
+        (loss_figure(run, findings), "Loss of every training step and mean loss of every evaluation."),
+        (accuracy_figure(run), "Share of right predictions, as recorded in the run."),
+        (
+            gradient_heatmap(run),
+            "One row per weight, the first layer at the top. Dark: next to nothing arrives there.",
+        ),
+        (update_ratio_figure(run), "How far each step moves a weight. Green: where trainings that learn usually are."),
+    ]
+    return [(caption, figure) for figure, caption in made if figure is not None]
+
+
+def layer_names(run: Run, role: Role) -> list[str]:
+    """Names of the weights' tensors of a role, in the order in which the layers run; the outermost of very many."""
+    infos = [run.tensor(name).info for name in run.tensor_names(role=role)]
+    infos = [info for info in infos if not info.name.endswith("bias")] or infos
+    infos.sort(key=lambda info: (info.layer_index < 0, info.layer_index, info.tensor_id))
+    names = [info.name for info in infos]
+    if len(names) <= _MAX_ROWS:
+        return names
+    return [str(name) for name in _spread(np.array(names), _MAX_ROWS)]
+
+
+def escape(name: str) -> str:
+    """``name`` for plotly, which would take a part of HTML in it for markup."""
+    return html.escape(name, quote=False)
+
+
+def thin(steps: npt.NDArray[Any], values: npt.NDArray[np.float64], limit: int = _MAX_POINTS) -> Series:
+    """A series with at most about ``limit`` points: of each stretch the lowest, the highest and one not finite."""
+    if len(steps) <= limit:
+        return steps, values
+    edges = np.linspace(0, len(steps), limit // 3 + 1).astype(int)
+    keep: set[int] = {0, len(steps) - 1}
+    for begin, end in pairwise(edges):
+        part = values[begin:end]
+        finite = np.flatnonzero(np.isfinite(part))
+        if len(finite):
+            keep |= {begin + int(finite[part[finite].argmin()]), begin + int(finite[part[finite].argmax()])}
+        if len(finite) < len(part):
+            keep.add(begin + int(np.flatnonzero(~np.isfinite(part))[0]))
+    index = np.array(sorted(keep))
+    return steps[index], values[index]
+
+
+def _figure(title: str, x: str, y: str) -> go.Figure:
+    import plotly.graph_objects as go
+
+    figure = go.Figure()
+    figure.update_layout(
+        title={"text": title, "x": 0, "xref": "paper"}, height=340, margin={"l": 60, "r": 20, "t": 60, "b": 50},
+        legend={"orientation": "h", "yanchor": "bottom", "y": 1.0, "xanchor": "right", "x": 1.0},
+        paper_bgcolor="rgba(0,0,0,0)", plot_bgcolor="rgba(0,0,0,0)", hovermode="closest", template="none",
+        font={"family": "system-ui, sans-serif", "size": 13},
+    )  # fmt: skip
+    figure.update_xaxes(title={"text": x}, zeroline=False, showgrid=True, gridcolor="rgba(128,128,128,0.25)")
+    figure.update_yaxes(title={"text": y}, zeroline=False, showgrid=True, gridcolor="rgba(128,128,128,0.25)")
+    return figure
+
+
+def _line(
+    figure: go.Figure, name: str, series: Series, colour: str, *, markers: bool = False, opacity: float = 1.0
+) -> None:
+    if not len(series[0]):
+        return
+    steps, values = thin(*series)
+    figure.add_scatter(
+        x=steps, y=_rounded(np.where(np.isfinite(values), values, np.nan)), name=name, opacity=opacity,
+        mode="lines+markers" if markers or len(steps) == 1 else "lines", connectgaps=False,
+        line={"color": colour, "width": 1.6}, marker={"size": 6},
+        hovertemplate="step %{x}: %{y:.4g}<extra>" + name + "</extra>",
+    )  # fmt: skip
+
+
+def _non_finite_marks(figure: go.Figure, name: str, steps: npt.NDArray[Any], top: float, colour: str) -> None:
+    if not len(steps):
+        return
+    shown = thin(steps, np.zeros(len(steps)), 300)[0]
+    figure.add_scatter(
+        x=shown, y=np.full(len(shown), top), mode="markers", name=f"{name} loss not finite",
+        marker={"symbol": "x", "size": 8, "color": colour},
+        hovertemplate="step %{x}: not finite<extra>" + name + "</extra>",
+    )  # fmt: skip
+
+
+def _mark_findings(figure: go.Figure, run: Run, findings: Iterable[Finding]) -> None:
+    """A dotted line with the rule's name at the step at which each rule first found something of a severity."""
+    phases = run.phases(Mode.EVAL)
+    marks: dict[tuple[str, Severity], int] = {}
+    for finding in findings:
+        step = training_step(finding, phases)
+        key = (finding.rule, finding.severity)
+        if step is not None and step < marks.get(key, step + 1):
+            marks[key] = step
+    ordered = sorted(marks.items(), key=lambda item: (-item[0][1].rank, item[1]))[:_MAX_MARKS]
+    for position, ((rule, severity), step) in enumerate(sorted(ordered, key=lambda item: item[1])):
+        figure.add_shape(
+            type="line", x0=step, x1=step, y0=0, y1=1, yref="paper",
+            line={"dash": "dot", "width": 1.5, "color": COLOURS[severity.value]},
+        )  # fmt: skip
+        figure.add_annotation(
+            x=step, y=0.98 - 0.085 * (position % 5), yref="paper", text=escape(rule), showarrow=False, xanchor="left",
+            xshift=3, font={"size": 11, "color": COLOURS[severity.value]},
+        )  # fmt: skip
+
+
+def training_step(finding: Finding, phases: Iterable[Phase]) -> int | None:
+    """The training step at which a finding was made, by the run's evaluation phases; None where that is unknown."""
+    if finding.mode is Mode.TRAIN:
+        return finding.step
+    for phase in phases:
+        if phase.mode is finding.mode and phase.first_step <= finding.step <= phase.last_step:
+            return max(0, phase.train_step)
+    return None
+
+
+def _scalar(run: Run, name: str) -> Series:
+    try:
+        return run.scalars(name, Mode.TRAIN)
+    except UnknownNameError:  # not every training has an accuracy
+        return np.empty(0, dtype=np.int64), np.empty(0)
+
+
+def _phase_means(run: Run, name: str) -> Series:
+    """Means over the evaluation phases, at the training steps after which they took place."""
+    phases = [phase for phase in run.phases(Mode.EVAL) if name in phase.means]
+    steps = np.array([max(0, phase.train_step) for phase in phases], dtype=np.int64)
+    return steps, np.array([phase.means[name] for phase in phases], dtype=np.float64)
+
+
+def _reduction(run: Run, name: str, reduction: str) -> Series:
+    """The course of a statistic; without a row where the tensor was not captured."""
+    try:
+        return run.tensor(name).reductions(reduction, Mode.TRAIN)
+    except UnknownNameError:
+        return np.empty(0, dtype=np.int64), np.empty(0)
+
+
+def _ratio(above: Series, below: Series) -> Series:
+    """Quotient at the steps that both series have, where it is positive."""
+    steps, first, second = np.intersect1d(above[0], below[0], return_indices=True)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        values = above[1][first] / below[1][second]
+    good = np.isfinite(values) & (values > 0)
+    return steps[good], values[good]
+
+
+def _on_steps(series: Series, steps: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    """The values of a series at ``steps``, NaN where it has none."""
+    result = np.full(len(steps), np.nan)
+    common, there, here = np.intersect1d(steps, series[0], return_indices=True)
+    if len(common):
+        result[there] = series[1][here]
+    return result
+
+
+def _thin_columns(steps: npt.NDArray[Any], broken: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Evenly spread columns of a heatmap, and of the broken ones so many that none of their stretches is lost."""
+    if len(steps) <= _MAX_COLUMNS:
+        return steps
+    return np.union1d(_spread(steps, _MAX_COLUMNS), _spread(broken, _MAX_COLUMNS // 4))
+
+
+def _spread(values: npt.NDArray[Any], limit: int) -> npt.NDArray[Any]:
+    """At most ``limit`` of the values, the first and the last among them."""
+    if len(values) > limit:
+        values = values[np.unique(np.linspace(0, len(values) - 1, limit).round().astype(int))]
+    return values
+
+
+def _rounded(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
+    """Single precision: twice what a screen can show, at half the size."""
+    limit = float(np.finfo(np.float32).max)
+    return np.clip(values, -limit, limit).astype(np.float32)

@@ -1,0 +1,49 @@
+"""Numbers, durations and foreign strings as text for people."""
+
+from __future__ import annotations
+
+import math
+
+
+def printable(text: str) -> str:
+    """``text`` in one line, with nothing left in it that could steer a terminal: names come from users' scripts."""
+    line = " ".join(text.split())
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in line)
+
+
+def duration(seconds: float) -> str:
+    """``"0.4 s"``, ``"25 s"``, ``"4 min 10 s"``, ``"3 h 20 min"``."""
+    if not math.isfinite(seconds) or seconds < 0:
+        return "unknown time"
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s" if whole % 60 else f"{whole // 60} min"
+    minutes = round(seconds / 60)
+    return f"{minutes // 60} h {minutes % 60} min" if minutes % 60 else f"{minutes // 60} h"
+
+
+def number(value: float | None) -> str:
+    """Four significant digits, ``"NaN"``, ``"inf"``, ``"-inf"``, or "" for None."""
+    if value is None:
+        return ""
+    if math.isnan(value):
+        return "NaN"
+    return f"{value:.4g}"
+
+
+def count(amount: int, noun: str, plural: str = "") -> str:
+    """``"1 step"``, ``"1,200 steps"``."""
+    return f"{amount:,} {noun if amount == 1 else plural or noun + 's'}"
+
+
+def size(amount: float) -> str:
+    """``"4.8 MB"``, with decimal prefixes."""
+    for unit in ("bytes", "kB", "MB"):
+        if amount < 1000:
+            return f"{amount:.0f} {unit}" if unit == "bytes" else f"{amount:.1f} {unit}"
+        amount /= 1000
+    return f"{amount:.1f} GB"

@@ -1,0 +1,196 @@
+"""The verdict of a run for the terminal: coloured in a frame, or as plain text, from one outline."""
+
+from __future__ import annotations
+
+import textwrap
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from watchglass.records import Diagnosis, Finding, Severity, Status, Verdict
+from watchglass.view.text import count, duration, number, printable
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+#: Colours of rich by severity; "" stands for no finding.
+STYLES = {"error": "bold red", "warning": "bold yellow", "info": "cyan", "": "bold green"}
+
+#: Diagnoses that are told in full; of the others the headline stands.
+_IN_FULL = 3
+#: Symptoms of a chain, and sentences of advice, that fit a terminal.
+_CHAIN, _ADVICE = 5, 3
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of the outline.
+
+    Attributes:
+        text: What it says.
+        label: What stands before it, "" to continue the row before, None for text over the whole width.
+        style: A style of rich.
+    """
+
+    text: str
+    label: str | None = None
+    style: str = ""
+
+
+def verdict_text(verdict: Verdict, *, width: int = 100) -> str:
+    """The verdict as plain text, wrapped at ``width``."""
+    lines: list[str] = []
+    for row in outline(verdict):
+        indent = "" if row.label is None else f"   {row.label:<8} "
+        lines += textwrap.wrap(
+            row.text, width, initial_indent=indent, subsequent_indent=" " * len(indent), break_long_words=False
+        ) or [""]
+    return "\n".join(lines) + "\n"
+
+
+def verdict_panel(verdict: Verdict) -> RenderableType:
+    """The verdict for a rich console."""
+    from rich.console import Group
+    from rich.padding import Padding
+    from rich.panel import Panel
+    from rich.table import Table
+    from rich.text import Text
+
+    parts: list[RenderableType] = []
+    grid: Table | None = None
+    for row in outline(verdict):
+        if row.label is None:
+            grid = None
+            parts.append(Text(row.text, style=row.style))
+            continue
+        if grid is None:
+            grid = Table.grid(padding=(0, 1))
+            grid.add_column(style="dim", min_width=8, no_wrap=True)
+            grid.add_column(overflow="fold")
+            parts.append(Padding(grid, (0, 0, 0, 3)))
+        grid.add_row(row.label, Text(row.text, style=row.style))
+    title = Text(f"watchglass · {printable(verdict.run)}", style="bold")
+    return Panel(Group(*parts), title=title, title_align="left", border_style=STYLES[worst(verdict)], padding=(0, 1))
+
+
+def worst(verdict: Verdict) -> str:
+    """The highest severity found, ``"error"``, or "" where nothing was."""
+    severities = [finding.severity for finding in verdict.findings]
+    return max(severities, key=lambda severity: severity.rank).value if severities else ""
+
+
+def outline(verdict: Verdict) -> list[Row]:
+    """Everything the verdict says, in order."""
+    rows = [Row(headline(verdict), style=STYLES[worst(verdict)])]
+    known = {finding.id: finding for finding in verdict.findings}
+    for position, diagnosis in enumerate(verdict.diagnoses, 1):
+        rows.append(Row(""))
+        rows.append(Row(f"{position}. {printable(diagnosis.headline)}", style=STYLES[diagnosis.severity.value]))
+        if position <= _IN_FULL:
+            rows += _told_in_full(diagnosis, [known[name] for name in diagnosis.findings if name in known])
+    rows += _unexplained(verdict)
+    rows.append(Row(""))
+    rows += [Row(text) for text in closing(verdict)]
+    return rows
+
+
+def headline(verdict: Verdict) -> str:
+    """The verdict in one line."""
+    counts = Counter(finding.severity for finding in verdict.findings)
+    words = [
+        count(counts[severity], severity.value, "info" if severity is Severity.INFO else "")
+        for severity in (Severity.ERROR, Severity.WARNING, Severity.INFO)
+        if counts[severity]
+    ]
+    notes = {"incomplete": "the training did not come to its end", "no data": "no training step was recorded"}
+    parts = [note for note in (notes.get(verdict.status), ", ".join(words)) if note]
+    return verdict.status + (f": {'; '.join(parts)}" if parts else "")
+
+
+def closing(verdict: Verdict) -> Iterator[str]:
+    """What stands below the diagnoses: metrics, length, rules that could not speak, cost."""
+    if verdict.metrics:
+        yield ", ".join(f"{printable(name)} {number(value)}" for name, value in verdict.metrics.items())
+    yield length(verdict)
+    silent = [status for status in verdict.statuses if status.status in (Status.STARVED, Status.ERROR)]
+    for status in silent:
+        yield f"{printable(status.rule)} {_SILENCE[status.status]}: {printable(status.reason) or 'no reason given'}"
+    spoke = len(verdict.statuses) - len(silent)
+    if spoke:
+        unfit = sum(status.status is Status.NOT_APPLICABLE for status in verdict.statuses)
+        yield f"{count(spoke, 'rule')} evaluated" + (f", {unfit} of them not applicable here" if unfit else "")
+    yield from capture_cost(verdict)
+
+
+_SILENCE = {Status.STARVED: "could not be evaluated", Status.ERROR: "failed"}
+
+
+def length(verdict: Verdict) -> str:
+    """Steps and time of the training, and what a stop saved of both."""
+    text = count(verdict.train_steps, "training step")
+    if verdict.planned_train_steps is not None and verdict.planned_train_steps > verdict.train_steps:
+        text = f"{verdict.train_steps:,} of {count(verdict.planned_train_steps, 'training step')}"
+    text += f" in {duration(verdict.seconds)}"
+    if verdict.status == "stopped":
+        text = f"stopped after {text}"
+        if verdict.seconds_saved is not None:
+            text += f"; about {duration(verdict.seconds_saved)} of training time saved"
+    return text
+
+
+def capture_cost(verdict: Verdict) -> Iterator[str]:
+    """What watching cost and dropped, where it was recorded."""
+    cost = verdict.capture.get("cost_ratio")
+    if isinstance(cost, int | float):
+        yield f"watching took {100 * cost:.2g} % of the training's time"
+    dropped = verdict.capture.get("dropped_rows")
+    if isinstance(dropped, int) and dropped:
+        yield f"{count(dropped, 'record')} dropped, for the disk or the machine was too slow"
+
+
+def _told_in_full(diagnosis: Diagnosis, findings: list[Finding]) -> Iterator[Row]:
+    if diagnosis.subject:
+        yield Row(printable(diagnosis.subject), "first in")
+    yield Row(since(diagnosis, findings), "since")
+    for position, (cause, score) in enumerate(diagnosis.causes):
+        label = "cause" if position == 0 else "or" if position == 1 else ""
+        yield Row(f"{printable(cause.title)} ({100 * score:.0f} %)", label)
+        if position == 0:
+            yield Row(printable(cause.explanation), "", "dim")
+    for position, finding in enumerate(findings[:_CHAIN]):
+        yield Row(chain_link(finding), "chain" if position == 0 else "")
+    if len(findings) > _CHAIN:
+        yield Row(f"and {count(len(findings) - _CHAIN, 'further finding')}", "")
+    for position, advice in enumerate(diagnosis.what_to_try[:_ADVICE]):
+        yield Row(printable(advice), "try" if position == 0 else "", "bold" if position == 0 else "")
+
+
+def since(diagnosis: Diagnosis, findings: list[Finding]) -> str:
+    """``"step 37"``, with mode and worker where they are not the usual ones."""
+    first = findings[0] if findings else None
+    text = f"step {diagnosis.step}"
+    if first is not None and first.mode.name != "TRAIN":
+        text += f" of {first.mode.name}"
+    if first is not None and first.worker != "worker_0":
+        text += f" on {printable(first.worker)}"
+    return text
+
+
+def chain_link(finding: Finding) -> str:
+    """One symptom: when, which rule, what it said."""
+    seen = f" ({finding.count} times until step {finding.last_step})" if finding.count > 1 else ""
+    return f"step {finding.step}: {printable(finding.rule)}: {printable(finding.message)}{seen}"
+
+
+def _unexplained(verdict: Verdict) -> Iterator[Row]:
+    """Findings that belong to no diagnosis."""
+    explained = {name for diagnosis in verdict.diagnoses for name in diagnosis.findings}
+    rest = [finding for finding in verdict.findings if finding.id not in explained]
+    if rest:
+        yield Row("")
+        yield Row("also seen" if verdict.diagnoses else "seen")
+    for finding in rest[:_CHAIN]:
+        yield Row(chain_link(finding), finding.severity.value, STYLES[finding.severity.value])
+    if len(rest) > _CHAIN:
+        yield Row(f"and {count(len(rest) - _CHAIN, 'further finding')}", "")

@@ -1,0 +1,75 @@
+"""Figures hold what was recorded, stay small, and show what is not finite."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from watchglass.records import Verdict
+from watchglass.run import Run, open_run
+from watchglass.testing.build_run import Step, build_run
+from watchglass.view import accuracy_figure, gradient_heatmap, loss_figure, run_figures, update_ratio_figure
+from watchglass.view.figures import NON_FINITE, thin
+
+
+def test_losses_by_mode_with_findings_marked(sick_run: Run, sick_verdict: Verdict) -> None:
+    figure = loss_figure(sick_run, sick_verdict.findings)
+    traces = {trace.name: trace for trace in figure.data}
+    assert list(traces["training"].x) == list(range(60))
+    np.testing.assert_allclose(traces["training"].y[:45], [2.0 + 0.5 * 10 ** (n / 15) for n in range(45)], rtol=1e-6)
+    assert np.isnan(traces["training"].y[45:]).all()
+    assert list(traces["training loss not finite"].x) == list(range(45, 60))
+    assert list(traces["validation"].x) == [19, 39, 59]
+    np.testing.assert_allclose(traces["validation"].y, [22, 42, 62])
+    assert [(shape.x0, figure.layout.annotations[i].text) for i, shape in enumerate(figure.layout.shapes)] == [
+        (30, "ExplodingGradient"),
+        (39, "Overfit"),
+        (45, "ExplodingTensor"),
+    ]
+
+
+def test_accuracy_by_mode(sick_run: Run) -> None:
+    (trace,) = accuracy_figure(sick_run).data
+    np.testing.assert_allclose(trace.y, [0.405, 0.305, 0.205], rtol=1e-6)
+
+
+def test_heatmap_has_layers_in_order_and_a_colour_for_what_is_not_finite(sick_run: Run) -> None:
+    norms, broken, legend = gradient_heatmap(sick_run).data
+    assert list(norms.y) == ["conv1.weight", "conv2.weight", "&lt;img src=x onerror=alert(1)&gt;.weight", "head.weight"]
+    assert norms.z.shape == (4, 60)
+    assert np.isfinite(norms.z[2:]).all()
+    assert (np.isnan(norms.z[:2, 45:])).all()
+    assert (broken.z[:2, 45:] == 1).all()
+    assert np.isnan(broken.z[2:]).all()
+    assert legend.marker.color == NON_FINITE
+
+
+def test_update_ratios_are_of_root_mean_squares(sick_run: Run) -> None:
+    lines = update_ratio_figure(sick_run).data
+    assert len(lines) == 4
+    np.testing.assert_allclose(lines[0].y, [1e-3 * 10 ** (n / 15) for n in range(60)], rtol=1e-5)
+
+
+def test_a_run_without_data_has_no_figures(tmp_path: Path) -> None:
+    assert run_figures(open_run(build_run(tmp_path / "run"))) == []
+
+
+def test_a_run_of_one_step_and_a_gradient_of_zero(tmp_path: Path) -> None:
+    step = Step(scalars={"loss": 0.0}, statistics={"gradient/fc.weight": np.zeros((2, 2), np.float32)})
+    run = open_run(build_run(tmp_path / "run", [step]))
+    assert [figure.layout.title.text for _, figure in run_figures(run)] == ["Loss", "Gradient norm by layer"]
+    assert np.isfinite(gradient_heatmap(run).data[0].z).all()
+
+
+@pytest.mark.parametrize("spike", [0, 31_337, 99_999])
+def test_thinning_keeps_every_spike(spike: int) -> None:
+    values = np.sin(np.arange(100_000) / 500)
+    values[spike] = 9.0
+    values[77_777] = np.nan
+    steps, kept = thin(np.arange(100_000), values)
+    assert len(steps) <= 4100
+    assert np.nanmax(kept) == 9.0
+    assert spike in steps
+    assert 77_777 in steps

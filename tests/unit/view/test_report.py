@@ -1,0 +1,115 @@
+"""The report: complete in itself, safe with foreign names, nothing overwritten."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from watchglass.errors import InvalidValueError, RunExistsError, StoreError
+from watchglass.records import Verdict
+from watchglass.run import Run, open_run
+from watchglass.testing.build_run import build_run
+from watchglass.view import check_report_path, render_report, write_report
+
+
+class Page(HTMLParser):
+    """Collects what a browser would fetch, the elements, and the text outside scripts and styles."""
+
+    FETCHING = ("src", "href", "srcset", "data", "action", "poster", "background", "manifest")
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.fetched: list[str] = []
+        self.tags: list[str] = []
+        self.handlers: list[str] = []
+        self.words: list[str] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.fetched += [str(value) for name, value in attrs if name in self.FETCHING]
+        self.handlers += [name for name, _ in attrs if name.startswith("on")]
+
+    def handle_data(self, data: str) -> None:
+        if self.tags and self.tags[-1] not in ("script", "style"):
+            self.words.append(data)
+
+
+@pytest.fixture
+def page(sick_run: Run, sick_verdict: Verdict) -> Page:
+    return Page(render_report(sick_run, sick_verdict))
+
+
+def test_nothing_is_fetched(sick_run: Run, sick_verdict: Verdict, page: Page) -> None:
+    assert page.fetched == []
+    assert "link" not in page.tags
+    assert "iframe" not in page.tags
+    text = render_report(sick_run, sick_verdict)
+    assert "default-src 'none'" in text
+    assert "url(" not in text.split("</style>")[0]
+    assert "@import" not in text.split("</style>")[0]
+
+
+def test_names_from_the_run_are_text_and_never_markup(sick_run: Run, sick_verdict: Verdict, page: Page) -> None:
+    assert "img" not in page.tags
+    assert page.handlers == []
+    assert "<img src=x onerror=alert(1)>.weight" in " ".join(page.words)
+    outside_of_plotly = render_report(sick_run, sick_verdict).split("<script>/**")[0]
+    assert "<img" not in outside_of_plotly
+
+
+def test_it_says_what_where_since_when_why_and_what_to_try(page: Page) -> None:
+    text = " ".join(" ".join(page.words).split())
+    for expected in (
+        "stopped: 1 error, 1 warning, 1 info",
+        "training diverges to NaN since step 30, first in conv1",
+        "the learning rate is too high",
+        "83 %",
+        "Lower the learning rate by a factor of 10",
+        "step 30: ExplodingGradient: the gradient norm grew 100-fold within 16 steps (30 times until step 59)",
+        "about 37 s of training time saved",
+        "validation accuracy 0.2051",
+        "updates were captured every 128 steps, it needs 16",
+        "watching took 0.83 % of the training's time",
+    ):
+        assert expected in text
+
+
+def test_it_has_a_figure_for_everything_recorded(page: Page) -> None:
+    assert page.tags.count("figure") == 4
+
+
+def test_its_size_is_stated(sick_run: Run, sick_verdict: Verdict) -> None:
+    text = render_report(sick_run, sick_verdict)
+    assert "<!--" not in text.split("</style>")[1].split("<script")[0]
+    assert f"One file of {len(text.encode()) / 1e6:.1f} MB" in text
+
+
+def test_a_run_without_data_has_a_report_without_figures(tmp_path: Path, healthy_verdict: Verdict) -> None:
+    run = open_run(build_run(tmp_path / "empty"))
+    text = render_report(run, replace(healthy_verdict, status="no data", metrics={}))
+    assert len(text) < 20_000
+    assert "no training step was recorded" in text
+
+
+def test_an_existing_file_is_refused_and_kept(tmp_path: Path, sick_run: Run, sick_verdict: Verdict) -> None:
+    target = tmp_path / "report.html"
+    target.write_text("mine")
+    with pytest.raises(RunExistsError, match=r"report\.html exists; choose another file"):
+        write_report(sick_run, sick_verdict, target)
+    assert target.read_text() == "mine"
+    assert write_report(sick_run, sick_verdict, target, replace=True) == target.stat().st_size
+    assert [entry.name for entry in tmp_path.iterdir()] == ["report.html"]
+
+
+def test_folders_are_made_and_refused_as_files(tmp_path: Path) -> None:
+    assert check_report_path(tmp_path / "new" / "report.html").parent.is_dir()
+    with pytest.raises(InvalidValueError, match="is a folder; name the file"):
+        check_report_path(tmp_path)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="cannot make the folder"):
+        check_report_path(tmp_path / "file" / "report.html")
