@@ -56,13 +56,19 @@ class Outcome:
 Waiting = Callable[[], AbstractContextManager[Callable[[float], None]]]
 
 
-def launch(job: Job, *, waiting: Waiting = lambda: nullcontext(lambda _: None)) -> Outcome:
+def launch(
+    job: Job,
+    *,
+    started: Callable[[str, int], None] = lambda run, attempt: None,
+    waiting: Waiting = lambda: nullcontext(lambda _: None),
+) -> Outcome:
     """Run a training under watch and return when it, and everything we started for it, has ended.
 
     Main thread only: it takes over the signals of this process meanwhile.
 
     Args:
         job: What to run.
+        started: Called by the launcher of rank 0 with run directory and attempt, just before the training starts.
         waiting: Makes the context in which the evaluator is waited for, once the training has ended.
 
     Raises:
@@ -77,6 +83,8 @@ def launch(job: Job, *, waiting: Waiting = lambda: nullcontext(lambda _: None)) 
         return Outcome(EXIT_STOPPED, run, attempt, leads, False, 0.0, (note,))
     problems: list[str] = []
     evaluator = _start_evaluator(job, run, attempt, problems) if leads and job.rules else None
+    if leads:
+        started(run, attempt)
     begin = time.monotonic()
     with SignalWatch() as signals:
         try:
@@ -124,7 +132,7 @@ def training_environment(job: Job, run: str, attempt: int) -> dict[str, str]:
 
 
 def _start_evaluator(job: Job, run: str, attempt: int, problems: list[str]) -> EvaluatorProcess | None:
-    """The evaluator; None with a problem noted when it cannot be started, since the training goes on whatever happens."""
+    """The evaluator; where it cannot be started None and a noted problem, since the training goes on regardless."""
     config = EvaluatorConfig(run=run, attempt=attempt, rules=job.rules, stop_on=job.stop_on, quiet=job.quiet)
     try:
         return EvaluatorProcess(config, os.environ, BOOTSTRAP)

@@ -14,7 +14,10 @@ import sys
 from collections import deque
 from dataclasses import dataclass
 from types import FrameType, TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 #: What is passed on. SIGUSR1 and SIGUSR2 are here because schedulers announce the end of an allocation with them.
 _NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
@@ -51,7 +54,7 @@ class SignalWatch:
         self._handlers: dict[int, Any] = {}
         self._arrived: deque[int] = deque()
 
-    def __enter__(self) -> SignalWatch:
+    def __enter__(self) -> Self:
         if self._exact:
             self._mask = set(signal.pthread_sigmask(signal.SIG_BLOCK, self._numbers | {signal.SIGCHLD}))
         else:
@@ -92,4 +95,3 @@ class SignalWatch:
             return None
         number = self._arrived.popleft()
         return Arrival(number, shared=number in (signal.SIGINT, signal.SIGQUIT) and sys.stdin.isatty())
-

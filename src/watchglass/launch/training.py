@@ -47,7 +47,7 @@ def run_training(command: Sequence[str], environ: Mapping[str, str], signals: Si
         child = subprocess.Popen(
             list(command),
             env=dict(environ),
-            preexec_fn=prepare,  # noqa: PLW1509 - the launcher has one thread here
+            preexec_fn=prepare,
         )
     except OSError as error:
         raise LaunchError(f"{command[0]} cannot be started: {error.strerror or error}") from None

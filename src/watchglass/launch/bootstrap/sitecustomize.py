@@ -8,8 +8,8 @@ Children of the training may run other interpreters, so this file keeps to old s
 has not imported already, and imports watchglass only when a framework is there.
 """
 
-# mypy: allow-untyped-defs, allow-untyped-calls, disable-error-code="arg-type"
-# ruff: noqa: ANN, BLE001, S110, UP031 - old syntax, and nothing of ours may disturb the start of an interpreter
+# mypy: allow-untyped-defs, allow-untyped-calls, disable-error-code="arg-type,import-untyped"
+# Nothing of ours may disturb the start of an interpreter, hence:
 
 import os
 import sys
@@ -122,7 +122,6 @@ def _hand_over():
     """
     sys.modules.pop("sitecustomize", None)
     __import__("sitecustomize")
-
 
 
 try:

@@ -1,0 +1,78 @@
+"""The ``watchglass`` command: its verbs, and how it ends when something is wrong."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from watchglass.cli.check import check
+from watchglass.cli.failure import COULD_NOT, print_error
+from watchglass.cli.report import report
+from watchglass.cli.rules import rules
+from watchglass.cli.run import RunCommand, run
+from watchglass.cli.show import show
+
+app = typer.Typer(
+    name="watchglass",
+    help="Watch a training, find out what is wrong with it, and say why.",
+    epilog="Start here:  watchglass run train.py",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command(cls=RunCommand, context_settings={"allow_interspersed_args": False})(run)
+app.command()(check)
+app.command()(show)
+app.command()(rules)
+app.command()(report)
+
+#: Errors in the use of options, found without naming click: typer has brought its own copy since 0.26.
+_USAGE_ERRORS = tuple(
+    kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException" and issubclass(kind, Exception)
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"watchglass {version('watchglass')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Watch a training, find out what is wrong with it, and say why."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit status.
+
+    Args:
+        argv: Arguments without the program's name; those of this process by default.
+    """
+    try:
+        status = app(list(argv) if argv is not None else None, prog_name="watchglass", standalone_mode=False)
+        sys.stdout.flush()
+    except _USAGE_ERRORS as error:
+        message = str(getattr(error, "format_message", error.__str__)())
+        if message:  # none when help was printed because nothing was asked
+            print_error(message)
+        return COULD_NOT
+    except (KeyboardInterrupt, typer.Abort):
+        return 130
+    except BrokenPipeError:
+        # The reader of our output has gone (`watchglass show RUN | head`); nothing may be flushed at exit either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return status if isinstance(status, int) else 0

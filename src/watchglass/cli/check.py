@@ -1,0 +1,108 @@
+"""``watchglass check``: evaluate a stored run, for people and for CI."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+from watchglass.cli.failure import CLEAN, COULD_NOT, FINDINGS, failing_in_one_line, print_error, print_warning
+from watchglass.cli.options import Debug, Rules, RunPath, rules_to_evaluate
+from watchglass.errors import InvalidValueError
+from watchglass.records import Finding, Severity, Status, Verdict
+
+#: What a finding has in the JSON, in this order.
+_FINDING_KEYS = (
+    "id", "rule", "severity", "step", "last_step", "count", "mode", "worker", "tensors", "value", "limit", "message",
+    "causes", "try",
+)  # fmt: skip
+
+#: Verdicts on runs of which "nothing was found" says nothing.
+_UNFINISHED = {
+    "no data": "no training step was recorded; was capture on, and did the script train?",
+    "incomplete": "the training is still going on or died, and nothing was found so far; wait, or accept what "
+    "there is with --allow-unfinished",
+}
+
+
+def check(
+    run: RunPath,
+    rules: Rules = None,
+    fail_on: Annotated[
+        str, typer.Option("--fail-on", metavar="warning|error|never", help="Least severity for exit status 1.")
+    ] = "warning",
+    output: Annotated[str, typer.Option("--format", metavar="text|json", help="For people or for programs.")] = "text",
+    allow_unfinished: Annotated[
+        bool, typer.Option("--allow-unfinished", help="Exit 0 also when an unfinished run has no findings so far.")
+    ] = False,
+    debug: Debug = False,
+) -> int:
+    """Evaluate rules on a stored run.
+
+    Evaluation is repeated from the stored data, so any rule can be tried on any run; the run is not changed. The exit
+    status is 0 when nothing was found, 1 for findings, 2 when the run could not be evaluated. Findings of severity
+    info are shown and never count.
+    """
+    with failing_in_one_line(debug):
+        _check_choice("--fail-on", fail_on, ("warning", "error", "never"))
+        _check_choice("--format", output, ("text", "json"))
+        from watchglass.cli.judge import replayed
+
+        opened, verdict = replayed(run, rules_to_evaluate(rules))
+        if output == "json":
+            typer.echo(json.dumps(as_json(verdict), allow_nan=False, indent=2))
+        else:
+            _print(verdict)
+        for problem in opened.problems:
+            print_warning(str(problem))
+        return _exit_status(verdict, fail_on, allow_unfinished)
+
+
+def as_json(verdict: Verdict) -> dict[str, Any]:
+    """The one object that ``--format json`` prints."""
+    return {
+        "run": verdict.run,
+        "status": verdict.status,
+        "findings": [_finding(finding) for finding in verdict.findings],
+    }
+
+
+def _finding(finding: Finding) -> dict[str, Any]:
+    data = finding.to_json()
+    return {key: data[key] for key in _FINDING_KEYS}
+
+
+def _exit_status(verdict: Verdict, fail_on: str, allow_unfinished: bool) -> int:
+    for status in verdict.statuses:
+        if status.status is Status.ERROR:
+            print_warning(f"rule {status.rule} failed: {status.reason}")
+    counted = () if fail_on == "never" else _at_least(verdict, Severity(fail_on))
+    if counted:
+        return FINDINGS
+    if verdict.status in _UNFINISHED and not (allow_unfinished and verdict.status == "incomplete"):
+        print_error(f"{verdict.run}: {_UNFINISHED[verdict.status]}")
+        return COULD_NOT
+    if any(status.status is Status.ERROR for status in verdict.statuses):
+        return COULD_NOT
+    return CLEAN
+
+
+def _at_least(verdict: Verdict, severity: Severity) -> list[Finding]:
+    return [finding for finding in verdict.findings if finding.severity.rank >= severity.rank]
+
+
+def _print(verdict: Verdict) -> None:
+    from watchglass.cli.terminal import stdout_console
+    from watchglass.view import verdict_panel, verdict_text
+
+    console = stdout_console()
+    if console.is_terminal:
+        console.print(verdict_panel(verdict))
+    else:
+        typer.echo(verdict_text(verdict), nl=False)
+
+
+def _check_choice(option: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise InvalidValueError(f"{option} must be one of {', '.join(choices)} but got {value!r}")

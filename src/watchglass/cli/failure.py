@@ -1,0 +1,60 @@
+"""How a verb fails: one line on stderr, exit status 2, and a traceback only when asked for."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import typer
+
+from watchglass.errors import WatchglassError
+
+#: Exit statuses of ``check``; 2 is that of every verb that could not do what it was asked.
+CLEAN, FINDINGS, COULD_NOT = 0, 1, 2
+
+
+def print_error(message: str) -> None:
+    """``watchglass: error: ...`` on stderr, in one line whatever the message holds."""
+    _print_line("error", message)
+
+
+def print_warning(message: str) -> None:
+    """``watchglass: warning: ...`` on stderr, in one line."""
+    _print_line("warning", message)
+
+
+def print_note(message: str) -> None:
+    """``watchglass: ...`` on stderr, in one line."""
+    _print_line("", message)
+
+
+@contextmanager
+def failing_in_one_line(debug: bool) -> Iterator[None]:
+    """Turn an error into its line and exit status 2; with ``debug``, show its traceback first."""
+    try:
+        yield
+    except WatchglassError as error:
+        if debug:
+            traceback.print_exc()
+        print_error(str(error))
+        raise typer.Exit(COULD_NOT) from None
+    except (BrokenPipeError, typer.Exit, typer.Abort):
+        raise
+    except Exception as error:
+        if debug:
+            traceback.print_exc()
+        hint = "" if debug else " (not expected; --debug shows where)"
+        print_error(f"{type(error).__name__}: {error}{hint}")
+        raise typer.Exit(COULD_NOT) from None
+
+
+def _print_line(kind: str, message: str) -> None:
+    from watchglass.view import printable
+
+    line = printable(message)  # it may quote what a file or an option holds
+    try:
+        print("watchglass: " + (f"{kind}: " if kind else "") + line, file=sys.stderr, flush=True)
+    except (OSError, ValueError):  # stderr closed
+        return

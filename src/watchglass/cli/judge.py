@@ -1,0 +1,45 @@
+"""A verdict on a run, from what its evaluator wrote or by evaluating it again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from watchglass.cli.terminal import working
+
+if TYPE_CHECKING:
+    from watchglass.config import RuleSpec
+    from watchglass.records import Verdict
+    from watchglass.run import Run
+
+
+def judged(path: str) -> tuple[Run, Verdict]:
+    """The run and what its evaluator found; evaluated now with the default rules where none has.
+
+    Raises:
+        WatchglassError: It is no run, or not readable.
+    """
+    from watchglass.evaluate import verdict
+    from watchglass.run import open_run
+
+    with working("reading the run"):
+        run = open_run(path)
+        if run.statuses():
+            return run, replace(verdict(run), run=path)
+    from watchglass.rules import default_rules
+
+    return replayed(path, default_rules())
+
+
+def replayed(path: str, rules: tuple[RuleSpec, ...]) -> tuple[Run, Verdict]:
+    """The run and what ``rules`` find in it now. Nothing is written.
+
+    Raises:
+        WatchglassError: It is no run, or not readable.
+    """
+    from watchglass.evaluate import replay, verdict
+    from watchglass.run import open_run
+
+    with working("evaluating the run"):
+        run = open_run(path)
+        return run, replace(verdict(run, replay(path, rules)), run=path)

@@ -1,0 +1,103 @@
+"""Options that several verbs share, and how their values are read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from watchglass.errors import InvalidValueError
+
+if TYPE_CHECKING:
+    from watchglass.config import RuleSpec
+
+RunPath = Annotated[str, typer.Argument(metavar="RUN", help="Run directory, for instance runs/train-20250101-120000.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+Rules = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--rules",
+        metavar="NAME[:PARAM=VALUE,...]",
+        help="Rules to evaluate instead of the default ones: names from 'watchglass rules' or FILE.py:CLASS, "
+        "separated by commas or given repeatedly.",
+    ),
+]
+
+_RULE = re.compile(r"(?P<name>.+?\.py(?::[A-Za-z_]\w*(?=:|$))?|[^:=]+)(?::(?P<parameters>.*))?", re.DOTALL)
+
+
+def parse_rules(texts: Iterable[str]) -> tuple[RuleSpec, ...]:
+    """Rules as written on a command line: ``"DeadRelu:threshold=0.5,window=5,Overfit"`` and ``"my.py:MyRule"``.
+
+    A part between commas that is only ``name=value`` belongs to the rule before it.
+
+    Raises:
+        InvalidValueError: A text that does not read so.
+    """
+    from watchglass.config import RuleSpec
+
+    specs: list[tuple[str, dict[str, str]]] = []
+    for text in texts:
+        begun = False
+        for part in filter(None, (piece.strip() for piece in text.split(","))):
+            if begun and _is_parameter(part):
+                specs[-1][1].update([_parameter(part, specs[-1][0])])
+                continue
+            match = _RULE.fullmatch(part)
+            if match is None:
+                raise InvalidValueError(
+                    f"--rules takes NAME or NAME:PARAM=VALUE or FILE.py:CLASS, separated by commas, but got {part!r}"
+                )
+            name, first = match["name"].strip(), match["parameters"]
+            specs.append((name, dict([_parameter(first, name)]) if first else {}))
+            begun = True
+    if not specs:
+        raise InvalidValueError("--rules names no rule; to evaluate none use --no-rules")
+    return tuple(RuleSpec(name, dict(parameters)) for name, parameters in specs)
+
+
+def rules_to_evaluate(texts: list[str] | None) -> tuple[RuleSpec, ...]:
+    """The rules that were asked for, each known to exist and to accept its parameters; the default ones for None.
+
+    Raises:
+        UnknownNameError: A rule that does not exist, with near names.
+        InvalidValueError: A parameter it does not have, or a value it does not take.
+        RuleFileError: A file of rules that cannot be imported.
+    """
+    from watchglass.rules import build_rule, default_rules
+
+    if not texts:
+        return default_rules()
+    specs = parse_rules(texts)
+    for spec in specs:
+        build_rule(spec)
+    return specs
+
+
+def parse_percent(text: str) -> float:
+    """``"1"``, ``"0.5"`` or ``"2%"`` as a ratio.
+
+    Raises:
+        InvalidValueError: Not a number above 0 and at most 100.
+    """
+    try:
+        percent = float(text.strip().removesuffix("%"))
+    except ValueError:
+        percent = float("nan")
+    if not 0 < percent <= 100:
+        raise InvalidValueError(f"--overhead-budget must be a percentage above 0 and at most 100 but got {text!r}")
+    return percent / 100
+
+
+def _is_parameter(part: str) -> bool:
+    name, equals, _ = part.partition("=")
+    return bool(equals) and ":" not in name
+
+
+def _parameter(part: str, rule: str) -> tuple[str, str]:
+    name, equals, value = part.partition("=")
+    if not equals or not name.strip().isidentifier():
+        raise InvalidValueError(f"a parameter of rule {rule} must read PARAM=VALUE but got {part!r}")
+    return name.strip(), value.strip()

@@ -1,0 +1,221 @@
+"""``watchglass run``: a training under watch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+from watchglass.cli.failure import failing_in_one_line, print_note, print_warning
+from watchglass.cli.options import Debug, Rules, parse_percent, rules_to_evaluate
+from watchglass.errors import InvalidValueError, LaunchError
+from watchglass.records import Severity
+
+if TYPE_CHECKING:
+    from watchglass.launch import Job, Outcome
+
+
+class RunCommand(TyperCommand):
+    """Like python, ends its own options at the script, and at the module that follows ``-m``."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Put ``--`` behind ``-m MODULE``, so that what follows is the module's."""
+        return super().parse_args(ctx, _end_options_at_module(args, self._options_with_value()))
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """The usage line, in which script and arguments are one parameter of ours."""
+        return ["[OPTIONS]", "SCRIPT|-m MODULE", "[ARGS]..."]
+
+    def _options_with_value(self) -> set[str]:
+        return {
+            name
+            for parameter in self.params
+            if parameter.param_type_name == "option" and not getattr(parameter, "is_flag", False)
+            for name in parameter.opts
+        }
+
+
+def _end_options_at_module(args: list[str], with_value: Iterable[str]) -> list[str]:
+    position = 0
+    while position < len(args):
+        word = args[position]
+        if word == "-m":
+            return [*args[: position + 2], "--", *args[position + 2 :]]
+        if word.startswith("-m") and not word.startswith("--"):
+            return [*args[:position], "-m", word[2:], "--", *args[position + 1 :]]
+        if not word.startswith("-") or word in ("-", "--"):
+            return args
+        position += 2 if word in with_value else 1
+    return args
+
+
+Words = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="SCRIPT [ARGS]", help="The training script, then its own arguments.", show_default=False),
+]
+Module = Annotated[
+    str | None, typer.Option("-m", metavar="MODULE", help="Run a module as 'python -m' does; ARGS follow it.")
+]
+RunDirectory = Annotated[
+    str | None,
+    typer.Option("--run", metavar="DIR", help="Where the run is written. [default: runs/SCRIPT-DATE-TIME]"),
+]
+StopOn = Annotated[
+    str | None,
+    typer.Option(
+        "--stop-on", metavar="error|warning", help="Stop the training at a finding this bad. Without it nothing stops."
+    ),
+]
+SaveInterval = Annotated[
+    str | None,
+    typer.Option(
+        "--save-interval", metavar="N", help="Keep statistics every N steps. [default: as often as the budget allows]"
+    ),
+]
+OverheadBudget = Annotated[
+    str,
+    typer.Option("--overhead-budget", metavar="PERCENT", help="Share of the training's time that watching may cost."),
+]
+PlannedSteps = Annotated[
+    str | None,
+    typer.Option("--planned-steps", metavar="N", help="Steps the training will have, to tell how many a stop saved."),
+]
+ReportFile = Annotated[
+    str | None, typer.Option("--report", metavar="FILE", help="Write an HTML report when the training has ended.")
+]
+
+
+def run(
+    words: Words = None,
+    module: Module = None,
+    run_directory: RunDirectory = None,
+    rules: Rules = None,
+    stop_on: StopOn = None,
+    save_interval: SaveInterval = None,
+    overhead_budget: OverheadBudget = "1",
+    planned_steps: PlannedSteps = None,
+    report: ReportFile = None,
+    no_rules: Annotated[bool, typer.Option("--no-rules", help="Record only; evaluate later with check.")] = False,
+    no_capture: Annotated[bool, typer.Option("--no-capture", help="Run the script as if by python alone.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No line per finding and no verdict.")] = False,
+    debug: Debug = False,
+) -> int:
+    """Run a training script under watch, without a change to it.
+
+    Options for watchglass come before the script; everything after it belongs to the script, which runs as if by
+    python. Findings appear on stderr as they are made, and a verdict at the end. Nothing is stopped unless --stop-on
+    asks for it. The exit status is the script's own; 86 after a stop.
+
+    Under torchrun:  torchrun --nproc-per-node 2 -m watchglass run train.py
+    """
+    with failing_in_one_line(debug):
+        from watchglass.config import environment
+        from watchglass.launch import Job, run_untouched
+
+        target, arguments = _split(words, module)
+        if no_capture or environment.disabled():
+            return run_untouched(Job(target, arguments, is_module=module is not None))
+        if no_rules and rules:
+            raise LaunchError("--rules and --no-rules contradict each other; leave one of them away")
+        if report is not None:
+            _check_report(report)
+        job = Job(
+            target,
+            arguments,
+            is_module=module is not None,
+            run=run_directory,
+            rules=() if no_rules else rules_to_evaluate(rules),
+            stop_on=_severity(stop_on),
+            settings=_settings(save_interval, overhead_budget, planned_steps),
+            quiet=quiet,
+        )
+        return _launch(job, report, quiet=quiet, debug=debug)
+
+
+def _launch(job: Job, report: str | None, *, quiet: bool, debug: bool) -> int:
+    from watchglass.cli.terminal import progress
+    from watchglass.launch import launch
+
+    outcome = launch(
+        job,
+        started=lambda run, attempt: None if quiet else print_note(_announcement(run, attempt)),
+        waiting=lambda: progress("watchglass evaluates the last steps", enabled=not quiet),
+    )
+    for problem in outcome.problems:
+        print_warning(problem)
+    if outcome.leads:
+        try:
+            _conclude(job, outcome, report, quiet=quiet)
+        except Exception as error:  # its exit status must come through
+            if debug:
+                raise
+            print_warning(f"no verdict on {outcome.run}: {error}")
+    return outcome.exit_status
+
+
+def _announcement(run: str, attempt: int) -> str:
+    return f"run directory {run}" + (f", which is a run already: this is attempt {attempt}" if attempt else "")
+
+
+def _conclude(job: Job, outcome: Outcome, report: str | None, *, quiet: bool) -> None:
+    """The verdict on stderr, behind the script's own last words, and the report."""
+    if not job.rules and not quiet:
+        print_note(f"recorded; evaluate with: watchglass check {outcome.run}")
+    wants_verdict = bool(job.rules) and not quiet
+    if not wants_verdict and report is None:
+        return
+    from watchglass.cli.judge import judged, replayed
+
+    run, verdict = judged(outcome.run) if job.rules else replayed(outcome.run, ())
+    if wants_verdict:
+        from watchglass.cli.terminal import stderr_console
+        from watchglass.view import verdict_panel
+
+        stderr_console().print(verdict_panel(verdict))
+    if report is not None:
+        from watchglass.view import size, write_report
+
+        print_note(f"report {report} ({size(write_report(run, verdict, report))})")
+
+
+def _split(words: list[str] | None, module: str | None) -> tuple[str, tuple[str, ...]]:
+    if module is not None:
+        return module, tuple(words or ())
+    if not words:
+        raise LaunchError("run needs the script to run: watchglass run [options] train.py ARGS")
+    return words[0], tuple(words[1:])
+
+
+def _settings(save_interval: str | None, overhead_budget: str, planned_steps: str | None) -> dict[str, Any]:
+    """The session's settings, validated by the session's own limits and named as the options are.
+
+    Raises:
+        InvalidValueError: A value that is no number, or out of its limits.
+    """
+    from watchglass.config import SessionConfig
+
+    given: dict[str, Any] = {"save_interval": save_interval, "planned_steps": planned_steps}
+    for name, value in given.items():
+        try:
+            SessionConfig(run="", **{name: value})
+        except InvalidValueError as error:
+            option = "--" + name.replace("_", "-")
+            raise InvalidValueError(str(error).removeprefix("SessionConfig: ").replace(name, option, 1)) from None
+    return {**given, "overhead_budget": parse_percent(overhead_budget)}
+
+
+def _severity(text: str | None) -> Severity | None:
+    if text is None:
+        return None
+    if text not in (Severity.ERROR.value, Severity.WARNING.value):
+        raise LaunchError(f"--stop-on must be error or warning but got {text!r}")
+    return Severity(text)
+
+
+def _check_report(report: str) -> None:
+    """Refuse before the training what could not be written after it."""
+    from watchglass.view import check_report_path
+
+    check_report_path(report, replace=False)

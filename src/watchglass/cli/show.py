@@ -1,0 +1,144 @@
+"""``watchglass show``: what is in a run."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from watchglass.cli.failure import failing_in_one_line, print_warning
+from watchglass.cli.options import Debug, RunPath
+from watchglass.records import Mode, Role
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from watchglass.run import Run
+
+#: Tensors listed without --tensors; the groups say what there is.
+_EXAMPLES = 3
+
+
+def show(
+    run: RunPath,
+    tensors: Annotated[bool, typer.Option("--tensors", help="List every tensor.")] = False,
+    debug: Debug = False,
+) -> int:
+    """Show what is in a run: attempts, workers, steps, tensors, last values, what the rules said."""
+    with failing_in_one_line(debug):
+        from watchglass.cli.terminal import stdout_console, working
+        from watchglass.run import open_run
+
+        with working("reading the run"):
+            opened = open_run(run)
+        console = stdout_console()
+        _print_head(console, run, opened)
+        _print_steps(console, opened)
+        _print_scalars(console, opened)
+        _print_tensors(console, opened, every=tensors)
+        _print_rules(console, run, opened)
+        for problem in opened.problems:
+            print_warning(str(problem))
+    return 0
+
+
+def _grid(title: str, console: Console) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    console.print()
+    console.print(Text(title, style="bold"))
+    table = Table.grid(padding=(0, 2))
+    table.add_column(min_width=2)
+    return table
+
+
+def _print_head(console: Console, path: str, run: Run) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    from watchglass.view import duration, printable
+
+    manifest = run.manifest
+    begun = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(manifest.created_ns / 1e9))
+    console.print(Text(printable(path), style="bold"), soft_wrap=True)
+    table = Table.grid(padding=(0, 2))
+    for label, text in (
+        ("command", printable(" ".join(manifest.command))),
+        ("run", manifest.run_id),
+        ("begun", f"{begun}, {duration(run.seconds)} recorded"),
+        ("state", "finished" if run.finished else "not finished: still training, or died"),
+        ("attempts", str(len(run.attempts))),
+        ("workers", ", ".join(map(printable, run.workers)) or "none joined"),
+        ("format", f"{manifest.format[0]}.{manifest.format[1]}, written by watchglass {printable(manifest.version)}"),
+    ):
+        table.add_row(Text(label, style="dim"), Text(text))
+    console.print(table)
+
+
+def _print_steps(console: Console, run: Run) -> None:
+    from rich.text import Text
+
+    from watchglass.view import count
+
+    table = _grid("Steps", console)
+    for mode in (Mode.TRAIN, Mode.EVAL, Mode.PREDICT):
+        steps = run.steps(mode)
+        if len(steps):
+            table.add_row("", mode.name, Text(count(len(steps), "step")), Text(f"{steps[0]} to {steps[-1]}"))
+    console.print(table if table.row_count else Text("  none recorded"))
+
+
+def _print_scalars(console: Console, run: Run) -> None:
+    from rich.text import Text
+
+    from watchglass.view import number, printable
+
+    table = _grid("Last values", console)
+    for role in (Role.LOSS, Role.METRIC):
+        for name in run.tensor_names(role=role):
+            steps, values = run.scalars(name, Mode.TRAIN)
+            if len(values):
+                table.add_row("", Text(printable(name)), "TRAIN", number(float(values[-1])), f"step {steps[-1]}")
+    phases = run.phases(mode=Mode.EVAL)
+    for name, mean in sorted(phases[-1].means.items()) if phases else ():
+        table.add_row("", Text(printable(name)), "EVAL", number(mean), f"mean after step {phases[-1].train_step}")
+    if table.row_count:
+        console.print(table)
+
+
+def _print_tensors(console: Console, run: Run, *, every: bool) -> None:
+    from rich.text import Text
+
+    from watchglass.view import printable
+
+    roles = [role for role in Role if role not in (Role.LOSS, Role.METRIC)]
+    table = _grid("Tensors", console)
+    for role in roles:
+        names = run.tensor_names(role=role)
+        if not names:
+            continue
+        shown = names if every else names[:_EXAMPLES]
+        left_out = f" and {len(names) - len(shown)} more" if len(shown) < len(names) else ""
+        table.add_row("", role.value, str(len(names)), Text(", ".join(map(printable, shown)) + left_out))
+    console.print(table if table.row_count else Text("  none recorded"))
+
+
+def _print_rules(console: Console, path: str, run: Run) -> None:
+    from rich.text import Text
+
+    from watchglass.view import printable
+
+    statuses = run.statuses()
+    table = _grid("Rules", console)
+    if not statuses:
+        console.print(Text(f"  not evaluated yet: watchglass check {printable(path)}"), soft_wrap=True)
+        return
+    found = Counter(finding.rule for finding in run.findings())
+    for status in statuses:
+        findings = f"{found[status.rule]}" if found[status.rule] else ""
+        table.add_row("", Text(printable(status.rule)), status.status.value, findings, Text(printable(status.reason)))
+    console.print(table)

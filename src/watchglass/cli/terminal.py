@@ -1,0 +1,69 @@
+"""What goes to people: results on stdout, progress and everything beside a script's own output on stderr."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+#: Progress is shown on what takes longer than this.
+_PATIENCE_S = 1.0
+
+
+def stdout_console() -> Console:
+    """Console for results."""
+    from rich.console import Console
+
+    return Console(highlight=False)
+
+
+def stderr_console() -> Console:
+    """Console for what accompanies a training."""
+    from rich.console import Console
+
+    return Console(stderr=True, highlight=False)
+
+
+@contextmanager
+def progress(what: str, *, enabled: bool = True) -> Iterator[Callable[[float], None]]:
+    """A context for slow work, which gives a function to call with the seconds waited so far.
+
+    The first call after a second shows a spinner on stderr. Off a terminal nothing is shown.
+    """
+    if not enabled or not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    status = stderr_console().status(what)
+    shown = False
+
+    def tick(waited_s: float) -> None:
+        nonlocal shown
+        if not shown and waited_s > _PATIENCE_S:
+            status.start()
+            shown = True
+
+    try:
+        yield tick
+    finally:
+        if shown:
+            status.stop()
+
+
+@contextmanager
+def working(what: str) -> Iterator[None]:
+    """A context for one slow call that nothing ticks through: the spinner comes by a timer after a second."""
+    import threading
+
+    with progress(what) as tick:
+        timer = threading.Timer(_PATIENCE_S, tick, [_PATIENCE_S + 1])
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+            timer.join()
