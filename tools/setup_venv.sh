@@ -38,7 +38,7 @@ if ! "$venv/bin/python" -m pip --version >/dev/null 2>&1; then
         echo "setup: this Python has no ensurepip, so python -m venv cannot work; making $venv with virtualenv from pip"
         borrowed=$(mktemp -d)
         trap 'rm -rf "$borrowed"' EXIT
-        "$python" -m pip install --quiet --disable-pip-version-check --target "$borrowed" virtualenv
+        "$python" -m pip install --quiet --quiet --disable-pip-version-check --target "$borrowed" virtualenv
         PYTHONPATH=$borrowed "$python" -m virtualenv --quiet "$venv"
     fi
 fi
@@ -46,6 +46,6 @@ fi
 echo "setup: installing watchglass and its '$extra' extra into $venv (once; a few minutes with a slow connection)"
 rm -f "$venv"/installed-*
 # One call for everything, so that the constraint decides which build of PyTorch is taken before anything asks for it.
-"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[$extra]"
+"$venv/bin/python" -m pip install --quiet --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[$extra]"
 echo "$wanted" >"$venv/installed-$extra"
 echo "setup: done"

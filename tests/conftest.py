@@ -1,0 +1,68 @@
+"""Fixtures for every test: nothing leaks, nothing depends on chance or on the environment that tests are started in."""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import hypothesis
+import numpy as np
+import pytest
+
+from leaks import differences, snapshot
+
+# Found examples must not depend on the day; a slow machine is no failure.
+hypothesis.settings.register_profile("watchglass", derandomize=True, deadline=None, print_blob=True, database=None)
+hypothesis.settings.load_profile("watchglass")
+
+# A test sets what it needs; whatever the caller's shell has is not its business. Children inherit this as well.
+for _name in [name for name in os.environ if name.startswith("WATCHGLASS")]:
+    del os.environ[_name]
+
+
+@pytest.fixture(autouse=True)
+def no_leaks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Fail a test that leaves a thread, process, open file, hook, patch, handler or setting behind."""
+    below = tmp_path_factory.getbasetemp()
+    before = snapshot(below)
+    yield
+    left = differences(before, below)
+    if left:
+        pytest.fail("the test left something behind: " + "; ".join(left), pytrace=False)
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    """Every test starts from the same random state, in whatever order and process it runs."""
+    random.seed(0)
+    np.random.seed(0)  # noqa: NPY002  the global generator is what user code and frameworks draw from
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(0)
+
+
+@pytest.fixture
+def run_path(tmp_path: Path) -> Path:
+    """Where a test may write a run; not there yet."""
+    return tmp_path / "run"
+
+
+@pytest.fixture
+def in_tmp_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The test's folder, which is also the working directory while it runs."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture(scope="session")
+def repository() -> Path:
+    """The root of the checkout."""
+    return Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def digits_script(repository: Path) -> Path:
+    """The example's training script, which knows nothing of watchglass."""
+    return repository / "examples" / "digits" / "train.py"

@@ -1,0 +1,200 @@
+"""What a test may leave behind: nothing. A snapshot before, one after, and sentences about the difference."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+#: Threads and processes that were told to end may need a moment; one that was not told never uses it.
+PATIENCE_S = 2.0
+
+#: Set by pytest or by importing third parties, and nothing of ours.
+FOREIGN_VARIABLES = ("PYTEST_", "KMP_", "OMP_", "TORCH_", "TORCHINDUCTOR_", "PL_", "CUBLAS_", "TOKENIZERS_", "TQDM_")
+
+#: Packages whose import puts finders on ``sys.meta_path``.
+FOREIGN_FINDERS = ("six", "_distutils_hack", "setuptools", "_pytest", "torch", "__editable__", "hypothesis")
+
+#: Processes and threads that third parties keep for the life of the interpreter.
+FOREIGN_PROCESSES = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", "loky.backend.resource_tracker")
+FOREIGN_THREADS = ("tqdm", "_pytest", "xdist", "execnet")
+
+#: Registries of PyTorch whose entries stay until their handle is removed. Private names, in tests only: there is no
+#: public way to ask what is hooked.
+TORCH_REGISTRIES = (
+    ("torch.nn.modules.module", "_global_forward_pre_hooks"),
+    ("torch.nn.modules.module", "_global_forward_hooks"),
+    ("torch.nn.modules.module", "_global_backward_pre_hooks"),
+    ("torch.nn.modules.module", "_global_backward_hooks"),
+    ("torch.nn.modules.module", "_global_module_registration_hooks"),
+    ("torch.nn.modules.module", "_global_parameter_registration_hooks"),
+    ("torch.nn.modules.module", "_global_buffer_registration_hooks"),
+    ("torch.optim.optimizer", "_global_optimizer_pre_hooks"),
+    ("torch.optim.optimizer", "_global_optimizer_post_hooks"),
+)
+
+#: Public places of PyTorch that watching may wrap: module, and the class in it, or "" for the module's functions.
+TORCH_PATCHABLE = (
+    ("torch.nn.functional", ""),
+    ("torch.autograd", ""),
+    ("torch.autograd.graph", ""),
+    ("torch", "Tensor"),
+    ("torch.nn", "Module"),
+    ("torch.nn.utils", ""),
+    ("torch.optim", "Optimizer"),
+    ("torch.amp", "GradScaler"),
+    ("torch.optim.lr_scheduler", "LRScheduler"),
+    ("torch.utils.data", "DataLoader"),
+)
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What is alive, open, hooked and set at one moment; values are compared by identity where they are objects."""
+
+    threads: frozenset[threading.Thread]
+    processes: frozenset[int]
+    open_files: frozenset[tuple[str, int]]
+    hooks: dict[str, frozenset[int]]
+    patchable: dict[str, object]
+    finders: tuple[object, ...]
+    path: tuple[str, ...]
+    environment: dict[str, str]
+    handlers: dict[str, object]
+    folder: str
+
+
+def snapshot(below: Path) -> Snapshot:
+    """The state now. Open files count when they lie below the folder ``below``."""
+    return Snapshot(
+        threads=frozenset(_threads()),
+        processes=frozenset(_children()),
+        open_files=frozenset((file.path, file.fd) for file in _open_files(below)),
+        hooks={name: frozenset(map(id, registry.values())) for name, registry in _torch_registries()},
+        patchable=dict(_torch_patchable()),
+        finders=tuple(sys.meta_path) + tuple(sys.path_hooks),
+        path=tuple(sys.path),
+        environment=dict(os.environ),
+        handlers=dict(_handlers()),
+        folder=os.getcwd(),
+    )
+
+
+def differences(before: Snapshot, below: Path) -> list[str]:
+    """One sentence for each thing that is there now and was not ``before``, or that was changed and not put back."""
+    after = _settle(lambda: snapshot(below), before)
+    return [
+        *(f"thread {thread.name!r} is still running" for thread in after.threads - before.threads),
+        *(f"process {pid} ({_command(pid)}) is still running" for pid in after.processes - before.processes),
+        *(f"file {path} is still open" for path, _ in sorted(after.open_files - before.open_files)),
+        *_hook_differences(before, after),
+        *(
+            f"{name} is still replaced by {after.patchable[name]!r}"
+            for name, value in before.patchable.items()
+            if after.patchable.get(name) is not value
+        ),
+        *(
+            f"{finder!r} is still on sys.meta_path or sys.path_hooks"
+            for finder in after.finders
+            if not any(finder is known for known in before.finders) and not _is_foreign(finder)
+        ),
+        *(f"{entry} is still on sys.path" for entry in after.path if entry not in before.path),
+        *_environment_differences(before.environment, after.environment),
+        *(
+            f"{name} is still {after.handlers[name]!r}"
+            for name, value in before.handlers.items()
+            if after.handlers[name] is not value
+        ),
+        *([f"the working directory is still {after.folder}"] if after.folder != before.folder else []),
+    ]
+
+
+def _settle(take: Callable[[], Snapshot], before: Snapshot) -> Snapshot:
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        after = take()
+        ending = (after.threads - before.threads) or (after.processes - before.processes)
+        if not ending or time.monotonic() > deadline:
+            return after
+        time.sleep(0.01)
+
+
+def _threads() -> Iterator[threading.Thread]:
+    for thread in threading.enumerate():
+        # A thread that C++ code started and that called Python once is listed as a dummy for ever.
+        dummy = isinstance(thread, threading._DummyThread)
+        if thread.is_alive() and not dummy and not type(thread).__module__.startswith(FOREIGN_THREADS):
+            yield thread
+
+
+def _children() -> Iterator[int]:
+    for child in psutil.Process().children(recursive=True):
+        try:
+            ended = child.status() == psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            continue
+        if not ended and not any(name in _command(child.pid) for name in FOREIGN_PROCESSES):
+            yield child.pid
+
+
+def _command(pid: int) -> str:
+    try:
+        return " ".join(psutil.Process(pid).cmdline())[:200]
+    except psutil.Error:
+        return "?"
+
+
+def _open_files(below: Path) -> Iterator[Any]:
+    for file in psutil.Process().open_files():
+        if Path(file.path).is_relative_to(below):
+            yield file
+
+
+def _torch_registries() -> Iterator[tuple[str, dict[int, Any]]]:
+    for module, name in TORCH_REGISTRIES:
+        if module in sys.modules:
+            yield f"{module}.{name}", getattr(sys.modules[module], name)
+
+
+def _torch_patchable() -> Iterator[tuple[str, object]]:
+    for module, name in TORCH_PATCHABLE:
+        if module not in sys.modules:
+            continue
+        owner = getattr(sys.modules[module], name, None) if name else sys.modules[module]
+        for attribute, value in vars(owner).items() if owner is not None else ():
+            # Dunders matter for classes (Module.__call__, Optimizer.__init__), not for modules (__dict__, __spec__).
+            if callable(value) and (name or not attribute.startswith("__")):
+                yield f"{module}.{name + '.' if name else ''}{attribute}", value
+
+
+def _hook_differences(before: Snapshot, after: Snapshot) -> Iterator[str]:
+    for name, entries in after.hooks.items():
+        left = len(entries - before.hooks.get(name, frozenset()))
+        if left:
+            yield f"{left} hook{'s are' if left > 1 else ' is'} still in {name}"
+
+
+def _environment_differences(before: dict[str, str], after: dict[str, str]) -> Iterator[str]:
+    for name in sorted(before.keys() | after.keys()):
+        if before.get(name) != after.get(name) and not name.startswith(FOREIGN_VARIABLES):
+            yield f"environment variable {name} is still {after.get(name)!r}, not {before.get(name)!r}"
+
+
+def _is_foreign(finder: object) -> bool:
+    module = getattr(finder, "__module__", None) or type(finder).__module__
+    return module.split(".")[0].startswith(FOREIGN_FINDERS)
+
+
+def _handlers() -> Iterator[tuple[str, object]]:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        yield f"the handler of {number.name}", signal.getsignal(number)
+    yield "sys.excepthook", sys.excepthook
+    yield "threading.excepthook", threading.excepthook
