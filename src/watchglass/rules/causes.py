@@ -92,7 +92,7 @@ _CAUSES = (
         "Units with the same weights compute the same and receive the same gradient, so they stay copies of each "
         "other and a wide layer learns no more than a single unit.",
         (
-            "Initialise the weights at random (torch.nn.init.kaiming_normal_ or xavier_uniform_), only biases with a constant",
+            "Initialise the weights at random (torch.nn.init.kaiming_normal_), only biases with a constant",
             "Look for code that fills weights with a constant or copies one row into all",
         ),
         "Goodfellow et al., Deep Learning, 8.4",
@@ -103,7 +103,7 @@ _CAUSES = (
         "Where the spread of the weights does not fit the size of their layer, the signal grows or shrinks with every "
         "layer.",
         (
-            "Initialise with a scale that fits the layer: std = sqrt(2 / fan_in) for ReLU (Kaiming), sqrt(1 / fan_in) for tanh",
+            "Initialise with a scale that fits the layer: std = sqrt(2 / fan_in) for ReLU, sqrt(1 / fan_in) for tanh",
             "Add normalisation between the layers",
         ),
         "Glorot and Bengio, AISTATS 2010; He et al., ICCV 2015",
@@ -134,7 +134,7 @@ _CAUSES = (
         "All outputs of the model are finite but the loss is not: typically log(0), a division by zero or exp of a "
         "large number inside the loss.",
         (
-            "Use a loss that takes logits (cross_entropy, binary_cross_entropy_with_logits) instead of log(softmax) or log(sigmoid)",
+            "Use a loss that takes logits (cross_entropy, binary_cross_entropy_with_logits), not log and softmax",
             "Add a small epsilon inside log and under a division",
             "Check for labels outside the range of the outputs, and for empty or fully masked batches",
         ),
@@ -277,7 +277,7 @@ CONCRETE_ADVICE: dict[str, tuple[str, ...]] = {
 
 
 def links_of(symptoms: Iterable[str]) -> dict[str, float]:
-    """What symptoms say of each cause, as added log odds: 0 for nothing, 3 for 0.95; causes spoken against only are absent.
+    """What symptoms say of each cause, as added log odds: 0 for nothing, 3 for 0.95.
 
     Weights of independent symptoms combine as noisy-or (Pearl 1988, 4.3): the support of a cause is the sum of
     ``-log(1 - weight)``, then shrunk by ``1 + weight`` for each symptom that speaks against it. A symptom counts once.

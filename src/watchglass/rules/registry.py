@@ -41,7 +41,7 @@ class RuleDocumentation:
     Attributes:
         name: Name of the rule.
         summary: First line of its docstring.
-        sections: ``Looks at``, ``Fires when``, ``Usual causes``, ``What to try``, ``Source``, where the docstring has them.
+        sections: ``Looks at``, ``Fires when``, ``Usual causes``, ``What to try``, ``Source``, where given.
         parameters: Its parameters.
         calibrations: Parameter values by calibration.
     """

@@ -1,9 +1,9 @@
-"""The contract of a rule: it sees one complete step after the other and returns what it found.
+r"""The contract of a rule: it sees one complete step after the other and returns what it found.
 
 A rule is a final class with typed parameters and declared state::
 
     class LossTooHigh(Rule):
-        \"""The loss is above a limit.\"""
+        '''The loss is above a limit.'''
 
         needs = (Needs(scalars=("loss",)),)
         limit: float = parameter(10.0, help="highest loss that is fine", gt=0)

@@ -112,7 +112,9 @@ class Catalog:
         key = ("ids", role, tuple(module_types), name_regex, collection, min_dims)
 
         def build() -> npt.NDArray[np.uint32]:
-            rows = self.select(role, module_types=module_types, name_regex=name_regex, collection=collection, min_dims=min_dims)
+            rows = self.select(
+                role, module_types=module_types, name_regex=name_regex, collection=collection, min_dims=min_dims
+            )
             found = np.array([row.tensor_id for row in rows], dtype=np.uint32)
             found.flags.writeable = False
             return found
@@ -134,7 +136,9 @@ class Catalog:
         key = ("table", role, tuple(module_types), name_regex, collection, min_dims)
 
         def build() -> npt.NDArray[np.bool_] | None:
-            chosen = self.ids(role, module_types=module_types, name_regex=name_regex, collection=collection, min_dims=min_dims)
+            chosen = self.ids(
+                role, module_types=module_types, name_regex=name_regex, collection=collection, min_dims=min_dims
+            )
             top = max(self._by_id, default=-1)
             if top > _DENSE_LIMIT:
                 return None
@@ -144,7 +148,9 @@ class Catalog:
 
         table: npt.NDArray[np.bool_] | None = self._cached(key, build)
         if table is None:
-            chosen = self.ids(role, module_types=module_types, name_regex=name_regex, collection=collection, min_dims=min_dims)
+            chosen = self.ids(
+                role, module_types=module_types, name_regex=name_regex, collection=collection, min_dims=min_dims
+            )
             return np.isin(ids, chosen)
         inside = ids < len(table)
         result = np.zeros(len(ids), dtype=np.bool_)
@@ -169,7 +175,11 @@ class Catalog:
         return np.array([table.get(i, -1) for i in ids.tolist()], dtype=np.int64)
 
     def _matching(
-        self, role: Role | None, module_types: frozenset[str], name_regex: str | None, collection: str | None,
+        self,
+        role: Role | None,
+        module_types: frozenset[str],
+        name_regex: str | None,
+        collection: str | None,
         min_dims: int,
     ) -> list[TensorInfo]:
         pattern = re.compile(name_regex) if name_regex is not None else None

@@ -120,9 +120,7 @@ class Statistics:
         return int(found[0]) if len(found) else None
 
     def _take(self, index: npt.NDArray[np.intp]) -> Statistics:
-        taken = Statistics(
-            self._catalog, self.ids[index], self.values[index], self.calls[index], self.sampled[index]
-        )
+        taken = Statistics(self._catalog, self.ids[index], self.values[index], self.calls[index], self.sampled[index])
         if self._tensors is not None:
             taken._tensors = [self._tensors[int(i)] for i in index]
         return taken

@@ -169,7 +169,12 @@ class StepView:
         if role is None and not module_types and name_regex is None and collection is None and not min_dims:
             return rows
         mask = self.catalog.mask(
-            records.ids, role, module_types=module_types, name_regex=name_regex, collection=collection, min_dims=min_dims
+            records.ids,
+            role,
+            module_types=module_types,
+            name_regex=name_regex,
+            collection=collection,
+            min_dims=min_dims,
         )
         return rows.where(mask)
 

@@ -77,7 +77,7 @@ class ExplodingGradient(Rule):
         return self.recent_loss[-1] / first if first > 0 else None
 
     def _early(self, view: StepView, norm: float, growth: float, rise: float | None) -> Finding | None:
-        """Growth since the start, while the loss is above its start: a training that diverges, even within few steps."""
+        """Growth since the start, while the loss is far above its start: a training that diverges."""
         if rise is None:
             grows = growth > 1e4
         else:
@@ -89,7 +89,7 @@ class ExplodingGradient(Rule):
         broken = rise is not None and (growth > 1e4 or rise > 20)
         return self._finding(
             view, Severity.ERROR if broken else Severity.WARNING, norm, min(self.start) * self.growth,
-            f"the gradient norm has grown {growth:.3g}-fold since the first steps, to {norm:.3g} at step {view.mode_step}"
+            f"the gradient norm has grown {growth:.3g}-fold since the start, to {norm:.3g} at step {view.mode_step}"
             + (f", and the loss {rise:.3g}-fold" if rise is not None else ""),
             ("gradient_growth",),
         )  # fmt: skip
@@ -108,8 +108,8 @@ class ExplodingGradient(Rule):
             return None
         return self._finding(
             view, Severity.WARNING, norm, 10 ** (median + self.deviations * spread),
-            f"the gradient norm jumped to {norm:.3g} at step {view.mode_step}, {deviations:.1f} robust deviations above the "
-            f"median of {10**median:.3g}, and the loss rises with it",
+            f"the gradient norm jumped to {norm:.3g} at step {view.mode_step}, {deviations:.1f} robust deviations "
+            f"above the median of {10**median:.3g}, and the loss rises with it",
             ("gradient_growth",),
         )  # fmt: skip
 
@@ -123,9 +123,9 @@ class ExplodingGradient(Rule):
         self, view: StepView, severity: Severity, norm: float, limit: float, message: str, symptoms: tuple[str, ...]
     ) -> Finding:
         gradients = view.statistics(Role.GRADIENT)
-        order = np.argsort(-gradients.l2)[:3] if len(gradients) else []
+        order = np.argsort(-gradients.l2)[:3].tolist()
         return self.finding(
-            view, severity=severity, subject="gradient", tensors=[gradients.names[int(i)] for i in order],
+            view, severity=severity, subject="gradient", tensors=[gradients.names[i] for i in order],
             value=norm, limit=limit, message=message, symptoms=symptoms,
             evidence={**signals.optimizer_evidence(view), **signals.loss_evidence(view)},
         )  # fmt: skip

@@ -155,5 +155,3 @@ class ExplodingTensor(Rule):
             f"(after training step {view.train_step}), while the training is finite",
             symptoms=("nonfinite_validation",),
         )
-
-

@@ -58,7 +58,7 @@ def find_culprit(view: StepView, bad: Statistics, *, bad_loss: bool) -> Culprit:
         return _from_fact(view, facts[0])
     return (
         _weights(bad)
-        or _data(bad)
+        or _data(view, bad)
         or _forward(bad)
         or _loss(view, bad_loss)
         or _backward(view, bad)
@@ -103,24 +103,31 @@ def _weights(bad: Statistics) -> Culprit | None:
     )  # fmt: skip
 
 
-def _data(bad: Statistics) -> Culprit | None:
+def _data(view: StepView, bad: Statistics) -> Culprit | None:
+    """Bad values that a module received: from the data, or from a computation between two modules."""
     inputs = [info for info in bad.tensors if info.role is Role.INPUT]
-    outputs = [info for info in bad.tensors if info.role is Role.OUTPUT]
     if not inputs:
         return None
     first = min(inputs, key=lambda info: info.layer_index)
-    # What a module received can only be blamed on the data when no module ran before it and made it. A container is
-    # numbered before its children although it ends after them, hence "leaf".
-    if any(info.layer_index < first.layer_index for info in _leaves(outputs)):
+    made = [info for info in bad.tensors if info.role is Role.OUTPUT]
+    if any(info.layer_index < first.layer_index for info in _leaves(made)):
         return None
-    made_before = any(info.module != first.module for info in _leaves(outputs)) and not any(
-        info.module == first.module for info in outputs
-    )
-    if made_before:
-        return None
+    # A container is numbered before its children although it ends after them, so it does not count as "before".
+    before = [
+        info
+        for info in view.statistics(Role.OUTPUT).tensors
+        if info.layer_index < first.layer_index and not _contains(info.module, first.module)
+    ]
+    place = _describe(first.module, first.module_type)
+    if before:
+        return Culprit(
+            "forward", first.name, first.module, first.module_type,
+            f"; the computation just before {place} made the first bad values, from finite outputs before it",
+            ("nonfinite_forward", *_half(first)),
+        )  # fmt: skip
     return Culprit(
         "input", first.name, first.module, first.module_type,
-        f"; the input of {_describe(first.module, first.module_type)} already held NaN or infinite values",
+        f"; the input data of {place} already held NaN or infinite values",
         ("nonfinite_input",),
     )  # fmt: skip
 
@@ -132,7 +139,7 @@ def _forward(bad: Statistics) -> Culprit | None:
     first = min(outputs, key=lambda info: info.layer_index)
     return Culprit(
         "forward", first.name, first.module, first.module_type,
-        f"; the first bad values are in the output of {_describe(first.module, first.module_type)}, in the forward pass",
+        f"; the first bad values are in the output of {_describe(first.module, first.module_type)}",
         ("nonfinite_forward", *_half(first)),
     )  # fmt: skip
 
@@ -141,10 +148,13 @@ def _leaves(outputs: list[TensorInfo]) -> list[TensorInfo]:
     """Those outputs whose module does not contain another bad one: a container only passes on what its child made."""
     modules = {info.module for info in outputs}
     return [
-        info
-        for info in outputs
-        if not any(other != info.module and other.startswith(f"{info.module}." if info.module else "") for other in modules)
+        info for info in outputs if not any(other != info.module and _contains(info.module, other) for other in modules)
     ]
+
+
+def _contains(container: str, module: str) -> bool:
+    """Whether a module is the container or inside it; the root contains all."""
+    return not container or module == container or module.startswith(f"{container}.")
 
 
 def _loss(view: StepView, bad_loss: bool) -> Culprit | None:

@@ -1,0 +1,122 @@
+"""DeadRelu: most units of a ReLU layer give zero for every sample."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from watchglass.config import parameter
+from watchglass.records import Finding, Mode, Role, Severity, TensorInfo, UnitKind
+from watchglass.rules import signals
+from watchglass.rules.needs import Needs
+from watchglass.rules.rule import Rule, state
+from watchglass.run import StepView
+
+_ENOUGH_CAPTURES = 16
+
+
+class DeadRelu(Rule):
+    """Most units of a ReLU layer are zero for every sample of every batch of a window.
+
+    Looks at: per unit, whether it was zero on all elements of a captured step: of outputs of ReLU modules, and where
+        the model has none, of what Linear and convolution layers receive (functional ReLU has no module).
+    Fires when: more than `threshold_layer` percent of a layer's units were zero throughout the last `window` captures
+        (and over at least 256 values of each unit, or 16 captures). An error when every unit of a layer is. One batch
+        says little: in small batches half of all units can be zero without one being dead.
+    Usual causes: a learning rate that threw the biases far below zero, biases initialised negative.
+    What to try: LeakyReLU or GELU, a lower learning rate, zero biases.
+    Source: 70 percent: DeepDiagnosis (ICSE 2022) and AutoTrainer (ICSE 2021); SageMaker Debugger documents 50 percent
+        of units with less than 1 percent of activity; the window of batches is ours (house).
+    """
+
+    needs = (
+        Needs(units=(UnitKind.INACTIVE,), max_interval=64, why="to see units that are zero on every batch"),
+        Needs(role=Role.OUTPUT, statistics=("count",), optional=True, why="to know how many values a unit had"),
+    )
+    calibrations: ClassVar = {"sagemaker": {"threshold_layer": 50.0, "window": 1, "min_values": 0}}
+
+    threshold_layer: float = parameter(
+        70.0, help="share of a layer's units that are dead", unit="percent", ge=0, lt=100
+    )
+    window: int = parameter(8, help="captures over which a unit must be zero", unit="captures", ge=1)
+    min_values: int = parameter(256, help="values of a unit that must have been zero", ge=0)
+    min_units: int = parameter(4, help="layers with fewer units are left alone", unit="units", ge=1)
+
+    #: Per tensor: for how many captures and values in a row each unit was zero.
+    runs: dict[str, dict[str, Any]] = state(dict)
+
+    def check(self, view: StepView) -> Iterable[Finding]:
+        """One finding per layer with too many dead units."""
+        if view.mode is not Mode.TRAIN:
+            return
+        units = view.units(UnitKind.INACTIVE)
+        if not units:
+            return
+        has_modules = any(view.catalog.select(Role.OUTPUT, module_types=signals.RECTIFIERS))
+        after_convolution = _flattened(view)
+        for info, zero in units:
+            if has_modules != (info.role is Role.OUTPUT) or len(zero) < self.min_units:
+                continue
+            # Behind a convolution a unit of a Linear layer is one channel at one place: places at the border can stay
+            # zero for good although every channel is alive.
+            limit = max(self.threshold_layer, 95.0) if info.module in after_convolution else self.threshold_layer
+            finding = self._layer(view, info, zero, limit)
+            if finding is not None:
+                yield finding
+
+    def applicable(self, view: StepView) -> str:
+        """Not for models without ReLU-like units."""
+        fact = view.latest_fact("model")
+        types = fact.data.get("module_types") if fact is not None else None
+        known = set(types.values()) if isinstance(types, dict) else set()
+        if known and not known & set(signals.RECTIFIERS) and not self.runs:
+            return "the model has no ReLU, as far as its modules and what its layers receive can tell"
+        return ""
+
+    def _layer(self, view: StepView, info: TensorInfo, zero: npt.NDArray[np.bool_], limit: float) -> Finding | None:
+        values = self._values_per_unit(view, info, len(zero))
+        run = self.runs.get(info.name)
+        if run is None or len(run["captures"]) != len(zero):
+            run = self.runs[info.name] = {"captures": [0] * len(zero), "values": [0] * len(zero)}
+        captures = np.where(zero, np.array(run["captures"]) + 1, 0)
+        seen = np.where(zero, np.array(run["values"]) + values, 0)
+        run["captures"], run["values"] = captures.tolist(), seen.tolist()
+        dead = (captures >= self.window) & ((seen >= self.min_values) | (captures >= _ENOUGH_CAPTURES))
+        percent = 100.0 * float(np.mean(dead))
+        if percent <= limit:
+            return None
+        count, every = int(np.sum(dead)), bool(np.all(dead))
+        where = f"{info.module or info.name} ({info.module_type})"
+        layer = where if info.role is Role.OUTPUT else f"the activation before {where}"
+        return self.finding(
+            view,
+            severity=Severity.ERROR if every else Severity.WARNING,
+            tensors=[info.name],
+            value=percent,
+            limit=limit,
+            message=f"{count} of {len(zero)} units of {layer} were zero for every sample of the last "
+            f"{int(np.min(captures[dead]))} captures up to step {view.mode_step}",
+            symptoms=("dead_units", "all_units_dead") if every else ("dead_units",),
+            evidence={"layer": layer, "units": len(zero), "dead_units": count, **signals.optimizer_evidence(view)},
+        )
+
+    @staticmethod
+    def _values_per_unit(view: StepView, info: TensorInfo, units: int) -> int:
+        """How many values of each unit this step had; 0 where the tensor's statistics were not captured."""
+        rows = view.statistics(info.role)
+        row = rows.row(info.name)
+        return int(rows.count[row]) // max(units, 1) if row is not None else 0
+
+
+def _flattened(view: StepView) -> frozenset[str]:
+    """Modules that receive a flattened output of a convolution: Linear ones right behind a layer of kernels."""
+    weights: Sequence[TensorInfo] = sorted(
+        view.catalog.select(Role.WEIGHT, min_dims=2), key=lambda info: info.layer_index
+    )
+    return frozenset(
+        after.module for before, after in pairwise(weights) if len(before.shape) > 2 and len(after.shape) == 2
+    )

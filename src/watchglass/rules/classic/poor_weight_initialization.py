@@ -1,0 +1,141 @@
+"""PoorWeightInitialization: the weights start where no good training can start."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, ClassVar
+
+import numpy as np
+
+from watchglass.config import parameter
+from watchglass.records import Finding, Mode, Role, Severity
+from watchglass.rules import signals
+from watchglass.rules.needs import Needs
+from watchglass.rules.rule import Rule, state
+from watchglass.run import StepView
+
+
+class PoorWeightInitialization(Rule):
+    """The initial weights are identical, constant, or of a scale that does not fit their layers.
+
+    Looks at: how alike the rows of each weight are at the first step, the spread of each weight against its fan-in,
+        and the spread of the activations over the layers in the first `steps` steps.
+    Fires when: most weights of the model, or two layers in a row, start with all rows the same (an error: units that
+        start alike stay alike); or half of the weights have a spread outside `low` to `high` times 1/sqrt(fan_in)
+        while the activations grow or shrink by 30 over the layers; or the variance of activations differs between
+        layers by more than `threshold`. A single layer of zeros is on purpose (last layers, residual branches,
+        low-rank adapters) and silent.
+    Usual causes: weights filled with a constant, an initialisation written for another layer size.
+    What to try: Kaiming initialisation for ReLU, Xavier for tanh; only biases with a constant.
+    Source: SageMaker Debugger (variance ratio 10, steps 10; its conditions on quantiles of gradients and on a flat loss
+        are left to LossNotDecreasing); Glorot and Bengio 2010, He et al. 2015; limits of the default: ours (house).
+    """
+
+    needs = (
+        Needs(facts=("initialization",), why="to compare the rows of the initial weights"),
+        Needs(role=Role.OUTPUT, statistics=("m2",), optional=True, why="to follow the spread over the layers"),
+    )
+    calibrations: ClassVar = {"sagemaker": {"threshold": 10.0, "steps": 10}}
+
+    threshold: float = parameter(1e6, help="largest over smallest variance of layers' activations", unit="ratio", gt=1)
+    steps: int = parameter(10, help="only the first steps are looked at", unit="steps", ge=1)
+    low: float = parameter(0.05, help="smallest spread, in units of 1/sqrt(fan_in)", ge=0)
+    high: float = parameter(5.0, help="largest spread, in units of 1/sqrt(fan_in)", gt=0)
+
+    weights: dict[str, dict[str, Any]] = state(dict)
+
+    def check(self, view: StepView) -> Iterable[Finding]:
+        """Findings of the first steps."""
+        if view.mode is not Mode.TRAIN or view.mode_step >= self.steps:
+            return
+        if not self.weights:
+            fact = view.latest_fact("initialization")
+            self.weights = _usable(view, fact.data.get("tensors")) if fact is not None else {}
+            if self.weights:
+                yield from self._identical(view)
+        yield from self._scale(view)
+
+    def _identical(self, view: StepView) -> Iterable[Finding]:
+        names = sorted(self.weights, key=lambda name: int(self.weights[name]["layer_index"]))
+        same = [self.weights[name]["same"] for name in names]
+        if len(names) < 2 or not any(same):
+            return
+        nonzero = _nonzero_names(view)
+        # Zeros in one layer are harmless while its neighbours are random; constants other than zero never are.
+        in_a_row = any(
+            same[i] and same[i + 1] and (names[i] in nonzero or names[i + 1] in nonzero) for i in range(len(names) - 1)
+        )
+        share = float(np.mean(same))
+        if share < 0.6 and not in_a_row:
+            return
+        hit = [name for name, is_same in zip(names, same, strict=True) if is_same]
+        constant = all(self.weights[name].get("constant") for name in hit)
+        yield self.finding(
+            view,
+            severity=Severity.ERROR,
+            subject="identical",
+            tensors=hit[:16],
+            value=share,
+            limit=0.6,
+            message=f"{len(hit)} of {len(names)} weights start {'constant' if constant else 'with identical rows'}, "
+            f"{hit[0]} among them: the units of such a layer compute and learn the same",
+            symptoms=("identical_rows",),
+        )
+
+    def _scale(self, view: StepView) -> Iterable[Finding]:
+        outputs = view.statistics(Role.OUTPUT, module_types=signals.WEIGHTED).in_layer_order()
+        outputs = outputs.where((outputs.nonfinite == 0) & (outputs.m2 > 0))
+        if len(outputs) < 2 or any(row["same"] and not row["zero"] for row in self.weights.values()):
+            return
+        variance = outputs.variance
+        ratio = float(np.max(variance) / np.min(variance))
+        factors = {name: row["factor"] for name, row in self.weights.items() if row["factor"] > 0}
+        off = {name: factor for name, factor in factors.items() if not self.low <= factor <= self.high}
+        scale = len(off) >= max(1, 0.5 * len(factors)) and ratio > 900
+        if not scale and ratio <= self.threshold:
+            return
+        worst = max(off or factors, key=lambda name: abs(np.log(factors[name])), default=outputs.names[0])
+        what = (
+            f"the spread of {worst} is {factors[worst]:.2g} times 1/sqrt(fan_in)"
+            if scale
+            else f"the spread of activations differs {np.sqrt(ratio):.3g}-fold between layers"
+        )
+        yield self.finding(
+            view,
+            severity=Severity.WARNING,
+            subject="scale",
+            tensors=list(off)[:16] if scale else [outputs.names[int(np.argmax(variance))]],
+            value=factors[worst] if scale else ratio,
+            limit=(self.high if factors[worst] > self.high else self.low) if scale else self.threshold,
+            message=f"{what} at step {view.mode_step}, so that the signal "
+            f"{'grows' if variance[-1] > variance[0] else 'shrinks'} from layer to layer",
+            symptoms=("weight_scale", "activations_over_depth") if scale else ("activations_over_depth",),
+            evidence={"layers": outputs.names[:64], "std": [float(value) for value in outputs.std[:64]]},
+        )
+
+
+def _usable(view: StepView, tensors: Any) -> dict[str, dict[str, Any]]:
+    """The initial weights that count: trainable, at least two rows, no embeddings; with what is derived from them."""
+    found: dict[str, dict[str, Any]] = {}
+    for name, row in (tensors if isinstance(tensors, dict) else {}).items():
+        info = view.catalog.by_name(name)
+        shape = row.get("shape") or []
+        if len(shape) < 2 or shape[0] < 2 or (info is not None and info.trainable is False):
+            continue
+        if info is not None and info.module_type in signals.EMBEDDINGS:
+            continue
+        std, fan_in = float(row.get("std") or 0.0), float(row.get("fan_in") or 0.0)
+        found[name] = {
+            "layer_index": info.layer_index if info is not None else len(found),
+            "same": bool(row.get("constant")) or float(row.get("identical_rows") or 0.0) >= 0.99,
+            "constant": bool(row.get("constant")),
+            "zero": bool(row.get("constant")) and name not in _nonzero_names(view),
+            "factor": std * float(np.sqrt(fan_in)),
+        }
+    return found
+
+
+def _nonzero_names(view: StepView) -> frozenset[str]:
+    """Names of the weights with a value other than zero, at this step."""
+    weights = view.statistics(Role.WEIGHT)
+    return frozenset(weights.where(weights.l2 > 0).names)

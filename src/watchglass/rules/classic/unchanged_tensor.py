@@ -1,0 +1,126 @@
+"""UnchangedTensor: a parameter that should learn never moves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from watchglass.config import parameter
+from watchglass.records import Finding, Mode, Role, Severity
+from watchglass.rules import signals
+from watchglass.rules.needs import Needs
+from watchglass.rules.rule import Rule, state
+from watchglass.run import Statistics, StepView
+
+#: Irrational-looking weights of the statistics in a tensor's fingerprint, so that changes do not cancel.
+_FINGERPRINT = np.array([0, 0, 0, 0, 0.0271828, 1.4142135, 1.7320508, 2.2360679, 2.6457513, 3.3166247, 3.6055512])
+
+
+class UnchangedTensor(Rule):
+    """A trainable weight that has not changed by a single bit since the training began.
+
+    Looks at: a fingerprint of the statistics of trainable weights, between captures.
+    Fires when: a weight is the same in `num_steps` captures since the start while others move (a warning for weights
+        with two or more axes that receive a gradient, info for the rest); or no weight moves at all although the
+        learning rate is not zero. Frozen parameters, skipped steps, and parameters that moved once are silent.
+    Usual causes: the optimizer does not hold it, no gradient reaches it, dead units before it.
+    What to try: build the optimizer from model.parameters(); look for detach() or no_grad().
+    Source: SageMaker Debugger (allclose over 3 captures); TrainCheck (OSDI 2025); "since the start" is ours (house).
+    """
+
+    needs = (Needs(role=Role.WEIGHT, statistics=("sum", "m2", "l2"), why="to see whether weights move"),)
+    calibrations: ClassVar = {"sagemaker": {"num_steps": 3}}
+
+    num_steps: int = parameter(8, help="captures in a row without a change", unit="captures", ge=2)
+
+    #: Aligned lists: tensor ids, their last fingerprints, captures without a change (-1 once it has moved).
+    ids: list[int] = state(list)
+    prints: list[float] = state(list)
+    still: list[int] = state(list)
+
+    def check(self, view: StepView) -> Iterable[Finding]:
+        """At most one finding at a TRAIN step with captured weights."""
+        if view.mode is not Mode.TRAIN or not view.captured or signals.skipped(view):
+            return
+        rate = signals.learning_rate(view)
+        weights = view.statistics(Role.WEIGHT)
+        trainable = np.array([info.trainable is True for info in weights.tensors], dtype=np.bool_)
+        weights = weights.where(trainable & (weights.nonfinite == 0))
+        if not len(weights):
+            return
+        still, moved_now = self._compare(weights, counts=rate is None or rate > 0)
+        stuck = still >= self.num_steps - 1
+        if not np.any(stuck):
+            return
+        if np.all(stuck):
+            yield self._nothing_moves(view, weights)
+        elif moved_now:
+            yield from self._some_stuck(view, weights.where(stuck))
+
+    def _compare(self, weights: Statistics, *, counts: bool) -> tuple[npt.NDArray[np.int64], bool]:
+        """Captures without a change per row, -1 for rows that have moved; and whether any row moved just now.
+
+        Args:
+            weights: This capture.
+            counts: Whether the optimizer could have moved anything.
+        """
+        known = {tensor_id: i for i, tensor_id in enumerate(self.ids)}
+        rows = np.array([known.get(tensor_id, -1) for tensor_id in weights.ids.tolist()], dtype=np.int64)
+        prints = weights.values @ _FINGERPRINT
+        before = np.array([*self.prints, np.nan])[rows]
+        still = np.array([*self.still, 0], dtype=np.int64)[rows]
+        changed = (rows >= 0) & (prints != before)
+        still = np.where(changed, -1, np.where((rows >= 0) & (still >= 0) & counts, still + 1, still))
+        if set(weights.ids.tolist()) == set(self.ids):
+            self.ids, self.prints, self.still = weights.ids.tolist(), prints.tolist(), still.tolist()
+        else:
+            # Groups of parameters may be captured in turn: rows that are absent now keep what is known of them.
+            merged = dict(zip(self.ids, zip(self.prints, self.still, strict=True), strict=True))
+            latest = zip(prints.tolist(), still.tolist(), strict=True)
+            merged.update(zip(weights.ids.tolist(), latest, strict=True))
+            self.ids = list(merged)
+            self.prints, self.still = [p for p, _ in merged.values()], [s for _, s in merged.values()]
+        return still, bool(np.any(changed))
+
+    def _nothing_moves(self, view: StepView, weights: Statistics) -> Finding:
+        return self.finding(
+            view,
+            severity=Severity.WARNING,
+            subject="everything",
+            tensors=weights.names[:16],
+            value=float(len(weights)),
+            message=f"none of the {len(weights)} trainable weights has changed up to step {view.mode_step}",
+            symptoms=("nothing_moves",),
+            evidence=signals.optimizer_evidence(view),
+        )
+
+    def _some_stuck(self, view: StepView, stuck: Statistics) -> Iterable[Finding]:
+        gradients = view.statistics(Role.GRADIENT)
+        largest = dict(zip(gradients.names, gradients.l2.tolist(), strict=True))
+        norms = [largest.get(f"gradient/{name}") for name in stuck.names]
+        matrices = [len(info.shape) >= 2 for info in stuck.tensors]
+        with_gradient = [
+            name for name, norm, matrix in zip(stuck.names, norms, matrices, strict=True) if norm is not None and matrix
+        ]
+        severity = Severity.WARNING if with_gradient else Severity.INFO
+        names = with_gradient or stuck.names
+        zero = all(largest.get(f"gradient/{name}") == 0 for name in with_gradient)
+        symptom = "no_gradient" if not with_gradient else "gradients_exactly_zero" if zero else "parameter_unchanged"
+        why = {
+            "no_gradient": "no gradient was captured for it",
+            "gradients_exactly_zero": "its gradient is exactly zero",
+            "parameter_unchanged": "although it has a gradient",
+        }[symptom]
+        others = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        yield self.finding(
+            view,
+            severity=severity,
+            subject="weights",
+            tensors=names[:16],
+            value=float(len(names)),
+            message=f"{names[0]}{others} has not changed since the training began, up to step {view.mode_step}: {why}",
+            symptoms=(symptom,),
+        )

@@ -1,0 +1,171 @@
+"""VanishingGradient: the first layers receive next to no gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+
+from watchglass.config import parameter
+from watchglass.records import Finding, Mode, Role, Severity, TensorInfo
+from watchglass.rules import signals
+from watchglass.rules.needs import Needs
+from watchglass.rules.rule import Rule, state
+from watchglass.run import Statistics, StepView
+
+
+class _Depth(NamedTuple):
+    """First and liveliest later layer, with the mean of absolutes of their gradients where not exactly zero."""
+
+    first: TensorInfo
+    last: TensorInfo
+    first_mean: float
+    last_mean: float
+
+
+class VanishingGradient(Rule):
+    """The gradient dies out on its way to the first layers, or everywhere.
+
+    Looks at: the mean of absolutes of the gradients of weights with two or more axes (over the values that are not
+        exactly zero), in the order of the layers, and the loss.
+    Fires when: in `window` captures in a row the first layer's mean is below `ratio` of that of a later layer which is
+        alive; or all layers' means are below `threshold`. Not once the loss has fallen to half of its start: then the
+        training works, and small gradients are convergence.
+    Usual causes: many sigmoid or tanh layers, poor initialisation without normalisation, dead ReLU layers.
+    What to try: ReLU-like activations, normalisation, residual connections.
+    Source: ratio 1e-3: AutoTrainer (ICSE 2021); 1e-6 over 5 captures: TheDeepChecker; SageMaker Debugger: 1e-7.
+    """
+
+    needs = (
+        Needs(role=Role.GRADIENT, statistics=("abs_sum",), why="to compare the gradients of the layers"),
+        Needs(scalars=("loss",), optional=True, why="to tell vanishing from convergence"),
+    )
+    calibrations: ClassVar = {"sagemaker": {"threshold": 1e-7, "window": 1, "unless_progress": 2.0}}
+
+    threshold: float = parameter(1e-6, help="mean of absolutes below which all layers' gradients have vanished", ge=0)
+    ratio: float = parameter(1e-3, help="first layer's mean over that of the liveliest later one", gt=0, lt=1)
+    window: int = parameter(5, help="captures in a row", unit="captures", ge=1)
+    unless_progress: float = parameter(0.5, help="share of the first loss that is gone, from which on it is silent")
+
+    start: list[float] = state(list)
+    over_depth: int = state(int)
+    everywhere: int = state(int)
+    first_seen: int = state(lambda: -1)
+
+    def check(self, view: StepView) -> Iterable[Finding]:
+        """Findings at a TRAIN step with captured gradients."""
+        if view.mode is not Mode.TRAIN:
+            return
+        name = signals.loss_name(view)
+        signals.remember_start(self.start, view.scalar(name) if name is not None else None)
+        if not view.captured or signals.skipped(view):
+            return
+        gradients = signals.weight_gradients(view)
+        gradients = gradients.where(gradients.nonfinite == 0)
+        if not len(gradients):
+            return
+        if signals.progress(self.start, signals.losses(view, 16)) > self.unless_progress:
+            self.over_depth = self.everywhere = 0
+            return
+        depth = self._depth(gradients)
+        shrinks = depth is not None and depth.last_mean > 1e-9 and depth.first_mean < self.ratio * depth.last_mean
+        alive = np.nan_to_num(gradients.nonzero_abs_mean)
+        self.over_depth = self.over_depth + 1 if shrinks else 0
+        # An exactly solved problem (a loss of zero) has no gradient either.
+        solved = bool(np.all(signals.losses(view, 1) == 0))
+        self.everywhere = self.everywhere + 1 if float(np.max(alive)) < self.threshold and not solved else 0
+        if shrinks and depth is not None and self.over_depth >= self.window:
+            yield self._vanishes_over_depth(view, gradients, depth)
+        elif self.everywhere >= self.window:
+            yield self._vanishes_everywhere(view, gradients, float(np.max(alive)))
+
+    def applicable(self, view: StepView) -> str:
+        """Not without a layer of weights."""
+        catalog = view.catalog
+        has_weights = catalog.select(Role.WEIGHT, min_dims=2) or catalog.select(Role.GRADIENT, min_dims=2)
+        return "" if has_weights or not len(catalog) else "the model has no layer with a weight matrix"
+
+    @staticmethod
+    def _depth(gradients: Statistics) -> _Depth | None:
+        """First layer against the liveliest one in the last third; None for models of fewer than three layers.
+
+        Embeddings are left out: which rows get a gradient depends on the batch, and their scale on the vocabulary.
+        """
+        keep = np.array([info.module_type not in signals.EMBEDDINGS for info in gradients.tensors], dtype=np.bool_)
+        layers = gradients.where(keep)
+        if len(layers) < 3:
+            return None
+        means = np.nan_to_num(layers.nonzero_abs_mean)
+        tail = max(1, len(layers) // 3)
+        last = len(layers) - tail + int(np.argmax(means[-tail:]))
+        return _Depth(layers.tensors[0], layers.tensors[last], float(means[0]), float(means[last]))
+
+    def _vanishes_over_depth(self, view: StepView, gradients: Statistics, depth: _Depth) -> Finding:
+        zero = depth.first_mean == 0
+        kinds = _saturating_between(view, depth)
+        symptoms = ["vanishing_over_depth"]
+        if zero:
+            # Exact zeros do not come from shrinking: something passes nothing at all.
+            symptoms = ["gradients_exactly_zero"]
+        elif kinds:
+            symptoms.append("saturating_modules_between")
+        share = depth.first_mean / depth.last_mean
+        between = f", with {' and '.join(kinds)} layers between" if kinds else ""
+        how = "exactly zero" if zero else f"{share:.2g} times that of {depth.last.name.rpartition('/')[2]}"
+        means = np.nan_to_num(gradients.nonzero_abs_mean)
+        return self.finding(
+            view,
+            severity=Severity.WARNING,
+            subject="depth",
+            tensors=[depth.first.name, depth.last.name],
+            value=share,
+            limit=self.ratio,
+            message=f"the gradient of {depth.first.name.rpartition('/')[2]} is {how} at step {view.mode_step}{between}",
+            symptoms=symptoms,
+            evidence={
+                **({"saturating": " and ".join(kinds)} if kinds else {}),
+                "layers": [name.rpartition("/")[2] for name in gradients.names[:64]],
+                "means": [float(value) for value in means[:64]],
+            },
+        )
+
+    def _vanishes_everywhere(self, view: StepView, gradients: Statistics, largest: float) -> Finding:
+        zero = largest == 0
+        what = "are exactly zero" if zero else f"are at most {largest:.2g} in the mean"
+        return self.finding(
+            view,
+            severity=Severity.WARNING,
+            subject="everywhere",
+            tensors=gradients.names[:8],
+            value=largest,
+            limit=self.threshold,
+            message=f"the gradients of all {len(gradients)} layers {what} at step {view.mode_step}, "
+            "and the loss has not fallen to half of its start",
+            symptoms=("gradients_exactly_zero" if zero else "vanishing_everywhere",),
+        )
+
+
+def _saturating_between(view: StepView, depth: _Depth) -> list[str]:
+    """Kinds of saturating activations between two layers: by module type, else by the range of what layers receive."""
+    fact = view.latest_fact("model")
+    types = fact.data.get("module_types") if fact is not None else None
+    present = set(types.values()) if isinstance(types, dict) else set()
+    present |= {info.module_type for info in view.catalog if depth.first.layer_index <= info.layer_index}
+    modules = [kind for kind in signals.SATURATING if kind in present]
+    if modules:
+        return modules
+    # torch.sigmoid(x) has no module, but the next layer receives values in (0, 1), all of them above zero.
+    inputs = view.statistics(Role.INPUT)
+    inside = np.array(
+        [depth.first.layer_index < info.layer_index <= depth.last.layer_index for info in inputs.tensors],
+        dtype=np.bool_,
+    )
+    inner = inputs.where(inside)
+    if len(inner) < 2:
+        return []
+    if bool(np.all((inner.min > 0) & (inner.max <= 1))):
+        return ["sigmoid"]
+    if bool(np.all((inner.min >= -1) & (inner.min < 0) & (inner.max <= 1))):
+        return ["tanh"]
+    return []

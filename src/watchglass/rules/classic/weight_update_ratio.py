@@ -1,0 +1,109 @@
+"""WeightUpdateRatio: updates are too large, or too small, beside the weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from watchglass.config import parameter
+from watchglass.records import Finding, Mode, Role, Severity
+from watchglass.rules import signals
+from watchglass.rules.needs import Needs
+from watchglass.rules.rule import Rule, state
+from watchglass.run import StepView
+
+
+class WeightUpdateRatio(Rule):
+    """The updates are out of proportion to the weights that they change.
+
+    Looks at: root mean square of the exact update over that of the weight before it, for every weight with two or more
+        axes; the learning rate and the loss.
+    Fires when: in half of the weights the update exceeds the weight itself (`extreme`) in two captures, or tenfold in
+        one; or it exceeds `large` in `window` captures in a row (info, a warning from three times `large` on); or the
+        median ratio is below `small` in `window_small` captures after 200 steps, with the loss less than 5 percent
+        below its start and the learning rate neither warming up nor decayed. Layers that start from zero, warm-up,
+        and the small updates at the end of a schedule are silent.
+    Usual causes: a learning rate that is too high or too low.
+    What to try: a learning rate that brings the ratio near 1e-3.
+    Source: 1e-3 as healthy: Karpathy, CS231n; 1e-4 to 1e-1: TheDeepChecker; 10 and 1e-8: SageMaker Debugger; windows
+        and conditions on loss and schedule: ours (house).
+    """
+
+    needs = (
+        Needs(role=Role.UPDATE, statistics=("l2",), why="to measure what each update changes"),
+        Needs(role=Role.WEIGHT, statistics=("l2",), why="to compare the update with the weight"),
+        Needs(scalars=("loss",), optional=True, why="to tell small updates from convergence"),
+    )
+    calibrations: ClassVar = {
+        "sagemaker": {"large": 10.0, "extreme": 10.0, "small": 1e-8, "window": 1, "window_small": 1}
+    }
+
+    large: float = parameter(0.1, help="ratio above which updates are large", unit="ratio", gt=0)
+    extreme: float = parameter(1.0, help="ratio above which an update overthrows the weight", unit="ratio", gt=0)
+    small: float = parameter(1e-4, help="median ratio below which nothing moves", unit="ratio", ge=0)
+    window: int = parameter(16, help="captures in a row with large updates", unit="captures", ge=1)
+    window_small: int = parameter(5, help="captures in a row with small updates", unit="captures", ge=1)
+
+    start: list[float] = state(list)
+    extremes: int = state(int)
+    larges: int = state(int)
+    smalls: int = state(int)
+
+    def check(self, view: StepView) -> Iterable[Finding]:
+        """At most one finding at a TRAIN step with captured updates."""
+        if view.mode is not Mode.TRAIN:
+            return
+        name = signals.loss_name(view)
+        signals.remember_start(self.start, view.scalar(name) if name is not None else None)
+        if not view.captured or signals.skipped(view):
+            return
+        names, ratios = signals.update_ratios(view)
+        if not len(ratios) or not np.any(ratios > 0):
+            return
+        median = float(np.median(ratios))
+        self.extremes = self.extremes + 1 if np.mean(ratios > self.extreme) >= 0.5 else 0
+        self.larges = self.larges + 1 if np.mean(ratios > self.large) >= 0.5 else 0
+        self.smalls = self.smalls + 1 if median < self.small else 0
+        if self.extremes >= 2 or np.mean(ratios > 10 * self.extreme) >= 0.5:
+            message = f"the update is {median:.3g} times as large as the weights themselves at step {view.mode_step}"
+            yield self._finding(
+                view, Severity.WARNING, "extreme", names, ratios, median, self.extreme, message, "update_ratio_extreme"
+            )
+        elif self.larges >= self.window:
+            severity = Severity.WARNING if np.mean(ratios > 3 * self.large) >= 0.5 else Severity.INFO
+            message = (
+                f"updates are {median:.3g} times the weights in {self.larges} captures up to step {view.mode_step}"
+            )
+            yield self._finding(
+                view, severity, "large", names, ratios, median, self.large, message, "update_ratio_large"
+            )
+        elif self.smalls >= self.window_small and self._stuck(view):
+            message = (
+                f"updates are only {median:.2g} times the weights at step {view.mode_step}, and the loss barely moves"
+            )
+            yield self._finding(
+                view, Severity.WARNING, "small", names, -ratios, median, self.small, message, "update_ratio_small"
+            )
+
+    def _stuck(self, view: StepView) -> bool:
+        """Whether small updates are a fault: not while warming up, decayed or converging."""
+        return (
+            view.mode_step >= 200
+            and not signals.warming_up(view)
+            and not signals.decayed(view)
+            and signals.progress(self.start, signals.losses(view, 32)) < 0.05
+        )
+
+    def _finding(
+        self, view: StepView, severity: Severity, subject: str, names: list[str], order: npt.NDArray[np.float64],
+        median: float, limit: float, message: str, symptom: str,
+    ) -> Finding:  # fmt: skip
+        worst = [names[int(i)] for i in np.argsort(-order)[:8]]
+        return self.finding(
+            view, severity=severity, subject=subject, tensors=worst, value=median, limit=limit, message=message,
+            symptoms=(symptom,),
+            evidence={**signals.optimizer_evidence(view), **signals.loss_evidence(view), "update_ratio": median},
+        )  # fmt: skip
