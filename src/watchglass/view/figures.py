@@ -7,6 +7,7 @@ that a figure stays small, in a way that keeps every spike.
 from __future__ import annotations
 
 import html
+import math
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -47,7 +48,7 @@ def loss_figure(run: Run, findings: Sequence[Finding] = ()) -> go.Figure | None:
     finite = values[np.isfinite(values)]
     logarithmic = len(positive) == len(finite) > 0 and float(positive.max() / positive.min()) > 100
     if logarithmic:
-        figure.update_yaxes(type="log", exponentformat="power")
+        _logarithmic(figure, positive)
     _line(figure, "training", train, COLOURS["train"])
     _line(figure, "validation", evaluation, COLOURS["eval"], markers=True)
     top = float(finite.max()) if len(finite) else 1.0
@@ -131,7 +132,7 @@ def update_ratio_figure(run: Run) -> go.Figure | None:
     if not lines:
         return None
     figure = _figure("Update size relative to the weight", "training step", "update / weight")
-    figure.update_yaxes(type="log", exponentformat="power")
+    _logarithmic(figure, np.concatenate([[1e-4, 1e-1], *(series[1] for _, series in lines)]))
     figure.add_hrect(y0=1e-4, y1=1e-1, fillcolor="#009E73", opacity=0.10, line_width=0)
     from plotly.colors import sample_colorscale
 
@@ -201,6 +202,12 @@ def _figure(title: str, x: str, y: str) -> go.Figure:
     figure.update_xaxes(title={"text": x}, zeroline=False, showgrid=True, gridcolor="rgba(128,128,128,0.25)")
     figure.update_yaxes(title={"text": y}, zeroline=False, showgrid=True, gridcolor="rgba(128,128,128,0.25)")
     return figure
+
+
+def _logarithmic(figure: go.Figure, values: npt.NDArray[np.float64]) -> None:
+    """A logarithmic axis for positive values, with a tick at powers of ten and at most about eight of them."""
+    decades = float(np.log10(values.max()) - np.log10(values.min()))
+    figure.update_yaxes(type="log", exponentformat="power", dtick=max(1, math.ceil(decades / 8)))
 
 
 def _line(

@@ -2,7 +2,7 @@
 (function () {
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
   const plots = Array.from(document.querySelectorAll(".plot"));
-  const config = { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["lasso2d", "select2d", "sendDataToCloud"] };
+  const config = { responsive: true, displaylogo: false, displayModeBar: false };
 
   function colours(night) {
     return { "font.color": night ? "#e6e9ec" : "#1c2024", "hoverlabel.bgcolor": night ? "#1d2125" : "#ffffff",

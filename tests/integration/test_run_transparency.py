@@ -1,0 +1,308 @@
+"""``watchglass run`` runs a script as python does: nothing it can see or say differs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from watchglass.errors import EXIT_STOPPED
+from watchglass.store import layout, open_store
+
+PROBE = """
+import os, sys
+print(sys.argv, __name__, os.path.basename(__file__), __package__, __spec__ and __spec__.name, __doc__)
+print(os.getcwd() == os.path.realpath("."), sys.path[0], len(sys.path), sys.flags, sys.warnoptions, sys._xoptions)
+print([entry for entry in sys.path if "watchglass" in entry and "bootstrap" in entry], "sitecustomize" in sys.modules)
+print(sorted(set(globals()) - {"os", "sys"}), sys.modules["__main__"].__dict__ is globals())
+print(sys.stdin.read(), end="")
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    (tmp_path / "work").mkdir()
+    yield tmp_path / "work"
+    # Whatever a test did, nothing it started may be left.
+    deadline = time.monotonic() + 5
+    while (left := processes_in(tmp_path / "work")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert left == []
+
+
+def processes_in(folder: Path) -> list[str]:
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            if os.readlink(entry / "cwd") == str(folder.resolve()):
+                found.append((entry / "cmdline").read_text().replace("\0", " "))
+        except OSError:
+            continue
+    return found
+
+
+def environment(**more: str) -> dict[str, str]:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("WATCHGLASS", "PYTHONPATH"))}
+    return {**clean, **more}
+
+
+def watched(*options: str, flags: Sequence[str] = ()) -> list[str]:
+    return [sys.executable, *flags, "-m", "watchglass", "run", "--no-rules", "--quiet", *options]
+
+
+def plain(*words: str, flags: Sequence[str] = ()) -> list[str]:
+    return [sys.executable, *flags, *words]
+
+
+def outcome(command: Sequence[str], folder: Path, stdin: str = "", **env: str) -> tuple[int, str, str]:
+    done = subprocess.run(
+        command, cwd=folder, input=stdin, capture_output=True, text=True, env=environment(**env), timeout=60
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def write(folder: Path, name: str, text: str) -> str:
+    target = folder / name
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(text)
+    return name
+
+
+@pytest.mark.parametrize("flags", [[], ["-u"], ["-X", "dev", "-W", "error", "-O"], ["-B", "-Xutf8"]])
+def test_script_sees_what_it_sees_under_python(folder: Path, flags: list[str]) -> None:
+    script = write(folder, "train.py", f'"""Doc."""\n{PROBE}')
+    arguments = [script, "--run", "x", "-m", "y", "--", "--help", ""]
+    expected = outcome(plain(*arguments, flags=flags), folder, "some\ninput")
+    assert expected[0] == 0
+    assert outcome(watched(*arguments, flags=flags), folder, "some\ninput") == expected
+
+
+def test_module_sees_what_it_sees_under_python(folder: Path) -> None:
+    write(folder, "pkg/__init__.py", "")
+    write(folder, "pkg/train.py", PROBE)
+    arguments = ["-m", "pkg.train", "--quiet", "-m", "z"]
+    expected = outcome(plain(*arguments), folder)
+    assert expected[0] == 0
+    assert outcome(watched(*arguments), folder) == expected
+    assert outcome(watched("-mpkg.train", "--quiet", "-m", "z"), folder) == expected
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "raise ValueError('mine')",
+        "import sys; sys.exit(7)",
+        "import sys; sys.exit('said so')",
+        "raise SystemExit",
+        "import missing_module",
+        "def broken(:",
+        "import atexit; atexit.register(print, 'last words'); 1/0",
+        "import os; os._exit(9)",
+        f"raise SystemExit({EXIT_STOPPED})",
+    ],
+)
+def test_exit_code_and_exceptions_are_the_scripts(folder: Path, body: str) -> None:
+    script = write(folder, "train.py", body)
+    assert outcome(watched(script), folder) == outcome(plain(script), folder)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGABRT, signal.SIGTERM])
+def test_death_by_signal_is_told_as_a_shell_tells_it(folder: Path, number: signal.Signals) -> None:
+    script = write(folder, "train.py", f"import os; os.kill(os.getpid(), {int(number)})")
+    assert outcome(watched(script), folder)[0] == 128 + number
+
+
+def test_script_in_another_folder_and_folder_as_script(folder: Path) -> None:
+    write(folder, "sub/train.py", PROBE)
+    write(folder, "app/__main__.py", PROBE)
+    for script in ("sub/train.py", "app"):
+        assert outcome(watched(script), folder) == outcome(plain(script), folder)
+
+
+def test_an_existing_sitecustomize_still_runs(folder: Path) -> None:
+    write(folder, "site/sitecustomize.py", "import sys; sys.was_here = 1; print('customized', __file__)")
+    script = write(folder, "train.py", "import sys, sitecustomize; print(sys.was_here, sitecustomize.__file__)")
+    expected = outcome(plain(script), folder, PYTHONPATH="site")
+    assert "customized" in expected[1]
+    seen = outcome(watched(script), folder, PYTHONPATH="site")
+    customized, said = expected[1].splitlines()
+    assert seen == (0, f"{customized}\n{customized}\n{said}\n", "")  # once for the launcher, once for the script
+    write(folder, "site/sitecustomize.py", "1/0")
+    write(folder, "train.py", "print('went on')")
+    _, out, complaint = outcome(plain(script), folder, PYTHONPATH="site")
+    assert "ZeroDivisionError: division by zero" in complaint
+    assert outcome(watched(script), folder, PYTHONPATH="site") == (0, out, complaint * 2)
+
+
+def test_without_an_existing_one_there_is_none(folder: Path) -> None:
+    script = write(folder, "train.py", "import sitecustomize")
+    assert outcome(watched(script), folder) == outcome(plain(script), folder)
+
+
+def test_pythonpath_keeps_its_entries_and_reaches_children(folder: Path) -> None:
+    write(folder, "lib/mine.py", "print('mine')")
+    body = (
+        "import mine, os, subprocess, sys\n"
+        "first, *rest = os.environ['PYTHONPATH'].split(os.pathsep)\n"
+        "print(first.endswith('bootstrap'), rest)\n"
+        "subprocess.run([sys.executable, '-c', 'import mine, sys; print(type(sys.meta_path[0]).__name__)'])\n"
+    )
+    script = write(folder, "train.py", body)
+    status, out, err = outcome(watched(script), folder, PYTHONPATH="lib", PYTHONUNBUFFERED="1")
+    assert (status, err) == (0, "")
+    assert out.splitlines() == ["mine", "True ['lib']", "mine", "_FrameworkFinder"]
+
+
+def test_a_framework_is_imported_as_ever_and_the_session_told(folder: Path) -> None:
+    write(
+        folder, "torch.py", "import sys\nprint('torch', type(__spec__.loader).__name__, __loader__ is __spec__.loader)"
+    )
+    body = "import sys\nbefore = len(sys.meta_path)\nimport torch\nprint(before - len(sys.meta_path), torch.__file__)"
+    script = write(folder, "train.py", body)
+    status, out, _ = outcome(watched(script), folder)
+    assert status == 0
+    assert out.splitlines() == ["torch SourceFileLoader True", f"1 {folder.resolve() / 'torch.py'}"]
+
+
+@pytest.mark.parametrize(("options", "env"), [(["--no-capture"], {}), ([], {"WATCHGLASS": "0"})])
+def test_opted_out_the_script_runs_untouched(folder: Path, options: list[str], env: dict[str, str]) -> None:
+    body = "import os, sys; print(sys.argv, sys.meta_path, os.environ.get('PYTHONPATH'), os.environ['WATCHGLASS'])"
+    script = write(folder, "train.py", body + "; print(os.getppid())")
+    status, out, err = outcome(watched(*options, script, "a"), folder, **env)
+    assert (status, err) == (0, "")
+    assert "_FrameworkFinder" not in out
+    assert "None 0" in out
+    # The process is the script's: nothing of ours stands between it and whoever started it.
+    assert out.splitlines()[1] == str(os.getpid())
+    assert sorted(entry.name for entry in folder.iterdir()) == ["train.py"]
+
+
+SLEEPER = """
+import os, signal, sys, time
+def note(number, frame):
+    print("got", signal.Signals(number).name, flush=True)
+    if number != signal.SIGUSR1:
+        sys.exit(5)
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
+    signal.signal(number, note)
+print("ready", os.getpid(), flush=True)
+time.sleep(30)
+"""
+
+
+def start(folder: Path, script: str = SLEEPER, **options: bool) -> tuple[subprocess.Popen[str], int]:
+    """A watched script that has said "ready" and its process id."""
+    write(folder, "train.py", script)
+    process = subprocess.Popen(
+        watched("train.py"), cwd=folder, env=environment(), stdout=subprocess.PIPE, text=True, **options
+    )
+    assert process.stdout is not None
+    ready, pid = process.stdout.readline().split()
+    assert ready == "ready"
+    return process, int(pid)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_signal_to_the_launcher_reaches_the_script_once(folder: Path, number: signal.Signals) -> None:
+    process, _ = start(folder)
+    process.send_signal(number)
+    out, _ = process.communicate(timeout=20)
+    assert out == f"got {number.name}\n"
+    assert process.returncode == 5
+
+
+def test_a_signal_that_the_script_survives_leaves_it_running(folder: Path) -> None:
+    process, pid = start(folder)
+    process.send_signal(signal.SIGUSR1)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "got SIGUSR1\n"
+    assert process.poll() is None
+    os.kill(pid, signal.SIGKILL)
+    assert process.wait(20) == 128 + signal.SIGKILL
+    process.stdout.close()
+
+
+def test_ctrl_c_in_a_terminal_is_the_scripts_alone(folder: Path) -> None:
+    body = """
+import sys, time
+print("ready", 0, flush=True)
+caught = 0
+for _ in range(200):
+    try:
+        time.sleep(0.05)
+    except KeyboardInterrupt:
+        caught += 1
+        print("caught", caught, flush=True)
+        if caught == 2:
+            break
+time.sleep(0.3)
+print("saved", caught, flush=True)
+"""
+    write(folder, "train.py", body)
+    pid, terminal = os.forkpty()
+    if pid == 0:
+        try:
+            os.chdir(folder)
+            os.execve(sys.executable, watched("train.py"), environment())
+        finally:
+            os._exit(99)
+    seen = read_until(terminal, "ready")
+    for expected in ("caught 1", "caught 2"):
+        os.write(terminal, b"\x03")
+        seen += read_until(terminal, expected)
+    seen += read_until(terminal, "saved")
+    _, status = os.waitpid(pid, 0)
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert "saved 2" in seen
+
+
+def read_until(terminal: int, text: str) -> str:
+    seen, deadline = "", time.monotonic() + 20
+    while text not in seen:
+        assert time.monotonic() < deadline, seen
+        seen += os.read(terminal, 4096).decode()
+    return seen
+
+
+def test_ignored_signals_stay_ignored(folder: Path) -> None:
+    body = "import signal; print('ready', 0, flush=True); print(signal.getsignal(signal.SIGHUP).name)"
+    write(folder, "train.py", body)
+    done = subprocess.run(
+        ["nohup", *watched("train.py")], cwd=folder, env=environment(), capture_output=True, text=True
+    )
+    assert done.stdout.splitlines()[-1] == "SIG_IGN"
+
+
+def test_signals_are_not_blocked_in_the_script(folder: Path) -> None:
+    script = write(folder, "train.py", "import signal; print(signal.pthread_sigmask(signal.SIG_BLOCK, []))")
+    assert outcome(watched(script), folder)[1] == "set()\n"
+
+
+def test_a_killed_launcher_takes_the_script_with_it(folder: Path) -> None:
+    process, pid = start(folder)
+    process.kill()
+    process.wait(20)
+    deadline = time.monotonic() + 5
+    while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not Path(f"/proc/{pid}").exists()
+    assert process.stdout is not None
+    process.stdout.close()
+
+
+def test_death_by_the_stop_protocol_counts_as_stopped(folder: Path) -> None:
+    write(folder, "train.py", "print('ready', __import__('os').getpid(), flush=True); __import__('time').sleep(30)")
+    process, pid = start(folder, (folder / "train.py").read_text())
+    (run,) = (folder / "runs").iterdir()
+    open_store(str(run)).write(layout.stop_commit(0), b"{}")
+    os.kill(pid, signal.SIGTERM)
+    assert process.wait(20) == EXIT_STOPPED
+    assert process.stdout is not None
+    process.stdout.close()
