@@ -70,7 +70,7 @@ class LocalStore(Store):
             raise _exists(target)
         temporary = target.with_name(f"{_TEMPORARY}{os.getpid()}-{threading.get_ident()}-{next(_numbers)}")
         with _translated("write", target):
-            target.parent.mkdir(parents=True, exist_ok=True)
+            _make_folder(target.parent)
             try:
                 _write_new(temporary, data)
                 if replace:
@@ -89,7 +89,7 @@ class LocalStore(Store):
             try:
                 descriptor = os.open(target, flags, 0o666)
             except FileNotFoundError:
-                target.parent.mkdir(parents=True, exist_ok=True)
+                _make_folder(target.parent)
                 descriptor = os.open(target, flags, 0o666)
             try:
                 before = os.fstat(descriptor).st_size
@@ -176,6 +176,13 @@ def _translated(verb: str, target: Path) -> Iterator[None]:
     except OSError as error:
         cure = _CURES.get(error.errno or 0) or f"{error.strerror or error}; check the disk and its mount"
         raise StoreError(f"cannot {verb} {target}: {cure}") from error
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except FileExistsError as error:  # a file has that name; the object itself does not exist
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder)) from error
 
 
 def _read_all(descriptor: int, limit: int | None) -> bytes:

@@ -82,9 +82,9 @@ class RunReader:
             if stream.tail == "incomplete" and stream.seq in stream.paths
         ]
         holes = [
-            Problem(min(stream.paths.values()), 0, f"cannot be read yet: the segment {stream.seq} before it is missing")
+            Problem(stream.paths[later[0]], 0, "cannot be read yet: the segment before it is missing")
             for stream in streams
-            if stream.paths and stream.seq not in stream.paths
+            if (later := sorted(seq for seq in stream.paths if seq > stream.seq)) and later[0] - 1 not in stream.paths
         ]
         return torn + holes
 

@@ -1,0 +1,129 @@
+"""What every store must do, as tests that a member, ours or a user's, runs by subclassing.
+
+Example::
+
+    class TestMyStore(StoreSuite):
+        def make_store(self, folder):
+            return MyStore(folder)
+
+Run it with pytest, which gives each test an empty folder of its own as ``tmp_path``.
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from watchglass.errors import InvalidValueError, MissingFileError, RunExistsError
+from watchglass.store import Store
+
+
+class StoreSuite(ABC):
+    """Conformance of a :class:`~watchglass.store.Store`."""
+
+    @abstractmethod
+    def make_store(self, folder: Path) -> Store:
+        """A new, empty store; ``folder`` is empty and may be used for it."""
+
+    def test_what_was_written_is_read(self, tmp_path: Path) -> None:
+        """Whole objects and byte ranges come back; ranges are cut at the end."""
+        store = self.make_store(tmp_path)
+        store.write("a/b", b"0123456789")
+        assert store.read("a/b") == b"0123456789"
+        assert store.read("a/b", 3, 5) == b"34"
+        assert store.read("a/b", 8, 100) == b"89"
+        assert store.read("a/b", 100) == b""
+        assert store.read("a/b", 4, 4) == b""
+
+    def test_a_missing_object_says_so(self, tmp_path: Path) -> None:
+        """Reading it raises; deleting it does not; listing finds nothing."""
+        store = self.make_store(tmp_path)
+        _raises(MissingFileError, lambda: store.read("nothing/here"))
+        store.delete("nothing/here")
+        assert store.list("nothing") == []
+        assert store.is_empty()
+
+    def test_nothing_is_overwritten_unless_asked(self, tmp_path: Path) -> None:
+        """A second write raises and changes nothing; with ``replace`` it takes the place of the first."""
+        store = self.make_store(tmp_path)
+        store.write("x", b"first")
+        _raises(RunExistsError, lambda: store.write("x", b"second"))
+        assert store.read("x") == b"first"
+        store.write("x", b"third", replace=True)
+        assert store.read("x") == b"third"
+        assert not store.is_empty()
+
+    def test_one_of_many_writers_wins(self, tmp_path: Path) -> None:
+        """Of concurrent writes of one path exactly one succeeds, and its bytes stay."""
+        store = self.make_store(tmp_path)
+        won: list[int] = []
+
+        def write(number: int) -> None:
+            try:
+                store.write("claim", b"%d" % number)
+            except RunExistsError:
+                return
+            won.append(number)
+
+        threads = [threading.Thread(target=write, args=(number,)) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(won) == 1
+        assert store.read("claim") == b"%d" % won[0]
+
+    def test_listing_is_sorted_recursive_and_starts_after(self, tmp_path: Path) -> None:
+        """All objects below a folder, by path, behind ``after``; names that only share a prefix are not below."""
+        store = self.make_store(tmp_path)
+        paths = ["a/1", "a/10/x", "a/2", "a/2-x/y", "a/2/z", "ab/1", "b"]
+        for path in [p for p in paths if p != "a/2"]:
+            store.write(path, path.encode())
+        expected = sorted(p for p in paths if p.startswith("a/") and p != "a/2")
+        assert [entry.path for entry in store.list("a")] == expected
+        assert [entry.path for entry in store.list("a", after="a/2")] == [p for p in expected if p > "a/2"]
+        assert [entry.path for entry in store.list("a", after="a/2/z")] == [p for p in expected if p > "a/2/z"]
+        assert [entry.path for entry in store.list()] == sorted(p for p in paths if p != "a/2")
+        assert [entry.size for entry in store.list("ab")] == [4]
+
+    def test_appending_grows_an_object(self, tmp_path: Path) -> None:
+        """Where it is supported, what is appended is seen at once and creates the object."""
+        store = self.make_store(tmp_path)
+        if not store.appends:
+            return
+        store.append("log/1", b"one")
+        store.append("log/1", b"two")
+        assert store.read("log/1") == b"onetwo"
+        assert [entry.size for entry in store.list("log")] == [6]
+
+    def test_deleting_removes(self, tmp_path: Path) -> None:
+        """A deleted object is gone and may be written again."""
+        store = self.make_store(tmp_path)
+        store.write("x/y", b"1")
+        store.delete("x/y")
+        _raises(MissingFileError, lambda: store.read("x/y"))
+        store.write("x/y", b"2")
+        assert store.read("x/y") == b"2"
+
+    def test_no_path_leaves_the_store(self, tmp_path: Path) -> None:
+        """Paths that would leave it, or cannot be names everywhere, are refused by every method."""
+        store = self.make_store(tmp_path / "inside")
+        outside = ["../out", "/etc/passwd", "a/../../out", "a//b", ".hidden", "a/..", "", "x" * 600]
+        for path in [*outside, "a\0b", "a\nb", "C:x", "a\\b"]:
+            _raises(InvalidValueError, partial(store.read, path))
+            _raises(InvalidValueError, partial(store.delete, path))
+            _raises(InvalidValueError, partial(store.write, path, b"x"))
+            if store.appends:
+                _raises(InvalidValueError, partial(store.append, path, b"x"))
+        assert not (tmp_path / "out").exists()
+
+
+def _raises(kind: type[Exception], call: Callable[[], object]) -> None:
+    try:
+        call()
+    except kind:
+        return
+    raise AssertionError(f"{kind.__name__} was not raised")

@@ -1,0 +1,181 @@
+"""Records go round through frames; nonsense is named, not believed."""
+
+import json
+import math
+import struct
+
+import numpy as np
+import pytest
+
+from watchglass import store
+from watchglass.errors import DamagedDataError, InvalidValueError
+from watchglass.records import (
+    Fact,
+    Finding,
+    Mode,
+    Observation,
+    Role,
+    RuleStatus,
+    Severity,
+    Status,
+    StepEnd,
+    TensorInfo,
+)
+
+
+def payload(frame):
+    (found,) = store.scan(frame).frames
+    return found.payload
+
+
+def batch(n=5, seed=0):
+    rng = np.random.default_rng(seed)
+    values = rng.normal(size=(n, 11))
+    values[:, :5] = rng.integers(0, 2**53, size=(n, 5))
+    values[0, 5:7] = np.nan
+    values[-1, 10] = np.inf
+    return store.StatisticsBatch(
+        np.arange(n, dtype="u8"), np.arange(n, dtype="u4"), np.ones(n, "u4"), values,
+        np.zeros(n, "u1"), np.arange(n) % 2 == 0,
+    )  # fmt: skip
+
+
+FINDING = Finding(
+    "0123456789ab", "Rule", Severity.ERROR, 1, 2, 2, Mode.TRAIN, "worker_0", ("a",), math.nan, math.inf, "m",
+    ("c",), ("t",), 0, 3, {"x": [1]},
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("encode", "decode", "value"),
+    [
+        (store.encode_catalog, store.decode_catalog, [TensorInfo(1, "fc1.weight", Role.WEIGHT, "fc1", shape=(2, 3))]),
+        (store.encode_step_ends, store.decode_step_ends, [StepEnd(3, Mode.EVAL, 1, -1, 5, 2**63, 4)]),
+        (store.encode_facts, store.decode_facts, [Fact("loss_scale", 3, "GradScaler", {"scale": 2.0, "é": [None]})]),
+        (store.encode_lifecycle, store.decode_lifecycle, {"event": "left", "worker": "worker_0", "counters": {}}),
+        (store.encode_header, store.decode_header, {"format": [1, 0]}),
+        (store.encode_raw_index, store.decode_raw_index, [{"global_step": 1, "tensor_id": 2, "file": "f", "key": "k"}]),
+        (store.encode_status, store.decode_status, RuleStatus("R", Status.STARVED, "why")),
+        (store.encode_observation, store.decode_observation, Observation("worker_lost", 0, (1, 0, 1), {"a": 1})),
+    ],
+)
+def test_records_go_round(encode, decode, value):
+    assert decode(payload(encode(value))) == value
+
+
+def test_a_finding_keeps_nan_and_infinity():
+    found = store.decode_finding(payload(store.encode_finding(FINDING)))
+    assert math.isnan(found.value)
+    assert found.limit == math.inf
+    assert found.to_json() == FINDING.to_json()
+
+
+def test_scalars_go_round_bit_by_bit():
+    rows = np.array([(1, 2, 0.5, math.nan), (2**64 - 1, 3, 1.0, -0.0)], dtype=store.SCALAR_DTYPE)
+    assert store.decode_scalars(payload(store.encode_scalars(rows))).tobytes() == rows.tobytes()
+
+
+def test_statistics_go_round_bit_by_bit():
+    given = batch()
+    found = store.decode_statistics(payload(store.encode_statistics(given)))
+    for field in ("global_step", "tensor_id", "calls", "values", "origin", "sampled"):
+        assert getattr(found, field).tobytes() == getattr(given, field).tobytes()
+        assert getattr(found, field).dtype == getattr(given, field).dtype
+
+
+def test_statistics_take_at_most_120_bytes_a_row():
+    assert len(store.encode_statistics(batch(300))) / 300 < 120
+
+
+def test_an_unknown_column_of_statistics_is_ignored():
+    import pyarrow as pa
+
+    table = pa.ipc.open_stream(payload(store.encode_statistics(batch()))).read_all()
+    sink = pa.BufferOutputStream()
+    more = table.append_column("histogram", pa.array([[1], [], [2, 3], None, [4]]))
+    with pa.ipc.new_stream(sink, more.schema) as stream:
+        stream.write_table(more)
+    assert len(store.decode_statistics(sink.getvalue().to_pybytes())) == 5
+
+
+def test_a_count_that_is_none_is_refused():
+    rows = batch()
+    rows.values[0, 0] = -1
+    with pytest.raises(InvalidValueError, match="counts"):
+        store.encode_statistics(rows)
+
+
+def test_facts_of_any_kind_of_value_are_written():
+    class Odd:
+        def __str__(self):
+            return "odd"
+
+    data = {"nan": math.nan, "np": np.float32(1), "array": np.arange(2), "odd": Odd(), "s": "\ud800", 1: (Role.LOSS,)}
+    data["self"] = data
+    (fact,) = store.decode_facts(payload(store.encode_facts([Fact("k", 0, "", {})])))
+    assert fact.data == {}
+    frame = store.codec._json_frame(
+        store.FrameKind.FACTS, [{"kind": "k", "global_step": 0, "source": "", "data": data}]
+    )
+    (fact,) = store.decode_facts(payload(frame))
+    assert fact.data["nan"] == "NaN"
+    assert fact.data["np"] == 1.0
+    assert fact.data["array"] == [0, 1]
+    assert fact.data["odd"] == "odd"
+    assert fact.data["1"] == ["loss"]
+
+
+def test_bitmaps_go_round():
+    bits = [b"\x05", b"", b"\xff\x01"]
+    given = store.UnitsBatch(
+        np.array([1, 1, 2], "u8"), np.array([4, 5, 4], "u4"), np.ones(3, "u1"), np.array([3, 0, 9], "u4"), bits
+    )
+    found = store.decode_units(payload(store.encode_units(given)))
+    assert found.bits == bits
+    assert found.units.tolist() == [3, 0, 9]
+
+
+DECODERS = [
+    store.decode_catalog, store.decode_facts, store.decode_finding, store.decode_header, store.decode_lifecycle,
+    store.decode_observation, store.decode_raw_index, store.decode_status,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("decode", DECODERS)
+@pytest.mark.parametrize(
+    "nonsense", [b"", b"\xff", b"[", b"[[]]", b"7", b'["x"]', b"[" * 100_000, b'{"a": 1', b'[{"tensor_id": "1"}]']
+)
+def test_json_nonsense_is_damaged_data(decode, nonsense):
+    with pytest.raises(DamagedDataError):
+        decode(nonsense)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [{"tensor_id": -1}, {"tensor_id": 2**32}, {"name": 3}, {"shape": [-1]}, {"shape": [1.5]}, {"role": "spy"},
+     {"layer_index": "0"}, {"collections": [1]}],
+)  # fmt: skip
+def test_a_catalog_row_of_the_wrong_types_is_damaged_data(row):
+    sound = TensorInfo(1, "a", Role.WEIGHT).to_json()
+    with pytest.raises(DamagedDataError):
+        store.decode_catalog(json.dumps([{**sound, **row}]).encode())
+
+
+@pytest.mark.parametrize("decode", [store.decode_scalars, store.decode_step_ends, store.decode_units])
+def test_rows_that_do_not_fill_their_bytes_are_damaged_data(decode):
+    with pytest.raises(DamagedDataError):
+        decode(b"\x07" * 13)
+
+
+def test_a_bitmap_table_that_claims_more_than_it_has_is_damaged_data():
+    frame = payload(store.encode_units(store.UnitsBatch(*(np.array([1]) for _ in range(3)), np.array([8]), [b"\x01"])))
+    with pytest.raises(DamagedDataError):
+        store.decode_units(frame + b"x")
+    with pytest.raises(DamagedDataError):
+        store.decode_units(struct.pack("<I", 2**32 - 1) + frame[4:])
+
+
+def test_an_unknown_mode_is_damaged_data():
+    frame = payload(store.encode_step_ends([StepEnd(0, Mode.GLOBAL, 0, 0, 0, 0)]))
+    with pytest.raises(DamagedDataError, match="mode 4"):
+        store.decode_step_ends(frame)

@@ -1,0 +1,70 @@
+"""What a local folder does beyond the contract."""
+
+import os
+
+import pytest
+
+from watchglass.errors import InvalidValueError, MissingFileError, StoreError
+from watchglass.store import LocalStore, open_store
+
+
+def test_reading_creates_nothing(tmp_path):
+    store = LocalStore(tmp_path / "new")
+    store.list()
+    with pytest.raises(MissingFileError, match="does not exist"):
+        store.read("run.json")
+    assert not (tmp_path / "new").exists()
+
+
+def test_no_temporary_files_stay(tmp_path):
+    store = LocalStore(tmp_path)
+    store.write("a", b"1")
+    store.write("a", b"2", replace=True)
+    with pytest.raises(FileExistsError):
+        store.write("a", b"3")
+    assert os.listdir(tmp_path) == ["a"]
+
+
+def test_links_are_not_followed(tmp_path):
+    (tmp_path / "secret").write_bytes(b"secret")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "link").symlink_to(tmp_path / "secret")
+    store = LocalStore(tmp_path / "run")
+    assert store.list() == []
+    with pytest.raises(StoreError, match="symbolic link"):
+        store.read("link")
+    with pytest.raises(StoreError, match="symbolic link"):
+        store.append("link", b"x")
+    assert (tmp_path / "secret").read_bytes() == b"secret"
+
+
+def test_hidden_files_and_odd_names_are_not_listed(tmp_path):
+    for name in (".wg-1", ".DS_Store", "a b", "a\nb"):
+        (tmp_path / name).write_bytes(b"")
+    store = LocalStore(tmp_path)
+    assert [entry.path for entry in store.list()] == ["a b"]
+
+
+def test_a_file_system_without_hard_links_still_decides_races(tmp_path, monkeypatch):
+    def no_links(*_args, **_kwargs):
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", no_links)
+    store = LocalStore(tmp_path)
+    store.write("a", b"1")
+    with pytest.raises(FileExistsError):
+        store.write("a", b"2")
+    assert store.read("a") == b"1"
+
+
+def test_a_file_in_the_way_is_one_line_with_a_cure(tmp_path):
+    (tmp_path / "run").write_bytes(b"")
+    with pytest.raises(StoreError, match="choose another folder") as caught:
+        LocalStore(tmp_path / "run").write("run.json", b"x")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("location", ["s3://bucket/run", "gs://b/r", ""])
+def test_locations_that_are_no_folder_are_refused(location):
+    with pytest.raises(InvalidValueError, match=r"local folder|must be a path"):
+        open_store(location)

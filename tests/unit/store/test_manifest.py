@@ -1,0 +1,93 @@
+"""What makes a folder a run, and attempts in it."""
+
+import json
+import threading
+
+import pytest
+
+from watchglass.errors import FormatVersionError, MissingFileError, NotARunError, RunExistsError
+from watchglass.store import LocalStore, attempts, create_attempt, create_run, read_manifest, redact
+
+
+def test_a_run_is_what_it_was_created_as(tmp_path):
+    store = LocalStore(tmp_path / "run")
+    made = create_run(store, command=["train.py", "--lr", "1"])
+    assert read_manifest(store) == made
+    assert made.command == ("train.py", "--lr", "1")
+    assert len(made.run_id) == 32
+
+
+def test_an_existing_run_is_not_touched(tmp_path):
+    store = LocalStore(tmp_path)
+    made = create_run(store, command=[])
+    with pytest.raises(RunExistsError, match="is a run already"):
+        create_run(store, command=["other"])
+    assert read_manifest(store) == made
+
+
+def test_a_folder_with_other_things_is_not_made_a_run(tmp_path):
+    (tmp_path / "thesis.tex").write_text("x")
+    with pytest.raises(NotARunError, match="not empty and not a run"):
+        create_run(LocalStore(tmp_path), command=[])
+    assert [p.name for p in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_nothing_and_something_else_are_told_apart(tmp_path):
+    with pytest.raises(MissingFileError, match="nope"):
+        read_manifest(LocalStore(tmp_path / "nope"))
+    (tmp_path / "x").write_text("x")
+    with pytest.raises(NotARunError, match=r"no run\.json"):
+        read_manifest(LocalStore(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[]", b"{}", b'{"product": "other", "format": [1, 0]}', b'{"product": "watchglass"}',
+                b'{"product": "watchglass", "format": ["1", 0], "run_id": "x", "created_ns": 1}',
+                b'{"product": "watchglass", "format": [1, 0]}', b"[" * 100000, b"\xff\xfe"]
+)  # fmt: skip
+def test_a_foreign_manifest_is_refused_in_one_line(tmp_path, content):
+    (tmp_path / "run.json").write_bytes(content)
+    with pytest.raises(NotARunError) as caught:
+        read_manifest(LocalStore(tmp_path))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("version", "fits"), [([1, 7], True), ([1, 0, 3], True), ([2, 0], False)])
+def test_newer_minors_are_read_and_newer_majors_refused(tmp_path, version, fits):
+    store = LocalStore(tmp_path)
+    manifest = {**create_run(store, command=[]).to_json(), "format": version, "new": 1}
+    store.write("run.json", json.dumps(manifest).encode(), replace=True)
+    if fits:
+        assert read_manifest(store).format == tuple(version[:2])
+    else:
+        with pytest.raises(FormatVersionError, match="upgrade"):
+            read_manifest(store)
+
+
+def test_one_launch_is_one_attempt_and_the_next_another(tmp_path):
+    store = LocalStore(tmp_path)
+    create_run(store, command=[])
+    assert attempts(store) == []
+    found = []
+    threads = [threading.Thread(target=lambda: found.append(create_attempt(store, "launch"))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [0] * 8
+    assert create_attempt(store, "other") == 1
+    assert create_attempt(store, "") == 2
+    assert create_attempt(store, "") == 3
+    assert attempts(store) == [0, 1, 2, 3]
+
+
+def test_secrets_of_a_command_are_not_kept():
+    shown = redact(
+        ["train.py", "--api-key", "abc", "--token=abc", "HF_TOKEN=abc", "--url", "https://me:pw@host/x", "--tokenizer",
+         "hf_abcdefghijklmnopqrstuv", "--password", "--lr", "0.1", "--db_password=x"]
+    )  # fmt: skip
+    text = " ".join(shown)
+    assert "abc" not in text
+    assert "pw" not in text
+    assert "x" not in shown[-1]
+    assert shown[-3:-1] == ["--lr", "0.1"]
