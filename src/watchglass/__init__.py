@@ -1,1 +1,44 @@
+"""watchglass: an open training debugger.
 
+``watchglass run train.py`` watches a training without changes to the script; :func:`watch` does it in one line.
+Importing this package imports no machine-learning framework, and almost nothing else: names load when first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from watchglass.capture import Hook
+    from watchglass.config import Collection
+    from watchglass.errors import TrainingStopped
+    from watchglass.records import Finding, Mode, Role, Severity
+    from watchglass.rules import Needs, Rule
+    from watchglass.run import Run, open_run
+    from watchglass.session import save_scalar, save_tensor, watch
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Collection": "config", "Finding": "records", "Hook": "capture", "Mode": "records", "Needs": "rules",
+    "Role": "records", "Rule": "rules", "Run": "run", "Severity": "records", "TrainingStopped": "errors",
+    "open_run": "run", "save_scalar": "session", "save_tensor": "session", "watch": "session",
+}  # fmt: skip
+
+__all__ = [
+    "Collection", "Finding", "Hook", "Mode", "Needs", "Role", "Rule", "Run", "Severity", "TrainingStopped",
+    "__version__", "open_run", "save_scalar", "save_tensor", "watch",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'watchglass' has no attribute {name!r}")
+    value = getattr(import_module(f"watchglass.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

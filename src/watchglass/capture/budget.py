@@ -13,10 +13,11 @@ from statistics import median
 STARTUP_STEPS = 16
 #: The first captures pay for reading the module tree and for cold caches; they do not count.
 _WARMUP_CAPTURES = 4
-_WINDOW = 32
+#: Steps and captures that the measured costs are medians of.
+_WINDOW, _CAPTURE_WINDOW = 32, 8
 MAX_INTERVAL = 4096
 #: Share of the budget that remains for captures even where bookkeeping alone uses more than the rest.
-_FLOOR_SHARE = 0.25
+_FLOOR_SHARE = 0.5
 
 
 class Budget:
@@ -32,7 +33,7 @@ class Budget:
         self.fixed = fixed
         self.interval = fixed or 1
         self._idle_ns: deque[int] = deque(maxlen=_WINDOW)
-        self._due_ns: deque[int] = deque(maxlen=_WINDOW)
+        self._due_ns: deque[int] = deque(maxlen=_CAPTURE_WINDOW)
         self._step_ns: deque[int] = deque(maxlen=_WINDOW)
         self._captures = 0
         self.cost_ns = 0

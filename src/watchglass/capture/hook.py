@@ -23,7 +23,7 @@ import numpy as np
 
 from watchglass.capture.plan import Plan
 from watchglass.capture.worker import StopControl, open_worker
-from watchglass.config import Collection, SessionConfig, environment
+from watchglass.config import SessionConfig, environment
 from watchglass.errors import InvalidValueError, NotARunError, TrainingStopped
 from watchglass.record import OpenStep, Recorder, StepClock, StepRecords
 from watchglass.records import Mode, Role, TensorInfo
@@ -64,7 +64,9 @@ class Hook:
         NotARunError: ``run`` exists and is not a run.
     """
 
-    def __init__(self, run: str | os.PathLike[str] = "", *, config: SessionConfig | None = None, **settings: Any) -> None:
+    def __init__(
+        self, run: str | os.PathLike[str] = "", *, config: SessionConfig | None = None, **settings: Any
+    ) -> None:
         self.config = config or SessionConfig(run=os.fspath(run), **settings)
         _check_destination(self.config.run)
         self.plan = Plan(self.config.collections, self.config.save_interval, self.config.overhead_budget)
@@ -81,6 +83,8 @@ class Hook:
         self._early: list[OpenStep] = []
         self._stop: tuple[int, str] | None = None
         self._stopped = False
+        # Saved between steps; belongs to the next one.
+        self._carried = StepRecords()
         self._cost_ns = 0
         self._last_end_ns = 0
         self._detachers: list[Callable[[], None]] = []
@@ -238,7 +242,9 @@ class Hook:
         if not self.active:
             return
         array = np.asarray(value.detach().cpu().float() if hasattr(value, "detach") else value)
-        info = TensorInfo(0, name, Role.CUSTOM, shape=array.shape, dtype=str(array.dtype), collections=_named(collection))
+        info = TensorInfo(
+            0, name, Role.CUSTOM, shape=array.shape, dtype=str(array.dtype), collections=_named(collection)
+        )
         records = self._current_records()
         tensor_id = self.tensor_id(name, lambda: info)
         records.statistics.append(([tensor_id], of_array(array)[None], False))
@@ -286,14 +292,12 @@ class Hook:
 
     def _current_records(self) -> StepRecords:
         step = self.clock.evaluation or self.clock.train
-        if step is None:
-            raise InvalidValueError(
-                "save_scalar and save_tensor need a step but none has begun: call them after the first forward, "
-                'or inside "with hook.step():"'
-            )
-        return step.records
+        return self._carried if step is None else step.records
 
     def _finished(self, step: OpenStep) -> None:
+        if self._carried.scalars or self._carried.statistics:
+            step.records.absorb(self._carried)
+            self._carried = StepRecords()
         if step.mode is Mode.TRAIN:
             self._account(step)
         if self._recorder.started:

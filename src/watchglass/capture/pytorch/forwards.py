@@ -37,6 +37,7 @@ class Silent:
         self._call = call
 
     def __call__(self, *arguments: Any) -> Any:
+        """Call what is held, unless PyTorch is compiling the module."""
         if torch.compiler.is_compiling():
             return None
         return self._call(*arguments)

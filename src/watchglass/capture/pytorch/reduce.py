@@ -28,8 +28,9 @@ class DeviceRows:
     def __init__(self, values: Tensor) -> None:
         self._host = torch.empty(values.shape, dtype=values.dtype, pin_memory=values.is_cuda)
         self._host.copy_(values, non_blocking=True)
-        self._event = torch.cuda.Event() if values.is_cuda else None
-        if self._event is not None:
+        self._event: Any = None
+        if values.is_cuda:
+            self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             self._event.record()
 
     def resolve(self) -> Any:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,26 +25,25 @@ LOSS_FUNCTIONS = (
 )  # fmt: skip
 
 
-class Listener(Protocol):
-    """What a hook wants to hear; none of it may raise, except a stop."""
+@dataclass(frozen=True, eq=False)
+class Listener:
+    """What a hook wants to hear. None of it may raise, except to stop the training.
 
-    def before_backward(self, tensors: Any, weighted: bool) -> None:
-        """``backward`` is about to run from ``tensors``; ``weighted`` when it was given gradients to start from."""
+    Attributes:
+        before_backward: ``(tensors, weighted)``: a backward is about to run; ``weighted`` when it was given gradients.
+        after_backward: ``()``: it has ended, by itself or by an exception.
+        loss_computed: ``(function, predictions, target, result, reduction)``: a loss function returned ``result``.
+        loss_scaled: ``(losses, scaled)``: a scaler turned one into the other.
+        before_scaler_step: ``(scaler, optimizer)``: a scaler is about to step an optimizer, or to skip it.
+        after_scaler_step: ``(scaler, optimizer)``: that has ended.
+    """
 
-    def after_backward(self) -> None:
-        """That backward has ended, by itself or by an exception."""
-
-    def loss_computed(self, function: str, predictions: Any, target: Any, result: Any, reduction: str) -> None:
-        """A loss function returned ``result``."""
-
-    def loss_scaled(self, losses: Any, scaled: Any) -> None:
-        """A scaler turned ``losses`` into ``scaled``."""
-
-    def before_scaler_step(self, scaler: Any, optimizer: Any) -> None:
-        """A scaler is about to step an optimizer, or to skip it."""
-
-    def after_scaler_step(self, scaler: Any, optimizer: Any) -> None:
-        """That has ended."""
+    before_backward: Callable[[Any, bool], None]
+    after_backward: Callable[[], None]
+    loss_computed: Callable[[str, Any, Any, Any, str], None]
+    loss_scaled: Callable[[Any, Any], None]
+    before_scaler_step: Callable[[Any, Any], None]
+    after_scaler_step: Callable[[Any, Any], None]
 
 
 _listeners: tuple[Listener, ...] = ()

@@ -1,0 +1,34 @@
+"""Where the training is right now, as far as the adapter's parts need to tell each other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from watchglass.capture.hook import Hook
+from watchglass.capture.pytorch.models import Models
+from watchglass.record import Forward
+
+
+@dataclass
+class Flow:
+    """Shared by the parts of one adapter; written by the training's thread only.
+
+    Attributes:
+        hook: Where everything goes.
+        models: The models that are watched.
+        forward: The last outermost forward.
+        forward_depth: Watched outermost modules that are being called, inside one another.
+        in_backward: A backward runs: forwards inside it are recomputations.
+        update_depth: Optimizers that are stepping, inside one another.
+        in_closure: The stepping optimizer was given a closure, so forwards inside it belong to its step.
+        quiet_steps: TRAIN steps since a new model was seen.
+    """
+
+    hook: Hook
+    models: Models = field(default_factory=Models)
+    forward: Forward | None = None
+    forward_depth: int = 0
+    in_backward: bool = False
+    update_depth: int = 0
+    in_closure: bool = False
+    quiet_steps: int = 0

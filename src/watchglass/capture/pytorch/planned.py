@@ -1,0 +1,88 @@
+"""How many steps the training means to take: read from what the script has, never asked for."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import types
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+_EPOCHS = ("epochs", "num_epochs", "n_epochs", "max_epochs", "total_epochs", "nepochs", "EPOCHS", "NUM_EPOCHS")
+_STEPS = ("max_steps", "total_steps", "num_steps", "train_steps", "n_steps", "max_iters", "iterations", "total_iters")
+_SPACES = ("args", "config", "cfg", "opt", "hparams", "params", "settings", "self", "trainer")
+_MAX_FRAMES = 40
+
+
+def planned_steps(frame: types.FrameType | None) -> dict[str, Any] | None:
+    """``{"steps", "source"}`` of the calling script, or None where it does not say.
+
+    Looks through the frames that led here for a number of steps, or of epochs together with a loader whose length is
+    known, under names that scripts commonly use; the source says which was found.
+    """
+    for scope in _scopes(frame):
+        steps = _find(scope, _STEPS)
+        if steps is not None:
+            return {"steps": steps[1], "source": steps[0]}
+        epochs = _find(scope, _EPOCHS)
+        loader = _loader(scope)
+        if epochs is not None and loader is not None:
+            return {"steps": epochs[1] * loader[1], "source": f"{epochs[0]} x len({loader[0]})"}
+    return None
+
+
+def _scopes(frame: types.FrameType | None) -> Iterator[dict[str, Any]]:
+    """Variables by name, innermost frame first, each frame added to those before it.
+
+    So a loop over epochs in one function and one over batches in another are seen together.
+    """
+    gathered: dict[str, Any] = {}
+    for _ in range(_MAX_FRAMES):
+        if frame is None:
+            return
+        name = frame.f_globals.get("__name__", "")
+        if not name.startswith(("watchglass", "torch.")):
+            for variables in (_variables(frame), frame.f_globals if name == "__main__" else {}):
+                for key, value in variables.items():
+                    gathered.setdefault(key, value)
+            yield gathered
+        frame = frame.f_back
+
+
+def _variables(frame: types.FrameType) -> dict[str, Any]:
+    variables = dict(frame.f_locals)
+    if sys.version_info < (3, 13) and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+        # Until 3.13 a function's frame keeps this snapshot, and with it a batch of data, for as long as it runs.
+        frame.f_locals.clear()
+    return variables
+
+
+def _find(scope: Mapping[str, Any], names: tuple[str, ...]) -> tuple[str, int] | None:
+    for name in names:
+        if _is_count(scope.get(name)):
+            return name, int(scope[name])
+    for space in _SPACES:
+        holder = scope.get(space)
+        values = holder if isinstance(holder, Mapping) else getattr(holder, "__dict__", {})
+        for name in names:
+            if _is_count(values.get(name)):
+                return f"{space}.{name}", int(values[name])
+    return None
+
+
+def _loader(scope: Mapping[str, Any]) -> tuple[str, int] | None:
+    torch_data = sys.modules.get("torch.utils.data")
+    if torch_data is None:
+        return None
+    found = [(name, value) for name, value in scope.items() if isinstance(value, torch_data.DataLoader)]
+    found.sort(key=lambda item: "train" not in item[0].lower())
+    for name, loader in found:
+        try:
+            return name, len(loader)
+        except TypeError:
+            continue
+    return None
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 < value < 10**12

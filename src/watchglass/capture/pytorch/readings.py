@@ -1,0 +1,255 @@
+"""What is read at the update point: gradients, weights, the exact updates, norms, learning rates."""
+
+from __future__ import annotations
+
+import functools
+import math
+import time
+import weakref
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from watchglass.capture.hook import Hook
+from watchglass.capture.pytorch.models import Models
+from watchglass.capture.pytorch.modules import ParameterPlace
+from watchglass.capture.pytorch.reduce import DeviceRows, plain, rows
+from watchglass.record import OpenStep
+from watchglass.records import Role, TensorInfo
+
+#: Share of the overhead budget that the total gradient norm may use, and its longest interval.
+_NORM_SHARE, _NORM_MAX_INTERVAL = 0.5, 64
+_MAX_NAMED = 32
+
+
+class Readings:
+    """Reads what an optimizer is about to change and has changed."""
+
+    def __init__(self, hook: Hook, models: Models) -> None:
+        self._hook = hook
+        self._models = models
+        self._unnamed: weakref.WeakKeyDictionary[Tensor, ParameterPlace | None] = weakref.WeakKeyDictionary()
+        self._stale: dict[int, tuple[weakref.ref[Tensor], int]] = {}
+        self._before: list[tuple[Tensor, Tensor, str, ParameterPlace]] = []
+        self._group = 0
+        self._norm_interval = 1
+        self._norm_cost_ns = 0.0
+        self._described: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+
+    def parameters(self, optimizer: Optimizer) -> list[tuple[Tensor, str, ParameterPlace]]:
+        """An optimizer's parameters that belong to a known model, with names; the trees are read again once."""
+        found = self._named(optimizer)
+        if found is None:
+            self._models.refresh()
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    self._unnamed[parameter] = self._models.parameter(parameter)
+            found = self._named(optimizer) or []
+        return found
+
+    def _named(self, optimizer: Optimizer) -> list[tuple[Tensor, str, ParameterPlace]] | None:
+        found = []
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                place = self._models.parameter(parameter)
+                if place is not None:
+                    found.append((parameter, place.name, place))
+                elif self._unnamed.get(parameter, parameter) is not None:
+                    return None
+        return found
+
+    def begin(self) -> None:
+        """A captured step begins: remember the gradients that are there, which are older than it."""
+        self._stale.clear()
+        for tree in self._models:
+            owner = tree.owner
+            for parameter in owner.parameters() if owner is not None else ():
+                gradient = parameter.grad
+                if gradient is not None:
+                    self._stale[id(parameter)] = (weakref.ref(gradient), gradient._version)
+
+    def fresh_gradients(self, optimizer: Optimizer, due: bool) -> list[tuple[Tensor, str, ParameterPlace]]:
+        """``(gradient, parameter's name, place)`` of gradients that this step's backward produced."""
+        found = []
+        for parameter, name, place in self.parameters(optimizer):
+            gradient = parameter.grad
+            if gradient is None or (due and self._is_stale(parameter, gradient)):
+                continue
+            found.append((gradient, name, place))
+        return found
+
+    def _is_stale(self, parameter: Tensor, gradient: Tensor) -> bool:
+        known = self._stale.get(id(parameter))
+        return known is not None and known[0]() is gradient and known[1] == gradient._version
+
+    def gradients(self, step: OpenStep, fresh: Sequence[tuple[Tensor, str, ParameterPlace]], scale: Any) -> None:
+        """Record statistics of gradients; ``scale`` is what a scaler multiplied them with, or None."""
+        kept = [(gradient, f"gradient/{name}", place) for gradient, name, place in fresh]
+        self._save(step, [row for row in kept if self._hook.plan.keeps(row[1], Role.GRADIENT)], Role.GRADIENT, scale)
+
+    def weights(self, step: OpenStep, optimizer: Optimizer) -> None:
+        """Record statistics of weights before the update, and copy those whose update is to be recorded."""
+        parameters = self.parameters(optimizer)
+        weights = [row for row in parameters if row[2].leaf != "bias" and self._hook.plan.keeps(row[1], Role.WEIGHT)]
+        biases = [row for row in parameters if row[2].leaf == "bias" and self._hook.plan.keeps(row[1], Role.BIAS)]
+        self._save(step, weights, Role.WEIGHT)
+        self._save(step, biases, Role.BIAS)
+        if self._hook.plan.wants(Role.UPDATE):
+            self._copy(row for row in parameters if row[0].requires_grad)
+
+    def _copy(self, parameters: Iterable[tuple[Tensor, str, ParameterPlace]]) -> None:
+        """Copies of weights, within the memory bound: groups of parameters take turns over captured steps."""
+        groups: list[list[tuple[Tensor, str, ParameterPlace]]] = [[]]
+        room = bound = self._hook.config.capture_memory_bytes
+        for row in parameters:
+            size = row[0].numel() * row[0].element_size()
+            if size > bound or not self._hook.plan.keeps(f"update/{row[1]}", Role.UPDATE):
+                continue
+            if size > room:
+                groups.append([])
+                room = bound
+            room -= size
+            groups[-1].append(row)
+        self._group = (self._group + 1) % len(groups)
+        chosen = groups[self._group]
+        self._before = [(weight, weight.detach().clone(), name, place) for weight, name, place in chosen]
+
+    def updated(self, step: OpenStep) -> None:
+        """Record the exact updates, now that the optimizer has changed the weights."""
+        before, self._before = self._before, []
+        changes = [(weight.detach() - old, f"update/{name}", place) for weight, old, name, place in before]
+        self._save(step, changes, Role.UPDATE)
+
+    def forget(self) -> None:
+        """Drop what was kept for an update that never came."""
+        self._before = []
+
+    def _save(
+        self, step: OpenStep, tensors: Sequence[tuple[Tensor, str, ParameterPlace]], role: Role, scale: Any = None
+    ) -> None:
+        ids: list[int] = []
+        values: list[Tensor] = []
+        by_device: dict[torch.device, list[int]] = {}
+        for tensor, name, place in tensors:
+            value = plain(tensor)
+            if value is None:
+                continue
+            by_device.setdefault(value.device, []).append(len(ids))
+            ids.append(self._hook.tensor_id((role, name), functools.partial(_info, tensor, name, role, place)))
+            values.append(value if scale is None else value / scale)
+            if self._hook.plan.keeps_raw(name, role):
+                step.records.raw.append((ids[-1], value.float().cpu().numpy().copy()))
+        for chosen in by_device.values():
+            step.records.statistics.append(
+                ([ids[index] for index in chosen], rows([values[index] for index in chosen]), False)
+            )
+
+    def norm(self, step: OpenStep, fresh: Sequence[tuple[Tensor, str, ParameterPlace]], scale: Any) -> list[str]:
+        """Record the total gradient norm; returns the names of non-finite gradients, in order of the model.
+
+        On a device nothing is read back here, so no names are returned there.
+        """
+        started = time.perf_counter_ns()
+        dense = [value for value in (plain(row[0]) for row in fresh) if value is not None and value.numel()]
+        if not dense:
+            return []
+        if dense[0].device.type != "cpu":
+            total = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(value.float()) for value in dense]))
+            self._hook.add_scalar(
+                step.records, "gradient_norm", DeviceRows(total if scale is None else total / scale), Role.METRIC
+            )
+            return []
+        norms = torch.stack(torch._foreach_norm(dense)).tolist()
+        bad = [row[1] for row, value in zip(fresh, norms, strict=False) if not math.isfinite(value)]
+        total_norm = math.sqrt(sum(value * value for value in norms)) if not bad else _worst(norms)
+        self._hook.add_scalar(
+            step.records, "gradient_norm", total_norm / (float(scale) if scale is not None else 1.0), Role.METRIC
+        )
+        self._norm_cost_ns += 0.1 * (time.perf_counter_ns() - started - self._norm_cost_ns)
+        return bad
+
+    def norm_due(self, step: OpenStep) -> bool:
+        """Whether the total norm is affordable at this step; always at captured ones."""
+        return step.due or step.mode_step % self._norm_interval == 0
+
+    def pace(self, step_ns: int) -> None:
+        """Choose how often the total norm is taken so that it costs at most its share of the budget."""
+        allowed = _NORM_SHARE * self._hook.config.overhead_budget * step_ns
+        interval = 1
+        while interval < _NORM_MAX_INTERVAL and self._norm_cost_ns / interval > allowed:
+            interval *= 2
+        self._norm_interval = interval
+
+    def learning_rates(self, step: OpenStep, optimizer: Optimizer, offset: int, several: bool) -> None:
+        """Record each group's learning rate; one that lives on a device is read back without a wait."""
+        for index, group in enumerate(optimizer.param_groups):
+            rate = group.get("lr")
+            if rate is None:
+                continue
+            if isinstance(rate, Tensor):
+                rate = DeviceRows(rate.detach().reshape(()).float()) if rate.device.type != "cpu" else float(rate)
+            name = f"learning_rate/{offset + index}" if several or len(optimizer.param_groups) > 1 else "learning_rate"
+            self._hook.add_scalar(step.records, name, rate, Role.METRIC)
+
+    def describe(self, step: OpenStep, optimizer: Optimizer) -> None:
+        """Record an optimizer's settings and its weights' initialization, once."""
+        if optimizer in self._described:
+            return
+        self._described.add(optimizer)
+        groups = [
+            {key: value for key, value in group.items() if isinstance(value, (int, float, bool, str))}
+            for group in optimizer.param_groups
+        ]
+        step.records.facts.append(
+            ("optimizer", type(optimizer).__name__, {"type": type(optimizer).__name__, "groups": groups})
+        )
+        if step.mode_step == 0:
+            tensors = {
+                name: _initialization(weight) for weight, name, _ in self.parameters(optimizer) if weight.dim() > 1
+            }
+            step.records.facts.append(("initialization", "first update", {"tensors": tensors}))
+
+
+def describe_bad(names: Sequence[str]) -> dict[str, Any]:
+    """Data of a ``nonfinite_gradients`` fact: backward runs from the last layer to the first."""
+    return {
+        "tensors": [f"gradient/{name}" for name in names[-_MAX_NAMED:]],
+        "count": len(names),
+        "first_in_backward": f"gradient/{names[-1]}",
+    }
+
+
+def _worst(norms: Sequence[float]) -> float:
+    return math.nan if any(map(math.isnan, norms)) else math.inf
+
+
+def _info(tensor: Tensor, name: str, role: Role, place: ParameterPlace) -> TensorInfo:
+    inner = place.place
+    return TensorInfo(
+        0, name, role, inner.path, inner.module_type, inner.index, tuple(tensor.shape),
+        str(tensor.dtype).removeprefix("torch."), 0 if tensor.dim() else None, True,
+    )  # fmt: skip
+
+
+def _initialization(weight: Tensor) -> dict[str, Any]:
+    """Symmetry and spread of a weight as it was before the first update; large ones by their first rows."""
+    values = plain(weight)
+    shape = list(weight.shape)
+    fan_out, rest = shape[0], int(np.prod(shape[2:], dtype=np.int64)) if len(shape) > 2 else 1
+    result: dict[str, Any] = {"shape": shape, "fan_in": shape[1] * rest, "fan_out": fan_out * rest}
+    if values is None or not values.numel():
+        return result
+    flat = values.reshape(fan_out, -1)[: max(2, (1 << 20) // max(1, values[0].numel()))]
+    same = (flat == flat[0]).all(dim=1)
+    identical = float(same[1:].float().mean()) if flat.shape[0] > 1 else 0.0
+    spread = float(flat.float().std(unbiased=False))
+    return {
+        **result,
+        "identical_rows": identical,
+        "constant": bool((flat == flat[0, 0]).all()),
+        "std": spread if math.isfinite(spread) else None,
+    }

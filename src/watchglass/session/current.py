@@ -1,0 +1,74 @@
+"""The hook that watches this process, if any."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from watchglass.capture import Hook
+from watchglass.config import SessionConfig, environment
+
+_log = logging.getLogger("watchglass")
+_current: Hook | None = None
+
+
+def current_hook() -> Hook | None:
+    """The hook that watches this process, None when nothing does."""
+    return _current if _current is not None and _current.active else None
+
+
+def set_current(hook: Hook) -> None:
+    """Make ``hook`` the one that :func:`save_scalar` and :func:`save_tensor` write to."""
+    global _current
+    _current = hook
+
+
+def on_framework_imported(name: str) -> None:
+    """A framework has been imported in a process that ``watchglass run`` started: watch it.
+
+    Never raises: a training must not fail because it cannot be watched. One warning says why it is not.
+
+    Args:
+        name: Name of the framework, ``"torch"``.
+    """
+    if environment.disabled() or name != "torch" or current_hook() is not None:
+        return
+    try:
+        config = SessionConfig.from_env()
+        if config is None:
+            return
+        hook = Hook(config=config)
+        from watchglass.capture.pytorch import PyTorchAdapter
+
+        PyTorchAdapter(hook, discover=True)
+        set_current(hook)
+    except Exception as error:
+        if environment.strict():
+            raise
+        _log.warning("watchglass: this training is not captured: %s: %s", type(error).__name__, error)
+
+
+def save_scalar(name: str, value: float, collection: str | None = None) -> None:
+    """Record one number at the current step; does nothing where the training is not watched.
+
+    Args:
+        name: Its name in the run, ``"reward"``.
+        value: A number, or a tensor of one element.
+        collection: Name of a collection to file it under; ``metrics`` when not given.
+    """
+    hook = current_hook()
+    if hook is not None:
+        hook.save_scalar(name, value, collection)
+
+
+def save_tensor(name: str, value: Any, collection: str | None = None) -> None:
+    """Record a tensor's statistics at the current step; does nothing where the training is not watched.
+
+    Args:
+        name: Its name in the run.
+        value: Anything NumPy can read; a PyTorch tensor may live on any device.
+        collection: Name of a collection to file it under.
+    """
+    hook = current_hook()
+    if hook is not None:
+        hook.save_tensor(name, value, collection)

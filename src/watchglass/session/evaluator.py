@@ -1,0 +1,108 @@
+"""The evaluator process of a training that is watched from its own script."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from watchglass.config import EvaluatorConfig, RuleSpec, environment, values
+from watchglass.errors import InvalidValueError
+from watchglass.records import Severity
+
+#: How long the end of a training waits for the last findings to be printed.
+_LAST_WORDS_S = 10.0
+
+
+def rule_specs(rules: str | Iterable[Any]) -> tuple[RuleSpec, ...]:
+    """What an evaluator is told of the rules that a script gave.
+
+    Args:
+        rules: ``"default"``; or a list of names, of ``"file.py:Class"``, of rule classes and of rule instances.
+
+    Raises:
+        InvalidValueError: A rule that another process could not import.
+        UnknownNameError: A name that no rule has.
+    """
+    from watchglass.rules import default_rules, find_rule
+
+    if isinstance(rules, str):
+        if rules == "default":
+            return default_rules()
+        rules = rules.split(",")
+    specs = []
+    for rule in rules:
+        spec = rule if isinstance(rule, RuleSpec) else _spec(rule)
+        find_rule(spec.name)(**spec.parameters)
+        specs.append(spec)
+    return tuple(specs)
+
+
+def _spec(rule: Any) -> RuleSpec:
+    if isinstance(rule, str):
+        return RuleSpec(rule.strip())
+    cls = rule if isinstance(rule, type) else type(rule)
+    given = {} if isinstance(rule, type) else values(rule)
+    if cls.__module__.startswith("watchglass."):
+        return RuleSpec(cls.__name__, given)
+    if cls.__module__ == "__main__":
+        raise InvalidValueError(
+            f"rule {cls.__name__} must be in a file of its own, because another process evaluates it, "
+            'but it is defined in the running script; move it and give rules=["my_rules.py:' + cls.__name__ + '"]'
+        )
+    return RuleSpec(f"{inspect.getsourcefile(cls)}:{cls.__name__}", given)
+
+
+def evaluator_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment without capture: a rule file may import a framework, and nobody watches the watcher."""
+    result = {name: value for name, value in environ.items() if name != environment.SESSION}
+    result[environment.SWITCH] = "0"
+    # Looking at records needs no thread pools; the cores are the training's.
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        result[name] = "1"
+    return result
+
+
+def start_evaluator(config: EvaluatorConfig, environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """Start the evaluator of a run, with a session of its own, so that Ctrl-C reaches the training only.
+
+    Its standard input is a pipe that only the calling process holds: when that ends, in whatever way, the evaluator
+    reads end of file, finishes what there is and ends.
+    """
+    return subprocess.Popen(
+        [sys.executable, "-m", "watchglass.evaluate", config.to_json()],
+        env=dict(environ),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+class WatchedEvaluator:
+    """Starts the evaluator when the worker has joined, and lets it finish when the training ends."""
+
+    def __init__(self, run: str, rules: tuple[RuleSpec, ...], stop_on: Severity | None) -> None:
+        self._run = run
+        self._rules = rules
+        self._stop_on = stop_on
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self, attempt: int) -> None:
+        """Called on the recorder's thread once the run exists; only rank 0 has an evaluator."""
+        if environment.rank() == 0:
+            config = EvaluatorConfig(self._run, attempt, self._rules, self._stop_on)
+            self._process = start_evaluator(config, evaluator_environment(os.environ))
+
+    def finish(self) -> None:
+        """Let go of the lifeline and give the evaluator a moment for its last words; it ends by itself."""
+        process = self._process
+        if process is None or process.stdin is None:
+            return
+        with suppress(OSError):
+            process.stdin.close()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_LAST_WORDS_S)

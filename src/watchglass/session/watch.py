@@ -1,0 +1,100 @@
+"""`watch`: one line in a script or notebook."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from watchglass.capture import Hook
+from watchglass.config import SessionConfig, environment
+from watchglass.errors import InvalidValueError
+from watchglass.records import Severity
+from watchglass.session.current import current_hook, set_current
+from watchglass.session.evaluator import WatchedEvaluator, rule_specs
+
+
+def watch(
+    model: Any,
+    *,
+    optimizer: Any = None,
+    run: str | os.PathLike[str] | None = None,
+    rules: str | Iterable[Any] | None = None,
+    stop_on: Severity | str | None = None,
+    **settings: Any,
+) -> Hook:
+    """Watch a model's training from here on; returns the hook, whose ``close`` ends it.
+
+    Losses, accuracy, learning rates, weights, gradients, updates and module outputs are found by themselves. In a
+    script that runs under ``watchglass run`` the model joins that run, and the other arguments are not needed.
+
+    Args:
+        model: A ``torch.nn.Module``, as it is called in the training loop.
+        optimizer: Its optimizer; may be left out, every optimizer of the model's parameters is found.
+        run: Run directory; ``runs/<script>-<time>`` when not given.
+        rules: ``"default"``, or a list of names, ``"file.py:Class"`` or rule instances: evaluated in a process of
+            their own while the training goes on, findings printed as they come. None evaluates nothing now;
+            ``watchglass check`` can later.
+        stop_on: Stop the training at a finding of this severity: ``"error"`` or ``"warning"``. None never stops it.
+        **settings: Fields of :class:`~watchglass.config.SessionConfig`: ``collections``, ``save_interval`` (steps),
+            ``overhead_budget`` (ratio, 0.01), ``capture_memory_bytes``, ``planned_steps`` and so on.
+
+    Raises:
+        InvalidValueError: Something that is not a model, or a setting outside its limits.
+        NotARunError: ``run`` exists and is not a run.
+        UnknownNameError: A rule that nobody has.
+    """
+    _check_model(model, optimizer)
+    hook = current_hook()
+    if hook is not None and (run is None or SessionConfig.from_env() is not None):
+        _adapter(hook, discover=False).attach(model)
+        return hook
+    path = os.fspath(run) if run is not None else _default_run()
+    hook = Hook(path, **settings)
+    if environment.disabled():
+        hook.close()
+        return hook
+    if stop_on is not None and rules is None:
+        rules = "default"
+    if rules is not None:
+        severity = _severity(stop_on)
+        evaluator = WatchedEvaluator(path, rule_specs(rules), severity)
+        hook.on_start.append(evaluator.start)
+        hook.on_close.append(evaluator.finish)
+    _adapter(hook, discover=False).attach(model)
+    set_current(hook)
+    return hook
+
+
+def _adapter(hook: Hook, *, discover: bool) -> Any:
+    from watchglass.capture.pytorch import PyTorchAdapter
+
+    found = PyTorchAdapter.of(hook)
+    return found if found is not None else PyTorchAdapter(hook, discover=discover)
+
+
+def _check_model(model: Any, optimizer: Any) -> None:
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(model, torch.nn.Module):
+        raise InvalidValueError(
+            f"watch needs a torch.nn.Module but got {type(model).__name__}; for other loops use Hook"
+        )
+    if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
+        raise InvalidValueError(f"optimizer must be a torch.optim.Optimizer but got {type(optimizer).__name__}")
+
+
+def _severity(stop_on: Severity | str | None) -> Severity | None:
+    if stop_on is None:
+        return None
+    try:
+        return Severity(stop_on)
+    except ValueError:
+        raise InvalidValueError(f'stop_on must be "error", "warning" or "info" but got {stop_on!r}') from None
+
+
+def _default_run() -> str:
+    script = Path(sys.argv[0] or "python").stem if not hasattr(sys, "ps1") else "session"
+    return str(Path("runs") / f"{script or 'session'}-{time.strftime('%Y%m%d-%H%M%S')}")
