@@ -1,0 +1,99 @@
+"""The trainings that are measured: two models, each as a function that makes one training step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+@dataclass(frozen=True)
+class Training:
+    """A model, its optimizer, and what makes one step of it."""
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    step: Callable[[], None]
+
+
+class Block(nn.Module):
+    """One layer of a decoder: causal self-attention, then a feed-forward part, each behind a layer norm."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm1 = nn.LayerNorm(width)
+        self.qkv = nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, width)
+        self.norm2 = nn.LayerNorm(width)
+        self.up = nn.Linear(width, 4 * width)
+        self.gelu = nn.GELU()
+        self.down = nn.Linear(4 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``x`` and the result: (batch, sequence, width)."""
+        batch, sequence, width = x.shape
+        heads = self.qkv(self.norm1(x)).view(batch, sequence, 3, self.heads, width // self.heads)
+        q, k, v = heads.permute(2, 0, 3, 1, 4)
+        attended = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(attended.transpose(1, 2).reshape(batch, sequence, width))
+        result: Tensor = x + self.down(self.gelu(self.up(self.norm2(x))))
+        return result
+
+
+class Decoder(nn.Module):
+    """A small language model over ``vocabulary`` tokens."""
+
+    def __init__(self, layers: int = 4, width: int = 128, heads: int = 4, sequence: int = 64) -> None:
+        super().__init__()
+        vocabulary = 256
+        self.tokens = nn.Embedding(vocabulary, width)
+        self.positions = nn.Embedding(sequence, width)
+        self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, vocabulary)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Logits of the next token for ``tokens``: (batch, sequence) to (batch, sequence, vocabulary)."""
+        x = self.tokens(tokens) + self.positions(torch.arange(tokens.shape[1]))
+        for block in self.blocks:
+            x = block(x)
+        logits: Tensor = self.head(self.norm(x))
+        return logits
+
+
+def mlp() -> Training:
+    """A perceptron 784-512-512-10 at batch 64 with SGD and momentum."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    images, labels = torch.randn(64, 784), torch.randint(0, 10, (64,))
+
+    def step() -> None:
+        optimizer.zero_grad()
+        F.cross_entropy(model(images), labels).backward()
+        optimizer.step()
+
+    return Training(model, optimizer, step)
+
+
+def transformer() -> Training:
+    """A decoder of 4 layers and width 128 at batch 16 and sequence 64 with AdamW."""
+    torch.manual_seed(0)
+    model = Decoder()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
+    tokens = torch.randint(0, 256, (16, 65))
+
+    def step() -> None:
+        optimizer.zero_grad()
+        logits = model(tokens[:, :-1])
+        F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten()).backward()
+        optimizer.step()
+
+    return Training(model, optimizer, step)
+
+
+WORKLOADS: dict[str, Callable[[], Training]] = {"mlp": mlp, "transformer": transformer}
