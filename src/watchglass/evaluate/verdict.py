@@ -1,0 +1,92 @@
+"""The verdict on a run: its diagnoses, its state and what was saved, in one record. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from watchglass.errors import UnknownNameError
+from watchglass.evaluate.diagnosis import diagnose
+from watchglass.evaluate.replay import Evaluation
+from watchglass.records import Finding, Mode, Severity, Verdict
+from watchglass.run import Run
+
+
+def verdict(run: Run, evaluation: Evaluation | None = None) -> Verdict:
+    """The verdict on a run.
+
+    Args:
+        run: The run, as far as it was read.
+        evaluation: A replay; what the evaluator wrote into the journal if None.
+    """
+    findings = evaluation.findings if evaluation is not None else tuple(run.findings())
+    statuses = evaluation.statuses if evaluation is not None else tuple(run.statuses())
+    steps = len(run.step_numbers(Mode.TRAIN))
+    stopped = _stopped(run)
+    planned = _planned(run)
+    seconds = run.seconds
+    saved = None
+    if stopped and planned is not None and steps:
+        saved = max(0, planned - steps) * seconds / steps
+    return Verdict(
+        run=run.location,
+        status=_status(run, findings, stopped=stopped),
+        diagnoses=diagnose(findings),
+        findings=tuple(sorted(findings, key=lambda f: (-f.severity.rank, f.attempt, f.global_step))),
+        statuses=statuses,
+        metrics=_metrics(run),
+        train_steps=steps,
+        planned_train_steps=planned,
+        seconds=seconds,
+        seconds_saved=saved,
+        capture=_capture(run),
+    )
+
+
+def _status(run: Run, findings: tuple[Finding, ...], *, stopped: bool) -> str:
+    if stopped:
+        return "stopped"
+    if any(finding.severity is not Severity.INFO for finding in findings):
+        return "issues found"
+    if not len(run.step_numbers(Mode.GLOBAL)):
+        return "no data"
+    return "no issues found" if run.finished else "incomplete"
+
+
+def _stopped(run: Run) -> bool:
+    """Whether watchglass stopped this attempt: a worker says so, or one was killed after the stop was committed."""
+    if any(event.get("status") == "stopped" for worker in run.workers for event in run.lifecycle(worker)):
+        return True
+    kinds = {observation.kind for observation in run.observations() if observation.attempt == run.attempt}
+    return "worker_stopped" in kinds
+
+
+def _planned(run: Run) -> int | None:
+    facts = run.facts("planned_steps")
+    steps = facts[-1].data.get("steps") if facts else None
+    return int(steps) if isinstance(steps, (int, float)) and not isinstance(steps, bool) else None
+
+
+def _metrics(run: Run) -> dict[str, float]:
+    """Accuracy and loss of the last evaluation, and the last training loss."""
+    found: dict[str, float] = {}
+    evaluations = [phase for phase in run.phases(Mode.EVAL) if phase.train_step >= 0]
+    if evaluations:
+        for name in ("accuracy", "loss"):
+            if name in evaluations[-1].means:
+                found[f"validation {name}"] = evaluations[-1].means[name]
+    try:
+        _, losses = run.scalars("loss")
+    except UnknownNameError:
+        return found
+    if len(losses):
+        found["training loss"] = float(losses[-1])
+    return found
+
+
+def _capture(run: Run) -> dict[str, Any]:
+    """The counters with which the first worker left."""
+    for event in reversed(run.lifecycle()):
+        counters = event.get("counters")
+        if isinstance(counters, dict):
+            return counters
+    return {}
