@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 
@@ -60,7 +61,7 @@ def run_l2(run: Run, name: str) -> dict[int, float]:
 def no_gradient_repeats(run: Run) -> bool:
     for name in run.tensor_names(role="gradient"):
         values = list(run_l2(run, name).values())
-        if any(a == b and a != 0 for a, b in zip(values, values[1:], strict=False)):
+        if any(a == b and a != 0 for a, b in itertools.pairwise(values)):
             return False
     return True
 

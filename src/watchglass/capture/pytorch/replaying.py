@@ -71,15 +71,18 @@ def refusal(state: ForwardState) -> str:
 def repeat(state: ForwardState) -> dict[str, Tensor]:
     """Run the forward again and return its outputs by path, graph attached where gradients are on.
 
-    The caller has suspended our own hooks. Buffers and all random states are what they were before when this returns.
+    The caller has suspended our own hooks. Buffers are not touched, and all random states are what they were when this returns.
     """
     # Of a data-parallel model only the part inside: its wrapper would broadcast buffers.
     module = unwrap(state.root)
-    with _restored_randomness(), _restored_buffers(module):
+    # On copies of the buffers: writing to the real ones, even to restore them, would break the backward that is due.
+    buffers = {name: buffer.detach().clone() for name, buffer in module.named_buffers()}
+    with _restored_randomness():
         torch.set_rng_state(state.generator)
         enabled = state.autocast is not None
         with torch.autocast("cpu", dtype=state.autocast or torch.bfloat16, enabled=enabled):
-            return dict(tensors_in(module(*state.arguments, **state.kwargs)))
+            output = torch.func.functional_call(module, buffers, state.arguments, state.kwargs)
+            return dict(tensors_in(output))
 
 
 def same(outputs: dict[str, Tensor], expected: dict[str, Tensor]) -> bool:
@@ -102,17 +105,6 @@ def _restored_randomness() -> Iterator[None]:
         torch.set_rng_state(torch_state)
         random.setstate(python_state)
         np.random.set_state(numpy_state)  # noqa: NPY002
-
-
-@contextlib.contextmanager
-def _restored_buffers(module: nn.Module) -> Iterator[None]:
-    before = [(buffer, buffer.detach().clone()) for buffer in module.buffers()]
-    try:
-        yield
-    finally:
-        with torch.no_grad():
-            for buffer, value in before:
-                buffer.copy_(value)
 
 
 def _leaves(value: Any) -> Iterator[Any]:

@@ -1,0 +1,222 @@
+"""Whatever breaks inside watchglass, the training goes on, with the same numbers."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import watchglass
+from watchglass import open_run
+from watchglass.capture.pytorch import switchboard
+from watchglass.capture.pytorch.backwards import Backwards
+from watchglass.capture.pytorch.forwards import ModuleCapture
+from watchglass.capture.pytorch.outermost import OutermostCalls
+from watchglass.capture.pytorch.readings import Readings
+from watchglass.capture.pytorch.update_point import UpdatePoint
+from watchglass.errors import StoreError
+from watchglass.record import recorder as recorder_module
+from watchglass.store import LocalStore
+
+CALLBACKS = [
+    (OutermostCalls, "before"), (OutermostCalls, "after"), (OutermostCalls, "_open"),
+    (ModuleCapture, "_after_module"), (ModuleCapture, "switch_on"),
+    (Backwards, "loss_computed"), (Backwards, "before_backward"), (Backwards, "after_backward"),
+    (UpdatePoint, "before"), (UpdatePoint, "after"), (UpdatePoint, "_read_gradients"),
+    (Readings, "begin"), (Readings, "weights"), (Readings, "gradients"), (Readings, "updated"),
+    (Readings, "norm"), (Readings, "learning_rates"), (Readings, "describe"),
+]  # fmt: skip
+
+
+def train(model: nn.Module, steps: int = 12) -> list[float]:
+    torch.manual_seed(5)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    losses = []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(torch.randn(8, 6)), torch.randint(0, 3, (8,)))
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Dropout(0.2), nn.Linear(8, 3))
+
+
+@pytest.mark.parametrize(("owner", "name"), CALLBACKS, ids=[f"{o.__name__}.{n}" for o, n in CALLBACKS])
+@pytest.mark.parametrize("after", [0, 7])
+def test_a_fault_in_any_callback_leaves_the_training_as_it_was(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    owner: type,
+    name: str,
+    after: int,
+) -> None:
+    expected = train(network())
+    original, calls = getattr(owner, name), 0
+
+    def broken(*args: Any, **kwargs: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls > after:
+            raise RuntimeError("injected")
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(owner, name, broken)
+    with caplog.at_level(logging.WARNING, "watchglass"), watchglass.watch(network_ := network(), run=tmp_path / "run"):
+        losses = train(network_)
+    assert losses == expected
+    if calls > after:
+        messages = [record.message for record in caplog.records]
+        assert len(messages) == 1
+        assert "capture is off: RuntimeError" in messages[0]
+        assert not switchboard._listeners
+    else:
+        assert owner is Readings, "every other callback is called often enough to break"
+
+
+def test_out_of_memory_inside_capture_ends_the_capture_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = train(network())
+
+    def exhausted(*args: Any) -> Any:
+        raise MemoryError
+
+    monkeypatch.setattr(Readings, "weights", exhausted)
+    model = network()
+    with watchglass.watch(model, run=tmp_path / "run"):
+        assert train(model) == expected
+
+
+def test_a_disk_that_fills_up_loses_nothing_once_there_is_room_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    full = True
+    append = LocalStore.append
+
+    def on_full_disk(self: LocalStore, path: str, data: bytes) -> None:
+        if full:
+            raise StoreError(f"{path} cannot be written: {os.strerror(errno.ENOSPC)}; free some space")
+        append(self, path, data)
+
+    monkeypatch.setattr(LocalStore, "append", on_full_disk)
+    model = network()
+    hook = watchglass.watch(model, run=tmp_path / "run", flush_interval_s=0.02, save_interval=1)
+    losses = train(model, 30)
+    hook.flush()
+    full = False
+    losses += train(model, 30)
+    hook.close()
+    assert len(losses) == 60
+    run = open_run(tmp_path / "run")
+    assert run.steps() == list(range(60))
+
+
+def test_a_recorder_that_breaks_is_reported_and_the_training_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    expected = train(network(), 40)
+
+    def broken(*args: Any) -> list[bytes]:
+        raise RuntimeError("injected")
+
+    monkeypatch.setattr(recorder_module, "encode_steps", broken)
+    model = network()
+    with caplog.at_level(logging.WARNING, "watchglass"):
+        with watchglass.watch(model, run=tmp_path / "run", flush_interval_s=0.01):
+            assert train(model, 40) == expected
+    assert ["nothing more is recorded" in record.message for record in caplog.records] == [True]
+
+
+def test_a_folder_that_cannot_be_written_costs_one_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "file").write_text("")
+    model = network()
+    with caplog.at_level(logging.WARNING, "watchglass"), watchglass.watch(model, run=tmp_path / "file" / "run"):
+        assert len(train(model)) == 12
+    assert len(caplog.records) == 1
+
+
+def test_a_saved_model_loads_where_watchglass_is_not_installed(tmp_path: Path) -> None:
+    model = network()
+    with watchglass.watch(model, run=tmp_path / "run"):
+        train(model, 3)
+        torch.save(model, tmp_path / "model.pt")
+        torch.save({"model": model.state_dict()}, tmp_path / "state.pt")
+    code = """
+        import sys
+        sys.modules["watchglass"] = None
+        import torch
+        model = torch.load(sys.argv[1], weights_only=False)
+        print(model(torch.zeros(2, 6)).shape)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(code), str(tmp_path / "model.pt")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout.strip() == "torch.Size([2, 3])", done.stderr
+
+
+def test_a_watched_step_imports_nothing_that_a_guest_should_not(tmp_path: Path) -> None:
+    code = """
+        import sys, torch
+        from torch import nn
+        model = nn.Linear(4, 2)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        def step():
+            nn.functional.cross_entropy(model(torch.randn(3, 4)), torch.tensor([0, 1, 1])).backward()
+            optimizer.step()
+        step()
+        before = set(sys.modules)
+        import watchglass
+        with watchglass.watch(model, run=sys.argv[1], strict=True):
+            for _ in range(20): step()
+        new = {name.split(".")[0] for name in set(sys.modules) - before}
+        print(sorted(name for name in new if name not in sys.stdlib_module_names))
+    """
+    command = [sys.executable, "-c", textwrap.dedent(code), str(tmp_path / "run")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    imported = {name for name in words(done.stdout) if not name.startswith("_cython")}
+    # pyarrow takes cloudpickle along where it finds it.
+    assert imported <= {"watchglass", "pyarrow", "safetensors", "numpy", "cloudpickle"}
+    assert "pyarrow" in imported, "the recorder encodes statistics"
+
+
+def words(text: str) -> list[str]:
+    return [word for word in (part.strip(" '[]\n") for part in text.split(",")) if word]
+
+
+def test_importing_watchglass_is_light() -> None:
+    code = """
+        import sys
+        before = set(sys.modules)
+        import watchglass
+        new = {name.split(".")[0] for name in set(sys.modules) - before}
+        print(sorted(name for name in new if name not in sys.stdlib_module_names))
+    """
+    command = [sys.executable, "-c", textwrap.dedent(code)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert words(done.stdout) == ["watchglass"]
+
+
+def test_nothing_is_written_before_the_first_training_step(tmp_path: Path) -> None:
+    import threading
+
+    model = network()
+    hook = watchglass.watch(model, run=tmp_path / "run", strict=True)
+    with torch.no_grad():
+        model(torch.randn(2, 6))
+    assert not (tmp_path / "run").exists()
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("watchglass")]
+    hook.close()
+    assert not (tmp_path / "run").exists()
