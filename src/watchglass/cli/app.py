@@ -40,9 +40,9 @@ _USAGE_ERRORS = tuple(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import version
+        from watchglass import __version__
 
-        typer.echo(f"watchglass {version('watchglass')}")
+        typer.echo(f"watchglass {__version__}")
         raise typer.Exit
 
 

@@ -56,7 +56,7 @@ def _print_rule(console: Console, rule: RuleDocumentation) -> None:
     for title, text in rule.sections.items():
         console.print()
         console.print(Text(title, style="bold"))
-        console.print(Padding(Text(text), (0, 0, 0, 2)))
+        console.print(Padding(Text(text[:1].upper() + text[1:]), (0, 0, 0, 2)))
     console.print()
     console.print(Text("Parameters" if rule.parameters else "No parameters", style="bold"))
     for parameter in rule.parameters:

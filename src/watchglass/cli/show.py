@@ -39,6 +39,7 @@ def show(
         _print_steps(console, opened)
         _print_scalars(console, opened)
         _print_tensors(console, opened, every=tensors)
+        _print_capture(console, opened)
         _print_rules(console, run, opened)
         for problem in opened.problems:
             print_warning(str(problem))
@@ -125,6 +126,22 @@ def _print_tensors(console: Console, run: Run, *, every: bool) -> None:
         left_out = f" and {len(names) - len(shown)} more" if len(shown) < len(names) else ""
         table.add_row("", role.value, str(len(names)), Text(", ".join(map(printable, shown)) + left_out))
     console.print(table if table.row_count else Text("  none recorded"))
+
+
+def _print_capture(console: Console, run: Run) -> None:
+    from rich.text import Text
+
+    from watchglass.view import capture_lines, printable
+
+    table = _grid("Capture", console)
+    for worker in run.workers:
+        ends = [event for event in run.lifecycle(worker) if event.get("event") == "left"]
+        counters = ends[-1].get("counters") if ends else None
+        lines = list(capture_lines(counters)) if isinstance(counters, dict) else ["has not left: no account of it yet"]
+        for line in lines or ["no cost was recorded"]:
+            table.add_row("", Text(printable(worker)), Text(line))
+    if table.row_count:
+        console.print(table)
 
 
 def _print_rules(console: Console, path: str, run: Run) -> None:

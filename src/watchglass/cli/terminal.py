@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,12 +14,16 @@ if TYPE_CHECKING:
 #: Progress is shown on what takes longer than this.
 _PATIENCE_S = 1.0
 
+#: Columns of tables that nobody looks at in a terminal.
+_PIPE_WIDTH = 120
+
 
 def stdout_console() -> Console:
-    """Console for results."""
+    """Console for results; in a pipe wide enough that a line is a line for grep."""
     from rich.console import Console
 
-    return Console(highlight=False)
+    piped = not sys.stdout.isatty() and "COLUMNS" not in os.environ
+    return Console(highlight=False, width=_PIPE_WIDTH if piped else None)
 
 
 def stderr_console() -> Console:

@@ -2,8 +2,9 @@
 
 The launcher and the training share a process group, so that the training is in the foreground of the terminal as if
 run by python. Ctrl-C therefore reaches both, and must not be passed on a second time, while ``kill PID`` reaches the
-launcher alone and must be. The kernel says which it was (``siginfo.si_code``): so the signals are blocked and
-collected with ``sigtimedwait``, which also leaves no moment at which one is lost.
+launcher alone and must be. The kernel says which it was (``siginfo.si_code``) to who collects blocked signals with
+``sigtimedwait``. A signal that comes while nobody waits may go to a thread of some library that does not block it:
+for those there are handlers, which know less but lose nothing.
 """
 
 from __future__ import annotations
@@ -55,11 +56,10 @@ class SignalWatch:
         self._arrived: deque[int] = deque()
 
     def __enter__(self) -> Self:
+        for number in self._numbers:
+            self._handlers[number] = signal.signal(number, self._note)
         if self._exact:
             self._mask = set(signal.pthread_sigmask(signal.SIG_BLOCK, self._numbers | {signal.SIGCHLD}))
-        else:
-            for number in self._numbers:
-                self._handlers[number] = signal.signal(number, self._note)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, _: TracebackType | None) -> None:
@@ -71,12 +71,15 @@ class SignalWatch:
             signal.signal(number, handler)
 
     def wait(self, timeout_s: float) -> Arrival | None:
-        """The next signal, or None after ``timeout_s`` or when a child has changed its state."""
-        if not self._exact:
-            return self._wait_portable(timeout_s)
+        """The next signal; None after ``timeout_s``, and where the system can tell, when a child has changed state."""
+        if self._arrived:
+            return self._noted()
+        if not self._exact:  # macOS
+            select.select([], [], [], min(timeout_s, 0.05))
+            return self._noted()
         info = signal.sigtimedwait(self._numbers | {signal.SIGCHLD}, timeout_s)
         if info is None or info.si_signo == signal.SIGCHLD:
-            return None
+            return self._noted()
         return Arrival(info.si_signo, shared=info.si_code > 0)  # positive: sent by the kernel
 
     def restore_in_child(self) -> None:
@@ -87,10 +90,8 @@ class SignalWatch:
     def _note(self, number: int, _: FrameType | None) -> None:
         self._arrived.append(number)
 
-    def _wait_portable(self, timeout_s: float) -> Arrival | None:
-        """Where there is no ``sigtimedwait`` (macOS): short naps, and a guess at who sent the signal."""
-        if not self._arrived:
-            select.select([], [], [], min(timeout_s, 0.05))
+    def _noted(self) -> Arrival | None:
+        """The first signal that a handler took, with a guess at who sent it."""
         if not self._arrived:
             return None
         number = self._arrived.popleft()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from watchglass.view.capture import capture_lines
 from watchglass.view.text import count, duration, number, printable, size
 from watchglass.view.verdict import verdict_panel, verdict_text
 
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
     from watchglass.view.report import check_report_path, render_report, write_report
 
 __all__ = [
-    "accuracy_figure", "check_report_path", "count", "duration", "gradient_heatmap", "loss_figure", "number",
-    "printable", "render_report", "run_figures", "size", "update_ratio_figure", "verdict_panel", "verdict_text",
+    "accuracy_figure", "capture_lines", "check_report_path", "count", "duration", "gradient_heatmap", "loss_figure",
+    "number", "printable", "render_report", "run_figures", "size", "update_ratio_figure", "verdict_panel", "verdict_text",
     "write_report",
 ]  # fmt: skip
 

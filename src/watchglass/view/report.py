@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from watchglass.errors import InvalidValueError, RunExistsError, StoreError
 from watchglass.records import Diagnosis, Finding, RuleStatus, Status, Verdict
+from watchglass.view.capture import capture_lines
 from watchglass.view.figures import run_figures
 from watchglass.view.text import duration, number, printable, size
 from watchglass.view.verdict import chain_link, closing, headline, since, worst
@@ -201,7 +202,7 @@ def _facts_table(run: Run, verdict: Verdict) -> str:
         ("Training steps", f"{verdict.train_steps:,}"),
         ("Attempts and workers", f"{len(run.attempts)} and {len(run.workers)}"),
         ("Written by", f"watchglass {escape(manifest.version)}, format {manifest.format[0]}.{manifest.format[1]}"),
-        *((escape(str(name)), escape(printable(str(value)))) for name, value in verdict.capture.items()),
+        *(("Capture", escape(line)) for line in capture_lines(verdict.capture)),
         *(("Damaged", escape(printable(str(problem)))) for problem in run.problems),
     ]
     return _table((), rows)

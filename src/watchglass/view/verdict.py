@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from watchglass.records import Diagnosis, Finding, Severity, Status, Verdict
+from watchglass.view.capture import capture_lines
 from watchglass.view.text import count, duration, number, printable
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ def closing(verdict: Verdict) -> Iterator[str]:
     if spoke:
         unfit = sum(status.status is Status.NOT_APPLICABLE for status in verdict.statuses)
         yield f"{count(spoke, 'rule')} evaluated" + (f", {unfit} of them not applicable here" if unfit else "")
-    yield from capture_cost(verdict)
+    yield from capture_lines(verdict.capture)
 
 
 _SILENCE = {Status.STARVED: "could not be evaluated", Status.ERROR: "failed"}
@@ -137,16 +138,6 @@ def length(verdict: Verdict) -> str:
         if verdict.seconds_saved is not None:
             text += f"; about {duration(verdict.seconds_saved)} of training time saved"
     return text
-
-
-def capture_cost(verdict: Verdict) -> Iterator[str]:
-    """What watching cost and dropped, where it was recorded."""
-    cost = verdict.capture.get("cost_ratio")
-    if isinstance(cost, int | float):
-        yield f"watching took {100 * cost:.2g} % of the training's time"
-    dropped = verdict.capture.get("dropped_rows")
-    if isinstance(dropped, int) and dropped:
-        yield f"{count(dropped, 'record')} dropped, for the disk or the machine was too slow"
 
 
 def _told_in_full(diagnosis: Diagnosis, findings: list[Finding]) -> Iterator[Row]:

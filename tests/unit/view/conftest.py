@@ -91,7 +91,13 @@ def sick_verdict() -> Verdict:
         planned_train_steps=400,
         seconds=6.6,
         seconds_saved=37.4,
-        capture={"cost_ratio": 0.0083, "dropped_rows": 0},
+        capture={
+            "callback_ns": 83,
+            "train_ns": 10_000,
+            "interval": 8,
+            "bytes_written": 2_500_000,
+            "dropped": {"raw": 3},
+        },
     )
 
 

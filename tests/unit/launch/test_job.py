@@ -1,0 +1,86 @@
+"""A job is refused before anything is made for it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from watchglass.errors import InvalidValueError, LaunchError, MissingFileError
+from watchglass.launch import Job
+from watchglass.records import Severity
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_command_is_pythons_own(folder: Path) -> None:
+    assert Job("train.py", ("-x", "1")).words == ["train.py", "-x", "1"]
+    assert Job("pkg.train", ("-x",), is_module=True).words == ["-m", "pkg.train", "-x"]
+    assert Job("train.py").command[0] == sys.executable
+
+
+@pytest.mark.parametrize(
+    ("job", "stem"),
+    [
+        (Job("a/train.py"), "train"),
+        (Job("pkg.sub.train", is_module=True), "train"),
+        (Job("app"), "app"),
+        (Job("x.pyc"), "x"),
+    ],
+)
+def test_its_short_name(job: Job, stem: str) -> None:
+    assert job.stem == stem
+
+
+def test_a_missing_script_is_named_with_its_neighbour(folder: Path) -> None:
+    (folder / "train.py").write_text("")
+    with pytest.raises(
+        MissingFileError, match=r'^script trian\.py does not exist in .*\(did you mean "train\.py"\?\)$'
+    ):
+        Job("trian.py").check()
+    with pytest.raises(MissingFileError, match=r"script nowhere/train\.py does not exist"):
+        Job("nowhere/train.py").check()
+
+
+def test_a_folder_needs_a_main(folder: Path) -> None:
+    (folder / "app").mkdir()
+    with pytest.raises(LaunchError, match=r"app is a folder without a __main__\.py"):
+        Job("app").check()
+    (folder / "app" / "__main__.py").write_text("")
+    Job("app").check()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_an_unreadable_script(folder: Path) -> None:
+    (folder / "train.py").write_text("")
+    (folder / "train.py").chmod(0)
+    with pytest.raises(LaunchError, match="cannot be read"):
+        Job("train.py").check()
+
+
+def test_a_module_is_looked_for_and_not_imported(folder: Path) -> None:
+    (folder / "pkg").mkdir()
+    (folder / "pkg" / "__init__.py").write_text("raise AssertionError('imported')")
+    Job("pkg.train", is_module=True).check()
+    Job("timeit", is_module=True).check()
+    with pytest.raises(LaunchError, match="no module named 'nope' can be found from"):
+        Job("nope.train", is_module=True).check()
+    with pytest.raises(LaunchError, match=r"-m needs the dotted name of a module but got '\./train\.py'"):
+        Job("./train.py", is_module=True).check()
+
+
+def test_settings_are_checked_early(folder: Path) -> None:
+    (folder / "train.py").write_text("")
+    with pytest.raises(InvalidValueError, match="save_interval must be >= 1 but got 0"):
+        Job("train.py", settings={"save_interval": 0}).check()
+
+
+def test_a_stop_needs_rules() -> None:
+    with pytest.raises(LaunchError, match="drop --no-rules"):
+        Job("train.py", stop_on=Severity.ERROR)
