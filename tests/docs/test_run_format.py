@@ -1,0 +1,54 @@
+"""docs/run-format.md tells the truth: its reader reads, its numbers are the code's."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+
+from watchglass.records import FORMAT_VERSION, SCALAR_FIELDS, STATISTIC_FIELDS, STEP_END_FIELDS, Mode, Role
+from watchglass.store import FrameKind
+from watchglass.store.codec import SCALAR_DTYPE, STEP_END_DTYPE, UNIT_DTYPE
+from watchglass.store.frames import MAX_PAYLOAD
+from watchglass.testing import Step, build_run
+
+PAGE = Path(__file__).parents[2] / "docs" / "run-format.md"
+TEXT = PAGE.read_text(encoding="utf-8")
+
+
+def test_the_minimal_reader_reads_a_real_run(tmp_path):
+    rng = np.random.default_rng(0)
+    steps = [
+        Step(
+            {"loss": 1.0 / (n + 1)},
+            {"gradient/fc1.weight": rng.normal(size=(3, 4)), "fc1.weight": np.ones((3, 4))},
+            mode=Mode.EVAL if n % 5 == 4 else Mode.TRAIN,
+        )
+        for n in range(40)
+    ]
+    names = {"run": build_run(tmp_path / "run", steps)}
+    blocks = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
+    assert len(blocks) == 2
+    for block in blocks:
+        exec(compile(block, str(PAGE), "exec"), names)  # noqa: S102 - the page's own example
+    assert len(names["losses"]) == 32
+    assert len(names["norms"]) == 64
+
+
+def test_kinds_of_frames_are_all_listed():
+    table = dict(re.findall(r"^\| (\d+) \| ([A-Z_]+) \|", TEXT, re.MULTILINE))
+    assert table == {str(int(kind)): kind.name for kind in FrameKind}
+
+
+def test_sizes_and_fields_are_those_of_the_code():
+    assert f"version {FORMAT_VERSION[0]}.{FORMAT_VERSION[1]}" in TEXT
+    assert f"at most {MAX_PAYLOAD:,}" in TEXT
+    assert f"rows of {SCALAR_DTYPE.itemsize} bytes" in TEXT
+    assert f"rows of {STEP_END_DTYPE.itemsize} bytes" in TEXT
+    assert f"reserved` ({UNIT_DTYPE.itemsize} bytes)" in TEXT
+    for fields in (SCALAR_FIELDS, STEP_END_FIELDS):
+        names = {"<u8": "u64", "<u4": "u32", "<i8": "i64", "<f4": "f32", "<f8": "f64"}
+        assert ", ".join(f"{name} {names[kind]}" for name, kind in fields) in TEXT
+    for name in STATISTIC_FIELDS:
+        assert f"`{name}`" in TEXT
+    for role in Role:
+        assert role.value in TEXT
