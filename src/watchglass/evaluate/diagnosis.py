@@ -77,7 +77,7 @@ def _diagnosis(group: Sequence[Finding], aftermath: Sequence[Finding]) -> Diagno
     causes = tuple((_cause(name), round(1.0 - math.exp(-support[name]), 3)) for name in ranked)
     worst = max(finding.severity.rank for finding in group)
     # The worst finding is what people will have noticed; the chain of symptoms shows what came before it.
-    key = next(finding for finding in group if finding.severity.rank == worst)
+    key = max((f for f in group if f.severity.rank == worst), key=lambda f: (_breaks(f), [-n for n in _when(f)]))
     first = min(group, key=_when)
     title = causes[0][0].title if causes else f"{key.rule} has found something"
     return Diagnosis(

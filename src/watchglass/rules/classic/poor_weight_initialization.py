@@ -19,7 +19,7 @@ class PoorWeightInitialization(Rule):
     """The initial weights are identical, constant, or of a scale that does not fit their layers.
 
     Looks at: how alike the rows of each weight are at the first step, the spread of each weight against its fan-in,
-        and the spread of the activations over the layers in the first `steps` steps.
+        and the spread of the activations over the layers at the first captured step.
     Fires when: most weights of the model, or two layers in a row, start with all rows the same (an error: units that
         start alike stay alike); or half of the weights have a spread outside `low` to `high` times 1/sqrt(fan_in)
         while the activations grow or shrink by 30 over the layers; or the variance of activations differs between
@@ -38,11 +38,12 @@ class PoorWeightInitialization(Rule):
     calibrations: ClassVar = {"sagemaker": {"threshold": 10.0, "steps": 10}}
 
     threshold: float = parameter(1e6, help="largest over smallest variance of layers' activations", unit="ratio", gt=1)
-    steps: int = parameter(10, help="only the first steps are looked at", unit="steps", ge=1)
+    steps: int = parameter(10, help="the first capture must be among so many steps", unit="steps", ge=1)
     low: float = parameter(0.05, help="smallest spread, in units of 1/sqrt(fan_in)", ge=0)
     high: float = parameter(5.0, help="largest spread, in units of 1/sqrt(fan_in)", gt=0)
 
     weights: dict[str, dict[str, Any]] = state(dict)
+    measured: bool = state(bool)
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """Findings of the first steps."""
@@ -53,7 +54,8 @@ class PoorWeightInitialization(Rule):
             self.weights = _usable(view, fact.data.get("tensors")) if fact is not None else {}
             if self.weights:
                 yield from self._identical(view)
-        yield from self._scale(view)
+        if not self.measured:
+            yield from self._scale(view)
 
     def _identical(self, view: StepView) -> Iterable[Finding]:
         names = sorted(self.weights, key=lambda name: int(self.weights[name]["layer_index"]))
@@ -87,6 +89,8 @@ class PoorWeightInitialization(Rule):
         outputs = outputs.where((outputs.nonfinite == 0) & (outputs.m2 > 0))
         if len(outputs) < 2 or any(row["same"] and not row["zero"] for row in self.weights.values()):
             return
+        # Later steps show what updates have done to the scale, not the initialisation.
+        self.measured = True
         variance = outputs.variance
         ratio = float(np.max(variance) / np.min(variance))
         factors = {name: row["factor"] for name, row in self.weights.items() if row["factor"] > 0}

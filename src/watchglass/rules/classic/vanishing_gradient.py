@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import ClassVar, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from watchglass.config import parameter
 from watchglass.records import Finding, Mode, Role, Severity, TensorInfo
@@ -155,17 +156,36 @@ def _saturating_between(view: StepView, depth: _Depth) -> list[str]:
     modules = [kind for kind in signals.SATURATING if kind in present]
     if modules:
         return modules
-    # torch.sigmoid(x) has no module, but the next layer receives values in (0, 1), all of them above zero.
+    # torch.sigmoid(x) has no module, but the next layer receives its values.
     inputs = view.statistics(Role.INPUT)
     inside = np.array(
         [depth.first.layer_index < info.layer_index <= depth.last.layer_index for info in inputs.tensors],
         dtype=np.bool_,
     )
-    inner = inputs.where(inside)
+    inner = inputs.where(inside & (inputs.nonfinite == 0))
     if len(inner) < 2:
         return []
-    if bool(np.all((inner.min > 0) & (inner.max <= 1))):
+    if bool(np.all(_like_sigmoid(inner))):
         return ["sigmoid"]
-    if bool(np.all((inner.min >= -1) & (inner.min < 0) & (inner.max <= 1))):
-        return ["tanh"]
-    return []
+    return ["tanh"] if bool(np.all(_like_tanh(inner))) else []
+
+
+def _like_sigmoid(inputs: Statistics) -> npt.NDArray[np.bool_]:
+    """Which inputs look like the output of a sigmoid: all in (0, 1), or that with zeros from dropout among them.
+
+    Dropout divides what it keeps by the share it keeps. What it keeps of a sigmoid lies close together, while the
+    positive half of a normal distribution (ReLU) has a spread of three quarters of its mean.
+    """
+    kept = 1 - inputs.zero_ratio
+    with np.errstate(all="ignore"):
+        mean = inputs.sum / (inputs.count - inputs.zero)
+        spread = np.sqrt(np.maximum(inputs.l2**2 / (inputs.count - inputs.zero) - mean**2, 0)) / mean
+    plain = (inputs.min > 0) & (inputs.max <= 1)
+    thinned = (inputs.min == 0) & (inputs.max * kept <= 1.05) & (spread < 0.5) & (mean * kept > 0.2)
+    return np.asarray(plain | thinned)
+
+
+def _like_tanh(inputs: Statistics) -> npt.NDArray[np.bool_]:
+    """Which inputs look like the output of tanh, perhaps after dropout: in (-1, 1), with both signs well used."""
+    kept = 1 - inputs.zero_ratio
+    return np.asarray((inputs.min < -0.2) & (inputs.min * kept >= -1.05) & (inputs.max * kept <= 1.05))
