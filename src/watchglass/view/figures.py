@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 Series = tuple[npt.NDArray[Any], npt.NDArray[np.float64]]
 
-#: Colours that can be told apart on white and on near-black, also by the colour-blind (Okabe and Ito).
-COLOURS = {"train": "#0072B2", "eval": "#E69F00", "error": "#D55E00", "warning": "#CC79A7", "info": "#56B4E9"}
+#: Colours that can be told apart on white and on near-black, also by the colour-blind (after Okabe and Ito).
+COLOURS = {"train": "#3A8FD0", "eval": "#E69F00", "error": "#D55E00", "warning": "#CC79A7", "info": "#56B4E9"}
 #: Colour of cells that hold a value which is not finite; not in the scale of the others.
 NON_FINITE = "#FF2D95"
 
@@ -68,7 +68,7 @@ def accuracy_figure(run: Run) -> go.Figure | None:
         return None
     figure = _figure("Accuracy", "training step", "accuracy")
     figure.update_yaxes(range=[0, 1.02], tickformat=".0%")
-    _line(figure, "training", train, COLOURS["train"], opacity=0.45)
+    _line(figure, "training", train, COLOURS["train"], opacity=0.7)
     _line(figure, "validation", evaluation, COLOURS["eval"], markers=True)
     return figure
 
@@ -114,7 +114,8 @@ def gradient_heatmap(run: Run) -> go.Figure | None:
             marker={"symbol": "square", "size": 11, "color": NON_FINITE},
         )  # fmt: skip
     figure.update_layout(height=max(300, 110 + 17 * len(labels)), showlegend=bool(broken.any()))
-    figure.update_yaxes(autorange="reversed", type="category", automargin=True)
+    figure.update_yaxes(autorange="reversed", type="category")
+    figure.update_xaxes(range=[steps[0] - 0.5, steps[-1] + 0.5])  # the outer cells would reach as far as the inner ones
     return figure
 
 
@@ -153,6 +154,10 @@ def run_figures(run: Run, findings: Sequence[Finding] = ()) -> list[tuple[str, g
         ),
         (update_ratio_figure(run), "How far each step moves a weight. Green: where trainings that learn usually are."),
     ]
+    last = max(run.steps(Mode.TRAIN), default=0)
+    for figure, _ in made:
+        if figure is not None and last < 10:
+            figure.update_xaxes(dtick=1)  # there is no half a step
     return [(caption, figure) for figure, caption in made if figure is not None]
 
 
@@ -197,10 +202,16 @@ def _figure(title: str, x: str, y: str) -> go.Figure:
         title={"text": title, "x": 0, "xref": "paper"}, height=340, margin={"l": 60, "r": 20, "t": 60, "b": 50},
         legend={"orientation": "h", "yanchor": "bottom", "y": 1.0, "xanchor": "right", "x": 1.0},
         paper_bgcolor="rgba(0,0,0,0)", plot_bgcolor="rgba(0,0,0,0)", hovermode="closest", template="none",
-        font={"family": "system-ui, sans-serif", "size": 13},
+        font={"family": "system-ui, sans-serif", "size": 13}, showlegend=True,
     )  # fmt: skip
     figure.update_xaxes(title={"text": x}, zeroline=False, showgrid=True, gridcolor="rgba(128,128,128,0.25)")
-    figure.update_yaxes(title={"text": y}, zeroline=False, showgrid=True, gridcolor="rgba(128,128,128,0.25)")
+    figure.update_yaxes(
+        title={"text": y, "standoff": 12},
+        automargin=True,
+        zeroline=False,
+        showgrid=True,
+        gridcolor="rgba(128,128,128,0.25)",
+    )
     return figure
 
 
