@@ -88,7 +88,9 @@ class Run:
         count = 0
         while found := self._reader.poll(full=self._full):
             for attempt, worker, frame in found:
-                self._tables.setdefault((attempt, worker), WorkerTables()).ingest(frame)
+                if (attempt, worker) not in self._tables:
+                    self._tables[attempt, worker] = WorkerTables()
+                self._tables[attempt, worker].ingest(frame)
             count += len(found)
             self._full = False
         self._full = True  # someone who asks now and then, not ten times a second, can afford the whole listing

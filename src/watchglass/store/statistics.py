@@ -69,7 +69,8 @@ def encode_statistics(batch: StatisticsBatch) -> bytes:
     table = pa.RecordBatch.from_arrays([pa.array(column) for column in columns.values()], names=list(columns))
     codec = next((name for name in ("zstd", "lz4") if pa.Codec.is_available(name)), None)
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression=codec)) as stream:
+    options = pa.ipc.IpcWriteOptions(compression=codec, use_threads=False)
+    with pa.ipc.new_stream(sink, table.schema, options=options) as stream:
         stream.write_batch(table)
     return encode_frame(FrameKind.STATISTICS, sink.getvalue().to_pybytes())
 
@@ -86,7 +87,8 @@ def decode_statistics(payload: bytes) -> StatisticsBatch:
     if size > MAX_DECODED:
         raise DamagedDataError(f"a batch of statistics would take {size} bytes; at most {MAX_DECODED} are read")
     try:
-        with pa.ipc.open_stream(payload) as stream:
+        # Handing a batch this small to a thread pool takes longer than decompressing it.
+        with pa.ipc.open_stream(payload, options=pa.ipc.IpcReadOptions(use_threads=False)) as stream:
             table = stream.read_all()
         table.validate()
         return _from_table(table)
