@@ -15,6 +15,7 @@ STARTUP_STEPS = 16
 _WARMUP_CAPTURES = 4
 #: Steps and captures that the measured costs are medians of.
 _WINDOW, _CAPTURE_WINDOW = 32, 8
+_MIN_CAPTURES = 4
 MAX_INTERVAL = 4096
 #: Share of the budget that remains for captures even where bookkeeping alone uses more than the rest.
 _FLOOR_SHARE = 0.5
@@ -38,6 +39,8 @@ class Budget:
         self._captures = 0
         self.cost_ns = 0
         self.train_ns = 0
+        #: Smoothed length of a TRAIN step, nanoseconds.
+        self.step_ns = 0.0
 
     def due(self, mode_step: int) -> bool:
         """Whether a TRAIN step is to be captured."""
@@ -49,13 +52,15 @@ class Budget:
         """A TRAIN step took ``step_ns``, of which ``cost_ns`` was ours; returns whether the interval changed."""
         self.cost_ns += cost_ns
         self.train_ns += step_ns
+        self.step_ns += 0.1 * (step_ns - self.step_ns)
         if due:
             self._captures += 1
             if self._captures <= _WARMUP_CAPTURES:
                 return False
         (self._due_ns if due else self._idle_ns).append(cost_ns)
         self._step_ns.append(max(1, step_ns - cost_ns))
-        if self.fixed is not None or len(self._due_ns) < 4:
+        # Only at captures: medians at every step would cost more than the bookkeeping they measure.
+        if self.fixed is not None or not due or len(self._due_ns) < _MIN_CAPTURES:
             return False
         wanted = self._affordable()
         # Rarer at once, more often only when there is room for twice as much.

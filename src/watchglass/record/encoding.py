@@ -29,9 +29,11 @@ _WIDTH = len(STATISTIC_FIELDS)
 
 def row_bytes(records: StepRecords) -> int:
     """About how many bytes these records hold while they wait."""
-    matrices = sum(len(ids) for ids, _, _ in records.statistics) * 8 * _WIDTH
-    raw = sum(int(array.nbytes) for _, array in records.raw)
-    return 256 + 32 * len(records.scalars) + matrices + 64 * len(records.units) + raw
+    size = 256 + 32 * len(records.scalars)
+    if records.statistics or records.units or records.raw:
+        size += sum(len(ids) for ids, _, _ in records.statistics) * 8 * _WIDTH + 64 * len(records.units)
+        size += sum(int(array.nbytes) for _, array in records.raw)
+    return size
 
 
 def encode_steps(

@@ -21,6 +21,10 @@ class Models:
     def __iter__(self) -> Iterator[ModuleTree]:
         return iter(self._trees)
 
+    def __len__(self) -> int:
+        """Number of models seen."""
+        return len(self._trees)
+
     def knows(self, root: nn.Module) -> bool:
         """Whether this outermost module has been added."""
         return root in self._roots

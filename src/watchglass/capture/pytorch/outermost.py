@@ -87,7 +87,9 @@ class OutermostCalls:
         if flow.forward is not None:
             flow.forward.state = None
         flow.forward = forward = clock.forward(grad=grad, training=root.training)
-        batch = next((tensor for _, tensor in tensors_in((arguments, kwargs), 1)), None)
+        batch = arguments[0] if arguments and isinstance(arguments[0], torch.Tensor) else None
+        if batch is None:
+            batch = next((tensor for _, tensor in tensors_in((arguments, kwargs), 1)), None)
         forward.weight = float(batch.shape[0]) if batch is not None and batch.dim() else 1.0
         step = clock.train
         if not grad or step is None:
@@ -111,10 +113,10 @@ class OutermostCalls:
         forward = flow.forward
         if forward is None or flow.hook.clock.evaluation is not None:
             return
-        tensors = list(tensors_in(output))
+        tensors = [("", output)] if isinstance(output, torch.Tensor) else list(tensors_in(output))
         for path, tensor in tensors:
             if tensor.requires_grad:
-                tensor.register_hook(Mark(forward, path))  # type: ignore[no-untyped-call]
+                tensor.register_hook(Mark(forward, path))
         if isinstance(forward.state, ForwardState):
             # Detached: the graph, and with it all activations, must not live longer than without us.
             forward.state.outputs = {path: tensor.detach() for path, tensor in tensors}

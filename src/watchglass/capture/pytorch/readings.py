@@ -25,6 +25,8 @@ from watchglass.records import Role, TensorInfo
 _NORM_SHARE, _NORM_MAX_INTERVAL = 0.5, 64
 _MAX_NAMED = 32
 
+_Parameters = list[tuple[Tensor, str, ParameterPlace]]
+
 
 class Readings:
     """Reads what an optimizer is about to change and has changed."""
@@ -32,7 +34,7 @@ class Readings:
     def __init__(self, hook: Hook, models: Models) -> None:
         self._hook = hook
         self._models = models
-        self._unnamed: weakref.WeakKeyDictionary[Tensor, ParameterPlace | None] = weakref.WeakKeyDictionary()
+        self._known: weakref.WeakKeyDictionary[Optimizer, tuple[int, int, _Parameters]] = weakref.WeakKeyDictionary()
         self._stale: dict[int, tuple[weakref.ref[Tensor], int]] = {}
         self._before: list[tuple[Tensor, Tensor, str, ParameterPlace]] = []
         self._group = 0
@@ -40,27 +42,26 @@ class Readings:
         self._norm_cost_ns = 0.0
         self._described: weakref.WeakSet[Optimizer] = weakref.WeakSet()
 
-    def parameters(self, optimizer: Optimizer) -> list[tuple[Tensor, str, ParameterPlace]]:
-        """An optimizer's parameters that belong to a known model, with names; the trees are read again once."""
-        found = self._named(optimizer)
-        if found is None:
-            self._models.refresh()
-            for group in optimizer.param_groups:
-                for parameter in group["params"]:
-                    self._unnamed[parameter] = self._models.parameter(parameter)
-            found = self._named(optimizer) or []
-        return found
+    def parameters(self, optimizer: Optimizer, *, again: bool = False) -> _Parameters:
+        """An optimizer's parameters that belong to a known model, with names.
 
-    def _named(self, optimizer: Optimizer) -> list[tuple[Tensor, str, ParameterPlace]] | None:
-        found = []
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                place = self._models.parameter(parameter)
-                if place is not None:
-                    found.append((parameter, place.name, place))
-                elif self._unnamed.get(parameter, parameter) is not None:
-                    return None
-        return found
+        Looked up once and again where ``again`` says so (at captured steps) or the groups have changed in size.
+        """
+        known = self._known.get(optimizer)
+        count = sum(len(group["params"]) for group in optimizer.param_groups)
+        if known is None or again or known[0] != count or known[1] != len(self._models):
+            known = (count, len(self._models), self._resolved(optimizer))
+            self._known[optimizer] = known
+        return known[2]
+
+    def _resolved(self, optimizer: Optimizer) -> _Parameters:
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        places = [self._models.parameter(parameter) for parameter in parameters]
+        if None in places:
+            # Replaced or materialised since the trees were read, or another model's.
+            self._models.refresh()
+            places = [self._models.parameter(parameter) for parameter in parameters]
+        return [(p, place.name, place) for p, place in zip(parameters, places, strict=True) if place is not None]
 
     def begin(self) -> None:
         """A captured step begins: remember the gradients that are there, which are older than it."""
@@ -75,7 +76,7 @@ class Readings:
     def fresh_gradients(self, optimizer: Optimizer, due: bool) -> list[tuple[Tensor, str, ParameterPlace]]:
         """``(gradient, parameter's name, place)`` of gradients that this step's backward produced."""
         found = []
-        for parameter, name, place in self.parameters(optimizer):
+        for parameter, name, place in self.parameters(optimizer, again=due):
             gradient = parameter.grad
             if gradient is None or (due and self._is_stale(parameter, gradient)):
                 continue
@@ -154,33 +155,36 @@ class Readings:
         On a device nothing is read back here, so no names are returned there.
         """
         started = time.perf_counter_ns()
-        dense = [value for value in (plain(row[0]) for row in fresh) if value is not None and value.numel()]
-        if not dense:
+        gradients = [row[0] for row in fresh]
+        if any(gradient.layout is not torch.strided or hasattr(gradient, "to_local") for gradient in gradients):
+            gradients = [value for value in map(plain, gradients) if value is not None]
+        if not gradients:
             return []
-        if dense[0].device.type != "cpu":
-            total = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(value.float()) for value in dense]))
-            self._hook.add_scalar(
-                step.records, "gradient_norm", DeviceRows(total if scale is None else total / scale), Role.METRIC
-            )
+        norms = torch.stack(torch._foreach_norm(gradients))
+        if norms.device.type != "cpu":
+            total = torch.linalg.vector_norm(norms.float())
+            value = DeviceRows(total if scale is None else total / scale)
+            self._hook.add_scalar(step.records, "gradient_norm", value, Role.METRIC)
             return []
-        norms = torch.stack(torch._foreach_norm(dense)).tolist()
-        bad = [row[1] for row, value in zip(fresh, norms, strict=False) if not math.isfinite(value)]
-        total_norm = math.sqrt(sum(value * value for value in norms)) if not bad else _worst(norms)
+        values = norms.tolist()
+        bad = [row[1] for row, value in zip(fresh, values, strict=False) if not math.isfinite(value)]
+        total_norm = _worst(values) if bad else math.hypot(*values)
         self._hook.add_scalar(
             step.records, "gradient_norm", total_norm / (float(scale) if scale is not None else 1.0), Role.METRIC
         )
-        self._norm_cost_ns += 0.1 * (time.perf_counter_ns() - started - self._norm_cost_ns)
+        self._pace(time.perf_counter_ns() - started)
         return bad
 
     def norm_due(self, step: OpenStep) -> bool:
         """Whether the total norm is affordable at this step; always at captured ones."""
         return step.due or step.mode_step % self._norm_interval == 0
 
-    def pace(self, step_ns: int) -> None:
+    def _pace(self, cost_ns: int) -> None:
         """Choose how often the total norm is taken so that it costs at most its share of the budget."""
-        allowed = _NORM_SHARE * self._hook.config.overhead_budget * step_ns
+        self._norm_cost_ns += 0.1 * (cost_ns - self._norm_cost_ns)
+        allowed_ns = _NORM_SHARE * self._hook.config.overhead_budget * self._hook.plan.budget.step_ns
         interval = 1
-        while interval < _NORM_MAX_INTERVAL and self._norm_cost_ns / interval > allowed:
+        while interval < _NORM_MAX_INTERVAL and self._norm_cost_ns / interval > allowed_ns:
             interval *= 2
         self._norm_interval = interval
 

@@ -30,7 +30,7 @@ class DeviceRows:
         self._host.copy_(values, non_blocking=True)
         self._event: Any = None
         if values.is_cuda:
-            self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._event = torch.cuda.Event()
             self._event.record()
 
     def resolve(self) -> Any:

@@ -156,7 +156,6 @@ class UpdatePoint:
         flow.hook.clock.end_update()
         for forward in step.forwards:
             forward.state = None
-        self._readings.pace(max(1, step.end_ns - step.start_ns))
         flow.quiet_steps += 1
 
 
