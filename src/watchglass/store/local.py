@@ -110,13 +110,18 @@ class LocalStore(Store):
             os.unlink(target)
 
     def is_empty(self) -> bool:
-        """Whether the folder is missing or holds nothing but hidden files; looks at the top level only."""
+        """Whether the folder is missing or holds nothing but hidden files; looks at the top level only.
+
+        Where there is a file instead of a folder, that is something.
+        """
         with _translated("list", self.root):
             try:
                 with os.scandir(self.root) as found:
                     return all(item.name.startswith(".") for item in found)
             except FileNotFoundError:
                 return True
+            except NotADirectoryError:
+                return False
 
     def list(self, prefix: str = "", after: str = "") -> list[Entry]:
         """See :meth:`Store.list`. Links, temporary files and names that :func:`check_path` refuses are left out."""
@@ -135,7 +140,7 @@ class LocalStore(Store):
         try:
             with os.scandir(self.root / folder) as found:
                 items = list(found)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return
         for item in items:
             path = f"{folder}/{item.name}" if folder else item.name
@@ -169,11 +174,12 @@ def _translated(verb: str, target: Path) -> Iterator[None]:
         yield
     except (MissingFileError, RunExistsError, StoreError):
         raise
-    except FileNotFoundError as error:
-        raise MissingFileError(f"{target} does not exist; check the path of the run") from error
     except FileExistsError as error:
         raise _exists(target) from error
     except OSError as error:
+        # Where a file is in place of a folder there is nothing to read below it, and no way to write.
+        if error.errno == errno.ENOENT or (error.errno == errno.ENOTDIR and verb != "write"):
+            raise MissingFileError(f"{target} does not exist; check the path of the run") from error
         cure = _CURES.get(error.errno or 0) or f"{error.strerror or error}; check the disk and its mount"
         raise StoreError(f"cannot {verb} {target}: {cure}") from error
 

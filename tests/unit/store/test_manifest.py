@@ -91,3 +91,13 @@ def test_secrets_of_a_command_are_not_kept():
     assert "pw" not in text
     assert "x" not in shown[-1]
     assert shown[-3:-1] == ["--lr", "0.1"]
+
+
+def test_a_file_is_no_run_and_is_not_made_one(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text("x")
+    with pytest.raises(NotARunError, match=r"train\.py is not a run"):
+        read_manifest(LocalStore(script))
+    with pytest.raises(NotARunError, match="choose an empty or new folder"):
+        create_run(LocalStore(script), command=[])
+    assert script.read_text() == "x"
