@@ -186,7 +186,7 @@ def _translated(verb: str, target: Path) -> Iterator[None]:
 
 def _make_folder(folder: Path) -> None:
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        os.makedirs(folder, exist_ok=True)
     except FileExistsError as error:  # a file has that name; the object itself does not exist
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder)) from error
 
