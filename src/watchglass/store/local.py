@@ -121,7 +121,7 @@ class LocalStore(Store):
             except FileNotFoundError:
                 return True
             except NotADirectoryError:
-                return False
+                return not os.path.lexists(self.root)  # a file further up leaves nothing here
 
     def list(self, prefix: str = "", after: str = "") -> list[Entry]:
         """See :meth:`Store.list`. Links, temporary files and names that :func:`check_path` refuses are left out."""
