@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Annotated
 
 import typer
+import typer.main
 
 from watchglass.cli.check import check
 from watchglass.cli.failure import COULD_NOT, print_error
@@ -62,7 +63,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: Arguments without the program's name; those of this process by default.
     """
     try:
-        status = app(list(argv) if argv is not None else None, prog_name="watchglass", standalone_mode=False)
+        # Not by calling `app`, which would leave an exception hook behind in whoever calls us.
+        command = typer.main.get_command(app)
+        status = command.main(list(argv) if argv is not None else None, "watchglass", standalone_mode=False)
         sys.stdout.flush()
     except _USAGE_ERRORS as error:
         message = str(getattr(error, "format_message", error.__str__)())

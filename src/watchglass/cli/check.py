@@ -20,7 +20,7 @@ _FINDING_KEYS = (
 
 #: Verdicts on runs of which "nothing was found" says nothing.
 _UNFINISHED = {
-    "no data": "no training step was recorded; was capture on, and did the script train?",
+    "no data": "no training step was recorded; did the script train, and with a framework that is watched?",
     "incomplete": "the training is still going on or died, and nothing was found so far; wait, or accept what "
     "there is with --allow-unfinished",
 }

@@ -169,7 +169,12 @@ def _conclude(job: Job, outcome: Outcome, report: str | None, *, quiet: bool) ->
     from watchglass.cli.judge import judged, replayed
 
     run, verdict = judged(outcome.run) if job.rules else replayed(outcome.run, ())
-    if wants_verdict:
+    if wants_verdict and verdict.status == "no data":
+        print_warning(
+            f"no training step was recorded in {outcome.run}; {job.target} ended with exit status "
+            f"{outcome.exit_status} before its first one, or trains with a framework that is not watched"
+        )
+    elif wants_verdict:
         from watchglass.cli.terminal import stderr_console
         from watchglass.view import verdict_panel
 

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "accuracy_figure", "capture_lines", "check_report_path", "count", "duration", "gradient_heatmap", "loss_figure",
-    "number", "printable", "render_report", "run_figures", "size", "update_ratio_figure", "verdict_panel", "verdict_text",
-    "write_report",
+    "number", "printable", "render_report", "run_figures", "size", "update_ratio_figure", "verdict_panel",
+    "verdict_text", "write_report",
 ]  # fmt: skip
 
 #: Names that need NumPy and later plotly, so that a launcher which only prints an error does not wait for them.

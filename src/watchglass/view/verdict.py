@@ -104,7 +104,10 @@ def headline(verdict: Verdict) -> str:
         for severity in (Severity.ERROR, Severity.WARNING, Severity.INFO)
         if counts[severity]
     ]
-    notes = {"incomplete": "the training did not come to its end", "no data": "no training step was recorded"}
+    notes = {
+        "incomplete": "the training did not come to its end",
+        "no data": "no training step was recorded; did the script train, and with a framework that is watched?",
+    }
     parts = [note for note in (notes.get(verdict.status), ", ".join(words)) if note]
     return verdict.status + (f": {'; '.join(parts)}" if parts else "")
 
@@ -113,6 +116,8 @@ def closing(verdict: Verdict) -> Iterator[str]:
     """What stands below the diagnoses: metrics, length, rules that could not speak, cost."""
     if verdict.metrics:
         yield ", ".join(f"{printable(name)} {number(value)}" for name, value in verdict.metrics.items())
+    if verdict.status == "no data":  # every rule would only repeat that it had nothing to look at
+        return
     yield length(verdict)
     silent = [status for status in verdict.statuses if status.status in (Status.STARVED, Status.ERROR)]
     for status in silent:

@@ -1,0 +1,47 @@
+"""What tests of the command line share: the answer of a command, and a training to ask it about."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from watchglass.testing.build_run import Step
+
+
+class Said(NamedTuple):
+    """What a command ended with and printed."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def error(self) -> str:
+        """The error of a command that could not do what it was asked: one line on stderr, status 2, nothing else."""
+        assert (self.status, self.out) == (2, "")
+        (line,) = self.err.splitlines()
+        assert line.startswith("watchglass: error: ")
+        return line.removeprefix("watchglass: error: ")
+
+
+Watchglass = Callable[..., Said]
+
+
+def training(steps: int = 120, *, broken_at: int | None = None) -> list[Step]:
+    """Steps of a small training that learns, or turns into NaN."""
+    generator = np.random.default_rng(3)
+    weight = generator.normal(size=(16, 16)).astype(np.float32)
+    made = []
+    for number in range(steps):
+        broken = broken_at is not None and number >= broken_at
+        gradient = generator.normal(scale=0.1, size=(16, 16)).astype(np.float32)
+        update = (-0.01 * gradient).astype(np.float32)
+        weight = (weight + update).astype(np.float32)
+        if broken:
+            gradient[0, 0] = np.nan
+        loss = float("nan") if broken else 2.0 * 0.98**number + 0.1
+        statistics = {"fc.weight": weight, "gradient/fc.weight": gradient, "update/fc.weight": update}
+        made.append(Step(scalars={"loss": loss, "learning_rate": 0.1}, statistics=statistics, weight=32))
+    return made

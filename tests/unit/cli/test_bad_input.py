@@ -1,0 +1,103 @@
+"""Bad input: one line that names the value and the cure, exit status 2, nothing touched, no traceback unless asked."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from command_line import Said, Watchglass
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    (tmp_path / "train.py").write_text("print('trained')")
+    return tmp_path / "train.py"
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (["run"], "run needs the script to run: watchglass run [options] train.py ARGS"),
+        (["run", "trian.py"], 'script trian.py does not exist in {folder} (did you mean "train.py"?)'),
+        (["run", "-m", "nope.train"], "no module named 'nope' can be found from {folder}"),
+        (["run", "--save-interval", "0", "train.py"], "--save-interval must be >= 1 but got '0'"),
+        (
+            ["run", "--save-interval", "often", "train.py"],
+            "--save-interval must be a whole number or none but got 'often'",
+        ),
+        (["run", "--planned-steps", "-1", "train.py"], "--planned-steps must be >= 1 but got '-1'"),
+        (["run", "--overhead-budget", "0", "train.py"], "--overhead-budget must be a percentage above 0"),
+        (["run", "--overhead-budget", "nan", "train.py"], "at most 100 but got 'nan'"),
+        (["run", "--stop-on", "fire", "train.py"], "--stop-on must be error or warning but got 'fire'"),
+        (["run", "--stop-on", "error", "--no-rules", "train.py"], "drop --no-rules"),
+        (["run", "--no-rules", "--rules", "Overfit", "train.py"], "--rules and --no-rules contradict each other"),
+        (["run", "--rules", "DeadRelo", "train.py"], 'there is no rule "DeadRelo" (did you mean "DeadRelu"?)'),
+        (
+            ["run", "--rules", "DeadRelu:windo=3", "train.py"],
+            'DeadRelu has no parameter "windo" (did you mean "window"?)',
+        ),
+        (["run", "--rules", "DeadRelu:window=0", "train.py"], "window must be >= 1 but got '0'"),
+        (["run", "--rules", "DeadRelu:window=x", "train.py"], "window must be a whole number but got 'x'"),
+        (["run", "--rules", "DeadRelu:window", "train.py"], "must read PARAM=VALUE but got 'window'"),
+        (["run", "--rules", "nowhere.py:Mine", "train.py"], 'there is no rule file "nowhere.py"'),
+        (["run", "--rules", "broken.py:Mine", "train.py"], "broken.py cannot be imported: ModuleNotFoundError"),
+        (["run", "--rules", ",", "train.py"], "--rules names no rule; to evaluate none use --no-rules"),
+        (["run", "--report", "{folder}", "train.py"], "is a folder; name the file to write"),
+        (["run", "--report", "train.py", "train.py"], "train.py exists; choose another file"),
+        (["run", "--run", "thesis", "train.py"], "thesis is not empty and not a run; choose an empty or new folder"),
+        (["run", "--run", "train.py/run", "train.py"], "train.py/run"),
+        (["check", "nowhere"], "nowhere does not exist or is empty"),
+        (["check", "thesis"], "thesis is not a run: it holds no run.json"),
+        (["check", "s3://bucket/run"], "s3://bucket/run"),
+        (["check", "healthy", "--rules", "Overfitt"], '(did you mean "Overfit"?)'),
+        (["check", "healthy", "--fail-on", "fire"], "--fail-on must be one of warning, error, never but got 'fire'"),
+        (["check", "healthy", "--format", "xml"], "--format must be one of text, json but got 'xml'"),
+        (["show", "thesis"], "thesis is not a run"),
+        (["rules", "overfit"], '(did you mean "Overfit"?)'),
+        (["report", "healthy", "-o", "train.py"], "train.py exists; choose another file"),
+        (["report", "thesis", "-o", "new.html"], "thesis is not a run"),
+        (["chek"], "No such command 'chek'"),
+        (["run", "--rum", "x", "train.py"], "--rum"),
+        (["check"], "Missing argument 'RUN'"),
+        (["report", "healthy"], "Missing option"),
+    ],
+)
+def test_one_line_and_nothing_happens(
+    watchglass: Watchglass, script: Path, healthy: Path, tmp_path: Path, words: list[str], error: str
+) -> None:
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "chapter").write_text("words")
+    (tmp_path / "broken.py").write_text("import no_such_module")
+    before = sorted(path for path in tmp_path.rglob("*") if "__pycache__" not in path.parts)
+    said = watchglass(*(word.format(folder=tmp_path) for word in words))
+    assert error.format(folder=tmp_path) in said.error
+    assert sorted(path for path in tmp_path.rglob("*") if "__pycache__" not in path.parts) == before
+
+
+def test_a_run_of_the_future_is_refused_with_the_cure(watchglass: Watchglass, healthy: Path) -> None:
+    manifest = json.loads((healthy / "run.json").read_text())
+    (healthy / "run.json").write_text(json.dumps({**manifest, "format": [9, 0]}))
+    assert "upgrade watchglass" in watchglass("check", healthy).error
+
+
+def test_debug_shows_where(watchglass: Watchglass) -> None:
+    said = watchglass("check", "nowhere", "--debug")
+    assert said.status == 2
+    assert said.err.startswith("Traceback")
+    assert said.err.splitlines()[-1].startswith("watchglass: error: nowhere does not exist")
+
+
+def test_a_fault_of_ours_is_one_line_too(
+    watchglass: Watchglass, healthy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> Said:
+        raise KeyError("a\nfault")
+
+    monkeypatch.setattr("watchglass.cli.judge.replayed", fail)
+    assert watchglass("check", healthy).error == r"KeyError: 'a\nfault' (not expected; --debug shows where)"
+
+
+def test_nothing_from_outside_steers_the_terminal(watchglass: Watchglass) -> None:
+    assert "\x1b" not in watchglass("check", "\x1b[31mred\x07").err

@@ -1,0 +1,115 @@
+"""``watchglass check``: its output for people and programs, and its exit status."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from command_line import Watchglass
+
+WARNS = """
+from watchglass import Finding, Rule, Severity
+
+class Warns(Rule):
+    \"""Always warns.\"""
+
+    severity: str = "warning"
+
+    def check(self, view):
+        yield self.finding(view, severity=Severity(self.severity), message="as ever", value=float("nan"))
+
+class Raises(Rule):
+    \"""Never comes to an end.\"""
+
+    def check(self, view):
+        raise RuntimeError("a fault in the rule")
+"""
+
+
+@pytest.fixture
+def rules(tmp_path: Path) -> Path:
+    (tmp_path / "mine.py").write_text(WARNS)
+    return tmp_path / "mine.py"
+
+
+def test_a_healthy_run_exits_0(watchglass: Watchglass, healthy: Path) -> None:
+    said = watchglass("check", healthy)
+    assert (said.status, said.err) == (0, "")
+    assert said.out.startswith("no issues found\n")
+
+
+def test_a_broken_run_exits_1_and_says_since_when(watchglass: Watchglass, broken: Path) -> None:
+    said = watchglass("check", broken)
+    assert said.status == 1
+    assert "ExplodingTensor" in said.out
+    assert "step 80" in said.out
+
+
+def test_json_is_one_object_with_the_documented_keys(watchglass: Watchglass, broken: Path) -> None:
+    said = watchglass("check", broken, "--format", "json")
+    result = json.loads(said.out)
+    assert said.status == 1
+    assert list(result) == ["run", "status", "findings"]
+    assert (result["run"], result["status"]) == (str(broken), "issues found")
+    first = result["findings"][0]
+    assert list(first) == [
+        "id", "rule", "severity", "step", "last_step", "count", "mode", "worker", "tensors", "value", "limit",
+        "message", "causes", "try",
+    ]  # fmt: skip
+    assert (first["rule"], first["severity"], first["step"], first["mode"]) == ("ExplodingTensor", "error", 80, "TRAIN")
+
+
+def test_json_is_strict_where_a_value_is_not_a_number(watchglass: Watchglass, healthy: Path, rules: Path) -> None:
+    said = watchglass("check", healthy, "--rules", f"{rules}:Warns", "--format", "json")
+    (found,) = json.loads(said.out, parse_constant=pytest.fail)["findings"]
+    assert found["value"] == "NaN"
+
+
+@pytest.mark.parametrize(
+    ("severity", "fail_on", "status"),
+    [
+        ("warning", "warning", 1), ("warning", "error", 0), ("warning", "never", 0), ("error", "error", 1),
+        ("error", "never", 0), ("info", "warning", 0),
+    ],
+)  # fmt: skip
+def test_the_exit_status_follows_fail_on(
+    watchglass: Watchglass, healthy: Path, rules: Path, severity: str, fail_on: str, status: int
+) -> None:
+    said = watchglass("check", healthy, "--rules", f"{rules}:Warns:severity={severity}", "--fail-on", fail_on)
+    assert said.status == status
+    assert "as ever" in said.out
+
+
+def test_a_rule_that_fails_is_no_clean_run(watchglass: Watchglass, healthy: Path, rules: Path) -> None:
+    said = watchglass("check", healthy, "--rules", f"{rules}:Raises")
+    assert said.status == 2
+    assert "Raises failed: raised at TRAIN step 0 of worker_0" in said.err
+
+
+def test_an_unfinished_run_without_findings_is_no_clean_run(watchglass: Watchglass, killed: Path) -> None:
+    said = watchglass("check", killed, "--format", "json")
+    assert said.status == 2
+    assert json.loads(said.out)["status"] == "incomplete"
+    (line,) = said.err.splitlines()
+    assert line.startswith(f"watchglass: error: {killed}: the training is still going on or died")
+    assert watchglass("check", killed, "--allow-unfinished").status == 0
+
+
+def test_a_run_is_not_changed(watchglass: Watchglass, broken: Path) -> None:
+    before = {path: path.read_bytes() for path in broken.rglob("*") if path.is_file()}
+    watchglass("check", broken)
+    assert {path: path.read_bytes() for path in broken.rglob("*") if path.is_file()} == before
+
+
+def test_a_damaged_segment_is_told_and_the_rest_evaluated(watchglass: Watchglass, broken: Path) -> None:
+    (segment,) = broken.glob("attempts/0000/segments/*/*")
+    data = bytearray(segment.read_bytes())
+    data[-40] ^= 0xFF
+    segment.write_bytes(bytes(data))
+    said = watchglass("check", broken)
+    assert said.status == 1
+    assert "ExplodingTensor" in said.out
+    assert segment.name in said.err
+    assert all(line.startswith("watchglass: warning: ") for line in said.err.splitlines())
