@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from watchglass.records import Cause, Diagnosis, Finding, Severity
-from watchglass.rules import CAUSES, CONCRETE_ADVICE, links_of
+from watchglass.rules import CAUSES, CONCRETE_ADVICE, CONSEQUENCES, links_of
 
 #: Added log odds of the causes that a rule without symptoms names, first to third: 0.6, 0.3 and 0.15 as noisy-or.
 _NAMED = (0.92, 0.36, 0.16)
@@ -28,10 +28,12 @@ def diagnose(findings: Iterable[Finding]) -> tuple[Diagnosis, ...]:
     rest = [f for f in ordered if f not in after]
     found: list[Diagnosis] = []
     while any(f.severity is not Severity.INFO for f in rest):
-        group = _next_group(rest)
+        group, best = _next_group(rest)
         rest = [f for f in rest if f not in group]
+        led_to = [f for f in rest if _follows(f, group, best)]
+        rest = [f for f in rest if f not in led_to]
         aftermath = after if broken is not None and broken in group else []
-        found.append(_diagnosis(group, aftermath))
+        found.append(_diagnosis(group, sorted([*led_to, *aftermath], key=_when)))
     return tuple(sorted(found, key=lambda diagnosis: (-diagnosis.severity.rank, diagnosis.step)))
 
 
@@ -59,19 +61,26 @@ def _support(findings: Sequence[Finding]) -> dict[str, float]:
     return support
 
 
-def _next_group(rest: Sequence[Finding]) -> list[Finding]:
-    """The findings that the best supported cause explains; the first finding alone where none is known."""
+def _next_group(rest: Sequence[Finding]) -> tuple[list[Finding], str]:
+    """The findings that the best supported cause explains, and it; the first finding alone where none is known."""
     serious = [finding for finding in rest if finding.severity is not Severity.INFO]
     support = _support(rest)
     backed = {cause for finding in serious for cause in _support([finding])}
     candidates = {cause: odds for cause, odds in support.items() if cause in backed}
     if not candidates:
-        return serious[:1]
+        return serious[:1], ""
     best = max(candidates, key=lambda cause: candidates[cause])
-    return [finding for finding in rest if _support([finding]).get(best, 0.0) > 0]
+    return [finding for finding in rest if _support([finding]).get(best, 0.0) > 0], best
 
 
-def _diagnosis(group: Sequence[Finding], aftermath: Sequence[Finding]) -> Diagnosis:
+def _follows(finding: Finding, group: Sequence[Finding], cause: str) -> bool:
+    """Whether a finding is later than all of a group's beginning and nothing but what its cause leads to."""
+    symptoms = _symptoms(finding)
+    later = _when(finding) >= min(_when(member) for member in group)
+    return bool(symptoms) and later and set(symptoms) <= CONSEQUENCES.get(cause, frozenset())
+
+
+def _diagnosis(group: Sequence[Finding], consequences: Sequence[Finding]) -> Diagnosis:
     support = _support(group)
     ranked = sorted(support, key=lambda cause: -support[cause])[:_MOST_CAUSES]
     causes = tuple((_cause(name), round(1.0 - math.exp(-support[name]), 3)) for name in ranked)
@@ -82,8 +91,8 @@ def _diagnosis(group: Sequence[Finding], aftermath: Sequence[Finding]) -> Diagno
     title = causes[0][0].title if causes else f"{key.rule} has found something"
     return Diagnosis(
         causes=causes,
-        findings=tuple(finding.id for finding in [*group, *aftermath]),
-        severity=key.severity,
+        findings=tuple(finding.id for finding in [*group, *consequences]),
+        severity=max((*group, *consequences), key=lambda finding: finding.severity.rank).severity,
         step=first.step,
         subject=str(key.evidence.get("module") or "") or next(iter(key.tensors), ""),
         headline=f"{title[:1].upper()}{title[1:]}: {key.message}",

@@ -261,6 +261,23 @@ _TABLE: dict[str, dict[str, float]] = {
     "validation_rises": {"overfitting": 0.95},
 }  # fmt: skip
 
+_STANDSTILL = frozenset({
+    "gradients_exactly_zero", "vanishing_over_depth", "vanishing_everywhere", "update_ratio_small",
+    "parameter_unchanged", "loss_flat", "nothing_moves",
+})  # fmt: skip
+
+#: What a cause leads to later on without being told by it: such findings join its chain and do not change its rank.
+CONSEQUENCES: dict[str, frozenset[str]] = {
+    "learning_rate_too_high": _STANDSTILL | {"dead_units", "all_units_dead", "loss_rising", "loss_diverged"},
+    "poor_initialization_scale": _STANDSTILL | {"dead_units", "all_units_dead", "update_ratio_large"},
+    "identical_initialization": _STANDSTILL | {"dead_units", "all_units_dead"},
+    "deep_saturating_activations": _STANDSTILL,
+    "vanishing_over_depth": _STANDSTILL,
+    "dying_relu": _STANDSTILL,
+    "learning_rate_too_low": _STANDSTILL,
+    "detached_parameters": _STANDSTILL,
+}
+
 #: The same as rows, for readers and extensions.
 LINKS: tuple[Link, ...] = tuple(
     Link(symptom, cause, weight) for symptom, row in _TABLE.items() for cause, weight in row.items()
@@ -268,8 +285,8 @@ LINKS: tuple[Link, ...] = tuple(
 
 #: Sentences that need numbers from the findings' evidence, put before a cause's own advice where all are known.
 CONCRETE_ADVICE: dict[str, tuple[str, ...]] = {
-    "learning_rate_too_high": ("Learning rate {learning_rate:g} with {optimizer}: try {lower_learning_rate:g}",),
-    "learning_rate_too_low": ("Learning rate {learning_rate:g} with {optimizer}: try {higher_learning_rate:g}",),
+    "learning_rate_too_high": ("Learning rate {learning_rate:.3g} with {optimizer}: try {lower_learning_rate:g}",),
+    "learning_rate_too_low": ("Learning rate {learning_rate:.3g} with {optimizer}: try {higher_learning_rate:g}",),
     "overfitting": ("The validation loss was lowest at training step {best_step}: use the checkpoint from there",),
     "dying_relu": ("Use LeakyReLU, GELU or SiLU after {layer}",),
     "deep_saturating_activations": ("Replace the {saturating} activations of the hidden layers by ReLU, GELU or SiLU",),

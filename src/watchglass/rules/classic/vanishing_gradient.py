@@ -31,7 +31,8 @@ class VanishingGradient(Rule):
     Looks at: the mean of absolutes of the gradients of weights with two or more axes (over the values that are not
         exactly zero), in the order of the layers, and the loss.
     Fires when: in `window` captures in a row the first layer's mean is below `ratio` of that of a later layer which is
-        alive; or all layers' means are below `threshold`. Not once the loss has fallen to half of its start: then the
+        alive; or all layers' means are below `threshold`. Four times as long while the
+        learning rate warms up, and not once the loss has fallen to half of its start: then the
         training works, and small gradients are convergence.
     Usual causes: many sigmoid or tanh layers, poor initialisation without normalisation, dead ReLU layers.
     What to try: ReLU-like activations, normalisation, residual connections.
@@ -76,9 +77,11 @@ class VanishingGradient(Rule):
         # An exactly solved problem (a loss of zero) has no gradient either.
         solved = bool(np.all(signals.losses(view, 1) == 0))
         self.everywhere = self.everywhere + 1 if float(np.max(alive)) < self.threshold and not solved else 0
-        if shrinks and depth is not None and self.over_depth >= self.window:
+        # Behind a last layer that starts from zero little arrives until the learning rate has let that grow.
+        window = 4 * self.window if signals.warming_up(view) else self.window
+        if shrinks and depth is not None and self.over_depth >= window:
             yield self._vanishes_over_depth(view, gradients, depth)
-        elif self.everywhere >= self.window:
+        elif self.everywhere >= window:
             yield self._vanishes_everywhere(view, gradients, float(np.max(alive)))
 
     def applicable(self, view: StepView) -> str:
@@ -93,7 +96,19 @@ class VanishingGradient(Rule):
 
         Embeddings are left out: which rows get a gradient depends on the batch, and their scale on the vocabulary.
         """
-        keep = np.array([info.module_type not in signals.EMBEDDINGS for info in gradients.tensors], dtype=np.bool_)
+        # Parameters of containers (positions, class tokens, layers that are used without being called) have no place
+        # between the layers.
+        containers = {""}
+        for info in gradients.tensors:
+            parts = info.module.split(".")
+            containers.update(".".join(parts[:n]) for n in range(1, len(parts)))
+        keep = np.array(
+            [
+                info.module_type not in signals.EMBEDDINGS and info.layer_index >= 0 and info.module not in containers
+                for info in gradients.tensors
+            ],
+            dtype=np.bool_,
+        )
         layers = gradients.where(keep)
         if len(layers) < 3:
             return None

@@ -1,0 +1,106 @@
+"""Trainings for tests of rules, made of numbers: what each step of a small network would record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from watchglass.records import Mode
+from watchglass.testing import Step
+
+#: A network with two hidden layers; names that nothing else uses.
+MODULES = {"stem": "Linear", "bend": "ReLU", "middle": "Linear", "curve": "ReLU", "readout": "Linear"}
+LAYERS = ("stem", "middle", "readout")
+#: Captured at first, then rarely: what a budget makes of it.
+SPARSE: Callable[[int], bool] = lambda step: step < 16 or step % 32 == 0  # noqa: E731
+ALWAYS: Callable[[int], bool] = lambda step: True  # noqa: E731
+
+Scale = Callable[[int, int], float]
+
+
+def constant(value: float) -> Scale:
+    """The same for every step and layer."""
+    return lambda step, layer: value
+
+
+GRADIENT, RATIO, WEIGHT = constant(1e-2), constant(1e-3), constant(0.1)
+
+
+def training(
+    steps: int,
+    *,
+    loss: Callable[[int], float] = lambda step: 2.3 * 0.99**step + 0.01,
+    gradient: Scale = GRADIENT,
+    ratio: Scale = RATIO,
+    weight: Scale = WEIGHT,
+    rate: Callable[[int], float] = lambda step: 0.1,
+    due: Callable[[int], bool] = SPARSE,
+    dead: Callable[[int, int], float] = lambda step, layer: 0.0,
+    facts: Mapping[int, Mapping[str, Mapping[str, Any]]] | None = None,
+    noise: float = 0.1,
+    change: Callable[[int, dict[str, NDArray[Any]]], None] | None = None,
+) -> list[Step]:
+    """Steps of a training whose losses, gradients and updates follow the given courses.
+
+    Args:
+        steps: How many.
+        loss: By step.
+        gradient: Spread of the gradients by step and layer.
+        ratio: Update over weight by step and layer.
+        weight: Spread of the weights by step and layer.
+        rate: Learning rate by step.
+        due: Which steps are captured.
+        dead: Share of units that are dead by step and hidden layer; further ones are zero by chance.
+        facts: By step, kind -> data.
+        noise: Of the loss, relative.
+        change: Changes the tensors of a captured step in place.
+    """
+    random = np.random.default_rng(7)
+    weights = {name: random.normal(size=(16, 16)) for name in LAYERS}
+    made = []
+    for step in range(steps):
+        value = loss(step) * float(np.exp(noise * random.normal()))
+        norm = float(np.sqrt(sum((gradient(step, i) * 16) ** 2 for i in range(3)))) * float(
+            np.exp(random.normal() * 0.3)
+        )
+        scalars = {"loss": value, "learning_rate": rate(step), "gradient_norm": norm}
+        arrays: dict[str, NDArray[Any]] = {}
+        units: dict[str, NDArray[np.bool_]] = {}
+        for i, name in enumerate(LAYERS):
+            update = random.normal(size=(16, 16)) * ratio(step, i)
+            if due(step):
+                scale = weight(step, i)
+                arrays[f"{name}.weight"] = weights[name] * scale
+                arrays[f"gradient/{name}.weight"] = random.normal(size=(16, 16)) * gradient(step, i)
+                arrays[f"update/{name}.weight"] = update * scale
+                arrays[f"{name}.output"] = random.normal(size=(32, 16))
+            weights[name] = weights[name] + update
+        if due(step):
+            for i, name in enumerate(("bend", "curve")):
+                units[f"{name}.output"] = (np.arange(16) < dead(step, i) * 16) | (random.random(16) < 0.3)
+                arrays[f"{name}.output"] = np.maximum(random.normal(size=(64, 16)), 0)
+        if change is not None and due(step):
+            change(step, arrays)
+        small = {name: array.astype(np.float32) for name, array in arrays.items()}
+        made.append(
+            Step(scalars=scalars, statistics=small, units=units, facts=(facts or {}).get(step, {}), weight=32.0)
+        )
+    return made
+
+
+def evaluation(loss: float, batches: int = 2) -> list[Step]:
+    """An evaluation with a mean loss."""
+    return [Step(scalars={"loss": loss}, mode=Mode.EVAL, weight=32.0) for _ in range(batches)]
+
+
+def with_evaluations(steps: list[Step], loss: Callable[[int], float], every: int = 20) -> list[Step]:
+    """``steps`` with an evaluation after every so many."""
+    made: list[Step] = []
+    for number, step in enumerate(steps):
+        made.append(step)
+        if number % every == every - 1:
+            made += evaluation(loss(number))
+    return made

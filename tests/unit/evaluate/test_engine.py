@@ -1,0 +1,187 @@
+"""The engine folds, caps, survives rules that raise, and knows where each rule stands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from watchglass.config import RuleSpec
+from watchglass.errors import InvalidValueError, NotARunError
+from watchglass.evaluate import Engine, replay
+from watchglass.evaluate.folding import MOST_FINDINGS
+from watchglass.records import Mode, Status
+from watchglass.rules import default_rules
+from watchglass.store import LocalStore
+from watchglass.testing import RunBuilder, Step, build_run
+from watchglass.testing.rule_suite import views_of
+
+RULES = '''
+from watchglass.records import Severity
+from watchglass.rules import Needs, Rule
+
+class Noisy(Rule):
+    """Finds something new at every step."""
+    def check(self, view):
+        yield self.finding(view, severity=Severity.WARNING, subject=f"step {view.mode_step}", message="noise")
+
+class Steady(Rule):
+    """Finds the same twice at every TRAIN step."""
+    def check(self, view):
+        if view.mode.name == "TRAIN":
+            for _ in range(2):
+                yield self.finding(view, severity=Severity.WARNING, subject="same", message=f"at {view.mode_step}")
+
+class Raises(Rule):
+    """Raises at step 3."""
+    def check(self, view):
+        if view.mode_step == 3:
+            raise ZeroDivisionError("my mistake")
+        yield self.finding(view, severity=Severity.INFO, subject="fine", message="fine")
+
+class Wrong(Rule):
+    """Gives something else than findings."""
+    def check(self, view):
+        return ["oops"]
+
+class Nothing(Rule):
+    """Returns None."""
+    def check(self, view):
+        pass
+
+class Hungry(Rule):
+    """Needs what nobody records."""
+    needs = (Needs(scalars=("temperature",), why="to see the weather"),)
+    def check(self, view):
+        return ()
+
+class Choosy(Rule):
+    """Does not apply."""
+    def check(self, view):
+        return ()
+    def applicable(self, view):
+        return "there is no ReLU"
+
+class AtTheEnd(Rule):
+    """Looks at the last phases."""
+    def check(self, view):
+        return ()
+    def finish(self, view):
+        for phase in view.phases:
+            yield self.finding(
+                view, severity=Severity.INFO, subject=phase.mode.name, message="ended", value=phase.means["loss"]
+            )
+'''
+
+
+@pytest.fixture
+def rules(tmp_path: Path):
+    path = tmp_path / "rules.py"
+    path.write_text(RULES)
+    return lambda *names: [RuleSpec(f"{path}:{name}") for name in names]
+
+
+def losses(count: int) -> list[Step]:
+    return [Step(scalars={"loss": float(n)}) for n in range(count)]
+
+
+def test_repeats_fold_and_count_steps(run_path: Path, rules) -> None:
+    steps = losses(5)
+    steps.insert(2, Step(mode=Mode.EVAL, scalars={"loss": 1.0}))
+    (finding,) = replay(build_run(run_path, steps), rules("Steady")).findings
+    assert (finding.step, finding.last_step, finding.count, finding.message) == (0, 4, 5, "at 0")
+
+
+def test_findings_by_the_million_are_capped_and_counted(run_path: Path, rules) -> None:
+    evaluation = replay(build_run(run_path, losses(MOST_FINDINGS + 30), workers=2), rules("Noisy"))
+    assert len(evaluation.findings) == 2 * MOST_FINDINGS
+    assert evaluation.statuses[0].reason == "60 further findings were counted and not kept"
+
+
+def test_a_rule_that_raises_stops_and_the_others_go_on(run_path: Path, rules) -> None:
+    evaluation = replay(build_run(run_path, losses(10)), rules("Raises", "Steady"))
+    raises, steady = evaluation.statuses
+    assert raises.status is Status.ERROR
+    assert "raised at TRAIN step 3 of worker_0" in raises.reason
+    assert "ZeroDivisionError: my mistake" in raises.reason
+    assert steady.status is Status.ISSUES_FOUND
+    assert {finding.rule: finding.count for finding in evaluation.findings} == {"Raises": 3, "Steady": 10}
+
+
+def test_statuses_say_why(run_path: Path, rules) -> None:
+    names = ("Wrong", "Nothing", "Hungry", "Choosy")
+    wrong, nothing, hungry, choosy = replay(build_run(run_path, losses(3)), rules(*names)).statuses
+    assert wrong.status is Status.ERROR
+    assert "must give findings" in wrong.reason
+    assert nothing.status is Status.NO_ISSUES_FOUND
+    assert hungry.status is Status.STARVED
+    assert hungry.reason == "the scalar temperature never came (needed to see the weather)"
+    assert (choosy.status, choosy.reason) == (Status.NOT_APPLICABLE, "there is no ReLU")
+
+
+def test_a_hungry_rule_is_starved_within_a_few_steps(run_path: Path, rules) -> None:
+    engine = Engine(rules("Hungry", "Nothing"))
+    seen = []
+    for view in views_of(build_run(run_path, losses(100))):
+        engine.feed([view])
+        seen.append(engine.statuses()[0].status)
+    assert seen[0] is Status.IN_PROGRESS
+    assert seen[-1] is Status.STARVED
+    assert engine.statuses()[1].status is Status.IN_PROGRESS
+
+
+def test_the_end_of_a_training_shows_the_last_phases(run_path: Path, rules) -> None:
+    steps = [
+        *losses(3),
+        Step(mode=Mode.EVAL, scalars={"loss": 4.0}, weight=3),
+        Step(mode=Mode.EVAL, scalars={"loss": 8.0}),
+    ]
+    (finding,) = replay(build_run(run_path, steps), rules("AtTheEnd")).findings
+    assert finding.evidence["subject"] == "EVAL"
+    assert finding.value == pytest.approx(5.0)
+
+
+def test_a_running_training_is_in_progress(run_path: Path, rules) -> None:
+    with RunBuilder(run_path) as builder:
+        for step in losses(3):
+            builder.step(step)
+        evaluation = replay(run_path, rules("AtTheEnd", "Steady"))
+        assert not evaluation.ended
+        assert [status.status for status in evaluation.statuses] == [Status.IN_PROGRESS, Status.ISSUES_FOUND]
+        builder.leave()
+    assert replay(run_path, rules("AtTheEnd")).ended
+
+
+def test_a_killed_training_has_ended(run_path: Path, rules) -> None:
+    evaluation = replay(build_run(run_path, losses(3), status=None), rules("AtTheEnd"))
+    assert evaluation.ended
+    assert len(evaluation.findings) == 1
+
+
+def test_order_is_attempt_step_rule_worker(run_path: Path, rules) -> None:
+    for _ in range(2):
+        with RunBuilder(run_path, workers=3) as builder:
+            for step in losses(2):
+                builder.step(step)
+            builder.leave()
+    found = replay(run_path, rules("Noisy", "Steady")).findings
+    keys = [(f.attempt, f.step, f.rule, f.worker) for f in found]
+    assert keys == sorted(keys)
+    assert len({finding.id for finding in found}) == len(found)
+
+
+def test_a_rule_is_named_once() -> None:
+    with pytest.raises(InvalidValueError, match="DeadRelu was named 2 times"):
+        Engine([RuleSpec("DeadRelu"), RuleSpec("DeadRelu", {"window": 3})])
+
+
+def test_a_run_without_steps_starves_every_rule(run_path: Path) -> None:
+    evaluation = replay(build_run(run_path), default_rules())
+    assert evaluation.findings == ()
+    assert {status.status for status in evaluation.statuses} == {Status.STARVED}
+
+
+def test_what_is_no_run_is_said(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text("{}")
+    with pytest.raises(NotARunError):
+        replay(LocalStore(tmp_path))

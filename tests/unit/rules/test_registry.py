@@ -1,0 +1,206 @@
+"""Rules are found by name, built with checked parameters, and come from users' files as well."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from watchglass.config import RuleSpec, parameter
+from watchglass.errors import InvalidValueError, MissingFileError, RuleFileError, UnknownNameError
+from watchglass.evaluate import replay
+from watchglass.records import Status
+from watchglass.rules import (
+    CAUSES,
+    CONCRETE_ADVICE,
+    CONSEQUENCES,
+    LINKS,
+    Rule,
+    build_rule,
+    default_rules,
+    documentation,
+    find_rule,
+    likely,
+    links_of,
+    rule_names,
+    state,
+)
+from watchglass.testing import Step, build_run
+
+CUSTOM = '''
+from __future__ import annotations
+from watchglass.config import parameter
+from watchglass.records import Severity
+from watchglass.rules import Needs, Rule, state
+
+class LossTooHigh(Rule):
+    """The loss is above a limit."""
+
+    needs = (Needs(scalars=("loss",)),)
+    limit: float = parameter(10.0, help="highest loss that is fine", gt=0)
+    patience: int = 2
+    seen: int = state(int)
+
+    def check(self, view):
+        loss = view.scalar("loss")
+        if loss is not None and loss > self.limit:
+            self.seen += 1
+            if self.seen >= self.patience:
+                yield self.finding(
+                    view, severity=Severity.WARNING, message=f"the loss is {loss:.3g}", value=loss, limit=self.limit,
+                    causes=["learning_rate_too_high"],
+                )
+
+class Unfinished(Rule):
+    """Has no check."""
+
+class NoRule:
+    pass
+'''
+
+
+@pytest.fixture
+def rule_file(tmp_path: Path) -> str:
+    path = tmp_path / "my_rules.py"
+    path.write_text(CUSTOM)
+    return str(path)
+
+
+def test_every_built_in_rule_is_found_and_documented() -> None:
+    assert [spec.name for spec in default_rules()] == rule_names()
+    for name in rule_names():
+        assert documentation(find_rule(name)).name == name
+
+
+def test_a_near_name_is_suggested() -> None:
+    with pytest.raises(UnknownNameError, match=r'there is no rule "DeadReLU" \(did you mean "DeadRelu"\?\)'):
+        find_rule("DeadReLU")
+
+
+def test_a_near_parameter_is_suggested() -> None:
+    with pytest.raises(
+        UnknownNameError, match=r'DeadRelu has no parameter "treshold_layer" \(did you mean "threshold_la'
+    ):
+        build_rule(RuleSpec("DeadRelu", {"treshold_layer": 1}))
+
+
+@pytest.mark.parametrize("value", ["many", "-1", "200", True])
+def test_a_bad_parameter_is_one_line(value: object) -> None:
+    with pytest.raises(InvalidValueError, match=r"^DeadRelu: threshold_layer must be .* but got [^\n]*$"):
+        build_rule(RuleSpec("DeadRelu", {"threshold_layer": value}))
+
+
+def test_calibrations_are_overridden_by_parameters() -> None:
+    assert build_rule(RuleSpec("DeadRelu")).threshold_layer == 70  # type: ignore[attr-defined]
+    assert build_rule(RuleSpec("DeadRelu"), "sagemaker").threshold_layer == 50  # type: ignore[attr-defined]
+    assert build_rule(RuleSpec("DeadRelu", {"threshold_layer": "60"}), "sagemaker").threshold_layer == 60  # type: ignore[attr-defined]
+    with pytest.raises(InvalidValueError, match="calibration"):
+        build_rule(RuleSpec("DeadRelu"), "other")
+
+
+def test_a_custom_rule_from_a_file(rule_file: str, run_path: Path) -> None:
+    run = build_run(run_path, [Step(scalars={"loss": float(n)}) for n in range(10)])
+    evaluation = replay(run, [RuleSpec(f"{rule_file}:LossTooHigh", {"limit": "5"})])
+    (finding,) = evaluation.findings
+    assert (finding.rule, finding.step, finding.last_step, finding.value) == ("LossTooHigh", 7, 9, 7.0)
+    assert finding.what_to_try == CAUSES["learning_rate_too_high"].what_to_try
+    assert evaluation.statuses[0].status is Status.ISSUES_FOUND
+
+
+def test_a_bare_default_is_a_checked_parameter(rule_file: str) -> None:
+    with pytest.raises(InvalidValueError, match="patience must be a whole number but got 'soon'"):
+        build_rule(RuleSpec(f"{rule_file}:LossTooHigh", {"patience": "soon"}))
+
+
+@pytest.mark.parametrize(
+    ("spec", "error", "message"),
+    [
+        ("no_such.py:Rule", MissingFileError, "there is no rule file"),
+        ("{file}:LossToHigh", UnknownNameError, 'did you mean "LossTooHigh"'),
+        ("{file}:NoRule", RuleFileError, "is not a rule"),
+        ("{file}:Unfinished", RuleFileError, "has no method check"),
+        ("{file}", RuleFileError, "has 2 rules; name one"),
+    ],
+)
+def test_mistakes_in_naming_a_file(rule_file: str, spec: str, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        find_rule(spec.format(file=rule_file))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("def broken(:\n", r"cannot be imported: line 1, SyntaxError"),
+        ("import no_such_module_of_mine\n", "ModuleNotFoundError: No module named"),
+        ("raise SystemExit(3)\n", "SystemExit: 3"),
+    ],
+)
+def test_a_file_that_fails_to_import(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "bad.py"
+    path.write_text(text)
+    with pytest.raises(RuleFileError, match=message):
+        find_rule(f"{path}:Rule")
+
+
+def test_an_edited_file_is_imported_anew(tmp_path: Path) -> None:
+    import os
+
+    path = tmp_path / "mine.py"
+    path.write_text(CUSTOM)
+    first = find_rule(f"{path}:LossTooHigh")
+    path.write_text(CUSTOM.replace("10.0", "11.0"))
+    os.utime(path, ns=(1, 1))
+    assert find_rule(f"{path}:LossTooHigh") is not first
+    assert build_rule(RuleSpec(f"{path}:LossTooHigh")).limit == 11  # type: ignore[attr-defined]
+
+
+def test_state_of_another_version_is_refused() -> None:
+    class Counting(Rule):
+        """Counts."""
+
+        count: int = state(int)
+
+        def check(self, view):
+            return ()
+
+    rule = Counting()
+    rule.count = 3
+    saved = rule.save_state()
+    again = Counting()
+    again.load_state(saved)
+    assert again.count == 3
+    with pytest.raises(InvalidValueError, match="state must be of version 1 but got 2"):
+        again.load_state({**saved, "version": 2})
+
+
+def test_parameters_are_keyword_only() -> None:
+    class Limited(Rule):
+        """Has a limit."""
+
+        limit: float = parameter(1.0, help="the limit")
+
+        def check(self, view):
+            return ()
+
+    assert Limited(limit=2).limit == 2.0
+    with pytest.raises(TypeError):
+        Limited(2)
+
+
+def test_knowledge_refers_to_known_causes() -> None:
+    assert {link.cause for link in LINKS} <= set(CAUSES)
+    assert set(CONCRETE_ADVICE) <= set(CAUSES)
+    assert set(CONSEQUENCES) <= set(CAUSES)
+    assert all(-1 < link.weight < 1 and link.weight for link in LINKS)
+    known = {link.symptom for link in LINKS}
+    assert all(symptoms <= known for symptoms in CONSEQUENCES.values())
+
+
+def test_symptoms_add_up_and_count_once() -> None:
+    one = links_of(["gradient_growth"])
+    two = links_of(["gradient_growth", "loss_diverged", "gradient_growth"])
+    assert two["learning_rate_too_high"] > one["learning_rate_too_high"]
+    assert links_of(["gradient_growth"] * 3) == one
+    assert links_of(["of a custom rule"]) == {}
+    assert likely(["nonfinite_loss_only", "calm_before"])[0] == "overflow_in_loss"
+    assert likely(["nonfinite_loss_only", "rose_before"])[0] == "learning_rate_too_high"
