@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from watchglass.cli.terminal import working
+from watchglass.records import Status
 
 if TYPE_CHECKING:
     from watchglass.config import RuleSpec
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def judged(path: str) -> tuple[Run, Verdict]:
-    """The run and what its evaluator found; evaluated now with the default rules where none has.
+    """The run and what its evaluator found; evaluated now with the default rules where none came to its end.
 
     Raises:
         WatchglassError: It is no run, or not readable.
@@ -24,7 +25,9 @@ def judged(path: str) -> tuple[Run, Verdict]:
 
     with working("reading the run"):
         run = open_run(path)
-        if run.statuses():
+        statuses = run.statuses()
+        # An evaluator that was killed, or is still at it, has not said its last word.
+        if statuses and not any(status.status is Status.IN_PROGRESS for status in statuses):
             return run, replace(verdict(run), run=path)
     from watchglass.rules import default_rules
 

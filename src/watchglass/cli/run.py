@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -141,16 +142,18 @@ def _launch(job: Job, report: str | None, *, quiet: bool, debug: bool) -> int:
     outcome = launch(
         job,
         started=lambda run, attempt: None if quiet else print_note(_announcement(run, attempt)),
-        waiting=lambda: progress("watchglass evaluates the last steps", enabled=not quiet),
+        waiting=lambda: progress("watchglass evaluates the last steps (Ctrl-C to skip)", enabled=not quiet),
     )
     for problem in outcome.problems:
         print_warning(problem)
     if outcome.leads:
         try:
             _conclude(job, outcome, report, quiet=quiet)
-        except Exception as error:  # its exit status must come through
+        except KeyboardInterrupt:
+            print_note(f"interrupted; for the verdict: watchglass check {outcome.run}")
+        except Exception as error:  # the training's exit status must come through
             if debug:
-                raise
+                traceback.print_exc()
             print_warning(f"no verdict on {outcome.run}: {error}")
     return outcome.exit_status
 
@@ -164,6 +167,9 @@ def _conclude(job: Job, outcome: Outcome, report: str | None, *, quiet: bool) ->
     if not job.rules and not quiet:
         print_note(f"recorded; evaluate with: watchglass check {outcome.run}")
     wants_verdict = bool(job.rules) and not quiet
+    if job.rules and not outcome.evaluated:
+        print_note(f"for the verdict: watchglass check {outcome.run}")
+        return
     if not wants_verdict and report is None:
         return
     from watchglass.cli.judge import judged, replayed

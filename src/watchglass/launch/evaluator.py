@@ -13,8 +13,10 @@ from watchglass.errors import LaunchError
 from watchglass.launch.interpreter import without_bootstrap
 from watchglass.launch.signals import SignalWatch
 
-#: After this many seconds an evaluator that has not ended is told to, and after so many more it is made to.
-PATIENCE_S, TERMINATION_S = 120.0, 5.0
+#: Seconds after which an evaluator that has not ended is told to; the second where other ranks may still train.
+PATIENCE_S, PATIENCE_OF_RANKS_S = 600.0, 6 * 3600.0
+#: Seconds after which one that was told to end is made to.
+TERMINATION_S = 5.0
 
 
 class EvaluatorProcess:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from watchglass.config import EvaluatorConfig, environment
 from watchglass.errors import EXIT_STOPPED, LaunchError, WatchglassError
-from watchglass.launch.evaluator import EvaluatorProcess
+from watchglass.launch.evaluator import PATIENCE_OF_RANKS_S, PATIENCE_S, EvaluatorProcess
 from watchglass.launch.interpreter import check_bootstrap_possible, with_bootstrap
 from watchglass.launch.job import Job
 from watchglass.launch.place import begin_attempt
@@ -126,7 +126,6 @@ def training_environment(job: Job, run: str, attempt: int) -> dict[str, str]:
     """Our environment with the bootstrap and the configuration of the session."""
     environ = dict(os.environ)
     environ["PYTHONPATH"] = with_bootstrap(environ.get("PYTHONPATH"), BOOTSTRAP)
-    environ[environment.LAUNCHER] = str(os.getpid())
     environ.update(job.session(run, attempt).to_env())
     return environ
 
@@ -148,12 +147,17 @@ def _finish_evaluator(
     if evaluator is None:
         return False
     with waiting() as tick:
-        status = evaluator.wait(signals, tick=tick)
+        status = evaluator.wait(signals, patience_s=_patience_s(), tick=tick)
     if status is None:
         problems.append("the evaluator was ended before it had evaluated everything; watchglass check does it again")
     elif status != 0:
         problems.append(f"the evaluator failed with exit status {status}; watchglass check evaluates the run again")
     return status == 0
+
+
+def _patience_s() -> float:
+    """How long the evaluator may take; it also waits for the other ranks, whose training may go on for a while."""
+    return PATIENCE_S if environment.world_size() == 1 else PATIENCE_OF_RANKS_S
 
 
 def _stop_was_committed(run: str, attempt: int) -> bool:
