@@ -22,7 +22,14 @@ class Plan:
         self.budget = Budget(overhead_budget, save_interval)
         self._collections = tuple(collections)
         self._members: dict[tuple[str, Role], tuple[int, ...]] = {}
-        self._due: tuple[bool, ...] = (False,) * len(self._collections)
+        self._none = (False,) * len(self._collections)
+        self._all = (True,) * len(self._collections)
+        self._due = self._none
+        #: Whether all collections follow the budget's interval without limits, which is asked at every step.
+        self._uniform = all(
+            (collection.save_interval, collection.start_step, collection.end_step) == (None, 0, None)
+            for collection in collections
+        )
 
     def due(self, mode: Mode, mode_step: int) -> bool:
         """Whether anything is to be captured at a step that opens now."""
@@ -30,10 +37,6 @@ class Plan:
             return False
         self._due = self._at(mode_step)
         return any(self._due)
-
-    def would_be_due(self, mode_step: int) -> bool:
-        """The same for a TRAIN step that has not opened."""
-        return any(self._at(mode_step))
 
     def keeps(self, name: str, role: Role) -> bool:
         """Whether a tensor's statistics are kept at the step that opened last."""
@@ -52,6 +55,8 @@ class Plan:
 
     def _at(self, mode_step: int) -> tuple[bool, ...]:
         chosen = self.budget.due(mode_step)
+        if self._uniform:
+            return self._all if chosen else self._none
         return tuple(
             collection.allows(mode_step)
             and (chosen if collection.save_interval is None else mode_step % collection.save_interval == 0)

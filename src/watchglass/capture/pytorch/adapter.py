@@ -115,11 +115,10 @@ class PyTorchAdapter:
         # Its own hook was registered too late for this call; keyword arguments are not shown to a global one.
         self._calls.before(module, arguments, None)
 
-    def _unknown_parameters(self) -> bool:
+    def _unknown_parameters(self) -> None:
         """An optimizer has parameters of no known model: look for models again."""
         if self._discover:
             self._start_discovery()
-        return False
 
 
 def _rank() -> int:

@@ -27,7 +27,7 @@ class UpdatePoint:
         capture: Switched off at the update.
         first_bad: Asked where a non-finite gradient came from.
         begin_step: Called when a TRAIN step has opened.
-        unknown: Called when an optimizer steps parameters of no known model; returns whether to watch it anyway.
+        unknown: Called when an optimizer steps parameters of no known model.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class UpdatePoint:
         capture: ModuleCapture,
         first_bad: FirstBadModule,
         begin_step: Callable[[OpenStep], None],
-        unknown: Callable[[], bool],
+        unknown: Callable[[], None],
     ) -> None:
         self._flow = flow
         self._readings = readings
@@ -114,9 +114,12 @@ class UpdatePoint:
         self._end(step)
 
     def _ours(self, optimizer: Optimizer) -> bool:
-        if not self._readings.parameters(optimizer) and not self._unknown():
+        if optimizer in self._optimizers:
+            return True
+        if not self._readings.parameters(optimizer):
+            self._unknown()
             return False
-        self._optimizers.setdefault(optimizer, sum(len(other.param_groups) for other in self._optimizers))
+        self._optimizers[optimizer] = sum(len(other.param_groups) for other in self._optimizers)
         return True
 
     def _with_closure(
