@@ -63,20 +63,22 @@ class Evaluator:
         self._heard: tuple[int, float] = (0, time.monotonic())
         self._after: tuple[int, int, int] | None = None
 
-    def open(self, *, wait_s: float = _LEASE_S, lifeline_open: Callable[[], bool] = lambda: True) -> None:
-        """Takes the lease of the journal, waiting for an evaluator that is about to end.
+    def open(self, pause: Callable[[float], bool]) -> None:
+        """Takes the lease of the journal, waiting for an evaluator of an earlier attempt that is about to end.
+
+        Args:
+            pause: Waits so many seconds, or less; returns whether waiting on makes sense.
 
         Raises:
             RunExistsError: Another one still writes it.
         """
-        give_up_s = time.monotonic() + wait_s
+        give_up_s = time.monotonic() + _LEASE_S
         while self._journal is None:
             try:
                 self._journal = JournalWriter(self._store)
             except RunExistsError:
-                if time.monotonic() >= give_up_s or not lifeline_open():
+                if time.monotonic() >= give_up_s or not pause(self._config.poll_s):
                     raise
-                time.sleep(self._config.poll_s)
         self._write_statuses()
 
     def turn(self) -> bool:
@@ -207,17 +209,18 @@ class _Lifeline:
         self._descriptor = descriptor
         self.open = True
 
-    def wait(self, seconds: float) -> None:
-        """Sleeps, but wakes when the lifeline closes."""
+    def wait(self, seconds: float) -> bool:
+        """Sleeps, but wakes when the lifeline closes; returns whether it is open."""
         if not self.open:
             time.sleep(seconds)
-            return
+            return False
         try:
             ready, _, _ = select.select([self._descriptor], [], [], seconds)
             if ready and not os.read(self._descriptor, 4096):
                 self.open = False
         except (OSError, ValueError):
             self.open = False
+        return self.open
 
 
 class _Terminated(Exception):
@@ -240,7 +243,7 @@ def main(arguments: list[str]) -> int:
     try:
         config = EvaluatorConfig.from_json(arguments[0])
         evaluator = Evaluator(config, output=sys.stderr)
-        evaluator.open(lifeline_open=lambda: lifeline.open)
+        evaluator.open(lifeline.wait)
     except WatchglassError as error:
         print(f"watchglass: {error}", file=sys.stderr)
         return 2

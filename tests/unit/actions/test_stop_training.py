@@ -1,0 +1,173 @@
+"""The stop protocol: ask, wait for answers, commit a step that all have before them, signal only as a last resort."""
+
+from __future__ import annotations
+
+import json
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from watchglass.actions import StopTraining, Worker
+from watchglass.errors import MissingFileError
+from watchglass.records import Finding, Mode, Severity
+from watchglass.store import LocalStore, create_attempt, create_run, layout, this_process
+
+
+class FakeClock:
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def time_ns(self) -> int:
+        return 1_700_000_000_000_000_000
+
+
+FINDING = Finding(
+    id="abcdefabcdef", rule="ExplodingTensor", severity=Severity.ERROR, step=7, last_step=7, count=1, mode=Mode.TRAIN,
+    worker="worker_0", tensors=("loss",), value=float("nan"), limit=None, message="the loss became NaN",
+)  # fmt: skip
+
+
+class Protocol:
+    """A stop with a clock, a list of signals, and workers that answer when told to."""
+
+    def __init__(self, folder: Path, workers: int, **options) -> None:
+        self.store = LocalStore(folder)
+        create_run(self.store, command=["train.py"])
+        create_attempt(self.store, "")
+        self.clock = FakeClock()
+        self.signals: list[tuple[int, int]] = []
+        self.stop = StopTraining(
+            self.store,
+            0,
+            clock=self.clock,
+            send_signal=lambda pid, number: self.signals.append((pid, number)),
+            **options,
+        )
+        self.workers = [Worker(f"worker_{n}", True, 7, 0.05, this_process()) for n in range(workers)]
+
+    def answers(self, rank: int, train_step: int) -> None:
+        data = json.dumps({"train_step": train_step, "wall_ns": 1}).encode()
+        self.store.write(layout.stop_seen(0, f"worker_{rank}"), data, replace=True)
+
+    def tick(self, after_s: float = 0.1) -> list[str]:
+        self.clock.now_s += after_s
+        return [observation.kind for observation in self.stop.tick(self.workers)]
+
+    def commit(self) -> dict | None:
+        try:
+            return json.loads(self.store.read(layout.stop_commit(0)))
+        except MissingFileError:
+            return None
+
+    def leaves(self, rank: int) -> None:
+        self.workers[rank] = replace(self.workers[rank], active=False)
+
+
+def test_one_worker_stops_at_its_next_boundary(tmp_path: Path) -> None:
+    protocol = Protocol(tmp_path, 1)
+    (observation,) = protocol.stop.found(FINDING)
+    assert observation.kind == "stop_requested"
+    request = json.loads(protocol.store.read(layout.stop_request(0)))
+    assert request["finding"] == FINDING.id
+    assert request["reason"] == "ExplodingTensor: the loss became NaN"
+    assert protocol.tick() == []
+    protocol.answers(0, 9)
+    assert protocol.tick() == ["stop_committed"]
+    assert protocol.commit()["stop_at_step"] == 10
+    protocol.leaves(0)
+    assert protocol.tick() == []
+    assert not protocol.stop.busy
+    assert protocol.signals == []
+
+
+def test_two_workers_get_one_step_that_both_have_before_them(tmp_path: Path) -> None:
+    protocol = Protocol(tmp_path, 2)
+    protocol.stop.found(FINDING)
+    protocol.answers(0, 12)
+    assert protocol.tick() == [], "one of two has answered"
+    protocol.answers(1, 11)
+    assert protocol.tick() == ["stop_committed"]
+    # 0.6 s from an answer to the last reading of the commit are 12 steps of 0.05 s.
+    assert protocol.commit()["stop_at_step"] >= 12 + 12
+
+
+def test_a_slow_training_has_a_margin_of_two_steps(tmp_path: Path) -> None:
+    protocol = Protocol(tmp_path, 2)
+    protocol.workers = [replace(worker, step_s=60.0) for worker in protocol.workers]
+    protocol.stop.found(FINDING)
+    protocol.answers(0, 12)
+    protocol.answers(1, 12)
+    protocol.tick()
+    assert protocol.commit()["stop_at_step"] == 14
+
+
+def test_a_worker_that_does_not_answer_is_not_waited_for(tmp_path: Path) -> None:
+    protocol = Protocol(tmp_path, 2)
+    protocol.stop.found(FINDING)
+    protocol.answers(1, 9)
+    assert protocol.tick(4.0) == []
+    assert protocol.tick(2.0) == ["stop_committed"]
+    assert protocol.commit()["stop_at_step"] > 9
+
+
+def test_a_worker_that_has_left_is_not_asked(tmp_path: Path) -> None:
+    protocol = Protocol(tmp_path, 2)
+    protocol.leaves(1)
+    protocol.stop.found(FINDING)
+    protocol.answers(0, 9)
+    protocol.tick()
+    assert protocol.commit()["stop_at_step"] == 10
+
+
+def test_torn_answers_are_read_again(tmp_path: Path) -> None:
+    protocol = Protocol(tmp_path, 1)
+    protocol.stop.found(FINDING)
+    protocol.store.write(layout.stop_seen(0, "worker_0"), b'{"train_st')
+    assert protocol.tick() == []
+    protocol.answers(0, 9)
+    assert protocol.tick() == ["stop_committed"]
+
+
+def test_no_boundary_in_the_grace_time_means_signals(tmp_path: Path) -> None:
+    protocol = Protocol(tmp_path, 1, grace_s=30.0)
+    protocol.stop.found(FINDING)
+    protocol.answers(0, 9)
+    protocol.tick()
+    pid = this_process().pid
+    assert protocol.tick(29.0) == []
+    assert protocol.tick(2.0) == ["worker_stopped"]
+    assert protocol.tick(9.0) == []
+    assert protocol.tick(2.0) == ["worker_stopped"]
+    assert protocol.tick(60.0) == []
+    assert protocol.signals == [(pid, signal.SIGTERM), (pid, signal.SIGKILL)]
+
+
+def test_another_process_with_the_same_id_is_never_signalled(tmp_path: Path) -> None:
+    protocol = Protocol(tmp_path, 2, grace_s=1.0)
+    other = replace(this_process(), process_start=1)
+    elsewhere = replace(this_process(), host="another machine")
+    protocol.workers = [replace(protocol.workers[0], claim=other), replace(protocol.workers[1], claim=elsewhere)]
+    protocol.stop.found(FINDING)
+    for _ in range(10):
+        protocol.tick(10.0)
+    assert protocol.signals == []
+
+
+@pytest.mark.parametrize("severity", [Severity.INFO, Severity.WARNING])
+def test_lesser_findings_stop_nothing(tmp_path: Path, severity: Severity) -> None:
+    protocol = Protocol(tmp_path, 1, stop_on=Severity.ERROR)
+    assert protocol.stop.found(replace(FINDING, severity=severity)) == []
+    assert not protocol.stop.busy
+    assert protocol.tick() == []
+
+
+def test_the_first_finding_stops_and_the_rest_change_nothing(tmp_path: Path) -> None:
+    protocol = Protocol(tmp_path, 1, stop_on=Severity.WARNING)
+    assert len(protocol.stop.found(replace(FINDING, severity=Severity.WARNING))) == 1
+    assert protocol.stop.found(FINDING) == []
+    assert protocol.stop.found(replace(FINDING, attempt=1)) == []
