@@ -53,7 +53,9 @@ def check(
         if output == "json":
             typer.echo(json.dumps(as_json(verdict), allow_nan=False, indent=2))
         else:
-            _print(verdict)
+            from watchglass.cli.terminal import print_verdict, stdout_console
+
+            print_verdict(stdout_console(), verdict)
         for problem in opened.problems:
             print_warning(str(problem))
         return _exit_status(verdict, fail_on, allow_unfinished)
@@ -90,17 +92,6 @@ def _exit_status(verdict: Verdict, fail_on: str, allow_unfinished: bool) -> int:
 
 def _at_least(verdict: Verdict, severity: Severity) -> list[Finding]:
     return [finding for finding in verdict.findings if finding.severity.rank >= severity.rank]
-
-
-def _print(verdict: Verdict) -> None:
-    from watchglass.cli.terminal import stdout_console
-    from watchglass.view import verdict_panel, verdict_text
-
-    console = stdout_console()
-    if console.is_terminal:
-        console.print(verdict_panel(verdict))
-    else:
-        typer.echo(verdict_text(verdict), nl=False)
 
 
 def _check_choice(option: str, value: str, choices: tuple[str, ...]) -> None:

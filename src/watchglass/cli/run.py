@@ -181,10 +181,12 @@ def _conclude(job: Job, outcome: Outcome, report: str | None, *, quiet: bool) ->
             f"{outcome.exit_status} before its first one, or trains with a framework that is not watched"
         )
     elif wants_verdict:
-        from watchglass.cli.terminal import stderr_console
-        from watchglass.view import verdict_panel
+        from watchglass.cli.terminal import print_verdict, stderr_console
 
-        stderr_console().print(verdict_panel(verdict))
+        console = stderr_console()
+        if not console.is_terminal:
+            print_note(f"verdict on {outcome.run}")
+        print_verdict(console, verdict)
     if report is not None:
         from watchglass.view import size, write_report
 

@@ -71,13 +71,21 @@ def _print_head(console: Console, path: str, run: Run) -> None:
         ("command", printable(" ".join(manifest.command))),
         ("run", manifest.run_id),
         ("begun", f"{begun}, {duration(run.seconds)} recorded"),
-        ("state", "finished" if run.finished else "not finished: still training, or died"),
+        ("state", printable(_state(run))),
         ("attempts", str(len(run.attempts))),
         ("workers", ", ".join(map(printable, run.workers)) or "none joined"),
         ("format", f"{manifest.format[0]}.{manifest.format[1]}, written by watchglass {printable(manifest.version)}"),
     ):
         table.add_row(Text(label, style="dim"), Text(text))
     console.print(table)
+
+
+def _state(run: Run) -> str:
+    """How the workers left: ``"finished"``, ``"stopped"``, ``"failed"``; or that not all of them have."""
+    if run.finished:
+        ends = {str(run.lifecycle(worker)[-1].get("status", "finished")) for worker in run.workers}
+        return " and ".join(sorted(ends))
+    return "died without leaving" if run.lost else "not finished: still training, or died" if run.workers else "no data"
 
 
 def _print_steps(console: Console, run: Run) -> None:

@@ -11,11 +11,16 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from watchglass.records import Verdict
+
 #: Progress is shown on what takes longer than this.
 _PATIENCE_S = 1.0
 
 #: Columns of tables that nobody looks at in a terminal.
 _PIPE_WIDTH = 120
+
+#: Columns of the frame around a verdict, at most.
+_FRAME_WIDTH = 110
 
 
 def stdout_console() -> Console:
@@ -31,6 +36,16 @@ def stderr_console() -> Console:
     from rich.console import Console
 
     return Console(stderr=True, highlight=False)
+
+
+def print_verdict(console: Console, verdict: Verdict) -> None:
+    """The verdict in a frame on a terminal, not wider than reads well; as plain text anywhere else."""
+    from watchglass.view import verdict_panel, verdict_text
+
+    if console.is_terminal:
+        console.print(verdict_panel(verdict), width=min(console.width, _FRAME_WIDTH))
+    else:
+        console.file.write(verdict_text(verdict))
 
 
 @contextmanager

@@ -24,7 +24,7 @@ def test_show_says_what_is_there(watchglass: Watchglass, broken: Path) -> None:
 
 def test_show_tells_an_unfinished_run(watchglass: Watchglass, killed: Path) -> None:
     said = watchglass("show", killed)
-    assert "not finished: still training, or died" in said.out
+    assert "died without leaving" in said.out
     assert "has not left: no account of it yet" in said.out
 
 
