@@ -1,0 +1,42 @@
+"""docs/cli.md says what the command line does: every verb and option, and the outputs that do not depend on a run."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import typer.main
+
+from watchglass.cli import main
+from watchglass.cli.app import app
+
+COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+
+
+@pytest.fixture(scope="module")
+def text(repository: Path) -> str:
+    return (repository / "docs" / "cli.md").read_text()
+
+
+@pytest.mark.parametrize("verb", COMMANDS)
+def test_every_verb_and_option_is_described(text: str, verb: str) -> None:
+    section = re.split(r"^## ", text, flags=re.MULTILINE)
+    (own,) = [part for part in section if part.startswith(verb + "\n")]
+    shared = {"--help", "--debug", "-h"} | ({"--rules"} if verb == "check" else set())
+    for parameter in COMMANDS[verb].params:
+        for option in parameter.opts:
+            if option.startswith("--") and option not in shared | {"--output"}:
+                assert option in own, f"{option} of {verb} is not described"
+
+
+@pytest.mark.parametrize("command", ["rules", "rules Overfit", "run --rules DeadRelo train.py"])
+def test_printed_outputs_are_the_real_ones(
+    text: str, command: str, capsys: pytest.CaptureFixture[str], in_tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    (in_tmp_path / "train.py").write_text("")
+    (shown,) = re.findall(rf"^\$ watchglass {re.escape(command)}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    main(command.split())
+    printed = "".join(capsys.readouterr())
+    assert [line.rstrip() for line in printed.splitlines()] == shown.splitlines()
