@@ -84,9 +84,13 @@ def _diagnosis(group: Sequence[Finding], consequences: Sequence[Finding]) -> Dia
     support = _support(group)
     ranked = sorted(support, key=lambda cause: -support[cause])[:_MOST_CAUSES]
     causes = tuple((_cause(name), round(1.0 - math.exp(-support[name]), 3)) for name in ranked)
-    worst = max(finding.severity.rank for finding in group)
-    # The worst finding is what people will have noticed; the chain of symptoms shows what came before it.
-    key = max((f for f in group if f.severity.rank == worst), key=lambda f: (_breaks(f), [-n for n in _when(f)]))
+    # A value that is not finite is what people will have noticed, else what tells most of the cause; the chain of
+    # symptoms shows what came before it.
+    best = ranked[0] if ranked else ""
+    serious = [finding for finding in group if finding.severity is not Severity.INFO]
+    key = max(
+        serious, key=lambda f: (_breaks(f), _support([f]).get(best, 0.0), f.severity.rank, [-n for n in _when(f)])
+    )
     first = min(group, key=_when)
     title = causes[0][0].title if causes else f"{key.rule} has found something"
     return Diagnosis(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import statistics
+from itertools import pairwise
 from typing import Any
 
 from watchglass.errors import UnknownNameError
@@ -26,7 +28,7 @@ def verdict(run: Run, evaluation: Evaluation | None = None) -> Verdict:
     seconds = run.seconds
     saved = None
     if stopped and planned is not None and steps:
-        saved = max(0, planned - steps) * seconds / steps
+        saved = max(0, planned - steps) * _seconds_per_step(run)
     return Verdict(
         run=run.location,
         status=_status(run, findings, stopped=stopped),
@@ -64,6 +66,19 @@ def _planned(run: Run) -> int | None:
     facts = run.facts("planned_steps")
     steps = facts[-1].data.get("steps") if facts else None
     return int(steps) if isinstance(steps, (int, float)) and not isinstance(steps, bool) else None
+
+
+def _seconds_per_step(run: Run) -> float:
+    """Typical time from the start of one TRAIN step to the next, in seconds.
+
+    A mean counts the evaluations in between; over few steps a median is fairer, as the first steps of a training take
+    much longer than all others.
+    """
+    ends = sorted((end for end in run.tables().steps.values() if end.mode is Mode.TRAIN), key=lambda end: end.mode_step)
+    if len(ends) < 2:
+        return (ends[0].end_ns - ends[0].start_ns) / 1e9 if ends else 0.0
+    between = [(after.start_ns - before.start_ns) / 1e9 for before, after in pairwise(ends)]
+    return statistics.mean(between[10:]) if len(between) >= 64 else statistics.median(between)
 
 
 def _metrics(run: Run) -> dict[str, float]:

@@ -144,10 +144,15 @@ class TestLossRises(TestLossNotDecreasing):
 
 
 class TestLossDiverges(TestLossNotDecreasing):
+    def sick(self) -> Sequence[Step]:
+        return training(6, loss=lambda n: 2.3 * 10.0**n)
+
+
+class TestLossDivergesForGood(TestLossNotDecreasing):
     severity = Severity.ERROR
 
     def sick(self) -> Sequence[Step]:
-        return training(6, loss=lambda n: 2.3 * 10.0**n)
+        return training(40, loss=lambda n: 2.3 if n < 10 else 100.0)
 
 
 class TestOverfit(RuleSuite):

@@ -23,9 +23,10 @@ class ExplodingGradient(Rule):
     Looks at: the total gradient norm (or the norms of all captured gradients), and the loss.
     Fires when: the norm is more than `growth` times that of the first steps, or lies `deviations` robust deviations
         above the median of the last 64, in at least three of five captures, and in either case the loss has more than
-        doubled; or, where no loss is known, the norm has grown ten-thousandfold. An error when the growth exceeds
-        10,000 or the loss has grown twentyfold. Growth alone is no disease: a training that leaves a plateau has
-        gradients that grow while its loss falls, and single spikes are part of small batches.
+        doubled; or, where no loss is known, the norm has grown ten-thousandfold. Always a warning: what it leads to
+        (values that are not finite, a loss that has diverged for good) is the error. Growth alone is no disease: a
+        training that leaves a plateau has gradients that grow while its loss falls, and single spikes are part of small
+        batches.
     Usual causes: a learning rate that is too high, weights initialised too large, a bad batch.
     What to try: lower the learning rate, warm it up, clip the gradient norm.
     Source: growth of 70: AutoTrainer (ICSE 2021); 8 deviations: a public run monitor that saw at most 4.5 on healthy
@@ -62,7 +63,7 @@ class ExplodingGradient(Rule):
             return
         growth = norm / min(self.start) if self.start else 1.0
         rise = self._loss_rise()
-        finding = self._early(view, norm, growth, rise) or self._late(view, norm, rise) or self._absolute(view, norm)
+        finding = self._early(view, norm, growth, rise) or self._late(view, norm) or self._absolute(view, norm)
         signals.remember_start(self.start, norm, 3)
         signals.remember_start(self.start_loss, loss, 3)
         self.recent = [*self.recent[-(_WINDOW - 1) :], math.log10(norm)]
@@ -86,15 +87,14 @@ class ExplodingGradient(Rule):
         sudden = rise is not None and growth > 10 * self.growth and rise > 10
         if not grows or (self.streak < (3 if rise is None else 2) and not sudden):
             return None
-        broken = rise is not None and (growth > 1e4 or rise > 20)
         return self._finding(
-            view, Severity.ERROR if broken else Severity.WARNING, norm, min(self.start) * self.growth,
+            view, norm, min(self.start) * self.growth,
             f"the gradient norm has grown {growth:.3g}-fold since the start, to {norm:.3g} at step {view.mode_step}"
             + (f", and the loss {rise:.3g}-fold" if rise is not None else ""),
-            ("gradient_growth",),
+            "gradient_growth",
         )  # fmt: skip
 
-    def _late(self, view: StepView, norm: float, rise: float | None) -> Finding | None:
+    def _late(self, view: StepView, norm: float) -> Finding | None:
         """Far outside the recent norms, several times, while the loss is far above the recent losses."""
         if len(self.recent) < 32 or len(self.recent_loss) < 32 or not self.start_loss:
             return None
@@ -107,26 +107,24 @@ class ExplodingGradient(Rule):
         if sum(self.flags) < 3 or not self.flags[-1] or now < 2 * usual or now < 0.25 * min(self.start_loss):
             return None
         return self._finding(
-            view, Severity.WARNING, norm, 10 ** (median + self.deviations * spread),
+            view, norm, 10 ** (median + self.deviations * spread),
             f"the gradient norm jumped to {norm:.3g} at step {view.mode_step}, {deviations:.1f} robust deviations "
             f"above the median of {10**median:.3g}, and the loss rises with it",
-            ("gradient_growth",),
+            "gradient_growth",
         )  # fmt: skip
 
     def _absolute(self, view: StepView, norm: float) -> Finding | None:
         if norm < self.absolute:
             return None
         message = f"the gradient norm is {norm:.3g} at step {view.mode_step}"
-        return self._finding(view, Severity.WARNING, norm, self.absolute, message, ("gradient_huge",))
+        return self._finding(view, norm, self.absolute, message, "gradient_huge")
 
-    def _finding(
-        self, view: StepView, severity: Severity, norm: float, limit: float, message: str, symptoms: tuple[str, ...]
-    ) -> Finding:
+    def _finding(self, view: StepView, norm: float, limit: float, message: str, symptom: str) -> Finding:
         gradients = view.statistics(Role.GRADIENT)
         order = np.argsort(-gradients.l2)[:3].tolist()
         return self.finding(
-            view, severity=severity, subject="gradient", tensors=[gradients.names[i] for i in order],
-            value=norm, limit=limit, message=message, symptoms=symptoms,
+            view, severity=Severity.WARNING, subject="gradient", tensors=[gradients.names[i] for i in order],
+            value=norm, limit=limit, message=message, symptoms=(symptom,),
             evidence={**signals.optimizer_evidence(view), **signals.loss_evidence(view)},
         )  # fmt: skip
 

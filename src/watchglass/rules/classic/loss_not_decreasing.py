@@ -21,8 +21,9 @@ class LossNotDecreasing(Rule):
     """The training loss diverges, rises again, or does not fall at all.
 
     Looks at: the training loss at every step, the learning rate, the training accuracy.
-    Fires when: the median of the last five losses exceeds `diverged` times the first ones (an error; a warning from
-        four times on); or the median of two windows of `window` steps in a row is more than twice that of the best
+    Fires when: the median of the last five losses exceeds `diverged` times the first ones (from four times on after
+        the first 16 steps); an error once that has held for `hopeless` steps, for an overshoot at the start can come
+        back; or the median of two windows of `window` steps in a row is more than twice that of the best
         window and above a quarter of the start; or after `patience` windows the loss is less than `diff_percent` below
         its start, more certainly than its noise allows. Silent while the learning rate warms up, once the loss has
         fallen (convergence is no fault), and for "flat" in trainings with several models.
@@ -39,6 +40,7 @@ class LossNotDecreasing(Rule):
     patience: int = parameter(4, help="windows before a flat loss counts", unit="windows", ge=2)
     diff_percent: float = parameter(1.0, help="smallest decrease since the start", unit="percent", ge=0, le=100)
     diverged: float = parameter(20.0, help="loss over that of the start", unit="ratio", gt=1)
+    hopeless: int = parameter(20, help="steps after which a diverged loss is an error", unit="steps", ge=1)
 
     start: list[float] = state(list)
     seen: int = state(int)
@@ -47,6 +49,7 @@ class LossNotDecreasing(Rule):
     first: list[float] = state(list)
     best: list[float] = state(list)
     rising: int = state(int)
+    away: int = state(int)
     windows: int = state(int)
     waiting: bool = state(bool)
 
@@ -78,12 +81,13 @@ class LossNotDecreasing(Rule):
         if len(self.start) >= 8 and float(np.median(self.start)) > 4 * min(self.start):
             reference = min(self.start)
         rise = float(np.median(recent)) / reference
+        self.away = self.away + 1 if rise >= self.diverged else 0
         # The smaller limit needs more evidence: a few high losses are common right after the start.
         if rise < 4 or (rise < self.diverged and self.seen < 16):
             return None
         return self.finding(
             view,
-            severity=Severity.ERROR if rise >= self.diverged else Severity.WARNING,
+            severity=Severity.ERROR if self.away >= self.hopeless else Severity.WARNING,
             subject="divergence",
             tensors=[signals.loss_name(view) or "loss"],
             value=float(np.median(recent)),
