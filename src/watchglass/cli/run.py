@@ -61,7 +61,10 @@ Module = Annotated[
 ]
 RunDirectory = Annotated[
     str | None,
-    typer.Option("--run", metavar="DIR", help="Where the run is written. [default: runs/SCRIPT-DATE-TIME]"),
+    # Older torchruns take --run behind the script for an ambiguous abbreviation of their own --run-path.
+    typer.Option(
+        "--run", "--run-dir", metavar="DIR", help="Where the run is written. [default: runs/SCRIPT-DATE-TIME]"
+    ),
 ]
 StopOn = Annotated[
     str | None,

@@ -16,7 +16,7 @@ from watchglass.records import Diagnosis, Finding, RuleStatus, Status, Verdict
 from watchglass.view.capture import capture_lines
 from watchglass.view.figures import run_figures
 from watchglass.view.text import duration, number, printable, size
-from watchglass.view.verdict import chain_link, closing, headline, since, worst
+from watchglass.view.verdict import chain, closing, headline, since, worst
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -122,7 +122,7 @@ def _summary(run: Run, verdict: Verdict) -> str:
 
 def _diagnosis(diagnosis: Diagnosis, findings: Sequence[Finding]) -> str:
     known = {finding.id: finding for finding in findings}
-    chain = [known[name] for name in diagnosis.findings if name in known]
+    seen = [known[name] for name in diagnosis.findings if name in known]
     causes = "".join(
         f"<li><b>{escape(cause.title)}</b> <span class='score'>{100 * score:.0f} %</span>"
         f"<br>{escape(cause.explanation)}"
@@ -133,9 +133,9 @@ def _diagnosis(diagnosis: Diagnosis, findings: Sequence[Finding]) -> str:
     parts = [
         f'<article class="{diagnosis.severity.value}"><h3>{escape(diagnosis.headline)}</h3><dl>',
         f"<dt>First in</dt><dd><code>{escape(diagnosis.subject)}</code></dd>" if diagnosis.subject else "",
-        f"<dt>Since</dt><dd>{escape(since(diagnosis, chain))}</dd>",
+        f"<dt>Since</dt><dd>{escape(since(diagnosis, seen))}</dd>",
         f"<dt>Likely causes</dt><dd><ol>{causes}</ol></dd>" if causes else "",
-        _listed("What was seen, in order", [chain_link(finding) for finding in chain], "ol"),
+        _listed("What was seen, in order", chain(seen), "ol"),
         _listed("What to try", diagnosis.what_to_try, "ul"),
         "</dl></article>",
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -154,10 +154,11 @@ def _told_in_full(diagnosis: Diagnosis, findings: list[Finding]) -> Iterator[Row
         yield Row(f"{printable(cause.title)} ({100 * score:.0f} %)", label)
         if position == 0:
             yield Row(printable(cause.explanation), "", "dim")
-    for position, finding in enumerate(findings[:_CHAIN]):
-        yield Row(chain_link(finding), "chain" if position == 0 else "")
-    if len(findings) > _CHAIN:
-        yield Row(f"and {count(len(findings) - _CHAIN, 'further finding')}", "")
+    links = chain(findings)
+    for position, link in enumerate(links[:_CHAIN]):
+        yield Row(link, "chain" if position == 0 else "")
+    if len(links) > _CHAIN:
+        yield Row(f"and {count(len(links) - _CHAIN, 'further finding')}", "")
     for position, advice in enumerate(diagnosis.what_to_try[:_ADVICE]):
         yield Row(printable(advice), "try" if position == 0 else "", "bold" if position == 0 else "")
 
@@ -173,10 +174,25 @@ def since(diagnosis: Diagnosis, findings: list[Finding]) -> str:
     return text
 
 
-def chain_link(finding: Finding) -> str:
-    """One symptom: when, which rule, what it said."""
-    seen = f" ({finding.count} times until step {finding.last_step})" if finding.count > 1 else ""
-    return f"step {finding.step}: {printable(finding.rule)}: {printable(finding.message)}{seen}"
+def chain(findings: Sequence[Finding]) -> list[str]:
+    """The symptoms in the order given: when, which rule, what it said. What several workers saw alike is said once."""
+    groups: dict[tuple[object, ...], list[Finding]] = {}
+    for finding in findings:
+        key = (finding.attempt, finding.mode, finding.step, finding.rule, finding.severity, finding.tensors[:1])
+        groups.setdefault(key, []).append(finding)
+    return [_chain_link(group) for group in groups.values()]
+
+
+def _chain_link(alike: Sequence[Finding]) -> str:
+    first = alike[0]
+    workers = {finding.worker for finding in alike}
+    notes = [
+        f"{first.count} times until step {first.last_step}" if first.count > 1 else "",
+        f"on {len(workers)} workers" if len(workers) > 1 else "",
+    ]
+    note = "; ".join(filter(None, notes))
+    text = f"step {first.step}: {printable(first.rule)}: {printable(first.message)}"
+    return text + (f" ({note})" if note else "")
 
 
 def _unexplained(verdict: Verdict) -> Iterator[Row]:
@@ -187,6 +203,6 @@ def _unexplained(verdict: Verdict) -> Iterator[Row]:
         yield Row("")
         yield Row("also seen" if verdict.diagnoses else "seen")
     for finding in rest[:_CHAIN]:
-        yield Row(chain_link(finding), finding.severity.value, STYLES[finding.severity.value])
+        yield Row(chain([finding])[0], finding.severity.value, STYLES[finding.severity.value])
     if len(rest) > _CHAIN:
         yield Row(f"and {count(len(rest) - _CHAIN, 'further finding')}", "")

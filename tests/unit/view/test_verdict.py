@@ -9,6 +9,7 @@ from rich.console import Console
 
 from watchglass.records import Severity, Verdict
 from watchglass.view import verdict_panel, verdict_text
+from watchglass.view.verdict import chain
 
 
 def rendered(verdict: Verdict, width: int = 90) -> str:
@@ -73,3 +74,11 @@ def test_findings_outside_of_every_diagnosis_are_told(sick_verdict: Verdict) -> 
     text = verdict_text(replace(sick_verdict, diagnoses=()))
     assert "error    step 45: ExplodingTensor" in text
     assert "info     step 3: Overfit: validation loss rises" in text
+
+
+def test_what_several_workers_saw_alike_is_said_once(sick_verdict: Verdict) -> None:
+    growth = sick_verdict.findings[1]
+    twins = (growth, replace(growth, id="other", worker="worker_1"))
+    (said,) = chain(twins)
+    assert said.endswith("within 16 steps (30 times until step 59; on 2 workers)")
+    assert len(chain((growth, replace(growth, step=31)))) == 2
