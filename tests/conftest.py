@@ -18,6 +18,10 @@ from leaks import differences, snapshot
 hypothesis.settings.register_profile("watchglass", derandomize=True, deadline=None, print_blob=True, database=None)
 hypothesis.settings.load_profile("watchglass")
 
+# Several tests run at once, each with trainings of its own: threads of theirs that wait for each other on the same few
+# cores cost more than they bring, by far. Children inherit this; set before anything imports a framework.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # A test sets what it needs; whatever the caller's shell has is not its business. Children inherit this as well.
 for _name in [name for name in os.environ if name.startswith("WATCHGLASS")]:
     del os.environ[_name]

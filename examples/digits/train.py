@@ -1,6 +1,6 @@
 """Train a small network to read scikit-learn's handwritten digits: an ordinary PyTorch script.
 
-It knows nothing of watchglass. ``--fault`` spoils the training in one of five ways, as it happens in practice:
+``--fault`` spoils the training in one of five ways, as it happens in practice:
 
     python train.py                        reaches about 99 % validation accuracy in some ten seconds
     python train.py --fault learning-rate  diverges to NaN within the first steps
