@@ -177,7 +177,7 @@ def _findings_table(findings: Sequence[Finding]) -> str:
     left_out = len(findings) - len(rows)
     note = f"<p>{left_out} more are in the run; watchglass check --format json lists them all.</p>" if left_out else ""
     head = ("severity", "rule", "steps", "mode", "worker", "tensors", "value", "limit", "finding")
-    return _table(head, rows) + note
+    return f'<div class="findings">{_table(head, rows)}</div>{note}'
 
 
 def _statuses_table(statuses: Sequence[RuleStatus]) -> str:
