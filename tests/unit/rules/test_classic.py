@@ -240,3 +240,47 @@ def test_weights_that_were_bad_before_are_never_blamed_on_the_first_layer(run_pa
     (finding,) = replay(build_run(run_path, steps, modules=MODULES), default_rules()[:1]).findings
     assert finding.evidence["where"] == "weights"
     assert finding.causes[0] == "poisoned_weights"
+
+
+def _stack(derivative: float, *, rectified: bool = False) -> list[Step]:
+    """Six layers of unit gain with activations that are functions, of a given derivative, and so no modules."""
+    random = np.random.default_rng(3)
+    names = [f"part{i}" for i in range(6)]
+    steps = []
+    for n in range(10):
+        arrays = {}
+        for i, name in enumerate(names):
+            arrays[f"{name}.weight"] = random.normal(size=(32, 32)) / np.sqrt(32)
+            arrays[f"gradient/{name}.weight"] = random.normal(size=(32, 32)) * derivative ** (5 - i)
+        units = {f"{name}.input.0": [False] * 32 for name in names[1:]} if rectified else {}
+        small = {name: array.astype(np.float32) for name, array in arrays.items()}
+        steps.append(Step(scalars={"loss": 2.3, "learning_rate": 0.1}, statistics=small, units=units))
+    return steps
+
+
+@pytest.mark.parametrize(
+    ("derivative", "rectified", "cause"),
+    [
+        (0.2, False, "deep_saturating_activations"),
+        (0.2, True, "vanishing_over_depth"),
+    ],
+)
+def test_functional_sigmoids_show_in_what_they_take_from_the_gradient(
+    run_path: Path, derivative: float, rectified: bool, cause: str
+) -> None:
+    modules = {f"part{i}": "Linear" for i in range(6)}
+    run = build_run(run_path, _stack(derivative, rectified=rectified), modules=modules)
+    (diagnosis,) = diagnose(replay(run).findings)
+    assert diagnosis.causes[0][0].id == cause
+
+
+def test_rounding_behind_dead_units_is_no_bad_scale(run_path: Path) -> None:
+    constant_output = np.full((8, 8), 0.1, dtype=np.float32) + np.float32(1e-8)
+    steps = [
+        Step(
+            scalars={"loss": 2.3},
+            statistics={"stem.output": np.random.default_rng(0).normal(size=(8, 8)), "readout.output": constant_output},
+            facts={"initialization": _initialization(())},
+        )
+    ]
+    assert replay(build_run(run_path, steps, modules=MODULES)).findings == ()

@@ -86,7 +86,8 @@ class PoorWeightInitialization(Rule):
 
     def _scale(self, view: StepView) -> Iterable[Finding]:
         outputs = view.statistics(Role.OUTPUT, module_types=signals.WEIGHTED).in_layer_order()
-        outputs = outputs.where((outputs.nonfinite == 0) & (outputs.m2 > 0))
+        # Behind dead units only the bias is left: a layer that is constant up to rounding says nothing about weights.
+        outputs = outputs.where((outputs.nonfinite == 0) & (outputs.std > 1e-5 * outputs.rms))
         if len(outputs) < 2 or any(row["same"] and not row["zero"] for row in self.weights.values()):
             return
         # Later steps show what updates have done to the scale, not the initialisation.

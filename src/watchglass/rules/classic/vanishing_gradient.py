@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from typing import ClassVar, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from watchglass.config import parameter
 from watchglass.records import Finding, Mode, Role, Severity, TensorInfo
 from watchglass.rules import signals
+from watchglass.rules.classic.saturation import saturating_between
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.run import Statistics, StepView
@@ -119,7 +119,7 @@ class VanishingGradient(Rule):
 
     def _vanishes_over_depth(self, view: StepView, gradients: Statistics, depth: _Depth) -> Finding:
         zero = depth.first_mean == 0
-        kinds = _saturating_between(view, depth)
+        kinds = saturating_between(view, gradients, depth.first.layer_index, depth.last.layer_index)
         symptoms = ["vanishing_over_depth"]
         if zero:
             # Exact zeros do not come from shrinking: something passes nothing at all.
@@ -160,47 +160,3 @@ class VanishingGradient(Rule):
             "and the loss has not fallen to half of its start",
             symptoms=("gradients_exactly_zero" if zero else "vanishing_everywhere",),
         )
-
-
-def _saturating_between(view: StepView, depth: _Depth) -> list[str]:
-    """Kinds of saturating activations between two layers: by module type, else by the range of what layers receive."""
-    fact = view.latest_fact("model")
-    types = fact.data.get("module_types") if fact is not None else None
-    present = set(types.values()) if isinstance(types, dict) else set()
-    present |= {info.module_type for info in view.catalog if depth.first.layer_index <= info.layer_index}
-    modules = [kind for kind in signals.SATURATING if kind in present]
-    if modules:
-        return modules
-    # torch.sigmoid(x) has no module, but the next layer receives its values.
-    inputs = view.statistics(Role.INPUT)
-    inside = np.array(
-        [depth.first.layer_index < info.layer_index <= depth.last.layer_index for info in inputs.tensors],
-        dtype=np.bool_,
-    )
-    inner = inputs.where(inside & (inputs.nonfinite == 0))
-    if len(inner) < 2:
-        return []
-    if bool(np.all(_like_sigmoid(inner))):
-        return ["sigmoid"]
-    return ["tanh"] if bool(np.all(_like_tanh(inner))) else []
-
-
-def _like_sigmoid(inputs: Statistics) -> npt.NDArray[np.bool_]:
-    """Which inputs look like the output of a sigmoid: all in (0, 1), or that with zeros from dropout among them.
-
-    Dropout divides what it keeps by the share it keeps. What it keeps of a sigmoid lies close together, while the
-    positive half of a normal distribution (ReLU) has a spread of three quarters of its mean.
-    """
-    kept = 1 - inputs.zero_ratio
-    with np.errstate(all="ignore"):
-        mean = inputs.sum / (inputs.count - inputs.zero)
-        spread = np.sqrt(np.maximum(inputs.l2**2 / (inputs.count - inputs.zero) - mean**2, 0)) / mean
-    plain = (inputs.min > 0) & (inputs.max <= 1)
-    thinned = (inputs.min == 0) & (inputs.max * kept <= 1.05) & (spread < 0.5) & (mean * kept > 0.2)
-    return np.asarray(plain | thinned)
-
-
-def _like_tanh(inputs: Statistics) -> npt.NDArray[np.bool_]:
-    """Which inputs look like the output of tanh, perhaps after dropout: in (-1, 1), with both signs well used."""
-    kept = 1 - inputs.zero_ratio
-    return np.asarray((inputs.min < -0.2) & (inputs.min * kept >= -1.05) & (inputs.max * kept <= 1.05))

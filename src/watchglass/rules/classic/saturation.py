@@ -1,0 +1,87 @@
+"""Whether saturating activations lie between layers: by module type, or by what layers receive and pass on."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from watchglass.records import Role
+from watchglass.rules import signals
+from watchglass.run import Statistics, StepView
+
+#: Derivative per layer below which an activation must be saturating: that of a sigmoid is at most 0.25, that of GELU
+#: or SiLU about 0.5 near zero, that of ReLU 0.7 in the root mean square.
+_SMALL_DERIVATIVE = 0.35
+
+
+def saturating_between(view: StepView, gradients: Statistics, first: int, last: int) -> list[str]:
+    """Kinds of saturating activations between two layers, empty for none: ``["Sigmoid"]``, ``["sigmoid-like"]``.
+
+    Args:
+        view: The step.
+        gradients: Statistics of the gradients of weights, first layer first.
+        first: Position of the first layer.
+        last: Position of the last layer.
+    """
+    fact = view.latest_fact("model")
+    types = fact.data.get("module_types") if fact is not None else None
+    present = set(types.values()) if isinstance(types, dict) else set()
+    present |= {info.module_type for info in view.catalog if first <= info.layer_index}
+    modules = [kind for kind in signals.SATURATING if kind in present]
+    if modules:
+        return modules
+    # torch.sigmoid(x) has no module, but the next layer receives its values.
+    inputs = view.statistics(Role.INPUT)
+    inside = np.array([first < info.layer_index <= last for info in inputs.tensors], dtype=np.bool_)
+    inner = inputs.where(inside & (inputs.nonfinite == 0))
+    if len(inner) >= 2:
+        if bool(np.all(_like_sigmoid(inner))):
+            return ["sigmoid"]
+        if bool(np.all(_like_tanh(inner))):
+            return ["tanh"]
+    derivatives = _derivatives(view, gradients)
+    rectified = bool(view.units())
+    if not rectified and len(derivatives) >= 3 and float(np.median(derivatives)) < _SMALL_DERIVATIVE:
+        return ["sigmoid-like"]
+    return []
+
+
+def _like_sigmoid(inputs: Statistics) -> npt.NDArray[np.bool_]:
+    """Which inputs look like the output of a sigmoid: all in (0, 1), or that with zeros from dropout among them.
+
+    Dropout divides what it keeps by the share it keeps. What it keeps of a sigmoid lies close together, while the
+    positive half of a normal distribution (ReLU) has a spread of three quarters of its mean.
+    """
+    kept = 1 - inputs.zero_ratio
+    with np.errstate(all="ignore"):
+        mean = inputs.sum / (inputs.count - inputs.zero)
+        spread = np.sqrt(np.maximum(inputs.l2**2 / (inputs.count - inputs.zero) - mean**2, 0)) / mean
+    plain = (inputs.min > 0) & (inputs.max <= 1)
+    thinned = (inputs.min == 0) & (inputs.max * kept <= 1.05) & (spread < 0.5) & (mean * kept > 0.2)
+    return np.asarray(plain | thinned)
+
+
+def _like_tanh(inputs: Statistics) -> npt.NDArray[np.bool_]:
+    """Which inputs look like the output of tanh, perhaps after dropout: in (-1, 1), with both signs well used."""
+    kept = 1 - inputs.zero_ratio
+    return np.asarray((inputs.min < -0.2) & (inputs.min * kept >= -1.05) & (inputs.max * kept <= 1.05))
+
+
+def _derivatives(view: StepView, gradients: Statistics) -> npt.NDArray[np.float64]:
+    """Estimated derivative of the activation between each pair of neighbouring layers, where both are known.
+
+    Backpropagation multiplies the error by the transposed weight and by the derivative: what the gradient loses from
+    one layer to the one before, beyond what the spread of the weight between explains, it loses to the activation.
+    With errors of unit spread, a weight with ``n`` rows of spread ``s`` passes on ``s * sqrt(n)``.
+    """
+    weights = view.statistics(Role.WEIGHT, min_dims=2)
+    rms = dict(zip(weights.names, weights.rms.tolist(), strict=True))
+    names = [name.rpartition("/")[2] for name in gradients.names]
+    found: list[float] = []
+    for i in range(len(names) - 1):
+        shape, after = gradients.tensors[i + 1].shape, rms.get(names[i + 1], 0.0)
+        passed = after * float(np.sqrt(np.prod([shape[0], *shape[2:]]))) if shape else 0.0
+        here, there = float(gradients.rms[i]), float(gradients.rms[i + 1])
+        if passed > 0 and here > 0 and there > 0:
+            found.append(here / there / passed)
+    return np.array(found)
