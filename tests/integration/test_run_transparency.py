@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -196,11 +197,11 @@ time.sleep(30)
 """
 
 
-def start(folder: Path, script: str = SLEEPER, **options: bool) -> tuple[subprocess.Popen[str], int]:
+def start(folder: Path, script: str = SLEEPER, **options: Any) -> tuple[subprocess.Popen[str], int]:
     """A watched script that has said "ready" and its process id."""
     write(folder, "train.py", script)
     process = subprocess.Popen(
-        watched("train.py"), cwd=folder, env=environment(), stdout=subprocess.PIPE, text=True, **options
+        watched("train.py"), cwd=folder, stdout=subprocess.PIPE, text=True, **{"env": environment(), **options}
     )
     assert process.stdout is not None
     ready, pid = process.stdout.readline().split()
@@ -215,6 +216,23 @@ def test_a_signal_to_the_launcher_reaches_the_script_once(folder: Path, number: 
     out, _ = process.communicate(timeout=20)
     assert out == f"got {number.name}\n"
     assert process.returncode == 5
+
+
+def test_torchrun_signals_the_whole_group_and_the_script_gets_it_once(folder: Path) -> None:
+    body = """
+import os, signal, time
+got = []
+signal.signal(signal.SIGTERM, lambda *_: got.append(1))
+print("ready", os.getpid(), flush=True)
+while not got:
+    time.sleep(0.01)
+time.sleep(0.5)
+print(len(got))
+"""
+    elastic = {"TORCHELASTIC_RUN_ID": "none", "RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
+    process, _ = start(folder, body, env=environment(**elastic), start_new_session=True)
+    os.killpg(process.pid, signal.SIGTERM)
+    assert process.communicate(timeout=20)[0] == "1\n"
 
 
 def test_a_signal_that_the_script_survives_leaves_it_running(folder: Path) -> None:

@@ -86,7 +86,7 @@ def launch(
     if leads:
         started(run, attempt)
     begin = time.monotonic()
-    with SignalWatch() as signals:
+    with SignalWatch(_group_sender()) as signals:
         try:
             return_code = run_training(job.command, training_environment(job, run, attempt), signals)
             seconds = time.monotonic() - begin
@@ -153,6 +153,12 @@ def _finish_evaluator(
     elif status != 0:
         problems.append(f"the evaluator failed with exit status {status}; watchglass check evaluates the run again")
     return status == 0
+
+
+def _group_sender() -> int | None:
+    """Agent of torchrun where it started us in a process group of our own: it ends its workers with ``killpg``."""
+    ours = environment.elastic_run_id() and os.name == "posix" and os.getpgrp() == os.getpid()
+    return os.getppid() if ours else None
 
 
 def _patience_s() -> float:

@@ -30,7 +30,7 @@ class Arrival:
 
     Attributes:
         number: Its number.
-        shared: The training got it too: it came from the terminal, to the whole process group.
+        shared: The training got it too: it went to the whole process group.
     """
 
     number: int
@@ -41,9 +41,13 @@ class SignalWatch:
     """Context in which signals are collected by :meth:`wait` instead of acting on this process.
 
     Main thread only. Threads started inside the context leave the signals alone as well.
+
+    Args:
+        group_sender: Process id of somebody who is known to signal our whole process group.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, group_sender: int | None = None) -> None:
+        self._group_sender = group_sender
         # Ignored signals (SIGHUP under nohup, SIGINT in a background job) stay ignored: for the training, too.
         self._numbers = {
             number
@@ -80,7 +84,8 @@ class SignalWatch:
         info = signal.sigtimedwait(self._numbers | {signal.SIGCHLD}, timeout_s)
         if info is None or info.si_signo == signal.SIGCHLD:
             return self._noted()
-        return Arrival(info.si_signo, shared=info.si_code > 0)  # positive: sent by the kernel
+        from_kernel = info.si_code > 0  # and so from the terminal, to its foreground process group
+        return Arrival(info.si_signo, shared=from_kernel or info.si_pid == self._group_sender)
 
     def restore_in_child(self) -> None:
         """Give a forked child the signals as they were; between fork and exec."""
