@@ -180,7 +180,7 @@ class StepView:
 
     def units(self, kind: UnitKind = UnitKind.INACTIVE) -> list[tuple[TensorInfo, npt.NDArray[np.bool_]]]:
         """The bitmaps of a kind recorded at this step: per tensor one boolean per unit."""
-        return [(info, bits) for info, found, bits in self.records.units if found is kind]
+        return [(info, bits) for info, found, bits in self.records.units if int(found) == int(kind)]
 
     def facts(self, kind: str | None = None) -> list[Fact]:
         """Facts recorded with this step (those of the run with the first step after them)."""

@@ -247,7 +247,7 @@ def _stack(derivative: float, *, rectified: bool = False) -> list[Step]:
     random = np.random.default_rng(3)
     names = [f"part{i}" for i in range(6)]
     steps = []
-    for n in range(10):
+    for _ in range(10):
         arrays = {}
         for i, name in enumerate(names):
             arrays[f"{name}.weight"] = random.normal(size=(32, 32)) / np.sqrt(32)

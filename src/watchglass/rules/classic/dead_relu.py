@@ -34,7 +34,7 @@ class DeadRelu(Rule):
     """
 
     needs = (
-        Needs(units=(UnitKind.INACTIVE,), max_interval=64, why="to see units that are zero on every batch"),
+        Needs(units=(UnitKind.INACTIVE,), max_interval=1024, why="to see units that are zero on every batch"),
         Needs(role=Role.OUTPUT, statistics=("count",), optional=True, why="to know how many values a unit had"),
     )
     calibrations: ClassVar = {"sagemaker": {"threshold_layer": 50.0, "window": 1, "min_values": 0}}
