@@ -48,7 +48,7 @@ class Series:
 
     def __init__(self, limit: int = SERIES_LIMIT) -> None:
         self._limit = limit
-        self._buffer = np.empty(2 * limit)
+        self._buffer: npt.NDArray[np.float64] = np.empty(2 * limit)
         self._end = 0
 
     def append(self, value: float) -> None:
