@@ -63,7 +63,7 @@ class Series:
         """A copy of the last ``count`` values, oldest first; of all that are kept when None."""
         kept = min(self._end, self._limit)
         wanted = kept if count is None else min(count, kept)
-        return self._buffer[self._end - wanted : self._end].copy()
+        return np.array(self._buffer[self._end - wanted : self._end])
 
 
 @dataclass
