@@ -1,4 +1,4 @@
-"""One error per situation, each also a fitting builtin, each one line: the rule broken, the value received, the cure."""
+"""One error per situation, each also a fitting builtin: one line with the rule broken, the value received, the cure."""
 
 from __future__ import annotations
 

@@ -54,7 +54,8 @@ class Collection:
         validate(self)
         if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_.-]{0,63}", self.name):
             raise InvalidValueError(
-                f"a collection's name must be a letter followed by up to 63 letters, digits, _ . or - but got {self.name!r}"
+                "a collection's name must be a letter followed by up to 63 letters, digits, _ . or - "
+                f"but got {self.name!r}"
             )
         for pattern in self.include_regex:
             try:
@@ -70,7 +71,8 @@ class Collection:
             )
         if self.end_step is not None and self.end_step < self.start_step:
             raise InvalidValueError(
-                f"collection {self.name}: end_step must be at least start_step ({self.start_step}) but got {self.end_step}"
+                f"collection {self.name}: end_step must be at least start_step ({self.start_step}) "
+                f"but got {self.end_step}"
             )
 
     def selects(self, name: str, role: Role) -> bool:

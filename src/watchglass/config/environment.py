@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 
 #: ``WATCHGLASS=0`` switches everything off.
@@ -11,6 +12,8 @@ SWITCH = "WATCHGLASS"
 SESSION = "WATCHGLASS_SESSION"
 #: ``1``: faults inside capture raise instead of detaching. For tests.
 STRICT = "WATCHGLASS_STRICT"
+#: ``0``: do without the native kernel although it is there. For tests and comparisons.
+NATIVE = "WATCHGLASS_NATIVE"
 #: Process id of the launcher, so that the training can follow it into death.
 LAUNCHER = "WATCHGLASS_LAUNCHER"
 
@@ -25,6 +28,11 @@ def disabled(environ: Mapping[str, str] | None = None) -> bool:
 def strict(environ: Mapping[str, str] | None = None) -> bool:
     """Whether faults inside capture should be raised."""
     return (environ if environ is not None else os.environ).get(STRICT, "") == "1"
+
+
+def native_disabled(environ: Mapping[str, str] | None = None) -> bool:
+    """Whether the native kernel is not to be used."""
+    return (environ if environ is not None else os.environ).get(NATIVE, "") == "0"
 
 
 def rank(environ: Mapping[str, str] | None = None) -> int:
@@ -55,6 +63,21 @@ def restart_count(environ: Mapping[str, str] | None = None) -> int:
 def elastic_run_id(environ: Mapping[str, str] | None = None) -> str:
     """Identifier that torchrun gives all ranks of a job, "" when not under torchrun."""
     return (environ if environ is not None else os.environ).get("TORCHELASTIC_RUN_ID", "")
+
+
+def for_evaluator(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment of an evaluator process, which captures nothing itself.
+
+    A rule file may import a framework, and nobody watches the watcher. Looking at records needs no thread pools: the
+    cores are the training's.
+    """
+    result = {name: value for name, value in environ.items() if name != SESSION}
+    result.update({SWITCH: "0", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"})
+    if os.getcwd() not in sys.path:
+        # Modules are found where this process finds them: -m would put the working directory first, where a user's
+        # types.py or queue.py would take the place of the standard library's. Known to Python 3.11 and later.
+        result["PYTHONSAFEPATH"] = "1"
+    return result
 
 
 def _first_int(environ: Mapping[str, str] | None, names: tuple[str, ...], default: int) -> int:

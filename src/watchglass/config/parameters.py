@@ -78,7 +78,7 @@ class _Limits:
 def parameter(
     default: Any,
     *,
-    help: str,
+    help: str,  # noqa: A002  the word that argparse and typer use
     unit: str = "",
     ge: float | None = None,
     le: float | None = None,
@@ -92,7 +92,10 @@ def parameter(
         default: Value when nothing is given; must itself be valid.
         help: One sentence for people.
         unit: Unit of the value, for instance ``"percent"`` or ``"steps"``.
-        ge, le, gt, lt: Limits of a number: at least, at most, above, below.
+        ge: A number must be at least this.
+        le: A number must be at most this.
+        gt: A number must be above this.
+        lt: A number must be below this.
         choices: The only values allowed.
     """
     limits = _Limits(help, unit, ge, le, gt, lt, choices)
@@ -121,7 +124,8 @@ def validate(instance: Any) -> None:
             ) from None
         if limits.broken_by(value):
             raise InvalidValueError(
-                f"{owner}: {field.name} must be {limits.describe()} but got {received!r}; the default is {field.default!r}"
+                f"{owner}: {field.name} must be {limits.describe()} but got {received!r}"
+                f"; the default is {field.default!r}"
             )
         object.__setattr__(instance, field.name, value)
 
@@ -214,7 +218,7 @@ def _coerce_plain(value: Any, hint: type) -> Any:
         if isinstance(value, bool):
             raise ValueError(value)
         return float(value)
-    if isinstance(hint, type) and issubclass(hint, str):
+    if issubclass(hint, str):
         if not isinstance(value, str):
             raise TypeError(value)
         return hint(value)

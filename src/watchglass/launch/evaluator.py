@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -92,17 +91,7 @@ class EvaluatorProcess:
 
 
 def evaluator_environment(environ: Mapping[str, str], bootstrap: str) -> dict[str, str]:
-    """The environment without capture: a rule file may import a framework, and nobody watches the watcher."""
-    result = {name: value for name, value in environ.items() if name != environment.SESSION}
-    result[environment.SWITCH] = "0"
+    """The environment of an evaluator, without our bootstrap on the way to its modules."""
+    result = environment.for_evaluator(environ)
     python_path = without_bootstrap(result.pop("PYTHONPATH", None), bootstrap)
-    if python_path:
-        result["PYTHONPATH"] = python_path
-    if os.getcwd() not in sys.path:
-        # Modules are found where this process finds them: -m would put the working directory first, where a user's
-        # types.py or queue.py would take the place of the standard library's. Known to Python 3.11 and later.
-        result["PYTHONSAFEPATH"] = "1"
-    # Looking at records needs no thread pools; the cores are the training's.
-    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
-        result[name] = "1"
-    return result
+    return {**result, "PYTHONPATH": python_path} if python_path else result

@@ -57,16 +57,6 @@ def _spec(rule: Any) -> RuleSpec:
     return RuleSpec(f"{inspect.getsourcefile(cls)}:{cls.__name__}", given)
 
 
-def evaluator_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment without capture: a rule file may import a framework, and nobody watches the watcher."""
-    result = {name: value for name, value in environ.items() if name != environment.SESSION}
-    result[environment.SWITCH] = "0"
-    # Looking at records needs no thread pools; the cores are the training's.
-    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
-        result[name] = "1"
-    return result
-
-
 def start_evaluator(config: EvaluatorConfig, environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
     """Start the evaluator of a run, with a session of its own, so that Ctrl-C reaches the training only.
 
@@ -95,7 +85,7 @@ class WatchedEvaluator:
         """Called on the recorder's thread once the run exists; only rank 0 has an evaluator."""
         if environment.rank() == 0:
             config = EvaluatorConfig(self._run, attempt, self._rules, self._stop_on)
-            self._process = start_evaluator(config, evaluator_environment(os.environ))
+            self._process = start_evaluator(config, environment.for_evaluator(os.environ))
 
     def finish(self) -> None:
         """Let go of the lifeline and give the evaluator a moment for its last words; it ends by itself."""

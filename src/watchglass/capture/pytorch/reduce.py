@@ -1,7 +1,8 @@
 """Statistics of PyTorch tensors: on the CPU at once, on a device without waiting for it.
 
-On the CPU each tensor is reduced by a handful of vectorised passes over a float64 copy; only where the sum of
-absolutes is not finite does a second, exact look sort out NaN and infinities. On a device nothing may be read back in
+On the CPU the native kernel reads each tensor once. Without it each is reduced by a handful of vectorised passes over
+a float64 copy; only where the sum of absolutes is not finite does a second, exact look sort out NaN and infinities.
+On a device nothing may be read back in
 the training's thread, so the masks are always computed, all rows are stacked, and one asynchronous copy brings them
 back (:class:`DeviceRows`).
 """
@@ -16,8 +17,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from watchglass.config import environment
 from watchglass.records import STATISTIC_FIELDS
+from watchglass.stats import native
 
+#: Codes of the native kernel by PyTorch's dtype.
+_CODES = {getattr(torch, name): code for name, code in native.DTYPE_CODES.items()}
 _NAN = float("nan")
 _EMPTY = [0.0, 0.0, 0.0, 0.0, 0.0, _NAN, _NAN, 0.0, 0.0, 0.0, 0.0]
 
@@ -64,9 +69,35 @@ def rows(tensors: Sequence[Tensor]) -> Any:
     """
     if not tensors:
         return np.empty((0, len(STATISTIC_FIELDS)))
-    if tensors[0].device.type == "cpu":
-        return np.array([_row_on_cpu(tensor) for tensor in tensors])
-    return DeviceRows(torch.stack([_row_on_device(tensor) for tensor in tensors]))
+    if tensors[0].device.type != "cpu":
+        return DeviceRows(torch.stack([_row_on_device(tensor) for tensor in tensors]))
+    if native.available and not environment.native_disabled():
+        return _native_rows(tensors)
+    return np.array([_row_on_cpu(tensor) for tensor in tensors])
+
+
+def _native_rows(tensors: Sequence[Tensor]) -> Any:
+    # Kept until the kernel has returned: a copy made here must not be freed before it is read.
+    readable = [_readable(tensor) for tensor in tensors]
+    return native.rows(
+        [tensor.data_ptr() for tensor in readable],
+        [tensor.numel() for tensor in readable],
+        [_CODES[tensor.dtype] for tensor in readable],
+    )
+
+
+def _readable(tensor: Tensor) -> Tensor:
+    """The tensor itself where the kernel can read it, else a contiguous copy in a dtype that it can."""
+    if tensor.dtype not in _CODES:
+        tensor = tensor.float()
+    return tensor if tensor.is_contiguous() else _dense(tensor)
+
+
+def _dense(tensor: Tensor) -> Tensor:
+    # The order of elements does not matter: a permutation of a dense tensor needs no copy.
+    order = sorted(range(tensor.dim()), key=tensor.stride, reverse=True)
+    permuted = tensor.permute(order)
+    return permuted if permuted.is_contiguous() else tensor.contiguous()
 
 
 def inactive_units(tensor: Tensor, unit_axis: int) -> Any:

@@ -71,11 +71,12 @@ def refusal(state: ForwardState) -> str:
 def repeat(state: ForwardState) -> dict[str, Tensor]:
     """Run the forward again and return its outputs by path, graph attached where gradients are on.
 
-    The caller has suspended our own hooks. Buffers are not touched, and all random states are what they were when this returns.
+    The caller has suspended our own hooks. Buffers are not touched, and all random states are what they were when
+    this returns.
     """
     # Of a data-parallel model only the part inside: its wrapper would broadcast buffers.
     module = unwrap(state.root)
-    # On copies of the buffers: writing to the real ones, even to restore them, would break the backward that is due.
+    # On copies of the buffers: writing to the real ones, even to restore them, breaks the backward that is due.
     buffers = {name: buffer.detach().clone() for name, buffer in module.named_buffers()}
     with _restored_randomness():
         torch.set_rng_state(state.generator)
@@ -97,8 +98,9 @@ def same(outputs: dict[str, Tensor], expected: dict[str, Tensor]) -> bool:
 
 @contextlib.contextmanager
 def _restored_randomness() -> Iterator[None]:
+    torch_state, python_state = torch.get_rng_state(), random.getstate()
     # The legacy generator on purpose: it is the global one that a model's code may draw from.
-    torch_state, python_state, numpy_state = torch.get_rng_state(), random.getstate(), np.random.get_state()  # noqa: NPY002
+    numpy_state = np.random.get_state()  # noqa: NPY002
     try:
         yield
     finally:
