@@ -61,7 +61,9 @@ def fit(tmp_path: Path, extra: str, *, watched: bool) -> str:
     return next(line for line in done.stdout.splitlines() if line.startswith("sum of weights"))
 
 
-@pytest.mark.parametrize(("extra", "steps"), [("", 18), ("accumulate_grad_batches=3", 6), ('precision="bf16-mixed"', 18)])
+@pytest.mark.parametrize(
+    ("extra", "steps"), [("", 18), ("accumulate_grad_batches=3", 6), ('precision="bf16-mixed"', 18)]
+)
 def test_lightning_is_captured_and_not_changed(tmp_path: Path, extra: str, steps: int) -> None:
     assert fit(tmp_path, extra, watched=True) == fit(tmp_path, extra, watched=False)
     run = open_run(tmp_path / "run")

@@ -235,8 +235,8 @@ def test_watch_in_a_script_evaluates_in_another_process(tmp_path: Path) -> None:
             import time, torch, watchglass
             import torch.nn.functional as F
             from torch import nn
-            model = nn.Linear(8, 3)
-            optimizer = torch.optim.SGD(model.parameters(), lr=1e30)
+            model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 3))
+            optimizer = torch.optim.SGD(model.parameters(), lr=1e9)
             watchglass.watch(model, optimizer=optimizer, run="run", rules="default")
             for step in range(200):
                 optimizer.zero_grad()

@@ -43,7 +43,8 @@ def of_array(array: ArrayLike) -> Rows:
         raise InvalidValueError(f"statistics need an array of numbers but got dtype {values.dtype}")
     if values.dtype.kind == "c":
         values = np.abs(values)
-    flat = values.astype(np.float64).ravel()
+    with np.errstate(invalid="ignore"):  # a signalling NaN is a NaN
+        flat = values.astype(np.float64).ravel()
     finite = flat[np.isfinite(flat)]
     row = empty()
     row[_COUNT] = flat.size
