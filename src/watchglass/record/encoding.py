@@ -53,26 +53,27 @@ def encode_steps(
         ending: Status and counters of the worker's end, when this is its last call.
     """
     frames: list[bytes] = []
-    statistics = [_statistics_of(step) for step in steps]
-    captures = {step.global_step: batch[0].size for step, batch in zip(steps, statistics, strict=True)}
+    captured = [step for step in steps if step.records.statistics]
+    statistics = [_statistics_of(step) for step in captured]
+    captures = {step.global_step: batch[0].size for step, batch in zip(captured, statistics, strict=True)}
     if tensors:
         frames.append(encode_catalog(list(tensors)))
-    if any(captures.values()):
-        frames.append(encode_statistics(_batch(steps, statistics)))
-    units = _units_of(steps)
+    if captured:
+        frames.append(encode_statistics(_batch(captured, statistics)))
+    units = _units_of(captured)
     if units is not None:
         frames.append(encode_units(units))
     scalars = [row for step in steps for row in _scalars_of(step)]
     if scalars:
         frames.append(encode_scalars(np.array(scalars, dtype=np.dtype(list(SCALAR_FIELDS)))))
-    facts = [fact for step in steps for fact in step.facts()]
+    facts = [fact for step in steps if step.records.facts for fact in step.facts()]
     if facts:
         frames.append(encode_facts(facts))
     raw = [(step.global_step, tensor_id, array) for step in steps for tensor_id, array in step.records.raw]
     if raw:
         frames.append(encode_raw_index(write_tensors(raw)))
     if steps:
-        rows = [_end_row(step, captures[step.global_step]) for step in steps]
+        rows = [_end_row(step, captures.get(step.global_step, 0)) for step in steps]
         frames.append(encode_step_ends(np.array(rows, dtype=np.dtype(list(STEP_END_FIELDS)))))
     if ending is not None:
         status, counters = ending
@@ -91,17 +92,18 @@ def _resolved(value: Any) -> Any:
 def _scalars_of(step: OpenStep) -> Iterable[tuple[int, int, float, float]]:
     sums: dict[int, tuple[float, float]] = {}
     for tensor_id, weight, value in step.records.scalars:
-        number = float(_resolved(value))
-        total, product = sums.get(tensor_id, (0.0, 0.0))
-        sums[tensor_id] = (total + weight, product + weight * number)
-    for tensor_id, (total, product) in sums.items():
-        yield (step.global_step, tensor_id, total, product / total if total else product)
+        number = value if type(value) is float else float(_resolved(value))
+        if tensor_id not in sums:
+            sums[tensor_id] = (weight, number)
+            continue
+        total, mean = sums[tensor_id]
+        both = total + weight
+        sums[tensor_id] = (both, (total * mean + weight * number) / both if both else number)
+    return [(step.global_step, tensor_id, weight, value) for tensor_id, (weight, value) in sums.items()]
 
 
 def _statistics_of(step: OpenStep) -> tuple[Any, Any, Any, Any]:
-    """Ids, matrix, calls and sampled flags of a step, rows of the same tensor merged in order."""
-    if not step.records.statistics:
-        return np.empty(0, np.uint32), np.empty((0, _WIDTH)), np.empty(0, np.uint32), np.empty(0, bool)
+    """Ids, matrix, calls and sampled flags of a captured step, rows of the same tensor merged in order."""
     ids = np.concatenate([np.asarray(ids, np.uint32) for ids, _, _ in step.records.statistics])
     matrix = np.concatenate([np.reshape(_resolved(values), (-1, _WIDTH)) for _, values, _ in step.records.statistics])
     sampled = np.concatenate([np.full(len(ids), sampled) for ids, _, sampled in step.records.statistics])
@@ -156,5 +158,7 @@ def _units_of(steps: Sequence[OpenStep]) -> UnitsBatch | None:
 
 
 def _end_row(step: OpenStep, captures: int) -> tuple[int, ...]:
-    end = step.finished()
-    return (end.global_step, end.mode_step, end.train_step, end.start_ns, end.end_ns, captures, int(end.mode))
+    end_ns = max(step.end_ns, step.start_ns)
+    return (
+        step.global_step, step.mode_step, step.train_step, step.start_ns, end_ns, captures, int(step.mode),
+    )  # fmt: skip

@@ -58,7 +58,7 @@ class StepRecords:
 class Forward:
     """One outermost forward call, until it is known whether a backward ran through it."""
 
-    __slots__ = ("arguments", "backpropagated", "records", "start_ns", "state", "training", "weight")
+    __slots__ = ("backpropagated", "marked", "records", "start_ns", "state", "training", "weight")
 
     def __init__(self, start_ns: int, training: bool) -> None:
         self.start_ns = start_ns
@@ -66,8 +66,9 @@ class Forward:
         self.backpropagated = False
         self.weight = 1.0
         self.records = StepRecords()
-        # What a re-run of this forward needs; held by the adapter's rules and dropped at the update.
-        self.arguments: Any = None
+        # Whether the adapter will see it when a backward runs through this forward; else any backward counts.
+        self.marked = True
+        # What a re-run of this forward needs; the adapter's, dropped at the update.
         self.state: Any = None
 
 

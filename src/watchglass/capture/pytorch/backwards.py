@@ -33,9 +33,14 @@ class Backwards:
         forward = flow.forward
         if forward is None or flow.in_backward or flow.forward_depth:
             return
-        evaluating = clock.evaluation is not None
-        if not evaluating and (clock.train is None or clock.train.updated):
-            return
+        evaluating, step = clock.evaluation is not None, clock.train
+        if not evaluating:
+            if step is None or step.updated:
+                return
+            if isinstance(forward.state, ForwardState):
+                forward.state.loss_function = function
+            if not step.due:
+                return  # what its backward starts from is recorded at every step
         loss = losses.normalised(result, predictions, reduction)
         if loss is None:
             return
@@ -43,12 +48,9 @@ class Backwards:
         if evaluating and not forward.records.scalars:
             flow.hook.add_scalar(forward.records, "loss", value, Role.LOSS, forward.weight)
         flow.hook.add_scalar(forward.records, f"loss/{function}", value, Role.LOSS, forward.weight)
-        if isinstance(forward.state, ForwardState):
-            forward.state.loss_function = function
-        if evaluating or (clock.train is not None and clock.train.due):
-            judged = losses.accuracy(function, predictions, target)
-            if judged is not None:
-                flow.hook.add_scalar(forward.records, "accuracy", judged[0], Role.METRIC, judged[1])
+        judged = losses.accuracy(function, predictions, target)
+        if judged is not None:
+            flow.hook.add_scalar(forward.records, "accuracy", judged[0], Role.METRIC, judged[1])
 
     def loss_scaled(self, given: Any, scaled: Any) -> None:
         """Remember which loss a scaled one came from, so that it is recorded unscaled."""
@@ -82,13 +84,13 @@ class Backwards:
         self._started_from = None
         if step is None or value is None:
             return
-        touched = [
-            forward
-            for forward, before in zip(step.forwards, self._trained_before, strict=False)
-            if forward.backpropagated and not before
-        ]
-        # A second backward through the same forwards (two losses, retain_graph) is a loss of theirs too.
-        target = touched[-1] if touched else step.forwards[-1] if any(self._trained_before) else None
+        target = None
+        for forward, before in zip(step.forwards, self._trained_before, strict=False):
+            if not forward.marked:
+                forward.backpropagated = True
+            # A second backward through the same forward (two losses, retain_graph) is a loss of its too.
+            if forward.backpropagated and (target is None or not before):
+                target = forward
         if target is not None:
             flow.hook.add_scalar(target.records, "loss", value, Role.LOSS, target.weight)
 

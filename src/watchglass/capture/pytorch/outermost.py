@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -52,6 +53,8 @@ class OutermostCalls:
         self._capture = capture
         self._begin_step = begin_step
         self._root: nn.Module | None = None
+        # Models whose forward drew random numbers at the last captured step: only theirs need the generator's state.
+        self._random: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
     def attach(self, root: nn.Module) -> None:
         """Watch the calls of a module from now on."""
@@ -97,7 +100,7 @@ class OutermostCalls:
         if step is not before:
             self._begin_step(step)
         if batch is not None and batch.device.type == "cpu":
-            forward.state = forward_state(root, arguments, kwargs)
+            forward.state = forward_state(root, arguments, kwargs, random=step.due or root in self._random)
         if step.due and not is_compiled(root):
             self._capture.switch_on(forward.records)
 
@@ -114,12 +117,19 @@ class OutermostCalls:
         if forward is None or flow.hook.clock.evaluation is not None:
             return
         tensors = [("", output)] if isinstance(output, torch.Tensor) else list(tensors_in(output))
+        forward.marked = False
         for path, tensor in tensors:
             if tensor.requires_grad:
                 tensor.register_hook(Mark(forward, path))
-        if isinstance(forward.state, ForwardState):
+                forward.marked = True
+        state = forward.state
+        if isinstance(state, ForwardState):
             # Detached: the graph, and with it all activations, must not live longer than without us.
-            forward.state.outputs = {path: tensor.detach() for path, tensor in tensors}
+            state.outputs = {path: tensor.detach() for path, tensor in tensors}
+            step = flow.hook.clock.train
+            if step is not None and step.due and state.generator is not None:
+                drawn = not torch.equal(state.generator, torch.get_rng_state())
+                (self._random.add if drawn else self._random.discard)(root)
 
 
 def describe_training(flow: Flow, step: OpenStep) -> None:

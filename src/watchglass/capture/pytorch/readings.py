@@ -19,11 +19,13 @@ from watchglass.capture.pytorch.models import Models
 from watchglass.capture.pytorch.modules import ParameterPlace
 from watchglass.capture.pytorch.reduce import DeviceRows, plain, rows
 from watchglass.record import OpenStep
-from watchglass.records import Role, TensorInfo
+from watchglass.records import STATISTIC_FIELDS, Role, TensorInfo
 
 #: Share of the overhead budget that the total gradient norm may use, and its longest interval.
 _NORM_SHARE, _NORM_MAX_INTERVAL = 0.5, 64
 _MAX_NAMED = 32
+_NONFINITE = [STATISTIC_FIELDS.index(name) for name in ("nan", "posinf", "neginf")]
+_L2 = STATISTIC_FIELDS.index("l2")
 
 _Parameters = list[tuple[Tensor, str, ParameterPlace]]
 
@@ -37,6 +39,7 @@ class Readings:
         self._known: weakref.WeakKeyDictionary[Optimizer, tuple[int, int, _Parameters]] = weakref.WeakKeyDictionary()
         self._stale: dict[int, tuple[weakref.ref[Tensor], int]] = {}
         self._before: list[tuple[Tensor, Tensor, str, ParameterPlace]] = []
+        self._copies: dict[int, tuple[weakref.ref[Tensor], Tensor]] = {}
         self._group = 0
         self._norm_interval = 1
         self._norm_cost_ns = 0.0
@@ -115,14 +118,25 @@ class Readings:
                 room = bound
             room -= size
             groups[-1].append(row)
+        if len(groups) > 1:
+            self._copies.clear()
         self._group = (self._group + 1) % len(groups)
-        chosen = groups[self._group]
-        self._before = [(weight, weight.detach().clone(), name, place) for weight, name, place in chosen]
+        self._before = [
+            (weight, self._copy_of(weight), f"update/{name}", place) for weight, name, place in groups[self._group]
+        ]
+
+    def _copy_of(self, weight: Tensor) -> Tensor:
+        """A copy in memory that is used again at the next capture: fresh pages cost more than the copying."""
+        known = self._copies.get(id(weight))
+        if known is None or known[0]() is not weight or known[1].shape != weight.shape:
+            known = (weakref.ref(weight), torch.empty_like(weight, requires_grad=False))
+            self._copies[id(weight)] = known
+        return known[1].copy_(weight.detach())
 
     def updated(self, step: OpenStep) -> None:
         """Record the exact updates, now that the optimizer has changed the weights."""
         before, self._before = self._before, []
-        changes = [(weight.detach() - old, f"update/{name}", place) for weight, old, name, place in before]
+        changes = [(torch.sub(weight.detach(), old, out=old), name, place) for weight, old, name, place in before]
         self._save(step, changes, Role.UPDATE)
 
     def forget(self) -> None:
@@ -160,15 +174,16 @@ class Readings:
             gradients = [value for value in map(plain, gradients) if value is not None]
         if not gradients:
             return []
-        norms = torch.stack(torch._foreach_norm(gradients))
-        if norms.device.type != "cpu":
+        if gradients[0].device.type != "cpu":
+            norms = torch.stack(torch._foreach_norm(gradients))
             total = torch.linalg.vector_norm(norms.float())
             value = DeviceRows(total if scale is None else total / scale)
             self._hook.add_scalar(step.records, "gradient_norm", value, Role.METRIC)
             return []
-        values = norms.tolist()
-        bad = [row[1] for row, value in zip(fresh, values, strict=False) if not math.isfinite(value)]
-        total_norm = _worst(values) if bad else math.hypot(*values)
+        table = rows(gradients)
+        bad = [fresh[int(index)][1] for index in np.flatnonzero(table[:, _NONFINITE].any(axis=1))]
+        nan = bool(table[:, _NONFINITE[0]].any())
+        total_norm = (math.nan if nan else math.inf) if bad else float(np.linalg.norm(table[:, _L2]))
         self._hook.add_scalar(
             step.records, "gradient_norm", total_norm / (float(scale) if scale is not None else 1.0), Role.METRIC
         )
@@ -225,10 +240,6 @@ def describe_bad(names: Sequence[str]) -> dict[str, Any]:
         "count": len(names),
         "first_in_backward": f"gradient/{names[-1]}",
     }
-
-
-def _worst(norms: Sequence[float]) -> float:
-    return math.nan if any(map(math.isnan, norms)) else math.inf
 
 
 def _info(tensor: Tensor, name: str, role: Role, place: ParameterPlace) -> TensorInfo:

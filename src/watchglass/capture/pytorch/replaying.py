@@ -28,7 +28,7 @@ class ForwardState:
         root: The outermost module.
         arguments: Its positional arguments.
         kwargs: Its keyword arguments; None where they were not seen.
-        generator: State of PyTorch's CPU generator before the forward.
+        generator: State of PyTorch's CPU generator before the forward; None where it draws no random numbers.
         autocast: Dtype of CPU autocast, None where it was off.
         outputs: What it returned, by path, detached.
         gradients: What the loss's backward gave for each output.
@@ -38,17 +38,17 @@ class ForwardState:
     root: nn.Module
     arguments: Any
     kwargs: Any
-    generator: Tensor
+    generator: Tensor | None
     autocast: torch.dtype | None
     outputs: dict[str, Tensor] = field(default_factory=dict)
     gradients: dict[str, Tensor] = field(default_factory=dict)
     loss_function: str = ""
 
 
-def forward_state(root: nn.Module, arguments: Any, kwargs: Any) -> ForwardState:
-    """The state of a forward on the CPU that is about to run."""
+def forward_state(root: nn.Module, arguments: Any, kwargs: Any, *, random: bool) -> ForwardState:
+    """The state of a forward on the CPU that is about to run; ``random`` when it may draw random numbers."""
     autocast = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
-    return ForwardState(root, arguments, kwargs, torch.get_rng_state(), autocast)
+    return ForwardState(root, arguments, kwargs, torch.get_rng_state() if random else None, autocast)
 
 
 def refusal(state: ForwardState) -> str:
@@ -79,7 +79,8 @@ def repeat(state: ForwardState) -> dict[str, Tensor]:
     # On copies of the buffers: writing to the real ones, even to restore them, breaks the backward that is due.
     buffers = {name: buffer.detach().clone() for name, buffer in module.named_buffers()}
     with _restored_randomness():
-        torch.set_rng_state(state.generator)
+        if state.generator is not None:
+            torch.set_rng_state(state.generator)
         enabled = state.autocast is not None
         with torch.autocast("cpu", dtype=state.autocast or torch.bfloat16, enabled=enabled):
             output = torch.func.functional_call(module, buffers, state.arguments, state.kwargs)
