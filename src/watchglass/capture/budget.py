@@ -16,9 +16,11 @@ _WARMUP_CAPTURES = 4
 #: Steps and captures that the measured costs are medians of.
 _WINDOW, _CAPTURE_WINDOW = 32, 8
 _MIN_CAPTURES = 4
+#: Of steps that are not captured so many are looked at: one in this number.
+_SAMPLED = 8
 MAX_INTERVAL = 4096
 #: Share of the budget that remains for captures even where bookkeeping alone uses more than the rest.
-_FLOOR_SHARE = 0.5
+_FLOOR_SHARE = 0.25
 
 
 class Budget:
@@ -37,6 +39,7 @@ class Budget:
         self._due_ns: deque[int] = deque(maxlen=_CAPTURE_WINDOW)
         self._step_ns: deque[int] = deque(maxlen=_WINDOW)
         self._captures = 0
+        self._steps = 0
         self.cost_ns = 0
         self.train_ns = 0
         #: Smoothed length of a TRAIN step, nanoseconds.
@@ -52,7 +55,10 @@ class Budget:
         """A TRAIN step took ``step_ns``, of which ``cost_ns`` was ours; returns whether the interval changed."""
         self.cost_ns += cost_ns
         self.train_ns += step_ns
-        self.step_ns += 0.1 * (step_ns - self.step_ns)
+        self._steps += 1
+        if not due and self._steps % _SAMPLED:
+            return False
+        self.step_ns += 0.1 * (step_ns - self.step_ns) if self.step_ns else step_ns
         if due:
             self._captures += 1
             if self._captures <= _WARMUP_CAPTURES:

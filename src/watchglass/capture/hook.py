@@ -165,6 +165,11 @@ class Hook:
         self._early.clear()
         self._recorder.start()
 
+    @property
+    def stopping(self) -> bool:
+        """Whether a stop has been committed."""
+        return self._stop is not None
+
     def check_stop(self) -> None:
         """Raise :class:`~watchglass.errors.TrainingStopped` if the next TRAIN step lies beyond a committed stop."""
         if self._stop is None or not self.clock.at_boundary or self.clock.next_train_step < self._stop[0]:
@@ -311,7 +316,7 @@ class Hook:
         self._last_end_ns = step.end_ns
         if self.plan.budget.spent(cost_ns, max(duration_ns, cost_ns), due=step.due):
             step.records.facts.append(("capture_interval", "budget", {"interval": self.plan.budget.interval}))
-        if self._recorder.pressure:
+        if step.due and self._recorder.pressure:
             self.plan.budget.relieve()
 
     def _worker_opened(self, control: StopControl, attempt: int) -> None:

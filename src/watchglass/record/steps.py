@@ -27,7 +27,7 @@ class Readback(Protocol):
         """The numbers as a NumPy float64 array; waits for the device. Called on the recorder's thread."""
 
 
-@dataclass
+@dataclass(slots=True)
 class StepRecords:
     """What was captured for one step or one forward, in the order in which it was captured.
 
@@ -49,10 +49,11 @@ class StepRecords:
     def absorb(self, other: StepRecords) -> None:
         """Append everything of another."""
         self.scalars += other.scalars
-        self.statistics += other.statistics
-        self.units += other.units
         self.facts += other.facts
-        self.raw += other.raw
+        if other.statistics or other.units or other.raw:
+            self.statistics += other.statistics
+            self.units += other.units
+            self.raw += other.raw
 
 
 class Forward:
@@ -72,7 +73,7 @@ class Forward:
         self.state: Any = None
 
 
-@dataclass
+@dataclass(slots=True)
 class OpenStep:
     """A step that has begun and not ended. ``due`` says whether statistics are to be captured at it."""
 
@@ -136,15 +137,18 @@ class StepClock:
 
     def forward(self, *, grad: bool, training: bool) -> Forward:
         """An outermost forward begins, with gradients or without; returns what to collect its records in."""
+        # Runs at every step, between what is due and what is not: every call in here counts.
         now = self._now_ns()
-        self._close_evaluation()
-        if self.train is not None and self.train.updated:
+        if self.evaluation is not None:
+            self._close_evaluation()
+        step = self.train
+        if step is not None and step.updated:
             self.close_train()
+            step = None
         forward = Forward(now, training)
         if not grad:
             self._open_evaluation(forward)
             return forward
-        step = self.train
         if step is None:
             step = self._open_train(now)
         elif step.forwards and not step.forwards[-1].backpropagated and not step.forwards[-1].training:
@@ -195,7 +199,13 @@ class StepClock:
         step, self.train = self.train, None
         if step is None:
             return
-        trained = [forward for forward in step.forwards if forward.backpropagated]
+        forwards = step.forwards
+        if len(forwards) == 1 and forwards[0].backpropagated:
+            forwards[0].records.absorb(step.records)
+            step.records, step.forwards = forwards[0].records, []
+            self._emit(step)
+            return
+        trained = [forward for forward in forwards if forward.backpropagated]
         for forward in step.forwards:
             if not forward.backpropagated:
                 self._evaluated(forward, before=step.mode_step)

@@ -26,8 +26,11 @@ class Backwards:
         self._scaled: dict[int, tuple[weakref.ref[Tensor], Tensor]] = {}
         self._started_from: Any = None
         self._trained_before: list[bool] = []
+        self._chained = False
 
-    def loss_computed(self, function: str, predictions: Any, target: Any, result: Tensor, reduction: str) -> None:
+    def loss_computed(
+        self, function: str, arguments: tuple[Any, ...], kwargs: dict[str, Any], result: Tensor, reduction: str
+    ) -> None:
         """A loss function returned; it belongs to the last forward while that one's step is open."""
         flow, clock = self._flow, self._flow.hook.clock
         forward = flow.forward
@@ -37,10 +40,14 @@ class Backwards:
         if not evaluating:
             if step is None or step.updated:
                 return
-            if isinstance(forward.state, ForwardState):
-                forward.state.loss_function = function
+            if arguments and flow.output is not None and arguments[0] is flow.output():
+                flow.loss = weakref.ref(result)
+                if isinstance(forward.state, ForwardState):
+                    forward.state.loss_call = (function, arguments[1:], kwargs)
             if not step.due:
                 return  # what its backward starts from is recorded at every step
+        predictions = arguments[0] if arguments else kwargs.get("input")
+        target = arguments[1] if len(arguments) > 1 else kwargs.get("target")
         loss = losses.normalised(result, predictions, reduction)
         if loss is None:
             return
@@ -69,9 +76,15 @@ class Backwards:
             tensors = tensors[0]
         if step is None or step.updated or weighted or not isinstance(tensors, Tensor) or tensors.numel() != 1:
             return
+        self._trained_before = [forward.backpropagated for forward in step.forwards]
+        self._chained = flow.loss is not None and tensors is flow.loss()
+        if self._chained and flow.forward is not None:
+            flow.chained += 1
+            flow.forward.backpropagated = True
+        else:
+            flow.chained = 0
         value = losses.number(self._unscaled(tensors))
         self._started_from = value
-        self._trained_before = [forward.backpropagated for forward in step.forwards]
         if isinstance(value, float) and not math.isfinite(value):
             self._first_bad.in_forward(step, flow.forward, value)
             flow.hook.flush()
@@ -86,7 +99,7 @@ class Backwards:
             return
         target = None
         for forward, before in zip(step.forwards, self._trained_before, strict=False):
-            if not forward.marked:
+            if not (forward.marked or self._chained):
                 forward.backpropagated = True
             # A second backward through the same forward (two losses, retain_graph) is a loss of its too.
             if forward.backpropagated and (target is None or not before):

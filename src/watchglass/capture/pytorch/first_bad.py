@@ -118,25 +118,30 @@ class FirstBadModule:
                 sentence = f"a function called before {_named(place)} gave it values that are not finite"
                 return _answer("forward", place, f"{place.path}.input.0", sentence)
             largest = max((float(t.abs().max()) for t in outputs.values() if t.numel()), default=0.0)
-        function = state.loss_function or "the loss"
+        function = state.loss_call[0] if state.loss_call is not None else "the loss"
         sentence = (
             f"all modules are finite (largest output magnitude {largest:.3g}); {function} made the loss not finite"
         )
         return _answer("loss", None, "loss", sentence)
 
     def _backward_culprit(self, state: ForwardState, bad: list[str]) -> dict[str, Any] | None:
-        if not state.gradients or not all(path in state.outputs for path in state.gradients):
-            return None
-        if not _finite(state.gradients.values()):
-            return _answer("loss", None, "loss", "the gradient that the loss sends back is already not finite")
         with torch.enable_grad():
             calls, outputs = self._traced(state)
             if not same(outputs, state.outputs):
                 return None
+            heads = [(outputs[path], gradient) for path, gradient in state.gradients.items() if path in outputs]
+            if not heads and state.loss_call is not None:
+                function, arguments, kwargs = state.loss_call
+                loss = getattr(torch.nn.functional, function)(outputs[""], *arguments, **kwargs)
+                (sent_back,) = torch.autograd.grad(loss, outputs[""], retain_graph=True)
+                heads = [(outputs[""], sent_back)]
+            if not heads:
+                return None
+            if not _finite(gradient for _, gradient in heads):
+                return _answer("loss", None, "loss", "the gradient that the loss sends back is already not finite")
             values = [tensor for call in calls for tensor in call.outputs if tensor.requires_grad]
-            paths = list(state.gradients)
             gradients = torch.autograd.grad(
-                [outputs[path] for path in paths], values, [state.gradients[path] for path in paths], allow_unused=True
+                [head for head, _ in heads], values, [gradient for _, gradient in heads], allow_unused=True
             )
         hit: dict[int, Tensor | None] = {id(value): gradient for value, gradient in zip(values, gradients, strict=True)}
         # The call nearest to the loss that passes back something bad although it was given something good.

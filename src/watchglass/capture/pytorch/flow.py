@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import dataclass, field
+
+from torch import Tensor
 
 from watchglass.capture.hook import Hook
 from watchglass.capture.pytorch.models import Models
@@ -22,6 +25,10 @@ class Flow:
         update_depth: Optimizers that are stepping, inside one another.
         in_closure: The stepping optimizer was given a closure, so forwards inside it belong to its step.
         quiet_steps: TRAIN steps since a new model was seen.
+        output: What the last forward returned, when that was one tensor.
+        loss: What a loss function made of exactly that tensor.
+        chained: Backwards in a row that started from exactly such a loss. While that is the habit, a forward needs no
+            mark: the chain of output, loss and backward proves that it was trained on.
     """
 
     hook: Hook
@@ -32,3 +39,6 @@ class Flow:
     update_depth: int = 0
     in_closure: bool = False
     quiet_steps: int = 0
+    output: weakref.ref[Tensor] | None = None
+    loss: weakref.ref[Tensor] | None = None
+    chained: int = 0

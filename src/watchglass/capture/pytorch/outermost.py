@@ -17,6 +17,9 @@ from watchglass.capture.pytorch.planned import planned_steps
 from watchglass.capture.pytorch.replaying import ForwardState, forward_state
 from watchglass.record import Forward, OpenStep
 
+#: Backwards from the loss of the last output, in a row, after which marks are left out.
+_HABIT = 8
+
 
 class Mark:
     """A tensor hook that notes that a backward ran through a forward; gradients pass unchanged.
@@ -80,7 +83,8 @@ class OutermostCalls:
         flow.forward_depth, self._root = 1, root
         if not flow.in_closure:
             flow.update_depth = 0
-            flow.hook.check_stop()
+            if flow.hook.stopping:
+                flow.hook.check_stop()
         self._open(root, arguments, kwargs)
 
     def _open(self, root: nn.Module, arguments: Any, kwargs: Any) -> None:
@@ -116,12 +120,19 @@ class OutermostCalls:
         forward = flow.forward
         if forward is None or flow.hook.clock.evaluation is not None:
             return
-        tensors = [("", output)] if isinstance(output, torch.Tensor) else list(tensors_in(output))
+        flow.loss = flow.output = None
+        if isinstance(output, torch.Tensor):
+            tensors = [("", output)]
+            flow.output = weakref.ref(output)
+        else:
+            tensors = list(tensors_in(output))
         forward.marked = False
-        for path, tensor in tensors:
-            if tensor.requires_grad:
-                tensor.register_hook(Mark(forward, path))
-                forward.marked = True
+        if flow.output is None or flow.chained < _HABIT:
+            # A hook that autograd calls costs as much as all other bookkeeping of a small step.
+            for path, tensor in tensors:
+                if tensor.requires_grad:
+                    tensor.register_hook(Mark(forward, path))
+                    forward.marked = True
         state = forward.state
         if isinstance(state, ForwardState):
             # Detached: the graph, and with it all activations, must not live longer than without us.

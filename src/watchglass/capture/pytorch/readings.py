@@ -22,7 +22,7 @@ from watchglass.record import OpenStep
 from watchglass.records import STATISTIC_FIELDS, Role, TensorInfo
 
 #: Share of the overhead budget that the total gradient norm may use, and its longest interval.
-_NORM_SHARE, _NORM_MAX_INTERVAL = 0.5, 64
+_NORM_SHARE, _NORM_MAX_INTERVAL = 0.25, 64
 _MAX_NAMED = 32
 _NONFINITE = [STATISTIC_FIELDS.index(name) for name in ("nan", "posinf", "neginf")]
 _L2 = STATISTIC_FIELDS.index("l2")
@@ -205,6 +205,10 @@ class Readings:
 
     def learning_rates(self, step: OpenStep, optimizer: Optimizer, offset: int, several: bool) -> None:
         """Record each group's learning rate; one that lives on a device is read back without a wait."""
+        groups = optimizer.param_groups
+        if not several and len(groups) == 1 and type(groups[0].get("lr")) is float:
+            self._hook.add_scalar(step.records, "learning_rate", groups[0]["lr"], Role.METRIC)
+            return
         for index, group in enumerate(optimizer.param_groups):
             rate = group.get("lr")
             if rate is None:

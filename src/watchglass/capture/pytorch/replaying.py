@@ -20,7 +20,7 @@ _COLLECTIVE = ("SyncBatchNorm", "FullyShardedDataParallel")
 _REPEATABLE = (Tensor, type(None), bool, int, float, str, bytes, torch.dtype, torch.device, torch.Size)
 
 
-@dataclass
+@dataclass(slots=True)
 class ForwardState:
     """What a re-run of a forward on the CPU needs. References only: nothing is copied but the generator's state.
 
@@ -32,7 +32,7 @@ class ForwardState:
         autocast: Dtype of CPU autocast, None where it was off.
         outputs: What it returned, by path, detached.
         gradients: What the loss's backward gave for each output.
-        loss_function: The loss function that was computed after it.
+        loss_call: Name, further arguments and keyword arguments of the loss function that was given its output.
     """
 
     root: nn.Module
@@ -42,7 +42,7 @@ class ForwardState:
     autocast: torch.dtype | None
     outputs: dict[str, Tensor] = field(default_factory=dict)
     gradients: dict[str, Tensor] = field(default_factory=dict)
-    loss_function: str = ""
+    loss_call: tuple[str, tuple[Any, ...], dict[str, Any]] | None = None
 
 
 def forward_state(root: nn.Module, arguments: Any, kwargs: Any, *, random: bool) -> ForwardState:

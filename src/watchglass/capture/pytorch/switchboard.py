@@ -32,7 +32,7 @@ class Listener:
     Attributes:
         before_backward: ``(tensors, weighted)``: a backward is about to run; ``weighted`` when it was given gradients.
         after_backward: ``()``: it has ended, by itself or by an exception.
-        loss_computed: ``(function, predictions, target, result, reduction)``: a loss function returned ``result``.
+        loss_computed: ``(function, arguments, kwargs, result, reduction)``: a loss function returned ``result``.
         loss_scaled: ``(losses, scaled)``: a scaler turned one into the other.
         before_scaler_step: ``(scaler, optimizer)``: a scaler is about to step an optimizer, or to skip it.
         after_scaler_step: ``(scaler, optimizer)``: that has ended.
@@ -40,7 +40,7 @@ class Listener:
 
     before_backward: Callable[[Any, bool], None]
     after_backward: Callable[[], None]
-    loss_computed: Callable[[str, Any, Any, Any, str], None]
+    loss_computed: Callable[[str, tuple[Any, ...], dict[str, Any], Any, str], None]
     loss_scaled: Callable[[Any, Any], None]
     before_scaler_step: Callable[[Any, Any], None]
     after_scaler_step: Callable[[Any, Any], None]
@@ -115,10 +115,8 @@ def _loss(original: Callable[..., Any]) -> Callable[..., Any]:
         result = original(*args, **kwargs)
         if _listeners and not torch.compiler.is_compiling() and isinstance(result, Tensor):
             reduction = kwargs.get("reduction", args[reduction_at] if 0 <= reduction_at < len(args) else "mean")
-            predictions = args[0] if args else kwargs.get("input")
-            target = args[1] if len(args) > 1 else kwargs.get("target")
             for listener in _listeners:
-                listener.loss_computed(name, predictions, target, result, reduction)
+                listener.loss_computed(name, args, kwargs, result, reduction)
         return result
 
     return loss

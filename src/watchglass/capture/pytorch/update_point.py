@@ -89,7 +89,7 @@ class UpdatePoint:
         step = flow.hook.clock.train
         if step is None:
             return
-        found = getattr(optimizer, "found_inf", None)
+        found = optimizer.__dict__.get("found_inf")
         if isinstance(found, Tensor) and found.device.type == "cpu" and bool(found):
             step.records.facts.append(("step_skipped", type(optimizer).__name__, {"loss_scale": None}))
         if step.due:
