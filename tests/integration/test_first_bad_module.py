@@ -54,12 +54,13 @@ def answer(
     *,
     before_step: Callable[[int], None],
     loss: Callable[..., Tensor] = F.cross_entropy,
+    steps: int = 6,
 ) -> dict[str, Any]:
     torch.manual_seed(3)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     inputs, labels = torch.randn(16, 6), torch.randint(0, 3, (16,))
     with watchglass.watch(model, run=tmp_path / "run", save_interval=1, strict=True):
-        for step in range(6):
+        for step in range(steps):
             before_step(step)
             optimizer.zero_grad()
             loss(model(inputs), labels).backward()
@@ -150,9 +151,11 @@ def test_data_that_is_not_finite_is_said_to_be_the_data(tmp_path: Path) -> None:
     assert open_run(tmp_path / "run").facts("first_bad_module")[0].data["where"] == "input"
 
 
-def test_a_finite_loss_with_a_bad_gradient_is_followed_backwards(tmp_path: Path) -> None:
+@pytest.mark.parametrize("at", [3, 30])
+def test_a_finite_loss_with_a_bad_gradient_is_followed_backwards(tmp_path: Path, at: int) -> None:
+    # At step 30 forwards are no longer marked: the loss is computed again to know what it sent back.
     model = network(Poisoned.apply)
-    found = answer(tmp_path, model, before_step=switch_on(model))
+    found = answer(tmp_path, model, before_step=switch_on(model, at), steps=at + 3)
     assert (found["level"], found["where"], found["module"]) == ("rerun", "backward", "3")
 
 

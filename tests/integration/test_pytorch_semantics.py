@@ -164,15 +164,38 @@ def test_evaluation_is_found_by_use_and_weighted_by_batch_size(tmp_path: Path, d
     assert phase.means["loss"] == pytest.approx(float(F.cross_entropy(whole, data[1])), rel=1e-6)
 
 
-def test_an_evaluation_that_forgot_no_grad_is_still_evaluation(tmp_path: Path, data: Data) -> None:
+@pytest.mark.parametrize("steps", [3, 30])
+@pytest.mark.parametrize("forgot_eval", [True, False])
+def test_an_evaluation_that_forgot_no_grad_is_still_evaluation(
+    tmp_path: Path, data: Data, steps: int, forgot_eval: bool
+) -> None:
+    # After 30 steps forwards are no longer marked, and it must still show which of them were trained on.
     model = classifier()
     with watchglass.watch(model, run=tmp_path / "run", strict=True):
-        train(model, data, 3)
+        train(model, data, steps)
+        model.train(forgot_eval)
         for _ in range(5):
             F.cross_entropy(model(data[0]), data[1])
-        train(model, data, 3)
+        model.train()
+        train(model, data, steps)
     run = open_run(tmp_path / "run")
-    assert (len(run.steps(Mode.TRAIN)), len(run.steps(Mode.EVAL))) == (6, 5)
+    assert (len(run.steps(Mode.TRAIN)), len(run.steps(Mode.EVAL))) == (2 * steps, 5)
+
+
+def test_a_loss_that_gets_a_further_term_midway_is_still_found(tmp_path: Path, data: Data) -> None:
+    model = nn.Linear(12, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with watchglass.watch(model, run=tmp_path / "run", strict=True):
+        for step in range(40):
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(data[0]), data[1])
+            if step >= 20:
+                loss = loss + 0.1 * model.weight.square().sum()
+            loss.backward()
+            optimizer.step()
+    run = open_run(tmp_path / "run")
+    assert run.steps() == list(range(40))
+    assert len(run.scalars("loss")[0]) == 40
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
