@@ -23,7 +23,7 @@ hypothesis.settings.load_profile("watchglass")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # A test sets what it needs; whatever the caller's shell has is not its business. Children inherit this as well.
-for _name in [name for name in os.environ if name.startswith("WATCHGLASS")]:
+for _name in [name for name in os.environ if name.startswith("WATCHGLASS") or name in ("COLUMNS", "LINES")]:
     del os.environ[_name]
 
 

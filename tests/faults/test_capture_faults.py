@@ -135,9 +135,9 @@ def test_a_recorder_that_breaks_is_reported_and_the_training_goes_on(
 
     monkeypatch.setattr(recorder_module, "encode_steps", broken)
     model = network()
-    with caplog.at_level(logging.WARNING, "watchglass"):
-        with watchglass.watch(model, run=tmp_path / "run", flush_interval_s=0.01):
-            assert train(model, 40) == expected
+    watched = watchglass.watch(model, run=tmp_path / "run", flush_interval_s=0.01)
+    with caplog.at_level(logging.WARNING, "watchglass"), watched:
+        assert train(model, 40) == expected
     assert ["nothing more is recorded" in record.message for record in caplog.records] == [True]
 
 

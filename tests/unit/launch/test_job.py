@@ -56,10 +56,10 @@ def test_a_folder_needs_a_main(folder: Path) -> None:
     Job("app").check()
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_an_unreadable_script(folder: Path) -> None:
+def test_an_unreadable_script(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "train.py").write_text("")
-    (folder / "train.py").chmod(0)
+    # Said by the system in our stead: to root, who may run these tests, every file is readable.
+    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.R_OK)
     with pytest.raises(LaunchError, match="cannot be read"):
         Job("train.py").check()
 
