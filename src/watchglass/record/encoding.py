@@ -25,6 +25,7 @@ from watchglass.store import (
 )
 
 _WIDTH = len(STATISTIC_FIELDS)
+_STEPS_AT_A_TIME = 16
 
 
 def row_bytes(records: StepRecords) -> int:
@@ -63,9 +64,9 @@ def encode_steps(
     units = _units_of(captured)
     if units is not None:
         frames.append(encode_units(units))
-    scalars = [row for step in steps for row in _scalars_of(step)]
+    scalars = [row for step in _without_haste(steps) for row in _scalars_of(step)]
     if scalars:
-        frames.append(encode_scalars(np.array(scalars, dtype=np.dtype(list(SCALAR_FIELDS)))))
+        frames.append(encode_scalars(_table(scalars, SCALAR_FIELDS)))
     facts = [fact for step in steps if step.records.facts for fact in step.facts()]
     if facts:
         frames.append(encode_facts(facts))
@@ -73,8 +74,8 @@ def encode_steps(
     if raw:
         frames.append(encode_raw_index(write_tensors(raw)))
     if steps:
-        rows = [_end_row(step, captures.get(step.global_step, 0)) for step in steps]
-        frames.append(encode_step_ends(np.array(rows, dtype=np.dtype(list(STEP_END_FIELDS)))))
+        rows = [_end_row(step, captures.get(step.global_step, 0)) for step in _without_haste(steps)]
+        frames.append(encode_step_ends(_table(rows, STEP_END_FIELDS)))
     if ending is not None:
         status, counters = ending
         frames.append(encode_lifecycle({"event": "left", "status": status, "counters": counters, **_clocks()}))
@@ -83,6 +84,26 @@ def encode_steps(
 
 def _clocks() -> dict[str, int]:
     return {"time_ns": time.monotonic_ns(), "wall_ns": time.time_ns()}
+
+
+def _without_haste(steps: Sequence[OpenStep]) -> Iterable[OpenStep]:
+    """The steps, with a moment for other threads every now and then.
+
+    A thread that asks for the interpreter lock gets it within 5 ms, an eternity to a training of 1 ms steps, unless
+    the one that holds it lets go by itself.
+    """
+    for number, step in enumerate(steps):
+        if number % _STEPS_AT_A_TIME == 0:
+            time.sleep(0)
+        yield step
+
+
+def _table(rows: Sequence[tuple[Any, ...]], fields: tuple[tuple[str, str], ...]) -> Any:
+    """Rows as a structured array, column by column: several times faster than row by row."""
+    table = np.empty(len(rows), np.dtype(list(fields)))
+    for (name, _), column in zip(fields, zip(*rows, strict=True), strict=True):
+        table[name] = column
+    return table
 
 
 def _resolved(value: Any) -> Any:

@@ -24,7 +24,7 @@ _log = logging.getLogger("watchglass")
 #: Shares of the queue's bound beyond which a step loses its raw tensors and its statistics.
 _RAW_SHARE, _STATISTICS_SHARE = 0.5, 0.75
 #: Seconds between looks for a stop request, and the longest pause after a failed write.
-_CONTROL_S, _BACKOFF_S = 0.1, 5.0
+_CONTROL_S, _BACKOFF_S = 0.2, 5.0
 
 
 class FrameWriter(Protocol):
