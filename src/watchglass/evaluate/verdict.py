@@ -72,13 +72,16 @@ def _seconds_per_step(run: Run) -> float:
     """Typical time from the start of one TRAIN step to the next, in seconds.
 
     A mean counts the evaluations in between; over few steps a median is fairer, as the first steps of a training take
-    much longer than all others.
+    much longer than all others, and are captured, which later ones seldom are.
     """
     ends = sorted((end for end in run.tables().steps.values() if end.mode is Mode.TRAIN), key=lambda end: end.mode_step)
     if len(ends) < 2:
         return (ends[0].end_ns - ends[0].start_ns) / 1e9 if ends else 0.0
-    between = [(after.start_ns - before.start_ns) / 1e9 for before, after in pairwise(ends)]
-    return statistics.mean(between[10:]) if len(between) >= 64 else statistics.median(between)
+    between = [((after.start_ns - before.start_ns) / 1e9, before.captures) for before, after in pairwise(ends)]
+    if len(between) >= 64:
+        return statistics.mean(seconds for seconds, _ in between[10:])
+    uncaptured = [seconds for seconds, captures in between if not captures]
+    return statistics.median(uncaptured or [seconds for seconds, _ in between])
 
 
 def _metrics(run: Run) -> dict[str, float]:
