@@ -88,6 +88,11 @@ def snapshot(below: Path) -> Snapshot:
     )
 
 
+def _of_the_compiler(value: object) -> bool:
+    """PyTorch's compiler patches nn.Module at its first use, and for good."""
+    return str(getattr(value, "__module__", "")).startswith("torch._dynamo")
+
+
 def differences(before: Snapshot, below: Path) -> list[str]:
     """One sentence for each thing that is there now and was not ``before``, or that was changed and not put back."""
     after = _settle(lambda: snapshot(below), before)
@@ -99,7 +104,7 @@ def differences(before: Snapshot, below: Path) -> list[str]:
         *(
             f"{name} is still replaced by {after.patchable[name]!r}"
             for name, value in before.patchable.items()
-            if after.patchable.get(name) is not value
+            if after.patchable.get(name) is not value and not _of_the_compiler(after.patchable.get(name))
         ),
         *(
             f"{finder!r} is still on sys.meta_path or sys.path_hooks"

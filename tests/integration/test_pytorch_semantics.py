@@ -343,6 +343,26 @@ def test_functional_relus_show_their_units_where_they_are_consumed(tmp_path: Pat
     assert "first.input.0" not in run.tensor_names(role="input")
 
 
+@pytest.mark.parametrize("watched_first", [True, False])
+def test_a_compiled_model_gives_all_but_its_activations(tmp_path: Path, data: Data, watched_first: bool) -> None:
+    def compiled(model: nn.Module) -> nn.Module:
+        torch.compiler.reset()
+        return torch.compile(model, backend="aot_eager")  # type: ignore[return-value]
+
+    plain = nn.Linear(12, 4)
+    model = copy.deepcopy(plain)
+    expected = train(compiled(plain), data, 20)
+    call = model if watched_first else compiled(model)
+    with watchglass.watch(call, run=tmp_path / "run", save_interval=1, strict=True):
+        losses = train(compiled(model) if watched_first else call, data, 20)
+    assert losses == expected
+    run = open_run(tmp_path / "run")
+    assert run.steps() == list(range(20))
+    np.testing.assert_array_equal(run.scalars("loss")[1], expected)
+    assert {"weight", "gradient/weight", "update/weight"} <= set(run.tensor_names())
+    assert len(run_l2(run, "gradient/weight")) == 20
+
+
 def test_a_watched_model_can_be_copied(tmp_path: Path, data: Data) -> None:
     model = classifier()
     with watchglass.watch(model, run=tmp_path / "run", save_interval=1, strict=True):

@@ -87,12 +87,19 @@ class WorkerWriter:
     def write_tensors(self, tensors: list[tuple[int, int, Any]]) -> list[dict[str, Any]]:
         """Write ``(global_step, tensor_id, array)`` to one safetensors file; returns the index rows."""
         named = {f"{step}/{tensor_id}": array for step, tensor_id, array in tensors}
-        path = write_tensors(self._store, self._attempt, self._worker, self._flushes, named)
-        self._flushes += 1
+        path = self._write_next(named)
         return [
             {"global_step": step, "tensor_id": tensor_id, "file": path, "key": f"{step}/{tensor_id}"}
             for step, tensor_id, _ in tensors
         ]
+
+    def _write_next(self, named: dict[str, Any]) -> str:
+        while True:
+            self._flushes += 1
+            try:
+                return write_tensors(self._store, self._attempt, self._worker, self._flushes - 1, named)
+            except RunExistsError:
+                continue  # a dead process had this rank before us, and wrote some
 
     def close(self) -> None:
         """Give the worker's place back."""

@@ -14,7 +14,7 @@ from watchglass.capture.pytorch.flow import Flow
 from watchglass.capture.pytorch.replaying import ForwardState
 from watchglass.records import Role
 
-_MAX_SCALED = 64
+_MAX_SCALED, _MAX_UNPLACED = 64, 64
 
 
 class Backwards:
@@ -74,7 +74,11 @@ class Backwards:
         step = flow.hook.clock.train
         if isinstance(tensors, (tuple, list)) and len(tensors) == 1:
             tensors = tensors[0]
-        if step is None or step.updated or weighted or not isinstance(tensors, Tensor) or tensors.numel() != 1:
+        if weighted or not isinstance(tensors, Tensor) or tensors.numel() != 1:
+            return
+        if step is None or step.updated:
+            if len(flow.unplaced) < _MAX_UNPLACED:
+                flow.unplaced.append(losses.number(self._unscaled(tensors)))
             return
         self._trained_before = [forward.backpropagated for forward in step.forwards]
         self._chained = flow.loss is not None and tensors is flow.loss()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from dataclasses import dataclass, field
+from typing import Any
 
 from torch import Tensor
 
@@ -27,6 +28,7 @@ class Flow:
         quiet_steps: TRAIN steps since a new model was seen.
         output: What the last forward returned, when that was one tensor.
         loss: What a loss function made of exactly that tensor.
+        unplaced: Losses of backwards with no forward before them: compiled code hides a model's calls.
         chained: Backwards in a row that started from exactly such a loss. While that is the habit, a forward needs no
             mark: the chain of output, loss and backward proves that it was trained on.
     """
@@ -41,4 +43,5 @@ class Flow:
     quiet_steps: int = 0
     output: weakref.ref[Tensor] | None = None
     loss: weakref.ref[Tensor] | None = None
+    unplaced: list[Any] = field(default_factory=list)
     chained: int = 0

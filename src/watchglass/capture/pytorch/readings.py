@@ -76,6 +76,10 @@ class Readings:
                 if gradient is not None:
                     self._stale[id(parameter)] = (weakref.ref(gradient), gradient._version)
 
+    def trust(self) -> None:
+        """Take every gradient for this step's: it was opened after its backward, so none can be told to be older."""
+        self._stale.clear()
+
     def fresh_gradients(self, optimizer: Optimizer, due: bool) -> list[tuple[Tensor, str, ParameterPlace]]:
         """``(gradient, parameter's name, place)`` of gradients that this step's backward produced."""
         found = []

@@ -16,6 +16,7 @@ from watchglass.capture.pytorch.flow import Flow
 from watchglass.capture.pytorch.forwards import ModuleCapture
 from watchglass.capture.pytorch.readings import Readings, describe_bad
 from watchglass.record import OpenStep
+from watchglass.records import Role
 
 
 class UpdatePoint:
@@ -63,14 +64,19 @@ class UpdatePoint:
             flow.hook.check_stop()
         flow.update_depth = 1
         self._gradients_read = False
+        closure = kwargs.get("closure", arguments[1] if len(arguments) > 1 else None)
         step = flow.hook.clock.begin_update(id(optimizer))
         if step is not before:
             self._begin_step(step)
+            if closure is None:
+                self._readings.trust()
+            for loss in flow.unplaced:
+                flow.hook.add_scalar(step.records, "loss", loss, Role.LOSS)
+        flow.unplaced.clear()
         if step.due:
             with torch.no_grad():
                 self._readings.describe(step, optimizer)
                 self._readings.weights(step, optimizer)
-        closure = kwargs.get("closure", arguments[1] if len(arguments) > 1 else None)
         if closure is None:
             self._read_gradients(step, optimizer)
             return None
