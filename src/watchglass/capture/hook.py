@@ -100,7 +100,6 @@ class Hook:
 
     def guarded(self, callback: _Callback) -> _Callback:
         """``callback`` under the hot-path law: silent when off, re-entered or on another thread; never raises."""
-
         # Bound here: this runs many times in every step of the training.
         now_ns, thread = time.perf_counter_ns, threading.get_ident
 
