@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 from pathlib import Path
 
 
@@ -10,5 +11,6 @@ def test_every_example_of_the_page_runs(repository: Path, in_tmp_path: Path) -> 
     page = (repository / "docs" / "python.md").read_text()
     blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     assert len(blocks) >= 4
-    exec(compile("\n".join(blocks), "docs/python.md", "exec"), {"__name__": "page"})
+    (in_tmp_path / "page.py").write_text("\n".join(blocks))
+    runpy.run_path("page.py")
     assert (in_tmp_path / "runs" / "mine" / "run.json").exists()
