@@ -111,8 +111,14 @@ def _resolved(value: Any) -> Any:
 
 
 def _scalars_of(step: OpenStep) -> Iterable[tuple[int, int, float, float]]:
+    scalars = step.records.scalars
+    if len({row[0] for row in scalars}) == len(scalars):
+        return [
+            (step.global_step, tensor_id, weight, value if type(value) is float else float(_resolved(value)))
+            for tensor_id, weight, value in scalars
+        ]
     sums: dict[int, tuple[float, float]] = {}
-    for tensor_id, weight, value in step.records.scalars:
+    for tensor_id, weight, value in scalars:
         number = value if type(value) is float else float(_resolved(value))
         if tensor_id not in sums:
             sums[tensor_id] = (weight, number)

@@ -124,7 +124,8 @@ class Recorder:
             # The step's end must survive: without it the step would never be complete.
             self.dropped["scalars"] += len(records.scalars)
             records.scalars = []
-        self._bytes_put += row_bytes(records)
+        step.queued_bytes = row_bytes(records)
+        self._bytes_put += step.queued_bytes
         self._train_step = max(self._train_step, step.train_step)
         self._steps.append(step)
 
@@ -194,7 +195,7 @@ class Recorder:
         started = time.thread_time_ns()
         steps = [self._steps.popleft() for _ in range(len(self._steps))]
         tensors = [self._tensors.popleft() for _ in range(len(self._tensors))]
-        self._bytes_taken += sum(row_bytes(step.records) for step in steps)
+        self._bytes_taken += sum(step.queued_bytes for step in steps)
         ending = None
         if closing is not None:
             ending = (closing[0], {**closing[1], "dropped": dict(self.dropped), "bytes_written": self.bytes_written})

@@ -75,7 +75,10 @@ class Forward:
 
 @dataclass(slots=True)
 class OpenStep:
-    """A step that has begun and not ended. ``due`` says whether statistics are to be captured at it."""
+    """A step that has begun and not ended.
+
+    ``due`` says whether statistics are to be captured at it, ``queued_bytes`` what it counts in the recorder's queue.
+    """
 
     global_step: int
     mode: Mode
@@ -84,6 +87,7 @@ class OpenStep:
     start_ns: int
     due: bool = False
     updated: bool = False
+    queued_bytes: int = 0
     end_ns: int = 0
     optimizers: set[int] = field(default_factory=set)
     forwards: list[Forward] = field(default_factory=list)
