@@ -138,6 +138,9 @@ def test_a_recorder_that_breaks_is_reported_and_the_training_goes_on(
     watched = watchglass.watch(model, run=tmp_path / "run", flush_interval_s=0.01)
     with caplog.at_level(logging.WARNING, "watchglass"), watched:
         assert train(model, 40) == expected
+        watched._recorder._thread.join(10)  # type: ignore[union-attr]
+        train(model, 40)
+        assert not watched._recorder._steps, "nobody would ever take them out again"
     assert ["nothing more is recorded" in record.message for record in caplog.records] == [True]
 
 

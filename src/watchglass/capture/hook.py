@@ -122,10 +122,6 @@ class Hook:
 
         return run  # type: ignore[return-value]
 
-    def adopt_thread(self) -> None:
-        """The calling thread is the one that trains."""
-        self._thread = threading.get_ident()
-
     @contextmanager
     def suspended(self) -> Iterator[None]:
         """Callbacks do nothing inside: what runs here is ours, not the training's."""

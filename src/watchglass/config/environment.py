@@ -14,8 +14,6 @@ SESSION = "WATCHGLASS_SESSION"
 STRICT = "WATCHGLASS_STRICT"
 #: ``0``: do without the native kernel although it is there. For tests and comparisons.
 NATIVE = "WATCHGLASS_NATIVE"
-#: Process id of the launcher, so that the training can follow it into death.
-LAUNCHER = "WATCHGLASS_LAUNCHER"
 
 _OFF = {"0", "false", "off", "no"}
 
@@ -38,11 +36,6 @@ def native_disabled(environ: Mapping[str, str] | None = None) -> bool:
 def rank(environ: Mapping[str, str] | None = None) -> int:
     """Rank of this process as torchrun, Slurm or Open MPI set it; 0 when none did."""
     return _first_int(environ, ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK"), 0)
-
-
-def local_rank(environ: Mapping[str, str] | None = None) -> int:
-    """Rank within this machine; 0 when nothing set it."""
-    return _first_int(environ, ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK"), 0)
 
 
 def world_size(environ: Mapping[str, str] | None = None) -> int:

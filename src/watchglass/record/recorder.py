@@ -80,6 +80,7 @@ class Recorder:
         self._bytes_put = 0
         self._bytes_taken = 0
         self._train_step = -1
+        self._failed = False
         self.dropped = {"raw": 0, "statistics": 0, "scalars": 0}
         self.bytes_written = 0
         self.cpu_ns = 0
@@ -111,7 +112,10 @@ class Recorder:
         self._tensors.append(info)
 
     def put(self, step: OpenStep) -> None:
-        """Queue a finished step, without what the queue has no room for."""
+        """Queue a finished step, without what the queue has no room for; none once the thread has failed."""
+        if self._failed:
+            self.dropped["statistics"] += 1
+            return
         waiting = self._waiting()
         records = step.records
         if records.raw and waiting > _RAW_SHARE * self._queue_bytes:
@@ -157,8 +161,8 @@ class Recorder:
         except Exception as error:  # the training must not notice, whatever broke
             self.dropped["statistics"] += len(self._steps)
             _log.warning("watchglass: nothing more is recorded: %s: %s", type(error).__name__, error)
+            self._failed = True
             self._steps.clear()
-            self._open_writer = _refuse
 
     def _write_until_closed(self) -> None:
         writer = self._open_writer()
@@ -218,7 +222,3 @@ class Recorder:
         while self._pending and size > self._queue_bytes:
             size -= len(self._pending.pop(0))
             self.dropped["statistics"] += 1
-
-
-def _refuse() -> FrameWriter:
-    raise RuntimeError("this recorder has failed before")

@@ -72,6 +72,7 @@ def test_it_is_made_to_end_when_it_does_not_listen(start: Start, monkeypatch: py
     process = start("import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)")
     time.sleep(0.3)
     process.end()
+    assert process._process.returncode == -signal.SIGKILL
 
 
 def test_ctrl_c_ends_the_wait(start: Start) -> None:
