@@ -5,7 +5,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from watchglass.stats import and_units, empty, finite_count, merge, of_array, pack_units, unpack_units
+from watchglass.stats import (
+    and_units,
+    edges,
+    empty,
+    finite_count,
+    histograms_of,
+    merge,
+    merge_histograms,
+    of_array,
+    pack_units,
+    quantiles,
+    unpack_units,
+)
+from watchglass.stats.histograms import keys_of
 
 # Beyond the square root of the largest float sums of squares overflow, as documented.
 NUMBERS = st.one_of(
@@ -43,3 +56,35 @@ def test_bitmaps_and_like_flags(pairs):
     a, b = ([pair[i] for pair in pairs] for i in (0, 1))
     both = and_units(pack_units(a), pack_units(b))
     assert unpack_units(both, len(pairs)).tolist() == [x and y for x, y in pairs]
+
+
+WIDE = st.one_of(
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.sampled_from([0.0, 1.0, 1.1, 1.5, np.nan, np.inf, -np.inf]),
+)
+PARTS = st.lists(hnp.arrays(np.float64, st.integers(0, 12), elements=WIDE), min_size=2, max_size=2)
+
+
+@given(PARTS, PARTS, PARTS)
+def test_histograms_merge_in_any_order_and_grouping(a, b, c):
+    x, y, z = (histograms_of(arrays) for arrays in (a, b, c))
+    merged = merge_histograms(merge_histograms(x, y), z)
+    whole = histograms_of([np.concatenate(row) for row in zip(a, b, c, strict=True)])
+    for other in (merge_histograms(z, merge_histograms(y, x)), whole):
+        for name in ("seen", "offsets", "keys", "counts"):
+            np.testing.assert_array_equal(getattr(merged, name), getattr(other, name))
+
+
+@given(st.lists(hnp.arrays(np.float64, st.just(9), elements=WIDE), min_size=1, max_size=4), st.integers(0, 8))
+def test_a_quantile_lies_in_the_bin_of_the_element_that_it_stands_for(arrays, eighth):
+    arrays = [np.nan_to_num(array, nan=1.0, posinf=2.0, neginf=-2.0) for array in arrays]  # nine finite ones each
+    rows = np.array([of_array(np.append(array, [np.nan, np.inf])) for array in arrays])
+    found = quantiles(histograms_of(arrays), rows, [eighth / 8])[:, 0]
+    for value, array in zip(found, arrays, strict=True):
+        element = np.sort(array)[eighth]
+        if element == 0:
+            assert value == 0
+        else:
+            low, high = edges(keys_of(element))
+            assert low <= value <= high
+            assert array.min() <= value <= array.max()

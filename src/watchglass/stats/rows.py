@@ -1,4 +1,4 @@
-"""Rows of statistics: the reference that every kernel is tested against, the exact merge, and derived columns.
+"""Rows of statistics: the reference that every kernel is tested against, and the exact merge.
 
 A row is float64[11] with the columns of :data:`~watchglass.records.STATISTIC_FIELDS`; functions take any number of
 rows, ``[..., 11]``.
@@ -13,10 +13,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from watchglass.errors import InvalidValueError
 from watchglass.records import STATISTIC_FIELDS
+from watchglass.stats.elements import magnitudes
 
 Rows = NDArray[np.float64]
 
-_INDEX = {name: index for index, name in enumerate(STATISTIC_FIELDS)}
 _COUNT, _NAN, _POSINF, _NEGINF, _ZERO, _MIN, _MAX, _SUM, _ABS_SUM, _M2, _L2 = range(len(STATISTIC_FIELDS))
 _ADDED = [_COUNT, _NAN, _POSINF, _NEGINF, _ZERO, _SUM, _ABS_SUM]
 
@@ -42,7 +42,7 @@ def of_array(array: ArrayLike) -> Rows:
     if values.dtype.kind not in "biufc":
         raise InvalidValueError(f"statistics need an array of numbers but got dtype {values.dtype}")
     if values.dtype.kind == "c":
-        values = np.abs(values)
+        values = magnitudes(values)
     with np.errstate(invalid="ignore"):  # a signalling NaN is a NaN
         flat = values.astype(np.float64).ravel()
     finite = flat[np.isfinite(flat)]
@@ -52,14 +52,14 @@ def of_array(array: ArrayLike) -> Rows:
     row[_POSINF] = np.isposinf(flat).sum()
     row[_NEGINF] = np.isneginf(flat).sum()
     if finite.size:
-        magnitudes = np.abs(finite)
-        largest = magnitudes.max()
+        absolute = np.abs(finite)
+        largest = absolute.max()
         with np.errstate(over="ignore", invalid="ignore"):
             row[_ZERO] = (finite == 0).sum()
             row[_MIN], row[_MAX] = finite.min(), finite.max()
-            row[_SUM], row[_ABS_SUM] = finite.sum(), magnitudes.sum()
+            row[_SUM], row[_ABS_SUM] = finite.sum(), absolute.sum()
             row[_M2] = np.square(finite - finite.mean()).sum()
-            row[_L2] = _norm(magnitudes, largest)
+            row[_L2] = _norm(absolute, largest)
     return row
 
 
@@ -92,45 +92,10 @@ def finite_count(rows: Rows) -> NDArray[np.float64]:
     return np.asarray(rows[..., _COUNT] - rows[..., _NAN] - rows[..., _POSINF] - rows[..., _NEGINF])
 
 
-def column(rows: Rows, name: str) -> NDArray[np.float64]:
-    """A stored or derived column by name, float64[...].
-
-    Stored are the names of :data:`~watchglass.records.STATISTIC_FIELDS`. Derived, over the finite elements and NaN
-    where there is none: ``mean``, ``abs_mean``, ``variance`` (biased: m2 / n), ``std``, ``rms``, ``zero_ratio``
-    (0..1); and ``nonfinite``, a count.
-
-    Raises:
-        InvalidValueError: There is no such column.
-    """
-    if name in _INDEX:
-        return np.asarray(rows[..., _INDEX[name]])
-    if name == "nonfinite":
-        return np.asarray(rows[..., _COUNT] - finite_count(rows))
-    if name not in DERIVED:
-        known = ", ".join((*STATISTIC_FIELDS, *DERIVED))
-        raise InvalidValueError(f"a reduction must be one of {known} but got {name!r}")
-    count = finite_count(rows)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        if name == "mean":
-            return np.asarray(rows[..., _SUM] / count)
-        if name == "abs_mean":
-            return np.asarray(rows[..., _ABS_SUM] / count)
-        if name == "zero_ratio":
-            return np.asarray(rows[..., _ZERO] / count)
-        if name == "rms":
-            return np.asarray(rows[..., _L2] / np.sqrt(count))
-        variance = rows[..., _M2] / count
-        return np.asarray(variance if name == "variance" else np.sqrt(variance))
-
-
-#: Columns that :func:`column` derives.
-DERIVED = ("mean", "abs_mean", "variance", "std", "rms", "zero_ratio", "nonfinite")
-
-
-def _norm(magnitudes: NDArray[Any], largest: float) -> float:
+def _norm(absolute: NDArray[Any], largest: float) -> float:
     """Euclidean norm that neither overflows nor underflows where the result does not."""
     if largest == 0:
         return 0.0
     if 1e-140 < largest < 1e140:
-        return float(np.sqrt(np.square(magnitudes).sum()))
-    return float(largest * np.sqrt(np.square(magnitudes / largest).sum()))
+        return float(np.sqrt(np.square(absolute).sum()))
+    return float(largest * np.sqrt(np.square(absolute / largest).sum()))

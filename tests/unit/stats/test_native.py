@@ -4,70 +4,52 @@ from __future__ import annotations
 
 import ctypes
 import math
-import subprocess
-import sys
-import textwrap
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
-from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
-from watchglass.capture.pytorch import reduce
-from watchglass.records import STATISTIC_FIELDS
-from watchglass.stats import native, of_array
+from kernel_calls import assert_same, assert_same_bits, bound_of_sums, stored, summaries
+from watchglass.stats import native, of_array, pure
+from watchglass.stats.elements import DTYPE_CODES, numbers, read
 
-#: Bit for bit the same, and float64 sums whose order differs.
-EXACT = [STATISTIC_FIELDS.index(name) for name in ("count", "nan", "posinf", "neginf", "zero", "min", "max")]
-SUMS = [STATISTIC_FIELDS.index(name) for name in ("sum", "abs_sum", "m2", "l2")]
-
-DTYPES = ["float32", "float64", "float16", "int64", "int32", "int16", "int8", "uint8", "bool"]
+SIZES = [0, 1, 15, 16, 17, 2047, 2048, 2049, 65_536, 65_537, 200_003]
+REAL = [name for name in DTYPE_CODES if not name.startswith("complex")]
 
 
-def native_row(array: NDArray[np.generic], name: str | None = None) -> NDArray[np.float64]:
-    array = np.ascontiguousarray(array)
-    return native.rows([array.ctypes.data], [array.size], [native.DTYPE_CODES[name or str(array.dtype)]])[0]
-
-
-def assert_same(found: NDArray[np.float64], expected: NDArray[np.float64]) -> None:
-    np.testing.assert_array_equal(found[EXACT], expected[EXACT])
-    # Bound of a sum: its error is relative to the sum of absolutes, never to the sum.
-    scale = np.array([expected[8], expected[8], 0.0, expected[10]])
-    bound = 1e-12 * np.where(np.isfinite(scale), scale, 0.0) + 1e-12 * np.abs(expected[SUMS])
-    bound[2] += 1e-12 * expected[10] ** 2 * 1e-3 if math.isfinite(expected[10]) else 0.0
-    close = (np.abs(found[SUMS] - expected[SUMS]) <= bound) | (found[SUMS] == expected[SUMS])
-    assert close.all(), (found, expected)
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    yield
+    native.set_threads(1)
 
 
 def test_it_was_built() -> None:
     assert native.available, "the machines that run these tests have a compiler"
 
 
-@given(
-    st.sampled_from(DTYPES).flatmap(
-        lambda dtype: hnp.arrays(dtype, st.integers(0, 300), elements=_elements(dtype), fill=st.nothing())
-    )
-)
-def test_any_values_give_the_reference_row(array: NDArray[np.generic]) -> None:
-    assert_same(native_row(array), of_array(array))
-
-
-def _elements(dtype: str) -> st.SearchStrategy[float] | None:
-    if dtype == "float64":
-        # Beyond this squares of the reference overflow too; the norm near the limit has a test of its own.
-        return st.floats(-1e150, 1e150, width=64) | st.sampled_from([math.nan, math.inf, -math.inf])
-    return None
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("size", [0, 1, 15, 16, 17, 2047, 2048, 2049, 100_003])
-def test_every_size_around_lanes_and_blocks(dtype: str, size: int) -> None:
+@pytest.mark.parametrize("dtype", DTYPE_CODES)
+@pytest.mark.parametrize("size", SIZES)
+def test_every_size_around_lanes_blocks_and_tasks(dtype: str, size: int) -> None:
     generator = np.random.default_rng(size)
-    array = (generator.standard_normal(size) * 50).astype(dtype)
-    assert_same(native_row(array), of_array(array))
+    array, older = (stored(generator.standard_normal(size) * 50, dtype) for _ in range(2))
+    for options in ({}, {"before": older}, {"scale": 3.7}, {"before": older, "scale": 1024.0}):
+        assert_same(summaries([array], dtype, **options), summaries([array], dtype, kernel=pure, **options))
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16", *(name for name in DTYPE_CODES if name.startswith("float8"))])
+def test_every_number_of_a_narrow_dtype_is_read_as_pytorch_reads_it(name: str) -> None:
+    bits = np.arange(1 << 16, dtype=np.uint16) if name.endswith("16") else np.arange(256, dtype=np.uint8)
+    dtype = getattr(torch, name)
+    expected = torch.from_numpy(bits.view(f"i{bits.itemsize}")).view(dtype).float().numpy()
+    elements = read(bits.ctypes.data, len(bits), DTYPE_CODES[name])
+    np.testing.assert_array_equal(numbers(elements, DTYPE_CODES[name]), expected)
+    for i in range(0, len(bits), 97):  # one at a time: a sum hides what a single number shows
+        row = native.rows([bits[i:].ctypes.data], [1], [DTYPE_CODES[name]])[0]
+        np.testing.assert_array_equal(row[1:9], of_array(expected[i])[1:9])
+    assert_same(summaries([bits], name), summaries([bits], name, kernel=pure))
 
 
 @pytest.mark.parametrize("spoiled", [0, 1, 2047, 2048, 5000])
@@ -76,78 +58,139 @@ def test_values_that_are_not_finite_are_counted_wherever_they_are(spoiled: int) 
     array[spoiled] = np.nan
     array[(spoiled + 1) % 6000] = np.inf
     array[(spoiled + 2) % 6000] = -np.inf
-    assert_same(native_row(array), of_array(array))
+    assert_same(summaries([array], "float32"), summaries([array], "float32", kernel=pure))
 
 
-def test_the_spread_is_right_at_mean_1000_and_deviation_a_hundredth() -> None:
-    array = (1000 + 0.01 * np.random.default_rng(0).standard_normal(70_000)).astype(np.float32)
-    row = native_row(array)
-    assert math.sqrt(row[9] / row[0]) == pytest.approx(float(array.astype(np.float64).std()), rel=1e-9)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("size", [700, 70_000])
+def test_the_spread_is_right_at_mean_1000_and_deviation_a_hundredth(dtype: str, size: int) -> None:
+    array = (1000 + 0.01 * np.random.default_rng(0).standard_normal(size)).astype(dtype)
+    row = native.rows([array.ctypes.data], [size], [DTYPE_CODES[dtype]])[0]
+    exact = float(np.square(array.astype(np.longdouble) - array.astype(np.longdouble).mean()).sum())
+    assert row[9] == pytest.approx(exact, rel=1e-9)
 
 
 @pytest.mark.parametrize("scale", [1e-320, 1e-200, 1e200, 1e305])
 def test_the_norm_overflows_only_when_it_must(scale: float) -> None:
     array = np.array([3.0, 4.0] * 10) * scale
-    assert native_row(array)[10] == pytest.approx(5 * math.sqrt(10) * scale, rel=1e-3 if scale < 1e-300 else 1e-12)
+    row = native.rows([array.ctypes.data], [20], [DTYPE_CODES["float64"]])[0]
+    assert row[10] == pytest.approx(5 * math.sqrt(10) * scale, rel=1e-3 if scale < 1e-300 else 1e-12)
 
 
-def test_bfloat16_and_every_half_are_read_exactly() -> None:
-    bits = np.arange(1 << 16, dtype=np.uint16)
-    assert_same(native_row(bits, "float16"), of_array(bits.view(np.float16)))
-    wide = torch.from_numpy(bits.view(np.int16)).view(torch.bfloat16).float().numpy()
-    found, expected = native_row(bits, "bfloat16"), of_array(wide)
-    np.testing.assert_array_equal(found[EXACT], expected[EXACT])
+def test_the_norm_of_many_blocks_does_not_overflow_before_its_root() -> None:
+    array = np.full(40_000, 1e152)
+    row = native.rows([array.ctypes.data], [40_000], [DTYPE_CODES["float64"]])[0]
+    assert row[10] == pytest.approx(2e154, rel=1e-12)
+
+
+@pytest.mark.parametrize("value", [5e-324, 1e-310, 2.0**-1022, 2.0**-149, 1e-40, 2.0**-126, 1.0, 1.5, 3e38, 1.7e308])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_key_of_every_magnitude_and_sign(value: float, dtype: str) -> None:
+    with np.errstate(over="ignore", under="ignore"):
+        array = np.array([value, -value, value, 0.0, -0.0, np.nan]).astype(dtype)
+    assert_same(summaries([array], dtype), summaries([array], dtype, kernel=pure))
 
 
 def test_several_tensors_in_one_call_and_what_is_refused() -> None:
-    arrays = [np.arange(n, dtype=np.float32) for n in (3, 0, 5000)]
+    arrays = [np.arange(n, dtype=np.float32) for n in (3, 0, 5000, 70_000, 1)]
+    together = summaries(arrays, "float32")
+    for i, array in enumerate(arrays):
+        rows, histograms = summaries([array], "float32")
+        assert_same_bits((together[0][[i]], together[1].take([i])), (rows, histograms))
+    assert summaries([], "float32")[0].shape == (0, 11)
     pointers, counts = [a.ctypes.data for a in arrays], [a.size for a in arrays]
-    for row, array in zip(native.rows(pointers, counts, [0, 0, 0]), arrays, strict=True):
-        assert_same(row, of_array(array))
     with pytest.raises(ValueError, match="do not belong together"):
         native.rows(pointers, counts, [0])
-    with pytest.raises(ValueError, match="dtype code 99"):
-        native.rows(pointers, counts, [0, 99, 0])
+    with pytest.raises(ValueError, match="5 pointers, 1 older"):
+        native.summaries(pointers, counts, [0] * 5, before=[0])
+    for kernel in (native, pure):
+        with pytest.raises(ValueError, match="dtype code 99"):
+            kernel.summaries(pointers, counts, [0, 0, 99, 0, 0])
+    # What was refused has left nothing behind.
+    assert_same_bits(summaries(arrays, "float32"), together)
 
 
-@pytest.mark.parametrize("use_native", [True, False])
-def test_tensors_of_any_layout_and_dtype(monkeypatch: pytest.MonkeyPatch, use_native: bool) -> None:
-    monkeypatch.setenv("WATCHGLASS_NATIVE", "1" if use_native else "0")
-    torch.manual_seed(0)
-    base = torch.randn(4, 6, 5)
-    tensors = [
-        base, base.transpose(0, 2), base[:, ::2], base.to(torch.bfloat16), base.to(torch.float16),
-        base.to(memory_format=torch.contiguous_format).unsqueeze(0).to(memory_format=torch.channels_last),
-        base.double(), (base * 10).int(), base > 0, torch.zeros(0), torch.tensor(3.5),
-        base.to(torch.float8_e4m3fn), torch.complex(base, base), base.to_sparse(), base.expand(2, 4, 6, 5),
-        torch.tensor([float("nan"), float("inf"), -float("inf"), 1.0]),
-    ]  # fmt: skip
-    for tensor in tensors:
-        value = reduce.plain(tensor)
-        assert value is not None
-        expected = value.float() if value.dtype in (torch.bfloat16, torch.float8_e4m3fn) else value
-        assert_same(reduce.rows([value])[0], of_array(expected.numpy()))
+def test_more_tensors_and_bins_than_there_was_room_for() -> None:
+    generator = np.random.default_rng(0)
+    arrays = [np.ldexp(generator.standard_normal(3000), generator.integers(-1000, 1000, 3000)) for _ in range(150)]
+    assert_same(summaries(arrays, "float64"), summaries(arrays, "float64", kernel=pure))
 
 
-def test_tensors_without_values_are_left_out() -> None:
-    assert reduce.plain(torch.empty(3, device="meta")) is None
+def test_histograms_only_where_asked_for() -> None:
+    array = np.arange(5, dtype=np.float32)
+    for kernel in (native, pure):
+        rows, histograms = kernel.summaries([array.ctypes.data], [5], [0], histograms=False)
+        assert histograms is None
+        assert rows[0, 7] == 10.0
 
 
-def test_loading_the_library_leaves_the_floating_point_mode_alone() -> None:
-    code = """
-        import ctypes, numpy as np
-        subnormal = np.array([1e-45], np.float32)
-        before = float(subnormal[0] * np.float32(1.0))
-        from watchglass.stats import native
-        native.rows([subnormal.ctypes.data], [1], [0])
-        assert native.available
-        assert float(subnormal[0] * np.float32(1.0)) == before != 0.0
-    """
-    subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True, timeout=60)
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16", "int32", "complex64"])
+def test_any_instructions_give_the_same_bits(dtype: str) -> None:
+    generator = np.random.default_rng(0)
+    array, older = (stored(generator.standard_normal(100_003), dtype) for _ in range(2))
+    results = []
+    highest = native._library.watchglass_limit(2)
+    try:
+        for level in range(highest + 1):
+            native._library.watchglass_limit(level)
+            results.append(summaries([array, older[:5000]], dtype, before=[older, array[:5000]], scale=3.0))
+    finally:
+        native._library.watchglass_limit(2)
+    for result in results[1:]:
+        assert_same_bits(result, results[0])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+def test_any_number_of_threads_gives_the_same_bits(dtype: str) -> None:
+    generator = np.random.default_rng(0)
+    arrays = [stored(generator.standard_normal(n), dtype) for n in (300_000, 10, 65_536, 65_537, 5, 1_000_000)]
+    # In turns, so that memory of the call before does not hold the right answer to a task that nobody did.
+    turns = [arrays, arrays[::-1]]
+    alone = [summaries(turn, dtype, seed=3) for turn in turns]
+    for threads in (2, 3, 2, 1):
+        native.set_threads(threads)
+        for i in range(20):
+            assert_same_bits(summaries(turns[i % 2], dtype, seed=3), alone[i % 2])
+    assert native._library.watchglass_threads_started() >= 2
+
+
+@pytest.mark.parametrize("seed", [0, 1, -1, 2**63, 2**70 + 5])
+def test_samples_are_drawn_alike(seed: int) -> None:
+    array = np.random.default_rng(0).standard_normal(123_457).astype(np.float32)
+    assert_same(summaries([array], "float32", seed=seed), summaries([array], "float32", kernel=pure, seed=seed))
+
+
+def test_without_the_library_the_same_comes_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = np.random.default_rng(0)
+    arrays = [generator.standard_normal(n).astype(np.float32) for n in (5, 3000, 70_000)]
+    expected = summaries(arrays, "float32", scale=2.0)
+    monkeypatch.setattr(ctypes, "CDLL", lambda path: (_ for _ in ()).throw(OSError(path)))
+    assert native._load() is None
+    monkeypatch.setattr(native, "_workspace", None)
+    assert_same(summaries(arrays, "float32", scale=2.0), expected)
+    native.set_threads(2)
+    assert_same((native.rows([a.ctypes.data for a in arrays], [a.size for a in arrays], [0] * 3), None),
+                (summaries(arrays, "float32", kernel=pure)[0], None))  # fmt: skip
 
 
 def test_a_library_of_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native, "_VERSION", 10**6)
     assert native._load() is None
-    monkeypatch.setattr(ctypes, "CDLL", lambda path: (_ for _ in ()).throw(OSError(path)))
-    assert native._load() is None
+
+
+def test_the_bound_of_sums_is_not_idle() -> None:
+    """What the other tests compare with would notice a sum of float32."""
+    array = np.random.default_rng(0).standard_normal(10_000).astype(np.float32)
+    row = of_array(array)
+    spoiled: Any = row.copy()
+    spoiled[7] = array.sum(dtype=np.float32)
+    assert (np.abs(spoiled - row)[7:] > bound_of_sums(row))[0]
+
+
+def test_magnitudes_of_complex_numbers_neither_overflow_nor_vanish() -> None:
+    parts: NDArray[np.float64] = np.array([0.0, 1e-320, 3e-200, 1.0, 3e200, np.inf, np.nan, -2.0])
+    array = np.array([complex(re, im) for re in parts for im in parts])
+    assert_same(summaries([array], "complex128"), summaries([array], "complex128", kernel=pure))
+    found = numbers(array, DTYPE_CODES["complex128"])
+    with np.errstate(all="ignore"):
+        np.testing.assert_allclose(found, np.hypot(array.real, array.imag), rtol=1e-15)

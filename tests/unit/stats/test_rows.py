@@ -1,4 +1,4 @@
-"""Statistics rows: the reference, the merge, derived columns."""
+"""Statistics rows: the reference and the merge."""
 
 import math
 
@@ -7,7 +7,7 @@ import pytest
 
 from watchglass.errors import InvalidValueError
 from watchglass.records import STATISTIC_FIELDS
-from watchglass.stats import DERIVED, column, empty, finite_count, merge, of_array
+from watchglass.stats import column, empty, merge, of_array
 
 
 def named(row):
@@ -73,21 +73,3 @@ def test_merging_is_vectorised_and_broadcasts():
 def test_rows_of_another_width_are_refused():
     with pytest.raises(InvalidValueError, match="11 columns"):
         merge(np.zeros(10), np.zeros(10))
-
-
-def test_derived_columns():
-    array = np.array([0.0, 2.0, -4.0, np.nan])
-    row = of_array(array)
-    finite = array[:3]
-    expected = {
-        "mean": finite.mean(), "abs_mean": np.abs(finite).mean(), "variance": finite.var(), "std": finite.std(),
-        "rms": np.sqrt(np.mean(finite**2)), "zero_ratio": 1 / 3, "nonfinite": 1, "l2": np.linalg.norm(finite),
-    }  # fmt: skip
-    assert {name: float(column(row, name)) for name in expected} == pytest.approx(expected)
-    assert set(DERIVED) <= set(expected)
-    assert finite_count(row) == 3
-
-
-def test_an_unknown_column_is_refused_with_the_known_ones():
-    with pytest.raises(InvalidValueError, match="abs_mean"):
-        column(empty(), "average")
