@@ -12,7 +12,7 @@ from enum import Enum, IntEnum
 from typing import Any
 
 #: Version of the run format that this release writes: (major, minor). See docs/run-format.md.
-FORMAT_VERSION = (1, 0)
+FORMAT_VERSION = (1, 1)
 
 
 class Mode(IntEnum):
@@ -132,6 +132,23 @@ STEP_END_FIELDS = (
     ("global_step", "<u8"), ("mode_step", "<u8"), ("train_step", "<i8"),
     ("start_ns", "<u8"), ("end_ns", "<u8"), ("captures", "<u4"), ("mode", "<u4"),
 )  # fmt: skip
+
+
+REDUCTION_FIELDS = (
+    ("global_step", "<u8"), ("tensor_id", "<u4"), ("reduction", "<u4"), ("value", "<f8"),
+)  # fmt: skip
+
+#: A histogram counts finite, nonzero elements by sign, binary exponent and so many leading mantissa bits.
+HISTOGRAM_MANTISSA_BITS = 1
+
+
+class Reduction(IntEnum):
+    """Exact numbers that the columns of statistics do not give, computed only where a collection asks for them."""
+
+    MEDIAN = 1
+    PROD = 2
+    ABS_MEDIAN = 3
+    ABS_MIN = 4
 
 
 class Origin(IntEnum):

@@ -5,9 +5,18 @@ from pathlib import Path
 
 import numpy as np
 
-from watchglass.records import FORMAT_VERSION, SCALAR_FIELDS, STATISTIC_FIELDS, STEP_END_FIELDS, Mode, Role
-from watchglass.store import FrameKind
-from watchglass.store.codec import SCALAR_DTYPE, STEP_END_DTYPE, UNIT_DTYPE
+from watchglass.records import (
+    FORMAT_VERSION,
+    REDUCTION_FIELDS,
+    SCALAR_FIELDS,
+    STATISTIC_FIELDS,
+    STEP_END_FIELDS,
+    Mode,
+    Reduction,
+    Role,
+)
+from watchglass.store import FrameKind, histogram_columns
+from watchglass.store.codec import REDUCTION_DTYPE, SCALAR_DTYPE, STEP_END_DTYPE, UNIT_DTYPE
 from watchglass.store.frames import MAX_PAYLOAD
 from watchglass.testing import Step, build_run
 
@@ -22,6 +31,7 @@ def test_the_minimal_reader_reads_a_real_run(tmp_path):
             {"loss": 1.0 / (n + 1)},
             {"gradient/fc1.weight": rng.normal(size=(3, 4)), "fc1.weight": np.ones((3, 4))},
             mode=Mode.EVAL if n % 5 == 4 else Mode.TRAIN,
+            reductions={"fc1.weight": {Reduction.MEDIAN: float(n)}} if n % 5 != 4 else {},
         )
         for n in range(40)
     ]
@@ -31,7 +41,9 @@ def test_the_minimal_reader_reads_a_real_run(tmp_path):
     for block in blocks:
         exec(compile(block, str(PAGE), "exec"), names)  # noqa: S102 - the page's own example
     assert len(names["losses"]) == 32
-    assert len(names["norms"]) == 64
+    assert len(names["norms"]) == len(names["histograms"]) == 64
+    assert len(names["medians"]) == 32
+    assert sum(names["histograms"][0, "fc1.weight"].values()) == 12
 
 
 def test_kinds_of_frames_are_all_listed():
@@ -43,12 +55,14 @@ def test_sizes_and_fields_are_those_of_the_code():
     assert f"version {FORMAT_VERSION[0]}.{FORMAT_VERSION[1]}" in TEXT
     assert f"at most {MAX_PAYLOAD:,}" in TEXT
     assert f"rows of {SCALAR_DTYPE.itemsize} bytes" in TEXT
+    assert f"| 10 | REDUCTIONS | rows of {REDUCTION_DTYPE.itemsize} bytes" in TEXT
+    assert f"at most {histogram_columns.MAX_BINS:,} bins" in TEXT
     assert f"rows of {STEP_END_DTYPE.itemsize} bytes" in TEXT
     assert f"reserved` ({UNIT_DTYPE.itemsize} bytes)" in TEXT
-    for fields in (SCALAR_FIELDS, STEP_END_FIELDS):
+    for fields in (SCALAR_FIELDS, STEP_END_FIELDS, REDUCTION_FIELDS):
         names = {"<u8": "u64", "<u4": "u32", "<i8": "i64", "<f4": "f32", "<f8": "f64"}
         assert ", ".join(f"{name} {names[kind]}" for name, kind in fields) in TEXT
-    for name in STATISTIC_FIELDS:
+    for name in (*STATISTIC_FIELDS, *histogram_columns.NAMES):
         assert f"`{name}`" in TEXT
     for role in Role:
         assert role.value in TEXT

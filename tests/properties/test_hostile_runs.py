@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from watchglass.errors import WatchglassError
-from watchglass.records import Mode, RuleStatus, Status
+from watchglass.records import Mode, Reduction, RuleStatus, Status
 from watchglass.run import open_run
 from watchglass.store import LocalStore
 from watchglass.store.frames import HEADER_BYTES
@@ -22,7 +22,7 @@ from watchglass.testing import Step, build_run
 def sound(tmp_path_factory):
     steps = [
         Step({"loss": 1.0}, {"fc1.weight": np.ones((2, 3))}, {"fc1.output": [1, 0]}, {"model": {"x": [1]}},
-             {"fc1.weight": np.ones((2, 3), "f4")}, mode)
+             {"fc1.weight": np.ones((2, 3), "f4")}, mode, reductions={"fc1.weight": {Reduction.MEDIAN: 1.0}})
         for mode in (Mode.TRAIN, Mode.EVAL)
     ]  # fmt: skip
     path = tmp_path_factory.mktemp("sound") / "run"
@@ -36,7 +36,10 @@ def use_everything(path):
     for name in run.tensor_names():
         tensor = run.tensor(name)
         for mode in Mode:
-            for use in (tensor.values, lambda mode, tensor=tensor: tensor.reductions("std", mode), tensor.steps):
+            for use in (
+                tensor.values, tensor.steps, tensor.histograms, lambda mode, tensor=tensor: tensor.quantiles(0.5, mode),
+                *(lambda mode, n=n, tensor=tensor: tensor.reductions(n, mode) for n in ("std", "median", "abs_std")),
+            ):  # fmt: skip
                 try:
                     use(mode)
                 except WatchglassError:

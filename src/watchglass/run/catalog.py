@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from watchglass.config import BUILT_IN_COLLECTIONS
 from watchglass.records import Role, TensorInfo
 
 #: Ids above this are not looked up in a dense table, so that a damaged row cannot ask for gigabytes.
@@ -92,7 +93,7 @@ class Catalog:
             role: Only this role.
             module_types: Only tensors of modules of one of these class names.
             name_regex: Only names in which this regular expression is found (``re.search``).
-            collection: Only tensors saved under this user collection.
+            collection: Only what this collection holds, one of the user or a built-in one.
             min_dims: Only tensors with at least so many axes; 2 leaves the weight matrices and kernels.
         """
         key = ("rows", role, tuple(module_types), name_regex, collection, min_dims)
@@ -189,7 +190,7 @@ class Catalog:
             if (role is None or row.role is role)
             and (not module_types or row.module_type in module_types)
             and (pattern is None or pattern.search(row.name) is not None)
-            and (collection is None or collection in row.collections)
+            and (collection is None or _belongs(row, collection))
             and len(row.shape) >= min_dims
         ]
 
@@ -199,3 +200,14 @@ class Catalog:
         except KeyError:
             value = self._cache[key] = build()
             return value
+
+
+def _belongs(row: TensorInfo, collection: str) -> bool:
+    """Whether a collection holds a tensor: it was saved under it, or it is what a built-in one holds."""
+    built_in = BUILT_IN_COLLECTIONS.get(collection)
+    if collection in row.collections or built_in is None:
+        return collection in row.collections
+    if built_in.tags:
+        # What is recorded at every step carries no tag, but the name.
+        return built_in.every_step and row.name.partition("/")[0] in built_in.tags
+    return row.role in built_in.roles or (not built_in.roles and row.role is not Role.CUSTOM)

@@ -14,6 +14,7 @@ from watchglass.config import suggest
 from watchglass.errors import DamagedDataError, InvalidValueError, UnknownNameError
 from watchglass.records import Fact, Finding, Mode, Observation, Role, RuleStatus
 from watchglass.run.history import Phase, PhaseTracker
+from watchglass.run.statistics import Statistics
 from watchglass.run.steps import StepNumbers
 from watchglass.run.tables import WorkerTables
 from watchglass.run.tensor import Tensor
@@ -194,7 +195,7 @@ class Run:
             role: What the tensor is.
             module: Path of the module that owns it, or of one that contains that module.
             mode: Something of it was recorded at a complete step of this mode.
-            collection: It was saved under this collection.
+            collection: This collection holds it, one of the user or a built-in one.
             worker: Whose tensors.
 
         Raises:
@@ -234,6 +235,23 @@ class Run:
         global_steps, values, _ = self.tables(worker).scalar_history(info.tensor_id)
         steps, chosen = self.step_numbers(mode, worker).of_global(global_steps)
         return steps, values[chosen]
+
+    def statistics(
+        self, step: int, role: Role | str | None = None, *, mode: Mode = Mode.TRAIN, worker: str | None = None
+    ) -> Statistics:
+        """Statistics, histograms and quantiles of all tensors (of a role) at a step, as columns; empty for none.
+
+        Raises:
+            UnknownNameError: There is no such complete step.
+            InvalidValueError: The role is none.
+        """
+        tables, numbers = self.tables(worker), self.step_numbers(mode, worker)
+        if step not in numbers:
+            raise UnknownNameError(f"{self.location} has no complete {mode.name} step {step}; it has {numbers}")
+        number = numbers.global_step(step)
+        rows = tables.statistics(number)
+        known = rows.take(tables.catalog.mask(rows.ids, _role(role)))
+        return Statistics(tables.catalog, *known, tables.reductions(number))
 
     def phases(self, mode: Mode = Mode.EVAL, worker: str | None = None) -> list[Phase]:
         """Stretches of steps of one mode with the mean of each scalar, weighted by batch size, in order.

@@ -2,16 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import numpy.typing as npt
 
-from watchglass.records import STATISTIC_FIELDS, TensorInfo
+from watchglass.errors import InvalidValueError
+from watchglass.records import STATISTIC_FIELDS, Reduction, TensorInfo
 from watchglass.run.catalog import Catalog
+from watchglass.run.histograms import LazyHistograms
+from watchglass.stats import DERIVED, Histograms, column, quantiles
 
 Column = npt.NDArray[np.float64]
 _INDEX = {name: i for i, name in enumerate(STATISTIC_FIELDS)}
+#: Reductions that are recorded only where a collection asks for them, and what becomes of the recorded number.
+EXACT: dict[str, tuple[Reduction, Callable[[Column], Column]]] = {
+    "median": (Reduction.MEDIAN, np.asarray),
+    "prod": (Reduction.PROD, np.asarray),
+    "abs_median": (Reduction.ABS_MEDIAN, np.asarray),
+    "abs_min": (Reduction.ABS_MIN, np.asarray),
+    "abs_prod": (Reduction.PROD, np.abs),
+}
+#: All reductions that can be asked for by name: stored, derived and exact ones.
+REDUCTIONS = (*STATISTIC_FIELDS, *DERIVED, *EXACT)
+
+
+def check_reduction(name: str) -> None:
+    """Raise :class:`InvalidValueError` unless there is such a reduction."""
+    if name not in REDUCTIONS:
+        raise InvalidValueError(f"a reduction must be one of {', '.join(REDUCTIONS)} but got {name!r}")
 
 
 class _Stored:
@@ -43,7 +62,7 @@ class Statistics:
     ``nonfinite, finite`` (counts), ``mean, abs_mean, variance, std, rms`` over the finite values and ``zero_ratio``
     (0 to 1); NaN where a tensor has no finite value. ``nonzero_abs_mean`` is the mean of absolutes over the values
     that are not exactly zero, NaN where there is none: what a sparse gradient (an embedding, inputs with many zeros)
-    carries where it carries anything.
+    carries where it carries anything. Others come by name, see :meth:`reduction`.
 
     Attributes:
         ids: Tensor ids, uint32[n].
@@ -71,11 +90,15 @@ class Statistics:
         values: npt.NDArray[np.float64],
         calls: npt.NDArray[np.uint32] | None = None,
         sampled: npt.NDArray[np.bool_] | None = None,
+        histograms: LazyHistograms | None = None,
+        exact: Mapping[tuple[int, Reduction], float] | None = None,
     ) -> None:
         self.ids = ids
         self.values = values
         self.calls = calls if calls is not None else np.ones(len(ids), dtype=np.uint32)
         self.sampled = sampled if sampled is not None else np.zeros(len(ids), dtype=np.bool_)
+        self._histograms = histograms
+        self._exact = exact if exact is not None else {}
         self._catalog = catalog
         self._tensors: list[TensorInfo] | None = None
 
@@ -102,6 +125,37 @@ class Statistics:
         """The name of each row."""
         return [info.name for info in self.tensors]
 
+    @property
+    def histograms(self) -> Histograms:
+        """The histogram of each row; an empty one (``seen`` is 0) where none was captured."""
+        return self._histograms.get() if self._histograms is not None else Histograms.none(len(self))
+
+    def quantile(self, q: float) -> Column:
+        """A quantile (0 to 1) of the finite elements of each tensor, float64[n]; NaN for rows without a histogram.
+
+        Right within a factor of 1.5, between minimum and maximum; see :func:`watchglass.stats.quantiles`.
+
+        Raises:
+            InvalidValueError: The quantile is not from 0 to 1.
+        """
+        return quantiles(self.histograms, self.values, q)[:, 0]
+
+    def reduction(self, name: str) -> Column:
+        """Any of :data:`REDUCTIONS` by name, float64[n].
+
+        NaN where a tensor has no finite value, and for ``median``, ``prod``, ``abs_median``, ``abs_min`` and
+        ``abs_prod`` where they were not asked for.
+
+        Raises:
+            InvalidValueError: There is no such reduction.
+        """
+        check_reduction(name)
+        if name not in EXACT:
+            return column(self.values, name)
+        which, finish = EXACT[name]
+        found = [self._exact.get((tensor_id, which), np.nan) for tensor_id in self.ids.tolist()]
+        return finish(np.array(found, np.float64))
+
     def where(self, mask: npt.NDArray[np.bool_]) -> Statistics:
         """The rows at which ``mask`` (bool[n]) is true, in the same order."""
         return self._take(np.flatnonzero(mask))
@@ -120,7 +174,9 @@ class Statistics:
         return int(found[0]) if len(found) else None
 
     def _take(self, index: npt.NDArray[np.intp]) -> Statistics:
-        taken = Statistics(self._catalog, self.ids[index], self.values[index], self.calls[index], self.sampled[index])
+        histograms = self._histograms.take(index) if self._histograms is not None else None
+        columns = (self.ids[index], self.values[index], self.calls[index], self.sampled[index])
+        taken = Statistics(self._catalog, *columns, histograms, self._exact)
         if self._tensors is not None:
             taken._tensors = [self._tensors[int(i)] for i in index]
         return taken

@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from itertools import pairwise
-from typing import Any, Generic, NamedTuple, TypeVar
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from watchglass.errors import DamagedDataError
-from watchglass.records import STATISTIC_FIELDS, Fact, Origin, StepEnd, UnitKind
+from watchglass.records import Fact, Reduction, StepEnd, UnitKind
 from watchglass.run.catalog import Catalog
+from watchglass.run.histograms import LazyHistograms
+from watchglass.run.step_index import StepIndex
+from watchglass.run.stored import StatisticsRows, StoredStatistics
 from watchglass.stats import unpack_units
 from watchglass.store import (
     SCALAR_DTYPE,
     Frame,
     FrameKind,
     Problem,
-    StatisticsBatch,
     decode_catalog,
     decode_facts,
     decode_header,
     decode_lifecycle,
     decode_raw_index,
+    decode_reductions,
     decode_scalars,
-    decode_statistics,
     decode_step_ends,
     decode_units,
     describe,
@@ -33,28 +34,7 @@ from watchglass.store import (
 
 #: Schema that this release reads, the same for all kinds so far. Frames of later schemas are left out.
 _SCHEMA = 1
-
-_Table = TypeVar("_Table")
-
-
-class StatisticsRows(NamedTuple):
-    """Statistics of one step: one row per tensor.
-
-    Attributes:
-        ids: Tensor ids, uint32[n].
-        values: float64[n, 11], columns as :data:`~watchglass.records.STATISTIC_FIELDS`.
-        calls: uint32[n], tensors merged into each row.
-        sampled: bool[n], whether a row is of a sample of the elements.
-    """
-
-    ids: NDArray[np.uint32]
-    values: NDArray[np.float64]
-    calls: NDArray[np.uint32]
-    sampled: NDArray[np.bool_]
-
-    def take(self, index: NDArray[Any] | slice) -> StatisticsRows:
-        """Some of the rows, by index, mask or slice."""
-        return StatisticsRows(self.ids[index], self.values[index], self.calls[index], self.sampled[index])
+_REDUCTIONS = {int(reduction) for reduction in Reduction}
 
 
 class RawPlace(NamedTuple):
@@ -83,8 +63,9 @@ class WorkerTables:
         self.lifecycle: list[dict[str, Any]] = []
         self.headers: list[dict[str, Any]] = []
         self.problems: list[Problem] = []
-        self._scalars = _StepIndex[NDArray[Any]]()
-        self._statistics = _StepIndex[StatisticsBatch]()
+        self._scalars = StepIndex[NDArray[Any]]()
+        self._reductions = StepIndex[NDArray[Any]]()
+        self._statistics = StoredStatistics(lambda frame, error: self.problems.append(describe(frame, error)))
         self._units: dict[int, list[tuple[int, int, int, bytes]]] = {}
         self._facts: dict[int, list[Fact]] = {}
         self._raw: dict[int, dict[int, RawPlace]] = {}
@@ -92,7 +73,7 @@ class WorkerTables:
             FrameKind.HEADER: lambda payload: self.headers.append(decode_header(payload)),
             FrameKind.CATALOG: self._add_catalog,
             FrameKind.SCALARS: self._add_scalars,
-            FrameKind.STATISTICS: self._add_statistics,
+            FrameKind.REDUCTIONS: self._add_reductions,
             FrameKind.UNITS: self._add_units,
             FrameKind.FACTS: self._add_facts,
             FrameKind.STEP_ENDS: lambda payload: self.steps.update(
@@ -104,11 +85,14 @@ class WorkerTables:
 
     def ingest(self, frame: Frame) -> None:
         """Take in one frame. Unknown kinds and schemas are left out; nonsense becomes one of :attr:`problems`."""
-        add = self._ingest.get(frame.kind)
-        if add is None or frame.schema != _SCHEMA:
+        if frame.schema != _SCHEMA:
             return
+        add = self._ingest.get(frame.kind)
         try:
-            add(frame.payload)
+            if frame.kind == FrameKind.STATISTICS:
+                self._statistics.add(frame)
+            elif add is not None:
+                add(frame.payload)
         except DamagedDataError as error:
             self.problems.append(describe(frame, error))
 
@@ -129,12 +113,16 @@ class WorkerTables:
             global_step: Worker's step.
             planned_only: Leave out rows that were written because of a finding, which must never feed a rule.
         """
-        parts = [_slice(batch, start, stop, planned_only) for batch, start, stop in self._statistics.at(global_step)]
-        if len(parts) != 1:
-            rows = StatisticsRows(*map(np.concatenate, zip(*[_NO_ROWS, *parts], strict=True)))
-        else:
-            rows = parts[0]
-        return _last_of_each(rows)
+        return self._statistics.at(global_step, planned_only=planned_only)
+
+    def reductions(self, global_step: int) -> dict[tuple[int, Reduction], float]:
+        """Exact reductions of a step by tensor id and reduction; those of later releases are left out."""
+        return {
+            (tensor_id, Reduction(which)): value
+            for table, start, stop in self._reductions.at(global_step)
+            for tensor_id, which, value in table[["tensor_id", "reduction", "value"]][start:stop].tolist()
+            if which in _REDUCTIONS
+        }
 
     def units(self, global_step: int) -> list[tuple[int, UnitKind, NDArray[np.bool_]]]:
         """Bitmaps of a step as (tensor id, kind, bool[units]); kinds that this release does not know are left out."""
@@ -168,31 +156,37 @@ class WorkerTables:
         self, tensor_id: int, *, planned_only: bool = True
     ) -> tuple[NDArray[np.uint64], NDArray[np.float64]]:
         """All rows of one tensor: global steps u64[n] and values float64[n, 11], by step, one row per step."""
-        steps, values = [np.empty(0, np.uint64)], [np.empty((0, len(STATISTIC_FIELDS)))]
-        for batch in self._statistics.tables():
-            chosen = batch.tensor_id == tensor_id
-            if planned_only:
-                chosen &= batch.origin == Origin.PLANNED
-            if chosen.any():
-                steps.append(batch.global_step[chosen])
-                values.append(batch.values[chosen])
-        all_steps, all_values = np.concatenate(steps), np.concatenate(values)
-        order = _last_index_of_each(all_steps)
-        return all_steps[order], all_values[order]
+        return self._statistics.of_tensor(tensor_id, planned_only=planned_only)[:2]
+
+    def histogram_history(
+        self, tensor_id: int
+    ) -> tuple[NDArray[np.uint64], NDArray[np.float64], LazyHistograms | None]:
+        """As :meth:`statistics_history`, with the histograms of the rows; None where no row has one."""
+        return self._statistics.of_tensor(tensor_id, planned_only=True)
+
+    def reduction_history(self, tensor_id: int, reduction: Reduction) -> tuple[NDArray[np.uint64], NDArray[np.float64]]:
+        """All values of an exact reduction of one tensor: global steps u64[n] and values float64[n], by step."""
+        found = {
+            step: value
+            for table in self._reductions.tables()
+            for step, value in table[(table["tensor_id"] == tensor_id) & (table["reduction"] == reduction)][
+                ["global_step", "value"]
+            ].tolist()
+        }
+        steps = sorted(found)
+        return np.array(steps, np.uint64), np.array([found[step] for step in steps], np.float64)
 
     def captured(self, tensor_id: int) -> set[int]:
-        """Global steps that have anything of a tensor: a scalar, statistics or its raw values."""
+        """Global steps that have anything of a tensor: a scalar, statistics, a reduction or its raw values."""
         found = {step for step, places in self._raw.items() if tensor_id in places}
-        for table in self._scalars.tables():
+        for table in (*self._scalars.tables(), *self._reductions.tables()):
             found.update(table["global_step"][table["tensor_id"] == tensor_id].tolist())
-        for batch in self._statistics.tables():
-            found.update(batch.global_step[batch.tensor_id == tensor_id].tolist())
-        return found
+        return found | self._statistics.steps_of(tensor_id)
 
     def forget(self, before_global_step: int) -> None:
         """Drop everything of the steps before one, so that a follower's memory stays bounded. The catalog stays."""
-        self._scalars.forget(before_global_step)
-        self._statistics.forget(before_global_step)
+        for index in (self._scalars, self._reductions, self._statistics):
+            index.forget(before_global_step)
         tables: tuple[dict[int, Any], ...] = (self.steps, self._units, self._raw, self._facts)
         for table in tables:
             for step in [step for step in table if 0 <= step < before_global_step]:
@@ -208,9 +202,9 @@ class WorkerTables:
         rows = decode_scalars(payload)
         self._scalars.add(rows, rows["global_step"])
 
-    def _add_statistics(self, payload: bytes) -> None:
-        batch = decode_statistics(payload)
-        self._statistics.add(batch, batch.global_step)
+    def _add_reductions(self, payload: bytes) -> None:
+        rows = decode_reductions(payload)
+        self._reductions.add(rows, rows["global_step"])
 
     def _add_units(self, payload: bytes) -> None:
         batch = decode_units(payload)
@@ -225,59 +219,3 @@ class WorkerTables:
     def _add_raw(self, payload: bytes) -> None:
         for row in decode_raw_index(payload):
             self._raw.setdefault(row["global_step"], {})[row["tensor_id"]] = RawPlace(row["file"], row["key"])
-
-
-class _StepIndex(Generic[_Table]):
-    """Tables as they arrived, and for each step the ranges of rows that belong to it."""
-
-    def __init__(self) -> None:
-        self._tables: list[tuple[int, _Table]] = []
-        self._ranges: dict[int, list[tuple[_Table, int, int]]] = {}
-
-    def add(self, table: _Table, steps: NDArray[np.uint64]) -> None:
-        """Add a table whose rows belong to ``steps``; a run of equal steps is one range."""
-        if not len(steps):
-            return
-        edges = [0, *(np.flatnonzero(steps[1:] != steps[:-1]) + 1).tolist(), len(steps)]
-        for start, stop in pairwise(edges):
-            self._ranges.setdefault(int(steps[start]), []).append((table, start, stop))
-        self._tables.append((int(steps.max()), table))
-
-    def at(self, step: int) -> Sequence[tuple[_Table, int, int]]:
-        """The (table, start, stop) of a step."""
-        return self._ranges.get(step, ())
-
-    def tables(self) -> list[_Table]:
-        """All tables, in the order in which they arrived."""
-        return [table for _, table in self._tables]
-
-    def forget(self, before: int) -> None:
-        """Drop the ranges of earlier steps; a table goes with the last of its steps."""
-        for step in [step for step in self._ranges if step < before]:
-            del self._ranges[step]
-        self._tables = [(last, table) for last, table in self._tables if last >= before]
-
-
-_NO_ROWS = StatisticsRows(
-    np.empty(0, np.uint32), np.empty((0, len(STATISTIC_FIELDS))), np.empty(0, np.uint32), np.empty(0, bool)
-)
-
-
-def _slice(batch: StatisticsBatch, start: int, stop: int, planned_only: bool) -> StatisticsRows:
-    rows = StatisticsRows(batch.tensor_id, batch.values, batch.calls, batch.sampled).take(slice(start, stop))
-    planned = batch.origin[start:stop] == Origin.PLANNED
-    return rows if not planned_only or planned.all() else rows.take(planned)
-
-
-def _last_of_each(rows: StatisticsRows) -> StatisticsRows:
-    """``rows`` with one row per tensor: a write that failed halfway and was repeated may have left two."""
-    if len(rows.ids) < 2 or (rows.ids[1:] > rows.ids[:-1]).all():
-        return rows
-    last = _last_index_of_each(rows.ids)
-    return rows if len(last) == len(rows.ids) else rows.take(np.sort(last))
-
-
-def _last_index_of_each(keys: NDArray[Any]) -> NDArray[np.intp]:
-    """Index of the last row of each key, by key."""
-    _, index = np.unique(keys[::-1], return_index=True)
-    return np.asarray(len(keys) - 1 - index)

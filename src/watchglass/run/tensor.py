@@ -6,19 +6,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from watchglass.errors import InvalidValueError, UnknownNameError
-from watchglass.records import STATISTIC_FIELDS, Mode, TensorInfo
+from watchglass.errors import UnknownNameError
+from watchglass.records import Mode, TensorInfo
+from watchglass.run.histograms import Histogram
+from watchglass.run.statistics import EXACT, check_reduction
 from watchglass.run.steps import StepNumbers
-from watchglass.stats import DERIVED, column
+from watchglass.stats import Histograms, column, exact_reduction, of_array, quantiles
 from watchglass.store import read_tensor
 
 if TYPE_CHECKING:
     from watchglass.run.run import Run
-
-#: Reductions that can be asked for: stored and derived columns.
-REDUCTIONS = (*STATISTIC_FIELDS, *DERIVED)
 
 
 @dataclass(frozen=True)
@@ -86,35 +85,91 @@ class Tensor:
         return found
 
     def reduction(self, step: int, name: str, mode: Mode = Mode.TRAIN, worker: str | None = None) -> float:
-        """One statistic at a step, from :data:`REDUCTIONS`; NaN where the tensor had no finite value.
+        """One number at a step, from :data:`~watchglass.run.REDUCTIONS`; NaN where the tensor had no finite value.
+
+        ``median``, ``prod``, ``abs_median``, ``abs_min`` and ``abs_prod`` are exact and recorded only where a
+        collection asks for them; :meth:`quantiles` estimates a median. What was not recorded is computed from the
+        whole tensor where that was kept.
 
         Raises:
             InvalidValueError: There is no such reduction.
-            UnknownNameError: No statistics were captured at that step.
+            UnknownNameError: It was not captured at that step.
         """
         steps, values = self.reductions(name, mode, worker)
         index = int(np.searchsorted(steps, step))
-        if index == len(steps) or steps[index] != step:
-            raise UnknownNameError(
-                f"no statistics of {self.name} were captured at {mode.name} step {step}; {self._where(mode, worker)}"
-            )
-        return float(values[index])
+        if index < len(steps) and steps[index] == step:
+            return float(values[index])
+        tensor_id = self._info(worker).tensor_id
+        place = self.run.tables(worker).raw(self._global_step(step, mode, worker)).get(tensor_id)
+        if place is not None:
+            return _reduced(read_tensor(self.run.store, place.file, place.key), name)
+        what = f"{name} of {self.name} was" if name in EXACT else f"statistics of {self.name} were"
+        cure = f"; ask for it in a collection (reductions={name!r})" if name in EXACT else ""
+        raise UnknownNameError(f"no {what} captured at {mode.name} step {step}{cure}; {self._where(mode, worker)}")
 
     def reductions(
         self, name: str, mode: Mode = Mode.TRAIN, worker: str | None = None
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """The course of one statistic: steps int64[n], ascending, and values float64[n].
+        """The course of one number: steps int64[n], ascending, and values float64[n], as far as it was recorded.
 
         Rows that were written because of a finding are left out, as rules never see them.
 
         Raises:
             InvalidValueError: There is no such reduction.
         """
-        if name not in REDUCTIONS:
-            raise InvalidValueError(f"a reduction must be one of {', '.join(REDUCTIONS)} but got {name!r}")
-        global_steps, rows = self.run.tables(worker).statistics_history(self._info(worker).tensor_id)
+        check_reduction(name)
+        tables, tensor_id = self.run.tables(worker), self._info(worker).tensor_id
+        if name in EXACT:
+            which, finish = EXACT[name]
+            global_steps, values = tables.reduction_history(tensor_id, which)
+            values = finish(values)
+        else:
+            global_steps, rows = tables.statistics_history(tensor_id)
+            values = column(rows, name)
         steps, chosen = self.run.step_numbers(mode, worker).of_global(global_steps)
-        return steps, column(rows[chosen], name)
+        return steps, values[chosen]
+
+    def histogram(self, step: int, mode: Mode = Mode.TRAIN, worker: str | None = None) -> Histogram:
+        """How the elements were spread at a step.
+
+        Raises:
+            UnknownNameError: No histogram was captured at that step.
+        """
+        self._global_step(step, mode, worker)
+        steps, rows, histograms = self._histograms(mode, worker)
+        index = int(np.searchsorted(steps, step))
+        if index == len(steps) or steps[index] != step:
+            raise UnknownNameError(
+                f"no histogram of {self.name} was captured at {mode.name} step {step}; ask for it in a collection "
+                f"(save_histogram=True); {self._where(mode, worker)}"
+            )
+        return Histogram.of(histograms.take([index]), rows[index])
+
+    def histograms(self, mode: Mode = Mode.TRAIN, worker: str | None = None) -> dict[int, Histogram]:
+        """Step -> histogram, for the steps that have one."""
+        steps, rows, histograms = self._histograms(mode, worker)
+        return {int(step): Histogram.of(histograms.take([i]), rows[i]) for i, step in enumerate(steps)}
+
+    def quantiles(
+        self, q: ArrayLike, mode: Mode = Mode.TRAIN, worker: str | None = None
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """The course of quantiles (0 to 1): steps int64[n], ascending, and values float64[n, len(q)].
+
+        From histograms: right within a factor of 1.5, see :func:`watchglass.stats.quantiles`.
+
+        Raises:
+            InvalidValueError: A quantile is not from 0 to 1.
+        """
+        steps, rows, histograms = self._histograms(mode, worker)
+        return steps, quantiles(histograms, rows, q)
+
+    def _histograms(self, mode: Mode, worker: str | None) -> tuple[NDArray[np.int64], NDArray[np.float64], Histograms]:
+        """Steps with a histogram, ascending, their rows of statistics and the histograms."""
+        global_steps, rows, lazy = self.run.tables(worker).histogram_history(self._info(worker).tensor_id)
+        found = lazy.get() if lazy is not None else Histograms.none(len(rows))
+        known = np.flatnonzero(found.seen > 0)
+        steps, chosen = self.run.step_numbers(mode, worker).of_global(global_steps[known])
+        return steps, rows[known[chosen]], found.take(known[chosen])
 
     def _info(self, worker: str | None) -> TensorInfo:
         info = self.run.tables(worker).catalog.by_name(self.name)
@@ -134,6 +189,14 @@ class Tensor:
             return f"nothing of it was recorded at {mode.name} steps"
         shown = ", ".join(map(str, steps[:8])) + (f" and {len(steps) - 8} more" if len(steps) > 8 else "")
         return f"it was recorded at {shown}"
+
+
+def _reduced(array: NDArray[Any], name: str) -> float:
+    """A reduction of a whole tensor."""
+    if name in EXACT:
+        which, finish = EXACT[name]
+        return float(finish(np.asarray(exact_reduction(array, which))))
+    return float(column(of_array(array), name))
 
 
 def _mean(rows: list[tuple[float, float]]) -> float:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from watchglass.records import STATISTIC_FIELDS, Fact, Mode, Role, StepEnd, TensorInfo, UnitKind
+from watchglass.records import STATISTIC_FIELDS, Fact, Mode, Reduction, Role, StepEnd, TensorInfo, UnitKind
 from watchglass.run.catalog import Catalog
+from watchglass.run.histograms import LazyHistograms
 from watchglass.run.history import BaselineKey, History, Phase
 from watchglass.run.statistics import Statistics
 from watchglass.stats import RollingBaseline
@@ -31,6 +32,8 @@ class StepRecords:
         sampled: bool[n], or None for none.
         units: ``(what, kind, bits)`` with one boolean per unit.
         facts: Facts of this step, and facts of the run that were recorded since the step before.
+        histograms: Of the same rows as ``statistics``, or None for none.
+        reductions: Exact reductions by tensor id and reduction.
     """
 
     end: StepEnd
@@ -42,6 +45,8 @@ class StepRecords:
     sampled: npt.NDArray[np.bool_] | None = None
     units: Sequence[tuple[TensorInfo, UnitKind, npt.NDArray[np.bool_]]] = ()
     facts: Sequence[Fact] = ()
+    histograms: LazyHistograms | None = None
+    reductions: Mapping[tuple[int, Reduction], float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -165,7 +170,10 @@ class StepView:
         records = self.records
         if records.ids is None or records.statistics is None or not len(records.ids):
             return Statistics.empty(self.catalog)
-        rows = Statistics(self.catalog, records.ids, records.statistics, records.calls, records.sampled)
+        rows = Statistics(
+            self.catalog, records.ids, records.statistics, records.calls, records.sampled, records.histograms,
+            records.reductions,
+        )  # fmt: skip
         if role is None and not module_types and name_regex is None and collection is None and not min_dims:
             return rows
         mask = self.catalog.mask(

@@ -4,6 +4,7 @@ from watchglass.store import layout
 from watchglass.store.claim import (
     Claim,
     claim_worker,
+    claims_of_workers,
     is_alive,
     lease_holder,
     read_claims,
@@ -11,6 +12,7 @@ from watchglass.store.claim import (
     this_process,
 )
 from watchglass.store.codec import (
+    REDUCTION_DTYPE,
     SCALAR_DTYPE,
     UnitsBatch,
     decode_catalog,
@@ -20,6 +22,7 @@ from watchglass.store.codec import (
     decode_lifecycle,
     decode_observation,
     decode_raw_index,
+    decode_reductions,
     decode_scalars,
     decode_status,
     decode_step_ends,
@@ -31,12 +34,13 @@ from watchglass.store.codec import (
     encode_lifecycle,
     encode_observation,
     encode_raw_index,
+    encode_reductions,
     encode_scalars,
     encode_status,
     encode_step_ends,
     encode_units,
 )
-from watchglass.store.contract import Entry, Store, check_path
+from watchglass.store.contract import Content, Entry, Store, check_path
 from watchglass.store.frames import Frame, FrameKind, Scan, encode_frame, scan
 from watchglass.store.local import LocalStore
 from watchglass.store.locations import open_store
@@ -49,18 +53,28 @@ from watchglass.store.manifest import (
     redact,
 )
 from watchglass.store.reader import Problem, RunReader, describe
-from watchglass.store.statistics import StatisticsBatch, decode_statistics, encode_statistics
-from watchglass.store.tensors import RawTensor, read_tensor, write_tensors
+from watchglass.store.ring import ABSENT, ABSENT_BITS, LeftBehind, Rings, RowWriter, read_rings, rings_exist
+from watchglass.store.statistics import (
+    StatisticsBatch,
+    decode_histograms,
+    decode_statistics,
+    encode_statistics,
+    has_histograms,
+)
+from watchglass.store.tensors import RawTensor, is_storable, read_tensor, write_tensors
 from watchglass.store.writer import Clock, JournalWriter, SegmentWriter
 
 __all__ = [
-    "SCALAR_DTYPE", "Claim", "Clock", "Entry", "Frame", "FrameKind", "JournalWriter", "LocalStore", "Manifest",
-    "Problem", "RawTensor", "RunReader", "Scan", "SegmentWriter", "StatisticsBatch", "Store", "UnitsBatch",
-    "attempts", "check_path", "claim_worker", "create_attempt", "create_run", "decode_catalog", "decode_facts",
-    "decode_finding", "decode_header", "decode_lifecycle", "decode_observation", "decode_raw_index",
-    "decode_scalars", "decode_statistics", "decode_status", "decode_step_ends", "decode_units", "describe",
-    "encode_catalog", "encode_facts", "encode_finding", "encode_frame", "encode_header", "encode_lifecycle",
-    "encode_observation", "encode_raw_index", "encode_scalars", "encode_statistics", "encode_status",
-    "encode_step_ends", "encode_units", "is_alive", "layout", "lease_holder", "open_store", "read_claims",
-    "read_manifest", "read_tensor", "redact", "release_worker", "scan", "this_process", "write_tensors",
+    "ABSENT", "ABSENT_BITS", "REDUCTION_DTYPE", "SCALAR_DTYPE", "Claim", "Clock", "Content", "Entry", "Frame",
+    "FrameKind", "JournalWriter", "LeftBehind", "LocalStore", "Manifest", "Problem", "RawTensor", "Rings",
+    "RowWriter", "RunReader", "Scan", "SegmentWriter", "StatisticsBatch", "Store", "UnitsBatch", "attempts",
+    "check_path", "claim_worker", "claims_of_workers", "create_attempt", "create_run", "decode_catalog",
+    "decode_facts", "decode_finding", "decode_header", "decode_histograms", "decode_lifecycle", "decode_observation",
+    "decode_raw_index", "decode_reductions", "decode_scalars", "decode_statistics", "decode_status",
+    "decode_step_ends", "decode_units", "describe", "encode_catalog", "encode_facts", "encode_finding",
+    "encode_frame", "encode_header", "encode_lifecycle", "encode_observation", "encode_raw_index",
+    "encode_reductions", "encode_scalars", "encode_statistics", "encode_status", "encode_step_ends", "encode_units",
+    "has_histograms", "is_alive", "is_storable", "layout", "lease_holder", "open_store", "read_claims",
+    "read_manifest", "read_rings", "read_tensor", "redact", "release_worker", "rings_exist", "scan", "this_process",
+    "write_tensors",
 ]  # fmt: skip

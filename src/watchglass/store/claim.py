@@ -12,6 +12,7 @@ import os
 import platform
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,8 @@ class Claim:
         host: Name of its machine.
         wall_ns: When the claim was made, nanoseconds since 1970.
         released: True in the generation that an owner adds when it is done.
+        rings: Files that hold what the owner recorded last, see :mod:`watchglass.store.ring`.
+        harvest: It trains nothing, it only writes down what a dead owner left behind.
     """
 
     pid: int
@@ -42,6 +45,8 @@ class Claim:
     host: str = ""
     wall_ns: int = 0
     released: bool = False
+    rings: tuple[str, ...] = ()
+    harvest: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """This claim as plain JSON types."""
@@ -58,6 +63,7 @@ class Claim:
             return cls(
                 int(data["pid"]), int(data.get("process_start", 0)), str(data.get("boot_id", "")),
                 str(data.get("host", "")), int(data.get("wall_ns", 0)), data.get("released") is True,
+                tuple(map(str, data.get("rings", ()))), data.get("harvest") is True,
             )  # fmt: skip
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise DamagedDataError(f"a claim must name a process but is {ascii(data)[:120]}") from error
@@ -112,15 +118,16 @@ def release_worker(store: Store, attempt: int, worker: str) -> None:
 
 def read_claims(store: Store, attempt: int) -> dict[str, Claim]:
     """The newest claim of each worker of an attempt, in order of rank; unreadable ones are left out."""
+    return {worker: claims[-1] for worker, claims in claims_of_workers(store, attempt).items() if claims}
+
+
+def claims_of_workers(store: Store, attempt: int) -> dict[str, list[Claim]]:
+    """All claims of each worker of an attempt, oldest first; workers of which one is unreadable are left out."""
     names = {parsed[1] for entry in store.list(layout.workers(attempt)) if (parsed := layout.parse_claim(entry.path))}
-    found: dict[str, Claim] = {}
+    found: dict[str, list[Claim]] = {}
     for worker in sorted(names, key=layout.worker_order):
-        try:
-            claim, _ = _holder(store, layout.worker_claim(attempt, worker))
-        except DamagedDataError:
-            continue
-        if claim is not None:
-            found[worker] = claim
+        with suppress(DamagedDataError):
+            found[worker] = _generations(store, layout.worker_claim(attempt, worker))
     return found
 
 
@@ -150,15 +157,19 @@ def _generation(path: str, number: int) -> str:
 
 def _holder(store: Store, path: str) -> tuple[Claim | None, int]:
     """The newest generation's claim and the number of generations."""
-    claim: Claim | None = None
-    number = 0
+    claims = _generations(store, path)
+    return (claims[-1] if claims else None), len(claims)
+
+
+def _generations(store: Store, path: str) -> list[Claim]:
+    claims: list[Claim] = []
     while True:
+        name = _generation(path, len(claims))
         try:
-            data = store.read(_generation(path, number), 0, _MAX_BYTES)
+            data = store.read(name, 0, _MAX_BYTES)
         except MissingFileError:
-            return claim, number
-        claim = _decode(data, _generation(path, number))
-        number += 1
+            return claims
+        claims.append(_decode(data, name))
 
 
 def _decode(data: bytes, path: str) -> Claim:

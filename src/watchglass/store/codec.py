@@ -1,8 +1,8 @@
 """Records to frames and back. Encoders give whole frames; decoders take the payload of a frame that was scanned.
 
-Decoders bound their memory and raise DamagedDataError on nonsense. Scalars and step ends are fixed-size little-endian
-rows; bitmaps are rows followed by the bits; statistics are one Arrow record batch (statistics.py); everything else is
-JSON. docs/run-format.md specifies each.
+Decoders bound their memory and raise DamagedDataError on nonsense. Scalars, reductions and step ends are fixed-size
+little-endian rows; bitmaps are rows followed by the bits; statistics are one Arrow record batch (statistics.py);
+everything else is JSON. docs/run-format.md specifies each.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from watchglass.errors import DamagedDataError
 from watchglass.records import (
+    REDUCTION_FIELDS,
     SCALAR_FIELDS,
     STEP_END_FIELDS,
     Fact,
@@ -38,6 +39,7 @@ MAX_JSON = 32 << 20
 _MAX_DEPTH = 32
 
 SCALAR_DTYPE = np.dtype(list(SCALAR_FIELDS))
+REDUCTION_DTYPE = np.dtype(list(REDUCTION_FIELDS))
 STEP_END_DTYPE = np.dtype(list(STEP_END_FIELDS))
 UNIT_DTYPE = np.dtype(
     [("global_step", "<u8"), ("tensor_id", "<u4"), ("units", "<u4"), ("kind", "u1"), ("reserved", "u1", (7,))]
@@ -113,6 +115,16 @@ def encode_scalars(rows: NDArray[Any]) -> bytes:
 def decode_scalars(payload: bytes) -> NDArray[Any]:
     """Structured array of :data:`SCALAR_DTYPE`; read-only, no copy."""
     return _rows(payload, SCALAR_DTYPE, "scalars")
+
+
+def encode_reductions(rows: NDArray[Any]) -> bytes:
+    """A REDUCTIONS frame from a structured array with :data:`~watchglass.records.REDUCTION_FIELDS`."""
+    return encode_frame(FrameKind.REDUCTIONS, np.ascontiguousarray(rows, dtype=REDUCTION_DTYPE).tobytes())
+
+
+def decode_reductions(payload: bytes) -> NDArray[Any]:
+    """Structured array of :data:`REDUCTION_DTYPE`; read-only, no copy. May hold reductions of later releases."""
+    return _rows(payload, REDUCTION_DTYPE, "reductions")
 
 
 def encode_step_ends(rows: Sequence[StepEnd] | NDArray[Any]) -> bytes:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from watchglass.errors import InvalidValueError
 
 #: Longest path, in characters, that a store accepts. Object stores stop at 1,024 bytes; ours are far below.
 MAX_PATH = 512
+
+
+#: What is written: bytes, or parts that are written one after another without being joined in memory first.
+Content = bytes | Sequence[bytes | memoryview]
 
 
 @dataclass(frozen=True)
@@ -48,8 +53,10 @@ class Store(ABC):
         """
 
     @abstractmethod
-    def write(self, path: str, data: bytes, *, replace: bool = False) -> None:
+    def write(self, path: str, data: Content, *, replace: bool = False) -> None:
         """Write a whole object so that readers see all of it or nothing.
+
+        Parts are memory of others, so the store keeps none of them when it returns.
 
         Without ``replace`` this is the one primitive that decides races: of several writers of one path exactly one
         succeeds.

@@ -40,6 +40,7 @@ class FrameKind(IntEnum):
     STEP_ENDS = 7
     LIFECYCLE = 8
     RAW = 9
+    REDUCTIONS = 10
     FINDING = 16
     STATUS = 17
     OBSERVATION = 18

@@ -5,13 +5,14 @@ from __future__ import annotations
 import errno
 import os
 import threading
+from collections import deque
 from collections.abc import Iterator, MutableSequence
 from contextlib import contextmanager, suppress
-from itertools import count
+from itertools import count, islice
 from pathlib import Path
 
 from watchglass.errors import InvalidValueError, MissingFileError, RunExistsError, StoreError
-from watchglass.store.contract import Entry, Store, check_path
+from watchglass.store.contract import Content, Entry, Store, check_path
 
 _CURES = {
     errno.ENOSPC: "the disk is full; free space or choose another folder",
@@ -30,6 +31,8 @@ _CURES = {
 _NO_LINKS = getattr(os, "O_NOFOLLOW", 0)
 _BINARY = getattr(os, "O_BINARY", 0)
 _TEMPORARY = ".wg-"
+#: Most parts that one system call takes; Windows takes one.
+_PARTS = 1024 if hasattr(os, "writev") else 1
 _numbers = count()
 
 
@@ -63,7 +66,7 @@ class LocalStore(Store):
             finally:
                 os.close(descriptor)
 
-    def write(self, path: str, data: bytes, *, replace: bool = False) -> None:
+    def write(self, path: str, data: Content, *, replace: bool = False) -> None:
         """See :meth:`Store.write`."""
         target = self._target(path)
         if not replace and os.path.lexists(target):
@@ -204,14 +207,21 @@ def _read_all(descriptor: int, limit: int | None) -> bytes:
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-def _write_all(descriptor: int, data: bytes) -> None:
+def _write_all(descriptor: int, data: Content) -> None:
     """Write all of ``data``; one system call may write less, for instance before the disk is full."""
-    view = memoryview(data)
-    while view:
-        view = view[os.write(descriptor, view) :]
+    parts = deque(memoryview(part).cast("B") for part in ([data] if isinstance(data, bytes) else data) if len(part))
+    while parts:
+        if len(parts) > 1 and _PARTS > 1:
+            written = os.writev(descriptor, list(islice(parts, _PARTS)))
+        else:
+            written = os.write(descriptor, parts[0])
+        while parts and written >= len(parts[0]):
+            written -= len(parts.popleft())
+        if written:
+            parts[0] = parts[0][written:]
 
 
-def _write_new(path: Path, data: bytes) -> None:
+def _write_new(path: Path, data: Content) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_LINKS | _BINARY, 0o666)
     try:
         _write_all(descriptor, data)
@@ -219,7 +229,7 @@ def _write_new(path: Path, data: bytes) -> None:
         os.close(descriptor)
 
 
-def _link_new(temporary: Path, target: Path, data: bytes) -> None:
+def _link_new(temporary: Path, target: Path, data: Content) -> None:
     """Give the complete ``temporary`` the name ``target`` unless that exists."""
     try:
         os.link(temporary, target)

@@ -6,6 +6,7 @@ import json
 import re
 import time
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,7 +98,7 @@ def read_manifest(store: Store) -> Manifest:
     return _parse(store, value)
 
 
-def create_attempt(store: Store, launch_key: str) -> int:
+def create_attempt(store: Store, launch_key: str, joins: Callable[[int], bool] = lambda attempt: True) -> int:
     """The number of the attempt that this launch belongs to: joined where it exists, else created.
 
     All processes of one launch pass the same key and so meet in one attempt, whoever comes first.
@@ -105,10 +106,11 @@ def create_attempt(store: Store, launch_key: str) -> int:
     Args:
         store: A run.
         launch_key: Names the launch; "" never joins.
+        joins: Asked whether an attempt of this key is really this launch's, where an earlier one may have had it too.
     """
     while True:
         known = attempts(store)
-        if known and launch_key and _launch_key(store, known[-1]) == launch_key:
+        if known and launch_key and _launch_key(store, known[-1]) == launch_key and joins(known[-1]):
             return known[-1]
         number = known[-1] + 1 if known else 0
         record = {"attempt": number, "launch_key": launch_key, "created_ns": time.time_ns()}

@@ -1,8 +1,8 @@
-"""Statistics rows as one Arrow record batch per flush. The only file of this room that touches Arrow, and lazily."""
+"""Statistics rows and their histograms as Arrow record batches. The only file that touches Arrow, and lazily."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 from watchglass.errors import DamagedDataError, InvalidValueError
 from watchglass.records import COUNT_FIELDS, STATISTIC_FIELDS
+from watchglass.stats import Histograms
+from watchglass.store import histogram_columns
 from watchglass.store.arrow_guard import decoded_bytes
 from watchglass.store.frames import FrameKind, encode_frame
 
@@ -30,6 +32,7 @@ class StatisticsBatch:
         values: float64[n, 11], columns as :data:`~watchglass.records.STATISTIC_FIELDS`.
         origin: u8[n], an :class:`~watchglass.records.Origin`.
         sampled: bool[n], whether the row is of a fixed sample of the tensor's elements.
+        histograms: Of n tensors, some of them none; None where no row has one or they were not asked for.
     """
 
     global_step: NDArray[np.uint64]
@@ -38,9 +41,17 @@ class StatisticsBatch:
     values: NDArray[np.float64]
     origin: NDArray[np.uint8]
     sampled: NDArray[np.bool_]
+    histograms: Histograms | None = None
 
     def __len__(self) -> int:
         return len(self.global_step)
+
+    def take(self, rows: NDArray[Any]) -> StatisticsBatch:
+        """Some of the rows, by index or mask."""
+        columns = {field.name: getattr(self, field.name) for field in fields(self)}
+        histograms = columns.pop("histograms")
+        taken = {name: column[rows] for name, column in columns.items()}
+        return StatisticsBatch(**taken, histograms=histograms.take(rows) if histograms is not None else None)
 
 
 def encode_statistics(batch: StatisticsBatch) -> bytes:
@@ -66,44 +77,83 @@ def encode_statistics(batch: StatisticsBatch) -> bytes:
     for index, name in enumerate(STATISTIC_FIELDS):
         dtype = np.uint64 if name in COUNT_FIELDS else np.float64
         columns[name] = np.ascontiguousarray(batch.values[:, index]).astype(dtype, copy=False)
-    table = pa.RecordBatch.from_arrays([pa.array(column) for column in columns.values()], names=list(columns))
+    if batch.histograms is not None:
+        columns.update(histogram_columns.encode(batch.histograms, rows))
+    arrays = [column if isinstance(column, pa.Array) else pa.array(column) for column in columns.values()]
+    table = pa.RecordBatch.from_arrays(arrays, names=list(columns))
     codec = next((name for name in ("zstd", "lz4") if pa.Codec.is_available(name)), None)
     sink = pa.BufferOutputStream()
     options = pa.ipc.IpcWriteOptions(compression=codec, use_threads=False)
     with pa.ipc.new_stream(sink, table.schema, options=options) as stream:
         stream.write_batch(table)
-    return encode_frame(FrameKind.STATISTICS, sink.getvalue().to_pybytes())
+    return encode_frame(FrameKind.STATISTICS, sink.getvalue())
 
 
-def decode_statistics(payload: bytes) -> StatisticsBatch:
+def decode_statistics(payload: bytes, *, histograms: bool = True) -> StatisticsBatch:
     """The statistics of a payload; columns that this release does not know are ignored.
+
+    Args:
+        payload: Of a STATISTICS frame.
+        histograms: Also decode the histograms, which take several times the time and memory of the rows.
 
     Raises:
         DamagedDataError: It is no such stream, lacks a column, or would take more than :data:`MAX_DECODED` bytes.
     """
+    names = [*(name for name, _ in _KEYS), "sampled", *STATISTIC_FIELDS]
+    table = _table(payload, [*names, *histogram_columns.NAMES] if histograms else names)
+    columns: dict[str, Any] = {name: _column(table, name, np.dtype(dtype)) for name, dtype in _KEYS}
+    values = np.empty((table.num_rows, len(STATISTIC_FIELDS)))
+    for index, name in enumerate(STATISTIC_FIELDS):
+        values[:, index] = _column(table, name, np.dtype(np.uint64 if name in COUNT_FIELDS else np.float64))
+    batch = StatisticsBatch(values=values, sampled=_column(table, "sampled", np.dtype(bool)), **columns)
+    if histograms:
+        batch.histograms = _histograms(table)
+    return batch
+
+
+def decode_histograms(payload: bytes) -> Histograms | None:
+    """Only the histograms of a payload; None where it has none.
+
+    Raises:
+        DamagedDataError: As :func:`decode_statistics`.
+    """
+    return _histograms(_table(payload, list(histogram_columns.NAMES)))
+
+
+def has_histograms(payload: bytes) -> bool:
+    """Whether a payload of STATISTICS that was decoded before has histograms."""
+    return histogram_columns.NAMES[0].encode() in payload
+
+
+def _table(payload: bytes, names: list[str]) -> Any:
+    """The named columns of a stream, as far as it has them; the others are not even decompressed."""
     import pyarrow as pa
 
     size = decoded_bytes(payload)
     if size > MAX_DECODED:
         raise DamagedDataError(f"a batch of statistics would take {size} bytes; at most {MAX_DECODED} are read")
     try:
+        with pa.ipc.open_stream(payload) as stream:
+            known = stream.schema.names
+        wanted = [index for index, name in enumerate(known) if name in names]
         # Handing a batch this small to a thread pool takes longer than decompressing it.
-        with pa.ipc.open_stream(payload, options=pa.ipc.IpcReadOptions(use_threads=False)) as stream:
+        options = pa.ipc.IpcReadOptions(use_threads=False, included_fields=wanted)
+        with pa.ipc.open_stream(payload, options=options) as stream:
             table = stream.read_all()
         table.validate()
-        return _from_table(table)
-    except DamagedDataError:
-        raise
+        return table
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, OverflowError, MemoryError) as error:
         raise DamagedDataError(f"a batch of statistics is no Arrow stream ({str(error)[:120]})") from error
 
 
-def _from_table(table: Any) -> StatisticsBatch:
-    columns = {name: _column(table, name, np.dtype(dtype)) for name, dtype in _KEYS}
-    values = np.empty((table.num_rows, len(STATISTIC_FIELDS)))
-    for index, name in enumerate(STATISTIC_FIELDS):
-        values[:, index] = _column(table, name, np.dtype(np.uint64 if name in COUNT_FIELDS else np.float64))
-    return StatisticsBatch(values=values, sampled=_column(table, "sampled", np.dtype(bool)), **columns)
+def _histograms(table: Any) -> Histograms | None:
+    if histogram_columns.NAMES[0] not in table.schema.names:
+        return None
+    seen, first = (_column(table, name, np.dtype(kind)) for name, kind in histogram_columns.FLAT)
+    found = table.schema.get_field_index(histogram_columns.BINS)
+    if found < 0:
+        raise DamagedDataError(f"a batch of statistics lacks the column {histogram_columns.BINS!r} (or has it twice)")
+    return histogram_columns.decode(seen, first, table.column(found).chunks)
 
 
 def _column(table: Any, name: str, dtype: np.dtype[Any]) -> NDArray[Any]:
@@ -117,6 +167,9 @@ def _column(table: Any, name: str, dtype: np.dtype[Any]) -> NDArray[Any]:
     array = column.to_numpy()
     if array.dtype == dtype:
         return np.asarray(array)
-    if array.dtype.kind not in "uif" or dtype.kind == "b":
+    if array.dtype.kind not in {"u": "ui", "i": "ui", "f": "f"}.get(dtype.kind, ""):
         raise DamagedDataError(f"the column {name!r} of a batch of statistics has type {column.type}")
-    return np.asarray(array.astype(dtype))
+    converted = array.astype(dtype)
+    if dtype.kind != "f" and (converted != array).any():
+        raise DamagedDataError(f"the column {name!r} of a batch of statistics has numbers that are out of range")
+    return np.asarray(converted)

@@ -1,22 +1,22 @@
 """Raw tensors in safetensors files, written whole and read by range.
 
 The format is one page (https://huggingface.co/docs/safetensors): u64 length of a JSON header, the header, the data.
-Written here because the package's NumPy functions know neither bfloat16 nor float8, and its own call takes other
-arguments from release to release; tests read what this writes with the package.
+Written here because the package's NumPy functions know neither bfloat16 nor float8 and first copy everything into one
+string; tests read what this writes with the package.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from watchglass.errors import DamagedDataError, InvalidValueError, UnknownNameError
+from watchglass.stats import DTYPE_CODES, numbers
 from watchglass.store import layout
 from watchglass.store.contract import Store
 
@@ -29,58 +29,61 @@ _DTYPES = {
     "U16": "<u2", "I8": "|i1", "U8": "|u1", "BOOL": "|b1", "C64": "<c8",
 }  # fmt: skip
 _CODES = {np.dtype(name): code for code, name in _DTYPES.items()}
-#: Dtypes that NumPy lacks: safetensors name and bytes of an element, by the names that frameworks give them.
-_FOREIGN = {"bfloat16": ("BF16", 2), "float8_e4m3fn": ("F8_E4M3", 1), "float8_e5m2": ("F8_E5M2", 1)}
-_FOREIGN_BYTES = dict(_FOREIGN.values())
+#: Dtypes that NumPy lacks: the names that frameworks give them, safetensors name and NumPy dtype of the same bytes.
+_FOREIGN = {
+    "bfloat16": ("BF16", "<u2"), "float8_e4m3fn": ("F8_E4M3", "|u1"), "float8_e5m2": ("F8_E5M2", "|u1"),
+    "float8_e4m3fnuz": ("F8_E4M3FNUZ", "|u1"), "float8_e5m2fnuz": ("F8_E5M2FNUZ", "|u1"),
+}  # fmt: skip
+_FOREIGN_NAMES = {code: (name, dtype) for name, (code, dtype) in _FOREIGN.items()}
+#: safetensors has no complex128: two float64 in a last axis of their own, and the key's name in the metadata.
+_PAIRS = "complex128"
 
 
-@dataclass(frozen=True)
-class RawTensor:
-    """A tensor of a dtype that NumPy lacks, as bytes.
+class RawTensor(NamedTuple):
+    """A tensor to be kept whole.
 
     Attributes:
-        dtype: ``"bfloat16"``, ``"float8_e4m3fn"`` or ``"float8_e5m2"``.
-        shape: Its shape.
-        data: Its elements, little-endian, row by row.
+        tensor_id: Which.
+        array: Its elements; where NumPy lacks the dtype, their bits as unsigned integers of the same size.
+        dtype: Name of that dtype, ``"bfloat16"`` or one of the ``"float8_..."``; "" for the array's own.
     """
 
-    dtype: str
-    shape: tuple[int, ...]
-    data: bytes
+    tensor_id: int
+    array: NDArray[Any]
+    dtype: str = ""
 
 
-def encode_tensors(tensors: Mapping[str, NDArray[Any] | RawTensor]) -> bytes:
-    """The content of a safetensors file.
-
-    Arrays of a dtype that the format lacks (complex128, longdouble) are refused.
-
-    Raises:
-        InvalidValueError: A dtype or size does not fit.
-    """
-    header: dict[str, Any] = {}
-    parts: list[bytes] = []
-    position = 0
-    for name, tensor in tensors.items():
-        code, shape, data = _parts(name, tensor)
-        header[name] = {"dtype": code, "shape": list(shape), "data_offsets": [position, position + len(data)]}
-        parts.append(data)
-        position += len(data)
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)  # so that the data is aligned when mapped into memory
-    return b"".join([len(text).to_bytes(8, "little"), text, *parts])
+def is_storable(tensor: RawTensor) -> bool:
+    """Whether a file can hold the tensor; not longdouble, strings and objects."""
+    dtype = tensor.array.dtype.newbyteorder("<")
+    if tensor.dtype in _FOREIGN:
+        return bool(dtype == np.dtype(_FOREIGN[tensor.dtype][1]))
+    return dtype in _CODES or dtype == np.dtype("<c16")
 
 
 def write_tensors(
-    store: Store, attempt: int, worker: str, seq: int, tensors: Mapping[str, NDArray[Any] | RawTensor]
-) -> str:
-    """Write raw tensors of one flush and return the path of their file, for the raw index."""
+    store: Store, attempt: int, worker: str, seq: int, tensors: Sequence[tuple[int, RawTensor]]
+) -> list[dict[str, Any]]:
+    """Write raw tensors of one flush, ``(global_step, tensor)``, and return the rows of the raw index.
+
+    The arrays go to the store as they lie in memory, without a copy. Of one tensor and step the last one counts.
+
+    Raises:
+        InvalidValueError: A tensor is not :func:`is_storable`.
+        RunExistsError: That file is there.
+        StoreError: The store refused.
+    """
     path = layout.tensors(attempt, worker, seq)
-    store.write(path, encode_tensors(tensors))
-    return path
+    chosen = {(step, tensor.tensor_id): tensor for step, tensor in tensors}
+    store.write(path, _content({f"{step}/{tensor_id}": tensor for (step, tensor_id), tensor in chosen.items()}))
+    return [
+        {"global_step": step, "tensor_id": tensor_id, "file": path, "key": f"{step}/{tensor_id}"}
+        for step, tensor_id in chosen
+    ]
 
 
 def read_tensor(store: Store, path: str, key: str) -> NDArray[Any]:
-    """One tensor of a file, as a read-only array; bfloat16 comes as float32 (exact), float8 as its bytes (u8).
+    """One tensor of a file, as a read-only array; bfloat16 and float8 come as float32, which holds them exactly.
 
     Reads the header and the tensor's own bytes only.
 
@@ -95,6 +98,8 @@ def read_tensor(store: Store, path: str, key: str) -> NDArray[Any]:
     try:
         header = json.loads(store.read(path, 8, 8 + length))
         entry = header.get(key) if key != "__metadata__" else None
+        metadata = header.get("__metadata__") or {}
+        paired = metadata.get(key) == _PAIRS
     except (ValueError, RecursionError, AttributeError) as error:
         raise DamagedDataError(f"{path} has no safetensors header") from error
     if entry is None:
@@ -102,32 +107,49 @@ def read_tensor(store: Store, path: str, key: str) -> NDArray[Any]:
     try:
         code, shape, (start, end) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
         sizes = all(type(n) is int and 0 <= n < 1 << 62 for n in (*shape, start, end))
-        itemsize = np.dtype(_DTYPES[code]).itemsize if code in _DTYPES else _FOREIGN_BYTES[code]
-        sound = sizes and math.prod(shape) * itemsize == end - start
+        dtype = np.dtype(_DTYPES[code] if code in _DTYPES else _FOREIGN_NAMES[code][1])
+        sound = sizes and math.prod(shape) * dtype.itemsize == end - start
+        sound = sound and (not paired or (code == "F64" and shape[-1:] == (2,)))
     except (KeyError, TypeError, ValueError) as error:
         raise DamagedDataError(f"{path} describes its tensor {key!r} wrongly: {ascii(entry)[:120]}") from error
     data = store.read(path, 8 + length + start, 8 + length + end) if sound else b""
     if not sound or len(data) != end - start:
         raise DamagedDataError(f"{path} does not hold the bytes of its tensor {key!r}")
-    return _array(code, data).reshape(shape)
+    array = np.frombuffer(data, dtype)
+    if code in _FOREIGN_NAMES:
+        array = numbers(array, DTYPE_CODES[_FOREIGN_NAMES[code][0]])
+    array = array.view("<c16").reshape(shape[:-1]) if paired else array.reshape(shape)
+    array.flags.writeable = False
+    return array
 
 
-def _parts(name: str, tensor: NDArray[Any] | RawTensor) -> tuple[str, tuple[int, ...], bytes]:
-    if isinstance(tensor, RawTensor):
-        if tensor.dtype not in _FOREIGN:
-            raise InvalidValueError(f"raw bytes must be of dtype {', '.join(_FOREIGN)} but {name!r} is {tensor.dtype}")
-        code, itemsize = _FOREIGN[tensor.dtype]
-        if math.prod(tensor.shape) * itemsize != len(tensor.data):
-            raise InvalidValueError(f"{name!r} has {len(tensor.data)} bytes, which do not fill shape {tensor.shape}")
-        return code, tensor.shape, tensor.data
-    little = tensor.dtype.newbyteorder("<")
-    if little not in _CODES:
-        raise InvalidValueError(f"tensors of dtype {tensor.dtype} cannot be stored: {name!r}; convert it first")
-    return _CODES[little], tensor.shape, tensor.astype(little, copy=False).tobytes()
+def _content(tensors: dict[str, RawTensor]) -> list[bytes | memoryview]:
+    """A safetensors file in parts: its header, then the memory of each tensor."""
+    header: dict[str, Any] = {}
+    paired = {key: _PAIRS for key, tensor in tensors.items() if tensor.array.dtype.name == _PAIRS}
+    if paired:
+        header["__metadata__"] = paired
+    parts: list[bytes | memoryview] = [b"", b""]
+    position = 0
+    for key, tensor in tensors.items():
+        code, shape, elements = _described(tensor)
+        header[key] = {"dtype": code, "shape": shape, "data_offsets": [position, position + elements.nbytes]}
+        position += elements.nbytes
+        if elements.nbytes:
+            parts.append(elements.reshape(-1).view(np.uint8).data)
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)  # so that the data is aligned when mapped into memory
+    parts[:2] = len(text).to_bytes(8, "little"), text
+    return parts
 
 
-def _array(code: str, data: bytes) -> NDArray[Any]:
-    if code == "BF16":
-        # bfloat16 is the upper half of a float32.
-        return (np.frombuffer(data, "<u2").astype("<u4") << 16).view("<f4")
-    return np.frombuffer(data, _DTYPES.get(code, "|u1"))
+def _described(tensor: RawTensor) -> tuple[str, list[int], NDArray[Any]]:
+    """(safetensors dtype, shape, elements): the array itself where it is contiguous and little-endian."""
+    if not is_storable(tensor):
+        dtype = tensor.dtype or tensor.array.dtype
+        raise InvalidValueError(f"tensors of dtype {dtype} cannot be stored as {tensor.array.dtype}; convert it first")
+    array = np.ascontiguousarray(tensor.array, tensor.array.dtype.newbyteorder("<"))
+    shape = list(tensor.array.shape)  # ascontiguousarray makes scalars one-dimensional
+    if array.dtype == np.dtype("<c16"):
+        return "F64", [*shape, 2], array
+    return _FOREIGN[tensor.dtype][0] if tensor.dtype in _FOREIGN else _CODES[array.dtype], shape, array

@@ -14,19 +14,29 @@ def capture_lines(counters: Mapping[str, Any]) -> Iterator[str]:
     Args:
         counters: As in a worker's ``left`` event; whatever is missing or no number is left out.
     """
+    recovered = _number(counters, "recovered_steps")
+    if recovered:
+        yield f"the last {count(int(recovered), 'step')} recovered from the flight recorder of a killed process"
     callbacks, training = _number(counters, "callback_ns"), _number(counters, "train_ns")
     if callbacks is not None and training:
         share = f"{100 * callbacks / training:.2g} %"
-        text = f"watching took {share} of the steps' {duration(training / 1e9)}"
         recorder = _number(counters, "recorder_cpu_ns") or 0.0
-        if recorder >= 0.05e9:
-            text += f", and {duration(recorder / 1e9)} of a thread beside them"
-        yield text
+        share = f"{100 * (callbacks + recorder) / training:.2g} %"
+        text = f"watching took at most {share} of the steps' {duration(training / 1e9)}"
+        allowed = _number(counters, "overhead_budget")
+        if allowed is not None and counters.get("fixed_interval") is False:
+            text += f" (budget {100 * allowed:.2g} %)"
+        observed = _observed(counters, training)
+        yield text + (f"; captured steps show {100 * observed:.2g} %" if observed is not None else "")
     interval, written = _number(counters, "interval"), _number(counters, "bytes_written")
     parts = [
         f"statistics every {count(int(interval), 'step')}" if interval and interval > 1 else "",
         f"{size(written)} written" if written is not None else "",
     ]
+    peak = counters.get("peak_bytes")
+    for device, held in peak.items() if isinstance(peak, Mapping) else ():
+        if isinstance(held, int) and held:
+            parts.append(f"at most {size(held)} held" + (f" on {device}" if device != "cpu" else ""))
     if any(parts):
         yield ", ".join(filter(None, parts))
     dropped = counters.get("dropped")
@@ -35,7 +45,15 @@ def capture_lines(counters: Mapping[str, Any]) -> Iterator[str]:
             yield f"{amount:,} {_KINDS.get(kind, kind)} dropped, for the disk or the machine was too slow"
 
 
-_KINDS = {"raw": "raw tensors", "statistics": "statistics", "scalars": "scalars"}
+def _observed(counters: Mapping[str, Any], training_ns: float) -> float | None:
+    """By how much captures lengthened the training by the clock, a ratio; None where that is not certain."""
+    extra, steps, interval = (_number(counters, name) for name in ("observed_extra_ns", "train_steps", "interval"))
+    if extra is None or not steps or not interval:
+        return None
+    return extra / interval / (training_ns / steps)
+
+
+_KINDS = {"raw": "raw tensors"}
 
 
 def _number(counters: Mapping[str, Any], name: str) -> float | None:

@@ -10,6 +10,7 @@ import pytest
 from watchglass import store
 from watchglass.errors import DamagedDataError, InvalidValueError
 from watchglass.records import (
+    REDUCTION_FIELDS,
     Fact,
     Finding,
     Mode,
@@ -21,6 +22,7 @@ from watchglass.records import (
     StepEnd,
     TensorInfo,
 )
+from watchglass.stats import Histograms, histograms_of, of_array
 
 
 def payload(frame):
@@ -32,12 +34,30 @@ def batch(n=5, seed=0):
     rng = np.random.default_rng(seed)
     values = rng.normal(size=(n, 11))
     values[:, :5] = rng.integers(0, 2**53, size=(n, 5))
-    values[0, 5:7] = np.nan
-    values[-1, 10] = np.inf
+    values[:1, 5:7] = np.nan
+    values[-1:, 10] = np.inf
     return store.StatisticsBatch(
         np.arange(n, dtype="u8"), np.arange(n, dtype="u4"), np.ones(n, "u4"), values,
         np.zeros(n, "u1"), np.arange(n) % 2 == 0,
     )  # fmt: skip
+
+
+def with_histograms(n=5, seed=0, elements=1000):
+    """A batch of real rows and histograms; every third has none."""
+    rng = np.random.default_rng(seed)
+    arrays = [rng.normal(scale=10.0 ** rng.integers(-6, 3), size=elements) for _ in range(n)]
+    given = batch(n, seed)
+    given.values = np.array([of_array(array) for array in arrays]).reshape(n, 11)
+    histograms = Histograms.concatenate([histograms_of(arrays), Histograms.none(1)])
+    given.histograms = histograms.take([n if row % 3 == 2 else row for row in range(n)])
+    return given
+
+
+def same(a, b):
+    return all(
+        getattr(a, name).dtype == getattr(b, name).dtype and np.array_equal(getattr(a, name), getattr(b, name))
+        for name in ("seen", "offsets", "keys", "counts")
+    )
 
 
 FINDING = Finding(
@@ -84,7 +104,148 @@ def test_statistics_go_round_bit_by_bit():
 
 
 def test_statistics_take_at_most_120_bytes_a_row():
-    assert len(store.encode_statistics(batch(300))) / 300 < 120
+    given = with_histograms(198, elements=16384)
+    assert len(given.histograms.keys) > 30 * 198
+    assert len(store.encode_statistics(batch(300))) / 300 < 110
+    assert len(store.encode_statistics(given)) / 198 < 120
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 3, 50])
+def test_histograms_go_round_bit_by_bit(n):
+    given = with_histograms(n)
+    frame = payload(store.encode_statistics(given))
+    found = store.decode_statistics(frame)
+    assert same(found.histograms, given.histograms)
+    assert same(store.decode_histograms(frame), given.histograms)
+    assert store.has_histograms(frame)
+    assert np.array_equal(found.values, given.values, equal_nan=True)
+    assert store.decode_statistics(frame, histograms=False).histograms is None
+
+
+def test_histograms_of_any_key_and_count_go_round():
+    keys = np.array([-4197, -4196, -2, 2, 300, 4197, 7], "i2")
+    counts = np.array([1, 255, 256, 2**16, 2**53, 1, 2**32], "u8")
+    given = batch(4)
+    given.histograms = Histograms(np.array([2**54, 0, 2**40, 2], "u8"), np.array([0, 6, 6, 7, 7]), keys, counts)
+    assert same(store.decode_statistics(payload(store.encode_statistics(given))).histograms, given.histograms)
+
+
+def test_batches_without_histograms_have_none():
+    frame = payload(store.encode_statistics(batch()))
+    assert store.decode_statistics(frame).histograms is None
+    assert store.decode_histograms(frame) is None
+    assert not store.has_histograms(frame)
+
+
+def test_histograms_that_do_not_belong_to_the_rows_are_refused():
+    given = batch()
+    given.histograms = Histograms.none(4)
+    with pytest.raises(InvalidValueError, match="as many histograms"):
+        store.encode_statistics(given)
+
+
+def test_rows_can_be_taken_with_their_histograms():
+    given = with_histograms(5)
+    taken = given.take(np.array([3, 0]))
+    assert taken.tensor_id.tolist() == [3, 0]
+    assert same(taken.histograms, given.histograms.take([3, 0]))
+    assert batch().take(np.arange(5) > 2).histograms is None
+
+
+def rewritten(frame, **columns):
+    """The payload of a frame with some columns replaced (None removes one), as a stream of pyarrow's."""
+    import pyarrow as pa
+
+    table = pa.ipc.open_stream(payload(frame)).read_all().to_pydict()
+    known = pa.ipc.open_stream(payload(frame)).schema
+    arrays = {name: pa.array(table[name], known.field(name).type) for name in known.names} | columns
+    sink = pa.BufferOutputStream()
+    made = pa.RecordBatch.from_pydict({name: column for name, column in arrays.items() if column is not None})
+    with pa.ipc.new_stream(sink, made.schema) as stream:
+        stream.write_batch(made)
+    return sink.getvalue().to_pybytes()
+
+
+def bins(*rows, first=(2, 0), seen=(9, 0)):
+    import pyarrow as pa
+
+    return {
+        "histogram_bins": pa.array([*rows, []]), "histogram_first": pa.array(first, "int16"),
+        "histogram_seen": pa.array(seen, "uint64"),
+    }  # fmt: skip
+
+
+def planes(*pairs, kind="uint8"):
+    """One row of bins from (gap, count)."""
+    import pyarrow as pa
+
+    struct = pa.struct([("gap", kind), ("count_0", kind)])
+    rows = [[{"gap": gap, "count_0": count} for gap, count in pairs], []]
+    return pa.array(rows, pa.list_(struct))
+
+
+def test_a_sound_rewritten_batch_is_read():
+    columns = {**bins([]), "histogram_bins": planes((0, 4), (1, 5))}
+    found = store.decode_statistics(rewritten(store.encode_statistics(batch(2)), **columns)).histograms
+    assert found.keys.tolist() == [2, 3]
+    assert found.counts.tolist() == [4, 5]
+
+
+@pytest.mark.parametrize(
+    ("first", "seen", "given"),
+    [
+        (2, 9, ((1, 4), (1, 5))), (2, 9, ((0, 4), (0, 5))), (2, 9, ((0, 4), (1, 0))), (2, 8, ((0, 4), (1, 5))),
+        (4197, 9, ((0, 4), (1, 5))), (-1, 9, ((0, 4), (1, 5))), (1, 9, ((0, 4),)), (0, 9, ((0, 4),)),
+        (-4198, 9, ((0, 4),)),
+    ],
+)  # fmt: skip
+def test_impossible_bins_are_damaged_data(first, seen, given):
+    columns = {**bins([], first=(first, 0), seen=(seen, 0)), "histogram_bins": planes(*given)}
+    with pytest.raises(DamagedDataError):
+        store.decode_statistics(rewritten(store.encode_statistics(batch(2)), **columns))
+
+
+def test_columns_of_histograms_that_are_none_are_damaged_data():
+    import pyarrow as pa
+
+    frame = store.encode_statistics(batch(2))
+    sound = {**bins([]), "histogram_bins": planes((0, 4), (1, 5))}
+    struct = pa.struct([("gap", "uint8"), ("count_0", "uint8")])
+    for name, column in [
+        ("histogram_bins", pa.array([1, 2])),
+        ("histogram_bins", pa.array([[1], []])),
+        ("histogram_bins", pa.array([[], []], pa.list_(pa.struct([("gap", "uint8")])))),
+        ("histogram_bins", planes((0, 4), (1, 5), kind="uint16")),
+        ("histogram_bins", pa.array([None, []], pa.list_(struct))),
+        ("histogram_bins", pa.array([[None], []], pa.list_(struct))),
+        ("histogram_bins", pa.array([[{"gap": None, "count_0": 1}], []], pa.list_(struct))),
+        ("histogram_bins", None),
+        ("histogram_first", None),
+        ("histogram_first", pa.array([70_000, 0])),
+        ("histogram_seen", pa.array([-1, 0])),
+        ("histogram_seen", pa.array([9.0, 0.0])),
+        ("tensor_id", pa.array([2**40, 0])),
+        ("zero", pa.array([-1, 0])),
+    ]:
+        with pytest.raises(DamagedDataError):
+            store.decode_statistics(rewritten(frame, **{**sound, name: column}))
+
+
+def test_more_bins_than_are_read_are_refused_on_both_sides(monkeypatch):
+    given = with_histograms(3)
+    frame = payload(store.encode_statistics(given))
+    monkeypatch.setattr(store.histogram_columns, "MAX_BINS", 10)
+    with pytest.raises(DamagedDataError, match="at most 10"):
+        store.decode_statistics(frame)
+    with pytest.raises(InvalidValueError, match="fewer rows"):
+        store.encode_statistics(given)
+
+
+def test_reductions_go_round_bit_by_bit():
+    rows = np.array([(1, 2, 1, math.nan), (2**64 - 1, 3, 99, -0.0)], np.dtype(list(REDUCTION_FIELDS)))
+    frame = store.encode_reductions(rows)
+    assert store.scan(frame).frames[0].kind == store.FrameKind.REDUCTIONS
+    assert store.decode_reductions(payload(frame)).tobytes() == rows.tobytes()
 
 
 def test_an_unknown_column_of_statistics_is_ignored():
@@ -92,7 +253,7 @@ def test_an_unknown_column_of_statistics_is_ignored():
 
     table = pa.ipc.open_stream(payload(store.encode_statistics(batch()))).read_all()
     sink = pa.BufferOutputStream()
-    more = table.append_column("histogram", pa.array([[1], [], [2, 3], None, [4]]))
+    more = table.append_column("sketch", pa.array([[1], [], [2, 3], None, [4]]))
     with pa.ipc.new_stream(sink, more.schema) as stream:
         stream.write_table(more)
     assert len(store.decode_statistics(sink.getvalue().to_pybytes())) == 5
@@ -161,7 +322,9 @@ def test_a_catalog_row_of_the_wrong_types_is_damaged_data(row):
         store.decode_catalog(json.dumps([{**sound, **row}]).encode())
 
 
-@pytest.mark.parametrize("decode", [store.decode_scalars, store.decode_step_ends, store.decode_units])
+@pytest.mark.parametrize(
+    "decode", [store.decode_scalars, store.decode_step_ends, store.decode_units, store.decode_reductions]
+)
 def test_rows_that_do_not_fill_their_bytes_are_damaged_data(decode):
     with pytest.raises(DamagedDataError):
         decode(b"\x07" * 13)

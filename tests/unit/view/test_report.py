@@ -74,7 +74,7 @@ def test_it_says_what_where_since_when_why_and_what_to_try(page: Page) -> None:
         "about 37 s of training time saved",
         "validation accuracy 0.2051",
         "updates were captured every 128 steps, it needs 16",
-        "watching took 0.83 % of the steps' 6.6 s",
+        "watching took at most 0.83 % of the steps' 6.6 s",
     ):
         assert expected in text
 

@@ -1,0 +1,93 @@
+"""Histograms as readers see them: of many rows, decoded when somebody asks; of one tensor, with its edges."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from watchglass.records import STATISTIC_FIELDS
+from watchglass.stats import Histograms, edges, quantiles
+
+_INDEX = {name: index for index, name in enumerate(STATISTIC_FIELDS)}
+
+
+class LazyHistograms:
+    """Histograms of n rows. Most readers never look at them, and decoding takes longer than all the rows do.
+
+    Args:
+        load: Gives them; called once, when they are first needed.
+    """
+
+    def __init__(self, load: Callable[[], Histograms]) -> None:
+        self._load: Callable[[], Histograms] | None = load
+        self._found: Histograms | None = None
+
+    @classmethod
+    def concatenate(cls, parts: Sequence[tuple[LazyHistograms | None, int]]) -> LazyHistograms:
+        """All of them in this order; each with its number of rows, None for rows without."""
+        return cls(lambda: Histograms.concatenate([part.get() if part else Histograms.none(n) for part, n in parts]))
+
+    def get(self) -> Histograms:
+        """The histograms themselves."""
+        if self._found is None and self._load is not None:
+            self._found, self._load = self._load(), None
+        assert self._found is not None
+        return self._found
+
+    def take(self, rows: NDArray[Any]) -> LazyHistograms:
+        """Some of the rows, by index or mask."""
+        return LazyHistograms(lambda: self.get().take(rows))
+
+
+@dataclass(frozen=True, eq=False)
+class Histogram:
+    """How the elements of one tensor were spread at one step.
+
+    Bins are halves of powers of two, of either sign; zeros and non-finite elements are in none of them.
+
+    Attributes:
+        low: Lower edge of each bin that holds something, float64[bins], ascending.
+        high: Upper edges.
+        counts: Elements in each, uint64[bins]; of those looked at, see ``seen``.
+        zero: How many elements of the whole tensor are zero.
+        nonfinite: How many are NaN or infinite.
+        count: How many elements the tensor has.
+        seen: How many of them the histogram looked at; fewer than ``count`` where it was sampled.
+    """
+
+    low: NDArray[np.float64]
+    high: NDArray[np.float64]
+    counts: NDArray[np.uint64]
+    zero: int
+    nonfinite: int
+    count: int
+    seen: int
+    _bins: Histograms
+    _row: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, bins: Histograms, row: NDArray[np.float64]) -> Histogram:
+        """The only one of ``bins``, with the tensor's row of statistics, float64[11]."""
+        low, high = edges(bins.keys)
+        nonfinite = sum(int(row[_INDEX[name]]) for name in ("nan", "posinf", "neginf"))
+        return cls(
+            low, high, bins.counts, int(row[_INDEX["zero"]]), nonfinite, int(row[_INDEX["count"]]),
+            int(bins.seen[0]), bins, row,
+        )  # fmt: skip
+
+    def quantile(self, q: ArrayLike) -> NDArray[np.float64]:
+        """Quantiles (0 to 1) of the finite elements, float64 of the shape of ``q``; right within a factor of 1.5.
+
+        Raises:
+            InvalidValueError: A quantile is not from 0 to 1.
+        """
+        wanted = np.asarray(q, np.float64)
+        return np.reshape(quantiles(self._bins, self._row[None], wanted.ravel())[0], wanted.shape)
+
+    def __repr__(self) -> str:
+        sampled = f", {self.seen} looked at" if self.seen < self.count else ""
+        return f"Histogram({self.count} elements in {len(self.low)} bins, {self.zero} zero{sampled})"

@@ -1,0 +1,262 @@
+"""What stands in a ring is read whole or not at all, whoever reads it and whenever its writer died."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from watchglass.errors import RunExistsError
+from watchglass.store import ABSENT, ABSENT_BITS, LocalStore, Rings, RowWriter, read_rings, ring, rings_exist
+from watchglass.store.ring import ENTRY_BYTES, ROWS, EntryRing, RowRing
+from watchglass.store.ring_file import HEADER_BYTES
+
+LABEL = {"run": "r", "attempt": 0, "worker": "worker_0"}
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalStore]:
+    """A run with an attempt; memory and temporary folder lie below the test's."""
+    (tmp_path / "run" / "attempts" / "0000").mkdir(parents=True)
+    for name in ("memory", "temporary"):
+        (tmp_path / name).mkdir()
+    monkeypatch.setattr(ring, "_MEMORY", tmp_path / "memory")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+    return LocalStore(tmp_path / "run")
+
+
+def rows_of(store: LocalStore, count: int) -> tuple[str, ...]:
+    rings = Rings(store, LABEL)
+    writer = RowWriter()
+    writer.name_ids(3, 4)
+    writer.open(rings.rows)
+    for step in range(count):
+        writer.write(2 * step, step, 10 * step, 10 * step + 5, 0.5 * step, 0.1, 32.0)
+    rings.close(discard=False)
+    return rings.names
+
+
+def file_of(store: LocalStore, names: tuple[str, ...], kind: str) -> Path:
+    (name,) = (name for name in names if name.endswith(kind))
+    return store.root / name
+
+
+@pytest.mark.parametrize("count", [0, 1, 100, ROWS, ROWS + 1, 5 * ROWS + 7])
+def test_the_last_rows_are_read_in_order(store: LocalStore, count: int) -> None:
+    names = rows_of(store, count)
+    left = read_rings(store, names, LABEL)
+    expected = np.arange(max(0, count - ROWS), count)
+    assert left.rows["mode_step"].tolist() == expected.tolist()
+    assert left.rows["global_step"].tolist() == (2 * expected).tolist()
+    assert left.rows["loss"].tolist() == (0.5 * expected).tolist()
+    assert left.rows["end_ns"].tolist() == (10 * expected + 5).tolist()
+    assert left.ids == (3, 4)
+    assert len(left.paths) == 2
+    left.discard()
+    assert not rings_exist(store, names)
+
+
+def test_a_row_over_which_the_writer_died_is_left_out(store: LocalStore) -> None:
+    names = rows_of(store, 10)
+    path = file_of(store, names, "rows")
+    size = ring.ROW_DTYPE.itemsize
+    whole = path.read_bytes()
+    begin = HEADER_BYTES + 5 * size  # the slot of row 5, which holds step 4
+    for cut in range(0, size, 5):
+        # As struct packs: all zeros first, then field after field.
+        path.write_bytes(whole[: begin + cut] + bytes(size - cut) + whole[begin + size :])
+        steps = read_rings(store, names, LABEL).rows["mode_step"].tolist()
+        assert steps == [step for step in range(10) if step != 4] or (
+            whole[begin + cut : begin + size].strip(b"\0") == b""
+        )
+
+
+def test_a_number_that_is_not_known_is_told_from_nan(store: LocalStore) -> None:
+    rings = Rings(store, LABEL)
+    writer = RowWriter()
+    writer.open(rings.rows)
+    writer.write(0, 0, 0, 0, ABSENT, float("nan"), 0.0)
+    rings.close(discard=False)
+    rows = read_rings(store, rings.names, LABEL).rows
+    assert rows["loss"].copy().view("u8").tolist() == [ABSENT_BITS]
+    assert rows["learning_rate"].copy().view("u8").tolist() != [ABSENT_BITS]
+
+
+def test_rows_before_the_last_one_and_after_the_ring_go_nowhere(store: LocalStore) -> None:
+    writer = RowWriter()
+    for step in range(5000):
+        writer.write(step, step, 0, 0, 0.0, 0.0, 0.0)
+    rings = Rings(store, LABEL)
+    writer.open(rings.rows)
+    writer.write(7, 7, 0, 0, 0.0, 0.0, 0.0)
+    writer.close()
+    for step in range(5000):
+        writer.write(step, step, 0, 0, 0.0, 0.0, 0.0)
+    rings.close(discard=False)
+    assert read_rings(store, rings.names, LABEL).rows["global_step"].tolist() == [4999, 7]
+
+
+def test_entries_are_read_in_order_and_the_oldest_are_overwritten(store: LocalStore) -> None:
+    path = store.root / "attempts/0000/.worker_0-1.entries"
+    entries = EntryRing(path, LABEL, capacity=1000)
+    contents = [bytes([n]) * (7 * n % 150) for n in range(1, 60)]
+    for content in contents:
+        assert entries.append(content)
+        entries_now = read_rings(store, ["attempts/0000/.worker_0-1.entries"], LABEL).entries
+        assert list(entries_now) == contents[: contents.index(content) + 1][-len(entries_now) :]
+        assert sum(map(len, entries_now)) > 300 or content in contents[:8]
+    assert not entries.append(bytes(1000))
+    entries.close(discard=True)
+    assert not path.exists()
+
+
+def test_an_entry_that_is_torn_anywhere_takes_no_other_with_it(store: LocalStore) -> None:
+    name = "attempts/0000/.worker_0-1.entries"
+    path = store.root / name
+    entries = EntryRing(path, LABEL, capacity=400)
+    for content in (b"first", b"second" * 5, b"third"):
+        entries.append(content)
+    entries.close(discard=False)
+    whole = path.read_bytes()
+    begin = whole.index(b"second") - 24
+    for cut in range(begin, begin + 24 + 30):
+        path.write_bytes(whole[:cut] + bytes(begin + 54 - cut) + whole[begin + 54 :])
+        assert read_rings(store, [name], LABEL).entries == (b"first", b"third")
+        path.write_bytes(whole[:cut] + bytes([whole[cut] ^ 1]) + whole[cut + 1 :])
+        assert read_rings(store, [name], LABEL).entries == (b"first", b"third")
+
+
+HOLD = """
+import sys
+from watchglass.store import LocalStore, Rings
+rings = Rings(LocalStore(sys.argv[1]), {"run": "r", "attempt": 0, "worker": "worker_0"})
+print(*rings.names, *rings.refused, sep="\\n", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_the_rings_of_a_living_writer_are_not_read(store: LocalStore) -> None:
+    command = [sys.executable, "-c", HOLD, str(store.root)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        names = [process.stdout.readline().strip() for _ in range(2)]
+        with pytest.raises(RunExistsError, match="is being written"):
+            read_rings(store, names, LABEL)
+        process.kill()
+        process.wait()
+    left = read_rings(store, names, LABEL)
+    assert len(left.paths) == 2
+    left.discard()
+
+
+def test_a_child_of_the_writer_does_not_keep_its_rings(store: LocalStore) -> None:
+    """A data worker outlives the training it was forked from, and inherits what is open there."""
+    code = HOLD.replace(
+        "sys.stdin.read()", "import os\nif os.fork() == 0: sys.stdin.read()\nelse: os.kill(os.getpid(), 9)"
+    )
+    command = [sys.executable, "-W", "ignore", "-c", code, str(store.root)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        names = [process.stdout.readline().strip() for _ in range(2)]
+        process.wait()
+        left = read_rings(store, names, LABEL)
+        assert len(left.paths) == 2
+        left.discard()
+
+
+def test_where_no_room_can_be_reserved_there_is_no_ring_and_no_bus_error(store: LocalStore) -> None:
+    """A limit on the size of files stands in for a full disk: the system refuses, here with EFBIG instead of ENOSPC."""
+    code = "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))\n" + HOLD
+    command = [sys.executable, "-c", code, str(store.root)]
+    result = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True)
+    lines = result.stdout.splitlines()
+    assert [line.split(":")[0] for line in lines] == ["rows", "entries"]
+    assert "no room can be reserved" in lines[0]
+    assert store.list("attempts") == []
+    assert list((store.root / "attempts/0000").iterdir()) == []
+
+
+def test_entries_go_to_the_temporary_folder_where_the_run_has_no_room(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (store.root / "attempts" / "0000").rmdir()
+    rings = Rings(store, LABEL)
+    assert rings.refused == ()
+    assert all(Path(name).is_relative_to(tmp_path) for name in rings.names)
+    assert (tmp_path / "temporary" / f"watchglass-{os.getuid()}").stat().st_mode & 0o777 == 0o700
+    rings.close(discard=False)
+    assert len(read_rings(store, rings.names, LABEL).paths) == 2
+
+
+def test_the_room_is_reserved(store: LocalStore) -> None:
+    rings = Rings(store, LABEL)
+    for name in rings.names:
+        found = (store.root / name).stat()
+        assert found.st_blocks * 512 >= found.st_size > ENTRY_BYTES * name.endswith("entries")
+    rings.close(discard=True)
+    assert not rings_exist(store, rings.names)
+
+
+def test_a_system_that_cannot_reserve_still_has_entries(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unsupported(*args: int) -> None:
+        raise OSError(errno.EOPNOTSUPP, "not supported")
+
+    monkeypatch.setattr(os, "posix_fallocate", unsupported)
+    rings = Rings(store, LABEL)
+    assert rings.rows is None
+    assert rings.entries is not None
+    rings.close(discard=True)
+
+
+@pytest.mark.parametrize(
+    "name", ["/etc/passwd", "attempts/0000/../../x.rows", "x.rows", "/tmp/x.rows", "../x.entries", ""]
+)
+def test_a_claim_can_name_nothing_but_rings(store: LocalStore, name: str) -> None:
+    assert not rings_exist(store, [name])
+    assert read_rings(store, [name], LABEL).paths == ()
+
+
+def test_a_file_that_is_no_ring_of_this_worker_is_left_alone(store: LocalStore, tmp_path: Path) -> None:
+    folder = store.root / "attempts" / "0000"
+    (folder / ".precious.rows").write_bytes(b"precious")
+    (folder / ".link.rows").symlink_to(file_of(store, rows_of(store, 3), "rows"))
+    other = RowRing(folder / ".other.rows", {**LABEL, "run": "another"})
+    other.close(discard=False)
+    names = [f"attempts/0000/{name}.rows" for name in (".precious", ".link", ".other")]
+    left = read_rings(store, names, LABEL)
+    assert left.paths == ()
+    assert len(left.rows) == 0
+
+
+def test_rings_that_nobody_comes_for_are_removed_after_a_week_unless_their_writer_lives(
+    store: LocalStore, tmp_path: Path
+) -> None:
+    ours = Rings(store, LABEL)
+    old = tmp_path / "memory" / f"watchglass-{os.getuid()}" / "worker_0-12-abc.rows"
+    RowRing(old, LABEL).close(discard=False)
+    long_ago = time.time() - 8 * 86400
+    for path in (old, Path(ours.names[0])):
+        os.utime(path, (long_ago, long_ago))
+    command = [sys.executable, "-c", f"from watchglass.store import ring\nfrom pathlib import Path\n"
+               f"ring._MEMORY = Path({str(tmp_path / 'memory')!r})\n" + HOLD, str(store.root)]  # fmt: skip
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        living = Path(process.stdout.readline().strip())
+        process.stdout.readline()
+        assert not old.exists()
+        os.utime(living, (long_ago, long_ago))
+        Rings(store, LABEL).close(discard=True)
+        assert living.exists()
+        process.kill()
+    Rings(store, LABEL).close(discard=True)
+    assert not living.exists()
+    assert rings_exist(store, ours.names[:1])
+    ours.close(discard=True)

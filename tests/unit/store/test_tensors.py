@@ -1,0 +1,156 @@
+"""Raw tensors: written without copies, read by the safetensors package and by ranges; nonsense is named."""
+
+import json
+import sys
+import tracemalloc
+
+import numpy as np
+import pytest
+from safetensors import safe_open
+from safetensors.numpy import load
+
+from watchglass.errors import DamagedDataError, InvalidValueError, UnknownNameError
+from watchglass.store import LocalStore, RawTensor, is_storable, read_tensor, write_tensors
+
+GIVEN = {
+    1: np.arange(6, dtype="f4").reshape(2, 3).T, 2: np.array(True), 3: np.arange(3, dtype=">i8"),
+    4: np.empty((0, 3), "f2"), 5: np.arange(4, dtype="u2")[::2], 6: np.array([1 + 2j], "c8"),
+}  # fmt: skip
+
+
+@pytest.fixture
+def store(tmp_path):
+    return LocalStore(tmp_path)
+
+
+def written(store, *tensors, seq=0):
+    """Path of a file that holds the tensors of step 7."""
+    rows = write_tensors(store, 0, "worker_0", seq, [(7, tensor) for tensor in tensors])
+    assert [(row["global_step"], row["tensor_id"]) for row in rows] == [(7, tensor.tensor_id) for tensor in tensors]
+    assert {row["key"] for row in rows} == {f"7/{tensor.tensor_id}" for tensor in tensors}
+    (path,) = {row["file"] for row in rows}
+    return path
+
+
+def test_the_safetensors_package_reads_what_is_written(store):
+    path = written(store, *(RawTensor(number, array) for number, array in GIVEN.items()))
+    found = load(store.read(path))
+    assert set(found) == {f"7/{number}" for number in GIVEN}
+    for number, array in GIVEN.items():
+        own = read_tensor(store, path, f"7/{number}")
+        for read in (found[f"7/{number}"], own):
+            assert read.shape == array.shape
+            assert read.dtype == array.dtype.newbyteorder("<")
+            assert np.array_equal(read, array)
+        assert not own.flags.writeable
+
+
+def test_dtypes_that_numpy_lacks_are_kept_and_come_as_float32(store):
+    torch = pytest.importorskip("torch")
+    values = torch.tensor([1.5, -2.0, 0.0, 448.0])
+    names = ["bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"]
+    tensors = []
+    for number, name in enumerate(names):
+        bits = values.to(getattr(torch, name)).view(torch.uint16 if name == "bfloat16" else torch.uint8)
+        tensors.append(RawTensor(number, bits.numpy(), name))
+    path = written(store, *tensors)
+    with safe_open(store.root / path, "pt") as file:
+        for number, name in enumerate(names):
+            assert file.get_tensor(f"7/{number}").dtype == getattr(torch, name)
+            expected = file.get_tensor(f"7/{number}").float().numpy()
+            found = read_tensor(store, path, f"7/{number}")
+            assert found.dtype == np.float32
+            assert np.array_equal(found, expected, equal_nan=True)
+
+
+def test_complex128_comes_back_whole(store):
+    array = np.array([[1 + 2j, 3 - 4j, 1e300j]])
+    path = written(store, RawTensor(1, array), RawTensor(2, np.array(1j)))
+    assert np.array_equal(read_tensor(store, path, "7/1"), array)
+    assert read_tensor(store, path, "7/2") == 1j
+    assert load(store.read(path))["7/1"].shape == (1, 3, 2)
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        RawTensor(1, np.zeros(2, object)), RawTensor(1, np.array(["a"])), RawTensor(1, np.zeros(2, "f4"), "bfloat16"),
+        RawTensor(1, np.zeros(2, "u1"), "bfloat16"),
+    ],
+)  # fmt: skip
+def test_a_dtype_that_cannot_be_stored_is_refused(store, tensor):
+    assert not is_storable(tensor)
+    with pytest.raises(InvalidValueError, match="cannot be stored"):
+        write_tensors(store, 0, "worker_0", 0, [(0, tensor)])
+    assert store.list() == []
+
+
+def test_the_last_of_several_calls_of_a_step_counts(store):
+    calls = [(0, RawTensor(1, np.array([float(call)]))) for call in range(3)]
+    (row,) = write_tensors(store, 0, "worker_0", 0, calls)
+    assert read_tensor(store, row["file"], row["key"]).tolist() == [2.0]
+
+
+def test_nothing_is_copied_on_the_way_to_the_file(store):
+    tensors = [(0, RawTensor(number, np.zeros(1 << 18, "f4"))) for number in range(8)]
+    tracemalloc.start()
+    try:
+        write_tensors(store, 0, "worker_0", 0, tensors)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 1 << 20
+
+
+def test_more_tensors_than_one_system_call_takes(store):
+    tensors = [(0, RawTensor(number, np.full(3, number, "u2"))) for number in range(3000)]
+    rows = write_tensors(store, 0, "worker_0", 0, tensors)
+    for row in rows[::500]:
+        assert read_tensor(store, row["file"], row["key"]).tolist() == [row["tensor_id"]] * 3
+
+
+def file_of(store, header, data=b"\0" * 64):
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    store.write("f", len(text).to_bytes(8, "little") + text + data, replace=True)
+    return "f"
+
+
+F64 = {"dtype": "F64", "shape": [2], "data_offsets": [0, 16]}
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"", b"[]", b"7", b"{", b"[" * 100_000, {"k": 1}, {"k": {}}, {"k": {**F64, "dtype": "X"}},
+        {"k": {**F64, "dtype": []}}, {"k": {**F64, "shape": [3]}}, {"k": {**F64, "shape": [2.0]}},
+        {"k": {**F64, "shape": [-2]}}, {"k": {**F64, "shape": 2}}, {"k": {**F64, "data_offsets": [0]}},
+        {"k": {**F64, "data_offsets": [56, 72]}}, {"k": {**F64, "data_offsets": [-8, 8]}},
+        {"k": {**F64, "data_offsets": [1 << 63, (1 << 63) + 16]}}, {"k": {**F64, "data_offsets": [True, 16]}},
+        {"k": {**F64, "shape": [1, 2, 1]}, "__metadata__": {"k": "complex128"}}, {"k": F64, "__metadata__": []},
+        {"k": F64, "__metadata__": "k"},
+    ],
+)  # fmt: skip
+def test_a_file_that_lies_is_damaged_data(store, header):
+    if header == {"k": F64, "__metadata__": []}:
+        assert read_tensor(store, file_of(store, header), "k").shape == (2,)  # as good as none
+        return
+    with pytest.raises(DamagedDataError):
+        read_tensor(store, file_of(store, header), "k")
+
+
+def test_a_header_of_any_length_is_not_believed(store):
+    store.write("f", (1 << 62).to_bytes(8, "little"))
+    with pytest.raises(DamagedDataError, match="at most"):
+        read_tensor(store, "f", "k")
+
+
+@pytest.mark.parametrize("key", ["other", "__metadata__"])
+def test_a_key_that_is_not_there_is_named(store, key):
+    with pytest.raises(UnknownNameError, match="holds no tensor"):
+        read_tensor(store, file_of(store, {"k": F64, "__metadata__": {"a": "b"}}), key)
+
+
+def test_a_system_without_gathered_writes(store, monkeypatch):
+    monkeypatch.setattr(sys.modules[LocalStore.__module__], "_PARTS", 1)
+    path = written(store, RawTensor(1, np.arange(3)), RawTensor(2, np.arange(4)))
+    assert read_tensor(store, path, "7/2").tolist() == [0, 1, 2, 3]

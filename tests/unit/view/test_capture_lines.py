@@ -1,0 +1,22 @@
+"""What is said of the cost of watching."""
+
+from __future__ import annotations
+
+from watchglass.view import capture_lines
+
+COUNTERS = {
+    "callback_ns": 60_000_000, "recorder_cpu_ns": 30_000_000, "train_ns": 10_000_000_000, "train_steps": 1000,
+    "overhead_budget": 0.01, "interval": 8, "fixed_interval": False, "observed_extra_ns": 800_000.0,
+    "bytes_written": 2_000_000, "peak_bytes": {"cpu": 5_000_000, "cuda:0": 1_000_000},
+}  # fmt: skip
+
+
+def test_the_bound_is_told_with_the_budget_and_what_was_observed() -> None:
+    first, second = capture_lines(COUNTERS)
+    assert first == "watching took at most 0.9 % of the steps' 10 s (budget 1 %); captured steps show 1 %"
+    assert second == "statistics every 8 steps, 2.0 MB written, at most 5.0 MB held, at most 1.0 MB held on cuda:0"
+
+
+def test_an_uncertain_observation_and_a_fixed_interval_say_nothing_of_themselves() -> None:
+    first, *_ = capture_lines({**COUNTERS, "observed_extra_ns": None, "fixed_interval": True})
+    assert first == "watching took at most 0.9 % of the steps' 10 s"
