@@ -332,6 +332,34 @@ def test_a_full_disk_leaves_no_half_object(store, monkeypatch):
     assert list((store.root / "control" / "stop" / "0000").iterdir()) == []
 
 
+@pytest.mark.parametrize("after", [0, 3, 6, 700])
+def test_parts_on_a_disk_that_fills_up(store, monkeypatch, after):
+    parts = [b"abc", b"defg", *[b"x" * 11] * 2000]
+
+    def writev(descriptor, buffers, *, left=[after]):  # noqa: B006  the room that is left, over calls
+        if left[0] <= 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        data = b"".join(buffers)[: left[0]]
+        left[0] -= len(data)
+        return os.write(descriptor, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "writev", writev)
+        with pytest.raises(StoreError, match="disk is full"):
+            store.write("parts", parts)
+        assert store.list("parts") == []
+        assert not [name for name in os.listdir(store.root) if name.startswith(".")]
+    store.write("parts", parts)
+    assert store.read("parts") == b"".join(parts)
+
+
+def test_a_system_that_writes_a_little_at_a_time_gets_it_all(store, monkeypatch):
+    parts = [b"abc", memoryview(b"defg"), b"hi"]
+    monkeypatch.setattr(os, "writev", lambda descriptor, buffers: os.write(descriptor, b"".join(buffers)[:2]))
+    store.write("parts", parts)
+    assert store.read("parts") == b"abcdefghi"
+
+
 def test_a_journal_on_a_full_disk_can_be_written_later(store, monkeypatch):
     with JournalWriter(store) as journal:
         journal.write([RuleStatus("a", Status.IN_PROGRESS)])

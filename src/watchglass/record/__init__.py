@@ -1,6 +1,10 @@
 """Steps while they are open, and the thread that writes them down."""
 
+from watchglass.record.harvesting import Harvest, harvest, recovered_steps
 from watchglass.record.recorder import Recorder
-from watchglass.record.steps import Forward, OpenStep, Readback, StepClock, StepRecords
+from watchglass.record.steps import Captured, Forward, OpenStep, Readback, SteadyRow, StepClock, StepRecords
 
-__all__ = ["Forward", "OpenStep", "Readback", "Recorder", "StepClock", "StepRecords"]
+__all__ = [
+    "Captured", "Forward", "Harvest", "OpenStep", "Readback", "Recorder", "SteadyRow", "StepClock", "StepRecords",
+    "harvest", "recovered_steps",
+]  # fmt: skip

@@ -1,4 +1,4 @@
-"""From finished steps to frames: averages scalars, merges repeated tensors, fills columns."""
+"""From finished steps to frames: fills columns, averages scalars, hands raw tensors to the store."""
 
 from __future__ import annotations
 
@@ -7,83 +7,99 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from watchglass.record.steps import OpenStep, StepRecords
-from watchglass.records import SCALAR_FIELDS, STATISTIC_FIELDS, STEP_END_FIELDS, Origin, TensorInfo
-from watchglass.stats import and_units, merge, pack_units
+from watchglass.errors import StoreError
+from watchglass.record.merging import reductions_of, resolved, statistics_of, units_of
+from watchglass.record.steps import OpenStep, SteadyRow, StepRecords
+from watchglass.records import SCALAR_FIELDS, STATISTIC_FIELDS, STEP_END_FIELDS, Fact, Mode, TensorInfo
 from watchglass.store import (
+    RawTensor,
     StatisticsBatch,
-    UnitsBatch,
     encode_catalog,
     encode_facts,
     encode_lifecycle,
     encode_raw_index,
+    encode_reductions,
     encode_scalars,
     encode_statistics,
     encode_step_ends,
     encode_units,
+    is_storable,
 )
 
-_WIDTH = len(STATISTIC_FIELDS)
+#: About how many bytes a row of statistics, its histogram and a fact take while they wait.
+_STATISTICS_BYTES, _HISTOGRAM_BYTES, _FACT_BYTES = 8 * len(STATISTIC_FIELDS), 512, 256
 _STEPS_AT_A_TIME = 16
+#: What a :class:`~watchglass.record.steps.SteadyRow` counts in the queue.
+ROW_BYTES = 128
+#: Most rows and bins of one frame: far below what a frame may hold and a reader decodes at once.
+_FRAME_ROWS, _FRAME_BINS = 1 << 16, 1 << 22
+
+_ENDS = np.dtype(list(STEP_END_FIELDS))
+_SCALARS = np.dtype(list(SCALAR_FIELDS))
 
 
 def row_bytes(records: StepRecords) -> int:
     """About how many bytes these records hold while they wait."""
-    size = 256 + 32 * len(records.scalars)
+    size = 256 + 32 * len(records.scalars) + _FACT_BYTES * len(records.facts)
     if records.statistics or records.units or records.raw:
-        size += sum(len(ids) for ids, _, _ in records.statistics) * 8 * _WIDTH + 64 * len(records.units)
-        size += sum(int(array.nbytes) for _, array in records.raw)
+        for captured in records.statistics:
+            histograms = 0 if captured.histograms is None else _HISTOGRAM_BYTES
+            size += len(captured.ids) * (_STATISTICS_BYTES + histograms)
+        size += 64 * len(records.units) + sum(int(entry[1].nbytes) for entry in records.raw)
     return size
 
 
 def encode_steps(
-    steps: Sequence[OpenStep],
+    steps: Sequence[OpenStep | SteadyRow],
     tensors: Sequence[TensorInfo],
-    write_tensors: Callable[[list[tuple[int, int, Any]]], list[dict[str, Any]]],
-    ending: tuple[str, dict[str, Any]] | None = None,
+    write_tensors: Callable[[list[tuple[int, RawTensor]]], list[dict[str, Any]]],
+    *,
+    steady_ids: tuple[int, int] = (0, 0),
 ) -> list[bytes]:
     """Frames of everything that belongs to ``steps``, in the order in which a reader needs them.
 
     The steps' ends come after their records, so that a step whose end is readable is whole.
 
     Args:
-        steps: Finished steps.
+        steps: Finished steps, in order.
         tensors: Catalog rows that were added since the last call.
-        write_tensors: Writes raw tensors beside the segment and returns their index rows.
-        ending: Status and counters of the worker's end, when this is its last call.
+        write_tensors: Writes raw tensors ``(global_step, tensor)`` beside the segment and returns their index rows.
+        steady_ids: Tensor ids of the loss and the learning rate of a :class:`SteadyRow`.
     """
+    steady = _columns([step for step in steps if isinstance(step, tuple)])
+    whole = [step for step in steps if not isinstance(step, tuple)]
     frames: list[bytes] = []
-    captured = [step for step in steps if step.records.statistics]
-    statistics = [_statistics_of(step) for step in captured]
-    captures = {step.global_step: batch[0].size for step, batch in zip(captured, statistics, strict=True)}
     if tensors:
         frames.append(encode_catalog(list(tensors)))
-    if captured:
-        frames.append(encode_statistics(_batch(captured, statistics)))
-    units = _units_of(captured)
+    statistics = statistics_of(_without_haste(whole))
+    if statistics is not None:
+        frames += _statistics_frames(statistics)
+    reductions = reductions_of(whole)
+    if reductions is not None:
+        frames.append(encode_reductions(reductions))
+    units = units_of(whole)
     if units is not None:
         frames.append(encode_units(units))
-    scalars = [row for step in _without_haste(steps) for row in _scalars_of(step)]
-    if scalars:
-        frames.append(encode_scalars(_table(scalars, SCALAR_FIELDS)))
-    facts = [fact for step in steps if step.records.facts for fact in step.facts()]
+    scalars = _scalars(whole, steady, steady_ids)
+    if len(scalars):
+        frames.append(encode_scalars(scalars))
+    raw, lost = _write_raw(whole, write_tensors)
+    facts = [fact for step in whole if step.records.facts for fact in step.facts()] + lost
     if facts:
         frames.append(encode_facts(facts))
-    raw = [(step.global_step, tensor_id, array) for step in steps for tensor_id, array in step.records.raw]
     if raw:
-        frames.append(encode_raw_index(write_tensors(raw)))
+        frames.append(encode_raw_index(raw))
     if steps:
-        rows = [_end_row(step, captures.get(step.global_step, 0)) for step in _without_haste(steps)]
-        frames.append(encode_step_ends(_table(rows, STEP_END_FIELDS)))
-    if ending is not None:
-        status, counters = ending
-        frames.append(encode_lifecycle({"event": "left", "status": status, "counters": counters, **_clocks()}))
+        frames.append(encode_step_ends(_ends(steps, whole, steady, statistics)))
     return frames
 
 
-def _clocks() -> dict[str, int]:
-    return {"time_ns": time.monotonic_ns(), "wall_ns": time.time_ns()}
+def encode_ending(status: str, counters: dict[str, Any]) -> bytes:
+    """The frame with which a worker leaves: how, and what its capture cost."""
+    clocks = {"time_ns": time.monotonic_ns(), "wall_ns": time.time_ns()}
+    return encode_lifecycle({"event": "left", "status": status, "counters": counters, **clocks})
 
 
 def _without_haste(steps: Sequence[OpenStep]) -> Iterable[OpenStep]:
@@ -98,28 +114,54 @@ def _without_haste(steps: Sequence[OpenStep]) -> Iterable[OpenStep]:
         yield step
 
 
-def _table(rows: Sequence[tuple[Any, ...]], fields: tuple[tuple[str, str], ...]) -> Any:
-    """Rows as a structured array, column by column: several times faster than row by row."""
-    table = np.empty(len(rows), np.dtype(list(fields)))
-    for (name, _), column in zip(fields, zip(*rows, strict=True), strict=True):
-        table[name] = column
-    return table
+def _columns(rows: Sequence[tuple[Any, ...]]) -> dict[str, NDArray[Any]]:
+    """Steady rows by column; empty where there are none."""
+    if not rows:
+        return {}
+    columns = dict(zip(SteadyRow._fields, zip(*rows, strict=True), strict=True))
+    columns["loss"] = tuple([loss if type(loss) is float else float(resolved(loss)) for loss in columns["loss"]])
+    floats = ("loss", "learning_rate", "weight")
+    return {name: np.array(column, "f8" if name in floats else "i8") for name, column in columns.items()}
 
 
-def _resolved(value: Any) -> Any:
-    return value.resolve() if hasattr(value, "resolve") else value
+def _statistics_frames(batch: StatisticsBatch) -> list[bytes]:
+    bins = len(batch.histograms.keys) if batch.histograms is not None else 0
+    if len(batch) > 1 and (len(batch) > _FRAME_ROWS or bins > _FRAME_BINS):
+        rows = np.arange(len(batch))
+        return [
+            frame
+            for half in np.array_split(rows, 2)
+            for frame in _statistics_frames(batch.take(half))
+        ]  # fmt: skip
+    return [encode_statistics(batch)]
+
+
+def _scalars(steps: Sequence[OpenStep], steady: dict[str, NDArray[Any]], steady_ids: tuple[int, int]) -> NDArray[Any]:
+    """Rows of SCALAR_FIELDS, by step where there are steady rows among them."""
+    rows = [row for step in _without_haste(steps) for row in _scalars_of(step)]
+    known = _table(rows, _SCALARS)
+    if not steady:
+        return known
+    found = np.zeros((len(steady["loss"]), 2), _SCALARS)
+    found["global_step"] = steady["global_step"][:, None]
+    found["tensor_id"] = steady_ids
+    found["weight"] = 1.0
+    found["weight"][:, 0] = steady["weight"]
+    found["value"] = np.stack([steady["loss"], steady["learning_rate"]], axis=1)
+    both = np.concatenate([known, found.ravel()])
+    return both[np.argsort(both["global_step"], kind="stable")]
 
 
 def _scalars_of(step: OpenStep) -> Iterable[tuple[int, int, float, float]]:
     scalars = step.records.scalars
     if len({row[0] for row in scalars}) == len(scalars):
         return [
-            (step.global_step, tensor_id, weight, value if type(value) is float else float(_resolved(value)))
+            (step.global_step, tensor_id, weight, value if type(value) is float else float(resolved(value)))
             for tensor_id, weight, value in scalars
         ]
     sums: dict[int, tuple[float, float]] = {}
     for tensor_id, weight, value in scalars:
-        number = value if type(value) is float else float(_resolved(value))
+        number = value if type(value) is float else float(resolved(value))
         if tensor_id not in sums:
             sums[tensor_id] = (weight, number)
             continue
@@ -129,63 +171,65 @@ def _scalars_of(step: OpenStep) -> Iterable[tuple[int, int, float, float]]:
     return [(step.global_step, tensor_id, weight, value) for tensor_id, (weight, value) in sums.items()]
 
 
-def _statistics_of(step: OpenStep) -> tuple[Any, Any, Any, Any]:
-    """Ids, matrix, calls and sampled flags of a captured step, rows of the same tensor merged in order."""
-    ids = np.concatenate([np.asarray(ids, np.uint32) for ids, _, _ in step.records.statistics])
-    matrix = np.concatenate([np.reshape(_resolved(values), (-1, _WIDTH)) for _, values, _ in step.records.statistics])
-    sampled = np.concatenate([np.full(len(ids), sampled) for ids, _, sampled in step.records.statistics])
-    unique, first, calls = np.unique(ids, return_index=True, return_counts=True)
-    if unique.size == ids.size:
-        return ids, matrix, np.ones(ids.size, np.uint32), sampled
-    merged = matrix[first].copy()
-    place = {int(tensor_id): row for row, tensor_id in enumerate(unique)}
-    for row in range(ids.size):
-        target = place[int(ids[row])]
-        if row != first[target]:
-            merged[target] = merge(merged[target], matrix[row])
-    return unique, merged, calls.astype(np.uint32), sampled[first]
+def _table(rows: Sequence[tuple[Any, ...]], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Rows as a structured array, column by column: several times faster than row by row."""
+    table = np.empty(len(rows), dtype)
+    if rows:
+        for name, column in zip(dtype.names or (), zip(*rows, strict=True), strict=True):
+            table[name] = column
+    return table
 
 
-def _batch(steps: Sequence[OpenStep], parts: Sequence[tuple[Any, Any, Any, Any]]) -> StatisticsBatch:
-    ids = np.concatenate([part[0] for part in parts])
-    return StatisticsBatch(
-        global_step=np.concatenate(
-            [np.full(part[0].size, step.global_step, np.uint64) for step, part in zip(steps, parts, strict=True)]
-        ),
-        tensor_id=ids,
-        calls=np.concatenate([part[2] for part in parts]),
-        values=np.concatenate([part[1] for part in parts]),
-        origin=np.full(ids.size, Origin.PLANNED, np.uint8),
-        sampled=np.concatenate([part[3] for part in parts]).astype(bool),
-    )
+def _ends(
+    steps: Sequence[OpenStep | SteadyRow],
+    whole: Sequence[OpenStep],
+    steady: dict[str, NDArray[Any]],
+    statistics: StatisticsBatch | None,
+) -> NDArray[Any]:
+    """Rows of STEP_END_FIELDS in the order of ``steps``."""
+    captures: dict[int, int] = {}
+    if statistics is not None:
+        numbers, counts = np.unique(statistics.global_step, return_counts=True)
+        captures = dict(zip(numbers.tolist(), counts.tolist(), strict=True))
+    rows = [
+        (
+            step.global_step, step.mode_step, step.train_step, step.start_ns, max(step.end_ns, step.start_ns),
+            captures.get(step.global_step, 0), int(step.mode),
+        )
+        for step in _without_haste(whole)
+    ]  # fmt: skip
+    if not steady:
+        return _table(rows, _ENDS)
+    found = np.zeros(len(steady["loss"]), _ENDS)
+    for name in ("global_step", "mode_step", "start_ns"):
+        found[name] = steady[name]
+    found["train_step"] = steady["mode_step"]
+    found["end_ns"] = np.maximum(steady["end_ns"], steady["start_ns"])
+    found["mode"] = Mode.TRAIN
+    table = np.empty(len(steps), _ENDS)
+    is_steady = np.fromiter((isinstance(step, tuple) for step in steps), bool, len(steps))
+    table[is_steady], table[~is_steady] = found, _table(rows, _ENDS)
+    return table
 
 
-def _units_of(steps: Sequence[OpenStep]) -> UnitsBatch | None:
-    rows: list[tuple[int, int, int, int, bytes]] = []
-    for step in steps:
-        seen: dict[tuple[int, int], tuple[int, bytes]] = {}
-        for tensor_id, kind, value in step.records.units:
-            flags = np.asarray(_resolved(value), bool)
-            packed = pack_units(flags)
-            key = (tensor_id, int(kind))
-            # A unit is inactive in a step only if it is so in every call of it.
-            if key in seen and seen[key][0] == flags.size:
-                packed = and_units(seen[key][1], packed)
-            seen[key] = (flags.size, packed)
-        rows += [(step.global_step, tensor_id, kind, size, bits) for (tensor_id, kind), (size, bits) in seen.items()]
-    if not rows:
-        return None
-    return UnitsBatch(
-        global_step=np.array([row[0] for row in rows], np.uint64),
-        tensor_id=np.array([row[1] for row in rows], np.uint32),
-        kind=np.array([row[2] for row in rows], np.uint8),
-        units=np.array([row[3] for row in rows], np.uint32),
-        bits=[row[4] for row in rows],
-    )
-
-
-def _end_row(step: OpenStep, captures: int) -> tuple[int, ...]:
-    end_ns = max(step.end_ns, step.start_ns)
-    return (
-        step.global_step, step.mode_step, step.train_step, step.start_ns, end_ns, captures, int(step.mode),
-    )  # fmt: skip
+def _write_raw(
+    steps: Sequence[OpenStep], write_tensors: Callable[[list[tuple[int, RawTensor]]], list[dict[str, Any]]]
+) -> tuple[list[dict[str, Any]], list[Fact]]:
+    """Index rows of the raw tensors, and facts about those that could not be written: raw tensors are lost first."""
+    tensors = [
+        (step.global_step, RawTensor(tensor_id, resolved(array), *dtype))
+        for step in steps
+        for tensor_id, array, *dtype in step.records.raw
+    ]
+    fitting = [entry for entry in tensors if is_storable(entry[1])]
+    lost = [
+        Fact("dropped", step, "recorder", {"raw": 1, "tensor_id": raw.tensor_id, "reason": f"dtype {raw.array.dtype}"})
+        for step, raw in tensors
+        if not is_storable(raw)
+    ]
+    if not fitting:
+        return [], lost
+    try:
+        return write_tensors(fitting), lost
+    except StoreError as error:
+        return [], [*lost, Fact("dropped", fitting[0][0], "recorder", {"raw": len(fitting), "reason": str(error)})]

@@ -2,39 +2,56 @@
 
 The training's thread only appends to a queue. Everything that costs (waiting for a device, averaging, merging,
 encoding, writing, looking for a stop request) happens on this thread. The queue is bounded by bytes: under pressure
-raw tensors are dropped first, then statistics and bitmaps, scalars and facts last; every drop is counted.
+raw tensors are dropped first, then statistics and bitmaps, then scalars and facts, and whole steps last; every drop is
+counted.
 """
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from watchglass.errors import WatchglassError
-from watchglass.record.encoding import encode_steps, row_bytes
-from watchglass.record.steps import OpenStep
+from watchglass.record.backlog import fitting
+from watchglass.record.encoding import ROW_BYTES, encode_ending, encode_steps, row_bytes
+from watchglass.record.flight import FlightRecorder
+from watchglass.record.observed import ObservedCost
+from watchglass.record.steps import OpenStep, SteadyRow, StepRecords
 from watchglass.records import TensorInfo
+from watchglass.store import RawTensor, Rings
 
 _log = logging.getLogger("watchglass")
 
-#: Shares of the queue's bound beyond which a step loses its raw tensors and its statistics.
-_RAW_SHARE, _STATISTICS_SHARE = 0.5, 0.75
-#: Seconds between looks for a stop request, and the longest pause after a failed write.
-_CONTROL_S, _BACKOFF_S = 0.2, 5.0
+#: Shares of the queue's bound beyond which a step loses its raw tensors, its statistics, its scalars and facts, and
+#: beyond which it is lost itself.
+_RAW_SHARE, _STATISTICS_SHARE, _SCALARS_SHARE, _STEP_SHARE = 0.5, 0.75, 1, 2
+#: Share beyond which raw tensors are written at once instead of at the next interval.
+_EARLY_SHARE = 0.125
+#: Seconds between copies for the flight recorder, looks for a stop request, and the longest pause after a failed write.
+_KEEP_S, _CONTROL_S, _BACKOFF_S = 0.05, 0.2, 5.0
+#: So many rows may wait: the flight recorder has them already, but not for ever.
+_MOST_ROWS = 1024
 
 
 class FrameWriter(Protocol):
-    """Where frames go: the store's segment writer, or a list in tests."""
+    """Where frames go: the store's segment writer, or a list in tests.
+
+    Attributes:
+        rings: Where the flight recorder writes, None for nowhere.
+    """
+
+    rings: Rings | None
 
     def write(self, frames: list[bytes]) -> None:
         """Write frames in order, all or none; raises StoreError when the store refuses."""
 
-    def write_tensors(self, tensors: list[tuple[int, int, Any]]) -> list[dict[str, Any]]:
-        """Write raw tensors ``(global_step, tensor_id, array)``; returns their index rows."""
+    def write_tensors(self, tensors: list[tuple[int, RawTensor]]) -> list[dict[str, Any]]:
+        """Write raw tensors ``(global_step, tensor)``; returns their index rows."""
 
     def close(self) -> None:
         """Nothing more will be written."""
@@ -54,7 +71,7 @@ class Recorder:
         writer: Makes the writer; called on the recorder's thread, at its start, so that opening files costs the
             training nothing.
         flush_interval_s: How often records are written.
-        queue_bytes: Bound of what may wait, in estimated bytes.
+        queue_bytes: Bound of what may wait, in estimated bytes; the bare ends of steps may take as much again.
         on_stop: Called on the recorder's thread with ``(stop_at_step, reason)`` once a stop is committed.
 
     ``put``, ``add_tensor`` and ``urgent`` are for the training's thread and never block.
@@ -71,19 +88,33 @@ class Recorder:
         self._open_writer = writer
         self._flush_interval_s = flush_interval_s
         self._queue_bytes = queue_bytes
+        self._most_bytes = _STEP_SHARE * queue_bytes
         self._control: StopControl | None = None
         self._on_stop = on_stop
-        self._steps: deque[OpenStep] = deque()
+        self._steps: deque[OpenStep | SteadyRow] = deque()
         self._tensors: deque[TensorInfo] = deque()
+        self._kept: tuple[list[OpenStep | SteadyRow], list[TensorInfo]] = ([], [])
         self._pending: list[bytes] = []
         # Each of these has one writing thread, so that no lock is needed.
         self._bytes_put = 0
         self._bytes_taken = 0
+        self._whole_put = 0
+        self._whole_kept = 0
         self._train_step = -1
-        self._failed = False
-        self.dropped = {"raw": 0, "statistics": 0, "scalars": 0}
+        #: Tensor ids of the loss and the learning rate of rows; set before the first row.
+        self.row_ids = (0, 0)
+        self._failed = self._refused = False
+        self.flight = FlightRecorder()
+        self.dropped = {"raw": 0, "statistics": 0, "scalars": 0, "facts": 0, "steps": 0}
         self.bytes_written = 0
+        #: What the thread has worked; the part of it that captured steps caused; and what any step costs it.
         self.cpu_ns = 0
+        self.captures_cpu_ns = self.step_cpu_ns = 0.0
+        self._quiet_cpu_ns = self._quiet_steps = 0
+        self._has_encoded = False
+        #: Most bytes that waited at once, and what captured steps took longer than their neighbours.
+        self.peak_bytes = 0
+        self.observed = ObservedCost()
         self._wake = threading.Event()
         self._closing: tuple[str, dict[str, Any]] | None = None
         self._thread: threading.Thread | None = None
@@ -109,29 +140,52 @@ class Recorder:
 
     def add_tensor(self, info: TensorInfo) -> None:
         """Announce what a tensor id means, before any row that uses it."""
+        self.flight.name_tensor(info)
         self._tensors.append(info)
 
     def put(self, step: OpenStep) -> None:
-        """Queue a finished step, without what the queue has no room for; none once the thread has failed."""
-        if self._failed:
-            self.dropped["statistics"] += 1
+        """Queue a finished step, without what the queue has no room for."""
+        self._train_step = max(self._train_step, step.train_step)
+        waiting, records = self._waiting(), step.records
+        if self._failed or waiting > self._most_bytes:
+            self.dropped["steps"] += 1
+            self.flight.finished(step)
             return
-        waiting = self._waiting()
-        records = step.records
-        if records.raw and waiting > _RAW_SHARE * self._queue_bytes:
-            self.dropped["raw"] += len(records.raw)
-            records.raw = []
-        if waiting > _STATISTICS_SHARE * self._queue_bytes:
-            self.dropped["statistics"] += len(records.statistics) + len(records.units)
-            records.statistics, records.units = [], []
-        if waiting > self._queue_bytes:
-            # The step's end must survive: without it the step would never be complete.
-            self.dropped["scalars"] += len(records.scalars)
-            records.scalars = []
+        if waiting > _RAW_SHARE * self._queue_bytes:
+            self._shorten(records, waiting / self._queue_bytes)
         step.queued_bytes = row_bytes(records)
         self._bytes_put += step.queued_bytes
-        self._train_step = max(self._train_step, step.train_step)
+        self.peak_bytes = max(self.peak_bytes, self._waiting())
+        if records.raw and self._waiting() > _EARLY_SHARE * self._queue_bytes:
+            # Tensors fill the queue many times in a flush interval.
+            self._wake.set()
         self._steps.append(step)
+        self._whole_put += 1
+        self.flight.finished(step)
+
+    def put_row(self, row: tuple[int, int, int, int, Any, float, float]) -> None:
+        """Queue the fields of a :class:`SteadyRow`."""
+        self._train_step = row[1]
+        self.flight.row(*row)
+        if self._failed or self._bytes_put - self._bytes_taken > self._most_bytes:
+            self.dropped["steps"] += 1
+            return
+        self._bytes_put += ROW_BYTES
+        self._steps.append(row)  # type: ignore[arg-type]
+
+    def _shorten(self, records: StepRecords, share: float) -> None:
+        """Drop what a queue that is full to this share has no room for; the step's end stays, which makes it whole."""
+        dropped = self.dropped
+        dropped["raw"] += len(records.raw)
+        records.raw = []
+        if share > _STATISTICS_SHARE:
+            rows = sum(len(captured.ids) for captured in records.statistics)
+            dropped["statistics"] += rows + len(records.units) + len(records.reductions)
+            records.statistics, records.units, records.reductions = [], [], []
+        if share > _SCALARS_SHARE:
+            dropped["scalars"] += len(records.scalars)
+            dropped["facts"] += len(records.facts)
+            records.scalars, records.facts = [], []
 
     def urgent(self) -> None:
         """Write what is queued now instead of at the next interval."""
@@ -159,29 +213,57 @@ class Recorder:
         try:
             self._write_until_closed()
         except Exception as error:  # the training must not notice, whatever broke
-            self.dropped["statistics"] += len(self._steps)
+            self.dropped["steps"] += len(self._steps) + len(self._kept[0])
             _log.warning("watchglass: nothing more is recorded: %s: %s", type(error).__name__, error)
             self._failed = True
             self._steps.clear()
+            self.flight.close(discard=False)
 
     def _write_until_closed(self) -> None:
         writer = self._open_writer()
-        last_flush = time.monotonic()
+        if writer.rings is not None:
+            self.flight.open(writer.rings)
+        last_flush = last_look = time.monotonic()
         backoff_s = 0.0
         while True:
+            # Every time this thread wakes it takes the training's time: while only rows come, which are kept already,
+            # it sleeps longer.
+            pause_s = _KEEP_S if self._keep() else _CONTROL_S
             closing = self._closing
-            urgent = self._wake.wait(_CONTROL_S if closing is None else 0)
+            urgent = self._wake.wait(pause_s if closing is None else 0)
             self._wake.clear()
-            self._look_for_stop()
             now = time.monotonic()
+            if closing or now - last_look >= _CONTROL_S:
+                last_look = now
+                self._look_for_stop()
             if not (urgent or closing) and now - last_flush < max(self._flush_interval_s, backoff_s):
                 continue
             last_flush = now
             done = self._flush(writer, closing)
             backoff_s = 0.0 if done else min(_BACKOFF_S, max(0.1, 2 * backoff_s))
             if closing is not None:
+                self.flight.close(discard=done)
                 writer.close()
                 return
+
+    def _keep(self) -> bool:
+        """Copy what waits to where it survives this process; returns whether there were whole steps."""
+        if self._whole_put == self._whole_kept and len(self._steps) < _MOST_ROWS:
+            return False
+        started = time.thread_time_ns()
+        put = self._whole_put
+        steps, tensors = self._take()
+        self.flight.keep(steps, tensors)
+        self._whole_kept = put
+        self._kept[0].extend(steps)
+        self._kept[1].extend(tensors)
+        self._worked(started, steps)
+        return True
+
+    def _take(self) -> tuple[list[OpenStep | SteadyRow], list[TensorInfo]]:
+        # Steps first: a tensor is announced before the step that has it.
+        steps = [self._steps.popleft() for _ in range(len(self._steps))]
+        return steps, [self._tensors.popleft() for _ in range(len(self._tensors))]
 
     def _look_for_stop(self) -> None:
         if self._control is None:
@@ -197,28 +279,71 @@ class Recorder:
 
     def _flush(self, writer: FrameWriter, closing: tuple[str, dict[str, Any]] | None) -> bool:
         started = time.thread_time_ns()
-        steps = [self._steps.popleft() for _ in range(len(self._steps))]
-        tensors = [self._tensors.popleft() for _ in range(len(self._tensors))]
-        self._bytes_taken += sum(step.queued_bytes for step in steps)
-        ending = None
-        if closing is not None:
-            ending = (closing[0], {**closing[1], "dropped": dict(self.dropped), "bytes_written": self.bytes_written})
-        self._pending += encode_steps(steps, tensors, writer.write_tensors, ending)
+        last_steps, last_tensors = self._take()
+        steps, tensors = [*self._kept[0], *last_steps], [*self._kept[1], *last_tensors]
+        self._kept = ([], [])
+        self._bytes_taken += sum(step.queued_bytes if isinstance(step, OpenStep) else ROW_BYTES for step in steps)
+        self.observed.add(steps)
+        write_tensors = functools.partial(self._write_tensors, writer)
+        self._pending += encode_steps(steps, tensors, write_tensors, steady_ids=self.row_ids)
         try:
-            if self._pending:
-                writer.write(self._pending)
-                self.bytes_written += sum(map(len, self._pending))
-            self._pending = []
+            self._write(writer)
+            if closing is not None:
+                # Told last, so that it holds what all this took.
+                self._worked(started, steps)
+                started, steps = time.thread_time_ns(), []
+                self._pending.append(encode_ending(closing[0], {**closing[1], **self.report()}))
+                self._write(writer)
             return True
         except WatchglassError as error:
+            self.flight.keep(last_steps, last_tensors)
             self._keep_what_fits(error)
             return False
         finally:
-            self.cpu_ns += time.thread_time_ns() - started
+            self._worked(started, steps)
+            self._has_encoded |= self.bytes_written > 0
+
+    def _worked(self, started_ns: int, steps: Sequence[OpenStep | SteadyRow]) -> None:
+        """Account for what was done for these steps since ``started_ns``, on the clock of this thread."""
+        spent_ns = time.thread_time_ns() - started_ns
+        self.cpu_ns += spent_ns
+        if any(isinstance(step, OpenStep) and step.due for step in steps):
+            # The first time imports Arrow, which is no capture's fault.
+            more_ns = max(0.0, spent_ns - len(steps) * self.step_cpu_ns)
+            self.captures_cpu_ns += more_ns if self._has_encoded else 0.0
+        elif steps:
+            self._quiet_cpu_ns += spent_ns
+            self._quiet_steps += len(steps)
+            self.step_cpu_ns = self._quiet_cpu_ns / self._quiet_steps
+
+    def _write(self, writer: FrameWriter) -> None:
+        if self._pending:
+            writer.write(self._pending)
+            self.bytes_written += sum(map(len, self._pending))
+            self._pending = []
+        if self._refused:
+            self._refused = False
+            _log.info("watchglass: records are being written again")
+
+    def _write_tensors(self, writer: FrameWriter, tensors: list[tuple[int, RawTensor]]) -> list[dict[str, Any]]:
+        rows = writer.write_tensors(tensors)
+        self.bytes_written += sum(int(tensor.array.nbytes) for _, tensor in tensors)
+        return rows
+
+    def report(self) -> dict[str, Any]:
+        """What recording has cost, written and dropped so far; on any thread."""
+        return {
+            "recorder_cpu_ns": self.cpu_ns,
+            "observed_extra_ns": self.observed.extra_ns(),
+            "bytes_written": self.bytes_written,
+            "dropped": dict(self.dropped),
+        }
 
     def _keep_what_fits(self, error: WatchglassError) -> None:
-        size = sum(map(len, self._pending))
-        _log.warning("watchglass: %s; %d bytes wait to be written again", error, size)
-        while self._pending and size > self._queue_bytes:
-            size -= len(self._pending.pop(0))
-            self.dropped["statistics"] += 1
+        if not self._refused:
+            self._refused = True
+            size = sum(map(len, self._pending))
+            _log.warning("watchglass: %s; %d bytes wait to be written again", error, size)
+        self._pending, lost = fitting(self._pending, self._queue_bytes)
+        for kind, number in lost.items():
+            self.dropped[kind] += number

@@ -5,19 +5,22 @@ an optimizer updated; it answers with the step that this belongs to. Its rules:
 
 * A TRAIN step is closed by the first forward with gradients after an update, by an evaluation after an update, or by
   the same optimizer updating again. So micro-batches, several optimizers and nested calls belong to one step.
-* A forward without gradients is an EVAL step of its own.
+* A forward without gradients is an EVAL step of its own, unless a step that is begun by hand is open.
 * A forward with gradients is TRAIN only if a backward runs through it. Those that none ran through by the time their
-  step closes become EVAL steps (evaluation without ``no_grad``), ordered before it.
+  step closes become EVAL steps (evaluation without ``no_grad``), ordered before it, unless there was no backward at all
+  and yet an update. Of several models, one that was not updated gets one step more: a generator is called in the step
+  of its critic, and trained in the next.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
-from watchglass.records import Fact, Mode, StepEnd, UnitKind
+from watchglass.records import Fact, Mode, Reduction, StepEnd, UnitKind
+from watchglass.store import RawTensor
 
 
 class Readback(Protocol):
@@ -27,6 +30,22 @@ class Readback(Protocol):
         """The numbers as a NumPy float64 array; waits for the device. Called on the recorder's thread."""
 
 
+class Captured(NamedTuple):
+    """Statistics of some tensors, read together.
+
+    Attributes:
+        ids: Tensor ids, n of them.
+        values: Rows of statistics, float64[n, statistics], or a :class:`Readback` of them.
+        sampled: Whether the rows are of a fixed sample of the tensors' elements.
+        histograms: A :class:`~watchglass.stats.Histograms` of n rows, a :class:`Readback` of one, or None.
+    """
+
+    ids: list[int]
+    values: Any
+    sampled: bool = False
+    histograms: Any = None
+
+
 @dataclass(slots=True)
 class StepRecords:
     """What was captured for one step or one forward, in the order in which it was captured.
@@ -34,24 +53,27 @@ class StepRecords:
     Attributes:
         scalars: ``(tensor_id, weight, value)``; values of one tensor are averaged by weight. A value may be a
             :class:`Readback` of one number.
-        statistics: ``(tensor_ids, matrix)`` with a matrix or :class:`Readback` of shape [n, statistics].
+        statistics: What was read of tensors; rows of one tensor (micro-batches, calls) are merged in this order.
+        reductions: ``(tensor_id, reduction, value)``: exact numbers that were asked for.
         units: ``(tensor_id, kind, flags)`` with one boolean per unit, or a :class:`Readback` of them.
-        facts: ``(kind, source, data)``.
-        raw: ``(tensor_id, array)``: tensors to be kept whole.
+        facts: ``(kind, source, data)``; data may be a :class:`Readback` of them, or of None for no fact after all.
+        raw: Tensors to be kept whole.
     """
 
     scalars: list[tuple[int, float, Any]] = field(default_factory=list)
-    statistics: list[tuple[list[int], Any, bool]] = field(default_factory=list)
+    statistics: list[Captured] = field(default_factory=list)
+    reductions: list[tuple[int, Reduction, float]] = field(default_factory=list)
     units: list[tuple[int, UnitKind, Any]] = field(default_factory=list)
-    facts: list[tuple[str, str, dict[str, Any]]] = field(default_factory=list)
-    raw: list[tuple[int, Any]] = field(default_factory=list)
+    facts: list[tuple[str, str, Any]] = field(default_factory=list)
+    raw: list[RawTensor] = field(default_factory=list)
 
     def absorb(self, other: StepRecords) -> None:
         """Append everything of another."""
         self.scalars += other.scalars
         self.facts += other.facts
-        if other.statistics or other.units or other.raw:
+        if other.statistics or other.units or other.raw or other.reductions:
             self.statistics += other.statistics
+            self.reductions += other.reductions
             self.units += other.units
             self.raw += other.raw
 
@@ -59,7 +81,10 @@ class StepRecords:
 class Forward:
     """One outermost forward call, until it is known whether a backward ran through it."""
 
-    __slots__ = ("backpropagated", "marked", "records", "start_ns", "state", "training", "weight")
+    __slots__ = (
+        "backpropagated", "if_evaluated", "marked", "model", "output", "records", "start_ns", "state", "training",
+        "weight",
+    )  # fmt: skip
 
     def __init__(self, start_ns: int, training: bool) -> None:
         self.start_ns = start_ns
@@ -67,17 +92,56 @@ class Forward:
         self.backpropagated = False
         self.weight = 1.0
         self.records = StepRecords()
+        # Scalars that are recorded should it turn out to be an evaluation.
+        self.if_evaluated: Sequence[tuple[int, float, Any]] = ()
         # Whether the adapter will see it when a backward runs through this forward; else any backward counts.
         self.marked = True
         # What a re-run of this forward needs; the adapter's, dropped at the update.
         self.state: Any = None
+        # Which of several models was called, and a weak reference to what it returned.
+        self.model = ""
+        self.output: Any = None
+
+    def awaits(self, updated: set[str]) -> bool:
+        """Whether a later step may train on it: its model was not updated, and what it returned is kept."""
+        return self.output is not None and self.model not in updated and self.output() is not None
+
+
+class SteadyRow(NamedTuple):
+    """A TRAIN step of which only these are known: what most steps of a training come to.
+
+    Attributes:
+        global_step: As in :class:`~watchglass.records.StepEnd`.
+        mode_step: Also its ``train_step``.
+        start_ns: Worker's monotonic clock when it began.
+        end_ns: The same when it ended.
+        loss: The loss, a float or a :class:`Readback` of one.
+        learning_rate: The one optimizer's learning rate.
+        weight: What the loss counts when it is averaged: samples.
+    """
+
+    global_step: int
+    mode_step: int
+    start_ns: int
+    end_ns: int
+    loss: Any
+    learning_rate: float
+    weight: float
+
+    def opened(self, records: StepRecords) -> OpenStep:
+        """The same as a step with records."""
+        return OpenStep(
+            self.global_step, Mode.TRAIN, self.mode_step, self.mode_step, self.start_ns,
+            updated=True, end_ns=self.end_ns, records=records,
+        )  # fmt: skip
 
 
 @dataclass(slots=True)
 class OpenStep:
     """A step that has begun and not ended.
 
-    ``due`` says whether statistics are to be captured at it, ``queued_bytes`` what it counts in the recorder's queue.
+    ``due`` says whether statistics are to be captured at it, ``queued_bytes`` what it counts in the recorder's queue,
+    ``models`` which of several models it has updated, ``by_hand`` whether it lasts until it is ended.
     """
 
     global_step: int
@@ -87,9 +151,11 @@ class OpenStep:
     start_ns: int
     due: bool = False
     updated: bool = False
+    by_hand: bool = False
     queued_bytes: int = 0
     end_ns: int = 0
     optimizers: set[int] = field(default_factory=set)
+    models: set[str] = field(default_factory=set)
     forwards: list[Forward] = field(default_factory=list)
     records: StepRecords = field(default_factory=StepRecords)
 
@@ -101,7 +167,9 @@ class OpenStep:
 
     def facts(self) -> list[Fact]:
         """The facts of this step as records."""
-        return [Fact(kind, self.global_step, source, data) for kind, source, data in self.records.facts]
+        found = self.records.facts
+        rows = [(kind, source, data.resolve() if hasattr(data, "resolve") else data) for kind, source, data in found]
+        return [Fact(kind, self.global_step, source, data) for kind, source, data in rows if data is not None]
 
 
 class StepClock:
@@ -126,6 +194,8 @@ class StepClock:
         self._now_ns = now_ns
         self._next_global = 0
         self._next = {Mode.TRAIN: 0, Mode.EVAL: 0, Mode.PREDICT: 0}
+        # Forwards of the step before that the next may train on.
+        self._awaiting: list[Forward] = []
         self.train: OpenStep | None = None
         self.evaluation: OpenStep | None = None
 
@@ -139,11 +209,15 @@ class StepClock:
         """Whether no TRAIN step is open that still waits for its update: the place to stop a training."""
         return self.train is None or self.train.updated
 
-    def forward(self, *, grad: bool, training: bool) -> Forward:
-        """An outermost forward begins, with gradients or without; returns what to collect its records in."""
+    def forward(self, *, grad: bool, training: bool, start_ns: int = 0) -> Forward:
+        """An outermost forward begins, or began at ``start_ns``; returns what to collect its records in."""
         # Runs at every step, between what is due and what is not: every call in here counts.
-        now = self._now_ns()
+        now = start_ns or self._now_ns()
         if self.evaluation is not None:
+            if self.evaluation.by_hand:
+                forward = Forward(now, training)
+                forward.records = self.evaluation.records
+                return forward
             self._close_evaluation()
         step = self.train
         if step is not None and step.updated:
@@ -160,6 +234,20 @@ class StepClock:
             self._evaluated(step.forwards.pop(), before=step.mode_step)
         step.forwards.append(forward)
         return forward
+
+    def quick_train(
+        self, start_ns: int, end_ns: int, loss: Any, learning_rate: float, weight: float
+    ) -> tuple[int, int, int, int, Any, float, float]:
+        """Number a whole TRAIN step of which only these are known; nothing may be open.
+
+        Returns:
+            The fields of a :class:`SteadyRow`, as a plain tuple: faster to make, and the garbage collector forgets it.
+        """
+        mode_step = self._next[Mode.TRAIN]
+        self._next[Mode.TRAIN] = mode_step + 1
+        global_step = self._next_global
+        self._next_global = global_step + 1
+        return (global_step, mode_step, start_ns, end_ns, loss, learning_rate, weight)
 
     def begin_update(self, optimizer: int) -> OpenStep:
         """An optimizer is about to change parameters; returns the TRAIN step this belongs to."""
@@ -179,24 +267,31 @@ class StepClock:
     def begin(self, mode: Mode) -> OpenStep:
         """Open a step by hand, for loops that no adapter knows; close it with :meth:`end`."""
         self._close_evaluation()
-        self.close_train()
+        if mode is Mode.TRAIN or (self.train is not None and self.train.updated):
+            self.close_train()
         if mode is Mode.TRAIN:
             return self._open_train(self._now_ns())
-        return self._open(mode, self._now_ns(), self.next_train_step - 1)
+        # A TRAIN step that has not updated yet goes on after an evaluation inside it.
+        self.evaluation = self._open(mode, self._now_ns(), self.next_train_step - 1)
+        self.evaluation.by_hand = True
+        return self.evaluation
 
     def end(self, step: OpenStep) -> None:
-        """Close a step that :meth:`begin` opened."""
+        """Close a step that :meth:`begin` opened, unless a later one has closed it."""
         step.end_ns = self._now_ns()
         if step is self.train:
             step.updated = True
             self.close_train()
-        else:
-            self._emit(step)
+        elif step is self.evaluation:
+            self._close_evaluation()
 
     def close(self) -> None:
         """The training is over: close what is open."""
         self._close_evaluation()
         self.close_train()
+        for forward in self._awaiting:
+            self._evaluated(forward, before=self.next_train_step)
+        self._awaiting = []
 
     def close_train(self) -> None:
         """End the open TRAIN step, if any; forwards that no backward ran through become EVAL steps."""
@@ -210,8 +305,16 @@ class StepClock:
             self._emit(step)
             return
         trained = [forward for forward in forwards if forward.backpropagated]
-        for forward in step.forwards:
-            if not forward.backpropagated:
+        if step.updated and not trained:
+            # Gradients came by another way than a backward, torch.func for one: from these forwards all the same.
+            trained = forwards
+        for forward in forwards:
+            if forward in trained:
+                continue
+            if forward.awaits(step.models):
+                forward.output = None  # once
+                self._awaiting.append(forward)
+            else:
                 self._evaluated(forward, before=step.mode_step)
         if not trained and not step.updated:
             # Nothing was trained here: give the number back, the step never was.
@@ -225,6 +328,8 @@ class StepClock:
 
     def _open_train(self, now: int) -> OpenStep:
         self.train = self._open(Mode.TRAIN, now, self.next_train_step)
+        if self._awaiting:
+            self.train.forwards, self._awaiting = self._awaiting, []
         return self.train
 
     def _open(self, mode: Mode, now: int, train_step: int) -> OpenStep:
@@ -246,6 +351,10 @@ class StepClock:
 
     def _evaluated(self, forward: Forward, before: int) -> None:
         step = self._open(Mode.EVAL, forward.start_ns, before - 1)
-        step.records = forward.records
+        step.records = records = forward.records
+        records.scalars += forward.if_evaluated
+        if not step.due:
+            # Captured for the training step that it was taken for.
+            records.statistics, records.reductions, records.units, records.raw = [], [], [], []
         step.end_ns = forward.start_ns
         self._emit(step)

@@ -1,0 +1,249 @@
+"""The flight recorder: what the last steps recorded, where it survives ``kill -9``.
+
+The training's thread writes a row for each TRAIN step whose update is done; the recorder's thread copies whole steps
+and catalog rows, every twentieth of a second and long before they are encoded and flushed. Nothing is ever read back
+here: see :mod:`watchglass.record.harvesting`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import struct
+import weakref
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from watchglass.errors import DamagedDataError
+from watchglass.record.merging import resolved
+from watchglass.record.steps import Captured, OpenStep, SteadyRow, StepRecords
+from watchglass.records import Mode, Reduction, TensorInfo, UnitKind
+from watchglass.stats import Histograms
+from watchglass.store import ABSENT, Rings, RowWriter, decode_catalog, decode_facts, encode_catalog, encode_facts, scan
+
+_log = logging.getLogger("watchglass")
+
+#: First byte of an entry: what it is.
+_STEP, _ROWS, _CATALOG = b"S", b"R", b"C"
+_ROW = struct.Struct("<QQQQddd")
+#: Fields of what was captured that do not stand in the head.
+_ARRAYS = ("ids", "values", "histograms")
+#: A step that takes more than this share of the ring is kept without its statistics.
+_SHARE = 4
+
+
+class FlightRecorder:
+    """Writes into the rings of one worker. Before they are open, and after, everything goes nowhere.
+
+    Attributes:
+        row: :meth:`RowWriter.write <watchglass.store.RowWriter.write>`, for the training's thread.
+    """
+
+    def __init__(self) -> None:
+        self._rings: Rings | None = None
+        self._ids = (0, 0)
+        self._rows = RowWriter()
+        self.row = self._rows.write
+
+    def open(self, rings: Rings) -> None:
+        """Write into these rings from now on. Called on the recorder's thread."""
+        for reason in rings.refused:
+            _log.info("watchglass: the flight recorder has no %s", reason)
+        self._rings = rings
+        if rings.rows is not None:
+            self._rows.open(rings.rows)
+        _watch_forks(self)
+
+    def updated(self, step: OpenStep) -> None:
+        """:meth:`row` for a step, open or finished, from what was recorded of it so far."""
+        loss_id, rate_id = self._ids
+        mean, total, rate = ABSENT, 0.0, ABSENT
+        for records in (*(forward.records for forward in step.forwards), step.records):
+            for tensor_id, weight, value in records.scalars:
+                if type(value) is not float:
+                    continue
+                if tensor_id == loss_id:
+                    # The mean over micro-batches, as the encoder takes it.
+                    mean = (total * mean + weight * value) / (total + weight) if total and total + weight else value
+                    total += weight
+                elif tensor_id == rate_id:
+                    rate = value
+        end_ns = max(step.end_ns, step.start_ns)
+        self.row(step.global_step, step.mode_step, step.start_ns, end_ns, mean, rate, total)
+
+    def finished(self, step: OpenStep) -> None:
+        """:meth:`updated`, unless the last row is of this step."""
+        if step.mode is Mode.TRAIN and step.global_step != self._rows.last_step:
+            self.updated(step)
+
+    def name_tensor(self, info: TensorInfo) -> None:
+        """Learn the ids of what rows hold. For the training's thread, before the first row with that tensor."""
+        if info.name == "loss":
+            self._ids = (info.tensor_id, self._ids[1])
+        elif info.name == "learning_rate":
+            self._ids = (self._ids[0], info.tensor_id)
+        else:
+            return
+        self._rows.name_ids(*self._ids)
+
+    def keep(self, steps: Sequence[OpenStep | SteadyRow], tensors: Sequence[TensorInfo]) -> None:
+        """Copy finished steps and catalog rows. For the recorder's thread; never raises.
+
+        Numbers that are still on their way from a device are waited for, and stay with the steps.
+        """
+        if self._rings is None or self._rings.entries is None:
+            return
+        ring = self._rings.entries
+        try:
+            if tensors:
+                ring.append(_CATALOG + encode_catalog(tensors))
+            rows = [step for step in steps if isinstance(step, tuple)]
+            if rows:
+                ring.append(_ROWS + b"".join(_ROW.pack(*row[:4], float(resolved(row[4])), *row[5:]) for row in rows))
+            for step in steps:
+                if not isinstance(step, tuple):
+                    settle(step.records)
+                    content = pack(step)
+                    ring.append(content if len(content) * _SHARE <= ring.capacity else pack(step, light=True))
+        except Exception as error:
+            # A ring can be done without. Should it be the records that are broken, the encoder will say so.
+            _log.warning("watchglass: the flight recorder keeps nothing more: %s: %s", type(error).__name__, error)
+            ring.close(discard=False)
+            self._rings.entries = None
+
+    def close(self, *, discard: bool) -> None:
+        """Write nothing more; ``discard`` removes the rings, for all of it is in the store."""
+        self._rows.close()
+        rings, self._rings = self._rings, None
+        if rings is not None:
+            rings.close(discard=discard)
+
+
+_open: weakref.WeakSet[FlightRecorder] = weakref.WeakSet()
+_registered = False
+
+
+def _watch_forks(flight: FlightRecorder) -> None:
+    global _registered
+    if not _registered:
+        _registered = True
+        os.register_at_fork(after_in_child=_leave_all)
+    _open.add(flight)
+
+
+def _leave_all() -> None:
+    for flight in _open:
+        flight.close(discard=False)  # the rings are the parent's
+    _open.clear()
+
+
+def settle(records: StepRecords) -> None:
+    """Replace everything that is still on its way from a device by the numbers; waits for them."""
+    records.scalars = [(i, w, v if type(v) is float else float(resolved(v))) for i, w, v in records.scalars]
+    records.statistics = [
+        captured._replace(values=resolved(captured.values), histograms=resolved(captured.histograms))
+        for captured in records.statistics
+    ]
+    records.reductions = [(i, kind, float(resolved(value))) for i, kind, value in records.reductions]
+    records.units = [(i, kind, resolved(flags)) for i, kind, flags in records.units]
+    facts = [(kind, source, resolved(data)) for kind, source, data in records.facts]
+    records.facts = [fact for fact in facts if fact[2] is not None]
+
+
+def pack(step: OpenStep, *, light: bool = False) -> bytes:
+    """A settled step as bytes: the length of a JSON head, the head, arrays. Raw tensors are left out.
+
+    Private to this release and this machine: a ring is read within the life of a run, by the same package.
+
+    Args:
+        step: The step.
+        light: Leave out statistics and bitmaps as well.
+    """
+    records = step.records
+    arrays: list[NDArray[Any]] = []
+    statistics, units = ([], []) if light else (records.statistics, records.units)
+    for captured in statistics:
+        arrays += [np.asarray(captured.ids, "<u4"), np.asarray(captured.values, "<f8")]
+        if captured.histograms is not None:
+            arrays += _parts(captured.histograms)
+    arrays += [np.asarray(flags, bool) for _, _, flags in units]
+    if records.facts:
+        arrays.append(np.frombuffer(encode_facts(step.facts()), np.uint8))
+    head = json.dumps(
+        {
+            "step": [step.global_step, int(step.mode), step.mode_step, step.train_step, step.start_ns, step.end_ns],
+            "scalars": records.scalars,
+            "statistics": [
+                {name: value for name, value in captured._asdict().items() if name not in _ARRAYS}
+                | {"histograms": captured.histograms is not None}
+                for captured in statistics
+            ],
+            "reductions": [[tensor_id, int(kind), value] for tensor_id, kind, value in records.reductions],
+            "units": [[tensor_id, int(kind)] for tensor_id, kind, _ in units],
+            "facts": bool(records.facts),
+            "arrays": [[array.dtype.str, array.shape] for array in arrays],
+        },
+        separators=(",", ":"),
+    ).encode()
+    return b"".join([_STEP, len(head).to_bytes(4, "little"), head, *(array.tobytes() for array in arrays)])
+
+
+def unpack(content: bytes) -> list[OpenStep] | list[SteadyRow] | list[TensorInfo]:
+    """What an entry holds.
+
+    Raises:
+        DamagedDataError: Nothing that this release wrote.
+    """
+    kind, content = content[:1], content[1:]
+    try:
+        if kind == _CATALOG:
+            return [row for frame in scan(content).frames for row in decode_catalog(frame.payload)]
+        if kind == _ROWS:
+            return [SteadyRow(*row) for row in _ROW.iter_unpack(content)]
+        if kind == _STEP:
+            return [_step(content)]
+    except (ValueError, KeyError, TypeError, IndexError, StopIteration, struct.error) as error:
+        raise DamagedDataError(f"an entry of the flight recorder is malformed: {error}") from error
+    raise DamagedDataError(f"an entry of the flight recorder is of an unknown kind {kind!r}")
+
+
+def _step(content: bytes) -> OpenStep:
+    end = 4 + int.from_bytes(content[:4], "little")
+    head = json.loads(content[4:end])
+    arrays = iter(_arrays(content[end:], head["arrays"]))
+    number, mode, mode_step, train_step, start_ns, end_ns = head["step"]
+    records = StepRecords(
+        scalars=[(tensor_id, weight, float(value)) for tensor_id, weight, value in head["scalars"]],
+        statistics=[_captured(arrays, **row) for row in head["statistics"]],
+        reductions=[(tensor_id, Reduction(kind), float(value)) for tensor_id, kind, value in head["reductions"]],
+        units=[(tensor_id, UnitKind(kind), next(arrays)) for tensor_id, kind in head["units"]],
+    )
+    if head["facts"]:
+        for frame in scan(next(arrays).tobytes()).frames:
+            records.facts += [(fact.kind, fact.source, fact.data) for fact in decode_facts(frame.payload)]
+    step = OpenStep(number, Mode(mode), mode_step, train_step, start_ns, updated=True)
+    step.end_ns, step.records = end_ns, records
+    return step
+
+
+def _captured(arrays: Iterator[NDArray[Any]], histograms: bool, **rest: Any) -> Captured:
+    ids, values = next(arrays), next(arrays)
+    parts = [next(arrays) for _ in range(4)] if histograms else []
+    return Captured(ids=ids.tolist(), values=values, histograms=Histograms(*parts) if parts else None, **rest)
+
+
+def _parts(histograms: Histograms) -> list[NDArray[Any]]:
+    return [histograms.seen, histograms.offsets, histograms.keys, histograms.counts]
+
+
+def _arrays(content: bytes, described: Sequence[Any]) -> list[NDArray[Any]]:
+    found, at = [], 0
+    for dtype, shape in described:
+        count = int(np.prod(shape, dtype=np.int64))
+        found.append(np.frombuffer(content, dtype, count, at).reshape(shape))
+        at += found[-1].nbytes
+    return found

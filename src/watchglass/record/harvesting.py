@@ -1,0 +1,242 @@
+"""Harvest: write down what a dead worker recorded last and never flushed.
+
+Anybody on the same machine may do it: the launcher, the evaluator, the next attempt. It is done as the worker itself
+would have done it, by a process that holds the worker's claim, so there is one at a time and never one beside a living
+writer. What the segments hold already is left out, so a harvest that was interrupted is simply done again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from watchglass.errors import DamagedDataError, RunExistsError
+from watchglass.record.encoding import encode_steps
+from watchglass.record.flight import unpack
+from watchglass.record.steps import OpenStep, SteadyRow, StepRecords
+from watchglass.records import Mode, TensorInfo
+from watchglass.store import (
+    ABSENT_BITS,
+    Claim,
+    Frame,
+    FrameKind,
+    LeftBehind,
+    SegmentWriter,
+    Store,
+    attempts,
+    claim_worker,
+    claims_of_workers,
+    decode_catalog,
+    decode_facts,
+    decode_header,
+    decode_reductions,
+    decode_scalars,
+    decode_step_ends,
+    decode_units,
+    encode_lifecycle,
+    is_alive,
+    layout,
+    read_manifest,
+    read_rings,
+    release_worker,
+    rings_exist,
+    scan,
+    this_process,
+)
+
+
+@dataclass(frozen=True)
+class Harvest:
+    """What was recovered of one worker.
+
+    Attributes:
+        attempt: Its attempt.
+        worker: Its name.
+        steps: Steps, of all modes, that its segments did not hold.
+    """
+
+    attempt: int
+    worker: str
+    steps: int
+
+
+def harvest(store: Store, *, by: str, attempt: int | None = None) -> list[Harvest]:
+    """Recover the last steps of workers whose process is gone, as far as their rings are on this machine.
+
+    Args:
+        store: The store of a run.
+        by: Who asks, for the record: ``"launcher"``, ``"evaluator"``, ``"next attempt"``.
+        attempt: Look at this attempt only; at all of them if None.
+
+    Returns:
+        One entry for each worker of which something was recovered.
+
+    Raises:
+        StoreError: The store refused; the rings stay, and it may be tried again.
+    """
+    run_id = read_manifest(store).run_id
+    found = []
+    for number in attempts(store) if attempt is None else [attempt]:
+        for worker, claims in claims_of_workers(store, number).items():
+            left = [claim for claim in _owners(claims) if rings_exist(store, claim.rings)]
+            if not left:
+                continue
+            try:
+                claim_worker(store, number, worker, replace(this_process(), harvest=True))
+            except RunExistsError:
+                continue  # its process lives after all, or somebody is at it
+            try:
+                label = {"run": run_id, "attempt": number, "worker": worker}
+                steps = sum(_recover(store, claim, label, by) for claim in left)
+            finally:
+                release_worker(store, number, worker)
+            if steps:
+                found.append(Harvest(number, worker, steps))
+    return found
+
+
+def recovered_steps(lifecycle: Iterable[Mapping[str, Any]]) -> int:
+    """How many steps of a worker harvests have recovered, from its lifecycle events."""
+    counts = (event.get("steps") for event in lifecycle if event.get("event") == "harvested")
+    return sum(count for count in counts if type(count) is int and count > 0)
+
+
+def _owners(claims: Sequence[Claim]) -> list[Claim]:
+    """Claims that name rings and whose process has let go of them, oldest first."""
+    last = {claim.rings: claim for claim in claims if claim.rings}
+    return [claim for claim in last.values() if is_alive(claim) is False]
+
+
+def _recover(store: Store, claim: Claim, label: dict[str, Any], by: str) -> int:
+    """Append what is in the rings of a claim and not in the segments; returns the number of steps."""
+    try:
+        left = read_rings(store, claim.rings, label)
+    except RunExistsError:
+        return 0  # it cannot be seen from here, and lives
+    steps, tensors = _recorded(left)
+    attempt, worker = label["attempt"], label["worker"]
+    if steps:
+        written = _Written()
+        written.read(store, attempt, worker, claim, min(max(step.start_ns, step.end_ns) for step in steps.values()))
+        missing = [written.rest(step) for number, step in sorted(steps.items()) if number not in written.ended]
+        if missing:
+            new = [row for row in tensors if written.catalog.get(row.tensor_id) != row]
+            frames = encode_steps(missing, new, lambda raw: [])
+            frames.append(_event(worker, claim, missing, by))
+            SegmentWriter(store, attempt, worker).write(frames)
+        steps = {step.global_step: step for step in missing}
+    left.discard()
+    return len(steps)
+
+
+def _event(worker: str, claim: Claim, steps: Sequence[OpenStep], by: str) -> bytes:
+    return encode_lifecycle(
+        {
+            "event": "harvested", "worker": worker, "by": by, "pid": claim.pid, "steps": len(steps),
+            "train_step": max(step.train_step for step in steps),
+            "time_ns": time.monotonic_ns(), "wall_ns": time.time_ns(),
+        }
+    )  # fmt: skip
+
+
+def _recorded(left: LeftBehind) -> tuple[dict[int, OpenStep], list[TensorInfo]]:
+    """Steps by global step, each as whole as the rings have it, and catalog rows in the order of their writing."""
+    steps: dict[int, OpenStep] = {}
+    for row in left.rows:
+        number, mode_step, start_ns, end_ns = (
+            int(row[name]) for name in ("global_step", "mode_step", "start_ns", "end_ns")
+        )
+        scalars = [
+            (tensor_id, weight, float(row[name]))
+            for name, tensor_id, weight in (
+                ("loss", left.ids[0], float(row["weight"])), ("learning_rate", left.ids[1], 1.0)
+            )
+            if tensor_id and row[name].view("u8") != ABSENT_BITS
+        ]  # fmt: skip
+        steps[number] = _opened(number, mode_step, start_ns, end_ns, scalars)
+    tensors: list[TensorInfo] = []
+    for entry in left.entries:
+        try:
+            records = unpack(entry)
+        except DamagedDataError:
+            continue
+        for record in records:
+            if isinstance(record, TensorInfo):
+                tensors.append(record)
+            elif isinstance(record, SteadyRow):
+                number, mode_step, start_ns, end_ns, loss, rate, weight = record
+                scalars = [(left.ids[0], weight, loss), (left.ids[1], 1.0, rate)] if all(left.ids) else []
+                steps[number] = _opened(number, mode_step, start_ns, end_ns, scalars)
+            else:
+                steps[record.global_step] = record
+    return steps, tensors
+
+
+def _opened(number: int, mode_step: int, start_ns: int, end_ns: int, scalars: list[tuple[int, float, Any]]) -> OpenStep:
+    step = OpenStep(number, Mode.TRAIN, mode_step, mode_step, start_ns, updated=True, end_ns=end_ns)
+    step.records = StepRecords(scalars=scalars)
+    return step
+
+
+#: Kinds of frames of which a second copy would count twice, and how to see which steps are in one.
+_STEPS_OF: dict[int, Any] = {
+    FrameKind.SCALARS: lambda payload: decode_scalars(payload)["global_step"].tolist(),
+    FrameKind.REDUCTIONS: lambda payload: decode_reductions(payload)["global_step"].tolist(),
+    FrameKind.UNITS: lambda payload: decode_units(payload).global_step.tolist(),
+    FrameKind.FACTS: lambda payload: [fact.global_step for fact in decode_facts(payload)],
+}
+_ATTRIBUTES = {
+    FrameKind.SCALARS: "scalars", FrameKind.REDUCTIONS: "reductions", FrameKind.UNITS: "units",
+    FrameKind.FACTS: "facts",
+}  # fmt: skip
+
+
+@dataclass
+class _Written:
+    """What the newest segments of a worker hold.
+
+    Attributes:
+        ended: Global steps that are whole.
+        parts: Steps by kind of frame: a flush that was cut off leaves the first of a step's frames without its end.
+        catalog: Newest rows.
+    """
+
+    ended: set[int] = field(default_factory=set)
+    parts: dict[int, set[int]] = field(default_factory=lambda: {kind: set() for kind in _STEPS_OF})
+    catalog: dict[int, TensorInfo] = field(default_factory=dict)
+
+    def read(self, store: Store, attempt: int, worker: str, claim: Claim, since_ns: int) -> None:
+        """Read back to the segment that was begun before ``since_ns``: what ended later is in none before it."""
+        names = [(layout.parse_segment(entry.path), entry.path) for entry in store.list(layout.segments(attempt))]
+        own = sorted((name.seq, path) for name, path in names if name and name.worker == worker)
+        for _, path in reversed(own):
+            header: dict[str, Any] = {}
+            for frame in scan(store.read(path)).frames:
+                if frame.kind == FrameKind.HEADER:
+                    header = decode_header(frame.payload)
+                else:
+                    self._add(frame)
+            if header.get("boot_id") == claim.boot_id and header.get("monotonic_ns", since_ns) < since_ns:
+                return
+
+    def rest(self, step: OpenStep) -> OpenStep:
+        """A step without what of it was written already."""
+        for kind, name in _ATTRIBUTES.items():
+            if step.global_step in self.parts[kind]:
+                setattr(step.records, name, [])
+        return step
+
+    def _add(self, frame: Frame) -> None:
+        try:
+            if frame.kind == FrameKind.STEP_ENDS:
+                self.ended.update(end.global_step for end in decode_step_ends(frame.payload))
+            elif frame.kind == FrameKind.CATALOG:
+                # Newest segments come first.
+                for row in decode_catalog(frame.payload):
+                    self.catalog.setdefault(row.tensor_id, row)
+            elif frame.kind in _STEPS_OF:
+                self.parts[frame.kind].update(_STEPS_OF[frame.kind](frame.payload))
+        except DamagedDataError:
+            return  # the reader says so

@@ -1,0 +1,138 @@
+"""What steps saw of one tensor several times (calls of a module, micro-batches) becomes one row of each step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from itertools import chain
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from watchglass.record.steps import Captured, OpenStep
+from watchglass.records import REDUCTION_FIELDS, STATISTIC_FIELDS, Origin, Reduction
+from watchglass.stats import Histograms, and_units, merge, merge_histograms, pack_units
+from watchglass.store import StatisticsBatch, UnitsBatch
+
+_WIDTH = len(STATISTIC_FIELDS)
+
+
+def resolved(value: Any) -> Any:
+    """The numbers themselves; waits for those that are on their way from a device."""
+    return value.resolve() if hasattr(value, "resolve") else value
+
+
+def statistics_of(steps: Iterable[OpenStep]) -> StatisticsBatch | None:
+    """Statistics of all steps, the rows of a step together and one per tensor; None where nothing was captured."""
+    entries = [(step.global_step, captured) for step in steps for captured in step.records.statistics]
+    if not entries:
+        return None
+    sizes = [len(captured.ids) for _, captured in entries]
+    total = sum(sizes)
+    histograms = None
+    if any(captured.histograms is not None for _, captured in entries):
+        histograms = Histograms.concatenate([_histograms(captured) for _, captured in entries])
+    batch = StatisticsBatch(
+        global_step=np.repeat(np.array([step for step, _ in entries], np.uint64), sizes),
+        tensor_id=np.fromiter(chain.from_iterable(captured.ids for _, captured in entries), np.uint32, total),
+        calls=np.ones(total, np.uint32),
+        values=np.concatenate([np.reshape(resolved(captured.values), (-1, _WIDTH)) for _, captured in entries]),
+        origin=np.full(total, Origin.PLANNED, np.uint8),
+        sampled=np.repeat(np.array([captured.sampled for _, captured in entries], bool), sizes),
+        histograms=histograms,
+    )
+    return _merged(batch)
+
+
+def _histograms(captured: Captured) -> Histograms:
+    found: Histograms | None = resolved(captured.histograms)
+    return found if found is not None else Histograms.none(len(captured.ids))
+
+
+def _merged(batch: StatisticsBatch) -> StatisticsBatch:
+    """One row for each step and tensor, the values of several merged in their order."""
+    _, step = np.unique(batch.global_step, return_inverse=True)
+    keys = step.astype(np.uint64) << np.uint64(32) | batch.tensor_id
+    unique, first, place, calls = np.unique(keys, return_index=True, return_inverse=True, return_counts=True)
+    if len(unique) == len(batch):
+        return batch
+    merged = batch.take(first)
+    merged.calls = calls.astype(np.uint32)
+    merged.sampled = np.bincount(place, batch.sampled) > 0
+    # The second rows of all tensors first, then the third: few large merges instead of many small ones.
+    order = np.argsort(place, kind="stable")
+    turn = np.arange(len(batch)) - np.repeat(np.cumsum(calls) - calls, calls)
+    for number in range(1, int(calls.max())):
+        rows = order[turn == number]
+        merged.values[place[rows]] = merge(merged.values[place[rows]], batch.values[rows])
+    if batch.histograms is not None:
+        merged.histograms = _merged_histograms(batch.histograms, len(unique), place, order, turn)
+    return merged
+
+
+def _merged_histograms(
+    histograms: Histograms, n: int, place: NDArray[Any], order: NDArray[Any], turn: NDArray[Any]
+) -> Histograms:
+    padded = Histograms.concatenate([histograms, Histograms.none(1)])
+    parts: list[Histograms] = []
+    for number in range(int(turn.max()) + 1):
+        rows = order[turn == number]
+        chosen = np.full(n, len(histograms))
+        chosen[place[rows]] = rows
+        parts.append(padded.take(chosen))
+    while len(parts) > 1:
+        # In pairs, since every merge sorts both sides.
+        pairs = [merge_histograms(a, b) for a, b in zip(parts[::2], parts[1::2], strict=False)]
+        parts = pairs + parts[len(parts) & ~1 :]
+    return parts[0]
+
+
+def reductions_of(steps: Iterable[OpenStep]) -> NDArray[Any] | None:
+    """Rows of REDUCTION_FIELDS, one for each step, tensor and reduction; None where none was asked for.
+
+    Of several calls, products multiply and minima take the least; a median cannot be had from medians, so it is that
+    of the first call.
+    """
+    rows: dict[tuple[int, int, int], float] = {}
+    for step in steps:
+        for tensor_id, reduction, value in step.records.reductions:
+            key = (step.global_step, tensor_id, int(reduction))
+            number = float(resolved(value))
+            rows[key] = _combined(reduction, rows[key], number) if key in rows else number
+    if not rows:
+        return None
+    return np.array([(*key, value) for key, value in rows.items()], np.dtype(list(REDUCTION_FIELDS)))
+
+
+def _combined(reduction: Reduction, first: float, second: float) -> float:
+    if math.isnan(first) or math.isnan(second):  # one of them had no finite element
+        return second if math.isnan(first) else first
+    if reduction is Reduction.PROD:
+        return first * second
+    return min(first, second) if reduction is Reduction.ABS_MIN else first
+
+
+def units_of(steps: Iterable[OpenStep]) -> UnitsBatch | None:
+    """Bitmaps of all steps, one for each step, tensor and kind; None where there is none."""
+    rows: list[tuple[int, int, int, int, bytes]] = []
+    for step in steps:
+        seen: dict[tuple[int, int], tuple[int, bytes]] = {}
+        for tensor_id, kind, value in step.records.units:
+            flags = np.asarray(resolved(value), bool)
+            packed = pack_units(flags)
+            key = (tensor_id, int(kind))
+            # A unit is inactive in a step only if it is so in every call of it.
+            if key in seen and seen[key][0] == flags.size:
+                packed = and_units(seen[key][1], packed)
+            seen[key] = (flags.size, packed)
+        rows += [(step.global_step, tensor_id, kind, size, bits) for (tensor_id, kind), (size, bits) in seen.items()]
+    if not rows:
+        return None
+    return UnitsBatch(
+        global_step=np.array([row[0] for row in rows], np.uint64),
+        tensor_id=np.array([row[1] for row in rows], np.uint32),
+        kind=np.array([row[2] for row in rows], np.uint8),
+        units=np.array([row[3] for row in rows], np.uint32),
+        bits=[row[4] for row in rows],
+    )

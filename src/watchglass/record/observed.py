@@ -1,0 +1,69 @@
+"""What captures cost by the clock: how much longer captured steps took than the steps on either side of them."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable
+
+import numpy as np
+
+from watchglass.record.steps import OpenStep, SteadyRow
+from watchglass.records import Mode
+
+#: The last so many differences count; fewer than the least say nothing.
+_WINDOW, _LEAST = 512, 12
+#: Share of the differences left out at either end as disturbed, and standard errors beyond which a sign is certain.
+_TRIM, _CERTAIN = 0.1, 3.0
+
+
+class ObservedCost:
+    """Compares each captured TRAIN step with its two neighbours, where neither of them was captured.
+
+    Unlike the time of callbacks this holds everything that a capture does to a step: caches that it empties, threads
+    that it wakes, device work that it queues. It is noisy, and so is told only when its sign is certain.
+    """
+
+    def __init__(self) -> None:
+        self._differences: deque[float] = deque(maxlen=_WINDOW)
+        # Number, end and duration of the last TRAIN step, whether it was captured, and whether its duration is its own.
+        self._last_step = -2
+        self._last_end_ns = 0
+        self._recent: deque[tuple[int, bool]] = deque(maxlen=3)
+
+    def add(self, steps: Iterable[OpenStep | SteadyRow]) -> None:
+        """Finished steps, in the order in which they ended."""
+        for step in steps:
+            if isinstance(step, OpenStep):
+                if step.mode is not Mode.TRAIN:
+                    self._recent.clear()  # its time is in the next step's
+                    self._last_step = -2
+                    continue
+                number, end_ns, due = step.mode_step, step.end_ns, step.due
+            else:
+                number, end_ns, due = step[1], step[3], False
+            if number == self._last_step + 1:
+                self._recent.append((end_ns - self._last_end_ns, due))
+                self._compare()
+            else:
+                self._recent.clear()
+            self._last_step, self._last_end_ns = number, end_ns
+
+    def _compare(self) -> None:
+        if len(self._recent) == 3 and [due for _, due in self._recent] == [False, True, False]:
+            before, captured, after = (duration for duration, _ in self._recent)
+            self._differences.append(captured - (before + after) / 2)
+
+    def extra_ns(self) -> float | None:
+        """Nanoseconds that a captured step takes longer, a trimmed mean; None while even its sign is uncertain."""
+        n = len(self._differences)
+        if n < _LEAST:
+            return None
+        ordered = np.sort(np.array(self._differences))
+        cut = int(_TRIM * n)
+        kept = ordered[cut : n - cut]
+        # Standard error of a trimmed mean: Yuen (1974).
+        winsorized = np.clip(ordered, kept[0], kept[-1])
+        error = float(winsorized.std(ddof=1)) / ((1 - 2 * cut / n) * math.sqrt(n))
+        mean = float(kept.mean())
+        return mean if abs(mean) > _CERTAIN * error else None

@@ -1,0 +1,245 @@
+"""What the flight recorder keeps of a step is what the encoder would have made of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from watchglass.errors import DamagedDataError
+from watchglass.record import Captured, OpenStep, StepRecords
+from watchglass.record.encoding import encode_steps
+from watchglass.record.flight import FlightRecorder, pack, settle, unpack
+from watchglass.record.steps import Forward, SteadyRow
+from watchglass.records import Mode, Reduction, Role, TensorInfo, UnitKind
+from watchglass.stats import Histograms, histograms_of, of_array
+from watchglass.store import ABSENT, LocalStore, Rings, read_rings, ring, scan
+
+LABEL = {"run": "r", "attempt": 0, "worker": "worker_0"}
+
+
+class OnDevice:
+    """A number or array that arrives later."""
+
+    def __init__(self, value: Any) -> None:
+        self.value, self.waited = value, 0
+
+    def resolve(self) -> Any:
+        self.waited += 1
+        return self.value
+
+
+def full_step(number: int = 7, *, device: bool = False) -> OpenStep:
+    random = np.random.default_rng(number)
+    later: Any = OnDevice if device else lambda value: value
+    tensors = [random.normal(size=(4, 5)), random.normal(size=300) * 1e-300, np.array([np.nan, np.inf, 0.0])]
+    rows = np.stack([of_array(tensor) for tensor in tensors])
+    step = OpenStep(number, Mode.TRAIN, number - 1, number - 1, 10**15, updated=True, end_ns=10**15 + 77)
+    step.records = StepRecords(
+        scalars=[(1, 32.0, later(0.1)), (1, 16.0, float("nan")), (2, 0.0, -np.inf), (3, 1.0, np.float64(5))],
+        statistics=[
+            Captured([4, 5, 6], later(rows), False, later(histograms_of(tensors))),
+            Captured([4, 9], later(rows[:2]), True, None),
+            Captured([10], later(rows[2:]), False, Histograms.none(1)),
+        ],
+        reductions=[(4, Reduction.MEDIAN, 0.25), (5, Reduction.PROD, float("inf"))],
+        units=[(4, UnitKind.INACTIVE, later(np.arange(13) % 3 == 0)), (5, UnitKind.INACTIVE, np.zeros(0, bool))],
+        facts=[("kind", "source", {"nan": float("nan"), 5: np.int64(3), "list": (1, "é", None)}), ("k", "", later({}))],
+    )
+    return step
+
+
+@pytest.mark.parametrize("mode", [Mode.TRAIN, Mode.EVAL, Mode.PREDICT])
+@pytest.mark.parametrize("device", [False, True])
+def test_a_kept_step_is_encoded_to_the_same_bytes(mode: Mode, device: bool) -> None:
+    step, expected = full_step(device=device), full_step()
+    step.mode = expected.mode = mode
+    settle(step.records)
+    (back,) = unpack(pack(step))
+    assert isinstance(back, OpenStep)
+    assert encode_steps([back], [], lambda raw: []) == encode_steps([expected], [], lambda raw: [])
+
+
+def test_every_field_of_a_step_is_kept() -> None:
+    """Whoever adds one has to say here what becomes of it."""
+    assert set(Captured._fields) == {"ids", "values", "sampled", "histograms"}
+    assert {field.name for field in dataclasses.fields(StepRecords)} == {
+        "scalars", "statistics", "reductions", "units", "facts",
+        "raw",  # too large: left out
+    }  # fmt: skip
+
+
+def test_numbers_on_a_device_are_waited_for_once() -> None:
+    step = full_step(device=True)
+    values = step.records.statistics[0].values
+    fact, none = OnDevice({"scale": 2.0}), OnDevice(None)
+    step.records.facts = [("loss_scale", "", fact), ("step_skipped", "", none)]
+    settle(step.records)
+    settle(step.records)
+    encode_steps([step], [], lambda raw: [])
+    assert [later.waited for later in (values, fact, none)] == [1, 1, 1]
+    assert step.records.facts == [("loss_scale", "", {"scale": 2.0})]
+
+
+def test_a_step_with_nothing_in_it_is_kept() -> None:
+    step = OpenStep(0, Mode.EVAL, 0, -1, 5)
+    (back,) = unpack(pack(step))
+    assert encode_steps([back], [], lambda raw: []) == encode_steps([step], [], lambda raw: [])  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize("content", [b"", b"X", b"S", b"S\xff\xff\xff\xff", b"R123", pack(full_step())[:-9]])
+def test_what_is_no_entry_is_damaged(content: bytes) -> None:
+    with pytest.raises(DamagedDataError):
+        unpack(content)
+
+
+@pytest.fixture
+def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[FlightRecorder, LocalStore, Rings]:
+    (tmp_path / "memory").mkdir()
+    monkeypatch.setattr(ring, "_MEMORY", tmp_path / "memory")
+    (tmp_path / "attempts" / "0000").mkdir(parents=True)
+    store = LocalStore(tmp_path)
+    rings = Rings(store, LABEL)
+    flight = FlightRecorder()
+    flight.open(rings)
+    return flight, store, rings
+
+
+def info(tensor_id: int, name: str) -> TensorInfo:
+    return TensorInfo(tensor_id, name, Role.LOSS)
+
+
+def test_steps_rows_and_tensors_come_back(opened: tuple[FlightRecorder, LocalStore, Rings]) -> None:
+    flight, store, rings = opened
+    rows = [SteadyRow(n, n, n, n + 1, OnDevice(0.5) if n % 2 else 0.25, 0.1, 8.0) for n in range(5)]
+    flight.keep([*rows, full_step(device=True)], [info(1, "loss"), info(2, "learning_rate")])
+    flight.close(discard=False)
+    left = read_rings(store, rings.names, LABEL)
+    entries = [unpack(entry) for entry in left.entries]
+    assert entries[0] == [info(1, "loss"), info(2, "learning_rate")]
+    assert entries[1] == [SteadyRow(n, n, n, n + 1, 0.5 if n % 2 else 0.25, 0.1, 8.0) for n in range(5)]
+    assert encode_steps(entries[2], [], lambda raw: []) == encode_steps([full_step()], [], lambda raw: [])  # type: ignore[arg-type]
+    left.discard()
+
+
+def test_a_row_holds_what_the_encoder_will_record(opened: tuple[FlightRecorder, LocalStore, Rings]) -> None:
+    """Also of a step that is still open: its losses lie in its forwards, one for each micro-batch."""
+    flight, store, rings = opened
+    for tensor in (info(3, "loss"), info(4, "learning_rate"), info(5, "accuracy")):
+        flight.name_tensor(tensor)
+    step = OpenStep(9, Mode.TRAIN, 8, 8, 100, updated=True, end_ns=250)
+    for loss, weight in ((1.0, 30.0), (3.0, 10.0), (0.125, 0.0)):
+        forward = Forward(100, True)
+        forward.records.scalars = [(3, weight, loss), (5, weight, 0.9)]
+        step.forwards.append(forward)
+    step.records.scalars = [(4, 1.0, 0.01)]
+    flight.updated(step)
+    closed = OpenStep(9, Mode.TRAIN, 8, 8, 100, updated=True, end_ns=250)
+    for forward in step.forwards:
+        closed.records.absorb(forward.records)
+    closed.records.absorb(step.records)
+    frames = scan(b"".join(encode_steps([closed], [], lambda raw: []))).frames
+    recorded = np.frombuffer(frames[0].payload, [("step", "u8"), ("id", "u4"), ("weight", "f4"), ("value", "f8")])
+    flight.close(discard=False)
+    left = read_rings(store, rings.names, LABEL)
+    assert left.ids == (3, 4)
+    (row,) = left.rows
+    assert (row["global_step"], row["mode_step"], row["start_ns"], row["end_ns"]) == (9, 8, 100, 250)
+    (loss,) = recorded[recorded["id"] == 3]
+    assert (row["loss"], row["weight"]) == (loss["value"], loss["weight"])
+    assert row["learning_rate"] == 0.01
+    left.discard()
+
+
+def test_a_loss_on_a_device_is_not_waited_for_by_the_training(opened: tuple[FlightRecorder, LocalStore, Rings]) -> None:
+    flight, store, rings = opened
+    flight.name_tensor(info(3, "loss"))
+    step = full_step()
+    loss = OnDevice(0.5)
+    step.records.scalars = [(3, 1.0, loss)]
+    flight.finished(step)
+    assert loss.waited == 0
+    flight.close(discard=False)
+    left = read_rings(store, rings.names, LABEL)
+    assert left.rows["loss"].copy().view("u8").tolist() == np.array([ABSENT]).view("u8").tolist()
+    left.discard()
+
+
+def test_a_finished_step_has_one_row_and_an_evaluation_none(opened: tuple[FlightRecorder, LocalStore, Rings]) -> None:
+    flight, store, rings = opened
+    first, second = full_step(7), full_step(8)
+    second.mode = Mode.EVAL
+    flight.updated(first)
+    flight.finished(first)
+    flight.finished(second)
+    flight.close(discard=False)
+    left = read_rings(store, rings.names, LABEL)
+    assert left.rows["global_step"].tolist() == [7]
+    left.discard()
+
+
+def test_of_a_step_that_is_too_large_the_small_things_are_kept(
+    opened: tuple[FlightRecorder, LocalStore, Rings],
+) -> None:
+    flight, store, rings = opened
+    step = full_step()
+    count = 30_000
+    step.records.statistics = [Captured(list(range(count)), np.zeros((count, 11)))]
+    flight.keep([step], [])
+    flight.close(discard=False)
+    left = read_rings(store, rings.names, LABEL)
+    ((back,),) = [unpack(entry) for entry in left.entries]
+    assert isinstance(back, OpenStep)
+    assert back.records.statistics == back.records.units == []
+    assert len(back.records.scalars) == 4
+    assert back.records.facts
+    left.discard()
+
+
+def test_a_disk_that_fails_ends_the_entries_with_one_warning(
+    opened: tuple[FlightRecorder, LocalStore, Rings], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    flight, store, rings = opened
+    flight.keep([full_step(7)], [])
+
+    def full(*args: Any) -> int:
+        raise OSError(errno.ENOSPC, "full")
+
+    monkeypatch.setattr(os, "pwrite", full)
+    with caplog.at_level(logging.WARNING, "watchglass"):
+        for number in (8, 9):
+            flight.keep([full_step(number)], [])
+            flight.finished(full_step(number))
+    assert ["keeps nothing more" in record.message for record in caplog.records] == [True]
+    flight.close(discard=False)
+    left = read_rings(store, rings.names, LABEL)
+    assert len(left.entries) == 1
+    assert left.rows["global_step"].tolist() == [8, 9]
+    left.discard()
+
+
+def test_a_forked_child_writes_nothing_into_its_parents_rings(opened: tuple[FlightRecorder, LocalStore, Rings]) -> None:
+    flight, store, rings = opened
+    flight.finished(full_step(7))
+    child = os.fork()
+    if child == 0:
+        try:
+            for number in range(3000):
+                flight.updated(full_step(8))
+                if number == 0:
+                    flight.keep([full_step(8)], [])
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    flight.finished(full_step(9))
+    flight.close(discard=False)
+    left = read_rings(store, rings.names, LABEL)
+    assert left.rows["global_step"].tolist() == [7, 9]
+    assert left.entries == ()
+    left.discard()

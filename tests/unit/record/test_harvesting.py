@@ -1,0 +1,328 @@
+"""A harvest adds exactly what the segments lack, once, and only for a worker that is gone."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+import textwrap
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from watchglass import open_run
+from watchglass.errors import StoreError
+from watchglass.record import Captured, OpenStep, harvest, recovered_steps
+from watchglass.record.encoding import encode_steps
+from watchglass.record.flight import FlightRecorder
+from watchglass.records import Mode, Reduction, Role, TensorInfo, UnitKind
+from watchglass.run import Run
+from watchglass.stats import histograms_of, of_array
+from watchglass.store import (
+    Claim,
+    LocalStore,
+    Rings,
+    SegmentWriter,
+    claim_worker,
+    create_attempt,
+    create_run,
+    encode_lifecycle,
+    read_claims,
+    ring,
+    rings_exist,
+    scan,
+    this_process,
+)
+
+TENSORS = [
+    TensorInfo(1, "loss", Role.LOSS), TensorInfo(2, "learning_rate", Role.METRIC), TensorInfo(3, "w", Role.WEIGHT),
+]  # fmt: skip
+DEAD = 2**22 + 7  # more than a system gives
+
+
+@pytest.fixture(autouse=True)
+def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows lie below the test's folder."""
+    (tmp_path / "memory").mkdir()
+    monkeypatch.setattr(ring, "_MEMORY", tmp_path / "memory")
+
+
+def step(number: int, mode: Mode = Mode.TRAIN) -> OpenStep:
+    array = np.random.default_rng(number).normal(size=10)
+    made = OpenStep(number, mode, number, number, 1000 * number + 10, updated=True, end_ns=1000 * number + 900)
+    made.records.scalars = [(1, 4.0, 1.0 / (number + 1)), (2, 1.0, 0.1)]
+    made.records.statistics = [Captured([3], of_array(array)[None], False, histograms_of([array]))]
+    made.records.reductions = [(3, Reduction.MEDIAN, float(np.median(array)))]
+    made.records.units = [(3, UnitKind.INACTIVE, array < 0)]
+    made.records.facts = [("seen", "test", {"number": number})]
+    return made
+
+
+def dead(rings: Rings, pid: int = DEAD, host: str = "") -> Claim:
+    """A claim as of a process of this boot, which is gone unless ``pid`` lives."""
+    return replace(this_process(), pid=pid, process_start=0, host=host or platform.node(), rings=rings.names)
+
+
+class Ticks:
+    """A clock that stands where the training was when it last wrote."""
+
+    now = 0
+
+    def monotonic_ns(self) -> int:
+        return self.now
+
+    def time_ns(self) -> int:
+        return 10**18 + self.now
+
+
+class DeadWorker:
+    """What a worker leaves that was killed: some steps flushed, all of them in its rings."""
+
+    def __init__(self, path: Path, *, host: str = "", pid: int = DEAD) -> None:
+        self.store = LocalStore(path)
+        run_id = create_run(self.store, command=[]).run_id
+        create_attempt(self.store, "")
+        self.label = {"run": run_id, "attempt": 0, "worker": "worker_0"}
+        self.rings = Rings(self.store, self.label)
+        claim_worker(self.store, 0, "worker_0", dead(self.rings, pid, host))
+        self.flight = FlightRecorder()
+        self.flight.open(self.rings)
+        self.clock = Ticks()
+        self.writer = SegmentWriter(self.store, 0, "worker_0", clock=self.clock)
+        self.writer.write([encode_lifecycle({"event": "joined", "worker": "worker_0"})])
+        for tensor in TENSORS:
+            self.flight.name_tensor(tensor)
+        self.flight.keep([], TENSORS)
+
+    def train(self, numbers: range, *, kept: bool = True) -> list[OpenStep]:
+        steps = [step(number) for number in numbers]
+        for made in steps:
+            self.clock.now = made.end_ns + 50
+            self.flight.finished(made)
+        if kept:
+            self.flight.keep(steps, [])
+        return steps
+
+    def flush(self, steps: list[OpenStep], tensors: list[TensorInfo]) -> list[bytes]:
+        frames = encode_steps(steps, tensors, lambda raw: [])
+        self.writer.write(frames)
+        return frames
+
+    def die(self) -> None:
+        self.flight.close(discard=False)
+
+
+def assert_whole(path: Path, numbers: range, *, captured: range | None = None) -> Run:
+    """Every record of the steps is there, and once."""
+    run = open_run(path)
+    assert run.steps() == list(numbers)
+    steps, losses = run.scalars("loss")
+    assert steps.tolist() == list(numbers)
+    assert losses.tolist() == [1.0 / (number + 1) for number in numbers]
+    tables = run.tables()
+    assert [
+        row["seen"] for row in ({f.kind: f.data["number"] for f in tables.facts(n)} for n in captured or numbers)
+    ] == [*(captured or numbers)]
+    for number in captured or numbers:
+        assert len(tables.facts(number)) == 1
+        assert len(tables.units(number)) == 1
+        assert len(tables.scalars(number)) == 2
+        array = np.random.default_rng(number).normal(size=10)
+        assert tables.statistics(number).values[0].tolist() == of_array(array).tolist()
+        assert tables.steps[number].captures == 1
+    assert [problem for problem in run.problems if "ends within a frame" not in problem.what] == []
+    return run
+
+
+def test_unflushed_steps_are_added_with_everything_of_them(run_path: Path) -> None:
+    worker = DeadWorker(run_path)
+    worker.flush(worker.train(range(5)), TENSORS)
+    worker.train(range(5, 12))
+    worker.die()
+    (found,) = harvest(worker.store, by="test")
+    assert (found.attempt, found.worker, found.steps) == (0, "worker_0", 7)
+    run = assert_whole(run_path, range(12))
+    event = run.lifecycle()[-1]
+    assert (event["event"], event["steps"], event["train_step"], event["by"]) == ("harvested", 7, 11, "test")
+    assert recovered_steps(run.lifecycle()) == 7
+    assert not run.finished
+    assert run.lost == ["worker_0"]
+    assert not rings_exist(worker.store, worker.rings.names)
+    assert harvest(worker.store, by="test") == []
+
+
+def test_steps_that_were_not_copied_yet_come_back_as_rows(run_path: Path) -> None:
+    worker = DeadWorker(run_path)
+    worker.train(range(6))
+    worker.train(range(6, 9), kept=False)
+    worker.die()
+    assert [found.steps for found in harvest(worker.store, by="test")] == [9]
+    run = assert_whole(run_path, range(9), captured=range(6))
+    assert run.scalars("learning_rate")[1].tolist() == [0.1] * 9
+    end = run.tables().steps[8]
+    assert (end.mode, end.mode_step, end.train_step, end.start_ns, end.end_ns, end.captures) == (
+        Mode.TRAIN, 8, 8, 8010, 8900, 0
+    )  # fmt: skip
+
+
+def test_nothing_is_added_where_everything_was_flushed(run_path: Path) -> None:
+    worker = DeadWorker(run_path)
+    worker.flush(worker.train(range(5)), TENSORS)
+    worker.die()
+    before = worker.store.list("attempts/0000/segments")
+    assert harvest(worker.store, by="test") == []
+    assert worker.store.list("attempts/0000/segments") == before
+    assert not rings_exist(worker.store, worker.rings.names)
+    assert open_run(run_path).lifecycle()[-1]["event"] == "joined"
+
+
+def flush_that_is_cut_off(path: Path) -> tuple[DeadWorker, Path, int, bytes]:
+    worker = DeadWorker(path)
+    worker.flush(worker.train(range(4)), TENSORS[:2])
+    segment = path / worker.store.list("attempts/0000/segments")[0].path
+    before = segment.stat().st_size
+    worker.flush(worker.train(range(4, 7)), TENSORS[2:])
+    worker.die()
+    return worker, segment, before, segment.read_bytes()
+
+
+def test_a_flush_that_was_cut_off_anywhere_is_completed_and_nothing_counts_twice(tmp_path: Path) -> None:
+    _, _, before, data = flush_that_is_cut_off(tmp_path / "once")
+    frames = scan(data, before).frames
+    assert len(frames) >= 7
+    cuts = {before, len(data) - 1} | {end for frame in frames for end in (frame.offset, frame.offset + 9)}
+    for cut in sorted(cuts):
+        worker, segment, _, data = flush_that_is_cut_off(tmp_path / str(cut))
+        segment.write_bytes(data[:cut])
+        assert [found.steps for found in harvest(worker.store, by="test")] == [3]
+        assert_whole(tmp_path / str(cut), range(7))
+
+
+def test_a_harvest_that_was_interrupted_is_done_again_without_doubles(
+    run_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = DeadWorker(run_path)
+    worker.train(range(5))
+    worker.die()
+    with monkeypatch.context() as patch:
+        patch.setattr("watchglass.store.ring.LeftBehind.discard", lambda self: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            harvest(worker.store, by="test")
+    assert harvest(worker.store, by="test") == []
+    assert_whole(run_path, range(5))
+    assert not rings_exist(worker.store, worker.rings.names)
+
+
+def test_a_store_that_is_full_keeps_the_rings_for_another_time(run_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = DeadWorker(run_path)
+    worker.train(range(5))
+    worker.die()
+    with monkeypatch.context() as patch:
+
+        def full(*args: Any) -> None:
+            raise StoreError("full")
+
+        patch.setattr(SegmentWriter, "write", full)
+        with pytest.raises(StoreError):
+            harvest(worker.store, by="test")
+    assert read_claims(worker.store, 0)["worker_0"].released
+    assert [found.steps for found in harvest(worker.store, by="test")] == [5]
+    assert_whole(run_path, range(5))
+
+
+def test_steps_of_all_segments_since_the_oldest_kept_one_are_known(run_path: Path) -> None:
+    worker = DeadWorker(run_path)
+    worker.flush(worker.train(range(3)), TENSORS)
+    for begin in range(3, 30, 3):
+        worker.writer._path = None  # each flush begins a segment, as on an object store
+        worker.flush(worker.train(range(begin, begin + 3)), [])
+    worker.train(range(30, 32))
+    worker.die()
+    assert [found.steps for found in harvest(worker.store, by="test")] == [2]
+    assert_whole(run_path, range(32))
+
+
+def test_old_segments_are_not_read(run_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A long run is not read as a whole for the sake of its last steps."""
+    worker = DeadWorker(run_path)
+    for number in range(40):
+        worker.clock.now = step(number).end_ns + 50
+        worker.writer._path = None  # each flush begins a segment, as on an object store
+        worker.flush([step(number)], TENSORS)
+    worker.train(range(40, 42))
+    worker.die()
+    read: list[str] = []
+    original = LocalStore.read
+
+    def noted(self: LocalStore, path: str, *args: Any) -> bytes:
+        read.append(path)
+        return original(self, path, *args)
+
+    monkeypatch.setattr(LocalStore, "read", noted)
+    assert [found.steps for found in harvest(worker.store, by="test")] == [2]
+    assert sum("segments" in path for path in read) <= 3
+
+
+@pytest.mark.parametrize("where", [{"pid": os.getpid()}, {"host": "elsewhere"}])
+def test_a_worker_that_lives_or_cannot_be_seen_is_left_alone(run_path: Path, where: dict[str, Any]) -> None:
+    worker = DeadWorker(run_path, **where)
+    worker.train(range(3))
+    assert harvest(worker.store, by="test") == []
+    assert rings_exist(worker.store, worker.rings.names)
+    worker.rings.close(discard=True)
+
+
+HARVEST = """
+import sys
+from watchglass.record import harvest
+from watchglass.store import open_store
+sys.stdin.readline()
+print(sum(found.steps for found in harvest(open_store(sys.argv[1]), by="test")))
+"""
+
+
+def test_of_several_harvesters_one_does_it(run_path: Path) -> None:
+    worker = DeadWorker(run_path)
+    worker.train(range(300))
+    worker.die()
+    command = [sys.executable, "-c", textwrap.dedent(HARVEST), str(run_path)]
+    processes = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(4)]
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+    steps = [int(process.communicate()[0]) for process in processes]
+    assert sorted(steps) == [0, 0, 0, 300]
+    assert_whole(run_path, range(300))
+
+
+def test_two_dead_owners_of_one_place_are_harvested_in_their_order(run_path: Path) -> None:
+    worker = DeadWorker(run_path)
+    worker.train(range(3))
+    worker.die()
+    rings = Rings(worker.store, worker.label)
+    claim_worker(worker.store, 0, "worker_0", dead(rings, DEAD + 1))
+    worker.flight = FlightRecorder()
+    for tensor in TENSORS:
+        worker.flight.name_tensor(tensor)
+    worker.flight.open(rings)
+    worker.train(range(3, 5))
+    worker.die()
+    assert [found.steps for found in harvest(worker.store, by="test")] == [5]
+    assert_whole(run_path, range(5))
+
+
+def test_evaluation_steps_are_recovered_in_the_order_of_steps(run_path: Path) -> None:
+    worker = DeadWorker(run_path)
+    train = worker.train(range(2), kept=False)
+    evaluation = step(2, Mode.EVAL)
+    worker.flight.keep([evaluation, *train], [])
+    worker.die()
+    harvest(worker.store, by="test")
+    run = open_run(run_path)
+    assert run.steps(Mode.GLOBAL) == [0, 1, 2]
+    assert run.steps(Mode.EVAL) == [2]

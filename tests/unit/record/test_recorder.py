@@ -1,0 +1,292 @@
+"""The recorder: what it drops when it cannot keep up, in which order, and that it counts it; one thread, and when."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from watchglass.errors import StoreError
+from watchglass.record import Captured, OpenStep, Recorder, SteadyRow
+from watchglass.record.encoding import ROW_BYTES, row_bytes
+from watchglass.records import Mode, Reduction, Role, TensorInfo, UnitKind
+from watchglass.run import WorkerTables
+from watchglass.stats import of_array
+from watchglass.store import RawTensor, Rings, scan
+
+LOSS, WEIGHT = 1, 2
+TENSORS = [TensorInfo(LOSS, "loss", Role.LOSS, dtype="float64"), TensorInfo(WEIGHT, "w", Role.WEIGHT, shape=(4,))]
+
+
+class Writer:
+    """Takes frames, unless it is told to refuse."""
+
+    rings: Rings | None = None
+
+    def __init__(self) -> None:
+        self.frames: list[bytes] = []
+        self.raw: list[int] = []
+        self.refuses = 0
+        self.closed = False
+        self.threads: set[str] = set()
+
+    def write(self, frames: list[bytes]) -> None:
+        self.threads.add(threading.current_thread().name)
+        if self.refuses:
+            self.refuses -= 1
+            raise StoreError("the disk is full; free some space")
+        self.frames += frames
+
+    def write_tensors(self, tensors: list[tuple[int, RawTensor]]) -> list[dict[str, Any]]:
+        self.raw += [step for step, _ in tensors]
+        return [
+            {"global_step": step, "tensor_id": row.tensor_id, "file": "f", "key": str(step)} for step, row in tensors
+        ]
+
+    def close(self) -> None:
+        self.closed = True
+
+    def tables(self) -> WorkerTables:
+        found = WorkerTables()
+        for frame in scan(b"".join(self.frames)).frames:
+            found.ingest(frame)
+        assert not found.problems
+        return found
+
+
+def recorder(writer: Writer | Callable[[], Writer], queue_bytes: int = 1 << 20, **settings: Any) -> Recorder:
+    opened = (lambda: writer) if isinstance(writer, Writer) else writer
+    made = Recorder(opened, flush_interval_s=600.0, queue_bytes=queue_bytes, **settings)
+    for tensor in TENSORS:
+        made.add_tensor(tensor)
+    return made
+
+
+def step(number: int, *, raw: int = 1) -> OpenStep:
+    """A finished step with everything that a step can hold."""
+    made = OpenStep(number, Mode.TRAIN, number, number, 10 * number, due=True, updated=True, end_ns=10 * number + 5)
+    records = made.records
+    array = np.arange(4.0) + number
+    records.scalars = [(LOSS, 1.0, 1.0 / (number + 1))]
+    records.statistics = [Captured([WEIGHT], of_array(array)[None])]
+    records.reductions = [(WEIGHT, Reduction.MEDIAN, float(np.median(array)))]
+    records.units = [(WEIGHT, UnitKind.INACTIVE, array < 2)]
+    records.facts = [("seen", "test", {"number": number})]
+    records.raw = [RawTensor(WEIGHT, array)] * raw
+    return made
+
+
+def holds(tables: WorkerTables, number: int) -> set[str]:
+    """Of what a step has, what was written."""
+    found = {
+        "raw": bool(tables.raw(number)),
+        "statistics": len(tables.statistics(number).ids) > 0,
+        "reductions": bool(tables.reductions(number)),
+        "units": bool(tables.units(number)),
+        "scalars": bool(tables.scalars(number)),
+        "facts": bool(tables.facts(number)),
+        "end": number in tables.steps,
+    }
+    return {name for name, there in found.items() if there}
+
+
+STATISTICS = {"statistics", "reductions", "units"}
+EVERYTHING = {"raw", "scalars", "facts", "end", *STATISTICS}
+
+
+def test_everything_that_fits_is_written() -> None:
+    writer = Writer()
+    made = recorder(writer)
+    for number in range(3):
+        made.put(step(number))
+    made.put_row(SteadyRow(3, 3, 30, 35, 0.25, 0.1, 1.0))
+    made.row_ids = (LOSS, WEIGHT)
+    made.start()
+    assert made.close("finished", {"callback_ns": 7})
+    tables = writer.tables()
+    assert [holds(tables, number) for number in range(3)] == [EVERYTHING] * 3
+    assert holds(tables, 3) == {"scalars", "end"}
+    (left,) = tables.lifecycle
+    assert (left["event"], left["status"], left["counters"]["callback_ns"]) == ("left", "finished", 7)
+    raw = 3 * np.zeros(4).nbytes
+    assert left["counters"]["bytes_written"] == raw + sum(map(len, writer.frames[:-1]))
+    assert left["counters"]["recorder_cpu_ns"] > 0
+    assert not any(left["counters"]["dropped"].values())
+    assert writer.closed
+
+
+def test_a_full_queue_drops_raw_tensors_then_statistics_then_scalars_and_facts_and_counts_all() -> None:
+    writer = Writer()
+    full, light = row_bytes(step(0).records), row_bytes(step(0, raw=0).records)
+    made = recorder(writer, queue_bytes=8 * full)
+    kept: list[set[str]] = []
+    for number in range(60):
+        waiting = made._waiting()
+        made.put(step(number))
+        share = waiting / (8 * full)
+        kept.append(
+            EVERYTHING - ({"raw"} if share > 0.5 else set()) - (STATISTICS if share > 0.75 else set())
+            - ({"scalars", "facts"} if share > 1 else set()) - ({"end"} if share > 2 else set())
+        )  # fmt: skip
+    assert light < full
+    made.start()
+    made.close("finished", {})
+    tables = writer.tables()
+    assert [holds(tables, number) for number in range(60)] == kept
+    raw, statistics, facts, ends = (
+        sum(name in held for held in kept) for name in ("raw", "statistics", "facts", "end")
+    )  # fmt: skip
+    assert 0 < raw < statistics < facts < ends < 60
+    assert made.dropped == {
+        "raw": ends - raw,
+        "statistics": 3 * (ends - statistics),
+        "scalars": ends - facts,
+        "facts": ends - facts,
+        "steps": 60 - ends,
+    }
+    (left,) = tables.lifecycle
+    assert left["counters"]["dropped"] == made.dropped
+    assert made.peak_bytes <= 2 * 8 * full + full
+
+
+def test_rows_of_steady_steps_are_bounded_too() -> None:
+    writer = Writer()
+    made = recorder(writer, queue_bytes=10 * ROW_BYTES)
+    for number in range(100):
+        made.put_row(SteadyRow(number, number, number, number + 1, 0.5, 0.1, 1.0))
+    made.row_ids = (LOSS, WEIGHT)
+    made.start()
+    made.close("finished", {})
+    kept = len(writer.tables().steps)
+    assert 10 <= kept <= 22
+    assert made.dropped["steps"] == 100 - kept
+
+
+def test_dropped_statistics_are_counted_by_tensor() -> None:
+    made = recorder(Writer(), queue_bytes=row_bytes(step(0, raw=0).records) + 100)
+    for number in range(2):
+        many = step(number, raw=0)
+        if not number:
+            made.put(many)
+            continue
+        many.records.statistics = [Captured([WEIGHT] * 7, np.zeros((7, 11)))]
+        made.put(many)
+    assert made.dropped["statistics"] == 7 + 2
+
+
+def test_there_is_room_again_once_records_were_taken() -> None:
+    writer = Writer()
+    made = recorder(writer, queue_bytes=4 * row_bytes(step(0).records))
+    made.start()
+    for number in range(40):
+        made.put(step(number))
+        while made._waiting():
+            made.urgent()
+    assert not made.pressure
+    made.close("finished", {})
+    assert not any(made.dropped.values())
+    assert [holds(writer.tables(), number) for number in range(40)] == [EVERYTHING] * 40
+
+
+@pytest.mark.parametrize("refusals", [1, 3])
+def test_what_a_store_refuses_is_written_when_it_takes_it_again(refusals: int) -> None:
+    writer = Writer()
+    writer.refuses = refusals
+    made = recorder(writer)
+    made.put(step(0))
+    flushed = [made._flush(writer, None) for _ in range(refusals + 1)]
+    assert flushed == [False] * refusals + [True]
+    assert holds(writer.tables(), 0) == EVERYTHING
+    assert not any(made.dropped.values())
+
+
+@pytest.mark.parametrize("bound", [6_000, 20_000, 60_000])
+def test_what_a_store_refuses_for_long_is_bounded_and_what_ids_mean_survives(
+    caplog: pytest.LogCaptureFixture, bound: int
+) -> None:
+    writer = Writer()
+    writer.refuses = 200
+    made = recorder(writer, queue_bytes=bound)
+    for number in range(200):
+        made.put(step(number))
+        assert not made._flush(writer, None)
+        assert sum(map(len, made._pending)) <= bound
+    made.put(step(200))
+    assert made._flush(writer, None)
+    tables = writer.tables()
+    assert {row.name for row in tables.catalog} == {"loss", "w"}
+    assert holds(tables, 200) == EVERYTHING
+    held = [holds(tables, number) for number in range(200)]
+    raw, statistics, scalars, facts, ends = (
+        sum(name in each for each in held) for name in ("raw", "statistics", "scalars", "facts", "end")
+    )  # fmt: skip
+    assert raw <= statistics <= scalars <= facts <= ends
+    assert (statistics > 0) == (bound > 50_000)
+    assert (0 < facts < 200) == (10_000 < bound < 50_000)
+    assert (ends < 200) == (bound < 10_000)
+    # The oldest go first.
+    assert all(("end" in each) == (number >= 200 - ends) for number, each in enumerate(held))
+    lost = made.dropped
+    assert lost["raw"] == 200 - raw
+    assert lost["statistics"] == sum(3 - len(STATISTICS & each) for each in held)
+    assert (lost["scalars"], lost["facts"], lost["steps"]) == (200 - scalars, 200 - facts, 200 - ends)
+    assert len(caplog.messages) == 1, "one warning for one disk that is full"
+
+
+def test_a_recorder_that_has_failed_keeps_nothing_and_counts(caplog: pytest.LogCaptureFixture) -> None:
+    def refused() -> Writer:
+        raise StoreError("the folder cannot be written")
+
+    made = recorder(refused)
+    made.put(step(0))
+    made.start()
+    assert made.close("finished", {})
+    made.put(step(1))
+    made.put_row(SteadyRow(2, 2, 30, 35, 0.25, 0.1, 1.0))
+    assert not made._steps
+    assert made.dropped["steps"] == 3
+    assert ["nothing more is recorded" in message for message in caplog.messages] == [True]
+
+
+def test_one_thread_from_the_start_to_the_end() -> None:
+    def own() -> list[str]:
+        return [thread.name for thread in threading.enumerate() if thread.name.startswith("watchglass")]
+
+    writer = Writer()
+    made = recorder(writer)
+    made.put(step(0))
+    assert made.close("finished", {}), "a recorder that was never started has nothing to end"
+    assert not own()
+    assert not writer.frames
+    made.start()
+    assert own() == ["watchglass-recorder"]
+    for number in range(1, 50):
+        made.put(step(number))
+        made.urgent()
+    assert own() == ["watchglass-recorder"]
+    made.close("finished", {})
+    assert not own()
+    assert writer.threads == {"watchglass-recorder"}
+
+
+def test_a_stop_is_told_once_with_the_last_step_seen() -> None:
+    asked: list[int] = []
+
+    class Control:
+        def poll(self, train_step: int) -> tuple[int, str] | None:
+            asked.append(train_step)
+            return (99, "asked for") if train_step >= 1 else None
+
+    told: list[tuple[int, str]] = []
+    made = recorder(Writer(), on_stop=lambda at, reason: told.append((at, reason)))
+    made.watch(Control())
+    made._look_for_stop()
+    made.put(step(0))
+    made.put_row(SteadyRow(1, 1, 30, 35, 0.25, 0.1, 1.0))
+    made._look_for_stop()
+    made._look_for_stop()
+    assert told == [(99, "asked for")]
+    assert asked == [-1, 1]
