@@ -67,6 +67,8 @@ def as_json(verdict: Verdict) -> dict[str, Any]:
         "run": verdict.run,
         "status": verdict.status,
         "findings": [_finding(finding) for finding in verdict.findings],
+        # From a file that anybody may have written: what JSON has no number for becomes a string, as in findings.
+        "capture": json.loads(json.dumps(verdict.capture), parse_constant=str),
     }
 
 

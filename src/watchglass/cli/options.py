@@ -76,21 +76,6 @@ def rules_to_evaluate(texts: list[str] | None) -> tuple[RuleSpec, ...]:
     return specs
 
 
-def parse_percent(text: str) -> float:
-    """``"1"``, ``"0.5"`` or ``"2%"`` as a ratio.
-
-    Raises:
-        InvalidValueError: Not a number above 0 and at most 100.
-    """
-    try:
-        percent = float(text.strip().removesuffix("%"))
-    except ValueError:
-        percent = float("nan")
-    if not 0 < percent <= 100:
-        raise InvalidValueError(f"--overhead-budget must be a percentage above 0 and at most 100 but got {text!r}")
-    return percent / 100
-
-
 def _is_parameter(part: str) -> bool:
     name, equals, _ = part.partition("=")
     return bool(equals) and ":" not in name

@@ -9,9 +9,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+from watchglass.cli.capturing import (
+    Collections,
+    ConfigFile,
+    IncludeWorkers,
+    OverheadBudget,
+    PlannedSteps,
+    SaveAll,
+    SaveInterval,
+    SaveRaw,
+    given_settings,
+    with_file,
+)
 from watchglass.cli.failure import failing_in_one_line, print_note, print_warning
-from watchglass.cli.options import Debug, Rules, parse_percent, rules_to_evaluate
-from watchglass.errors import InvalidValueError, LaunchError
+from watchglass.cli.options import Debug, Rules, rules_to_evaluate
+from watchglass.errors import LaunchError
 from watchglass.records import Severity
 
 if TYPE_CHECKING:
@@ -72,20 +84,6 @@ StopOn = Annotated[
         "--stop-on", metavar="error|warning", help="Stop the training at a finding this bad. Without it nothing stops."
     ),
 ]
-SaveInterval = Annotated[
-    str | None,
-    typer.Option(
-        "--save-interval", metavar="N", help="Keep statistics every N steps. [default: as often as the budget allows]"
-    ),
-]
-OverheadBudget = Annotated[
-    str,
-    typer.Option("--overhead-budget", metavar="PERCENT", help="Share of the training's time that watching may cost."),
-]
-PlannedSteps = Annotated[
-    str | None,
-    typer.Option("--planned-steps", metavar="N", help="Steps the training will have, to tell how many a stop saved."),
-]
 ReportFile = Annotated[
     str | None, typer.Option("--report", metavar="FILE", help="Write an HTML report when the training has ended.")
 ]
@@ -97,8 +95,13 @@ def run(
     run_directory: RunDirectory = None,
     rules: Rules = None,
     stop_on: StopOn = None,
+    config: ConfigFile = None,
+    collection: Collections = None,
     save_interval: SaveInterval = None,
-    overhead_budget: OverheadBudget = "1",
+    save_raw: SaveRaw = None,
+    save_all: SaveAll = False,
+    include_workers: IncludeWorkers = None,
+    overhead_budget: OverheadBudget = None,
     planned_steps: PlannedSteps = None,
     report: ReportFile = None,
     no_rules: Annotated[bool, typer.Option("--no-rules", help="Record only; evaluate later with check.")] = False,
@@ -125,6 +128,16 @@ def run(
             raise LaunchError("--rules and --no-rules contradict each other; leave one of them away")
         if report is not None:
             _check_report(report)
+        given = given_settings(
+            collections=collection,
+            save_interval=save_interval,
+            save_raw=save_raw,
+            save_all=save_all,
+            include_workers=include_workers,
+            overhead_budget=overhead_budget,
+            planned_steps=planned_steps,
+        )
+        file, settings = with_file(config, given)
         job = Job(
             target,
             arguments,
@@ -132,19 +145,19 @@ def run(
             run=run_directory,
             rules=() if no_rules else rules_to_evaluate(rules),
             stop_on=_severity(stop_on),
-            settings=_settings(save_interval, overhead_budget, planned_steps),
+            settings=settings,
             quiet=quiet,
         )
-        return _launch(job, report, quiet=quiet, debug=debug)
+        return _launch(job, report, file=file, quiet=quiet, debug=debug)
 
 
-def _launch(job: Job, report: str | None, *, quiet: bool, debug: bool) -> int:
+def _launch(job: Job, report: str | None, *, file: str | None, quiet: bool, debug: bool) -> int:
     from watchglass.cli.terminal import progress
     from watchglass.launch import launch
 
     outcome = launch(
         job,
-        started=lambda run, attempt: None if quiet else print_note(_announcement(run, attempt)),
+        started=lambda run, attempt: None if quiet else print_note(_announcement(run, attempt, file)),
         waiting=lambda: progress("watchglass evaluates the last steps (Ctrl-C to skip)", enabled=not quiet),
     )
     for problem in outcome.problems:
@@ -161,8 +174,9 @@ def _launch(job: Job, report: str | None, *, quiet: bool, debug: bool) -> int:
     return outcome.exit_status
 
 
-def _announcement(run: str, attempt: int) -> str:
-    return f"run directory {run}" + (f", which is a run already: this is attempt {attempt}" if attempt else "")
+def _announcement(run: str, attempt: int, file: str | None) -> str:
+    again = f", which is a run already: this is attempt {attempt}" if attempt else ""
+    return f"run directory {run}{again}" + (f", settings from {file}" if file else "")
 
 
 def _conclude(job: Job, outcome: Outcome, report: str | None, *, quiet: bool) -> None:
@@ -202,24 +216,6 @@ def _split(words: list[str] | None, module: str | None) -> tuple[str, tuple[str,
     if not words:
         raise LaunchError("run needs the script to run: watchglass run [options] train.py ARGS")
     return words[0], tuple(words[1:])
-
-
-def _settings(save_interval: str | None, overhead_budget: str, planned_steps: str | None) -> dict[str, Any]:
-    """The session's settings, validated by the session's own limits and named as the options are.
-
-    Raises:
-        InvalidValueError: A value that is no number, or out of its limits.
-    """
-    from watchglass.config import SessionConfig
-
-    given: dict[str, Any] = {"save_interval": save_interval, "planned_steps": planned_steps}
-    for name, value in given.items():
-        try:
-            SessionConfig(run="", **{name: value})
-        except InvalidValueError as error:
-            option = "--" + name.replace("_", "-")
-            raise InvalidValueError(str(error).removeprefix("SessionConfig: ").replace(name, option, 1)) from None
-    return {**given, "overhead_budget": parse_percent(overhead_budget)}
 
 
 def _severity(text: str | None) -> Severity | None:

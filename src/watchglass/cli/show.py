@@ -139,13 +139,17 @@ def _print_tensors(console: Console, run: Run, *, every: bool) -> None:
 def _print_capture(console: Console, run: Run) -> None:
     from rich.text import Text
 
+    from watchglass.record import recovered_steps
     from watchglass.view import capture_lines, printable
 
     table = _grid("Capture", console)
     for worker in run.workers:
         ends = [event for event in run.lifecycle(worker) if event.get("event") == "left"]
         counters = ends[-1].get("counters") if ends else None
-        lines = list(capture_lines(counters)) if isinstance(counters, dict) else ["has not left: no account of it yet"]
+        recovered = {"recovered_steps": recovered_steps(run.lifecycle(worker))}
+        lines = list(capture_lines({**(counters if isinstance(counters, dict) else {}), **recovered}))
+        if not isinstance(counters, dict):
+            lines.append("has not left: no account of it yet")
         for line in lines or ["no cost was recorded"]:
             table.add_row("", Text(printable(worker)), Text(line))
     if table.row_count:

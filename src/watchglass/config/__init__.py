@@ -1,11 +1,28 @@
 """What users configure, validated once, and the one reader of the environment."""
 
 from watchglass.config import environment
-from watchglass.config.collection import BUILT_IN_ROLES, Collection
-from watchglass.config.parameters import ParameterInfo, describe, parameter, suggest, validate, values
-from watchglass.config.session import DEFAULT_COLLECTIONS, EvaluatorConfig, RuleSpec, SessionConfig
+from watchglass.config.collection import BUILT_IN_COLLECTIONS, DEFAULT_COLLECTIONS, BuiltIn, Collection
+from watchglass.config.facts import FACTS, FactKind, chosen_facts
+from watchglass.config.files import FILE_NAME, find_file, read_file
+from watchglass.config.parameters import (
+    ParameterError,
+    ParameterInfo,
+    build,
+    check_names,
+    describe,
+    parameter,
+    suggest,
+    validate,
+    values,
+)
+from watchglass.config.saving import EXACT_REDUCTIONS, MODE_NAMES, REDUCTION_NAMES, ModeSteps, Schedule
+from watchglass.config.session import SETTINGS, EvaluatorConfig, RuleSpec, SessionConfig
+from watchglass.config.sources import combine
 
 __all__ = [
-    "BUILT_IN_ROLES", "DEFAULT_COLLECTIONS", "Collection", "EvaluatorConfig", "ParameterInfo", "RuleSpec",
-    "SessionConfig", "describe", "environment", "parameter", "suggest", "validate", "values",
+    "BUILT_IN_COLLECTIONS", "DEFAULT_COLLECTIONS", "EXACT_REDUCTIONS", "FACTS", "FILE_NAME", "MODE_NAMES",
+    "REDUCTION_NAMES", "SETTINGS", "BuiltIn", "Collection", "EvaluatorConfig", "FactKind", "ModeSteps",
+    "ParameterError", "ParameterInfo", "RuleSpec", "Schedule", "SessionConfig", "build", "check_names", "chosen_facts",
+    "combine", "describe", "environment", "find_file", "parameter", "read_file", "suggest", "validate",
+    "values",
 ]  # fmt: skip

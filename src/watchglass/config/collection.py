@@ -4,87 +4,178 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any
+from fnmatch import fnmatchcase
+from typing import Any, NamedTuple
 
-from watchglass.config.parameters import parameter, validate, values
+from watchglass.config.parameters import ParameterError, build, parameter, suggest, validate, values
+from watchglass.config.saving import SaveSettings
 from watchglass.errors import InvalidValueError
 from watchglass.records import Role
 
-#: Collections that exist in every run, and the roles they hold.
-BUILT_IN_ROLES: dict[str, tuple[Role, ...]] = {
-    "weights": (Role.WEIGHT,),
-    "biases": (Role.BIAS,),
-    "gradients": (Role.GRADIENT,),
-    "updates": (Role.UPDATE,),
-    "inputs": (Role.INPUT,),
-    "outputs": (Role.OUTPUT,),
-    "losses": (Role.LOSS,),
-    "metrics": (Role.METRIC,),
+
+class BuiltIn(NamedTuple):
+    """What a collection that exists in every run holds.
+
+    Attributes:
+        holds: What that is, for people.
+        roles: Its tensors have one of these; empty for any.
+        tags: Where given, its tensors carry one of these instead: what an adapter says because structure says so.
+            Roles are then those in which they are found without looking for the tag.
+        every_step: Its values are recorded at every step whatever a plan says.
+    """
+
+    holds: str
+    roles: tuple[Role, ...] = ()
+    tags: tuple[str, ...] = ()
+    every_step: bool = False
+
+
+#: Collections that exist in every run.
+BUILT_IN_COLLECTIONS: dict[str, BuiltIn] = {
+    "all": BuiltIn("every tensor that the training has by itself"),
+    "default": BuiltIn("what a script saves under no other collection", (Role.CUSTOM,)),
+    "weights": BuiltIn("parameters that are no biases, before the update", (Role.WEIGHT,)),
+    "biases": BuiltIn("biases, before the update", (Role.BIAS,)),
+    "gradients": BuiltIn("gradients as the optimizer sees them", (Role.GRADIENT,)),
+    "updates": BuiltIn("what an update changed in each parameter", (Role.UPDATE,)),
+    "optimizer_variables": BuiltIn("state of the optimizers, by their own names", (Role.OPTIMIZER_STATE,)),
+    "inputs": BuiltIn("inputs of modules", (Role.INPUT,)),
+    "outputs": BuiltIn("outputs of modules", (Role.OUTPUT,)),
+    "layers": BuiltIn("inputs and outputs of modules", (Role.INPUT, Role.OUTPUT)),
+    "labels": BuiltIn("what a loss compares with", (Role.LABEL,)),
+    "predictions": BuiltIn("what a loss judges", (Role.PREDICTION,)),
+    "losses": BuiltIn("losses", (Role.LOSS,), every_step=True),
+    "metrics": BuiltIn("accuracy, norms, learning rates and what a script saves", (Role.METRIC,), every_step=True),
+    "learning_rate": BuiltIn("learning rates", (), ("learning_rate",), every_step=True),
+    "model_input": BuiltIn("inputs of the model", (), ("model_input",)),
+    "model_output": BuiltIn("outputs of the model", (Role.OUTPUT,), ("model_output",)),
+    "input_image": BuiltIn("inputs of the model that are images", (), ("input_image",)),
+    "input_sequence": BuiltIn("inputs of the model that are sequences of tokens", (), ("input_sequence",)),
+    "input_gradients": BuiltIn("gradients with respect to floating-point inputs", (), ("input_gradients",)),
+    "relu_input": BuiltIn("inputs of ReLU", (), ("relu_input",)),
+    "relu_output": BuiltIn("outputs of ReLU", (Role.OUTPUT,), ("relu_output",)),
+    "tanh_input": BuiltIn("inputs of tanh", (), ("tanh_input",)),
+    "sigmoid_input": BuiltIn("inputs of sigmoid", (), ("sigmoid_input",)),
+    "attention": BuiltIn("largest logit and entropy of each attention head", (), ("attention",)),
+    "router": BuiltIn("load and logits of routers in mixtures of experts", (), ("router",)),
+    "logsumexp": BuiltIn("log-sum-exp of the logits that a loss judges", (), ("logsumexp",)),
+    "feature_importance": BuiltIn("importance of each feature to boosted trees", (), ("feature_importance",)),
 }
+
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
+_SELECTORS = ("include_regex", "modules", "module_types", "roles", "tensors")
 
 
 @dataclass(frozen=True)
-class Collection:
+class Collection(SaveSettings):
     """A named group of tensors with what is kept of them and when.
 
-    A built-in name (``weights``, ``biases``, ``gradients``, ``updates``, ``inputs``, ``outputs``) selects by role; any
-    other name selects by ``include_regex``. Intervals count steps of the mode, and ``end_step`` is exclusive.
+    A built-in name (:data:`BUILT_IN_COLLECTIONS`) selects by what a tensor is, and selectors narrow it; any other name
+    needs a selector. Of several kinds of selectors all must match, of one kind any; ``include_regex`` and ``tensors``
+    are one kind, the name. A setting that is None is the training's (:class:`~watchglass.config.SessionConfig`).
 
     Attributes:
-        name: Built-in name, or a new one together with ``include_regex``.
+        name: Built-in name, or a new one together with a selector.
         include_regex: Regular expressions searched (not matched from the start) in tensor names.
-        save_interval: Keep every step that is a multiple of it; None lets the overhead budget choose.
-        start_step: First step that may be kept.
-        end_step: First step that may no longer be kept; None for no end.
+        modules: Dotted paths of modules, which stand for all that is in them; ``*`` is any part of one name in between:
+            ``"layers.*.attention"``.
+        module_types: Class names of modules, ``"ReLU"``.
+        roles: Roles of tensors, ``"gradient"``.
+        tensors: Names of tensors.
+        save_interval: Keep every step that is a multiple of it; None lets the overhead budget choose, in training.
+        start_step: First step that the interval may keep.
+        end_step: First step that the interval may no longer keep; 0 keeps nothing.
+        save_steps: Steps that are kept besides those of the interval, whatever start and end are.
+        modes: The four settings above for ``"train"``, ``"eval"`` and ``"predict"``. Only modes that are named here or
+            for the whole training are captured besides training.
+        reductions: Exact numbers besides the statistics: ``"median"``, ``"prod"``, ``"abs_min"`` and so on.
+        save_histogram: Keep a histogram with the statistics.
         save_raw: Keep the tensors themselves too, not only their statistics.
+        save_shape: Keep the shape at every capture, not only the first.
 
     Raises:
-        InvalidValueError: A name that cannot be a collection's, a regular expression that does not compile, limits
-            that leave no step.
+        InvalidValueError: A name that cannot be a collection's, a regular expression that does not compile, an unknown
+            mode, role or reduction, steps that contradict each other.
     """
 
     name: str
-    include_regex: tuple[str, ...] = parameter((), help="regular expressions searched in tensor names")
-    save_interval: int | None = parameter(None, help="keep every step that is a multiple of it", unit="steps", ge=1)
-    start_step: int = parameter(0, help="first step that may be kept", unit="steps", ge=0)
-    end_step: int | None = parameter(None, help="first step that may no longer be kept", unit="steps", ge=0)
-    save_raw: bool = parameter(False, help="keep the tensors themselves too")
+    include_regex: tuple[str, ...] = parameter((), help="regular expressions searched in tensor names", split=False)
+    modules: tuple[str, ...] = parameter((), help="dotted paths of modules, with what is in them")
+    module_types: tuple[str, ...] = parameter((), help="class names of modules")
+    roles: tuple[Role, ...] = parameter((), help="roles of tensors")
+    tensors: tuple[str, ...] = parameter((), help="names of tensors")
 
     def __post_init__(self) -> None:
-        validate(self)
-        if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_.-]{0,63}", self.name):
+        owner = f"collection {self.name}"
+        if not _NAME.fullmatch(str(self.name)):
             raise InvalidValueError(
                 "a collection's name must be a letter followed by up to 63 letters, digits, _ . or - "
                 f"but got {self.name!r}"
             )
-        for pattern in self.include_regex:
-            try:
-                re.compile(pattern)
-            except re.error as error:
-                raise InvalidValueError(
-                    f"collection {self.name}: include_regex {pattern!r} does not compile: {error}"
-                ) from None
-        if self.name not in BUILT_IN_ROLES and not self.include_regex:
+        validate(self, owner)
+        check_patterns(self.include_regex, owner)
+        if self.name not in BUILT_IN_COLLECTIONS and not self.narrows:
+            near = suggest(self.name, BUILT_IN_COLLECTIONS)
+            others = "" if near else f", or use one of {', '.join(sorted(BUILT_IN_COLLECTIONS))}"
             raise InvalidValueError(
-                f"collection {self.name!r} selects nothing: give include_regex, or use one of "
-                + ", ".join(sorted(BUILT_IN_ROLES))
+                f"collection {self.name!r} selects nothing{near}; give {', '.join(_SELECTORS)}{others}"
             )
-        if self.end_step is not None and self.end_step < self.start_step:
-            raise InvalidValueError(
-                f"collection {self.name}: end_step must be at least start_step ({self.start_step}) "
-                f"but got {self.end_step}"
-            )
+        self.check_modes(owner)
 
-    def selects(self, name: str, role: Role) -> bool:
-        """Whether a tensor belongs to this collection."""
-        roles = BUILT_IN_ROLES.get(self.name)
-        if roles is not None and role not in roles:
+    @property
+    def narrows(self) -> bool:
+        """Whether selectors of its own are given."""
+        return any(getattr(self, name) for name in _SELECTORS)
+
+    @property
+    def built_in(self) -> BuiltIn | None:
+        """What its name selects, None where it is a new one."""
+        if self.name == "default" and self.narrows:
+            return None  # as in SageMaker Debugger: these tensors too, whatever they are
+        return BUILT_IN_COLLECTIONS.get(self.name)
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """Tags that its tensors carry, empty where it does not select by tag."""
+        return self.built_in.tags if self.built_in is not None else ()
+
+    @property
+    def looks_at(self) -> frozenset[Role]:
+        """Roles in which its tensors are found; none for tensors that have to be looked for by tag."""
+        own = self.built_in.roles if self.built_in is not None else ()
+        possible = frozenset(own) if own or self.tags else frozenset(Role)
+        return possible & frozenset(self.roles) if self.roles else possible
+
+    def selects(
+        self, name: str, role: Role, module: str = "", module_type: str = "", tags: tuple[str, ...] = ()
+    ) -> bool:
+        """Whether a tensor belongs to this collection.
+
+        Args:
+            name: Its name.
+            role: What it is.
+            module: Dotted path of its module, "" for none.
+            module_type: Class name of its module, "" for none.
+            tags: What an adapter says of it; also the name of a collection that a script saves it under.
+        """
+        built_in = self.built_in
+        if built_in is None:
+            if self.name in tags:
+                return True
+        elif built_in.tags:
+            if not any(tag in tags for tag in built_in.tags):
+                return False
+        elif built_in.roles and role not in built_in.roles:
             return False
-        return not self.include_regex or any(re.search(pattern, name) for pattern in self.include_regex)
+        return (
+            (not self.roles or role in self.roles)
+            and (not self.module_types or module_type in self.module_types)
+            and (not self.modules or any(_lies_in(module, pattern) for pattern in self.modules))
+            and (not (self.include_regex or self.tensors) or self._names(name))
+        )
 
-    def allows(self, step: int) -> bool:
-        """Whether a step lies within ``start_step`` and ``end_step``."""
-        return step >= self.start_step and (self.end_step is None or step < self.end_step)
+    def _names(self, name: str) -> bool:
+        return name in self.tensors or any(re.search(pattern, name) for pattern in self.include_regex)
 
     def to_json(self) -> dict[str, Any]:
         """The name and every parameter that differs from its default."""
@@ -93,4 +184,29 @@ class Collection:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Collection:
         """The collection that :meth:`to_json` gave."""
-        return cls(**data)
+        return build(cls, data, f"collection {data.get('name', '')}")
+
+
+def check_patterns(patterns: tuple[str, ...], owner: str) -> None:
+    """Refuse regular expressions that do not compile.
+
+    Raises:
+        ParameterError: One of them does not; it says where.
+    """
+    for pattern in patterns:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise ParameterError(owner, "include_regex", f"{pattern!r} does not compile: {error}") from None
+
+
+#: Statistics of these are kept when nobody says otherwise.
+DEFAULT_COLLECTIONS = tuple(
+    Collection(name) for name in ("weights", "biases", "gradients", "updates", "outputs", "relu_output")
+)
+
+
+def _lies_in(module: str, pattern: str) -> bool:
+    """Whether a module is the one of a pattern, or inside it."""
+    path, wanted = module.split("."), pattern.split(".")
+    return len(path) >= len(wanted) and all(map(fnmatchcase, path, wanted))

@@ -15,6 +15,9 @@ STRICT = "WATCHGLASS_STRICT"
 #: ``0``: do without the native kernel although it is there. For tests and comparisons.
 NATIVE = "WATCHGLASS_NATIVE"
 
+#: Path of a hook configuration file, as SageMaker Debugger names it.
+HOOK_CONFIGURATION = "SMDEBUG_CONFIG_FILE_PATH"
+
 _OFF = {"0", "false", "off", "no"}
 
 
@@ -31,6 +34,11 @@ def strict(environ: Mapping[str, str] | None = None) -> bool:
 def native_disabled(environ: Mapping[str, str] | None = None) -> bool:
     """Whether the native kernel is not to be used."""
     return (environ if environ is not None else os.environ).get(NATIVE, "") == "0"
+
+
+def hook_configuration(environ: Mapping[str, str] | None = None) -> str | None:
+    """Path of SageMaker Debugger's hook configuration file, None where nobody named one."""
+    return (environ if environ is not None else os.environ).get(HOOK_CONFIGURATION) or None
 
 
 def rank(environ: Mapping[str, str] | None = None) -> int:
@@ -51,6 +59,12 @@ def local_world_size(environ: Mapping[str, str] | None = None) -> int:
 def restart_count(environ: Mapping[str, str] | None = None) -> int:
     """How often torchrun has restarted this job; 0 when it did not."""
     return _first_int(environ, ("TORCHELASTIC_RESTART_COUNT",), 0)
+
+
+def rendezvous(environ: Mapping[str, str] | None = None) -> str:
+    """Where the ranks of a job meet, ``"host:port"``; ":" where nothing set it."""
+    source = environ if environ is not None else os.environ
+    return f"{source.get('MASTER_ADDR', '')}:{source.get('MASTER_PORT', '')}"
 
 
 def elastic_run_id(environ: Mapping[str, str] | None = None) -> str:

@@ -13,14 +13,39 @@ import difflib
 import math
 import types
 import typing
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from enum import Enum
+from typing import Any, TypeVar
 
 from watchglass.errors import InvalidValueError
 
 _KEY = "watchglass.parameter"
 _TRUE, _FALSE = {"true", "yes", "on", "1"}, {"false", "no", "off", "0"}
+_Built = TypeVar("_Built")
+
+
+class ParameterError(InvalidValueError):
+    """A parameter that cannot be so, with the parts of the message: a file or an option names it in its own way.
+
+    Args:
+        owner: Whose parameter it is, ``"DeadRelu"``, ``"collection gradients"``.
+        name: Its name, dotted where it is nested: ``"modes.eval.save_interval"``.
+        reason: The rest of the sentence, ``"must be >= 1 but got 0"``.
+    """
+
+    def __init__(self, owner: str, name: str, reason: str) -> None:
+        super().__init__(f"{owner}: {name} {reason}")
+        self.owner = owner
+        self.name = name
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (self.owner, self.name, self.reason))
+
+
+class _NoMember(ValueError):
+    """A text that no member of an enumeration has; the message is the reason."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +78,8 @@ class _Limits:
     gt: float | None
     lt: float | None
     choices: tuple[Any, ...] | None
+    aliases: Mapping[str, str]
+    split: bool
 
     def describe(self) -> str:
         bounds = ((">=", self.ge), (">", self.gt), ("<=", self.le), ("<", self.lt))
@@ -61,7 +88,12 @@ class _Limits:
             words.append("one of " + ", ".join(map(str, self.choices)))
         return " and ".join(words)
 
+    def cure(self, value: Any) -> str:
+        return suggest(value, map(str, self.choices)) if self.choices is not None and isinstance(value, str) else ""
+
     def broken_by(self, value: Any) -> bool:
+        if value is None:
+            return False
         if self.choices is not None and value not in self.choices:
             return True
         if isinstance(value, bool) or not isinstance(value, (int, float)):
@@ -85,8 +117,12 @@ def parameter(
     gt: float | None = None,
     lt: float | None = None,
     choices: tuple[Any, ...] | None = None,
+    aliases: Mapping[str, str] | None = None,
+    split: bool = True,
 ) -> Any:
     """A dataclass field that :func:`validate` checks and :func:`describe` documents.
+
+    Limits and choices of a list hold for each element, those of a mapping for each key.
 
     Args:
         default: Value when nothing is given; must itself be valid.
@@ -97,18 +133,24 @@ def parameter(
         gt: A number must be above this.
         lt: A number must be below this.
         choices: The only values allowed.
+        aliases: Other spellings of the choices.
+        split: Text for a list is split at commas; otherwise it is one element.
     """
-    limits = _Limits(help, unit, ge, le, gt, lt, choices)
+    limits = _Limits(help, unit, ge, le, gt, lt, choices, aliases or {}, split)
     return dataclasses.field(default=default, metadata={_KEY: limits})
 
 
-def validate(instance: Any) -> None:
+def validate(instance: Any, owner: str = "") -> None:
     """Coerce and check every parameter field of a dataclass instance in place; call it from ``__post_init__``.
 
+    Args:
+        instance: A dataclass instance, frozen or not.
+        owner: How errors call it; the name of its class when not given.
+
     Raises:
-        InvalidValueError: A value does not have the field's type or breaks its limits.
+        ParameterError: A value does not have the field's type or breaks its limits.
     """
-    owner = type(instance).__name__
+    owner = owner or type(instance).__name__
     hints = _hints(type(instance))
     for field in dataclasses.fields(instance):
         limits = field.metadata.get(_KEY)
@@ -116,18 +158,58 @@ def validate(instance: Any) -> None:
             continue
         received = getattr(instance, field.name)
         try:
-            value = _coerce(received, hints[field.name])
+            value = _coerce(received, hints[field.name], limits)
+        except ParameterError as error:  # of what is nested in it
+            raise ParameterError(owner, f"{field.name}.{error.name}", error.reason) from None
+        except _NoMember as error:
+            raise ParameterError(owner, field.name, f"{error}{_default(field)}") from None
         except (TypeError, ValueError):
-            raise InvalidValueError(
-                f"{owner}: {field.name} must be {_type_name(hints[field.name])} but got {received!r}"
-                f"; the default is {field.default!r}"
+            raise ParameterError(
+                owner, field.name, f"must be {_type_name(hints[field.name])} but got {received!r}{_default(field)}"
             ) from None
-        if limits.broken_by(value):
-            raise InvalidValueError(
-                f"{owner}: {field.name} must be {limits.describe()} but got {received!r}"
-                f"; the default is {field.default!r}"
-            )
+        for element in _elements(value):
+            if limits.broken_by(element):
+                shown = received if element is value else element
+                raise ParameterError(
+                    owner,
+                    field.name,
+                    f"must be {limits.describe()} but got {shown!r}{limits.cure(element)}{_default(field)}",
+                )
         object.__setattr__(instance, field.name, value)
+
+
+def build(cls: type[_Built], data: Mapping[str, Any], owner: str = "") -> _Built:
+    """A dataclass instance from what a file or a caller gives by name.
+
+    Args:
+        cls: The dataclass.
+        data: Its fields by name.
+        owner: How errors call it; the name of the class when not given.
+
+    Raises:
+        ParameterError: A field it does not have, with near names, or one that is missing; and as :func:`validate`.
+    """
+    owner = owner or cls.__name__
+    fields = {field.name: field for field in dataclasses.fields(cls) if field.init}  # type: ignore[arg-type]
+    check_names(data, fields, owner)
+    for name, field in fields.items():
+        required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        if required and name not in data:
+            raise ParameterError(owner, name, "is missing")
+    return cls(**data)
+
+
+def check_names(given: Iterable[str], known: Iterable[str], owner: str, prefix: str = "") -> None:
+    """Refuse names of parameters that do not exist.
+
+    Raises:
+        ParameterError: One of ``given``, with near names; it is called ``prefix`` and its name.
+    """
+    known = list(known)
+    for name in given:
+        if name not in known:
+            near = suggest(str(name), known) or "; known are " + ", ".join(known)
+            raise ParameterError(owner, f"{prefix}{name}", f"is unknown{near}")
 
 
 def describe(cls: type[Any]) -> list[ParameterInfo]:
@@ -148,9 +230,9 @@ def describe(cls: type[Any]) -> list[ParameterInfo]:
 
 
 def values(instance: Any) -> dict[str, Any]:
-    """The parameters of an instance that differ from their defaults, by name."""
+    """The parameters of an instance that differ from their defaults, by name; nested ones as mappings."""
     return {
-        field.name: getattr(instance, field.name)
+        field.name: _plain(getattr(instance, field.name))
         for field in dataclasses.fields(instance)
         if _KEY in field.metadata and getattr(instance, field.name) != field.default
     }
@@ -164,6 +246,28 @@ def suggest(name: str, known: Iterable[str]) -> str:
     return f' (did you mean "{lowered[near[0]]}"?)' if near else ""
 
 
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return values(value)
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, tuple):
+        return tuple(_plain(item) for item in value)
+    return value.value if isinstance(value, Enum) else value
+
+
+def _elements(value: Any) -> Iterator[Any]:
+    """What limits hold for: the elements of a list, the keys of a mapping, else the value."""
+    if isinstance(value, (tuple, Mapping)):
+        yield from value
+    else:
+        yield value
+
+
+def _default(field: dataclasses.Field[Any]) -> str:
+    return "" if field.default in (dataclasses.MISSING, None) else f"; the default is {field.default!r}"
+
+
 def _hints(cls: type[Any]) -> dict[str, Any]:
     return typing.get_type_hints(cls)
 
@@ -173,31 +277,43 @@ def _type_name(hint: Any) -> str:
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         return " or ".join("none" if arm is type(None) else _type_name(arm) for arm in typing.get_args(hint))
     if typing.get_origin(hint) is tuple:
-        return f"a list of {_type_name(typing.get_args(hint)[0])}s"
+        element = _type_name(typing.get_args(hint)[0])
+        return f"a list of {element.removeprefix('a ')}{'' if element == 'text' else 's'}"
+    if typing.get_origin(hint) is Mapping:
+        return f"a table of {_type_name(typing.get_args(hint)[1])}"
     return names.get(hint, getattr(hint, "__name__", str(hint)))
 
 
-def _coerce(value: Any, hint: Any) -> Any:
-    if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        return _coerce_union(value, typing.get_args(hint))
-    if typing.get_origin(hint) is tuple:
-        parts = value.split(",") if isinstance(value, str) else list(value)
-        return tuple(
-            _coerce(part.strip() if isinstance(part, str) else part, typing.get_args(hint)[0]) for part in parts
-        )
-    return _coerce_plain(value, hint)
+def _coerce(value: Any, hint: Any, limits: _Limits) -> Any:
+    origin, arms = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return _coerce_union(value, arms, limits)
+    if origin is tuple:
+        if isinstance(value, str):
+            value = [part.strip() for part in value.split(",") if part.strip()] if limits.split else [value]
+        return tuple(_coerce(part, arms[0], limits) for part in value)
+    if origin is Mapping:
+        return {_coerce(key, arms[0], limits): _nested(key, item, arms[1], limits) for key, item in value.items()}
+    return _coerce_plain(limits.aliases.get(value, value) if isinstance(value, str) else value, hint)
 
 
-def _coerce_union(value: Any, arms: tuple[Any, ...]) -> Any:
+def _nested(key: Any, value: Any, hint: Any, limits: _Limits) -> Any:
+    try:
+        return _coerce(value, hint, limits)
+    except ParameterError as error:
+        raise ParameterError(error.owner, f"{key}.{error.name}", error.reason) from None
+
+
+def _coerce_union(value: Any, arms: tuple[Any, ...], limits: _Limits) -> Any:
     if type(None) in arms and (value is None or (isinstance(value, str) and value.lower() == "none")):
         return None
-    for arm in arms:
-        if arm is not type(None):
-            try:
-                return _coerce(value, arm)
-            except (TypeError, ValueError):
-                continue
-    raise ValueError(value)
+    wanted = [arm for arm in arms if arm is not type(None)]
+    for arm in wanted[:-1]:
+        try:
+            return _coerce(value, arm, limits)
+        except (TypeError, ValueError):
+            continue
+    return _coerce(value, wanted[-1], limits)
 
 
 def _coerce_plain(value: Any, hint: type) -> Any:
@@ -218,10 +334,24 @@ def _coerce_plain(value: Any, hint: type) -> Any:
         if isinstance(value, bool):
             raise ValueError(value)
         return float(value)
+    if isinstance(value, hint):
+        return value
+    if issubclass(hint, Enum):
+        return _member(value, hint)
+    if dataclasses.is_dataclass(hint):
+        if not isinstance(value, Mapping):
+            raise TypeError(value)
+        return build(hint, value)
     if issubclass(hint, str):
         if not isinstance(value, str):
             raise TypeError(value)
         return hint(value)
-    if isinstance(value, hint):
-        return value
     raise TypeError(value)
+
+
+def _member(value: Any, hint: type[Enum]) -> Enum:
+    members = {str(member.value).lower(): member for member in hint}
+    found = members.get(str(value).strip().lower())
+    if found is None:
+        raise _NoMember(f"must be one of {', '.join(members)} but got {value!r}{suggest(str(value), members)}")
+    return found

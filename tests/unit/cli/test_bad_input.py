@@ -30,6 +30,40 @@ def script(tmp_path: Path) -> Path:
         (["run", "--planned-steps", "-1", "train.py"], "--planned-steps must be >= 1 but got '-1'"),
         (["run", "--overhead-budget", "0", "train.py"], "--overhead-budget must be a percentage above 0"),
         (["run", "--overhead-budget", "nan", "train.py"], "at most 100 but got 'nan'"),
+        (["run", "--config", "nope.toml", "train.py"], "configuration file nope.toml does not exist"),
+        (["run", "--config", "thesis", "train.py"], "configuration file thesis is a folder"),
+        (["run", "--config", "thesis/chapter", "train.py"], "thesis/chapter: is not valid TOML: "),
+        (["run", "--config", "bad.toml", "train.py"], "bad.toml: collections.gradients.save_interval must be >= 1 but"),
+        (
+            ["run", "--config", "late.toml", "--collection", "gradients:end_step=50", "train.py"],
+            "late.toml, with the options given: collections.gradients keeps no step in mode train: together with",
+        ),
+        (
+            ["run", "--config", "late.toml", "--collection", "weights:end_step=5", "train.py"],
+            "late.toml, with the options given: collections.weights.end_step must be after start_step (9) but got 5",
+        ),
+        (["run", "--config", "bad.json", "train.py"], "bad.json: HookParameters.save_steps must be a list of whole"),
+        (["run", "--collection", "gradeints", "train.py"], "gradeints cannot be: collection 'gradeints' selects"),
+        (
+            ["run", "--collection", "mine=(", "train.py"],
+            "--collection mine.include_regex '(' does not compile: missing",
+        ),
+        (["run", "--collection", "mine=", "train.py"], "--collection takes NAME, NAME=REGEX or NAME:SETTING=VALUE,"),
+        (
+            ["run", "--collection", "weights:3", "train.py"],
+            "of --collection weights must read SETTING=VALUE but got '3'",
+        ),
+        (
+            ["run", "--collection", "weights:save_intervall=3", "train.py"],
+            '--collection weights.save_intervall is unknown (did you mean "save_interval"?)',
+        ),
+        (
+            ["run", "--collection", "weights:start_step=5,end_step=4", "train.py"],
+            "--collection weights.end_step must be after start_step (5) but got 4",
+        ),
+        (["run", "--collection", "weights:reductions=mean,medium", "train.py"], "but got 'medium' (did you mean"),
+        (["run", "--save-raw", "weigths", "train.py"], '(did you mean "weights"?)'),
+        (["run", "--include-workers", "two", "train.py"], "--include-workers must be one of all, one but got 'two'"),
         (["run", "--stop-on", "fire", "train.py"], "--stop-on must be error or warning but got 'fire'"),
         (["run", "--stop-on", "error", "--no-rules", "train.py"], "drop --no-rules"),
         (["run", "--no-rules", "--rules", "Overfit", "train.py"], "--rules and --no-rules contradict each other"),
@@ -70,6 +104,9 @@ def test_one_line_and_nothing_happens(
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter").write_text("words")
     (tmp_path / "broken.py").write_text("import no_such_module")
+    (tmp_path / "bad.toml").write_text("[collections.gradients]\nsave_interval = 0")
+    (tmp_path / "late.toml").write_text("start_step = 100\ncollections.weights.start_step = 9")
+    (tmp_path / "bad.json").write_text('{"HookParameters": {"save_steps": "1,x"}}')
     before = sorted(path for path in tmp_path.rglob("*") if "__pycache__" not in path.parts)
     said = watchglass(*(word.format(folder=tmp_path) for word in words))
     assert error.format(folder=tmp_path) in said.error

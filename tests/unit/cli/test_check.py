@@ -51,7 +51,8 @@ def test_json_is_one_object_with_the_documented_keys(watchglass: Watchglass, bro
     said = watchglass("check", broken, "--format", "json")
     result = json.loads(said.out)
     assert said.status == 1
-    assert list(result) == ["run", "status", "findings"]
+    assert list(result) == ["run", "status", "findings", "capture"]
+    assert result["capture"] == {"dropped_rows": 0, "steps": 120}
     assert (result["run"], result["status"]) == (str(broken), "issues found")
     first = result["findings"][0]
     assert list(first) == [

@@ -8,7 +8,7 @@ import pytest
 
 import watchglass as package
 from command_line import Watchglass
-from watchglass.cli.options import parse_percent, parse_rules
+from watchglass.cli.options import parse_rules
 from watchglass.cli.run import _end_options_at_module
 from watchglass.config import RuleSpec
 from watchglass.rules import rule_names
@@ -84,10 +84,6 @@ def test_every_verb_has_help(watchglass: Watchglass, verb: str) -> None:
 )  # fmt: skip
 def test_rules_as_written_on_a_command_line(texts: list[str], specs: list[tuple[str, dict[str, str]]]) -> None:
     assert parse_rules(texts) == tuple(RuleSpec(name, dict(parameters)) for name, parameters in specs)
-
-
-def test_percentages_become_ratios() -> None:
-    assert [parse_percent(text) for text in ("1", "0.5 ", "2%", "100")] == [0.01, 0.005, 0.02, 1.0]
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from watchglass.config import Collection, RuleSpec, SessionConfig, describe, parameter, suggest, validate
-from watchglass.config.session import EvaluatorConfig
+from watchglass.config import describe, parameter, suggest, validate
 from watchglass.errors import InvalidValueError
-from watchglass.records import Role, Severity
 
 
 @dataclass
@@ -62,39 +60,3 @@ def test_description_lists_type_default_and_limits() -> None:
 def test_near_names_are_suggested_whatever_their_case() -> None:
     assert suggest("deadrelus", ["DeadRelu", "Overfit"]) == ' (did you mean "DeadRelu"?)'
     assert suggest("zzz", ["DeadRelu"]) == ""
-
-
-def test_collections_select_by_role_and_by_regular_expression() -> None:
-    assert Collection("gradients").selects("gradient/fc.weight", Role.GRADIENT)
-    assert not Collection("gradients").selects("fc.weight", Role.WEIGHT)
-    assert Collection("mine", include_regex=("^fc",)).selects("fc.weight", Role.WEIGHT)
-    assert not Collection("gradients", include_regex=("conv",)).selects("gradient/fc.weight", Role.GRADIENT)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ({"name": "x", "include_regex": ("(",)}, "does not compile"),
-        ({"name": "../x"}, "name must be a letter"),
-        ({"name": "mine"}, "selects nothing"),
-        ({"name": "weights", "save_interval": 0}, "save_interval must be >= 1 but got 0"),
-        ({"name": "weights", "start_step": 5, "end_step": 4}, "end_step must be at least start_step (5) but got 4"),
-    ],
-)
-def test_a_collection_that_cannot_work_is_refused(arguments: dict[str, object], words: str) -> None:
-    with pytest.raises(InvalidValueError, match=words.replace("(", r"\(").replace(")", r"\)")):
-        Collection(**arguments)  # type: ignore[arg-type]
-
-
-def test_configurations_survive_the_way_through_the_environment() -> None:
-    config = SessionConfig(
-        run="runs/x", attempt=2, collections=(Collection("weights", save_interval=7),), overhead_budget=0.02
-    )
-    again = SessionConfig.from_env(config.to_env())
-    assert again is not None
-    assert (again.attempt, again.collections, again.overhead_budget) == (2, config.collections, 0.02)
-    assert SessionConfig.from_env({}) is None
-
-    evaluator = EvaluatorConfig("runs/x", 0, (RuleSpec("DeadRelu", {"threshold_layer": 30.0}),), Severity.ERROR)
-    back = EvaluatorConfig.from_json(evaluator.to_json())
-    assert (back.rules, back.stop_on, back.attempt) == (evaluator.rules, Severity.ERROR, 0)

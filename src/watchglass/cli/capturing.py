@@ -1,0 +1,183 @@
+"""Options that choose what is captured, and how their values are read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any
+
+import typer
+
+from watchglass.errors import InvalidValueError
+
+ConfigFile = Annotated[
+    str | None,
+    typer.Option(
+        "--config",
+        metavar="FILE",
+        help="File of capture settings. [default: the nearest watchglass.toml, if there is one]",
+    ),
+]
+Collections = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--collection",
+        metavar="NAME[=REGEX|:SETTING=VALUE,...]",
+        help="Keep a built-in collection, or the tensors in whose name REGEX is found, or change how one is kept. "
+        "Repeatable.",
+    ),
+]
+SaveRaw = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--save-raw", metavar="NAME,...", help="Collections to keep whole, not only as statistics. Repeatable."
+    ),
+]
+SaveAll = Annotated[bool, typer.Option("--save-all", help="Keep everything that the training has by itself.")]
+IncludeWorkers = Annotated[
+    str | None,
+    typer.Option("--include-workers", metavar="all|one", help="Ranks that keep tensors. [default: all]"),
+]
+SaveInterval = Annotated[
+    str | None,
+    typer.Option(
+        "--save-interval", metavar="N", help="Keep statistics every N steps. [default: as often as the budget allows]"
+    ),
+]
+OverheadBudget = Annotated[
+    str | None,
+    typer.Option(
+        "--overhead-budget",
+        metavar="PERCENT",
+        help="Share of the training's time that watching may cost. [default: 1]",
+    ),
+]
+PlannedSteps = Annotated[
+    str | None,
+    typer.Option("--planned-steps", metavar="N", help="Steps the training will have, to tell how many a stop saved."),
+]
+
+
+def given_settings(
+    *,
+    collections: list[str] | None,
+    save_raw: list[str] | None,
+    overhead_budget: str | None,
+    **others: Any,
+) -> dict[str, Any]:
+    """Settings of the session that the command line gives, validated by the session's own limits.
+
+    Args:
+        collections: Values of ``--collection``.
+        save_raw: Values of ``--save-raw``.
+        overhead_budget: Value of ``--overhead-budget``.
+        **others: Values of options that are called like their setting; None or False where they are not given.
+
+    Raises:
+        InvalidValueError: Something that cannot be, named as the option is.
+    """
+    from watchglass.config import ParameterError, SessionConfig
+
+    settings = {name: value for name, value in others.items() if value not in (None, False)}
+    if overhead_budget is not None:
+        settings["overhead_budget"] = parse_percent(overhead_budget)
+    table = parse_collections(collections or ())
+    for name in _names(save_raw or ()):
+        table.setdefault(name, {})["save_raw"] = True
+    if table:
+        settings["collections"] = table
+    try:
+        SessionConfig(run="", **settings)
+    except ParameterError as error:
+        field, _, rest = error.name.partition(".")
+        option = "--collection " + rest if field == "collections" else "--" + error.name.replace("_", "-")
+        raise InvalidValueError(f"{option} {error.reason}") from None
+    return settings
+
+
+def with_file(named: str | None, given: dict[str, Any]) -> tuple[str | None, dict[str, Any]]:
+    """The configuration file that holds, None for none, and all settings: what is given comes before what it sets.
+
+    Raises:
+        MissingFileError: The file that is named is not there.
+        InvalidValueError: Something in it cannot be, or not together with what is given.
+    """
+    from watchglass.config import ParameterError, SessionConfig, combine, find_file, read_file
+
+    path = find_file(named)
+    set_there = {} if path is None else read_file(path)
+    try:
+        settings = combine(set_there, given)
+        SessionConfig(run="", **settings)
+    except ParameterError as error:
+        raise InvalidValueError(f"{path}, with the options given: {error.name} {error.reason}") from None
+    return None if path is None else str(path), {**settings, "overrides": given}
+
+
+def parse_collections(texts: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Collections as written on a command line, as settings by name.
+
+    ``"inputs"``, ``"first=^conv1"`` and ``"gradients:save_interval=5,reductions=median,prod"``, in which a part that
+    has no ``=`` belongs to the value before it.
+
+    Raises:
+        InvalidValueError: A text that does not read so.
+    """
+    table: dict[str, dict[str, Any]] = {}
+    for text in texts:
+        name, sign, rest = _split(text)
+        if not name or (sign and not rest):
+            raise InvalidValueError(
+                f"--collection takes NAME, NAME=REGEX or NAME:SETTING=VALUE,SETTING=VALUE but got {text!r}"
+            )
+        settings = table.setdefault(name, {})
+        if sign == "=":
+            settings["include_regex"] = (*settings.get("include_regex", ()), rest)
+        elif sign == ":":
+            settings.update(_parse_settings(rest, name))
+    return table
+
+
+def parse_percent(text: str) -> float:
+    """``"1"``, ``"0.5"`` or ``"2%"`` as a ratio.
+
+    Raises:
+        InvalidValueError: Not a number above 0 and at most 100.
+    """
+    try:
+        percent = float(text.strip().removesuffix("%"))
+    except ValueError:
+        percent = float("nan")
+    if not 0 < percent <= 100:
+        raise InvalidValueError(f"--overhead-budget must be a percentage above 0 and at most 100 but got {text!r}")
+    return percent / 100
+
+
+def _split(text: str) -> tuple[str, str, str]:
+    """Name, the first of ``=`` and ``:``, and what follows it."""
+    at = min((text.index(sign) for sign in "=:" if sign in text), default=len(text))
+    return text[:at].strip(), text[at : at + 1], text[at + 1 :]
+
+
+def _parse_settings(text: str, name: str) -> Mapping[str, Any]:
+    """``"save_interval=5,modes.eval.save_interval=1"`` as nested settings."""
+    pairs: list[list[str]] = []
+    for part in text.split(","):
+        setting, equals, value = part.partition("=")
+        if equals and setting.strip().replace(".", "_").isidentifier():
+            pairs.append([setting.strip(), value])
+        elif pairs:
+            pairs[-1][1] += "," + part
+        else:
+            raise InvalidValueError(f"a setting of --collection {name} must read SETTING=VALUE but got {part!r}")
+    settings: dict[str, Any] = {}
+    for setting, value in pairs:
+        *path, last = setting.split(".")
+        place = settings
+        for step in path:
+            place = place.setdefault(step, {})
+        place[last] = value
+    return settings
+
+
+def _names(texts: Iterable[str]) -> list[str]:
+    return [name for text in texts for name in (part.strip() for part in text.split(",")) if name]

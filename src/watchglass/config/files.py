@@ -1,0 +1,112 @@
+"""Settings of a training from a file: ``watchglass.toml``, or the hook configuration of SageMaker Debugger.
+
+Read by the launcher and by :func:`watchglass.watch`, before a training, and never by what captures it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from watchglass.config import environment
+from watchglass.config.hook_json import read_hook_json
+from watchglass.config.parameters import ParameterError, check_names, suggest
+from watchglass.config.session import SETTINGS, SessionConfig
+from watchglass.errors import InvalidValueError, MissingFileError
+
+#: Name of the file that is looked for.
+FILE_NAME = "watchglass.toml"
+
+
+def find_file(named: str | os.PathLike[str] | None = None, environ: Mapping[str, str] | None = None) -> Path | None:
+    """The configuration file that holds here, None where there is none.
+
+    It is the one that is named, else the one that ``SMDEBUG_CONFIG_FILE_PATH`` names, else the nearest
+    ``watchglass.toml`` in the working directory and the folders above it, up to the root of the repository or the home
+    directory.
+
+    Raises:
+        MissingFileError: The one that is named is not there.
+    """
+    if named is None:
+        named = environment.hook_configuration(environ)
+        if named is None:
+            return _nearest(Path.cwd())
+        source = f"configuration file {named}, which {environment.HOOK_CONFIGURATION} names,"
+    else:
+        source = f"configuration file {os.fspath(named)}"
+    path = Path(named)
+    if not path.is_file():
+        raise MissingFileError(f"{source} {'is a folder' if path.is_dir() else 'does not exist'}{_near_file(path)}")
+    return path
+
+
+def read_file(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Fields of :class:`SessionConfig` that a file sets, each of them valid.
+
+    Args:
+        path: A TOML file, or with the suffix ``.json`` a hook configuration of SageMaker Debugger.
+
+    Raises:
+        InvalidValueError: Something in it cannot be; the message names file and key.
+    """
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidValueError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    try:
+        if path.suffix.lower() == ".json":
+            return read_hook_json(_parse_json(text))
+        return _checked(_parse_toml(text))
+    except ParameterError as error:
+        raise InvalidValueError(f"{path}: {error.name} {error.reason}") from None
+    except ValueError as error:
+        raise InvalidValueError(f"{path}: {error}") from None
+
+
+def _checked(settings: dict[str, Any]) -> dict[str, Any]:
+    check_names(settings, SETTINGS, FILE_NAME)
+    SessionConfig(run="", **settings)
+    return settings
+
+
+def _nearest(folder: Path) -> Path | None:
+    home = Path.home()
+    for place in (folder, *folder.parents):
+        if (place / FILE_NAME).is_file():
+            return place / FILE_NAME
+        if place == home or (place / ".git").exists():
+            return None
+    return None
+
+
+def _near_file(path: Path) -> str:
+    try:
+        return suggest(path.name, [entry.name for entry in path.parent.iterdir() if entry.is_file()])
+    except OSError:
+        return ""
+
+
+def _parse_toml(text: str) -> dict[str, Any]:
+    # Imported here: most trainings have no such file.
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    try:
+        settings: dict[str, Any] = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"is not valid TOML: {error}") from None
+    return settings
+
+
+def _parse_json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"is not valid JSON: {error.msg} at line {error.lineno} column {error.colno}") from None

@@ -1,0 +1,117 @@
+"""The hook configuration file of SageMaker Debugger, as settings of ours.
+
+It means here what it is documented to mean there: only the collections that it lists are kept (losses, metrics and
+learning rates always are), every 500 steps unless it says otherwise, in every mode, by one worker, and as whole tensors
+where it names no reductions. Values may be strings, as its SDK writes them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from watchglass.config.collection import Collection
+from watchglass.config.parameters import ParameterError, build, check_names
+from watchglass.config.saving import MODE_NAMES
+from watchglass.config.session import SessionConfig
+from watchglass.errors import InvalidValueError
+
+_OWNER = "hook configuration"
+
+#: What holds there when a file does not say.
+_SAVE_INTERVAL, _WORKERS = 500, "one"
+
+_HOOK, _COLLECTIONS = "HookParameters", "CollectionConfigurations"
+_NAME, _PARAMETERS = "CollectionName", "CollectionParameters"
+_TOP = (_HOOK, _COLLECTIONS, "S3OutputPath", "LocalPath")
+
+_STEPS = ("save_interval", "save_steps", "start_step", "end_step")
+_KEPT = {"reductions": "reductions", "save_raw_tensor": "save_raw", "save_shape": "save_shape"}
+_OF_HOOK = ("save_all", "include_regex", "include_workers", *_KEPT, *_STEPS)
+#: Known there, and said here in another way: where a run is written, TensorBoard, nothing.
+_UNUSED = ("export_tensorboard", "tensorboard_dir", "dry_run")
+_OF_COLLECTION = ("include_regex", "save_histogram", *_KEPT, *_STEPS)
+_PREFIXED = tuple(f"{mode}.{name}" for mode in (*MODE_NAMES, "global") for name in _STEPS)
+
+
+def read_hook_json(data: Any) -> dict[str, Any]:
+    """Fields of :class:`SessionConfig` from the content of the file.
+
+    Raises:
+        ParameterError: Something in it cannot be; its name is the key of the file.
+    """
+    content = _table(data, "the file")
+    check_names(content, _TOP, _OWNER, "")
+    hook = _table(content.get(_HOOK) or {}, _HOOK)
+    check_names(hook, (*_OF_HOOK, *_UNUSED, *_PREFIXED), _OWNER, f"{_HOOK}.")
+    settings = {name: hook[name] for name in ("save_all", "include_workers") if name in hook}
+    settings = {"include_workers": _WORKERS, **settings, **_settings(hook)}
+    settings.setdefault("save_interval", _SAVE_INTERVAL)
+    settings.setdefault("save_raw", not settings.get("reductions"))
+    settings["modes"] = {"eval": {}, "predict": {}, **settings.get("modes", {})}
+    rows = content.get(_COLLECTIONS) or []
+    if not isinstance(rows, list):
+        raise ParameterError(_OWNER, _COLLECTIONS, f"must be a list but got {rows!r}")
+    settings["collections"] = [_collection(row, f"{_COLLECTIONS}[{index}]") for index, row in enumerate(rows)]
+    try:
+        SessionConfig(run="", **settings)
+    except ParameterError as error:
+        place, _, rest = error.name.partition(".")
+        name = f"{_COLLECTIONS} {rest}".rstrip() if place == "collections" else f"{_HOOK}.{_original(error.name)}"
+        raise ParameterError(_OWNER, name, error.reason) from None
+    return settings
+
+
+def _collection(row: Any, place: str) -> Collection:
+    row = _table(row, place)
+    check_names(row, (_NAME, _PARAMETERS), _OWNER, f"{place}.")
+    if not isinstance(row.get(_NAME), str):
+        raise ParameterError(_OWNER, f"{place}.{_NAME}", f"must be text but got {row.get(_NAME)!r}")
+    parameters = _table(row.get(_PARAMETERS) or {}, f"{place}.{_PARAMETERS}")
+    prefix = f"{place}.{_PARAMETERS}."
+    check_names(parameters, (*_OF_COLLECTION, *_PREFIXED), _OWNER, prefix)
+    settings = _settings(parameters)
+    if settings.get("reductions"):
+        settings.setdefault("save_raw", False)
+    if "save_histogram" in parameters:
+        settings["save_histogram"] = parameters["save_histogram"]
+    try:
+        return build(Collection, {"name": row[_NAME], **settings})
+    except ParameterError as error:
+        raise ParameterError(_OWNER, prefix + _original(error.name), error.reason) from None
+    except InvalidValueError as error:
+        raise ParameterError(_OWNER, f"{place}.{_NAME}", f"cannot be: {error}") from None
+
+
+def _settings(given: Mapping[str, Any]) -> dict[str, Any]:
+    """What a whole training and a collection have in common, by our names."""
+    settings = {ours: given[theirs] for theirs, ours in _KEPT.items() if given.get(theirs) is not None}
+    if given.get("include_regex"):
+        patterns = given["include_regex"]
+        settings["include_regex"] = patterns.split(",") if isinstance(patterns, str) else patterns
+    for name in _STEPS:
+        # Theirs has a mode for scripts that name none; ours finds out, so what is said for it holds generally.
+        value = given.get(name, given.get(f"global.{name}"))
+        if value is not None:
+            settings[name] = value
+    modes: dict[str, dict[str, Any]] = {}
+    for key in _PREFIXED:
+        mode, _, name = key.partition(".")
+        if mode in MODE_NAMES and given.get(key) is not None:
+            modes.setdefault(mode, {})[name] = given[key]
+    if modes:
+        settings["modes"] = modes
+    return settings
+
+
+def _original(name: str) -> str:
+    """The key of the file behind a setting of ours."""
+    name = re.sub(r"^modes\.", "", name)
+    return next((theirs for theirs, ours in _KEPT.items() if ours == name), name)
+
+
+def _table(value: Any, place: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise ParameterError(_OWNER, place, f"must be an object but got {value!r}")
+    return value

@@ -1,0 +1,172 @@
+"""What is kept of tensors and at which steps: the settings that a whole training and each collection share."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
+
+from watchglass.config.parameters import ParameterError, parameter, validate
+from watchglass.records import Mode, Reduction
+
+_T = TypeVar("_T")
+
+#: Modes by the names that settings use.
+MODE_NAMES = {"train": Mode.TRAIN, "eval": Mode.EVAL, "predict": Mode.PREDICT}
+
+_PLAIN = ("min", "max", "mean", "median", "std", "variance", "sum", "prod", "l1", "l2")
+
+#: Names that ``reductions`` accepts. Most follow from the statistics that are kept of every tensor.
+REDUCTION_NAMES = (*_PLAIN, *(f"abs_{name}" for name in _PLAIN))
+
+#: Those that do not, and what has to be computed for them.
+EXACT_REDUCTIONS = {
+    "median": Reduction.MEDIAN, "prod": Reduction.PROD, "abs_median": Reduction.ABS_MEDIAN,
+    "abs_prod": Reduction.PROD, "abs_min": Reduction.ABS_MIN,
+}  # fmt: skip
+
+#: Other spellings: SageMaker Debugger's configuration files say ``l1_norm``.
+_SPELLINGS = {f"{prefix}{norm}_norm": f"{prefix}{norm}" for prefix in ("", "abs_") for norm in ("l1", "l2")}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _StepSettings:
+    """Which steps are kept. Abstract; None leaves a setting to what is more general."""
+
+    save_interval: int | None = parameter(None, help="keep every step that is a multiple of it", unit="steps", ge=1)
+    start_step: int | None = parameter(None, help="first step that the interval may keep", unit="steps", ge=0)
+    end_step: int | None = parameter(
+        None, help="first step that the interval may no longer keep; 0 keeps none", unit="steps", ge=0
+    )
+    save_steps: tuple[int, ...] | None = parameter(
+        None, help="steps that are kept besides those of the interval", unit="steps", ge=0
+    )
+
+    def check_steps(self, owner: str, prefix: str = "") -> None:
+        """Refuse settings that contradict each other.
+
+        Raises:
+            ParameterError: They leave no step although they do not say so with ``end_step = 0``.
+        """
+        start, end = self.start_step or 0, self.end_step
+        if end is None or self.save_steps or (end == 0 and not start):
+            return
+        if end <= start:
+            raise ParameterError(
+                owner,
+                f"{prefix}end_step",
+                f"must be after start_step ({start}) but got {end}; to keep nothing use end_step = 0 alone",
+            )
+        if self.save_interval is not None and _next_multiple(start, self.save_interval) >= end:
+            raise ParameterError(
+                owner,
+                f"{prefix}save_interval",
+                f"has no multiple from start_step ({start}) to before end_step ({end}) but got {self.save_interval}; "
+                "name single steps with save_steps",
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModeSteps(_StepSettings):
+    """Which steps of one mode are kept; None takes what holds for all modes."""
+
+    def __post_init__(self) -> None:
+        validate(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SaveSettings(_StepSettings):
+    """What is kept and when. Abstract; None leaves a setting to what is more general.
+
+    The four settings of steps hold for training; for a mode named in ``modes``, those given there come first.
+    """
+
+    modes: Mapping[str, ModeSteps] | None = parameter(
+        None, help="the settings of steps for train, eval or predict", choices=tuple(MODE_NAMES)
+    )
+    reductions: tuple[str, ...] | None = parameter(
+        None, help="exact numbers that statistics do not give", choices=REDUCTION_NAMES, aliases=_SPELLINGS
+    )
+    save_histogram: bool | None = parameter(None, help="keep a histogram with the statistics")
+    save_raw: bool | None = parameter(None, help="keep the tensors themselves too")
+    save_shape: bool | None = parameter(None, help="keep the shape of every capture")
+
+    def check_modes(self, owner: str) -> None:
+        """As :meth:`check_steps`, for all modes."""
+        self.check_steps(owner)
+        for name, steps in (self.modes or {}).items():
+            steps.check_steps(owner, f"modes.{name}.")
+
+    def levels(self, mode: str) -> tuple[_StepSettings, ...]:
+        """What says which steps of a mode are kept, the most specific first."""
+        named = (self.modes or {}).get(mode)
+        return (self,) if named is None else (named, self)
+
+
+class Schedule(NamedTuple):
+    """The steps of one mode at which a collection is kept.
+
+    Attributes:
+        interval: Multiples of it are kept; None for those that the budget chooses.
+        start: First step that the interval may keep.
+        end: First step that it may no longer keep; None for no end.
+        steps: Steps that are kept besides, in order.
+    """
+
+    interval: int | None
+    start: int = 0
+    end: int | None = None
+    steps: tuple[int, ...] = ()
+
+    @property
+    def empty(self) -> bool:
+        """Whether no step can ever be kept."""
+        if self.steps or self.end is None:
+            return False
+        return _next_multiple(self.start, self.interval or 1) >= self.end
+
+    def holds(self, step: int, chosen: bool) -> bool:
+        """Whether a step is kept; ``chosen`` is whether the budget keeps it."""
+        regular = chosen if self.interval is None else step % self.interval == 0
+        in_time = self.start <= step and (self.end is None or step < self.end)
+        return (regular and in_time) or self.next_listed(step) == step
+
+    def next_listed(self, step: int) -> int | None:
+        """The first of ``steps`` from a step on, None for none."""
+        at = bisect_left(self.steps, step)
+        return self.steps[at] if at < len(self.steps) else None
+
+    @classmethod
+    def merged(cls, mode: str, levels: Iterable[_StepSettings]) -> Schedule:
+        """The schedule of a mode from settings, the most specific first."""
+        levels = tuple(levels)
+        interval = _first(level.save_interval for level in levels)
+        end = _first(level.end_step for level in levels)
+        steps = _first(level.save_steps for level in levels)
+        if interval is None and mode != "train":
+            # The budget chooses among training steps only: of others all are kept, or those that are listed.
+            interval, end = 1, 0 if steps else end
+        return cls(interval, _first(level.start_step for level in levels) or 0, end, tuple(sorted(set(steps or ()))))
+
+
+def schedule_of(mode: str, collection: SaveSettings, general: SaveSettings) -> Schedule | None:
+    """When a collection is kept in a mode, None for never.
+
+    Args:
+        mode: ``"train"``, ``"eval"`` or ``"predict"``.
+        collection: Its own settings.
+        general: The training's.
+    """
+    if mode != "train" and not any(mode in (settings.modes or {}) for settings in (collection, general)):
+        return None
+    schedule = Schedule.merged(mode, (*collection.levels(mode), *general.levels(mode)))
+    return None if schedule.empty else schedule
+
+
+def _first(options: Iterable[_T | None]) -> _T | None:
+    return next((option for option in options if option is not None), None)
+
+
+def _next_multiple(step: int, interval: int) -> int:
+    return -(-step // interval) * interval

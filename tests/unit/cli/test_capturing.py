@@ -1,0 +1,92 @@
+"""What the command line says of capture, on top of a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from command_line import Watchglass
+from watchglass.cli.capturing import given_settings, parse_collections, parse_percent
+from watchglass.config import Collection, SessionConfig
+from watchglass.launch import Job, Outcome
+
+
+@pytest.mark.parametrize(
+    ("texts", "table"),
+    [
+        (["inputs"], {"inputs": {}}),
+        (["first=^conv1"], {"first": {"include_regex": ("^conv1",)}}),
+        (["first=a:b=c,d", "first=x{1,2}"], {"first": {"include_regex": ("a:b=c,d", "x{1,2}")}}),
+        (["weights:save_interval=5, save_raw=true"], {"weights": {"save_interval": "5", "save_raw": "true"}}),
+        (["weights:reductions=median,prod,end_step=9"], {"weights": {"reductions": "median,prod", "end_step": "9"}}),
+        (
+            ["outputs:modes.eval.save_steps=1,2,modes.eval.end_step=0"],
+            {"outputs": {"modes": {"eval": {"save_steps": "1,2", "end_step": "0"}}}},
+        ),
+        (["mine:include_regex=a{1,2},save_raw=true"], {"mine": {"include_regex": "a{1,2}", "save_raw": "true"}}),
+    ],
+)
+def test_collections_as_written_on_a_command_line(texts: list[str], table: dict[str, Any]) -> None:
+    assert parse_collections(texts) == table
+
+
+def test_percentages() -> None:
+    assert [parse_percent(text) for text in ("1", "0.5 ", "2%", "100")] == [0.01, 0.005, 0.02, 1.0]
+
+
+def test_only_what_is_given_is_set() -> None:
+    nothing = {"collections": None, "save_raw": None, "overhead_budget": None, "save_all": False, "save_interval": None}
+    assert given_settings(**nothing) == {}
+    assert given_settings(**{**nothing, "save_raw": ["weights, outputs"], "save_all": True}) == {
+        "save_all": True,
+        "collections": {"weights": {"save_raw": True}, "outputs": {"save_raw": True}},
+    }
+
+
+@pytest.fixture
+def jobs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Job]:
+    """Jobs that would have been launched."""
+    launched: list[Job] = []
+
+    def launch(job: Job, started: Any, waiting: Any) -> Outcome:
+        job.check()
+        launched.append(job)
+        started("runs/x", 0)
+        return Outcome(0, "runs/x", 0, leads=False, evaluated=True, seconds=0.0)
+
+    monkeypatch.setattr("watchglass.launch.launch", launch)
+    (tmp_path / "train.py").write_text("")
+    return launched
+
+
+def test_the_command_line_comes_before_the_file(watchglass: Watchglass, jobs: list[Job], tmp_path: Path) -> None:
+    (tmp_path / "watchglass.toml").write_text(
+        "save_interval = 3\noverhead_budget = 0.5\n[collections.gradients]\nsave_interval = 4\n"
+    )
+    said = watchglass(
+        "run", "--save-interval", "7", "--collection", "gradients:end_step=9", "--save-raw", "weights",
+        "--include-workers", "one", "train.py",
+    )  # fmt: skip
+    assert said.status == 0
+    assert said.err == f"watchglass: run directory runs/x, settings from {tmp_path / 'watchglass.toml'}\n"
+    config = jobs[0].session("runs/x", 0)
+    assert (config.save_interval, config.overhead_budget, config.include_workers) == (7, 0.5, "one")
+    assert Collection("gradients", save_interval=4, end_step=9) in config.collections
+    assert Collection("weights", save_raw=True) in config.collections
+    assert [collection.name for collection in config.collections][:3] == ["weights", "biases", "gradients"]
+    assert config.overrides["save_interval"] == "7"
+    assert SessionConfig.from_env(config.to_env()) is not None
+
+
+def test_a_hook_configuration_is_found_through_the_environment(
+    watchglass: Watchglass, jobs: list[Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "hook.json").write_text('{"CollectionConfigurations": [{"CollectionName": "gradients"}]}')
+    monkeypatch.setenv("SMDEBUG_CONFIG_FILE_PATH", "hook.json")
+    assert "settings from hook.json" in watchglass("run", "train.py").err
+    config = jobs[0].session("runs/x", 0)
+    assert (config.save_interval, config.collections) == (500, (Collection("gradients"),))
+    monkeypatch.setenv("SMDEBUG_CONFIG_FILE_PATH", "nowhere.json")
+    assert "nowhere.json, which SMDEBUG_CONFIG_FILE_PATH names, does not exist" in watchglass("run", "train.py").error

@@ -1,0 +1,119 @@
+"""The configuration of a session: what settings it takes, and its way to another process."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from watchglass.config import (
+    DEFAULT_COLLECTIONS,
+    Collection,
+    EvaluatorConfig,
+    ParameterError,
+    RuleSpec,
+    SessionConfig,
+    combine,
+)
+from watchglass.errors import InvalidValueError
+from watchglass.records import Severity
+
+
+def names(config: SessionConfig) -> list[str]:
+    return [collection.name for collection in config.collections]
+
+
+def test_configurations_survive_the_way_through_the_environment() -> None:
+    config = SessionConfig(
+        run="runs/x",
+        attempt=2,
+        collections=(
+            Collection("weights", save_interval=7, modes={"eval": {"save_steps": (1, 2)}}, reductions=("median",)),
+            Collection("mine", include_regex=("a,b",), roles=("weight",)),  # type: ignore[arg-type]
+        ),
+        overhead_budget=0.02,
+        include_workers="one",
+        modes={"predict": {"save_interval": 3}},  # type: ignore[dict-item]
+        facts=("batch",),
+        overrides={"save_interval": "7"},
+    )
+    environ = config.to_env()
+    json.loads(*environ.values())
+    again = SessionConfig.from_env(environ)
+    assert again is not None
+    assert again.run.endswith("/runs/x")
+    assert {**vars(again), "run": ""} == {**vars(config), "run": ""}
+    assert SessionConfig.from_env({}) is None
+
+    evaluator = EvaluatorConfig("runs/x", 0, (RuleSpec("DeadRelu", {"threshold_layer": 30.0}),), Severity.ERROR)
+    back = EvaluatorConfig.from_json(evaluator.to_json())
+    assert (back.rules, back.stop_on, back.attempt) == (evaluator.rules, Severity.ERROR, 0)
+
+
+def test_a_list_of_collections_means_exactly_these() -> None:
+    config = SessionConfig("run", collections=["weights", Collection("outputs"), {"name": "inputs"}])  # type: ignore[arg-type, list-item]
+    assert names(config) == ["weights", "outputs", "inputs"]
+    assert SessionConfig("run", collections=()).collections == ()
+
+
+def test_a_table_of_collections_changes_what_is_kept_by_default() -> None:
+    table: Any = {"inputs": True, "updates": False, "gradients": {"save_raw": True}, "mine": {"tensors": ["x"]}}
+    config = SessionConfig("run", collections=table)
+    assert names(config) == ["weights", "biases", "gradients", "outputs", "relu_output", "inputs", "mine"]
+    assert config.collections[2] == Collection("gradients", save_raw=True)
+
+
+def test_later_sources_come_first_and_tables_add_up() -> None:
+    file: Any = {"collections": {"gradients": {"save_interval": 5, "save_raw": True}}, "save_interval": 10}
+    code: Any = {"collections": {"gradients": {"save_interval": 6}, "inputs": {}}, "overhead_budget": 0.5}
+    line: Any = {"collections": {"gradients": {"end_step": 9}}, "save_interval": "20"}
+    config = SessionConfig("run", **combine(file, code, line))
+    assert (config.save_interval, config.overhead_budget) == (20, 0.5)
+    assert Collection("gradients", save_interval=6, save_raw=True, end_step=9) in config.collections
+    assert set(DEFAULT_COLLECTIONS) - set(config.collections) == {Collection("gradients")}
+    exact: Any = {"collections": ["weights"]}
+    assert names(SessionConfig("run", **combine(file, exact, line))) == ["weights", "gradients"]
+
+
+def test_a_script_says_more_than_a_file_and_less_than_the_command_line() -> None:
+    line: Any = {"save_interval": "5", "collections": {"inputs": {}}}
+    launched = SessionConfig.from_env(
+        SessionConfig("run", **combine({"save_interval": 3, "save_raw": True}, line), overrides=line).to_env()
+    )
+    assert launched is not None
+    config = launched.with_settings({"save_interval": 99, "collections": ["weights"], "queue_bytes": 1000})
+    assert (config.save_interval, config.save_raw, config.queue_bytes) == (5, True, 1000)
+    assert names(config) == ["weights", "inputs"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"save_intervall": 3}, 'SessionConfig: save_intervall is unknown (did you mean "save_interval"?)'),
+        ({"zzz": 3}, "zzz is unknown; known are collections, save_interval"),
+        ({"include_workers": "some"}, "include_workers must be one of all, one but got 'some'"),
+        ({"facts": ["bach"]}, 'but got \'bach\' (did you mean "batch"?)'),
+        ({"modes": {"eval": {"end_step": -1}}}, "SessionConfig: modes.eval.end_step must be >= 0 but got -1"),
+        ({"start_step": 3, "end_step": 2}, "SessionConfig: end_step must be after start_step (3) but got 2"),
+        ({"collections": ["weights", "weights"]}, "collections names weights twice"),
+        ({"collections": 3}, "collections must be a list or a table but got 3"),
+        ({"collections": [3]}, "collections.0 must be a collection but got 3"),
+        ({"collections": [{"include_regex": "x"}]}, "collections.0.name is missing"),
+        ({"collections": {"gradients": 3}}, "collections.gradients must be a table of settings, true or false but"),
+        ({"collections": {"gradients": {"save_raww": 1}}}, 'collections.gradients.save_raww is unknown (did you mean'),
+        ({"collections": {"gradeints": {}}}, "collections.gradeints cannot be: collection 'gradeints' selects nothing"),
+        (
+            {"collections": {"gradients": {"modes": {"eval": {"save_interval": 0}}}}},
+            "SessionConfig: collections.gradients.modes.eval.save_interval must be >= 1 but got 0",
+        ),
+        ({"include_regex": "("}, "include_regex '(' does not compile"),
+        ({"reductions": "mean,medium"}, "but got 'medium' (did you mean"),
+    ],
+)  # fmt: skip
+def test_a_setting_that_cannot_be_is_named_with_its_path(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidValueError) as caught:
+        SessionConfig("run").with_settings(settings)
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert isinstance(caught.value, ParameterError)
