@@ -1,0 +1,202 @@
+"""Facts ``batch``, ``data_loader`` and ``input_sketch``: what the model is given, and where that comes from.
+
+Which worker of a loader made a batch is known only inside the worker. From outside it follows from the order: a loader
+hands out its workers' batches in turn, so the first batches of an epoch come from the first worker, the second, and
+so on. Captured steps, whose numbers are multiples of powers of two, may all meet the same worker; hence the first
+batches of some epochs are hashed as well, one for each worker.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch import nn
+
+from watchglass.capture.hook import Hook
+from watchglass.capture.pytorch.events import ForwardCall
+from watchglass.capture.pytorch.facts import calls
+from watchglass.capture.pytorch.facts.pending import Pending
+from watchglass.capture.pytorch.facts.samples import Sample, hash_of, sample
+from watchglass.capture.pytorch.facts.subjects import Subjects
+from watchglass.capture.pytorch.forwards import Silent
+from watchglass.capture.pytorch.models import Models
+from watchglass.capture.pytorch.modules import is_compiled
+from watchglass.capture.pytorch.nested import tensors_in
+from watchglass.records import Mode
+
+#: Tensors of a call that are sampled, and batches of an epoch that are hashed.
+_MOST_TENSORS, _MOST_BATCHES = 4, 16
+#: Steps of a mode between two sketches.
+_SKETCH_INTERVAL = 64
+
+
+class _EpochStart:
+    """The first batches of an epoch, while they are gathered."""
+
+    def __init__(self, name: str, iteration: int, loader: Any) -> None:
+        self.loader = name
+        self.iteration = iteration
+        self.workers = _workers(loader)
+        self.batch_size = getattr(loader, "batch_size", None)
+        self.in_order = getattr(loader, "in_order", True)
+        self.root: weakref.ref[nn.Module] | None = None
+        # No model was known when the loader was asked for batches.
+        self.waiting = False
+        self.batches: list[list[Sample]] = []
+        self.remove: list[Callable[[], None]] = []
+
+    @property
+    def complete(self) -> bool:
+        return len(self.batches) >= min(self.workers, _MOST_BATCHES)
+
+    def data(self) -> dict[str, Any]:
+        """The fact's data; for the recorder's thread."""
+        # The model may be called with parts of batches, or twice for one: then nothing is known.
+        whole = all(samples and samples[0].shape[:1] == (self.batch_size,) for samples in self.batches)
+        workers = [index % self.workers for index in range(len(self.batches))] if self.in_order and whole else None
+        return {**_hashed(self.batches), "loader": self.loader, "iteration": self.iteration, "workers": workers}
+
+
+class Batches:
+    """Samples the arguments of outermost modules, and hears of loaders that are iterated over."""
+
+    def __init__(self, hook: Hook, models: Models, kinds: frozenset[str], leave: ExitStack) -> None:
+        self._hook = hook
+        self._models = models
+        self._kinds = kinds
+        self._loaders = Subjects()
+        self._iterations: dict[str, int] = {}
+        self._epoch: _EpochStart | None = None
+        self._next_sketch = dict.fromkeys(Mode, 0)
+        self._guarded = hook.guarded(self._first_batches)
+        if kinds & {"batch", "data_loader"}:
+            leave.callback(self._end_epoch_start)
+            leave.callback(calls.DATA_LOADER.listen(after=hook.guarded(self._iterated)))
+        if "batch" in kinds:
+            # Only to know when a backward runs: its recomputations get no new batch.
+            leave.callback(calls.BACKWARD.listen())
+
+    def forward_began(self, call: ForwardCall) -> None:
+        """A captured forward is about to run."""
+        mode, number = call.step.mode, call.step.mode_step
+        sketching = "input_sketch" in self._kinds and number >= self._next_sketch[mode]
+        if not sketching and "batch" not in self._kinds:
+            return
+        samples = _samples(call.arguments, call.kwargs)
+        facts = call.forward.records.facts
+        if "batch" in self._kinds and samples:
+            iterations = dict(self._iterations)
+            data = Pending(lambda: {**_hashed([samples]), "iterations": iterations})
+            facts.append(("batch", "forward", data))
+        if sketching:
+            self._next_sketch[mode] = number + _SKETCH_INTERVAL
+            for chosen in _first_of_each_kind(samples):
+                sketched = Pending(chosen.sketch)
+                facts.append(("input_sketch", "forward", sketched))
+        epoch = self._epoch
+        if epoch is not None and epoch.waiting and mode is Mode.TRAIN:
+            epoch.waiting = False
+            self._attach(epoch, [call.root])
+            self._add(epoch, call.root, samples)
+
+    def _iterated(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        loader = args[0]
+        name = self._loaders.name("loader", loader)
+        count = self._iterations[name] = self._iterations.get(name, 0) + 1
+        if count == 1 and "data_loader" in self._kinds:
+            self._hook.current_records().facts.append(("data_loader", "DataLoader", {"loader": name, **_of(loader)}))
+        # At the first, second, fourth, eighth epoch and so on: what workers do to each other does not change.
+        if "batch" in self._kinds and _workers(loader) > 1 and count & (count - 1) == 0:
+            self._end_epoch_start()
+            epoch = self._epoch = _EpochStart(name, count, loader)
+            roots = self._models.roots()
+            epoch.waiting = not roots
+            self._attach(epoch, roots)
+
+    def _attach(self, epoch: _EpochStart, roots: list[nn.Module]) -> None:
+        if any(map(is_compiled, roots)):
+            self._epoch = None  # a hook that comes later is not heard there, or compiles it again
+            return
+        for root in roots:
+            epoch.remove.append(root.register_forward_pre_hook(Silent(self._guarded), with_kwargs=True).remove)
+
+    def _first_batches(self, root: nn.Module, arguments: Any, kwargs: Any) -> None:
+        epoch = self._epoch
+        if epoch is None or calls.BACKWARD.nest.inside:
+            return
+        if torch.is_grad_enabled():
+            self._add(epoch, root, _samples(arguments, kwargs))
+        else:
+            self._end_epoch_start()  # a loader of validation data, or one in between
+
+    def _add(self, epoch: _EpochStart, root: nn.Module, samples: list[Sample]) -> None:
+        if epoch.root is None:
+            epoch.root = weakref.ref(root)
+        if epoch is not self._epoch or epoch.root() is not root:
+            return
+        epoch.batches.append(samples)
+        if epoch.complete:
+            self._end_epoch_start()
+
+    def _end_epoch_start(self) -> None:
+        epoch, self._epoch = self._epoch, None
+        if epoch is None:
+            return
+        while epoch.remove:
+            epoch.remove.pop()()
+        if len(epoch.batches) > 1:
+            data = Pending(epoch.data)
+            self._hook.current_records().facts.append(("batch", "first batches", data))
+
+
+def _samples(arguments: Any, kwargs: Any) -> list[Sample]:
+    given = (*arguments, *((kwargs,) if kwargs else ()))
+    found = (sample(path, tensor) for path, tensor in tensors_in(given, _MOST_TENSORS))
+    return [taken for taken in found if taken is not None]
+
+
+def _first_of_each_kind(samples: list[Sample]) -> list[Sample]:
+    floats = [taken for taken in samples if "float" in taken.dtype]
+    integers = [taken for taken in samples if "int" in taken.dtype]
+    return [*floats[:1], *integers[:1]]
+
+
+def _hashed(batches: list[list[Sample]]) -> dict[str, Any]:
+    first = batches[0]
+    return {
+        "hashes": [hash_of(samples) for samples in batches],
+        # The smallest over batches of the largest over tensors: near 0 equal hashes mean nothing.
+        "varied": min(max((taken.varied() for taken in samples), default=0) for samples in batches),
+        "shapes": {taken.path: list(taken.shape) for taken in first},
+        "sampled": sum(taken.size for taken in first),
+        "elements": sum(taken.total for taken in first),
+    }
+
+
+def _workers(loader: Any) -> int:
+    number = getattr(loader, "num_workers", 0)
+    return number if isinstance(number, int) else 0
+
+
+def _of(loader: Any) -> dict[str, Any]:
+    """What a loader says of itself; no code of the data set is called."""
+    data_set, sampler = getattr(loader, "dataset", None), getattr(loader, "sampler", None)
+    initialize = getattr(loader, "worker_init_fn", None)
+    return {
+        "data_set": type(data_set).__name__,
+        "iterable": isinstance(data_set, torch.utils.data.IterableDataset),
+        "sampler": type(sampler).__name__,
+        "batch_size": getattr(loader, "batch_size", None),
+        "drop_last": bool(getattr(loader, "drop_last", False)),
+        "num_workers": _workers(loader),
+        "in_order": bool(getattr(loader, "in_order", True)),
+        "persistent_workers": bool(getattr(loader, "persistent_workers", False)),
+        "worker_init_fn": None
+        if initialize is None
+        else getattr(initialize, "__qualname__", type(initialize).__name__),
+        "generator": getattr(loader, "generator", None) is not None,
+    }

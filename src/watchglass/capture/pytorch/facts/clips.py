@@ -1,0 +1,134 @@
+"""Fact ``clip`` and metric ``gradient_norm_before_clip``: gradients that the training clips itself."""
+
+from __future__ import annotations
+
+import sys
+import types
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from watchglass.capture.hook import Hook
+from watchglass.capture.pytorch.facts import calls
+from watchglass.capture.pytorch.facts.pending import in_graph_capture
+from watchglass.capture.pytorch.reduce import DeviceRows
+from watchglass.record import OpenStep
+from watchglass.records import Role, TensorInfo
+
+_NORM = "gradient_norm_before_clip"
+#: Calls after which the counts are recorded again, at the next captured step.
+_APART = 32
+_MOST_SETTINGS = 32
+
+
+class _Clipping:
+    """One way of clipping, and what has come of it since it was last recorded."""
+
+    def __init__(self, data: dict[str, Any]) -> None:
+        self.data = data
+        self.calls = 0
+        self.exceeded = 0
+        self.compared = 0
+
+    def told(self) -> dict[str, Any]:
+        """The fact's data; counting begins anew."""
+        data = {**self.data, "calls": self.calls, "compared": self.compared, "exceeded": self.exceeded}
+        self.calls = self.exceeded = self.compared = 0
+        return data
+
+
+class ClipCalls:
+    """Listens to the clip functions of ``torch.nn.utils``."""
+
+    def __init__(self, hook: Hook, leave: ExitStack) -> None:
+        self._hook = hook
+        self._known: dict[tuple[Any, ...], _Clipping] = {}
+        leave.callback(calls.CLIP_NORM.listen(after=hook.guarded(self._by_norm)))
+        leave.callback(calls.CLIP_WITH_NORM.listen(after=hook.guarded(self._with_norm)))
+        leave.callback(calls.CLIP_VALUE.listen(after=hook.guarded(self._by_value)))
+
+    def step_began(self, step: OpenStep) -> None:
+        """A captured step has begun: record how often clipping had something to clip."""
+        for clipping in self._known.values():
+            if clipping.calls >= _APART:
+                step.records.facts.append(("clip", clipping.data["function"], clipping.told()))
+
+    def _by_norm(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        norm_type = args[2] if len(args) > 2 else kwargs.get("norm_type", 2.0)
+        self._clipped("clip_grad_norm_", args[1] if len(args) > 1 else kwargs.get("max_norm"), norm_type, result)
+
+    def _with_norm(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        limit = args[1] if len(args) > 1 else kwargs.get("max_norm")
+        self._clipped("clip_grads_with_norm_", limit, None, args[2] if len(args) > 2 else kwargs.get("total_norm"))
+
+    def _by_value(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        self._clipped("clip_grad_value_", args[1] if len(args) > 1 else kwargs.get("clip_value"), None, None)
+
+    def _clipped(self, function: str, limit: Any, norm_type: Any, norm: Any) -> None:
+        # A limit that is a tensor is not looked at: that could mean to wait for its device.
+        limit = limit if isinstance(limit, (int, float)) else None
+        value = self._record(norm)
+        key = (function, limit, norm_type)
+        clipping = self._known.get(key)
+        fresh = clipping is None
+        if clipping is None:
+            if len(self._known) >= _MOST_SETTINGS:
+                return  # a limit that changes all the time
+            clipping = self._known[key] = _Clipping(_settings(function, limit, norm_type, norm))
+        clipping.calls += 1
+        if value is not None and limit is not None:
+            clipping.compared += 1
+            clipping.exceeded += not value <= limit
+        if fresh:
+            self._hook.current_records().facts.append(("clip", function, clipping.told()))
+
+    def _record(self, norm: Any) -> float | None:
+        """Record the norm at captured steps; returns it where that needs no wait."""
+        if not isinstance(norm, Tensor) or norm.numel() != 1 or in_graph_capture(norm):
+            return None
+        partial = _is_partial(norm)
+        if hasattr(norm, "to_local"):
+            norm = norm.to_local()
+        step = self._hook.clock.train
+        due = step is not None and step.due
+        value: Any
+        if norm.device.type == "cpu":
+            value = float(norm)
+        elif due:
+            with torch.no_grad():
+                value = DeviceRows(norm.detach().reshape(()).float())
+        if due and step is not None:
+            if partial:
+                # Of this rank's shards: the total is the root of the sum of squares over ranks.
+                self._hook.tensor_id(
+                    _NORM, lambda: TensorInfo(0, _NORM, Role.METRIC, dtype="float64", placement="partial")
+                )
+            self._hook.add_scalar(step.records, _NORM, value, Role.METRIC)
+        return value if norm.device.type == "cpu" and not partial else None
+
+
+def _is_partial(norm: Any) -> bool:
+    """Whether this is a distributed tensor of which each rank holds the norm of its own shards."""
+    return any(placement.is_partial() for placement in getattr(norm, "placements", ()))
+
+
+def _settings(function: str, limit: float | None, norm_type: Any, norm: Any) -> dict[str, Any]:
+    data: dict[str, Any] = {"function": function, "caller": _caller(sys._getframe())}
+    data["clip_value" if function == "clip_grad_value_" else "max_norm"] = limit
+    if isinstance(norm_type, (int, float, str)):
+        data["norm_type"] = float(norm_type)
+    if _is_partial(norm):
+        data["norm_of"] = "shards of this rank"
+    return data
+
+
+def _caller(frame: types.FrameType | None) -> str:
+    """``module:function`` that called into PyTorch."""
+    while frame is not None:
+        name = frame.f_globals.get("__name__", "")
+        if not name.startswith(("watchglass.", "torch.")):
+            return f"{name}:{frame.f_code.co_name}"
+        frame = frame.f_back
+    return ""

@@ -1,0 +1,70 @@
+"""Fact and metric ``loss_scale``: what a gradient scaler multiplies the loss with."""
+
+from __future__ import annotations
+
+import weakref
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+
+from watchglass.capture.hook import Hook
+from watchglass.capture.pytorch.facts import calls
+from watchglass.capture.pytorch.reduce import DeviceRows
+from watchglass.records import Role
+
+
+class LossScales:
+    """Listens to ``step`` and ``update`` of ``torch.amp.GradScaler``."""
+
+    def __init__(self, hook: Hook, leave: ExitStack) -> None:
+        self._hook = hook
+        self._scales: weakref.WeakKeyDictionary[Any, float] = weakref.WeakKeyDictionary()
+        self._ones: dict[torch.device, torch.Tensor] = {}
+        leave.callback(calls.SCALER_STEP.listen(after=hook.guarded(self._after_step)))
+        leave.callback(calls.SCALER_UPDATE.listen(after=hook.guarded(self._after_update)))
+
+    def _after_step(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        # Only its update changes the scale.
+        scaler = args[0]
+        device = _device(args[1] if len(args) > 1 else kwargs.get("optimizer"))
+        if device is None or not scaler.is_enabled():
+            return
+        step = self._hook.clock.train
+        due = step is not None and step.due
+        if device.type == "cpu":
+            # Only of a scaler on the CPU can the scale be read without a wait.
+            scale = float(scaler.get_scale())
+            if scaler not in self._scales:
+                self._changed(scaler, scale)
+            if due and step is not None:
+                self._hook.add_scalar(step.records, "loss_scale", scale, Role.METRIC)
+        elif due and step is not None:
+            self._hook.add_scalar(step.records, "loss_scale", self._on_device(scaler, device), Role.METRIC)
+
+    def _after_update(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        scaler = args[0]
+        if scaler in self._scales:
+            scale = float(scaler.get_scale())
+            if scale != self._scales[scaler]:
+                self._changed(scaler, scale)
+
+    def _changed(self, scaler: Any, scale: float) -> None:
+        data = {"scale": scale, "before": self._scales.get(scaler)}
+        self._scales[scaler] = scale
+        self._hook.current_records().facts.append(("loss_scale", "GradScaler.update", data))
+
+    def _on_device(self, scaler: Any, device: torch.device) -> DeviceRows:
+        """The scale by what it does: there is no other public way to it that does not wait for the device."""
+        one = self._ones.get(device)
+        if one is None:
+            one = self._ones[device] = torch.ones((), device=device)
+        with torch.no_grad():
+            return DeviceRows(scaler.scale(one))
+
+
+def _device(optimizer: Any) -> torch.device | None:
+    for group in getattr(optimizer, "param_groups", ()):
+        for parameter in group["params"]:
+            return torch.device(parameter.device)
+    return None

@@ -1,0 +1,43 @@
+"""Data of facts that the training's thread does not wait for or work out."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+_log = logging.getLogger("watchglass")
+
+
+def in_graph_capture(tensor: torch.Tensor) -> bool:
+    """Whether what is done to this tensor now would become part of a CUDA graph instead of being done."""
+    return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
+
+
+class Pending:
+    """A fact's data that the recorder's thread makes when it writes the step.
+
+    Args:
+        make: Makes the data: plain JSON values, or None to leave the fact out. Holds copies only.
+    """
+
+    __slots__ = ("_data", "_make")
+
+    def __init__(self, make: Callable[[], dict[str, Any] | None]) -> None:
+        self._make: Callable[[], dict[str, Any] | None] | None = make
+        self._data: dict[str, Any] | None = None
+
+    def resolve(self) -> dict[str, Any] | None:
+        """The data, made at the first call; None where there is nothing to say.
+
+        A fault leaves the fact out, not what else is written with it.
+        """
+        make, self._make = self._make, None
+        if make is not None:
+            try:
+                self._data = make()
+            except Exception as error:
+                _log.debug("watchglass: a fact was left out: %s: %s", type(error).__name__, error)
+        return self._data
