@@ -6,30 +6,54 @@ none, through the functions wrapped in :mod:`~watchglass.capture.pytorch.switchb
 
 from __future__ import annotations
 
+import functools
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.modules.module import register_module_forward_pre_hook, register_module_module_registration_hook
+from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils.hooks import RemovableHandle
 
 from watchglass.capture.hook import Hook
 from watchglass.capture.pytorch import switchboard
 from watchglass.capture.pytorch.backwards import Backwards
+from watchglass.capture.pytorch.compiled_updates import CompiledUpdates
+from watchglass.capture.pytorch.compiling import Compilations
+from watchglass.capture.pytorch.discovery import Discovery
+from watchglass.capture.pytorch.facts import Facts
 from watchglass.capture.pytorch.first_bad import FirstBadModule
 from watchglass.capture.pytorch.flow import Flow
 from watchglass.capture.pytorch.forwards import ModuleCapture
 from watchglass.capture.pytorch.outermost import OutermostCalls, describe_training
 from watchglass.capture.pytorch.readings import Readings
+from watchglass.capture.pytorch.saving import Saving
+from watchglass.capture.pytorch.steady import Full, Steady
+from watchglass.capture.pytorch.tensors import TENSOR_PARTS
+from watchglass.capture.pytorch.unheard import UnheardForwards
 from watchglass.capture.pytorch.update_point import UpdatePoint
 from watchglass.config import environment
 from watchglass.record import OpenStep
 
 _adapters: weakref.WeakKeyDictionary[Hook, PyTorchAdapter] = weakref.WeakKeyDictionary()
 
-#: Discovery by a global module hook ends after so many TRAIN steps without a new model.
-_DISCOVERY_STEPS = 3
+
+class OptimizerBeginnings:
+    """Hears, while it should, that an optimizer is about to step."""
+
+    def __init__(self, before_update: Callable[[Any, Any, Any], Any]) -> None:
+        self._before_update = before_update
+        self._handle: RemovableHandle | None = None
+
+    def listen(self, on: bool) -> None:
+        """Hear it from the next step on, or no more."""
+        if on and self._handle is None:
+            self._handle = register_optimizer_step_pre_hook(self._before_update)
+        elif not on and self._handle is not None:
+            self._handle.remove()
+            self._handle = None
 
 
 class PyTorchAdapter:
@@ -43,18 +67,31 @@ class PyTorchAdapter:
     def __init__(self, hook: Hook, *, discover: bool) -> None:
         self._flow = Flow(hook)
         self._discover = discover
-        self._discovery: Any = None
-        self._capture = ModuleCapture(hook, self._flow.models)
-        self._readings = Readings(hook, self._flow.models)
-        first_bad = FirstBadModule(hook, self._flow.models)
-        self._calls = OutermostCalls(self._flow, self._capture, self._begin_step)
+        self._discovery: Discovery | None = None
+        saving = Saving(hook)
+        self._capture = ModuleCapture(hook, self._flow.models, saving, self._flow.events)
+        self._readings = Readings(hook, self._flow.models, saving)
+        first_bad = FirstBadModule(self._flow)
+        self.steady = Steady(self._flow, self._begin_step, self._readings.quick_norm, self._readings.next_norm)
+        self._calls = OutermostCalls(self._flow, self._capture, self.steady, self._begin_step)
+        self._unheard = UnheardForwards(self._flow, self._capture, self._begin_step)
         self._backwards = Backwards(self._flow, first_bad)
         self._updates = UpdatePoint(
-            self._flow, self._readings, self._capture, first_bad, self._begin_step, self._unknown_parameters
+            self._flow,
+            self._readings,
+            self._capture,
+            first_bad,
+            self.steady,
+            self._begin_step,
+            self._unknown,
+            self._unheard.look_ahead,
         )
+        for part in TENSOR_PARTS:
+            part(hook, self._flow.models, saving, self._flow.events)
         hook.rank = _rank
         _adapters[hook] = self
-        self._install(hook)
+        hook.detach_with(functools.partial(_forget, hook))
+        self._install(hook, saving)
 
     @staticmethod
     def of(hook: Hook) -> PyTorchAdapter | None:
@@ -64,61 +101,83 @@ class PyTorchAdapter:
     def attach(self, root: nn.Module) -> None:
         """Watch a model whose outermost call is ``root``."""
         self._calls.attach(root)
+        self._unheard.look_ahead(None)
 
-    def _install(self, hook: Hook) -> None:
-        hook.detach_with(register_optimizer_step_pre_hook(hook.guarded(self._updates.before)).remove)
-        hook.detach_with(register_optimizer_step_post_hook(hook.guarded(self._updates.after)).remove)
+    def _install(self, hook: Hook, saving: Saving) -> None:
+        steady, updates, backwards, guarded = self.steady, self._updates, self._backwards, hook.guarded
+        hook.on_settle.append(steady.leave)
         listener = switchboard.Listener(
-            before_backward=hook.guarded(self._backwards.before_backward),
-            after_backward=hook.guarded(self._backwards.after_backward),
-            loss_computed=hook.guarded(self._backwards.loss_computed),
-            loss_scaled=hook.guarded(self._backwards.loss_scaled),
-            before_scaler_step=hook.guarded(self._updates.before_scaler_step),
-            after_scaler_step=hook.guarded(self._updates.after_scaler_step),
+            before_backward=steady.before_backward,
+            after_backward=steady.after_backward,
+            loss_computed=guarded(backwards.loss_computed),
+            loss_scaled=steady.scaler_acts(guarded(backwards.loss_scaled)),
+            before_scaler_step=steady.scaler_acts(guarded(updates.before_scaler_step)),
+            after_scaler_step=steady.scaler_acts(guarded(updates.after_scaler_step)),
         )
         switchboard.listen(listener)
         hook.detach_with(lambda: switchboard.leave(listener))
+        # Behind what wraps the same functions: what is wrapped last is restored first.
+        facts = Facts(hook, self._flow.models, saving, self._flow.events)
+        before_update, after_update = facts.around_steps(guarded(updates.before), guarded(updates.after))
+        steady.full = Full(
+            before_forward=self._unless_broken(guarded(self._calls.before)),
+            before_backward=guarded(backwards.before_backward),
+            after_backward=guarded(backwards.after_backward),
+            before_update=before_update,
+            after_update=after_update,
+        )
+        steady.compiled_updates = CompiledUpdates(steady.before_update, steady.after_update, self._readings.forget)
+        beginnings = OptimizerBeginnings(steady.before_update)
+        steady.listen_with(beginnings.listen)
+        hook.detach_with(lambda: beginnings.listen(False))
+        beginnings.listen(True)
+        hook.detach_with(register_optimizer_step_post_hook(steady.after_update).remove)
+        self._flow.events.resting.append(functools.partial(switchboard.rest, listener))
         hook.detach_with(self._capture.switch_off)
         if self._discover:
-            hook.detach_with(register_module_module_registration_hook(self._flow.models.parents.note).remove)
-            hook.detach_with(self._stop_discovery)
-            self._start_discovery()
+            self._discovery = Discovery(self._flow, self._calls)
+        Compilations(
+            hook,
+            self._flow.models,
+            wrapped=self._calls.attach,
+            in_place=self._calls.compiled,
+            inside=self._capture.add_compiled,
+            unknown=self._compiled_unknown,
+            function=self._compiled_function,
+        )
+
+    def _compiled_function(self) -> None:
+        if self._discovery is not None:
+            self._discovery.expect()
+        self._unheard.expect()
+
+    def _compiled_unknown(self, module: nn.Module) -> None:
+        if self._discovery is not None:
+            self._discovery.compiled(module)
+
+    def _unknown(self, optimizer: Optimizer) -> bool:
+        """An optimizer has parameters of no known model; returns whether that may yet be found."""
+        return self._discovery is not None and self._discovery.unknown(optimizer)
+
+    def _unless_broken(self, before_forward: Callable[..., Any]) -> Callable[..., Any]:
+        """Where a model is called hooks may be removed, other than where an optimizer goes through them."""
+        hook = self._flow.hook
+        return lambda *arguments: None if hook.detach_if_broken() else before_forward(*arguments)
 
     def _begin_step(self, step: OpenStep) -> None:
         flow = self._flow
-        flow.hook.ensure_started()
         if step.due:
             self._readings.begin()
+            flow.events.tell(flow.events.step_began, step, step.records)
         if step.mode_step == 1:
             # Not at step 0: by the second step every model has been called.
             describe_training(flow, step)
-        if self._discovery is not None and flow.quiet_steps > _DISCOVERY_STEPS:
-            self._stop_discovery()
-
-    def _start_discovery(self) -> None:
-        self._flow.quiet_steps = 0
-        if self._discovery is None:
-            self._discovery = register_module_forward_pre_hook(self._flow.hook.guarded(self._discover_root))
-
-    def _stop_discovery(self) -> None:
         if self._discovery is not None:
-            self._discovery.remove()
-            self._discovery = None
+            self._discovery.step_began()
 
-    def _discover_root(self, module: nn.Module, arguments: Any) -> None:
-        flow = self._flow
-        if flow.forward_depth or flow.in_backward or torch.compiler.is_compiling() or flow.models.knows(module):
-            return
-        if next(module.parameters(), None) is None:
-            return  # a loss or an activation called by itself is no model
-        self._calls.attach(module)
-        # Its own hook was registered too late for this call; keyword arguments are not shown to a global one.
-        self._calls.before(module, arguments, None)
 
-    def _unknown_parameters(self) -> None:
-        """An optimizer has parameters of no known model: look for models again."""
-        if self._discover:
-            self._start_discovery()
+def _forget(hook: Hook) -> None:
+    _adapters.pop(hook, None)
 
 
 def _rank() -> int:

@@ -1,208 +1,151 @@
-"""The first bad module: which module first produced a NaN or an infinity.
+"""The first bad module: which module first produced a NaN or an infinity, in three levels.
 
 Level ``rerun``: while the weights are still those of the failing forward, the forward is repeated with a look at every
 module; where the loss is finite and a gradient is not, its backward is repeated too, never into ``.grad``. Level
-``flags``: where that is refused, with the reason, the gradients that are not finite. Weights that were already bad
-before the forward are said to be so: they must never make the first layer look guilty.
+``armed``: where that is refused, with the reason, all modules are looked at in the steps that follow. Level ``flags``:
+what is known meanwhile, that the loss or which gradients are not finite. Weights that were already bad before the
+forward are said to be so: they must never make the first layer look guilty.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
-from torch import Tensor, nn
-from torch.nn.modules.module import register_module_forward_hook
+from torch.optim import Optimizer
 
-from watchglass.capture.hook import Hook
-from watchglass.capture.pytorch.forwards import tensors_in
-from watchglass.capture.pytorch.models import Models
-from watchglass.capture.pytorch.modules import Place
-from watchglass.capture.pytorch.replaying import ForwardState, refusal, repeat, same
+from watchglass.capture.pytorch import culprits
+from watchglass.capture.pytorch.armed import Armed
+from watchglass.capture.pytorch.culprits import Found
+from watchglass.capture.pytorch.facts.pending import Pending
+from watchglass.capture.pytorch.flow import Flow
+from watchglass.capture.pytorch.readback import DeviceRows
+from watchglass.capture.pytorch.rerun import RefusedError, Rerun
+from watchglass.capture.pytorch.weights import Weights
 from watchglass.record import Forward, OpenStep
 
-
-@dataclass
-class _Call:
-    """One module call of a re-run: its inputs and outputs."""
-
-    place: Place
-    inputs: list[Tensor]
-    outputs: list[Tensor]
+_LATE = "on a device the loss is read late, when the update has changed the weights"
+_UNTESTED = "the loss was known before the update, but no forward is repeated on a device until that is tested"
+_LOSS = Found("loss", None, "loss", "the loss is not finite")
 
 
 class FirstBadModule:
-    """Looks once per training, at the first sign of a non-finite value."""
+    """Looks once per training, at the first sign of a non-finite value.
 
-    def __init__(self, hook: Hook, models: Models) -> None:
-        self._hook = hook
-        self._models = models
+    Args:
+        flow: Where the training is.
+    """
+
+    def __init__(self, flow: Flow) -> None:
+        self._weights = Weights(flow.models)
+        self._rerun = Rerun(flow, self._weights)
+        self._armed = Armed(flow, self._weights)
         self._done = False
+        # Set by the recorder's thread, the first to know what comes from a device.
+        self._late = False
+        self._coming: DeviceRows | None = None
+
+    @property
+    def armed(self) -> bool:
+        """Whether all modules are being looked at, so that all gradients should be as well."""
+        return self._armed.on
 
     def in_forward(self, step: OpenStep, forward: Forward | None, loss: float) -> None:
         """The loss is not finite, and its backward has not run yet."""
         step.records.facts.append(("nonfinite_loss", "backward", {"value": str(loss)}))
-        if self._done:
-            return
-        self._done = True
-        answer = self._poisoned() or self._examine(forward, self._forward_culprit)
-        step.records.facts.append(("first_bad_module", "loss", answer))
-
-    def in_backward(self, step: OpenStep, forward: Forward | None, bad: list[str]) -> None:
-        """The loss is finite, but these parameters' gradients (in order of the model) are not."""
-        if self._done:
-            return
-        self._done = True
-        answer = self._poisoned() or self._examine(forward, lambda state: self._backward_culprit(state, bad))
-        if answer.get("refused"):
-            # Backward runs from the last layer to the first: the last one hit was hit first.
-            place = self._place_of_parameter(bad[-1])
-            answer = {**answer, **_at(place), "where": "backward", "tensor": f"gradient/{bad[-1]}"}
-            answer["sentence"] = f"the gradient of {bad[-1]} is the first in backward order that is not finite"
-        step.records.facts.append(("first_bad_module", "update point", answer))
-
-    def _poisoned(self) -> dict[str, Any] | None:
-        for tree in self._models:
-            owner = tree.owner
-            for parameter in owner.parameters() if owner is not None else ():
-                place = tree.parameter(parameter)
-                if place is not None and not _finite([parameter]):
-                    sentence = f"{place.name} was already not finite before this forward: an earlier update wrote it"
-                    return {
-                        "level": "flags",
-                        "where": "weights",
-                        "tensor": place.name,
-                        "sentence": sentence,
-                        "refused": "",
-                        **_at(place.place),
-                    }
-        return None
-
-    def _examine(self, forward: Forward | None, look: Any) -> dict[str, Any]:
-        state = forward.state if forward is not None else None
-        reason = (
-            refusal(state) if isinstance(state, ForwardState) else "the forward's state is not known on this device"
-        )
-        if not reason:
-            assert isinstance(state, ForwardState)
-            if not _finite(tensor for _, tensor in tensors_in((state.arguments, state.kwargs))):
-                return _answer("input", None, "", "the data given to the model is not finite")
+        if self._armed.on:
+            self._armed.loss_failed(step, forward, loss)
+        elif not self._done:
             try:
-                with self._hook.suspended():
-                    found: dict[str, Any] | None = look(state)
-            except Exception as error:
-                found, reason = None, f"the re-run failed: {type(error).__name__}: {error}"
-            if found is not None:
-                return found
-            reason = reason or "the forward did not repeat itself, it depends on more than was recorded"
-        return {"level": "flags", "where": "loss", "module": "", "module_type": "", "tensor": "loss",
-                "sentence": "the loss is not finite", "refused": reason}  # fmt: skip
+                answer = self._poisoned(step) or self._rerun.of_forward(step, forward)
+            except RefusedError as reason:
+                answer = _LOSS.to_json("flags", refused=str(reason))
+            self._answer(step, "loss", answer)
 
-    def _forward_culprit(self, state: ForwardState) -> dict[str, Any] | None:
-        with torch.no_grad():
-            calls, outputs = self._traced(state)
-            if not same(outputs, state.outputs):
-                return None
-            for call in calls:
-                if _finite(call.outputs):
-                    continue
-                place = call.place
-                name = f"{place.path}.output" if place.path else "output"
-                if _finite(call.inputs):
-                    largest = max((float(t.abs().max()) for t in call.inputs if t.numel()), default=0.0)
-                    into = f"finite inputs (largest magnitude {largest:.3g}) into values that are not finite"
-                    sentence = f"{_named(place)} turned {into}"
-                    return _answer("forward", place, name, sentence)
-                sentence = f"a function called before {_named(place)} gave it values that are not finite"
-                return _answer("forward", place, f"{place.path}.input.0", sentence)
-            largest = max((float(t.abs().max()) for t in outputs.values() if t.numel()), default=0.0)
-        function = state.loss_call[0] if state.loss_call is not None else "the loss"
-        sentence = (
-            f"all modules are finite (largest output magnitude {largest:.3g}); {function} made the loss not finite"
-        )
-        return _answer("loss", None, "loss", sentence)
-
-    def _backward_culprit(self, state: ForwardState, bad: list[str]) -> dict[str, Any] | None:
-        with torch.enable_grad():
-            calls, outputs = self._traced(state)
-            if not same(outputs, state.outputs):
-                return None
-            heads = [(outputs[path], gradient) for path, gradient in state.gradients.items() if path in outputs]
-            if not heads and state.loss_call is not None:
-                function, arguments, kwargs = state.loss_call
-                loss = getattr(torch.nn.functional, function)(outputs[""], *arguments, **kwargs)
-                (sent_back,) = torch.autograd.grad(loss, outputs[""], retain_graph=True)
-                heads = [(outputs[""], sent_back)]
-            if not heads:
-                return None
-            if not _finite(gradient for _, gradient in heads):
-                return _answer("loss", None, "loss", "the gradient that the loss sends back is already not finite")
-            values = [tensor for call in calls for tensor in call.outputs if tensor.requires_grad]
-            gradients = torch.autograd.grad(
-                [head for head, _ in heads], values, [gradient for _, gradient in heads], allow_unused=True
-            )
-        hit: dict[int, Tensor | None] = {id(value): gradient for value, gradient in zip(values, gradients, strict=True)}
-        # The call nearest to the loss that passes back something bad although it was given something good.
-        for call in reversed(calls):
-            given = [g for g in (hit.get(id(tensor)) for tensor in call.outputs) if g is not None]
-            passed = [g for g in (hit.get(id(tensor)) for tensor in call.inputs) if g is not None]
-            if given and _finite(given) and not _finite(passed):
-                return _answer(
-                    "backward",
-                    call.place,
-                    f"{call.place.path}.output",
-                    f"going back through {_named(call.place)} the gradient became not finite",
-                )
-        place = self._place_of_parameter(bad[-1])
-        return _answer(
-            "backward",
-            place,
-            f"gradient/{bad[-1]}",
-            f"the gradient of {bad[-1]} is not finite although those of all outputs are",
-        )
-
-    def _traced(self, state: ForwardState) -> tuple[list[_Call], dict[str, Tensor]]:
-        calls: list[_Call] = []
-
-        def look(module: nn.Module, arguments: Any, output: Any) -> None:
-            place = self._models.module(module)
-            if place is not None:
-                calls.append(_Call(place, _floats(arguments), _floats(output)))
-
-        handle = register_module_forward_hook(look)
+    def in_backward(self, step: OpenStep, forward: Forward | None, bad: Sequence[str]) -> None:
+        """The loss is finite, but these parameters' gradients (in order of the model) are not."""
+        if self._armed.on or self._done:
+            if self._armed.on:
+                self._armed.gradients_failed(step, self._last(bad))
+            return
         try:
-            return calls, repeat(state)
-        finally:
-            handle.remove()
+            answer = self._poisoned(step) or self._rerun.of_backward(step, forward, bad)
+        except RefusedError as reason:
+            answer = self._last(bad).to_json("flags", refused=str(reason))
+        self._answer(step, "update point", answer)
 
-    def _place_of_parameter(self, name: str) -> Place | None:
-        for tree in self._models:
-            owner = tree.owner
-            for parameter in owner.parameters() if owner is not None else ():
-                found = tree.parameter(parameter)
-                if found is not None and found.name == name:
-                    return found.place
-        return None
+    def on_device(self, step: OpenStep, loss: DeviceRows) -> None:
+        """A backward begins from a loss that is on its way: the recorder's thread will be the first to know it."""
+        self._coming = loss
+        if self._late and not self._done:
+            self._done = True
+            self._armed.arm(step)
+        if self._armed.on:
+            self._armed.losses.append(loss)
+        step.records.facts.append(("nonfinite_loss", "backward", Pending(lambda: _failed(loss))))
+        if not self._done:
+            self._later(step, "loss", lambda: _LOSS if _failed(loss) else None)
+
+    def gradients_on_device(self, step: OpenStep, bad: Callable[[], list[str]]) -> None:
+        """An update is due; ``bad`` waits for the names of the gradients that are not finite, in order of the model."""
+        if not self._done:
+            self._later(step, "update point", lambda: self._last(names) if (names := bad()) else None)
+
+    def before_update(self, step: OpenStep, *, scaled: bool) -> None:
+        """Gradients are final: on a device this is the last moment for what was looked at in this step.
+
+        Args:
+            step: The step.
+            scaled: Whether a scaler is at work, so that gradients may overflow.
+        """
+        coming, self._coming = self._coming, None
+        if not self._done and coming is not None and coming.ready and _failed(coming):
+            # The training itself has waited for its loss. This is where a re-run on a device belongs.
+            self._late = True
+            self._answer(step, "loss", _LOSS.to_json("flags", refused=_UNTESTED))
+        if self._armed.on:
+            self._armed.judge_later(step, gradients=not scaled)
+
+    def updated(self, step: OpenStep, optimizer: Optimizer) -> None:
+        """An optimizer has stepped."""
+        self._weights.writers.add(optimizer)
+        if self._armed.on:
+            self._armed.updated(step, type(optimizer).__name__)
+
+    def _answer(self, step: OpenStep, source: str, answer: dict[str, Any]) -> None:
+        self._done = True
+        step.records.facts.append(("first_bad_module", source, answer))
+        if answer["refused"] or (answer["where"] == "loss" and not answer["verified"]):
+            self._armed.arm(step)
+
+    def _later(self, step: OpenStep, source: str, find: Callable[[], Found | None]) -> None:
+        """Record what the recorder's thread will find, if it is the first that is found."""
+
+        def make() -> dict[str, Any] | None:
+            found = None if self._late else find()
+            if found is None:
+                return None
+            self._late = True
+            return found.to_json("flags", refused=_LATE)
+
+        step.records.facts.append(("first_bad_module", source, Pending(make)))
+
+    def _poisoned(self, step: OpenStep) -> dict[str, Any] | None:
+        bad = self._weights.bad()
+        if bad is None:
+            return None
+        writer = self._weights.writer_of(bad)
+        if not writer or not step.mode_step:
+            return bad.found("was not finite before this forward, and no update has written it yet").to_json("flags")
+        last = step.mode_step - 1
+        what = f"was already not finite before this forward: {writer} last updated it at step {last}"
+        return bad.found(what).to_json("flags", optimizer=writer, updated_at=last)
+
+    def _last(self, bad: Sequence[str]) -> Found:
+        return culprits.last_gradient(bad[-1], self._weights.place_of(bad[-1]))
 
 
-def _floats(value: Any) -> list[Tensor]:
-    return [tensor for _, tensor in tensors_in(value) if tensor.is_floating_point() or tensor.is_complex()]
-
-
-def _finite(tensors: Iterable[Tensor]) -> bool:
-    with torch.no_grad():
-        return all(bool(torch.isfinite(tensor).all()) for tensor in tensors if not tensor.is_meta)
-
-
-def _named(place: Place) -> str:
-    return f"{place.path} ({place.module_type})" if place.path else f"the model itself ({place.module_type})"
-
-
-def _at(place: Place | None) -> dict[str, str]:
-    return {"module": place.path if place else "", "module_type": place.module_type if place else ""}
-
-
-def _answer(where: str, place: Place | None, tensor: str, sentence: str) -> dict[str, Any]:
-    return {"level": "rerun", "where": where, "tensor": tensor, "sentence": sentence, "refused": "", **_at(place)}
+def _failed(loss: DeviceRows) -> dict[str, Any] | None:
+    value = float(loss.resolve())
+    return None if math.isfinite(value) else {"value": str(value)}

@@ -6,11 +6,16 @@ import weakref
 from dataclasses import dataclass, field
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from watchglass.capture.hook import Hook
+from watchglass.capture.pytorch.events import Events
 from watchglass.capture.pytorch.models import Models
 from watchglass.record import Forward
+
+#: TRAIN steps without a new model after which none is expected.
+_ALL_CALLED = 4
 
 
 @dataclass
@@ -20,21 +25,27 @@ class Flow:
     Attributes:
         hook: Where everything goes.
         models: The models that are watched.
+        events: What the adapter's parts listen to.
+        root: The module of the last outermost forward.
         forward: The last outermost forward.
         forward_depth: Watched outermost modules that are being called, inside one another.
         in_backward: A backward runs: forwards inside it are recomputations.
         update_depth: Optimizers that are stepping, inside one another.
-        in_closure: The stepping optimizer was given a closure, so forwards inside it belong to its step.
+        in_closure: The stepping optimizer calls its closure: forwards inside it belong to its step.
         quiet_steps: TRAIN steps since a new model was seen.
         output: What the last forward returned, when that was one tensor.
         loss: What a loss function made of exactly that tensor.
+        recomputed: Whether a backward was seen to call models or to run others inside it.
         unplaced: Losses of backwards with no forward before them: compiled code hides a model's calls.
+        foreign: Optimizers of parameters that belong to no watched model.
         chained: Backwards in a row that started from exactly such a loss. While that is the habit, a forward needs no
             mark: the chain of output, loss and backward proves that it was trained on.
     """
 
     hook: Hook
     models: Models = field(default_factory=Models)
+    events: Events = field(default_factory=Events)
+    root: nn.Module | None = None
     forward: Forward | None = None
     forward_depth: int = 0
     in_backward: bool = False
@@ -43,5 +54,17 @@ class Flow:
     quiet_steps: int = 0
     output: weakref.ref[Tensor] | None = None
     loss: weakref.ref[Tensor] | None = None
+    recomputed: bool = False
     unplaced: list[Any] = field(default_factory=list)
     chained: int = 0
+    foreign: weakref.WeakSet[Optimizer] = field(default_factory=weakref.WeakSet)
+
+    @property
+    def several_models(self) -> bool:
+        """Whether there are several, or may be: in the first steps not all have been called."""
+        return len(self.models) > 1 or self.quiet_steps < _ALL_CALLED
+
+    def leave_update(self) -> None:
+        """The last update was left by an exception, as when a notebook's cell is interrupted: its step is over."""
+        self.update_depth = 0
+        self.hook.clock.end_update()

@@ -3,77 +3,88 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+import functools
+import logging
+import sys
+import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.compiler import is_compiling
 from torch.nn.modules.module import register_module_forward_hook
 
 from watchglass.capture.hook import Hook
+from watchglass.capture.pytorch.activations import RELU_NODES, functional_node
+from watchglass.capture.pytorch.compiled import CompiledModules, unless_compiling
+from watchglass.capture.pytorch.entries import InputsWanted
+from watchglass.capture.pytorch.events import Events, ModuleCall, ModuleEntry
 from watchglass.capture.pytorch.models import Models
-from watchglass.capture.pytorch.modules import CONSUMER_TYPES, RELU_TYPES, Place, unit_axis
-from watchglass.capture.pytorch.reduce import inactive_units, plain, rows
+from watchglass.capture.pytorch.modules import CONSUMER_TYPES, RELU_TYPES, Place, is_compiled, unit_axis, unwrap
+from watchglass.capture.pytorch.nested import tensors_in
+from watchglass.capture.pytorch.reduce import inactive_units, plain
+from watchglass.capture.pytorch.saving import Item, Saving
 from watchglass.record import StepRecords
-from watchglass.records import Role, TensorInfo, UnitKind
+from watchglass.records import Role, UnitKind
 
-#: How far behind a module's input a functional ReLU is looked for, and what may lie between.
-_RELU_HOPS = 4
-_RELU_NODES = ("ReluBackward0", "ThresholdBackwardBackward0", "HardtanhBackward0")
-_BETWEEN = ("View", "Reshape", "Permute", "Transpose", "MaxPool", "MulBackward0", "NativeDropout", "Unsafe", "Squeeze")
+_log = logging.getLogger("watchglass")
+_BLIND = (
+    "watchglass: activations are not capturable inside %s: it had been compiled before it was watched (or was not "
+    "called); call watchglass.watch before the first compiled call, or torch.compiler.reset() in between"
+)
+_STAND_IN = (getattr, (contextlib.nullcontext(), "__exit__"))
 
 
 class Silent:
-    """A module hook that never leaves this process: copied or pickled, it becomes one that does nothing.
+    """A hook on a module that never leaves this process: copied or pickled, it becomes one that does nothing.
 
     The stand-in is ``contextlib.nullcontext().__exit__``, which takes any three arguments and returns None, so a saved
     model loads where watchglass is not installed.
+
+    Args:
+        call: Called with the hook's three arguments, except while PyTorch compiles the module.
     """
 
     __slots__ = ("_call",)
 
-    def __init__(self, call: Callable[..., Any]) -> None:
+    def __init__(self, call: Callable[[Any, Any, Any], Any]) -> None:
         self._call = call
 
-    def __call__(self, *arguments: Any) -> Any:
-        """Call what is held, unless PyTorch is compiling the module."""
-        if torch.compiler.is_compiling():
-            return None
-        return self._call(*arguments)
+    def __call__(self, module: Any, arguments: Any, third: Any) -> Any:
+        """What the call returns."""
+        return None if is_compiling() else self._call(module, arguments, third)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (getattr, (contextlib.nullcontext(), "__exit__"))
+        return _STAND_IN
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         return contextlib.nullcontext().__exit__
 
 
-def tensors_in(value: Any, limit: int = 64) -> Iterator[tuple[str, Tensor]]:
-    """Tensors nested in tuples, lists, dicts and dataclasses, each with its path, ``""``, ``"0"``, ``"logits"``."""
-    stack: list[tuple[str, Any]] = [("", value)]
-    while stack and limit:
-        path, item = stack.pop()
-        if isinstance(item, Tensor):
-            limit -= 1
-            yield path, item
-            continue
-        if isinstance(item, dict):
-            children = [(str(key), child) for key, child in item.items()]
-        elif isinstance(item, (tuple, list)):
-            children = [(str(index), child) for index, child in enumerate(item)]
-        elif hasattr(item, "__dataclass_fields__"):
-            children = [(name, getattr(item, name, None)) for name in item.__dataclass_fields__]
-        else:
-            continue
-        stack.extend((f"{path}.{name}" if path else name, child) for name, child in reversed(children))
+class SilentCall(functools.partial[Any]):
+    """The same without a look at the compiler, for a call that looks itself: nothing lies between PyTorch and it."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _STAND_IN
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return contextlib.nullcontext().__exit__
+
+
+def first_tensor(arguments: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Tensor | None:
+    """The first tensor that a module was given: its length is what the call counts in averages."""
+    if arguments and isinstance(arguments[0], Tensor):
+        return arguments[0]
+    return next((tensor for _, tensor in tensors_in((arguments, kwargs), 1)), None)
 
 
 @dataclass
 class _Seen:
     """What a captured forward has met already: keeps the tensors alive, so that their identities stay unique."""
 
-    tensors: dict[int, Tensor]
+    tensors: dict[int, tuple[Tensor, int]]
     relu_nodes: set[Any]
 
 
@@ -81,46 +92,119 @@ class ModuleCapture:
     """Captures outputs, inputs and inactive units of all modules while it is switched on.
 
     One global module hook instead of one per module: on a step that is not due there is none, and instances stay
-    untouched, so nothing that looks at a module's own hooks decides differently.
+    untouched, so nothing that looks at a module's own hooks decides differently. Models with compiled parts need hooks
+    that stay, those of :mod:`~watchglass.capture.pytorch.compiled`.
     """
 
-    def __init__(self, hook: Hook, models: Models) -> None:
+    def __init__(self, hook: Hook, models: Models, saving: Saving, events: Events) -> None:
         self._hook = hook
         self._models = models
+        self._saving = saving
+        self._events = events
+        self._inputs_wanted = InputsWanted(hook)
+        self._functional = False
         self._handle: Any = None
         self._records: StepRecords | None = None
+        self._root: nn.Module | None = None
         self._seen = _Seen({}, set())
         self._refreshed = False
-        self._guarded = hook.guarded(self._after_module)
+        self._guarded = unless_compiling(hook.guarded(self._after_module))
+        self.compiled = CompiledModules(hook.guarded(self._entered_compiled), hook.guarded(self._observed))
+        hook.detach_with(self.compiled.remove)
+        #: Where to, when a module returns from compiled code in no forward that was heard of.
+        self.records_of: Callable[[nn.Module, Any, bool], StepRecords | None] = lambda module, output, grad: None
+        # Called as they are, not compiled, although the compiler is in use.
+        self._eager: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        # Reported as not capturable.
+        self._blind: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
-    def switch_on(self, records: StepRecords) -> None:
-        """Capture every module call into ``records`` from now on."""
+    def switch_on(self, records: StepRecords, root: nn.Module) -> None:
+        """Capture every module call below ``root`` into ``records`` from now on."""
         self._records = records
+        self._root = root
         self._refreshed = False
-        if self._handle is None:
+        # Where all inputs are saved, functional activations are found among them.
+        self._functional = self._hook.plan.wants_tag("relu_output") and not self._inputs_wanted()
+        self.prepare(root)
+        if root in self.compiled:
+            self.compiled.switch(True)
+        elif self._handle is None:
             self._handle = register_module_forward_hook(self._guarded)
+
+    def prepare(self, root: nn.Module) -> None:
+        """Be ready for calls from compiled code, before the first of them."""
+        perhaps = self.compiled.expected or ("torch._dynamo" in sys.modules and root not in self._eager)
+        if perhaps or root in self.compiled or is_compiled(root):
+            self.add_compiled(root)
+
+    def add_compiled(self, module: nn.Module) -> None:
+        """Calls of a module and all below it may come from compiled code."""
+        self.compiled.add(module, inputs=self._inputs_wanted.ever)
+
+    def expect_compiled(self) -> None:
+        """There is compiled code that may call any module."""
+        self.compiled.expected = True
+        for root in self._models.roots():
+            self.prepare(root)
+
+    def finish(self, root: nn.Module) -> None:
+        """Capture nothing more: ``root`` has returned."""
+        if self._records is not None and root in self.compiled and not self.compiled.expected:
+            if not (self.compiled.in_code or is_compiled(root)):
+                self._eager.add(root)
+                self.compiled.remove(root)
+            blind = [place.path for place in map(self._place, self.compiled.blind(root)) if place is not None]
+            if blind and root not in self._blind:
+                self._blind.add(root)
+                self._records.facts.append(("not_capturable", "compiled before it was watched", {"modules": blind}))
+                _log.warning(_BLIND, ", ".join(path or "the model" for path in blind))
+        self.switch_off()
 
     def switch_off(self) -> None:
         """Capture nothing more."""
         if self._handle is not None:
             self._handle.remove()
             self._handle = None
-        self._records = None
+        self.compiled.switch(False)
+        self._records = self._root = None
         self._seen = _Seen({}, set())
 
     def _after_module(self, module: nn.Module, arguments: Any, output: Any) -> None:
-        records = self._records
-        if records is None or torch.compiler.is_compiling():
+        if self._records is not None:
+            self._returned(self._records, module, arguments, output)
+
+    def _observed(self, module: nn.Module, arguments: Any, output: Any, grad: bool, compiled: bool) -> None:
+        records = self._records or (self.records_of(module, output, grad) if compiled else None)
+        if records is None:
             return
+        if compiled:
+            # Compiled code uses its memory again, and the same object for it: nothing is known by its identity.
+            self._seen.tensors.clear()
+        self._returned(records, module, arguments, output)
+
+    def _entered_compiled(self, module: nn.Module, arguments: Any, output: Any, grad: bool, compiled: bool) -> None:
+        records = self._records or (self.records_of(module, arguments, grad) if compiled else None)
+        # The outermost module's own call is told by Entries, and all of a model of which nothing is compiled.
+        told = self._root is not None and (unwrap(self._root) is module or not (compiled or is_compiled(self._root)))
+        place = None if records is None or told or not self._inputs_wanted.now else self._place(module)
+        if records is not None and place is not None:
+            with torch.no_grad():
+                entry = ModuleEntry(records, place, module, arguments)
+                self._events.tell(self._events.module_entered, entry, records)
+
+    def _returned(self, records: StepRecords, module: nn.Module, arguments: Any, output: Any) -> None:
         place = self._place(module)
         if place is None:
             return
         with torch.no_grad():
-            if self._hook.plan.wants(Role.INPUT) and place.module_type in CONSUMER_TYPES:
+            if self._functional and place.module_type in CONSUMER_TYPES:
                 self._input(records, place, arguments)
             if self._hook.plan.wants(Role.OUTPUT):
                 for path, tensor in tensors_in(output):
                     self._output(records, place, path, tensor)
+            if self._events.module_called:
+                call = ModuleCall(records, place, module, arguments, output)
+                self._events.tell(self._events.module_called, call, records)
 
     def _place(self, module: nn.Module) -> Place | None:
         place = self._models.module(module)
@@ -132,70 +216,41 @@ class ModuleCapture:
         return place
 
     def _output(self, records: StepRecords, place: Place, path: str, tensor: Tensor) -> None:
-        if id(tensor) in self._seen.tensors or not (tensor.is_floating_point() or tensor.is_complex()):
-            # A container returns what its last child returned.
+        if not (tensor.is_floating_point() or tensor.is_complex()):
             return
-        self._seen.tensors[id(tensor)] = tensor
+        is_model = place.index == 0
+        version = 0 if tensor.is_inference() else tensor._version
+        seen = self._seen.tensors.get(id(tensor))
+        if seen is not None and seen[1] == version and not (is_model and self._hook.plan.wants_tag("model_output")):
+            # A container returns what its last child returned; what was overwritten since is something new.
+            return
+        self._seen.tensors[id(tensor)] = (tensor, version)
         name = f"{place.path}.output" if place.path else "output"
-        name = f"{name}.{path}" if path else name
-        if not self._hook.plan.keeps(name, Role.OUTPUT):
-            return
-        self._save(records, name, Role.OUTPUT, place, tensor)
-        if place.module_type in RELU_TYPES:
-            node = tensor.grad_fn
-            if node is not None:
-                self._seen.relu_nodes.add(node)
-            self._units(records, name, place, tensor)
+        is_relu = place.module_type in RELU_TYPES
+        tags = ("relu_output",) if is_relu else ("model_output",) if is_model else ()
+        axis = unit_axis(place.module_type, tensor.dim())
+        item = Item(tensor, f"{name}.{path}" if path else name, place, tags, axis)
+        tensor_id = self._saving.save(records, Role.OUTPUT, item)
+        if is_relu and tensor_id is not None:
+            self._seen.relu_nodes.add(tensor.grad_fn)
+            self._units(records, tensor_id, item)
 
     def _input(self, records: StepRecords, place: Place, arguments: Any) -> None:
         """Units of a functional ReLU show where they are consumed: the module's input comes from one."""
         tensor = arguments[0] if arguments and isinstance(arguments[0], Tensor) else None
         if tensor is None or tensor.grad_fn is None:
             return
-        node = _relu_behind(tensor.grad_fn)
+        node = functional_node(tensor, RELU_NODES)
         if node is None or node in self._seen.relu_nodes:
             return
         self._seen.relu_nodes.add(node)
-        name = f"{place.path}.input.0"
-        if self._hook.plan.keeps(name, Role.INPUT):
-            self._save(records, name, Role.INPUT, place, tensor)
-            self._units(records, name, place, tensor)
-
-    def _save(self, records: StepRecords, name: str, role: Role, place: Place, tensor: Tensor) -> None:
-        values = plain(tensor)
-        if values is None:
-            return
-        tensor_id = self._hook.tensor_id(
-            name,
-            lambda: TensorInfo(
-                0, name, role, place.path, place.module_type, place.index, tuple(tensor.shape),
-                str(tensor.dtype).removeprefix("torch."), unit_axis(place.module_type, tensor.dim()),
-            ),
-        )  # fmt: skip
-        records.statistics.append(([tensor_id], rows([values]), False))
-        if self._hook.plan.keeps_raw(name, role):
-            records.raw.append((tensor_id, values.float().cpu().numpy().copy()))
-
-    def _units(self, records: StepRecords, name: str, place: Place, tensor: Tensor) -> None:
         axis = unit_axis(place.module_type, tensor.dim())
-        values = plain(tensor)
-        if axis is None or values is None or not values.numel():
-            return
-        tensor_id = self._hook.tensor_id(name, _unreachable)
-        records.units.append((tensor_id, UnitKind.INACTIVE, inactive_units(values, axis)))
+        item = Item(tensor, f"{place.path}.input.0", place, ("relu_output",), axis)
+        tensor_id = self._saving.save(records, Role.INPUT, item)
+        if tensor_id is not None:
+            self._units(records, tensor_id, item)
 
-
-def _relu_behind(node: Any) -> Any:
-    """The autograd node of a ReLU whose output, up to reshaping and pooling, this is; None when there is none."""
-    for _ in range(_RELU_HOPS):
-        name = node.name()
-        if name in _RELU_NODES:
-            return node
-        if not name.startswith(_BETWEEN) or not node.next_functions or node.next_functions[0][0] is None:
-            return None
-        node = node.next_functions[0][0]
-    return None
-
-
-def _unreachable() -> TensorInfo:
-    raise LookupError("the tensor was saved before its units")
+    def _units(self, records: StepRecords, tensor_id: int, item: Item) -> None:
+        values = plain(item.tensor)
+        if item.unit_axis is not None and values is not None and values.numel():
+            records.units.append((tensor_id, UnitKind.INACTIVE, inactive_units(values, item.unit_axis)))

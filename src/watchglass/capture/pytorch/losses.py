@@ -16,10 +16,18 @@ _IGNORED = -100
 
 
 def number(value: Tensor) -> Any:
-    """A one-element tensor as a float at once on the CPU, else as a readback that needs no wait."""
+    """A one-element tensor as a float at once on the CPU, else as a readback that needs no wait.
+
+    None where there is no number: inside ``torch.func.vmap`` a tensor stands for many, on the meta device for none.
+    """
     value = value.detach()
+    if value.is_meta:
+        return None
     if value.device.type == "cpu":
-        return float(value)
+        try:
+            return float(value)
+        except RuntimeError:
+            return None
     return DeviceRows(value.reshape(()).to(torch.float32))
 
 
@@ -51,6 +59,5 @@ def accuracy(function: str, predictions: Any, target: Any) -> tuple[Any, int] | 
             right = (predictions > limit) == (target > 0.5)
         else:
             return None
-        if not right.numel():
-            return None
-        return number(right.float().mean()), right.numel()
+        share = number(right.float().mean()) if right.numel() else None
+        return None if share is None else (share, right.numel())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from torch import Tensor, nn
 
@@ -33,6 +33,14 @@ class Models:
         """The outermost modules that still live."""
         return list(self._roots)
 
+    @property
+    def only_root(self) -> nn.Module | None:
+        """The outermost module where there has been but one, wrappers and what is inside them being one."""
+        roots = self.roots()
+        wrapped = [unwrap(root) for root in roots if unwrap(root) is not root]
+        roots = [root for root in roots if all(root is not inner for inner in wrapped)]
+        return roots[0] if len(roots) == 1 and len(self._trees) == 1 else None
+
     def add(self, root: nn.Module) -> ModuleTree:
         """A module was called from outside any other (or given by the user); returns the tree it belongs to."""
         self._roots.add(root)
@@ -44,6 +52,14 @@ class Models:
         tree = ModuleTree(owner, prefix)
         self._trees.append(tree)
         return tree
+
+    def prefix(self, root: nn.Module) -> str:
+        """What tells the names of an outermost module's model from those of others."""
+        return next((tree.prefix for tree in self._trees if tree.module(unwrap(root)) is not None), "")
+
+    def prefixes(self, parameters: Iterable[Tensor]) -> set[str]:
+        """The same of the models that have any of these parameters."""
+        return {tree.prefix for tree in self._trees for each in parameters if tree.parameter(each) is not None}
 
     def module(self, module: nn.Module) -> Place | None:
         """Place of a module in any tree."""

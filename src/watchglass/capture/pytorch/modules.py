@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from torch import Tensor, nn
@@ -17,6 +17,9 @@ _WRAPPERS = {
     "CheckpointWrapper": "_checkpoint_wrapped_module",
     "OptimizedModule": "_orig_mod",
 }
+
+#: What the names of classes begin with that PyTorch derives from a module's own, at run time.
+_DERIVED = ("Parametrized", "FSDP", "Replicate")
 
 #: Axis that counts units (neurons, channels) in the output of a module, by class name.
 _CHANNEL_SECOND = ("Conv", "BatchNorm", "InstanceNorm", "GroupNorm")
@@ -45,6 +48,17 @@ class ParameterPlace:
     place: Place
 
 
+def type_name(module: nn.Module) -> str:
+    """Name of a module's class, without what PyTorch derives from it to change how the module acts.
+
+    ``torch.nn.utils.parametrize`` makes a ``ParametrizedLinear`` of a Linear, ``fully_shard`` an ``FSDPLinear``.
+    """
+    kind = type(module)
+    while kind.__name__ in [prefix + kind.__bases__[-1].__name__ for prefix in _DERIVED]:
+        kind = kind.__bases__[-1]
+    return kind.__name__
+
+
 def unwrap(module: nn.Module) -> nn.Module:
     """The module inside any number of wrappers."""
     while type(module).__name__ in _WRAPPERS:
@@ -55,12 +69,35 @@ def unwrap(module: nn.Module) -> nn.Module:
     return module
 
 
-def is_compiled(module: nn.Module) -> bool:
-    """Whether calls of this module run compiled code."""
-    return any(
-        type(child).__name__ == "OptimizedModule" or getattr(child, "_compiled_call_impl", None) is not None
-        for child in module.modules()
+def is_wrapper(module: nn.Module) -> bool:
+    """Whether a module is no part of the model, but is called in the place of one that is."""
+    return type(module).__name__ in _WRAPPERS
+
+
+def is_compiling_wrapper(module: nn.Module) -> bool:
+    """Whether a module is what ``torch.compile`` made of another."""
+    return type(module).__name__ == "OptimizedModule"
+
+
+def runs_compiled(module: nn.Module) -> bool:
+    """Whether a call of this very module runs compiled code."""
+    # A wrapper passes what it is asked for on to the module inside.
+    own = module.__dict__
+    return (
+        is_compiling_wrapper(module)
+        or own.get("_compiled_call_impl") is not None
+        or hasattr(own.get("forward"), "_torchdynamo_orig_callable")
     )
+
+
+def compiled_parts(root: nn.Module) -> Iterator[nn.Module]:
+    """Modules at or below ``root`` whose calls run compiled code, each as it was before it was compiled."""
+    return (unwrap(module) for module in root.modules() if runs_compiled(module))
+
+
+def is_compiled(module: nn.Module) -> bool:
+    """Whether calls of this module, or of one below it, run compiled code."""
+    return next(compiled_parts(module), None) is not None
 
 
 class Parents:
@@ -89,6 +126,12 @@ class Parents:
                     break
             else:
                 return module
+
+    def owners(self, parameters: Iterable[Tensor]) -> list[nn.Module]:
+        """The topmost modules that hold any of these parameters."""
+        wanted = {id(parameter) for parameter in parameters}
+        tops = {id(top): top for top in map(self.owner, list(self._parents))}
+        return [top for top in tops.values() if any(id(parameter) in wanted for parameter in top.parameters())]
 
 
 class ModuleTree:
@@ -120,7 +163,7 @@ class ModuleTree:
         self._parameters.clear()
         for index, (path, module) in enumerate(_walk(owner, "")):
             # A module reached by two paths keeps its first.
-            place = Place(self.prefix + path, type(module).__name__, index)
+            place = Place((self.prefix + path).rstrip("."), type_name(module), index)
             self._modules.setdefault(module, place)
             for leaf, parameter in module.named_parameters(recurse=False):
                 name = self.prefix + (f"{path}.{leaf}" if path else leaf)

@@ -9,12 +9,18 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.hooks import RemovableHandle
 
+from watchglass.capture.pytorch.compiling import CompiledCall, is_compiled_in_place
+from watchglass.capture.pytorch.events import ForwardCall
 from watchglass.capture.pytorch.flow import Flow
-from watchglass.capture.pytorch.forwards import ModuleCapture, Silent, tensors_in
+from watchglass.capture.pytorch.forwards import ModuleCapture, Silent, SilentCall, first_tensor
 from watchglass.capture.pytorch.modules import is_compiled, unwrap
+from watchglass.capture.pytorch.nested import tensors_in
 from watchglass.capture.pytorch.planned import planned_steps
-from watchglass.capture.pytorch.replaying import ForwardState, forward_state
+from watchglass.capture.pytorch.randomness import Habits
+from watchglass.capture.pytorch.replaying import ForwardState, Settings, versions
+from watchglass.capture.pytorch.steady import Steady
 from watchglass.record import Forward, OpenStep
 
 #: Backwards from the loss of the last output, in a row, after which marks are left out.
@@ -30,16 +36,18 @@ class Mark:
     #: Tells PyTorch that nothing is lost when a tensor with this hook is saved.
     __torch_unserializable__ = True
 
-    def __init__(self, forward: Forward, path: str) -> None:
+    def __init__(self, flow: Flow, forward: Forward, path: str) -> None:
+        self._flow = flow
         self._forward = forward
         self._path = path
 
     def __call__(self, gradient: torch.Tensor) -> None:
         """A backward reached the tensor with this gradient."""
-        self._forward.backpropagated = True
+        if self._flow.in_backward:  # not by torch.autograd.grad, which trains nothing
+            self._forward.backpropagated = True
         state = self._forward.state
         if isinstance(state, ForwardState):
-            state.gradients[self._path] = gradient
+            state.keep_gradient(self._path, gradient)
 
 
 class OutermostCalls:
@@ -48,41 +56,81 @@ class OutermostCalls:
     Args:
         flow: Where the training is.
         capture: Switched on around the forward of a captured step.
+        steady: Takes the calls that follow the learned pattern.
         begin_step: Called when a TRAIN step has opened.
     """
 
-    def __init__(self, flow: Flow, capture: ModuleCapture, begin_step: Callable[[OpenStep], None]) -> None:
+    def __init__(
+        self, flow: Flow, capture: ModuleCapture, steady: Steady, begin_step: Callable[[OpenStep], None]
+    ) -> None:
         self._flow = flow
         self._capture = capture
         self._begin_step = begin_step
-        self._root: nn.Module | None = None
-        # Models whose forward drew random numbers at the last captured step: only theirs need the generator's state.
-        self._random: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        self._steady = steady
+        # Those with hooks of their own at their ends.
+        self._roots: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        self._begins: weakref.WeakKeyDictionary[nn.Module, Callable[[], None]] = weakref.WeakKeyDictionary()
+        self._ends: list[RemovableHandle] = []
+        self.ended = flow.hook.guarded(self.after)
+        flow.events.resting.append(self.rest)
+        flow.hook.detach_with(lambda: self.rest(True))
+        self._evaluating = False
+        self._habits = Habits()
 
     def attach(self, root: nn.Module) -> None:
         """Watch the calls of a module from now on."""
         if self._flow.models.knows(root):
             return
+        self._steady.leave()
         self._flow.models.add(root)
         self._flow.quiet_steps = 0
-        hook = self._flow.hook
-        before = root.register_forward_pre_hook(Silent(hook.guarded(self.before)), with_kwargs=True)
-        after = root.register_forward_hook(Silent(hook.guarded(self.after)))
-        hook.detach_with(before.remove)
-        hook.detach_with(after.remove)
+        self._capture.prepare(root)
+        self._hear(root)
+
+    def compiled(self, root: nn.Module) -> None:
+        """An outermost module has been compiled in place: its hooks are now part of compiled code."""
+        self._steady.leave()
+        self._begins.pop(root)()
+        self._roots.discard(root)
+        self.rest(False)
+        self._hear(root)
+
+    def _hear(self, root: nn.Module) -> None:
+        before = self._steady.before_forward
+        if is_compiled_in_place(root):
+            remove = CompiledCall(root, before, self.ended).remove
+        else:
+            remove = root.register_forward_pre_hook(SilentCall(before), with_kwargs=True).remove
+            self._roots.add(root)
+            self._hear_ends(root)
+        self._begins[root] = remove
+        self._flow.hook.detach_with(remove)
+
+    def rest(self, on: bool) -> None:
+        """Do without the hooks that a call of the pattern's root goes through as it returns, or take them up again."""
+        while self._ends:
+            self._ends.pop().remove()
+        if not on:
+            for root in self._roots:
+                self._hear_ends(root)
+
+    def _hear_ends(self, root: nn.Module) -> None:
+        self._ends.append(root.register_forward_hook(Silent(self.ended)))
 
     def before(self, root: nn.Module, arguments: Any, kwargs: Any) -> None:
         """An outermost module is about to be called."""
         flow = self._flow
         if flow.in_backward:
-            return  # recomputation by activation checkpointing
-        if flow.forward_depth and self._root is not root:
+            flow.recomputed = True
+            return  # by activation checkpointing
+        if flow.forward_depth and flow.root is not root:
             flow.forward_depth += 1
             return  # a watched model inside another
         # The same module again at depth 1: its last call was left by an exception.
-        flow.forward_depth, self._root = 1, root
+        flow.forward_depth, flow.root = 1, root
         if not flow.in_closure:
-            flow.update_depth = 0
+            if flow.update_depth:
+                flow.leave_update()
             if flow.hook.stopping:
                 flow.hook.check_stop()
         self._open(root, arguments, kwargs)
@@ -94,19 +142,35 @@ class OutermostCalls:
         if flow.forward is not None:
             flow.forward.state = None
         flow.forward = forward = clock.forward(grad=grad, training=root.training)
-        batch = arguments[0] if arguments and isinstance(arguments[0], torch.Tensor) else None
-        if batch is None:
-            batch = next((tensor for _, tensor in tensors_in((arguments, kwargs), 1)), None)
-        forward.weight = float(batch.shape[0]) if batch is not None and batch.dim() else 1.0
-        step = clock.train
-        if not grad or step is None:
+        batch = first_tensor(arguments, kwargs)
+        forward.weight = float(batch.size(0)) if batch is not None and batch.dim() else 1.0
+        evaluating = clock.evaluation is not None
+        step = clock.evaluation or clock.train
+        if step is None:
             return
-        if step is not before:
-            self._begin_step(step)
-        if batch is not None and batch.device.type == "cpu":
-            forward.state = forward_state(root, arguments, kwargs, random=step.due or root in self._random)
-        if step.due and not is_compiled(root):
-            self._capture.switch_on(forward.records)
+        if not evaluating:
+            if step is not before:
+                self._begin_step(step)
+            elif step.due:
+                flow.hook.plan.resume()
+            if batch is not None and batch.is_cpu:
+                forward.state = self._state(step, root, arguments, kwargs)
+        elif not self._evaluating:
+            self._tell(flow.events.evaluation_began, ForwardCall(step, forward, root, arguments, kwargs))
+        self._evaluating = evaluating
+        if step.due:
+            self._capture.switch_on(forward.records, root)
+            self._tell(flow.events.forward_began, ForwardCall(step, forward, root, arguments, kwargs))
+        elif self._capture.compiled.on:
+            # Switched on ahead of a step that is captured, which this is not.
+            self._capture.switch_off()
+        if not evaluating and flow.events.each_forward_began:
+            self._tell([*flow.events.each_forward_began], ForwardCall(step, forward, root, arguments, kwargs))
+
+    def _state(self, step: OpenStep, root: nn.Module, arguments: Any, kwargs: Any) -> ForwardState:
+        draws = self._habits.of(root)
+        states = self._habits.begin(root) if step.due else draws.states()
+        return ForwardState(root, arguments, kwargs, Settings.now("cpu"), versions(arguments, kwargs), states, draws)
 
     def after(self, root: nn.Module, arguments: Any, output: Any) -> None:
         """An outermost module has returned."""
@@ -116,10 +180,18 @@ class OutermostCalls:
         flow.forward_depth -= 1
         if flow.forward_depth:
             return
-        self._capture.switch_off()
-        forward = flow.forward
-        if forward is None or flow.hook.clock.evaluation is not None:
+        forward, clock = flow.forward, flow.hook.clock
+        if forward is None:
+            self._capture.switch_off()
             return
+        self._capture.finish(root)
+        step = clock.evaluation or clock.train
+        if step is not None and step.due:
+            self._tell(flow.events.forward_ended, ForwardCall(step, forward, root, arguments, None, output))
+        if clock.evaluation is not None:
+            return
+        if step is not None and flow.events.each_forward_ended:
+            self._tell([*flow.events.each_forward_ended], ForwardCall(step, forward, root, arguments, None, output))
         flow.loss = flow.output = None
         if isinstance(output, torch.Tensor):
             tensors = [("", output)]
@@ -127,20 +199,24 @@ class OutermostCalls:
         else:
             tensors = list(tensors_in(output))
         forward.marked = False
-        if flow.output is None or flow.chained < _HABIT:
+        several = flow.several_models
+        if flow.output is None or flow.chained < _HABIT or several:
             # A hook that autograd calls costs as much as all other bookkeeping of a small step.
             for path, tensor in tensors:
                 if tensor.requires_grad:
-                    tensor.register_hook(Mark(forward, path))
+                    tensor.register_hook(Mark(flow, forward, path))
                     forward.marked = True
+                    if several:
+                        forward.model, forward.output = flow.models.prefix(root), weakref.ref(tensor)
         state = forward.state
         if isinstance(state, ForwardState):
-            # Detached: the graph, and with it all activations, must not live longer than without us.
-            state.outputs = {path: tensor.detach() for path, tensor in tensors}
-            step = flow.hook.clock.train
-            if step is not None and step.due and state.generator is not None:
-                drawn = not torch.equal(state.generator, torch.get_rng_state())
-                (self._random.add if drawn else self._random.discard)(root)
+            state.keep_outputs(tensors)
+            if step is not None and step.due:
+                state.draws = self._habits.end(root, state.states)
+
+    def _tell(self, listeners: list[Callable[[ForwardCall], None]], call: ForwardCall) -> None:
+        with torch.no_grad():
+            self._flow.events.tell(listeners, call, call.forward.records)
 
 
 def describe_training(flow: Flow, step: OpenStep) -> None:

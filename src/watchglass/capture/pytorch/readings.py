@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import math
+import re
 import time
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,33 +15,63 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from watchglass.capture.hook import Hook
+from watchglass.capture.pytorch.initialization import Initialization
 from watchglass.capture.pytorch.models import Models
 from watchglass.capture.pytorch.modules import ParameterPlace
-from watchglass.capture.pytorch.reduce import DeviceRows, plain, rows
-from watchglass.record import OpenStep
+from watchglass.capture.pytorch.reduce import DeviceRows, plain, summaries
+from watchglass.capture.pytorch.saving import Item, Saving
+from watchglass.capture.pytorch.updates import UpdateCopies
+from watchglass.record import OpenStep, StepRecords
 from watchglass.records import STATISTIC_FIELDS, Role, TensorInfo
+from watchglass.stats import Rows
 
 #: Share of the overhead budget that the total gradient norm may use, and its longest interval.
 _NORM_SHARE, _NORM_MAX_INTERVAL = 0.25, 64
 _MAX_NAMED = 32
+#: Also ``in_proj_bias`` of attention and ``bias_hh_l0`` of recurrent modules.
+_BIAS = re.compile("(^|_)bias(_|$)")
 _NONFINITE = [STATISTIC_FIELDS.index(name) for name in ("nan", "posinf", "neginf")]
 _L2 = STATISTIC_FIELDS.index("l2")
 
 _Parameters = list[tuple[Tensor, str, ParameterPlace]]
 
 
+class LateGradients:
+    """Which gradients on a device are not finite: their norms, which tell it, are on their way.
+
+    Args:
+        norms: One for each gradient.
+        names: Of their parameters.
+    """
+
+    def __init__(self, norms: Tensor, names: Sequence[str]) -> None:
+        self._norms = DeviceRows(norms.float())
+        self._names = names
+
+    def bad(self) -> list[str]:
+        """Those that are not finite, in order of the model. Waits for the device."""
+        finite = np.isfinite(self._norms.resolve())
+        return [name for name, is_finite in zip(self._names, finite, strict=True) if not is_finite]
+
+    def describe(self) -> dict[str, Any] | None:
+        """Data of a ``nonfinite_gradients`` fact, None where all are finite. Waits for the device."""
+        bad = self.bad()
+        return describe_bad(bad) if bad else None
+
+
 class Readings:
     """Reads what an optimizer is about to change and has changed."""
 
-    def __init__(self, hook: Hook, models: Models) -> None:
+    def __init__(self, hook: Hook, models: Models, saving: Saving) -> None:
         self._hook = hook
+        self._saving = saving
         self._models = models
         self._known: weakref.WeakKeyDictionary[Optimizer, tuple[int, int, _Parameters]] = weakref.WeakKeyDictionary()
         self._stale: dict[int, tuple[weakref.ref[Tensor], int]] = {}
-        self._before: list[tuple[Tensor, Tensor, str, ParameterPlace]] = []
-        self._copies: dict[int, tuple[weakref.ref[Tensor], Tensor]] = {}
-        self._group = 0
+        self._updates = UpdateCopies(hook, saving)
         self._norm_interval = 1
+        # Where the last norm was recorded: a step's scalars and the place among them.
+        self._norm_at: tuple[list[tuple[int, float, Any]], int] = ([], 0)
         self._norm_cost_ns = 0.0
         self._described: weakref.WeakSet[Optimizer] = weakref.WeakSet()
 
@@ -94,113 +124,114 @@ class Readings:
         known = self._stale.get(id(parameter))
         return known is not None and known[0]() is gradient and known[1] == gradient._version
 
-    def gradients(self, step: OpenStep, fresh: Sequence[tuple[Tensor, str, ParameterPlace]], scale: Any) -> None:
-        """Record statistics of gradients; ``scale`` is what a scaler multiplied them with, or None."""
-        kept = [(gradient, f"gradient/{name}", place) for gradient, name, place in fresh]
-        self._save(step, [row for row in kept if self._hook.plan.keeps(row[1], Role.GRADIENT)], Role.GRADIENT, scale)
+    def gradients(self, step: OpenStep, fresh: Sequence[tuple[Tensor, str, ParameterPlace]], scale: Any) -> Rows | None:
+        """Record statistics of gradients; returns their rows where there is one for each of ``fresh`` on the host.
+
+        Args:
+            step: The step.
+            fresh: This step's gradients.
+            scale: What a scaler multiplied them with, or None.
+        """
+        items = [_item(gradient, f"gradient/{name}", place) for gradient, name, place in fresh]
+        saved = self._saving.save_all(step.records, Role.GRADIENT, items, scale)
+        rows = step.records.statistics[-1].values if saved and step.records.statistics else None
+        return rows if isinstance(rows, np.ndarray) and len(rows) == len(fresh) else None
 
     def weights(self, step: OpenStep, optimizer: Optimizer) -> None:
         """Record statistics of weights before the update, and copy those whose update is to be recorded."""
         parameters = self.parameters(optimizer)
-        weights = [row for row in parameters if row[2].leaf != "bias" and self._hook.plan.keeps(row[1], Role.WEIGHT)]
-        biases = [row for row in parameters if row[2].leaf == "bias" and self._hook.plan.keeps(row[1], Role.BIAS)]
-        self._save(step, weights, Role.WEIGHT)
-        self._save(step, biases, Role.BIAS)
+        weights = [_item(*row) for row in parameters if not _BIAS.search(row[2].leaf)]
+        biases = [_item(*row) for row in parameters if _BIAS.search(row[2].leaf)]
+        self._saving.save_all(step.records, Role.WEIGHT, weights)
+        self._saving.save_all(step.records, Role.BIAS, biases)
         if self._hook.plan.wants(Role.UPDATE):
-            self._copy(row for row in parameters if row[0].requires_grad)
-
-    def _copy(self, parameters: Iterable[tuple[Tensor, str, ParameterPlace]]) -> None:
-        """Copies of weights, within the memory bound: groups of parameters take turns over captured steps."""
-        groups: list[list[tuple[Tensor, str, ParameterPlace]]] = [[]]
-        room = bound = self._hook.config.capture_memory_bytes
-        for row in parameters:
-            size = row[0].numel() * row[0].element_size()
-            if size > bound or not self._hook.plan.keeps(f"update/{row[1]}", Role.UPDATE):
-                continue
-            if size > room:
-                groups.append([])
-                room = bound
-            room -= size
-            groups[-1].append(row)
-        if len(groups) > 1:
-            self._copies.clear()
-        self._group = (self._group + 1) % len(groups)
-        self._before = [
-            (weight, self._copy_of(weight), f"update/{name}", place) for weight, name, place in groups[self._group]
-        ]
-
-    def _copy_of(self, weight: Tensor) -> Tensor:
-        """A copy in memory that is used again at the next capture: fresh pages cost more than the copying."""
-        known = self._copies.get(id(weight))
-        if known is None or known[0]() is not weight or known[1].shape != weight.shape:
-            known = (weakref.ref(weight), torch.empty_like(weight, requires_grad=False))
-            self._copies[id(weight)] = known
-        return known[1].copy_(weight.detach())
+            self._updates.take(step.records, optimizer, [row for row in parameters if row[0].requires_grad])
 
     def updated(self, step: OpenStep) -> None:
-        """Record the exact updates, now that the optimizer has changed the weights."""
-        before, self._before = self._before, []
-        changes = [(torch.sub(weight.detach(), old, out=old), name, place) for weight, old, name, place in before]
-        self._save(step, changes, Role.UPDATE)
+        """Record the updates, now that the optimizer has changed the weights."""
+        self._updates.save(step.records)
 
     def forget(self) -> None:
         """Drop what was kept for an update that never came."""
-        self._before = []
+        self._updates.forget()
 
-    def _save(
-        self, step: OpenStep, tensors: Sequence[tuple[Tensor, str, ParameterPlace]], role: Role, scale: Any = None
-    ) -> None:
-        ids: list[int] = []
-        values: list[Tensor] = []
-        by_device: dict[torch.device, list[int]] = {}
-        for tensor, name, place in tensors:
-            value = plain(tensor)
-            if value is None:
-                continue
-            by_device.setdefault(value.device, []).append(len(ids))
-            ids.append(self._hook.tensor_id((role, name), functools.partial(_info, tensor, name, role, place)))
-            values.append(value if scale is None else value / scale)
-            if self._hook.plan.keeps_raw(name, role):
-                step.records.raw.append((ids[-1], value.float().cpu().numpy().copy()))
-        for chosen in by_device.values():
-            step.records.statistics.append(
-                ([ids[index] for index in chosen], rows([values[index] for index in chosen]), False)
-            )
-
-    def norm(self, step: OpenStep, fresh: Sequence[tuple[Tensor, str, ParameterPlace]], scale: Any) -> list[str]:
+    def norm(
+        self,
+        records: StepRecords,
+        fresh: Sequence[tuple[Tensor, str, ParameterPlace]],
+        scale: Any,
+        known: Rows | None = None,
+    ) -> list[str] | LateGradients:
         """Record the total gradient norm; returns the names of non-finite gradients, in order of the model.
 
-        On a device nothing is read back here, so no names are returned there.
+        On a device nothing is waited for here, so there the names come late.
+
+        Args:
+            records: Where to.
+            fresh: Gradients with names.
+            scale: What a scaler multiplied them with, or None.
+            known: Their rows of statistics, already divided by the scale, where they have been read.
         """
         started = time.perf_counter_ns()
-        gradients = [row[0] for row in fresh]
-        if any(gradient.layout is not torch.strided or hasattr(gradient, "to_local") for gradient in gradients):
-            gradients = [value for value in map(plain, gradients) if value is not None]
+        gradients, names = [row[0] for row in fresh], [row[1] for row in fresh]
+        sharded = any(hasattr(gradient, "to_local") for gradient in gradients)
+        if sharded or any(gradient.layout is not torch.strided or gradient.is_meta for gradient in gradients):
+            values = list(map(plain, gradients))
+            gradients = [value for value in values if value is not None]
+            names = [name for name, value in zip(names, values, strict=True) if value is not None]
         if not gradients:
             return []
         if gradients[0].device.type != "cpu":
             norms = torch.stack(torch._foreach_norm(gradients))
             total = torch.linalg.vector_norm(norms.float())
-            value = DeviceRows(total if scale is None else total / scale)
-            self._hook.add_scalar(step.records, "gradient_norm", value, Role.METRIC)
-            return []
-        table = rows(gradients)
-        bad = [fresh[int(index)][1] for index in np.flatnonzero(table[:, _NONFINITE].any(axis=1))]
+            self._add_norm(records, DeviceRows(total if scale is None else total / scale), sharded)
+            if norms.dtype is torch.float16:
+                # Of finite gradients the sum of squares overflows there.
+                norms = torch.stack(torch._foreach_norm(gradients, math.inf))
+            return LateGradients(norms, names)
+        table = known if known is not None else summaries(gradients, scale=scale, histograms=False)[0]
+        bad = [names[int(index)] for index in np.flatnonzero(table[:, _NONFINITE].any(axis=1))]
         nan = bool(table[:, _NONFINITE[0]].any())
-        total_norm = (math.nan if nan else math.inf) if bad else float(np.linalg.norm(table[:, _L2]))
-        self._hook.add_scalar(
-            step.records, "gradient_norm", total_norm / (float(scale) if scale is not None else 1.0), Role.METRIC
+        self._add_norm(
+            records, (math.nan if nan else math.inf) if bad else float(np.linalg.norm(table[:, _L2])), sharded
         )
         self._pace(time.perf_counter_ns() - started)
         return bad
+
+    def _add_norm(self, records: StepRecords, norm: Any, sharded: bool) -> None:
+        """Record the norm of one optimizer's gradients; with those of others in the same step it becomes one norm."""
+        scalars = records.scalars
+        if self._norm_at[0] is scalars:
+            tensor_id, weight, known = scalars[self._norm_at[1]]
+            scalars[self._norm_at[1]] = (tensor_id, weight, joined_norm(known, norm))
+            return
+        self._norm_at = (scalars, len(scalars))
+        if sharded:
+            self._hook.tensor_id(
+                "gradient_norm",
+                lambda: TensorInfo(0, "gradient_norm", Role.METRIC, dtype="float64", placement="partial"),
+            )
+        self._hook.add_scalar(records, "gradient_norm", norm, Role.METRIC)
 
     def norm_due(self, step: OpenStep) -> bool:
         """Whether the total norm is affordable at this step; always at captured ones."""
         return step.due or step.mode_step % self._norm_interval == 0
 
+    def next_norm(self, train_step: int) -> int:
+        """First step from this one on at which the norm is affordable."""
+        return -(-train_step // self._norm_interval) * self._norm_interval
+
+    def quick_norm(self, optimizer: Optimizer) -> bool:
+        """Record the norm of a step that is not open; False where a gradient is not finite."""
+        with torch.no_grad():
+            bad = self.norm(self._hook.current_records(), self.fresh_gradients(optimizer, False), None)
+        return isinstance(bad, LateGradients) or not bad
+
     def _pace(self, cost_ns: int) -> None:
         """Choose how often the total norm is taken so that it costs at most its share of the budget."""
         self._norm_cost_ns += 0.1 * (cost_ns - self._norm_cost_ns)
+        if not self._hook.plan.budget.step_ns:
+            return
         allowed_ns = _NORM_SHARE * self._hook.config.overhead_budget * self._hook.plan.budget.step_ns
         interval = 1
         while interval < _NORM_MAX_INTERVAL and self._norm_cost_ns / interval > allowed_ns:
@@ -235,10 +266,8 @@ class Readings:
             ("optimizer", type(optimizer).__name__, {"type": type(optimizer).__name__, "groups": groups})
         )
         if step.mode_step == 0:
-            tensors = {
-                name: _initialization(weight) for weight, name, _ in self.parameters(optimizer) if weight.dim() > 1
-            }
-            step.records.facts.append(("initialization", "first update", {"tensors": tensors}))
+            weights = {name: weight for weight, name, _ in self.parameters(optimizer) if weight.dim() > 1}
+            step.records.facts.append(("initialization", "first update", Initialization(weights)))
 
 
 def describe_bad(names: Sequence[str]) -> dict[str, Any]:
@@ -250,29 +279,25 @@ def describe_bad(names: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _info(tensor: Tensor, name: str, role: Role, place: ParameterPlace) -> TensorInfo:
-    inner = place.place
-    return TensorInfo(
-        0, name, role, inner.path, inner.module_type, inner.index, tuple(tensor.shape),
-        str(tensor.dtype).removeprefix("torch."), 0 if tensor.dim() else None, True,
-    )  # fmt: skip
+def joined_norm(one: Any, other: Any) -> Any:
+    """The norm of what two norms are of; either may be on its way from a device."""
+    if isinstance(one, float) and isinstance(other, float):
+        return math.hypot(one, other)
+    return _JoinedNorm(one, other)
 
 
-def _initialization(weight: Tensor) -> dict[str, Any]:
-    """Symmetry and spread of a weight as it was before the first update; large ones by their first rows."""
-    values = plain(weight)
-    shape = list(weight.shape)
-    fan_out, rest = shape[0], int(np.prod(shape[2:], dtype=np.int64)) if len(shape) > 2 else 1
-    result: dict[str, Any] = {"shape": shape, "fan_in": shape[1] * rest, "fan_out": fan_out * rest}
-    if values is None or not values.numel():
-        return result
-    flat = values.reshape(fan_out, -1)[: max(2, (1 << 20) // max(1, values[0].numel()))]
-    same = (flat == flat[0]).all(dim=1)
-    identical = float(same[1:].float().mean()) if flat.shape[0] > 1 else 0.0
-    spread = float(flat.float().std(unbiased=False))
-    return {
-        **result,
-        "identical_rows": identical,
-        "constant": bool((flat == flat[0, 0]).all()),
-        "std": spread if math.isfinite(spread) else None,
-    }
+class _JoinedNorm:
+    """A norm that the recorder's thread computes once its parts have come."""
+
+    __slots__ = ("_parts",)
+
+    def __init__(self, *parts: Any) -> None:
+        self._parts = parts
+
+    def resolve(self) -> float:
+        """The norm; waits for the device."""
+        return math.hypot(*(float(part.resolve() if hasattr(part, "resolve") else part) for part in self._parts))
+
+
+def _item(tensor: Tensor, name: str, place: ParameterPlace) -> Item:
+    return Item(tensor, name, place.place, unit_axis=0 if tensor.dim() else None, trainable=True)

@@ -1,159 +1,140 @@
-"""Statistics of PyTorch tensors: on the CPU at once, on a device without waiting for it.
-
-On the CPU the native kernel reads each tensor once. Without it each is reduced by a handful of vectorised passes over
-a float64 copy; only where the sum of absolutes is not finite does a second, exact look sort out NaN and infinities.
-On a device nothing may be read back in
-the training's thread, so the masks are always computed, all rows are stacked, and one asynchronous copy brings them
-back (:class:`DeviceRows`).
-"""
+"""Statistics of PyTorch tensors on the CPU, by the native kernel, and what else is made of tensors on any device."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from watchglass.capture.pytorch.device import DeviceRows
 from watchglass.config import environment
-from watchglass.records import STATISTIC_FIELDS
-from watchglass.stats import native
+from watchglass.records import Reduction
+from watchglass.stats import DTYPE_CODES, exact_reduction, native, pure
+from watchglass.store import RawTensor
+
+__all__ = ["DeviceRows", "exact", "inactive_units", "plain", "raw", "summaries"]
 
 #: Codes of the native kernel by PyTorch's dtype.
-_CODES = {getattr(torch, name): code for name, code in native.DTYPE_CODES.items()}
-_NAN = float("nan")
-_EMPTY = [0.0, 0.0, 0.0, 0.0, 0.0, _NAN, _NAN, 0.0, 0.0, 0.0, 0.0]
-
-
-class DeviceRows:
-    """Numbers on their way from a device; :meth:`resolve` waits for them and is called by the recorder's thread."""
-
-    def __init__(self, values: Tensor) -> None:
-        self._host = torch.empty(values.shape, dtype=values.dtype, pin_memory=values.is_cuda)
-        self._host.copy_(values, non_blocking=True)
-        self._event: Any = None
-        if values.is_cuda:
-            self._event = torch.cuda.Event()
-            self._event.record()
-
-    def resolve(self) -> Any:
-        """The numbers as a NumPy array."""
-        if self._event is not None:
-            self._event.synchronize()
-        return self._host.numpy()
+_CODES = {getattr(torch, name): code for name, code in DTYPE_CODES.items() if hasattr(torch, name)}
+#: Dtypes that NumPy lacks, and those of the same size that hold their bits.
+_BITS = {torch.bfloat16: torch.uint16} | {
+    getattr(torch, name): torch.uint8 for name in DTYPE_CODES if name.startswith("float8") and hasattr(torch, name)
+}
 
 
 def plain(tensor: Tensor) -> Tensor | None:
-    """A dense, real, strided tensor with the same values, detached; None where the values cannot be read.
+    """A dense, strided tensor with the same values, detached; None where the values cannot be read.
 
-    Complex tensors become their magnitudes, a sharded one its local part, a sparse one the values it stores.
+    A sharded tensor becomes its local part, a sparse one the values it stores, a quantised one what these stand for.
+
+    Raises:
+        RuntimeError: The values lie where only the tensor's own class finds them, as inside ``torch.func.vmap``.
     """
     tensor = tensor.detach()
     if hasattr(tensor, "to_local"):
         tensor = tensor.to_local()
     if tensor.is_meta:
         return None
+    if tensor.is_nested and tensor.layout is torch.strided:
+        tensor = tensor.contiguous().values()
     if tensor.layout is not torch.strided:
         tensor = tensor.coalesce().values() if tensor.layout is torch.sparse_coo else tensor.values()
-    if tensor.is_complex():
-        tensor = tensor.abs()
+    if tensor.is_quantized or type(tensor).dequantize is not Tensor.dequantize:
+        # Codes with their scales beside them, as optimizers of eight bits keep their state.
+        tensor = tensor.dequantize()
+    if tensor.is_cpu and tensor.numel() and not tensor.data_ptr():
+        # The kernel would read from nowhere.
+        raise RuntimeError(f"a {type(tensor).__name__} does not show where its values are")
     return tensor
 
 
-def rows(tensors: Sequence[Tensor]) -> Any:
-    """One row of :data:`~watchglass.records.STATISTIC_FIELDS` per tensor: an array, or a :class:`DeviceRows`.
+def summaries(
+    tensors: Sequence[Tensor],
+    before: Sequence[Tensor] | None = None,
+    scale: Tensor | float | None = None,
+    *,
+    histograms: bool = True,
+    seed: int = 0,
+) -> tuple[Any, Any]:
+    """Statistics and histograms of tensors on the CPU that have come through :func:`plain`.
 
-    All tensors must have come through :func:`plain` and live on one device.
+    Args:
+        tensors: n tensors.
+        before: Their older values; then everything is of the differences.
+        scale: Everything is divided by this number.
+        histograms: Whether to make them.
+        seed: Draws the elements that histograms of large tensors look at.
+
+    Returns:
+        Rows float64[n, 11] and :class:`~watchglass.stats.Histograms` (or None).
     """
-    if not tensors:
-        return np.empty((0, len(STATISTIC_FIELDS)))
-    if tensors[0].device.type != "cpu":
-        return DeviceRows(torch.stack([_row_on_device(tensor) for tensor in tensors]))
-    if native.available and not environment.native_disabled():
-        return _native_rows(tensors)
-    return np.array([_row_on_cpu(tensor) for tensor in tensors])
-
-
-def _native_rows(tensors: Sequence[Tensor]) -> Any:
     # Kept until the kernel has returned: a copy made here must not be freed before it is read.
-    readable = [_readable(tensor) for tensor in tensors]
-    return native.rows(
-        [tensor.data_ptr() for tensor in readable],
-        [tensor.numel() for tensor in readable],
-        [_CODES[tensor.dtype] for tensor in readable],
+    pairs = [_readable(tensor, None if before is None else before[index]) for index, tensor in enumerate(tensors)]
+    kernel = native if native.available and not environment.native_disabled() else pure
+    found: tuple[Any, Any] = kernel.summaries(
+        [tensor.data_ptr() for tensor, _ in pairs],
+        [tensor.numel() for tensor, _ in pairs],
+        [_CODES[tensor.dtype] for tensor, _ in pairs],
+        before=None if before is None else [old.data_ptr() for _, old in pairs if old is not None],
+        scale=None if scale is None else float(scale),
+        histograms=histograms,
+        seed=seed,
     )
+    return found
 
 
-def _readable(tensor: Tensor) -> Tensor:
-    """The tensor itself where the kernel can read it, else a contiguous copy in a dtype that it can."""
-    if tensor.dtype not in _CODES:
-        tensor = tensor.float()
-    return tensor if tensor.is_contiguous() else _dense(tensor)
+def raw(tensor_id: int, tensor: Tensor) -> RawTensor:
+    """The tensor itself, copied; on its way to the host where it lives on a device."""
+    name = str(tensor.dtype).removeprefix("torch.") if tensor.dtype in _BITS else ""
+    if name:
+        tensor = tensor.contiguous().view(_BITS[tensor.dtype])
+    if tensor.device.type != "cpu":
+        return RawTensor(tensor_id, DeviceRows(tensor.contiguous()), name)  # type: ignore[arg-type]
+    return RawTensor(tensor_id, tensor.clone(memory_format=torch.contiguous_format).numpy(), name)
 
 
-def _dense(tensor: Tensor) -> Tensor:
-    # The order of elements does not matter: a permutation of a dense tensor needs no copy.
-    order = sorted(range(tensor.dim()), key=tensor.stride, reverse=True)
-    permuted = tensor.permute(order)
-    return permuted if permuted.is_contiguous() else tensor.contiguous()
+def exact(tensor: Tensor, reduction: Reduction) -> Any:
+    """An exact reduction of the finite elements, or a readback of it."""
+    return exact_reduction(_numpy(tensor), reduction) if tensor.is_cpu else _Later(DeviceRows(tensor), reduction)
+
+
+class _Later:
+    """An exact reduction that the recorder's thread computes once the tensor has come from its device."""
+
+    def __init__(self, rows: DeviceRows, reduction: Reduction) -> None:
+        self._rows = rows
+        self._reduction = reduction
+
+    def resolve(self) -> float:
+        """The number; waits for the device."""
+        return exact_reduction(self._rows.resolve(), self._reduction)
+
+
+def _numpy(tensor: Tensor) -> Any:
+    return tensor.float().numpy() if tensor.dtype in _BITS else tensor.numpy()
 
 
 def inactive_units(tensor: Tensor, unit_axis: int) -> Any:
     """For each unit whether it is exactly zero on every element: a boolean array, or a readback of one."""
     others = [axis for axis in range(tensor.dim()) if axis != unit_axis % tensor.dim()]
-    active = torch.count_nonzero(tensor, dim=others) if others else tensor != 0
-    inactive = active == 0
+    if not others:
+        inactive = tensor == 0
+    else:
+        # Sums are several times faster than counts, and what is all zero adds up to zero; the rest is looked at again.
+        inactive = tensor.sum(dim=others) == 0
+        if not tensor.is_cpu or inactive.any():
+            inactive = tensor.abs().sum(dim=others) == 0
     return inactive.numpy() if inactive.device.type == "cpu" else DeviceRows(inactive)
 
 
-def _row_on_cpu(tensor: Tensor) -> list[float]:
-    count = tensor.numel()
-    if count == 0:
-        return _EMPTY
-    # Comparisons and counts are exact in the tensor's own dtype where it has them; sums need float64.
-    flat = tensor.reshape(-1)
-    wide = flat.to(torch.float64)
-    # Through abs().sum(): vector_norm(ord=1) is several times slower.
-    numbers = (wide.sum(), wide.abs().sum(), torch.linalg.vector_norm(wide), wide.min(), wide.max())
-    total, absolute, norm, low, high = torch.stack(numbers).tolist()
-    if not math.isfinite(absolute):
-        return _row_with_nonfinite(wide)
-    zero = count - int(torch.count_nonzero(wide))
-    spread = max(0.0, norm * norm - total * total / count)
-    return [count, 0.0, 0.0, 0.0, zero, low, high, total, absolute, spread, norm]
-
-
-def _row_with_nonfinite(wide: Tensor) -> list[float]:
-    finite = wide[torch.isfinite(wide)]
-    row = _row_on_cpu(finite) if finite.numel() and math.isfinite(float(finite.abs().sum())) else list(_EMPTY)
-    row[0] = wide.numel()
-    row[1] = int(torch.isnan(wide).sum())
-    row[2] = int((wide == math.inf).sum())
-    row[3] = int((wide == -math.inf).sum())
-    return row
-
-
-def _row_on_device(tensor: Tensor) -> Tensor:
-    flat = tensor.reshape(-1)
-    # Some devices (MPS) have no float64; their sums are float32.
-    wide = flat.to(torch.float32 if flat.device.type == "mps" else torch.float64)
-    count = wide.numel()
-    if count == 0:
-        return torch.tensor(_EMPTY, dtype=wide.dtype, device=wide.device)
-    finite = torch.isfinite(wide)
-    clean = torch.where(finite, wide, torch.zeros_like(wide))
-    number = finite.sum()
-    total = clean.sum()
-    mean = total / number
-    spread = torch.where(finite, wide - mean, torch.zeros_like(wide)).square().sum()
-    any_finite = number > 0
-    nan = torch.full_like(total, _NAN)
-    low = torch.where(any_finite, torch.where(finite, wide, torch.full_like(wide, math.inf)).min(), nan)
-    high = torch.where(any_finite, torch.where(finite, wide, torch.full_like(wide, -math.inf)).max(), nan)
-    numbers = (
-        torch.full_like(total, count), torch.isnan(wide).sum(), (wide == math.inf).sum(), (wide == -math.inf).sum(),
-        (wide == 0).sum(), low, high, total, clean.abs().sum(), spread, torch.linalg.vector_norm(clean),
-    )  # fmt: skip
-    return torch.stack([value.to(wide.dtype) for value in numbers])
+def _readable(tensor: Tensor, before: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Both as they are where the kernel can read them, else contiguous copies in a dtype that it can."""
+    if tensor.dtype not in _CODES:
+        tensor, before = tensor.float(), None if before is None else before.float()
+    if tensor.is_contiguous() and (before is None or before.is_contiguous()):
+        return tensor, before
+    # The order of elements does not matter: a permutation of a dense tensor needs no copy.
+    order = sorted(range(tensor.dim()), key=tensor.stride, reverse=True)
+    return tensor.permute(order).contiguous(), None if before is None else before.permute(order).contiguous()

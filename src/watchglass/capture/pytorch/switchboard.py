@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
 
 #: Loss functions of torch.nn.functional that are observed.
 LOSS_FUNCTIONS = (
@@ -31,8 +32,8 @@ class Listener:
 
     Attributes:
         before_backward: ``(tensors, weighted)``: a backward is about to run; ``weighted`` when it was given gradients.
-        after_backward: ``()``: it has ended, by itself or by an exception.
-        loss_computed: ``(function, arguments, kwargs, result, reduction)``: a loss function returned ``result``.
+        after_backward: ``()``: it has ended, by itself or by an exception (one that was raised before it, as well).
+        loss_computed: ``(function, arguments, kwargs, result)``: a loss function returned ``result``.
         loss_scaled: ``(losses, scaled)``: a scaler turned one into the other.
         before_scaler_step: ``(scaler, optimizer)``: a scaler is about to step an optimizer, or to skip it.
         after_scaler_step: ``(scaler, optimizer)``: that has ended.
@@ -40,13 +41,17 @@ class Listener:
 
     before_backward: Callable[[Any, bool], None]
     after_backward: Callable[[], None]
-    loss_computed: Callable[[str, tuple[Any, ...], dict[str, Any], Any, str], None]
+    loss_computed: Callable[[str, tuple[Any, ...], dict[str, Any], Any], None]
     loss_scaled: Callable[[Any, Any], None]
     before_scaler_step: Callable[[Any, Any], None]
     after_scaler_step: Callable[[Any, Any], None]
 
 
 _listeners: tuple[Listener, ...] = ()
+#: Those that are not resting, and those that are.
+_hearing: tuple[Listener, ...] = ()
+_resting: set[Listener] = set()
+_reduction_at: dict[str, int] = {}
 _undo: list[Callable[[], None]] = []
 
 
@@ -54,6 +59,7 @@ def listen(listener: Listener) -> None:
     """Tell ``listener`` of everything from now on; the first one wraps the functions."""
     global _listeners
     _listeners = (*_listeners, listener)
+    rest(listener, False)
     if not _undo:
         _install()
 
@@ -62,9 +68,21 @@ def leave(listener: Listener) -> None:
     """Tell ``listener`` nothing more; the last one restores the functions."""
     global _listeners
     _listeners = tuple(other for other in _listeners if other is not listener)
+    rest(listener, False)
     if not _listeners:
         while _undo:
             _undo.pop()()
+
+
+def rest(listener: Listener, on: bool) -> None:
+    """``listener`` does without losses for now, or no longer.
+
+    The loss functions stay wrapped: ``F.cross_entropy(model(x), y)`` looks the function up before the model is called,
+    and that call may be what ends the rest.
+    """
+    global _hearing
+    (_resting.add if on else _resting.discard)(listener)
+    _hearing = tuple(other for other in _listeners if other not in _resting)
 
 
 def _install() -> None:
@@ -92,12 +110,13 @@ def _wrap(owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[.
 
 def _backward(original: Callable[..., Any]) -> Callable[..., Any]:
     def backward(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> Any:
-        listeners = _listeners
-        if not listeners or torch.compiler.is_compiling():
+        # The compiler must not come to guard on who listens.
+        listeners = () if is_compiling() else _listeners
+        if not listeners:
             return original(tensors, grad_tensors, *args, **kwargs)
-        for listener in listeners:
-            listener.before_backward(tensors, grad_tensors is not None)
         try:
+            for listener in listeners:
+                listener.before_backward(tensors, grad_tensors is not None)
             return original(tensors, grad_tensors, *args, **kwargs)
         finally:
             for listener in listeners:
@@ -108,18 +127,23 @@ def _backward(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _loss(original: Callable[..., Any]) -> Callable[..., Any]:
     name = original.__name__
-    signature = inspect.signature(original)
-    reduction_at = list(signature.parameters).index("reduction") if "reduction" in signature.parameters else -1
+    parameters = list(inspect.signature(original).parameters)
+    _reduction_at[name] = parameters.index("reduction") if "reduction" in parameters else -1
 
     def loss(*args: Any, **kwargs: Any) -> Any:
         result = original(*args, **kwargs)
-        if _listeners and not torch.compiler.is_compiling() and isinstance(result, Tensor):
-            reduction = kwargs.get("reduction", args[reduction_at] if 0 <= reduction_at < len(args) else "mean")
-            for listener in _listeners:
-                listener.loss_computed(name, args, kwargs, result, reduction)
+        if not is_compiling() and _hearing and isinstance(result, Tensor):
+            for listener in _hearing:
+                listener.loss_computed(name, args, kwargs, result)
         return result
 
     return loss
+
+
+def reduction_of(function: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """How a call of a loss function put samples together: ``"mean"``, ``"sum"`` or ``"none"``."""
+    at = _reduction_at.get(function, -1)
+    return str(kwargs.get("reduction", args[at] if 0 <= at < len(args) else "mean"))
 
 
 def _scale(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -135,9 +159,9 @@ def _scale(original: Callable[..., Any]) -> Callable[..., Any]:
 def _scaler_step(original: Callable[..., Any]) -> Callable[..., Any]:
     def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         listeners = _listeners
-        for listener in listeners:
-            listener.before_scaler_step(self, optimizer)
         try:
+            for listener in listeners:
+                listener.before_scaler_step(self, optimizer)
             return original(self, optimizer, *args, **kwargs)
         finally:
             for listener in listeners:

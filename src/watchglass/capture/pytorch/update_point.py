@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import sys
+import types
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -11,12 +13,20 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from watchglass.capture.pytorch.device import DeviceRows
+from watchglass.capture.pytorch.events import Update
+from watchglass.capture.pytorch.facts.pending import Pending
 from watchglass.capture.pytorch.first_bad import FirstBadModule
 from watchglass.capture.pytorch.flow import Flow
 from watchglass.capture.pytorch.forwards import ModuleCapture
-from watchglass.capture.pytorch.readings import Readings, describe_bad
+from watchglass.capture.pytorch.readings import LateGradients, Readings, describe_bad
+from watchglass.capture.pytorch.steady import Steady
+from watchglass.config import chosen_facts
 from watchglass.record import OpenStep
 from watchglass.records import Role
+
+#: Steps of an optimizer after which its parameters are taken for those of no module.
+_MOST_TRIES = 8
 
 
 class UpdatePoint:
@@ -27,8 +37,10 @@ class UpdatePoint:
         readings: What is read of parameters.
         capture: Switched off at the update.
         first_bad: Asked where a non-finite gradient came from.
+        steady: Told of every step that is over, so that it learns.
         begin_step: Called when a TRAIN step has opened.
-        unknown: Called when an optimizer steps parameters of no known model.
+        look_ahead: Called when a step has been updated.
+        unknown: Called when an optimizer steps parameters of no known model; returns whether models are looked for.
     """
 
     def __init__(
@@ -37,105 +49,169 @@ class UpdatePoint:
         readings: Readings,
         capture: ModuleCapture,
         first_bad: FirstBadModule,
+        steady: Steady,
         begin_step: Callable[[OpenStep], None],
-        unknown: Callable[[], None],
+        unknown: Callable[[Optimizer], bool],
+        look_ahead: Callable[[OpenStep], None],
     ) -> None:
         self._flow = flow
         self._readings = readings
         self._capture = capture
         self._first_bad = first_bad
+        self._steady = steady
         self._begin_step = begin_step
         self._unknown = unknown
+        self._look_ahead = look_ahead
         self._optimizers: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
-        self._stepped_in_scaler = False
+        self._tries: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
+        self._in_scaler = self._stepped_in_scaler = False
         self._gradients_read = False
+        self._plain = False
 
     def before(self, optimizer: Optimizer, arguments: Any, kwargs: Any) -> Any:
         """An optimizer is about to step; returns changed arguments when there is a closure to be wrapped."""
         flow = self._flow
         self._stepped_in_scaler = True
         if flow.update_depth:
-            flow.update_depth += 1
-            return None  # super().step(), or an optimizer inside another
-        if not self._ours(optimizer):
+            if _inside_another():
+                flow.update_depth += 1
+                self._plain = False
+                return None  # super().step(), or an optimizer that another one holds
+            flow.leave_update()
+        if optimizer in flow.foreign:
             return None
+        self._plain = len(arguments) == 1 and not kwargs and not self._in_scaler
+        closure = kwargs.get("closure", arguments[1] if len(arguments) > 1 else None)
+        if not self._ours(optimizer):
+            # The closure may be the first to call the model.
+            late = functools.partial(self._begin_late, optimizer)
+            return None if closure is None else self._with_closure(late, arguments, kwargs, closure)
         before = flow.hook.clock.train
         if before is None or id(optimizer) in before.optimizers:
             flow.hook.check_stop()
+        step = self._begin(optimizer, closure=closure is not None)
+        if closure is not None:
+            read = functools.partial(self._read_gradients, step, optimizer)
+            return self._with_closure(read, arguments, kwargs, closure)
+        self._read_gradients(step, optimizer)
+        if step.due:
+            self._tell(flow.events.update_began, step, optimizer)
+        return None
+
+    def _begin_late(self, optimizer: Optimizer) -> None:
+        """The closure of an optimizer of unknown parameters has returned."""
+        if not self._flow.update_depth and self._ours(optimizer):
+            self._read_gradients(self._begin(optimizer, closure=True), optimizer)
+
+    def _begin(self, optimizer: Optimizer, *, closure: bool) -> OpenStep:
+        flow = self._flow
+        before = flow.hook.clock.train
         flow.update_depth = 1
         self._gradients_read = False
-        closure = kwargs.get("closure", arguments[1] if len(arguments) > 1 else None)
         step = flow.hook.clock.begin_update(id(optimizer))
+        if flow.several_models:
+            groups = (group["params"] for group in optimizer.param_groups)
+            step.models |= flow.models.prefixes(parameters[0] for parameters in groups if parameters)
+        # Not with the first forward: one with gradients on may be all that this process ever does.
+        flow.hook.ensure_started()
         if step is not before:
             self._begin_step(step)
-            if closure is None:
+            if not closure:
                 self._readings.trust()
             for loss in flow.unplaced:
                 flow.hook.add_scalar(step.records, "loss", loss, Role.LOSS)
         flow.unplaced.clear()
         if step.due:
+            # An evaluation in the middle of the step has asked the plan about its own.
+            flow.hook.plan.resume()
             with torch.no_grad():
                 self._readings.describe(step, optimizer)
                 self._readings.weights(step, optimizer)
-        if closure is None:
-            self._read_gradients(step, optimizer)
-            return None
-        flow.in_closure = True
-        return self._with_closure(step, optimizer, arguments, kwargs, closure)
+        return step
 
     def after(self, optimizer: Optimizer, arguments: Any, kwargs: Any) -> None:
         """An optimizer has stepped."""
         flow = self._flow
+        if flow.update_depth > 1:
+            flow.update_depth -= 1  # whichever it is: its beginning was counted as well
+            return
         if not flow.update_depth or optimizer not in self._optimizers:
             return
-        flow.update_depth -= 1
-        if flow.update_depth:
-            return
-        flow.in_closure = False
+        flow.update_depth = 0
         step = flow.hook.clock.train
         if step is None:
             return
         found = optimizer.__dict__.get("found_inf")
-        if isinstance(found, Tensor) and found.device.type == "cpu" and bool(found):
-            step.records.facts.append(("step_skipped", type(optimizer).__name__, {"loss_scale": None}))
+        if isinstance(found, Tensor):
+            self._skipped_where(found, step, type(optimizer).__name__)
         if step.due:
             with torch.no_grad():
                 self._readings.updated(step)
+            self._tell(flow.events.update_ended, step, optimizer)
         self._readings.learning_rates(step, optimizer, self._optimizers[optimizer], len(self._optimizers) > 1)
+        self._first_bad.updated(step, optimizer)
+        learned = self._steady.learn(step, optimizer, plain=self._plain and len(self._optimizers) == 1)
         self._end(step)
+        if learned:
+            self._steady.enter()
 
     def before_scaler_step(self, scaler: Any, optimizer: Any) -> None:
         """A scaler is about to step an optimizer or to skip it."""
         self._stepped_in_scaler = False
+        self._in_scaler = True
 
     def after_scaler_step(self, scaler: Any, optimizer: Any) -> None:
         """When no optimizer stepped, or a fused one did nothing, the update was skipped: that too ends the step."""
+        self._in_scaler = False
         clock = self._flow.hook.clock
         if self._stepped_in_scaler or clock.train is None or not self._ours(optimizer):
             return
         step = clock.begin_update(id(optimizer))
         scale = float(scaler.get_scale()) if _on_cpu(optimizer) else None
-        step.records.facts.append(("step_skipped", "GradScaler.step", {"loss_scale": scale}))
+        self._skipped(step, "GradScaler.step", {"loss_scale": scale})
         self._readings.forget()
         self._end(step)
+
+    def _skipped_where(self, found: Tensor, step: OpenStep, source: str) -> None:
+        """A fused optimizer was told by ``found`` whether to leave its update out."""
+        if found.device.type == "cpu":
+            if bool(found):
+                self._skipped(step, source, {"loss_scale": None})
+            return
+        with torch.no_grad():
+            told = DeviceRows(found.detach().reshape(()).float())
+        self._skipped(step, source, Pending(lambda: {"loss_scale": None} if told.resolve() else None))
+
+    def _skipped(self, step: OpenStep, source: str, data: Any) -> None:
+        if "step_skipped" in chosen_facts(self._flow.hook.config.facts):
+            step.records.facts.append(("step_skipped", source, data))
 
     def _ours(self, optimizer: Optimizer) -> bool:
         if optimizer in self._optimizers:
             return True
         if not self._readings.parameters(optimizer):
-            self._unknown()
+            # Where even looking for models again does not help, these are parameters of no module.
+            self._tries[optimizer] = tries = self._tries.get(optimizer, 0) + 1
+            if tries > _MOST_TRIES or not self._unknown(optimizer):
+                self._flow.foreign.add(optimizer)
             return False
         self._optimizers[optimizer] = sum(len(other.param_groups) for other in self._optimizers)
         return True
 
     def _with_closure(
-        self, step: OpenStep, optimizer: Optimizer, arguments: Any, kwargs: Any, closure: Callable[[], Any]
+        self, then: Callable[[], None], arguments: Any, kwargs: Any, closure: Callable[[], Any]
     ) -> tuple[Any, Any]:
-        read = self._flow.hook.guarded(functools.partial(self._read_gradients, step, optimizer))
+        """The arguments of a step whose closure calls ``then`` as it returns."""
+        flow = self._flow
+        returned = flow.hook.guarded(then)
 
         def watched() -> Any:
-            result = closure()
-            read()
+            flow.in_closure = True
+            try:
+                result = closure()
+            finally:
+                flow.in_closure = False
+            returned()
             return result
 
         if "closure" in kwargs:
@@ -143,29 +219,57 @@ class UpdatePoint:
         return (arguments[0], watched, *arguments[2:]), kwargs
 
     def _read_gradients(self, step: OpenStep, optimizer: Optimizer) -> None:
-        if self._gradients_read or not (step.due or self._readings.norm_due(step)):
+        scale = getattr(optimizer, "grad_scale", None)
+        # With a scaler on, overflow is how it finds its scale: the update will be skipped.
+        scaled = scale is not None or self._in_scaler
+        self._first_bad.before_update(step, scaled=scaled)
+        if self._gradients_read or not (step.due or self._readings.norm_due(step) or self._first_bad.armed):
             return
         # A closure may be called many times; its first gradients are those of the weights as they were.
         self._gradients_read = True
-        scale = getattr(optimizer, "grad_scale", None)
         with torch.no_grad():
             fresh = self._readings.fresh_gradients(optimizer, step.due)
-            bad = self._readings.norm(step, fresh, scale)
-            if step.due:
-                self._readings.gradients(step, fresh, scale)
-        # With a scaler on, overflow is how it finds its scale: the update will be skipped.
-        if bad and scale is None:
+            known = self._readings.gradients(step, fresh, scale) if step.due else None
+            bad = self._readings.norm(step.records, fresh, scale, known)
+        if scaled:
+            return
+        if isinstance(bad, LateGradients):
+            step.records.facts.append(("nonfinite_gradients", "update point", Pending(bad.describe)))
+            self._first_bad.gradients_on_device(step, bad.bad)
+        elif bad:
             step.records.facts.append(("nonfinite_gradients", "update point", describe_bad(bad)))
             self._first_bad.in_backward(step, self._flow.forward, bad)
             self._flow.hook.flush()
 
+    def _tell(self, listeners: list[Callable[[Update], None]], step: OpenStep, optimizer: Optimizer) -> None:
+        if listeners:
+            scale = getattr(optimizer, "grad_scale", None)
+            update = Update(step, optimizer, self._readings.parameters(optimizer), scale)
+            with torch.no_grad():
+                self._flow.events.tell(listeners, update, step.records)
+
     def _end(self, step: OpenStep) -> None:
         flow = self._flow
         self._capture.switch_off()
+        self._look_ahead(step)
         flow.hook.clock.end_update()
+        flow.hook.updated(step)
         for forward in step.forwards:
             forward.state = None
         flow.quiet_steps += 1
+
+
+def _inside_another() -> bool:
+    """Whether the step that begins is called by another one: then PyTorch's function around steps is there twice."""
+    frame: types.FrameType | None = sys._getframe()
+    around: types.CodeType | None = None
+    while frame is not None:
+        if frame.f_globals.get("__name__") == Optimizer.__module__:
+            if around is frame.f_code:
+                return True
+            around = around or frame.f_code
+        frame = frame.f_back
+    return False
 
 
 def _on_cpu(optimizer: Optimizer) -> bool:

@@ -1,0 +1,142 @@
+"""Functional activations: no module is called for them, but the graph of autograd shows where they were.
+
+``F.relu(self.fc1(x))`` gives a tensor whose ``grad_fn`` is the node of the ReLU, whose own input is the node of what
+``fc1`` returned. So, where gradients are on, the input of a functional ReLU, tanh or sigmoid is found when a module
+takes in or returns what came of it, as long as it is what another module returned. An input that no module returned is
+kept by nobody and not made up: the graph keeps the results of tanh and sigmoid only.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from watchglass.capture.hook import Hook
+from watchglass.capture.pytorch.events import Events, ForwardCall, ModuleCall, ModuleEntry
+from watchglass.capture.pytorch.models import Models
+from watchglass.capture.pytorch.modules import Place
+from watchglass.capture.pytorch.nested import tensors_in
+from watchglass.capture.pytorch.saving import Item, Saving
+from watchglass.record import StepRecords
+from watchglass.records import Role
+
+RELU_NODES = ("ReluBackward0", "ThresholdBackwardBackward0", "HardtanhBackward0")
+_TAGS = {**dict.fromkeys(RELU_NODES, "relu_input"), "TanhBackward0": "tanh_input", "SigmoidBackward0": "sigmoid_input"}
+
+#: What keeps values as they are but for their arrangement.
+_REARRANGED = ("View", "Reshape", "Unsafe", "Permute", "Transpose", "Squeeze", "Unsqueeze", "TBackward0")
+#: What may lie between an activation and the module that shows it.
+_BETWEEN = (*_REARRANGED, "MaxPool", "MulBackward0", "NativeDropout")
+#: Where several such come together, as in gates and residual connections.
+_JOINED = (*_BETWEEN, "AddBackward0", "SubBackward0", "CatBackward0", "StackBackward0")
+#: How far behind a tensor an activation is looked for, at how many nodes where several come together, and for how many
+#: module calls its input is kept.
+_HOPS, _NODES, _KEPT = 4, 24, 8
+
+
+def functional_node(tensor: Tensor, names: tuple[str, ...]) -> Any:
+    """The autograd node, of one of ``names``, that a tensor came of up to reshaping and pooling; None for none."""
+    return next((node for node in _chain(tensor.grad_fn, _BETWEEN) if node.name() in names), None)
+
+
+class _Returned(NamedTuple):
+    node: Any
+    tensor: Tensor
+    version: int
+    place: Place
+    path: str
+
+
+class FunctionalActivations:
+    """Saves inputs of functional activations as ``fc1.relu_input``: what ``fc1`` returned went into a ReLU."""
+
+    def __init__(self, hook: Hook, models: Models, saving: Saving, events: Events) -> None:
+        self._plan = hook.plan
+        self._saving = saving
+        self._wanted: frozenset[str] = frozenset()
+        self._seen: set[Any] = set()
+        # The last few outputs of modules, alive: nothing else keeps the input of a tanh.
+        self._returned: deque[_Returned] = deque(maxlen=_KEPT)
+        events.module_entered.append(self._entered)
+        events.module_called.append(self._called)
+        events.forward_ended.append(self._ended)
+
+    def _entered(self, entry: ModuleEntry) -> None:
+        if entry.outermost:
+            self._ended()
+            self._wanted = frozenset(filter(self._plan.wants_tag, _TAGS.values()))
+        elif self._wanted:
+            for _, tensor in tensors_in(entry.arguments, 4):
+                self._look(entry.records, tensor)
+
+    def _called(self, call: ModuleCall) -> None:
+        if not self._wanted:
+            return
+        for path, tensor in tensors_in(call.output, 4):
+            node = tensor.grad_fn
+            if node is None:
+                continue
+            if call.place.module_type in ("ReLU", "ReLU6", "Threshold", "Tanh", "Sigmoid"):
+                self._seen.add(node)  # a module's own; its input is saved as such
+                continue
+            self._look(call.records, tensor)
+            if all(returned.node is not node for returned in self._returned):
+                self._returned.append(_Returned(node, tensor, tensor._version, call.place, path))
+
+    def _look(self, records: StepRecords, tensor: Tensor) -> None:
+        for node in _nodes_behind(tensor.grad_fn):
+            if node not in self._seen:
+                self._seen.add(node)
+                tag = _TAGS[node.name()]
+                if tag in self._wanted and node.next_functions:
+                    self._save_input(records, tag, _chain(node.next_functions[0][0], _REARRANGED))
+
+    def _save_input(self, records: StepRecords, tag: str, given: list[Any]) -> None:
+        for returned in self._returned:
+            # One that was overwritten since, as by ``tanh_``, is no longer the input.
+            if returned.tensor._version == returned.version and any(returned.node is other for other in given):
+                name = _name(returned.place, tag, returned.path)
+                self._saving.save(records, Role.INPUT, Item(returned.tensor, name, returned.place, (tag,)))
+                return
+
+    def _ended(self, call: ForwardCall | None = None) -> None:
+        self._wanted = frozenset()
+        self._seen = set()
+        self._returned.clear()
+
+
+def _name(place: Place, tag: str, path: str) -> str:
+    owner = place.path.rstrip(".")
+    name = f"{owner}.{tag}" if owner else tag
+    return f"{name}.{path}" if path else name
+
+
+def _nodes_behind(node: Any) -> list[Any]:
+    """Nodes of activations that a tensor was made of, wherever they come together with others."""
+    found: list[Any] = []
+    waiting = [node]
+    for _ in range(_NODES):
+        if not waiting:
+            break
+        node = waiting.pop(0)
+        if node is None:
+            continue
+        name = node.name()
+        if name in _TAGS:
+            found.append(node)
+        elif name.startswith(_JOINED):
+            waiting.extend(following for following, _ in node.next_functions)
+    return found
+
+
+def _chain(node: Any, between: tuple[str, ...]) -> list[Any]:
+    """A node and those behind it, up to the first that is not of ``between``."""
+    chain: list[Any] = []
+    while node is not None and len(chain) < _HOPS:
+        chain.append(node)
+        if not node.name().startswith(between) or not node.next_functions:
+            break
+        node = node.next_functions[0][0]
+    return chain

@@ -1,0 +1,236 @@
+"""Level ``armed``: all modules are looked at in the steps after a failure that could not be explained.
+
+The answer is given where the training fails again, the model returns what is not finite, or an update writes weights
+that are not: at once on the CPU; on a device by the recorder's thread, when the numbers have come.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+
+from watchglass.capture.pytorch import culprits
+from watchglass.capture.pytorch.compiled import unless_compiling
+from watchglass.capture.pytorch.culprits import Found
+from watchglass.capture.pytorch.events import ForwardCall
+from watchglass.capture.pytorch.facts.pending import Pending
+from watchglass.capture.pytorch.flow import Flow
+from watchglass.capture.pytorch.looks import bring_back
+from watchglass.capture.pytorch.modules import is_compiled, unwrap
+from watchglass.capture.pytorch.readback import DeviceRows
+from watchglass.capture.pytorch.trace import Trace
+from watchglass.capture.pytorch.weights import Weight, Weights
+from watchglass.record import Forward, OpenStep, StepRecords
+
+#: Steps after which it is given up.
+STEPS = 64
+_OVERWRITTEN = "the update that followed the failure overwrote the weights before it could be watched again"
+
+
+class Armed:
+    """Looks at every module of the next steps, until an answer is found.
+
+    Attributes:
+        losses: Losses of the step that are not finite, or not known yet.
+
+    Args:
+        flow: Where the training is.
+        weights: The parameters.
+    """
+
+    def __init__(self, flow: Flow, weights: Weights) -> None:
+        self.losses: list[DeviceRows | float] = []
+        self._flow = flow
+        self._weights = weights
+        self._undo: list[Callable[[], None]] = []
+        # Also set by the recorder's thread.
+        self._answered = False
+        self._left = 0
+        self._failed: OpenStep | None = None
+        self._step: OpenStep | None = None
+        self._updated: tuple[int, str] | None = None
+        self._current: tuple[Forward, Trace] | None = None
+        self._traces: list[tuple[Forward, Trace]] = []
+        self._before: list[Weight] = []
+        flow.hook.detach_with(self.disarm)
+
+    @property
+    def on(self) -> bool:
+        """Whether modules are looked at."""
+        return bool(self._undo)
+
+    def arm(self, step: OpenStep) -> None:
+        """Look from the next forward on. Not where models are compiled, of which hooks see nothing."""
+        flow = self._flow
+        if self.on or any(is_compiled(root) for root in flow.models.roots()):
+            return
+        flow.models.refresh()
+        # So that steps are heard of in full.
+        flow.quiet_steps = 0
+        self._failed, self._left = step, STEPS
+        guarded, events = flow.hook.guarded, flow.events
+        events.each_forward_began.append(self._began)
+        events.each_forward_ended.append(self._ended)
+        self._undo = [
+            register_module_forward_pre_hook(unless_compiling(guarded(self._entered))).remove,
+            register_module_forward_hook(unless_compiling(guarded(self._returned))).remove,
+            lambda: events.each_forward_began.remove(self._began),
+            lambda: events.each_forward_ended.remove(self._ended),
+        ]
+
+    def disarm(self) -> None:
+        """Look no more."""
+        while self._undo:
+            self._undo.pop()()
+        self._forget()
+        self._failed = self._step = self._updated = None
+
+    def loss_failed(self, step: OpenStep, forward: Forward | None, loss: float) -> None:
+        """The loss is not finite, and its backward has not run yet."""
+        traces = [trace for other, trace in self._traces if other is forward or not other.backpropagated]
+        if any(look.coming is not None for trace in traces for look in trace.looks):
+            self.losses.append(loss)
+        else:
+            found = _of_loss(traces, chained=self._flow.chained > 0)
+            if found is not None:
+                self._answer(step, step.records, "loss", found)
+
+    def gradients_failed(self, step: OpenStep, last: Found) -> None:
+        """Gradients are not finite although the loss is; ``last`` is what they tell by themselves."""
+        if self._traces:
+            traces = [trace for _, trace in self._traces]
+            self._answer(step, step.records, "update point", _of_gradients(traces) or last)
+
+    def judge_later(self, step: OpenStep, *, gradients: bool, records: StepRecords | None = None) -> None:
+        """Leave what was looked at on a device in this step to the recorder's thread.
+
+        Args:
+            step: The step.
+            gradients: Whether gradients that are not finite are a failure.
+            records: Where the answer goes, if not to the step.
+        """
+        traces, weights, losses = [trace for _, trace in self._traces], self._before, self.losses
+        looks = [look for trace in traces for look in (*trace.looks, *(look for _, look in trace.gradients))]
+        looks += [weight.look for weight in weights]
+        if not any(look.coming is not None for look in looks):
+            return
+        arrive = bring_back(looks)
+        self._forget()
+        number, writer = step.mode_step, self._updated
+
+        def make() -> dict[str, Any] | None:
+            if self._answered:
+                return None
+            arrive()
+            bad = next((weight for weight in weights if not weight.look.finite), None)
+            found: Found | None
+            if bad is not None:
+                since = f": {writer[1]} last updated it at step {writer[0]}" if writer else ""
+                found = bad.found(f"was already not finite before the forward of step {number}{since}")
+            else:
+                failed = any(not math.isfinite(one if isinstance(one, float) else one.resolve()) for one in losses)
+                failed |= any(look.bad for trace in traces for look in culprits.ends(trace))
+                found = _of_loss(traces, chained=False) if failed else _of_gradients(traces) if gradients else None
+            if found is None:
+                return None
+            self._answered = True
+            return found.to_json("armed", step=number)
+
+        (step.records if records is None else records).facts.append(("first_bad_module", "modules", Pending(make)))
+
+    def updated(self, step: OpenStep, optimizer: str) -> None:
+        """An optimizer has stepped."""
+        self._updated = (step.mode_step, optimizer)
+        bad = self._weights.bad()
+        if bad is not None:
+            found = bad.found(f"is not finite since the update of step {step.mode_step} by {optimizer}")
+            # After a failure that is no news, and no cause.
+            refused = _OVERWRITTEN if step is self._failed else ""
+            more = {"optimizer": optimizer, "updated_at": step.mode_step, "refused": refused}
+            self._answer(step, step.records, "update", found, **more)
+
+    def _began(self, call: ForwardCall) -> None:
+        flow, step = self._flow, call.step
+        flow.quiet_steps = 0
+        if step is not self._step:
+            if self._step is not None:
+                # A step whose update was left out.
+                self.judge_later(self._step, gradients=False, records=step.records)
+            self._forget()
+            self._step = step
+            if step is not self._failed:
+                self._left -= 1
+            if self._answered or self._left < 0:
+                self.disarm()
+                return
+            if self._poisoned(call):
+                return
+        trace = Trace(flow.models.module, call.kwargs, gradients=True)
+        self._current = (call.forward, trace)
+        self._traces.append(self._current)
+        if unwrap(call.root) is call.root:
+            # Hooks on all modules were called before this.
+            trace.entered(call.root, call.arguments)
+
+    def _poisoned(self, call: ForwardCall) -> bool:
+        """Whether the weights that a step begins with are not finite; on a device that is looked at later."""
+        weights = self._weights.look()
+        self._before = [weight for weight in weights if weight.look.coming is not None]
+        bad = next((weight for weight in weights if weight.look.coming is None and not weight.look.finite), None)
+        if bad is None or call.step is self._failed:
+            return False
+        # It was finite as the last update ended.
+        found = bad.found("was already not finite before this forward, and no optimizer wrote it so")
+        self._answer(call.step, call.forward.records, "forward", found)
+        return True
+
+    def _ended(self, call: ForwardCall) -> None:
+        current, self._current = self._current, None
+        if current is None or current[0] is not call.forward:
+            return
+        if any(look.coming is None and look.bad for look in culprits.ends(current[1])):
+            found = culprits.in_forward(current[1])
+            if found is not None:
+                self._answer(call.step, call.forward.records, "forward", found)
+
+    def _entered(self, module: nn.Module, arguments: Any) -> None:
+        current, flow = self._current, self._flow
+        if current is not None and not flow.in_backward and current[0] is flow.forward:
+            current[1].entered(module, arguments)
+
+    def _returned(self, module: nn.Module, arguments: Any, output: Any) -> None:
+        current, flow = self._current, self._flow
+        if current is not None and not flow.in_backward and current[0] is flow.forward:
+            current[1].returned(module, arguments, output)
+
+    def _answer(self, step: OpenStep, records: StepRecords, source: str, found: Found, **more: Any) -> None:
+        if not self._answered:
+            self._answered = True
+            records.facts.append(("first_bad_module", source, found.to_json("armed", step=step.mode_step, **more)))
+            self._flow.hook.flush()
+        self.disarm()
+
+    def _forget(self) -> None:
+        for _, trace in self._traces:
+            trace.close()
+        self._traces, self._before, self.losses = [], [], []
+        self._current = None
+
+
+def _of_loss(traces: list[Trace], *, chained: bool) -> Found | None:
+    """Why a loss is not finite, None where nothing was seen of its forwards."""
+    if not any(trace.looks for trace in traces):
+        return None
+    found = next((found for found in map(culprits.in_forward, traces) if found is not None), None)
+    # A loss function that was given finite outputs made what is not, whatever was masked out before.
+    if found is None or (chained and all(look.finite for trace in traces for look in culprits.ends(trace))):
+        return culprits.in_loss(traces, "the loss")
+    return found
+
+
+def _of_gradients(traces: list[Trace]) -> Found | None:
+    return next((found for found in map(culprits.in_backward, traces) if found is not None), None)

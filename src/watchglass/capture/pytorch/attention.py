@@ -1,0 +1,160 @@
+"""How attention attends: the largest logit and the entropy of each head."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from watchglass.capture.hook import Hook
+from watchglass.capture.pytorch.attention_rows import rows_of_attention, some_sequences
+from watchglass.capture.pytorch.entries import is_open
+from watchglass.capture.pytorch.events import Events, ForwardCall, ModuleCall, ModuleEntry
+from watchglass.capture.pytorch.facts.calls import PublicCall
+from watchglass.capture.pytorch.models import Models
+from watchglass.capture.pytorch.modules import Place
+from watchglass.capture.pytorch.saving import Item, Saving
+from watchglass.record import StepRecords
+from watchglass.records import Role
+
+_TAG = "attention"
+_ATTENTION = PublicCall(lambda: ((F, "scaled_dot_product_attention"),))
+_MULTI_HEAD = PublicCall(lambda: ((F, "multi_head_attention_forward"),))
+_NAMES = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
+
+_Given = dict[str, Any]
+
+
+class Attention:
+    """Saves ``attn.attention_logits_max.0`` and ``attn.attention_entropy.0``: one value per query, of head 0.
+
+    Computed again from queries and keys, of a few rows of a few sequences, see
+    :func:`~watchglass.capture.pytorch.attention_rows.rows_of_attention`. Heard of are
+    ``torch.nn.functional.scaled_dot_product_attention``, and ``multi_head_attention_forward`` where it computes
+    attention itself because its weights are asked for (``nn.MultiheadAttention`` in its default setting). They are
+    wrapped from the first step on at which a collection asks, until the hook detaches. Not heard of: attention that is
+    written out, that other libraries compute, or that runs in compiled code or in the fast path of evaluation.
+    """
+
+    def __init__(self, hook: Hook, models: Models, saving: Saving, events: Events) -> None:
+        self._hook = hook
+        self._saving = saving
+        self._call: ForwardCall | None = None
+        self._stack: list[tuple[nn.Module, Place]] = []
+        self._refused: set[str] = set()
+        self._leave: list[Callable[[], None]] = []
+        # What attention is given while it is computed again for its rows' sake; None while it is not.
+        self._again: list[_Given] | None = None
+        self._guarded_attended = hook.guarded(self._attended)
+        events.forward_began.append(self._forward_began)
+        events.module_entered.append(self._entered)
+        events.module_called.append(self._called)
+        events.forward_ended.append(self._forward_ended)
+        hook.detach_with(self._detach)
+
+    def _forward_began(self, call: ForwardCall) -> None:
+        self._stack.clear()
+        self._call = call if self._hook.plan.wants_tag(_TAG) else None
+        if self._call is not None and not self._leave:
+            self._leave.append(_ATTENTION.listen(after=self._heard))
+            self._leave.append(_MULTI_HEAD.listen(after=self._hook.guarded(self._multi_head)))
+
+    def _forward_ended(self, call: ForwardCall) -> None:
+        self._call = None
+        self._stack.clear()
+
+    def _entered(self, entry: ModuleEntry) -> None:
+        if self._call is not None:
+            self._stack.append((entry.module, entry.place))
+
+    def _called(self, call: ModuleCall) -> None:
+        # Those above it were left by an exception that somebody caught.
+        depth = next((at for at in range(len(self._stack) - 1, -1, -1) if self._stack[at][0] is call.module), None)
+        if depth is not None:
+            del self._stack[depth:]
+
+    def _detach(self) -> None:
+        self._call = None
+        while self._leave:
+            self._leave.pop()()
+
+    # -- attention ------------------------------------------------------------------------------------------------
+
+    def _heard(self, arguments: tuple[Any, ...], kwargs: _Given, result: Any) -> None:
+        if self._again is not None:
+            self._again.append(_named(arguments, kwargs))
+        elif self._call is not None:
+            self._guarded_attended(_named(arguments, kwargs))
+
+    def _attended(self, given: _Given) -> None:
+        where = self._where()
+        if where is not None:
+            self._carefully(where, functools.partial(self._save, *where, given))
+
+    def _multi_head(self, arguments: tuple[Any, ...], kwargs: _Given, result: Any) -> None:
+        where = self._where() if self._call is not None else None
+        if where is None:
+            return
+        given = inspect.signature(F.multi_head_attention_forward).bind(*arguments, **kwargs).arguments
+        # Without weights it calls scaled_dot_product_attention, which was heard.
+        if given.get("need_weights", True) and given.get("static_k") is None:
+            self._carefully(where, functools.partial(self._repeat, *where, given))
+
+    def _repeat(self, records: StepRecords, place: Place, given: _Given) -> None:
+        self._again = []
+        try:
+            F.multi_head_attention_forward(**some_sequences(given))
+            heard = self._again
+        finally:
+            self._again = None
+        for one in heard:
+            self._save(records, place, one)
+
+    def _where(self) -> tuple[StepRecords, Place] | None:
+        call = self._call
+        if call is None or not is_open(self._hook, call.step):
+            # The forward was left by an exception; what is heard now belongs to none that is captured.
+            self._call = None
+            return None
+        place = self._stack[-1][1] if self._stack else None
+        return None if place is None or place.path in self._refused else (call.forward.records, place)
+
+    def _carefully(self, where: tuple[StepRecords, Place], look: Callable[[], None]) -> None:
+        """Attention comes in more shapes than are known here: what cannot be read is said once and left alone."""
+        records, place = where
+        try:
+            with torch.no_grad():
+                look()
+        except (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError) as error:
+            self._refused.add(place.path)
+            reason = f"{type(error).__name__}: {error}"[:500]
+            records.facts.append(("attention_unreadable", place.path, {"reason": reason}))
+
+    def _save(self, records: StepRecords, place: Place, given: _Given) -> None:
+        query, key = given["query"], given["key"]
+        if query.is_nested or hasattr(query, "to_local"):
+            raise ValueError("queries are nested or sharded")
+        with torch.autocast(query.device.type, enabled=False):
+            largest, entropy, whole = rows_of_attention(
+                query.detach(),
+                key.detach(),
+                given.get("attn_mask"),
+                causal=bool(given.get("is_causal")),
+                scale=given.get("scale"),
+            )
+        owner = f"{place.path.rstrip('.')}." if place.path.rstrip(".") else ""
+        items = [
+            Item(values, f"{owner}{what}.{head}", place, (_TAG,), sampled=not whole)
+            for what, by_head in (("attention_logits_max", largest), ("attention_entropy", entropy))
+            for head, values in enumerate(by_head)
+        ]
+        self._saving.save_all(records, Role.CUSTOM, items)
+
+
+def _named(arguments: tuple[Any, ...], kwargs: _Given) -> _Given:
+    return {**dict(zip(_NAMES, arguments, strict=False)), **kwargs}

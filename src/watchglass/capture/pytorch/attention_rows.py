@@ -1,0 +1,109 @@
+"""What attention looks like from its queries and keys: the largest logit and the entropy of each row, by head."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+#: Sequences of a batch that are looked at, and logits in all of them together; one row at least of each sequence.
+SEQUENCES = 4
+_MOST_LOGITS = 1 << 18
+
+
+def spread(length: int, most: int) -> slice:
+    """Of so many at most that number, the same distance apart; a slice, so that nothing is copied."""
+    stride = -(-length // max(1, min(length, most))) if length else 1
+    return slice((stride - 1) // 2, None, stride)
+
+
+def rows_of_attention(
+    query: Tensor, key: Tensor, mask: Tensor | None = None, *, causal: bool = False, scale: float | None = None
+) -> tuple[Tensor, Tensor, bool]:
+    """Largest logits, entropies in nats, both of shape ``(heads, rows)``, and whether that is of all rows.
+
+    As ``torch.nn.functional.scaled_dot_product_attention`` computes them, in float32 at least and without dropout. A
+    row is one query; of a row that is masked altogether nothing can be said, and it counts as the mean of its head.
+
+    Args:
+        query: Of shape ``(batch, heads, length, size)``; without a second axis there is one head, without a first one
+            sequence.
+        key: The same; of heads there may be fewer, each for as many heads of the query.
+        mask: True where attention may go, or what is added to the logits.
+        causal: Whether no query sees a key beyond its own position.
+        scale: What logits are multiplied with; ``1 / sqrt(size)`` when not given.
+
+    Raises:
+        ValueError: More than four axes, or heads that do not fit.
+    """
+    if query.dim() > 4 or (query.shape[-3:-2].numel() % max(1, key.shape[-3:-2].numel()) and query.dim() == 4):
+        raise ValueError(f"queries {tuple(query.shape)} and keys {tuple(key.shape)} do not fit")
+    if mask is not None:
+        mask = _four(mask.expand(*query.shape[:-1], key.shape[-2]))
+    query, key = _four(query), _four(key)
+    batch, heads, length, size = query.shape
+    chosen = spread(batch, SEQUENCES)
+    query, key = query[chosen], key[chosen]
+    places = spread(length, _MOST_LOGITS // max(1, query.shape[0] * heads * key.shape[2]))
+    query = query[:, :, places]
+    logits = _logits(query, key) * (1 / math.sqrt(size) if scale is None else scale)
+    if mask is not None:
+        mask = mask[chosen][:, :, places]
+        logits = logits.masked_fill(~mask, -math.inf) if mask.dtype is torch.bool else logits + mask
+    if causal:
+        at = torch.arange(length, device=query.device)[places, None]
+        logits = logits.masked_fill(torch.arange(key.shape[2], device=query.device) > at, -math.inf)
+    entropy = torch.special.entr(logits.softmax(-1)).sum(-1)
+    largest = logits.amax(-1)
+    unseen = largest == -math.inf
+    values = (_by_head(_filled(largest, unseen)), _by_head(_filled(entropy, unseen)))
+    return *values, query.shape[0] == batch and query.shape[2] == length
+
+
+def _logits(query: Tensor, key: Tensor) -> Tensor:
+    kind = torch.promote_types(query.dtype, torch.float32)
+    count, heads, rows, size = query.shape
+    groups = key.shape[1]
+    grouped = query.to(kind).reshape(count, groups, -1, size)
+    return (grouped @ key.to(kind).transpose(-1, -2)).reshape(count, heads, rows, -1)
+
+
+def _filled(values: Tensor, unseen: Tensor) -> Tensor:
+    seen = (~unseen).sum((0, 2), keepdim=True).clamp(min=1)
+    mean = values.masked_fill(unseen, 0).sum((0, 2), keepdim=True) / seen
+    return torch.where(unseen, mean, values)
+
+
+def _by_head(values: Tensor) -> Tensor:
+    return values.transpose(0, 1).flatten(1)
+
+
+def _four(tensor: Tensor) -> Tensor:
+    """With axes for the batch and for heads, if need be of length one."""
+    if tensor.dim() == 3:
+        return tensor.unsqueeze(1)
+    return tensor.reshape((1,) * (4 - tensor.dim()) + tuple(tensor.shape)) if tensor.dim() < 4 else tensor
+
+
+def some_sequences(given: dict[str, Any]) -> dict[str, Any]:
+    """Arguments of ``torch.nn.functional.multi_head_attention_forward`` for a few sequences of its batch.
+
+    Also without dropout and without weights to be returned.
+    """
+    query = given["query"]
+    changed = {**given, "need_weights": False, "training": False, "is_causal": False}
+    if query.dim() == 3:
+        batch = query.shape[1]
+        chosen = spread(batch, SEQUENCES)
+        parts: dict[int, Tensor] = {}
+        for name in ("query", "key", "value"):
+            # One tensor given for all three stays one: it is projected at once.
+            changed[name] = parts.setdefault(id(given[name]), given[name][:, chosen])
+        if given.get("key_padding_mask") is not None:
+            changed["key_padding_mask"] = given["key_padding_mask"][chosen]
+        mask = given.get("attn_mask")
+        if mask is not None and mask.dim() == 3:
+            changed["attn_mask"] = mask.unflatten(0, (batch, -1))[chosen].flatten(0, 1)
+    return changed

@@ -1,0 +1,243 @@
+"""Outputs of modules inside compiled code.
+
+PyTorch's compiler reads a module's hooks when it compiles, and never again: a hook that is put on later is silently
+ignored. So modules that are compiled carry hooks for good, put on before the first compiled call. Such a hook does no
+more than test a flag of this module, on which the compiler guards. That makes two graphs and no more: with the flag off
+the one there would be without us, and with it on one that hands what each module returned to an operator of ours. An
+operator is opaque to the compiler, so capture runs in the middle of compiled code as the ordinary Python that it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.compiler import is_compiling
+from torch.utils.hooks import RemovableHandle
+
+from watchglass.capture.pytorch.modules import compiled_parts, is_compiling_wrapper, is_wrapper, runs_compiled, unwrap
+from watchglass.capture.pytorch.nested import tensors_in
+
+#: Whether compiled code is to hand over what its modules return. The compiler guards on it: a plain global.
+_capturing = False
+
+_numbers = itertools.count()
+_all: weakref.WeakValueDictionary[int, CompiledModules] = weakref.WeakValueDictionary()
+
+_library = torch.library.Library("watchglass", "FRAGMENT")
+# ``place`` is declared as changed, and never is: what changes nothing, the compiler leaves out. It is a tensor because
+# a tensor is an input of the graph, which modules of one class share, where a number would be part of it.
+_library.define(
+    "observe(Tensor[] values, str paths, bool grad, Tensor(a!) place) -> ()",
+    # None of these is in every version of PyTorch.
+    tags=[
+        getattr(torch.Tag, name)
+        for name in ("pt2_compliant_tag", "flexible_layout", "cudagraph_unsafe")
+        if hasattr(torch.Tag, name)
+    ],
+)
+
+
+def _observe(values: Sequence[Tensor], paths: str, grad: bool, place: Tensor) -> None:
+    number, index, entry = place.tolist()
+    observer = _all.get(number)
+    if observer is not None:
+        observer.observe(index, bool(entry), dict(zip(paths.split(","), values, strict=True)), grad)
+
+
+_library.impl("observe", _observe, "CompositeExplicitAutograd")
+torch.library.register_fake("watchglass::observe", lambda values, paths, grad, place: None, lib=_library)
+# Under vmap there is no one tensor that a module returned.
+torch.library.register_vmap("watchglass::observe", lambda info, dims, *arguments: (None, None), lib=_library)
+
+
+def unless_compiling(callback: Callable[..., Any]) -> Callable[..., Any]:
+    """``callback``, for a hook that the compiler may come through: to it the hook does nothing."""
+
+    def run(*arguments: Any) -> Any:
+        return None if is_compiling() else callback(*arguments)
+
+    return run
+
+
+class Observed(Protocol):
+    """Takes what a module was given, or what it returned."""
+
+    def __call__(self, module: nn.Module, arguments: Any, output: Any, grad: bool, compiled: bool, /) -> None:
+        """From compiled code a value is a tensor or a dict by path, and the arguments of what returned are ().
+
+        Args:
+            module: The module.
+            arguments: Its positional arguments.
+            output: What it returned; None as it is called.
+            grad: Whether gradients are on.
+            compiled: Whether this comes out of compiled code, whose tensors are used again and again.
+        """
+
+
+class _ModuleHook:
+    """A hook of one module: holds nothing that changes, and is one that does nothing where the module is saved.
+
+    Args:
+        number: Of the :class:`CompiledModules` that put it on.
+        index: Of the module there.
+        entry: Whether it is called as the module is, or as the module returns.
+        directly: Called where the module runs as it is, not compiled.
+    """
+
+    def __init__(self, number: int, index: int, entry: bool, directly: Callable[..., None]) -> None:
+        self.place = torch.tensor([number, index, int(entry)], device="cpu")
+        self.entry = entry
+        self.directly = directly
+
+    def __call__(self, module: Any, arguments: Any, output: Any = None) -> None:
+        """The module is called, or has returned."""
+        if not _capturing:
+            return
+        if not is_compiling():
+            self.directly(module, arguments, output)
+            return
+        if type(module) is nn.Sequential and len(module):
+            return  # what its first module is given and its last returned
+        # What else there may be (distributed, nested, quantized) need not have an operator like ours.
+        value = arguments if self.entry else output
+        found = [(path, tensor.detach()) for path, tensor in tensors_in(value) if type(tensor) is Tensor]
+        if found:
+            values = [tensor for _, tensor in found]
+            paths = ",".join([path for path, _ in found])
+            torch.ops.watchglass.observe(values, paths, torch.is_grad_enabled(), self.place)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (getattr, (contextlib.nullcontext(), "__exit__"))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return contextlib.nullcontext().__exit__
+
+
+class CompiledModules:
+    """Modules that are, or may be, called from compiled code.
+
+    Args:
+        entered: Told of every module that is called while this is switched on, where inputs are asked for.
+        returned: Told of every module that returns.
+    """
+
+    def __init__(self, entered: Observed, returned: Observed) -> None:
+        self._entered = entered
+        self._returned = returned
+        self._number = next(_numbers)
+        self._modules: list[weakref.ref[nn.Module]] = []
+        # By module: what carries its hook, and what takes that off.
+        self._handles: weakref.WeakKeyDictionary[nn.Module, tuple[weakref.ref[nn.Module], list[RemovableHandle]]]
+        self._handles = weakref.WeakKeyDictionary()
+        self._roots: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        self._told: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        # Made when they are needed: this imports the compiler.
+        self._directly: list[Any] = []
+        self._on = False
+        #: Whether compiled code has handed over anything since the switch.
+        self.in_code = False
+        #: Whether there is compiled code that may call any module: a function.
+        self.expected = False
+        _all[self._number] = self
+
+    def add(self, root: nn.Module, *, inputs: bool) -> None:
+        """Put hooks on a module and all below it that have none yet, for what they are given as well if so asked."""
+        if not self._directly:
+            self._directly += map(torch.compiler.disable, (self._returned_directly, self._entered_directly))
+        self._roots.add(unwrap(root))
+        # What a wrapper returns is heard from the wrapper: hooks of the module inside run before and after the compiled
+        # code, and would be compiled by themselves.
+        wrappers = {unwrap(module): module for module in root.modules() if is_compiling_wrapper(module)}
+        for module in root.modules():
+            through = wrappers.get(module, module)
+            if is_wrapper(module) or isinstance(module, torch.jit.ScriptModule):
+                continue  # the latter take no hooks
+            known = self._handles.get(module)
+            if known is not None and known[0]() is through:
+                continue
+            self._remove(module)
+            index = len(self._modules)
+            self._modules.append(weakref.ref(module))
+            # Before the hook that notices the end of the outermost call.
+            ending = _ModuleHook(self._number, index, False, self._directly[0])
+            handles = [through.register_forward_hook(ending, prepend=True)]
+            if inputs:
+                beginning = _ModuleHook(self._number, index, True, self._directly[1])
+                handles.append(through.register_forward_pre_hook(beginning))
+            self._handles[module] = (weakref.ref(through), handles)
+
+    def remove(self, root: nn.Module | None = None) -> None:
+        """Take the hooks off again, below ``root`` or everywhere; compiled code goes on as if they were there."""
+        modules = list(self._handles) if root is None else list(root.modules())
+        (self._roots.clear if root is None else functools.partial(self._roots.discard, unwrap(root)))()
+        for module in modules:
+            self._remove(module)
+
+    def _remove(self, module: nn.Module) -> None:
+        known = self._handles.pop(module, None)
+        if known is not None:
+            for handle in known[1]:
+                handle.remove()
+
+    def __contains__(self, root: nn.Module) -> bool:
+        """Whether calls of this root are observed here."""
+        return unwrap(root) in self._roots
+
+    @property
+    def any(self) -> bool:
+        """Whether there is anything to hear of."""
+        return bool(self._roots)
+
+    @property
+    def on(self) -> bool:
+        """Whether modules hand over what they return."""
+        return self._on
+
+    def switch(self, on: bool) -> None:
+        """Hand over what modules return from the next call on, or no more; compiles a second graph the first time."""
+        global _capturing
+        if on:
+            self._told.clear()
+            self.in_code = False
+        if on != self._on:
+            self._on = on
+            _capturing = any(other._on for other in _all.values())
+
+    def blind(self, root: nn.Module) -> list[nn.Module]:
+        """Compiled modules whose insides told nothing since the switch: they had been compiled without the hooks."""
+        return [part for part in compiled_parts(root) if not any(map(self._told.__contains__, _inside(part)))]
+
+    def observe(self, index: int, entry: bool, values: dict[str, Tensor], grad: bool) -> None:
+        """Compiled code hands over what a module was given or returned, by path."""
+        module = self._modules[index]()
+        if not self._on or module is None:
+            return
+        self.in_code = True
+        self._told.add(module)
+        if not entry:
+            self._returned(module, (), values.get("", values), grad, True)
+        else:
+            self._entered(module, values, None, grad, True)
+
+    def _returned_directly(self, module: nn.Module, arguments: Any, output: Any) -> None:
+        if self._on:
+            inner = unwrap(module)
+            self._told.add(inner)
+            self._returned(inner, arguments, output, torch.is_grad_enabled(), runs_compiled(module))
+
+    def _entered_directly(self, module: nn.Module, arguments: Any, output: Any) -> None:
+        if self._on:
+            self._entered(unwrap(module), arguments, None, torch.is_grad_enabled(), False)
+
+
+def _inside(part: nn.Module) -> list[nn.Module]:
+    """Modules that only compiled code calls; hooks of the part itself may run before and after that code."""
+    inside = [module for module in part.modules() if module is not part and not is_wrapper(module)]
+    return inside or [part]

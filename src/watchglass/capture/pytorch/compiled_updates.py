@@ -1,0 +1,92 @@
+"""Updates that compiled code makes: the hooks of an optimizer whose step is compiled are compiled with it.
+
+There they hand over to an operator of ours, which finds the optimizer by its parameters and tells of it as if the hook
+had been called. The operator is given parameters and gradients only so that the compiler keeps it in its place.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+_numbers = itertools.count()
+_all: weakref.WeakValueDictionary[int, CompiledUpdates] = weakref.WeakValueDictionary()
+
+_library = torch.library.Library("watchglass", "FRAGMENT")
+# ``number`` is declared as changed, so that the compiler leaves no call out and keeps their order; it is not.
+_library.define("update(Tensor[] parameters, Tensor[] gradients, bool ended, Tensor(a!) number) -> ()")
+
+
+def _update(parameters: Sequence[Tensor], gradients: Sequence[Tensor], ended: bool, number: Tensor) -> None:
+    updates = _all.get(int(number))
+    if updates is not None and parameters:
+        updates.told(parameters, ended)
+
+
+_library.impl("update", _update, "CompositeExplicitAutograd")
+torch.library.register_fake("watchglass::update", lambda parameters, gradients, ended, number: None, lib=_library)
+
+
+class CompiledUpdates:
+    """Tells of updates that compiled code makes.
+
+    Args:
+        before: Called with an optimizer, its arguments and keyword arguments as it is about to step.
+        after: The same when it has stepped.
+        hidden: Called between these where what the parameters have become is not in their memory yet.
+    """
+
+    def __init__(self, before: Callable[..., Any], after: Callable[..., Any], hidden: Callable[[], None]) -> None:
+        self._before = before
+        self._after = after
+        self._hidden = hidden
+        self._known: dict[int, weakref.ref[Optimizer]] = {}
+        self._stepping: Optimizer | None = None
+        number = next(_numbers)
+        self._number = torch.tensor(number, device="cpu")
+        _all[number] = self
+
+    def traced(self, optimizer: Optimizer, ended: bool) -> None:
+        """A hook's part in compiled code."""
+        every = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        gradients = [parameter.grad.detach() for parameter in every if parameter.grad is not None]
+        parameters = [parameter.detach() for parameter in every]
+        torch.ops.watchglass.update(parameters, gradients, ended, self._number)
+
+    def told(self, parameters: Sequence[Tensor], ended: bool) -> None:
+        """The operator has been reached."""
+        optimizer = self._stepping if ended else self._optimizer(parameters[0].data_ptr())
+        self._stepping = None if ended else optimizer
+        if optimizer is None:
+            return
+        # A keyword argument, so that this is not taken for a call like all others, which need less care.
+        if not ended:
+            self._before(optimizer, (optimizer,), {"closure": None})
+            return
+        own = _parameters(optimizer)
+        if any(given.data_ptr() != parameter.data_ptr() for given, parameter in zip(parameters, own, strict=True)):
+            self._hidden()
+        self._after(optimizer, (optimizer,), {"closure": None})
+
+    def _optimizer(self, address: int) -> Optimizer | None:
+        known = self._known.get(address)
+        optimizer = known() if known is not None else None
+        if optimizer is None or next(_parameters(optimizer)).data_ptr() != address:
+            # Only compiled code holds it for certain. Once for each.
+            found = (each for each in gc.get_objects() if issubclass(type(each), Optimizer))
+            at = (each for each in found if next((p.data_ptr() for p in _parameters(each)), 0) == address)
+            optimizer = next(at, None)
+            if optimizer is not None:
+                self._known[address] = weakref.ref(optimizer)
+        return optimizer
+
+
+def _parameters(optimizer: Optimizer) -> Any:
+    return (parameter for group in optimizer.param_groups for parameter in group["params"])

@@ -1,0 +1,124 @@
+"""Hears of what a training compiles, and of calls that go to compiled code past every hook.
+
+``module.compile()`` compiles a module's call with its hooks. What is to run around such a call is put around the
+compiled code itself. Wrapped: ``torch.compile`` and ``torch.nn.Module.compile``, signatures kept, restored on detach.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.compiler import is_compiling
+
+from watchglass.capture.hook import Hook
+from watchglass.capture.pytorch.facts.calls import PublicCall
+from watchglass.capture.pytorch.models import Models
+from watchglass.capture.pytorch.modules import unwrap
+
+COMPILE = PublicCall(lambda: ((torch, "compile"),))
+COMPILE_IN_PLACE = PublicCall(lambda: ((nn.Module, "compile"),))
+
+
+class CompiledCall:
+    """Takes the place of what a module that was compiled in place is called through.
+
+    Args:
+        module: The module.
+        before: Called with the module, positional and keyword arguments before each call; may raise.
+        after: Called with the module, positional arguments and the result.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        before: Callable[..., Any],
+        after: Callable[..., Any] = lambda module, arguments, result: None,
+    ) -> None:
+        self._module = weakref.ref(module)
+        self._code: Any = module._compiled_call_impl
+        self.before = before
+        self.after = after
+        module._compiled_call_impl = self
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """What the compiled code returns."""
+        module = None if is_compiling() else self._module()
+        if module is None:
+            return self._code(*args, **kwargs)
+        self.before(module, args, kwargs)
+        result = self._code(*args, **kwargs)
+        self.after(module, args, result)
+        return result
+
+    def remove(self) -> None:
+        """Put the compiled code back."""
+        module = self._module()
+        if module is not None and module._compiled_call_impl is self:
+            module._compiled_call_impl = self._code
+
+
+class Compilations:
+    """Tells what is compiled while a training is watched, before it is called for the first time.
+
+    Args:
+        hook: The hook.
+        models: The models that are watched.
+        wrapped: Called with what ``torch.compile`` made of a watched outermost module.
+        in_place: Called with a watched outermost module that was compiled in place.
+        inside: Called with a module inside a watched one that was compiled either way.
+        unknown: Called with a module that was compiled and has nothing to do with those watched.
+        function: Called when something else was compiled, which may call watched modules.
+    """
+
+    def __init__(
+        self,
+        hook: Hook,
+        models: Models,
+        *,
+        wrapped: Callable[[nn.Module], None],
+        in_place: Callable[[nn.Module], None],
+        inside: Callable[[nn.Module], None],
+        unknown: Callable[[nn.Module], None],
+        function: Callable[[], None],
+    ) -> None:
+        self._models = models
+        self._wrapped = wrapped
+        self._in_place = in_place
+        self._inside = inside
+        self._unknown = unknown
+        self._function = function
+        hook.detach_with(COMPILE.listen(after=hook.guarded(self._compiled)))
+        hook.detach_with(COMPILE_IN_PLACE.listen(after=hook.guarded(self._compiled_in_place)))
+
+    def _compiled(self, arguments: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        model = arguments[0] if arguments else kwargs.get("model")
+        if isinstance(result, nn.Module):
+            if self._models.knows(unwrap(result)):
+                self._wrapped(result)
+            elif self._models.module(unwrap(result)) is not None:
+                self._inside(unwrap(result))
+            elif any(map(self._models.module, result.modules())):
+                self._function()
+            else:
+                self._unknown(result)
+        elif model is not None and getattr(model, "__name__", "") != "_call_impl":
+            # Not a module's call, of which Module.compile tells.
+            self._function()
+
+    def _compiled_in_place(self, arguments: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        module = arguments[0]
+        if self._models.knows(module):
+            self._in_place(module)
+        if self._models.module(module) is not None:
+            self._inside(module)
+        else:
+            self._unknown(module)
+
+
+def is_compiled_in_place(module: nn.Module) -> bool:
+    """Whether calls of this very module go to compiled code, hooks and all."""
+    return module._compiled_call_impl is not None

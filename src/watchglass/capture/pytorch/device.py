@@ -1,0 +1,180 @@
+"""Statistics of tensors that live on a device, brought back without a wait.
+
+Nothing may be read back in the training's thread. So everything is computed whatever the tensors hold, and comes to the
+host by asynchronous copies that the recorder's thread waits for. On a GPU with Triton what a step has computed is
+gathered and comes in one copy (:mod:`~watchglass.capture.pytorch.triton_rows`); elsewhere PyTorch's own operators
+compute it (:mod:`~watchglass.capture.pytorch.block_rows`). Counts, minima, maxima and histograms are those of the
+native kernel, bit for bit; sums differ in their rounding.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from torch import Tensor
+
+from watchglass.capture.memory import Memory
+from watchglass.capture.pytorch import block_rows
+from watchglass.capture.pytorch.exhaustion import is_out_of_memory
+from watchglass.capture.pytorch.readback import DeviceRows, DeviceTime
+from watchglass.stats import DTYPE_CODES
+
+if TYPE_CHECKING:
+    from watchglass.capture.pytorch.triton_rows import Gathering, Plan, Plans, Size
+
+__all__ = ["DeviceRows", "DeviceStatistics"]
+
+_KNOWN = {getattr(torch, name) for name in DTYPE_CODES if hasattr(torch, name)}
+_log = logging.getLogger("watchglass")
+#: Rows, rows of shares and bins that a gathering has room for at first; doubled where a step needs more ...
+_ROOM = (64, 4096, 1 << 16)
+#: ... up to here: 0.9 MB, 23 MB and 17 MB.
+_MOST = (8192, 1 << 18, 1 << 22)
+
+
+class Account(Protocol):
+    """Where costs are written down: a :class:`~watchglass.capture.Hook`."""
+
+    memory: Memory
+    device_ns: int
+
+
+class DeviceStatistics:
+    """Statistics of tensors on all devices. For the training's thread; what it returns is for the recorder's.
+
+    Args:
+        account: Where device memory and device time are written down.
+    """
+
+    def __init__(self, account: Account) -> None:
+        self._account = account
+        self._time = DeviceTime(self._spent)
+        self._open: dict[Any, Gathering] = {}
+        self._rooms: dict[Any, Size] = {}
+        self._plans: dict[torch.device, Plans] = {}
+        self._triton: Any = None
+        self._failed = False
+
+    def summaries(
+        self,
+        tensors: Sequence[Tensor],
+        before: Sequence[Tensor] | None = None,
+        scale: Tensor | float | None = None,
+        *,
+        histograms: bool = True,
+        seed: int = 0,
+    ) -> tuple[Any, Any]:
+        """Readbacks of rows of statistics and of histograms (or None) of tensors on one device.
+
+        Arguments are those of :func:`watchglass.capture.pytorch.reduce.summaries`.
+        """
+        device = tensors[0].device
+        flat = [_flat(tensor, None if before is None else before[index]) for index, tensor in enumerate(tensors)]
+        values = [value for value, _ in flat]
+        older = None if before is None else [old for _, old in flat if old is not None]
+        if not self._failed and _has_triton(device):
+            try:
+                return self._gathered(values, older, scale, histograms, seed)
+            except Exception as error:
+                if is_out_of_memory(error):
+                    raise
+                self._give_up(device, error)
+        held = block_rows.peak_bytes(values)
+        self._account.memory.hold(str(device), held)
+        try:
+            return block_rows.summaries(values, older, scale, histograms=histograms, seed=seed, time=self._time)
+        finally:
+            self._account.memory.hold(str(device), -held)
+
+    def send(self) -> None:
+        """Send what has been gathered to the host, as a step ends; never raises."""
+        if self._open:
+            for key in list(self._open):
+                self._close(key)
+            self._time.turn()
+
+    def _gathered(
+        self,
+        values: list[Tensor],
+        older: list[Tensor] | None,
+        scale: Tensor | float | None,
+        histograms: bool,
+        seed: int,
+    ) -> tuple[Any, Any]:
+        if self._triton is None:
+            # Only here: it is large, and most of those who have no GPU have no Triton.
+            from watchglass.capture.pytorch import triton_rows
+
+            self._triton = triton_rows
+        device = values[0].device
+        stream = torch.cuda.current_stream(device) if device.type == "cuda" else None
+        plans = self._plans.get(device)
+        with torch.cuda.device(device if stream else -1):
+            if plans is None:
+                self._triton.prepare(device)
+                plans = self._plans[device] = self._triton.Plans(self._holder(device))
+            plan = plans.of(values, older, histograms, stream)
+            while (found := self._room((device, stream), plan).add(plan, scale, seed)) is None:
+                pass
+        return found[0], found[1] if histograms else None
+
+    def _room(self, key: Any, plan: Plan) -> Gathering:
+        """What gathers on a stream, with room for the plan."""
+        gathering = self._open.get(key)
+        if gathering is not None and gathering.has_room(plan.needed):
+            return gathering
+        room = self._rooms.get(key, self._triton.Size(*_ROOM))
+        if gathering is not None:
+            if not gathering.sent:
+                room = self._triton.Size(*(min(2 * size, most) for size, most in zip(room, _MOST, strict=True)))
+            self._close(key)
+        self._rooms[key] = room
+        size = self._triton.Size(*map(max, room, plan.needed))
+        # Rows begin and end where bins may: at a multiple of 16 bytes.
+        made: Gathering = self._triton.Gathering(*key, size._replace(rows=-(-size.rows // 2) * 2), self._time)
+        self._open[key] = made
+        self._account.memory.hold(str(key[0]), made.nbytes)
+        return made
+
+    def _close(self, key: Any) -> None:
+        gathering = self._open.pop(key)
+        self._account.memory.hold(str(key[0]), -gathering.nbytes)
+        try:
+            gathering.send()
+        except Exception as error:
+            self._give_up(key[0], error)
+
+    def _give_up(self, device: torch.device, error: Exception) -> None:
+        if not self._failed:
+            self._failed = True
+            reason = (str(error).splitlines() or [""])[0]
+            _log.warning(
+                "watchglass: statistics on %s go without Triton, slower: %s: %s", device, type(error).__name__, reason
+            )
+
+    def _holder(self, device: torch.device) -> Callable[[int], None]:
+        name, memory = str(device), self._account.memory
+        return lambda size: memory.hold(name, size)
+
+    def _spent(self, nanoseconds: int) -> None:
+        self._account.device_ns += nanoseconds
+
+
+def _has_triton(device: torch.device) -> bool:
+    return device.type == "cuda"
+
+
+def _flat(tensor: Tensor, before: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Elements of both in the same order, contiguous; copied only where memory has gaps or the two lie differently."""
+    if tensor.dtype not in _KNOWN:
+        dtype = torch.complex64 if tensor.is_complex() else torch.float32
+        tensor, before = tensor.to(dtype), None if before is None else before.to(dtype)
+    if not tensor.is_contiguous() or not (before is None or before.is_contiguous()):
+        # The order does not matter: a permutation of a dense tensor needs no copy.
+        order = sorted(range(tensor.dim()), key=tensor.stride, reverse=True)
+        tensor = tensor.permute(order).contiguous()
+        before = None if before is None else before.permute(order).contiguous()
+    return tensor.view(-1), None if before is None else before.view(-1)

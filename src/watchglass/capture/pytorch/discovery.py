@@ -1,0 +1,133 @@
+"""Which modules are models, where nobody says so: those that are called from outside any other module.
+
+A global module hook sees such calls. It stays for a few steps only. The compiler makes code for a model that is called
+while the hook is there and again once it is gone, so it goes before a compiled model's first call. A model that only a
+compiled function calls is found by its parameters, when an optimizer is made of them.
+"""
+
+from __future__ import annotations
+
+import warnings
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+from torch.nn.modules.module import register_module_forward_pre_hook, register_module_module_registration_hook
+from torch.nn.utils.parametrize import ParametrizationList
+from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
+
+from watchglass.capture.pytorch.compiled import unless_compiling
+from watchglass.capture.pytorch.compiling import CompiledCall, is_compiled_in_place
+from watchglass.capture.pytorch.facts.calls import PublicCall
+from watchglass.capture.pytorch.flow import Flow
+from watchglass.capture.pytorch.modules import is_compiled
+from watchglass.capture.pytorch.outermost import OutermostCalls
+
+_OPTIMIZER_MADE = PublicCall(lambda: ((Optimizer, "add_param_group"),))
+
+#: TRAIN steps without a new model after which the global hook goes.
+_STEPS = 3
+
+
+class Discovery:
+    """Finds models.
+
+    Args:
+        flow: Where the training is.
+        calls: Told of what is found.
+    """
+
+    def __init__(self, flow: Flow, calls: OutermostCalls) -> None:
+        self._flow = flow
+        self._calls = calls
+        self._handle: RemovableHandle | None = None
+        self._optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        # What hears the calls of modules that were compiled in place.
+        self._in_place: weakref.WeakKeyDictionary[nn.Module, CompiledCall] = weakref.WeakKeyDictionary()
+        # Models are compiled: the global hook must not come back.
+        self._by_parameters = False
+        # A compiled function may call models.
+        self._expecting = False
+        hook = flow.hook
+        self._guarded: Callable[..., Any] = unless_compiling(hook.guarded(self._called))
+        hook.detach_with(register_module_module_registration_hook(flow.models.parents.note).remove)
+        hook.detach_with(_OPTIMIZER_MADE.listen(after=hook.guarded(self._optimizer_made)))
+        hook.detach_with(self.stop)
+        self.start()
+
+    def start(self) -> None:
+        """Look for models by their calls from now on."""
+        self._flow.quiet_steps = 0
+        if self._handle is None:
+            # Wrappers made by torch.compile warn of global hooks, which they call as well; that is what we want here.
+            warnings.filterwarnings("ignore", message=r"Using `torch\.compile\(module\)` when there are global hooks")
+            self._handle = register_module_forward_pre_hook(self._guarded)
+
+    def stop(self) -> None:
+        """Look no more."""
+        if self._handle is not None:
+            self._handle.remove()
+            self._handle = None
+
+    def step_began(self) -> None:
+        """A TRAIN step has opened."""
+        if self._handle is not None and self._flow.quiet_steps > _STEPS:
+            self.stop()
+
+    def unknown(self, optimizer: Optimizer) -> bool:
+        """An optimizer steps parameters of no known model; returns whether there is hope to find it."""
+        if not self._by_parameters:
+            self.start()
+            return True
+        return self._know(optimizer)
+
+    def compiled(self, module: nn.Module) -> None:
+        """A module that nobody knows was compiled."""
+        self.start()
+        if is_compiled_in_place(module):
+            # Its calls are seen by no hook.
+            call = CompiledCall(module, self._flow.hook.guarded(self._called))
+            self._in_place[module] = call
+            self._flow.hook.detach_with(call.remove)
+
+    def expect(self) -> None:
+        """A compiled function may call models, at any time."""
+        self._expecting = True
+        for optimizer in list(self._optimizers):
+            self._know(optimizer)
+
+    def _optimizer_made(self, arguments: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        self._optimizers.add(arguments[0])
+        if self._expecting:
+            self._know(arguments[0])
+
+    def _know(self, optimizer: Optimizer) -> bool:
+        """Watch the models that hold an optimizer's parameters; returns whether there are any."""
+        models = self._flow.models
+        owners = models.parents.owners(parameter for group in optimizer.param_groups for parameter in group["params"])
+        for owner in owners:
+            if models.module(owner) is None:
+                self._calls.attach(owner)
+        return bool(owners)
+
+    def _called(self, module: nn.Module, arguments: Any, kwargs: Any = None) -> None:
+        flow = self._flow
+        if flow.forward_depth or flow.in_backward or flow.models.knows(module):
+            return
+        if next(module.parameters(), None) is None or isinstance(module, ParametrizationList):
+            return  # a loss or an activation called by itself is no model, nor is what makes a weight out of others
+        call = self._in_place.get(module)
+        if call is not None:
+            # It is being called through this, which is taken away below.
+            call.after = self._calls.ended
+            call.remove()
+        self._calls.attach(module)
+        for inside in [inside for inside in self._in_place if flow.models.module(inside) is not None]:
+            self._in_place.pop(inside).remove()
+        if is_compiled(module):
+            self.stop()
+            self._by_parameters = True
+        # Its own hook was registered too late for this call; keyword arguments are not shown to a global one.
+        self._calls.before(module, arguments, kwargs)

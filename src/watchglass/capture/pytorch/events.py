@@ -1,0 +1,174 @@
+"""What the adapter's parts can listen to.
+
+A part (facts, optimizer state, labels, attention) is a class that adds its methods to the lists of :class:`Events`.
+They are called on captured steps only, in the training's thread, inside the hook's guard and under ``no_grad``, in the
+order in which they were added; on other steps nothing of a part runs. Nothing that is handed over may be kept past the
+call, but tensors may be referred to weakly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, TypeVar
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from watchglass.capture.pytorch.exhaustion import is_out_of_memory, tell_exhaustion
+from watchglass.capture.pytorch.modules import ParameterPlace, Place
+from watchglass.record import Forward, OpenStep, StepRecords
+
+_Told = TypeVar("_Told")
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardCall:
+    """One call of an outermost module.
+
+    Attributes:
+        step: The step it belongs to: a TRAIN step, or an EVAL step of its own.
+        forward: The forward; ``forward.records`` takes what is captured of it.
+        root: The outermost module.
+        arguments: Positional arguments.
+        kwargs: Keyword arguments; None where they were not seen (the first call of a discovered model).
+        output: What it returned; None while it has not.
+    """
+
+    step: OpenStep
+    forward: Forward
+    root: nn.Module
+    arguments: tuple[Any, ...]
+    kwargs: dict[str, Any] | None
+    output: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleEntry:
+    """One call of any module, the outermost ones included, as it begins.
+
+    Attributes:
+        records: Where to.
+        place: The module's.
+        module: It.
+        arguments: Positional arguments.
+        kwargs: Keyword arguments; None where they are not shown: a global hook sees them only when the module returns.
+        outermost: Whether this is the call of an outermost module.
+    """
+
+    records: StepRecords
+    place: Place
+    module: nn.Module
+    arguments: tuple[Any, ...]
+    kwargs: dict[str, Any] | None = None
+    outermost: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleCall:
+    """One call of any module, the outermost ones included, as it returns.
+
+    Without its keyword arguments: PyTorch (2.13) shows them to a global hook only at the price of an entry that stays
+    behind when the hook is removed, which makes every later ``torch.compile`` warn.
+    """
+
+    records: StepRecords
+    place: Place
+    module: nn.Module
+    arguments: tuple[Any, ...]
+    output: Any
+
+
+@dataclass(frozen=True, slots=True)
+class LossCall:
+    """One call of a loss function of ``torch.nn.functional`` on the output of a forward.
+
+    Attributes:
+        forward: The forward it belongs to.
+        function: Its name, ``"cross_entropy"``.
+        predictions: Its first argument.
+        target: Its second, None where it has none.
+        arguments: All positional arguments.
+        kwargs: All keyword arguments.
+        result: What it returned.
+        training: Whether this is part of a TRAIN step.
+    """
+
+    forward: Forward
+    function: str
+    predictions: Any
+    target: Any
+    arguments: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    result: Tensor
+    training: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """One optimizer's step.
+
+    Attributes:
+        step: The TRAIN step.
+        optimizer: The optimizer.
+        parameters: Those of its parameters that belong to a known model: (parameter, name, place).
+        scale: What a scaler multiplied the gradients with, when they still are; None otherwise.
+    """
+
+    step: OpenStep
+    optimizer: Optimizer
+    parameters: Sequence[tuple[Tensor, str, ParameterPlace]]
+    scale: Any = None
+
+
+@dataclass
+class Events:
+    """Lists of listeners; see the module's text for when they are called.
+
+    Attributes:
+        step_began: A TRAIN step that is captured has opened.
+        forward_began: An outermost module is about to be called.
+        evaluation_began: The same of the first forward of an evaluation, which need not be captured.
+        module_entered: A module is about to run; only while something wants inputs, see
+            :class:`~watchglass.capture.pytorch.entries.Entries`.
+        module_called: A module has returned.
+        forward_ended: The outermost module has returned.
+        loss_computed: A loss function has returned.
+        update_began: An optimizer is about to change its parameters; gradients are final unless there is a closure.
+        update_ended: It has changed them.
+        each_forward_began: Not about captured steps: an outermost module is about to be called with gradients.
+        each_forward_ended: Not about captured steps: it has returned.
+        resting: Not about captured steps: called with True when the steps to come are like the ones before and none of
+            them is captured, with False when that ends. Whoever hears of something at every step rests meanwhile.
+    """
+
+    step_began: list[Callable[[OpenStep], None]] = field(default_factory=list)
+    forward_began: list[Callable[[ForwardCall], None]] = field(default_factory=list)
+    evaluation_began: list[Callable[[ForwardCall], None]] = field(default_factory=list)
+    module_entered: list[Callable[[ModuleEntry], None]] = field(default_factory=list)
+    module_called: list[Callable[[ModuleCall], None]] = field(default_factory=list)
+    forward_ended: list[Callable[[ForwardCall], None]] = field(default_factory=list)
+    loss_computed: list[Callable[[LossCall], None]] = field(default_factory=list)
+    update_began: list[Callable[[Update], None]] = field(default_factory=list)
+    update_ended: list[Callable[[Update], None]] = field(default_factory=list)
+    each_forward_began: list[Callable[[ForwardCall], None]] = field(default_factory=list)
+    each_forward_ended: list[Callable[[ForwardCall], None]] = field(default_factory=list)
+    resting: list[Callable[[bool], None]] = field(default_factory=list)
+
+    def tell(self, listeners: list[Callable[[_Told], None]], told: _Told, records: StepRecords) -> None:
+        """Call listeners; a part for which memory runs out is called no more, and ``records`` say so."""
+        for listener in tuple(listeners):
+            try:
+                listener(told)
+            except Exception as error:
+                if not is_out_of_memory(error):
+                    raise
+                self._leave_out(listener)
+                part = getattr(listener, "__self__", listener)
+                tell_exhaustion(records, f"tensors of {getattr(part, '__qualname__', type(part).__name__)}", error)
+
+    def _leave_out(self, listener: Any) -> None:
+        part = getattr(listener, "__self__", listener)
+        for field_ in fields(self):
+            known = getattr(self, field_.name)
+            known[:] = [other for other in known if getattr(other, "__self__", other) is not part]

@@ -1,0 +1,31 @@
+"""Out of memory inside capture: how it shows, and what is said of it."""
+
+from __future__ import annotations
+
+import logging
+
+import torch
+
+from watchglass.record import StepRecords
+
+_log = logging.getLogger("watchglass")
+_Error: type[Exception] = getattr(torch, "OutOfMemoryError", torch.cuda.OutOfMemoryError)
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether memory ran out, on the host or on a device."""
+    if isinstance(error, (MemoryError, _Error)):
+        return True
+    # On the host PyTorch raises a plain one.
+    return isinstance(error, RuntimeError) and "allocate memory" in str(error)
+
+
+def tell_exhaustion(records: StepRecords, what: str, error: Exception) -> None:
+    """Say that something is captured no more, in a warning and in a fact."""
+    reason = (str(error).splitlines() or [""])[0] or type(error).__name__
+    _log.warning(
+        "watchglass: %s are captured no more, for memory ran out (%s); the training goes on. Lower "
+        "capture_memory_bytes, keep less of them, or leave them out of collections",
+        what, reason,
+    )  # fmt: skip
+    records.facts.append(("capture_out_of_memory", what, {"error": f"{type(error).__name__}: {reason}"}))

@@ -1,0 +1,125 @@
+"""Gradients with respect to the inputs of the model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from watchglass.capture.hook import Hook
+from watchglass.capture.pytorch.events import Events, ForwardCall, Update
+from watchglass.capture.pytorch.facts.calls import PublicCall
+from watchglass.capture.pytorch.inputs import input_name
+from watchglass.capture.pytorch.models import Models
+from watchglass.capture.pytorch.modules import Place, unwrap
+from watchglass.capture.pytorch.nested import tensors_in
+from watchglass.capture.pytorch.saving import Item, Saving
+from watchglass.record import OpenStep, StepRecords
+from watchglass.records import Mode, Role
+
+_TAG = "input_gradients"
+_LOSS_SCALED = PublicCall(lambda: ((torch.amp.GradScaler, "scale"),))
+
+
+class Arriving:
+    """A tensor hook that keeps the gradient that arrives, summed over backwards; it passes on unchanged.
+
+    May be called on any of autograd's threads.
+    """
+
+    #: Tells PyTorch that nothing is lost when a tensor with this hook is saved.
+    __torch_unserializable__ = True
+
+    def __init__(self) -> None:
+        self.gradient: Tensor | None = None
+
+    def __call__(self, gradient: Tensor) -> None:
+        """A backward reached the tensor with this gradient."""
+        gradient = gradient.detach()
+        self.gradient = gradient if self.gradient is None else self.gradient + gradient
+
+
+class _Watched:
+    """An input whose gradient is awaited."""
+
+    __slots__ = ("arriving", "handle", "name", "place", "records")
+
+    def __init__(self, records: StepRecords, tensor: Tensor, name: str, place: Place) -> None:
+        self.records = records
+        self.name = name
+        self.place = place
+        self.arriving = Arriving()
+        self.handle = tensor.register_hook(self.arriving)
+
+
+class InputGradients:
+    """Saves gradients with respect to inputs of outermost modules, as ``gradient/input.0``, where collections ask.
+
+    Divided by what a scaler multiplied the loss with, which its ``unscale_`` does for gradients of parameters only.
+    Only of inputs that require a gradient anyway. For others there is none, and none can be had without changing the
+    training: to require it would give the first layers another backward, leave a ``.grad`` behind and forbid what may
+    be done in place to an input; to repeat the forward would run the model's own code twice. So that is said, once,
+    with what to do.
+    """
+
+    def __init__(self, hook: Hook, models: Models, saving: Saving, events: Events) -> None:
+        self._plan = hook.plan
+        self._models = models
+        self._saving = saving
+        self._watched: list[_Watched] = []
+        self._refused: set[str] = set()
+        self._scale: Tensor | None = None
+        if any(_TAG in collection.tags for collection in hook.config.all_collections):
+            hook.detach_with(_LOSS_SCALED.listen(after=hook.guarded(self._loss_scaled)))
+        events.step_began.append(self._step_began)
+        events.forward_began.append(self._forward_began)
+        events.update_began.append(self._update_began)
+        hook.detach_with(self._forget)
+
+    def _step_began(self, step: OpenStep) -> None:
+        self._forget()
+
+    def _forward_began(self, call: ForwardCall) -> None:
+        if call.step.mode is not Mode.TRAIN or not self._plan.wants_tag(_TAG):
+            return
+        place = self._models.module(unwrap(call.root))
+        if place is None:
+            return
+        for path, tensor in tensors_in((call.arguments, call.kwargs or {})):
+            if not (tensor.is_floating_point() or tensor.is_complex()):
+                continue
+            name = f"gradient/{input_name(place, path[2:])}"
+            if tensor.requires_grad:
+                self._watched.append(_Watched(call.forward.records, tensor, name, place))
+            elif name not in self._refused:
+                self._refused.add(name)
+                call.forward.records.facts.append((f"{_TAG}_unavailable", name, _refusal(path[2:])))
+
+    def _update_began(self, update: Update) -> None:
+        for one in self._watched:
+            gradient = one.arriving.gradient
+            if gradient is not None:
+                item = Item(gradient, one.name, one.place, (_TAG,))
+                self._saving.save_all(one.records, Role.GRADIENT, (item,), self._scale)
+        self._forget()
+
+    def _forget(self) -> None:
+        for one in self._watched:
+            one.handle.remove()
+        self._watched = []
+        self._scale = None
+
+    def _loss_scaled(self, arguments: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        if self._watched and isinstance(result, Tensor):
+            with torch.no_grad():
+                # The scale itself would have to be waited for on a device; what it makes of a one need not be.
+                self._scale = arguments[0].scale(torch.ones((), device=result.device))
+
+
+def _refusal(path: str) -> dict[str, Any]:
+    return {
+        "reason": f"input {path} does not require a gradient, so the backward computes none",
+        "what_to_try": "call requires_grad_() on it before the model is called; this costs the training the gradient "
+        "at every step",
+    }

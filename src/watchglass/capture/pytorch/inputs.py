@@ -1,0 +1,95 @@
+"""Inputs of modules, and of the model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from watchglass.capture.hook import Hook
+from watchglass.capture.pytorch.activations import RELU_NODES, functional_node
+from watchglass.capture.pytorch.entries import InputsWanted
+from watchglass.capture.pytorch.events import Events, ForwardCall, ModuleCall, ModuleEntry
+from watchglass.capture.pytorch.models import Models
+from watchglass.capture.pytorch.modules import CONSUMER_TYPES, RELU_TYPES, Place, unit_axis
+from watchglass.capture.pytorch.nested import tensors_in
+from watchglass.capture.pytorch.reduce import inactive_units, plain
+from watchglass.capture.pytorch.saving import Item, Saving
+from watchglass.record import StepRecords
+from watchglass.records import Role, UnitKind
+
+_MODULE_TAGS = {**dict.fromkeys(RELU_TYPES, "relu_input"), "Tanh": "tanh_input", "Sigmoid": "sigmoid_input"}
+
+
+class Inputs:
+    """Saves what modules are given, as ``fc1.input.0``, before they run.
+
+    Of an outermost module all arguments, of one inside it the positional ones: PyTorch shows others to no global hook.
+    """
+
+    def __init__(self, hook: Hook, models: Models, saving: Saving, events: Events) -> None:
+        self._saving = saving
+        self._inputs_wanted = InputsWanted(hook)
+        self._every = False
+        # Outputs of ReLU modules in this forward, which are no functional ReLU's.
+        self._relu_nodes: set[Any] = set()
+        events.module_entered.append(self._entered)
+        events.module_called.append(self._called)
+        events.forward_ended.append(self._ended)
+
+    def _entered(self, entry: ModuleEntry) -> None:
+        if entry.outermost:
+            self._every = self._inputs_wanted()
+        for path, tensor in tensors_in((entry.arguments, entry.kwargs or {})):
+            # "0.x" are arguments, "1.x" keyword arguments.
+            self._input(entry, path[2:], tensor)
+
+    def _input(self, entry: ModuleEntry, path: str, tensor: Tensor) -> None:
+        place, tags = entry.place, _tags(entry, path, tensor)
+        if not self._every:
+            if tags:
+                self._saving.save(entry.records, Role.INPUT, _item(place, path, tensor, tags))
+            return
+        node = functional_node(tensor, RELU_NODES) if path == "0" and place.module_type in CONSUMER_TYPES else None
+        functional = node is not None and node not in self._relu_nodes
+        if functional:
+            self._relu_nodes.add(node)
+            tags = (*tags, "relu_output")
+        tensor_id = self._saving.save(entry.records, Role.INPUT, _item(place, path, tensor, tags))
+        if functional and tensor_id is not None:
+            self._units(entry.records, tensor_id, place, tensor)
+
+    def _units(self, records: StepRecords, tensor_id: int, place: Place, tensor: Tensor) -> None:
+        axis, values = unit_axis(place.module_type, tensor.dim()), plain(tensor)
+        if axis is not None and values is not None and values.numel():
+            records.units.append((tensor_id, UnitKind.INACTIVE, inactive_units(values, axis)))
+
+    def _called(self, call: ModuleCall) -> None:
+        if self._every and call.place.module_type in RELU_TYPES and isinstance(call.output, Tensor):
+            self._relu_nodes.add(call.output.grad_fn)
+
+    def _ended(self, call: ForwardCall) -> None:
+        # They hold the graph, and with it what it saved for the backward.
+        self._relu_nodes = set()
+
+
+def input_name(place: Place, path: str) -> str:
+    """Name of a module's input, ``fc1.input.0``; of the model's own, ``input.0``."""
+    owner = place.path.rstrip(".")
+    return f"{owner}.input.{path}" if owner else f"input.{path}"
+
+
+def _item(place: Place, path: str, tensor: Tensor, tags: tuple[str, ...]) -> Item:
+    return Item(tensor, input_name(place, path), place, tags, unit_axis(place.module_type, tensor.dim()))
+
+
+def _tags(entry: ModuleEntry, path: str, tensor: Tensor) -> tuple[str, ...]:
+    tags: tuple[str, ...] = ()
+    if entry.outermost:
+        tags = ("model_input",)
+        if tensor.dim() == 4 and tensor.is_floating_point():
+            tags += ("input_image",)
+        elif tensor.dim() == 2 and not (tensor.is_floating_point() or tensor.is_complex()):
+            tags += ("input_sequence",)
+    tag = _MODULE_TAGS.get(entry.place.module_type) if path == "0" else None
+    return tags if tag is None else (*tags, tag)

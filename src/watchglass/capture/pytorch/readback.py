@@ -1,0 +1,158 @@
+"""Numbers on their way from a device: copied without a wait, received on the recorder's thread."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from watchglass.records import HISTOGRAM_MANTISSA_BITS
+from watchglass.stats import Histograms
+
+_PARTS = 1 << HISTOGRAM_MANTISSA_BITS
+_BIAS = 1075
+#: Exponent of the smallest and of the greatest number of float32 and of float64.
+_NARROW, _WIDE = (-149, 127), (-1074, 1023)
+#: Bins that all magnitudes of elements need which are computed in float32, and in float64; there are as many negative.
+NARROW_SIDE, WIDE_SIDE = ((last - first + 1) * _PARTS for first, last in (_NARROW, _WIDE))
+_NARROW_LEAST, _WIDE_LEAST = ((first + _BIAS) * _PARTS for first, _ in (_NARROW, _WIDE))
+#: Device time is taken of all that is launched between two sendings, once in so many.
+_TIMED = 8
+
+
+class DeviceRows:
+    """Numbers on their way from a device; :meth:`resolve` waits for them and is called by the recorder's thread."""
+
+    def __init__(self, values: Tensor) -> None:
+        # Named, since a script may have chosen another default.
+        self._host = torch.empty(values.shape, dtype=values.dtype, device="cpu", pin_memory=values.is_cuda)
+        self._host.copy_(values, non_blocking=True)
+        self._event = _recorded(values.device)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes on the host."""
+        return self._host.nbytes
+
+    @property
+    def ready(self) -> bool:
+        """Whether the numbers are known to be here, so that :meth:`resolve` would not wait."""
+        # To ask, while a CUDA graph is captured, would break it.
+        known = self._event is not None and not torch.cuda.is_current_stream_capturing()
+        return known and bool(self._event.query())
+
+    def resolve(self) -> Any:
+        """The numbers as a NumPy array."""
+        if self._event is not None:
+            _let_graphs_be_captured()
+            self._event.synchronize()
+        return self._host.numpy()
+
+
+class DeviceTime:
+    """Measures how long a device works for us: pairs of events around launches, read when they are over.
+
+    Args:
+        report: Called with nanoseconds, on the recorder's thread.
+    """
+
+    def __init__(self, report: Callable[[int], None]) -> None:
+        self._report = report
+        self._spans: deque[tuple[Any, Any]] = deque()
+        self._turn = 0
+        self._launched: set[Any] = set()
+
+    @contextmanager
+    def span(self, device: torch.device, kernel: Any = None) -> Iterator[None]:
+        """Around launches on the device's current stream; where the device waits for the host this counts as well.
+
+        Args:
+            device: Where to.
+            kernel: What is launched, where it is compiled first when it is launched first: that is not the device's.
+        """
+        if device.type != "cuda" or self._turn or (kernel is not None and kernel not in self._launched):
+            self._launched.add(kernel)
+            yield
+            return
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        stream = torch.cuda.current_stream(device)
+        begin.record(stream)
+        yield
+        end.record(stream)
+        self._spans.append((begin, end))
+
+    def turn(self) -> None:
+        """What was launched together has been sent."""
+        self._turn = (self._turn + 1) % _TIMED
+
+    def read(self) -> None:
+        """Report what is over. For the recorder's thread."""
+        while self._spans and self._spans[0][1].query():
+            begin, end = self._spans.popleft()
+            self._report(_TIMED * int(1e6 * begin.elapsed_time(end)))
+
+
+def histogram_width(wide: bool) -> int:
+    """Bins of a tensor whose elements are computed in float64, or in float32."""
+    return 2 * (WIDE_SIDE if wide else NARROW_SIDE)
+
+
+def histograms_from(counts: NDArray[np.int32], widths: NDArray[np.int64], seen: NDArray[Any]) -> Histograms:
+    """Histograms from the counts of all bins of one tensor after another.
+
+    Args:
+        counts: All bins, int32[sum(widths)]: those of negative numbers and then of positive ones, ascending.
+        widths: How many bins each tensor has, int64[n]: :func:`histogram_width`, or none.
+        seen: How many elements each looked at, [n].
+    """
+    ends = np.cumsum(widths)
+    found = np.flatnonzero(counts)
+    owners = np.searchsorted(ends, found, side="right")
+    side = (widths // 2)[owners]
+    place = found - (ends - widths)[owners] - side
+    least = np.where(side == NARROW_SIDE, _NARROW_LEAST, _WIDE_LEAST)
+    keys = np.where(place < 0, place + 1 - least, place + least)
+    offsets = np.concatenate([[0], np.cumsum(np.bincount(owners, minlength=len(widths)))])
+    return Histograms(
+        seen.astype(np.uint64), offsets.astype(np.int64), keys.astype(np.int16), counts[found].astype(np.uint64)
+    )
+
+
+def _recorded(device: torch.device) -> Any:
+    """An event after what is on its way from a device; None for one whose copies are over when they return."""
+    if device.type == "mps":
+        event = torch.mps.Event()
+        event.record()
+        return event
+    module = {"cuda": torch.cuda, "xpu": torch.xpu}.get(device.type)
+    if module is None or not module.is_available():
+        return None
+    event = module.Event()
+    # The device's own stream: another device may be the current one.
+    event.record(module.current_stream(device))
+    return event
+
+
+_relaxed = threading.local()
+
+
+def _let_graphs_be_captured() -> None:
+    """Wait without harm to a CUDA graph that the training captures just now.
+
+    A thread that asks for an event while another captures, in the mode that is usual, breaks that capture, unless it
+    has said that it knows what it does.
+    """
+    if torch.version.cuda is None or getattr(_relaxed, "said", False):
+        return
+    _relaxed.said = True
+    with suppress(OSError, AttributeError):
+        mode = ctypes.c_int(2)  # CU_STREAM_CAPTURE_MODE_RELAXED
+        ctypes.CDLL("libcuda.so.1").cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))

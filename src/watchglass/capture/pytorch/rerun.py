@@ -1,0 +1,179 @@
+"""Level ``rerun``: what a repetition of the failing forward, and of its backward, says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from watchglass.capture.pytorch import culprits
+from watchglass.capture.pytorch.culprits import Found
+from watchglass.capture.pytorch.flow import Flow
+from watchglass.capture.pytorch.looks import look_at
+from watchglass.capture.pytorch.modules import unwrap
+from watchglass.capture.pytorch.nested import tensors_in
+from watchglass.capture.pytorch.replaying import (
+    ForwardState,
+    alike,
+    loss_of,
+    refusal,
+    repeat,
+    unchanged,
+    verified,
+)
+from watchglass.capture.pytorch.separate import CollectiveError, alone
+from watchglass.capture.pytorch.trace import TooLargeError, Trace
+from watchglass.capture.pytorch.weights import Weights
+from watchglass.record import Forward, OpenStep
+
+_NOT_REPEATED = "the forward did not repeat itself: it depends on more than was recorded"
+_UNVERIFIED = "; the re-run that showed this could not be compared with the step itself"
+
+
+class RefusedError(RuntimeError):
+    """Nothing can be said by a re-run; the text says why."""
+
+
+class Rerun:
+    """Repeats forwards while the weights are still those of the failing one.
+
+    Args:
+        flow: Where the training is.
+        weights: The parameters.
+    """
+
+    def __init__(self, flow: Flow, weights: Weights) -> None:
+        self._flow = flow
+        self._hook = flow.hook
+        self._weights = weights
+
+    def of_forward(self, step: OpenStep, forward: Forward | None) -> dict[str, Any]:
+        """Why the loss is not finite, as data of a fact.
+
+        Raises:
+            RefusedError: No re-run can tell.
+        """
+        state = _state(forward)
+        given = self._given(state)
+        if given is not None:
+            return given.to_json("flags")
+        with self._rerun(state, graph=False) as trace:
+            outputs = self._outputs(state, trace, graph=False)
+            by = _checked(state, outputs, loss_of(state, outputs))
+        found = culprits.in_forward(trace)
+        # A loss function that was given finite outputs made what is not, whatever was masked out before.
+        if self._flow.chained and all(look.finite for look in culprits.ends(trace)):
+            found = None
+        if found is None:
+            if any(other is not forward and not other.backpropagated for other in step.forwards):
+                raise RefusedError("the loss was made of several forwards, of which only the last can be repeated")
+            found = culprits.in_loss([trace], state.loss_call[0] if state.loss_call is not None else "the loss")
+        return _told(found, by)
+
+    def of_backward(self, step: OpenStep, forward: Forward | None, bad: Sequence[str]) -> dict[str, Any]:
+        """Why these parameters' gradients are not finite although the loss is, as data of a fact.
+
+        Raises:
+            RefusedError: No re-run can tell.
+        """
+        state = _state(forward)
+        wanted = [parameter for place, parameter in self._weights.places() if place.name in bad]
+        with self._rerun(state, graph=True, taken=sum(parameter.nbytes for parameter in wanted)) as trace:
+            outputs = self._outputs(state, trace, graph=True)
+            loss = loss_of(state, outputs)
+            by = _checked(state, outputs, loss)
+            with torch.enable_grad(), alone():
+                heads, sent = _heads(state, outputs, loss)
+                gradients = torch.autograd.grad(heads, wanted, sent, allow_unused=True)
+        found = culprits.in_backward(trace)
+        if found is None and not all(map(_is_finite, gradients)):
+            found = culprits.last_gradient(bad[-1], self._weights.place_of(bad[-1]))
+        if found is None:
+            several = sum(other.backpropagated for other in step.forwards) > 1
+            last = "the backward of the step's last forward is finite, and only that can be repeated"
+            raise RefusedError(last if several else _NOT_REPEATED)
+        return _told(found, by)
+
+    def _given(self, state: ForwardState) -> Found | None:
+        """Whether what the model was given is bad already."""
+        if not unchanged(state):
+            return None
+        root = unwrap(state.root)
+        place = self._flow.models.module(root)
+        for path, tensor in tensors_in((state.arguments, state.kwargs)):
+            look = look_at(tensor) if tensor.is_floating_point() or tensor.is_complex() else None
+            if look is None or not look.bad or place is None:
+                continue
+            if tensor.requires_grad:
+                raise RefusedError("what the last model was given came out of a computation before it")
+            return culprits.in_data(place, path[2:])
+        return None
+
+    @contextmanager
+    def _rerun(self, state: ForwardState, *, graph: bool, taken: int = 0) -> Iterator[Trace]:
+        taken += sum(buffer.nbytes for buffer in state.root.buffers())
+        room = self._hook.config.capture_memory_bytes - taken
+        reason = refusal(state, room)
+        if reason:
+            raise RefusedError(reason)
+        trace = Trace(self._flow.models.module, state.kwargs, room=room, graph=graph, gradients=graph)
+        try:
+            with self._hook.suspended():
+                yield trace
+        except (RefusedError, CollectiveError, TooLargeError) as error:
+            raise RefusedError(str(error)) from None
+        except Exception as error:
+            raise RefusedError(f"the re-run failed: {type(error).__name__}: {error}") from None
+        finally:
+            trace.close()
+            self._hook.cost.memory.hold("cpu", trace.peak_bytes + taken)
+            self._hook.cost.memory.hold("cpu", -trace.peak_bytes - taken)
+
+    def _outputs(self, state: ForwardState, trace: Trace, *, graph: bool) -> dict[str, Tensor]:
+        # Not to modules that are called again in the backward, by checkpoints.
+        with trace.listening():
+            return repeat(state, graph=graph)
+
+
+def _state(forward: Forward | None) -> ForwardState:
+    state = forward.state if forward is not None else None
+    if not isinstance(state, ForwardState):
+        raise RefusedError("no forward was seen before the backward that was given a tensor on the CPU")
+    return state
+
+
+def _checked(state: ForwardState, outputs: dict[str, Tensor], loss: Tensor | None) -> str:
+    by = verified(state, outputs, loss)
+    if by is None:
+        raise RefusedError(_NOT_REPEATED)
+    return by
+
+
+def _heads(
+    state: ForwardState, outputs: dict[str, Tensor], loss: Tensor | None
+) -> tuple[list[Tensor], list[Tensor] | None]:
+    """What the backward is to start from, with the gradients that the training's own sent back."""
+    known = [path for path in state.gradients if path in outputs]
+    if known:
+        return [outputs[path] for path in known], [state.gradients[path] for path in known]
+    if loss is not None:
+        return [loss], None
+    for output in outputs.values():
+        # A model may return its loss.
+        if state.loss is not None and output.requires_grad and output.numel() == 1 and alike(output, state.loss):
+            return [output], None
+    raise RefusedError("what the loss sent back is not known")
+
+
+def _told(found: Found, by: str) -> dict[str, Any]:
+    if not by:
+        found = found._replace(sentence=found.sentence + _UNVERIFIED)
+    return found.to_json("rerun", verified=by)
+
+
+def _is_finite(gradient: Tensor | None) -> bool:
+    look = look_at(gradient) if gradient is not None else None
+    return look is None or look.finite

@@ -1,0 +1,138 @@
+"""Routers of mixtures of experts: what they say, and how the tokens spread over the experts.
+
+A module is taken for a router when its own name or the name of its class has the word *router*, *gate* or *gating* in
+it (``mlp.gate``, ``MixtralTopKRouter``), when it or its parent says how many experts there are, and when it returns a
+tensor of floats whose last axis is as long as that. So the ``gate_proj`` of a gated feed-forward is none.
+"""
+
+from __future__ import annotations
+
+import re
+import weakref
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from watchglass.capture.hook import Hook
+from watchglass.capture.pytorch.events import Events, ForwardCall, ModuleCall
+from watchglass.capture.pytorch.models import Models
+from watchglass.capture.pytorch.modules import Place
+from watchglass.capture.pytorch.nested import tensors_in
+from watchglass.capture.pytorch.saving import Item, Saving
+from watchglass.records import Role
+
+_TAG = "router"
+_WORDS = frozenset({"router", "gate", "gating"})
+#: Attributes in which models say how many experts there are, and how many of them a token goes to.
+_COUNTS = (
+    "num_experts", "num_local_experts", "n_experts", "n_routed_experts", "num_routed_experts", "moe_num_experts",
+)  # fmt: skip
+_CHOSEN = (
+    "top_k", "topk", "num_experts_per_tok", "num_experts_per_token", "num_selected_experts", "n_activated_experts",
+    "moe_top_k", "k",
+)  # fmt: skip
+
+
+class _Router(NamedTuple):
+    experts: int
+    chosen: int
+
+
+class Routers:
+    """Saves ``mlp.gate.router_logits`` and ``mlp.gate.router_load``, the share of choices that went to each expert.
+
+    The load has one element for each expert, which sum to 1. Choices are those that the router returns as whole
+    numbers; where it returns none, the largest logits, as many as it or its parent says (one where neither does).
+    """
+
+    def __init__(self, hook: Hook, models: Models, saving: Saving, events: Events) -> None:
+        self._plan = hook.plan
+        self._models = models
+        self._saving = saving
+        self._wanted = False
+        self._known: weakref.WeakKeyDictionary[nn.Module, _Router | None] = weakref.WeakKeyDictionary()
+        events.forward_began.append(self._began)
+        events.module_called.append(self._called)
+
+    def _began(self, call: ForwardCall) -> None:
+        self._wanted = self._plan.wants_tag(_TAG)
+
+    def _called(self, call: ModuleCall) -> None:
+        if not self._wanted:
+            return
+        if call.module not in self._known:
+            self._read_models()
+        router = self._known.setdefault(call.module, None)
+        if router is None:
+            return
+        tensors = [tensor for _, tensor in tensors_in(call.output)]
+        logits = next((t for t in tensors if t.is_floating_point() and _is_of(t, router.experts)), None)
+        if logits is None or not logits.numel():
+            return
+        name, place = call.place.path, call.place
+        load = _load(_choices(tensors, logits, router), router.experts)
+        items = [
+            Item(logits, f"{name}.router_logits", place, (_TAG,), unit_axis=logits.dim() - 1),
+            Item(load, f"{name}.router_load", place, (_TAG,), unit_axis=0),
+        ]
+        self._saving.save_all(call.records, Role.CUSTOM, items)
+
+    def _read_models(self) -> None:
+        for tree in self._models:
+            modules = tree.modules()
+            by_path = {place.path.rstrip("."): module for module, place in modules}
+            for module, place in modules:
+                parent = by_path.get(place.path.rpartition(".")[0])
+                self._known[module] = _router(module, place, parent) if parent is not None else None
+
+
+def _router(module: nn.Module, place: Place, parent: nn.Module) -> _Router | None:
+    if not _WORDS & {*_words(place.path.rpartition(".")[2]), *_words(place.module_type)}:
+        return None
+    count = _number((module, parent), _COUNTS)
+    if count is None:
+        experts = getattr(parent, "experts", None)
+        count = len(experts) if isinstance(experts, nn.ModuleList) else _number((experts,), _COUNTS)
+    if count is None or count < 2:
+        return None
+    return _Router(count, min(_number((module, parent), _CHOSEN) or 1, count))
+
+
+def _words(name: str) -> list[str]:
+    """The words of a name in snake or camel case."""
+    return [word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name)]
+
+
+def _number(holders: Iterable[object], names: Iterable[str]) -> int | None:
+    names = tuple(names)
+    for holder in holders:
+        for name in names:
+            value = getattr(holder, name, None)
+            if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+                return value
+    return None
+
+
+def _is_of(tensor: Tensor, experts: int) -> bool:
+    return tensor.dim() > 0 and tensor.shape[-1] == experts
+
+
+def _choices(tensors: Iterable[Tensor], logits: Tensor, router: _Router) -> Tensor:
+    """Numbers of the experts that were chosen, any shape."""
+    for tensor in tensors:
+        whole = not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype is torch.bool)
+        if whole and tensor.dim() and tensor.shape[-1] == router.chosen < router.experts:
+            return tensor
+    return logits.detach().topk(router.chosen, dim=-1).indices
+
+
+def _load(choices: Tensor, experts: int) -> Tensor:
+    """Share of choices by expert. Without a look at the numbers, which would make a device wait."""
+    choices = choices.reshape(-1)
+    # Tokens that were dropped may bear a number of no expert.
+    real = (choices >= 0) & (choices < experts)
+    counts = torch.zeros(experts, device=choices.device)
+    counts.scatter_add_(0, choices.clamp(0, experts - 1).long(), real.float())
+    return counts / counts.sum().clamp(min=1)

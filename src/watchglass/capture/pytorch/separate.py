@@ -1,0 +1,65 @@
+"""Whether a process can run a forward that the other processes of a training do not run with it."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import sys
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+#: Modules whose forward waits for other ranks, by name: importing them imports parts of PyTorch nobody may need.
+_WAITING = ("SyncBatchNorm", "FullyShardedDataParallel", "FSDPModule")
+#: Where PyTorch keeps the operations that talk to other ranks.
+_OPERATIONS = ("c10d", "_c10d", "symm_mem", "_dtensor")
+
+
+class CollectiveError(RuntimeError):
+    """The forward would have talked to other ranks, which do not run it again: they would never answer."""
+
+
+class _Alone(TorchDispatchMode):
+    """Raises before an operation of ``torch.distributed`` runs."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.namespace.startswith(_OPERATIONS):
+            name = func.overloadpacket.__name__.rstrip("_")
+            raise CollectiveError(f"the forward calls {name} of torch.distributed, for which all ranks are needed")
+        return func(*args, **(kwargs or {}))
+
+
+def alone() -> contextlib.AbstractContextManager[Any]:
+    """Inside, :class:`CollectiveError` is raised in place of everything that would talk to another rank.
+
+    What does not go through ``torch.distributed`` is not seen.
+    """
+    distributed = torch.distributed
+    if distributed.is_available() and distributed.is_initialized():
+        return _Alone()  # type: ignore[no-untyped-call]
+    return contextlib.nullcontext()
+
+
+def why_not_alone(root: nn.Module) -> str:
+    """Why no process can run this model by itself, ``""`` where nothing speaks against it."""
+    for module in root.modules():
+        for kind in type(module).__mro__:
+            if kind.__name__ in _WAITING:
+                return f"the forward of {type(module).__name__} waits for other ranks"
+    if any(hasattr(parameter, "to_local") for parameter in root.parameters()):
+        return "the parameters are sharded over ranks"
+    if _is_stage(root):
+        return "the model is a stage of a pipeline: what it is given comes from other ranks"
+    return ""
+
+
+def _is_stage(root: nn.Module) -> bool:
+    pipelining = sys.modules.get("torch.distributed.pipelining")
+    stage = getattr(pipelining, "PipelineStage", None)
+    if stage is None:
+        return False
+    # A stage knows its module and not the other way round. Looked for once in the life of a training that uses them;
+    # by type, since asking some objects for their class runs code of theirs.
+    return any(issubclass(type(found), stage) and found.submod is root for found in gc.get_objects())

@@ -1,0 +1,348 @@
+"""The steady path: what watching costs on a step of which only the loss and the learning rate are kept.
+
+Most steps of a training are alike: its one model is called, a backward runs, its one optimizer steps (with gradient
+accumulation the first two several times). Once so many steps in a row were seen to be like that on the full path, the
+steps between two captures take this one: callbacks as the model is called, as a backward begins and as the optimizer
+has stepped, of a few instructions each, which do nothing but follow the pattern; whatever else is listened to on the
+full path rests meanwhile. The first deviation (an evaluation, a second optimizer, a loss that is not finite, a stop)
+leaves it: what was seen of the step so far is told to the full path, as if that had been on all along.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.compiler import is_compiling
+from torch.optim import Optimizer
+
+from watchglass.capture.pytorch.compiled_updates import CompiledUpdates
+from watchglass.capture.pytorch.flow import Flow
+from watchglass.capture.pytorch.forwards import first_tensor
+from watchglass.capture.pytorch.randomness import NONE, Randomness
+from watchglass.capture.pytorch.replaying import ForwardState, Settings, versions
+from watchglass.record import OpenStep
+from watchglass.records import Role
+
+#: Alike steps in a row after which the pattern is trusted.
+_HABIT = 8
+
+
+class _At(IntEnum):
+    """Where in a steady step the training is."""
+
+    OFF = 0
+    BETWEEN = 1
+    FORWARD = 2
+    BACKWARD = 3
+
+
+# As plain numbers: looking up a member of an enumeration costs more than comparing it.
+_OFF, _BETWEEN, _FORWARD, _BACKWARD = map(int, _At)
+
+
+class Full(NamedTuple):
+    """The full path's callbacks, each under the hook's guard; what the steady path does not take goes there."""
+
+    before_forward: Callable[[Any, Any, Any], Any]
+    before_backward: Callable[[Any, bool], Any]
+    after_backward: Callable[[], Any]
+    before_update: Callable[[Any, Any, Any], Any]
+    after_update: Callable[[Any, Any, Any], Any]
+
+
+class Steady:
+    """Follows steps that are like the ones before, and hands everything else to the full path.
+
+    Its callbacks run in every step of the training and so are written out, with as few calls as possible.
+
+    Args:
+        flow: Where the training is; kept by the full path while this one is off.
+        full: The full path; set before the first callback.
+        begin_step: Tells the full path that a TRAIN step has opened.
+        norm: Takes the gradient norm of an optimizer's parameters; returns False to leave the step to the full path.
+        norm_due: First TRAIN step, from the given one on, at which the norm is due.
+    """
+
+    def __init__(
+        self,
+        flow: Flow,
+        begin_step: Callable[[OpenStep], None],
+        norm: Callable[[Optimizer], bool],
+        norm_due: Callable[[int], int],
+    ) -> None:
+        self.full: Full
+        self.compiled_updates: CompiledUpdates
+        self._flow = flow
+        self._hook = flow.hook
+        self._begin_step = begin_step
+        self._norm = norm
+        self._norm_due = norm_due
+        self._thread = threading.get_ident()
+        self._at = _OFF
+        self._alike = 0
+        # The pattern.
+        self._root: nn.Module | None = None
+        self._optimizer: Optimizer | None = None
+        self._groups: list[dict[str, Any]] = []
+        self._settings: Settings | None = None
+        self._draws = NONE
+        self._random = False
+        # Where it ends, where the norm is due next, and before which step to look which of them it is.
+        self._end = self._norm_step = self._watchful = 0
+        self._listen_to_updates: Callable[[bool], None] = lambda on: None
+        # The step that is under way: the mean loss of its finished micro-batches and their weight together, the rest
+        # is of the last forward.
+        self._step = 0
+        self._start_ns = 0
+        self._backwards = 0
+        self._loss = self._total = 0.0
+        self._weight = 1.0
+        self._arguments: Any = None
+        self._kwargs: Any = None
+        self._versions: tuple[int, ...] | None = None
+        self._states = Randomness()
+        # Since the path was entered.
+        self._steps = 0
+        self._since_ns = 0
+        self._norm_ns = 0
+
+    def listen_with(self, listen_to_updates: Callable[[bool], None]) -> None:
+        """How to hear, or no longer hear, that an optimizer is about to step."""
+        self._listen_to_updates = listen_to_updates
+
+    @property
+    def on(self) -> bool:
+        """Whether steps take this path at present."""
+        return self._at != _OFF
+
+    def before_forward(self, root: nn.Module, arguments: Any, kwargs: Any) -> Any:
+        """An outermost module is about to be called."""
+        if is_compiling():
+            return None
+        at = self._at
+        if at != _OFF:
+            if threading.get_ident() != self._thread:
+                return None
+            if at != _FORWARD and root is self._root and torch.is_grad_enabled():
+                if at == _BETWEEN:
+                    self._start_ns = time.monotonic_ns()
+                self._at = _FORWARD
+                self._arguments = arguments
+                self._kwargs = kwargs
+                first = arguments[0] if arguments else None
+                if not isinstance(first, Tensor):
+                    first = first_tensor(arguments, kwargs)
+                self._weight = float(first.size(0)) if first is not None and first.dim() else 1.0
+                self._versions = versions(arguments, kwargs)
+                if self._random:
+                    self._states = self._draws.states()
+                return None
+            self.leave(superseded=True)
+        return self.full.before_forward(root, arguments, kwargs)
+
+    def before_backward(self, tensors: Any, weighted: bool) -> None:
+        """A backward is about to run."""
+        at = self._at
+        if at == _FORWARD and not weighted:
+            loss = math.nan
+            if isinstance(tensors, Tensor) and tensors.is_cpu and tensors.numel() == 1:
+                try:
+                    loss = tensors.item()
+                except (RuntimeError, TypeError, ValueError):
+                    loss = math.nan
+            # Neither holds for NaN; what is not finite is for the full path.
+            if -math.inf < loss < math.inf:
+                self._at = _BACKWARD
+                if self._backwards:
+                    self._average(loss)
+                else:
+                    self._loss, self._total = loss, self._weight
+                self._backwards += 1
+                return
+        if at == _BETWEEN:
+            return  # of something that is not watched
+        self.leave()
+        self.full.before_backward(tensors, weighted)
+
+    def after_backward(self) -> None:
+        """A backward has ended."""
+        if self._at == _OFF:
+            self.full.after_backward()
+
+    def before_update(self, optimizer: Optimizer, arguments: Any, kwargs: Any) -> Any:
+        """An optimizer is about to step. Not heard of while this path is taken, but for the norm."""
+        if is_compiling():
+            return self.compiled_updates.traced(optimizer, ended=False)
+        if self._at != _OFF:
+            if optimizer is self._optimizer and self._at == _BACKWARD:
+                started = time.perf_counter_ns()
+                taken = self._take_norm(optimizer)
+                self._norm_ns += time.perf_counter_ns() - started
+                if taken:
+                    return None
+            elif optimizer in self._flow.foreign:
+                return None
+            self.leave()
+        return self.full.before_update(optimizer, arguments, kwargs)
+
+    def after_update(self, optimizer: Optimizer, arguments: Any, kwargs: Any) -> None:
+        """An optimizer has stepped: the step is over."""
+        if is_compiling():
+            self.compiled_updates.traced(optimizer, ended=True)
+            return
+        at = self._at
+        if at == _BACKWARD and optimizer is self._optimizer and len(arguments) == 1 and not kwargs:
+            rate = self._groups[0].get("lr")
+            if type(rate) is float:
+                self._hook.quick_step(self._start_ns, self._loss, rate, self._total)
+                self._backwards = 0
+                self._arguments = self._kwargs = None
+                self._steps += 1
+                self._step += 1
+                self._at = _BETWEEN
+                if self._step >= self._watchful or self._hook.stopping or not self._hook.active:
+                    self._look_around()
+                return
+        if at != _OFF:
+            if at == _BETWEEN and optimizer in self._flow.foreign:
+                return
+            # Nobody heard that it began.
+            self.leave()
+            self.full.before_update(optimizer, arguments[:1], {})
+        self.full.after_update(optimizer, arguments, kwargs)
+
+    def _look_around(self) -> None:
+        """Between steps: leave where the path ends, listen to the beginning of an update where the norm is due."""
+        if self._step >= self._end or self._hook.stopping or not self._hook.active:
+            self.leave()
+            return
+        self._norm_step = self._norm_due(self._step)
+        self._listen_to_updates(self._step == self._norm_step)
+        self._watchful = min(self._end, self._step + 1 if self._step == self._norm_step else self._norm_step)
+
+    def scaler_acts(self, full: Callable[..., Any]) -> Callable[..., Any]:
+        """``full`` for a callback about a scaler, of which steady steps have none."""
+
+        def run(*arguments: Any) -> Any:
+            self.leave()
+            return full(*arguments)
+
+        return run
+
+    def _average(self, loss: float) -> None:
+        """As the recorder averages the losses of micro-batches."""
+        both = self._total + self._weight
+        self._loss = (self._total * self._loss + self._weight * loss) / both if both else loss
+        self._total = both
+
+    def _take_norm(self, optimizer: Optimizer) -> bool:
+        try:
+            return self._norm(optimizer)
+        except Exception as error:
+            self._hook.fault(error, "gradient norm")
+            return False
+
+    # -- learning, entering, leaving ---------------------------------------------------------------------------------
+
+    def learn(self, step: OpenStep, optimizer: Optimizer, *, plain: bool) -> bool:
+        """The full path has seen a whole step; returns whether it, and enough before it, followed the pattern.
+
+        Args:
+            step: The step, updated.
+            optimizer: What updated it.
+            plain: Whether the update was a call of ``step()`` with no closure, scaler or call inside it.
+        """
+        root, forwards, groups = self._flow.models.only_root, step.forwards, optimizer.param_groups
+        same = (
+            plain
+            and not self._flow.recomputed
+            and self._flow.quiet_steps >= _HABIT
+            and root is not None
+            and len(step.optimizers) == 1
+            and len(groups) == 1
+            and type(groups[0].get("lr")) is float
+            and bool(forwards)
+            and all(forward.backpropagated and forward.records.scalars for forward in forwards)
+        )
+        if not same or optimizer is not self._optimizer or root is not self._root:
+            self._alike = 0
+        self._optimizer, self._root, self._groups = optimizer, root, groups
+        self._alike += same
+        if self._alike < _HABIT:
+            return False
+        state = forwards[-1].state
+        known = isinstance(state, ForwardState)
+        self._settings, self._draws = (state.settings, state.draws) if known else (None, NONE)
+        self._random = True in self._draws
+        return True
+
+    def enter(self) -> None:
+        """Take this path from the next step to the next captured one, if that is not the same."""
+        hook = self._hook
+        self._step = hook.clock.next_train_step
+        self._end = hook.plan.next_due(self._step)
+        if self._end <= self._step or hook.stopping or not hook.begin_quick_steps():
+            return
+        self._steps = self._norm_ns = 0
+        self._since_ns = time.monotonic_ns()
+        self._at = _BETWEEN
+        for listener in self._flow.events.resting:
+            listener(True)
+        self._look_around()
+
+    def leave(self, *, superseded: bool = False) -> None:
+        """Go back to the full path, telling it what was seen of the step that is under way.
+
+        Args:
+            superseded: Another forward begins, so none of the pattern's backwards will run through the last one.
+        """
+        at, self._at = self._at, _OFF
+        if at == _OFF:
+            return
+        try:
+            self._listen_to_updates(True)
+            for listener in self._flow.events.resting:
+                listener(False)
+            self._hook.cost.quick_steps_ended(self._steps, time.monotonic_ns() - self._since_ns, self._norm_ns)
+            if at != _BETWEEN:
+                self._tell(at, superseded)
+        except Exception as error:
+            self._hook.fault(error, "the end of the steady path")
+        self._backwards = 0
+        self._arguments = self._kwargs = None
+
+    def _tell(self, at: int, superseded: bool) -> None:
+        flow, clock, root = self._flow, self._hook.clock, self._root
+        assert root is not None
+        weights = [self._total] if self._backwards else []
+        if at == _FORWARD:
+            weights.append(self._weight)
+        for index, weight in enumerate(weights):
+            forward = flow.forward = clock.forward(grad=True, training=root.training, start_ns=self._start_ns)
+            if index == 0 and clock.train is not None:
+                self._begin_step(clock.train)
+            forward.weight = weight
+            if index == 0 and self._backwards:
+                forward.backpropagated = True
+                self._hook.add_scalar(forward.records, "loss", self._loss, Role.LOSS, weight)
+        assert flow.forward is not None
+        # Where no mark was set, any backward counts.
+        flow.forward.marked = superseded or at != _FORWARD
+        if self._settings is not None:
+            # Without what the model returned: that must not live longer than without us.
+            flow.forward.state = state = ForwardState(
+                root, self._arguments, self._kwargs, self._settings, self._versions, self._states, self._draws
+            )
+            state.loss = self._loss if at == _BACKWARD and self._backwards == 1 else None
+        flow.root = root
+        flow.output = flow.loss = None
+        flow.forward_depth = 0
+        # Should the backward still run, what is recomputed in it passes for a forward that leads nowhere.
+        flow.in_backward = False

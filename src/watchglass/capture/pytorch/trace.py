@@ -1,0 +1,187 @@
+"""What modules were given and gave back, in the order in which that happened: the extremes of every tensor.
+
+Numbers, not tensors: nothing is kept alive, and on a device nothing is waited for.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+
+from watchglass.capture.pytorch.compiled import unless_compiling
+from watchglass.capture.pytorch.looks import Look, look_at
+from watchglass.capture.pytorch.modules import Place
+from watchglass.capture.pytorch.nested import tensors_in
+
+
+class TooLargeError(RuntimeError):
+    """More tensors would be alive in a re-run than capture may hold."""
+
+
+class Call:
+    """One call of a module.
+
+    Attributes:
+        place: The module's.
+        parent: Index of the call inside which it was made, -1 for none.
+        inputs: ``(tensor, path)`` of what it was given by position; the outermost one also by keyword.
+        outputs: The same of what it returned.
+    """
+
+    __slots__ = ("inputs", "outputs", "parent", "place")
+
+    def __init__(self, place: Place, parent: int) -> None:
+        self.place = place
+        self.parent = parent
+        self.inputs: list[tuple[int, str]] = []
+        self.outputs: list[tuple[int, str]] = []
+
+
+class Passing:
+    """A tensor hook that looks at gradients, which pass unchanged. May be called on any of autograd's threads."""
+
+    #: Tells PyTorch that nothing is lost when a tensor with this hook is saved.
+    __torch_unserializable__ = True
+
+    def __init__(self, gradients: list[tuple[int, Look]], index: int) -> None:
+        self._gradients = gradients
+        self._index = index
+
+    def __call__(self, gradient: Tensor) -> None:
+        """A backward reached the tensor with this gradient."""
+        look = look_at(gradient)
+        if look is not None:
+            self._gradients.append((self._index, look))
+
+
+class Trace:
+    """Looks at the tensors of module calls that it is told of.
+
+    Args:
+        place_of: Finds a module's place; modules without one are passed over.
+        kwargs: What the outermost call is given by keyword: hooks are not shown that.
+        room: Bytes of tensors that may be alive at a time, None for no bound.
+        graph: Whether autograd keeps all of them alive until the end.
+        gradients: Whether to look at the gradients of these tensors too.
+    """
+
+    def __init__(
+        self,
+        place_of: Callable[[nn.Module], Place | None],
+        kwargs: Any = None,
+        *,
+        room: int | None = None,
+        graph: bool = False,
+        gradients: bool = False,
+    ) -> None:
+        self.calls: list[Call] = []
+        #: ``(call, returned)``: what happened, in order.
+        self.events: list[tuple[int, bool]] = []
+        #: One for each tensor.
+        self.looks: list[Look] = []
+        #: ``(tensor, look)`` of gradients, in the order of the backward.
+        self.gradients: list[tuple[int, Look]] = []
+        #: Most bytes that were alive at a time.
+        self.peak_bytes = 0
+        self._place_of = place_of
+        self._kwargs = kwargs
+        self._room = room
+        self._graph = graph
+        self._backward = gradients
+        self._open: list[tuple[weakref.ref[nn.Module], int]] = []
+        self._known: dict[tuple[int, int], tuple[weakref.ref[Tensor], int]] = {}
+        self._held: dict[int, int] = {}
+        self._bytes = 0
+        self._handles: list[Any] = []
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Look at all module calls inside."""
+        handles = (
+            register_module_forward_pre_hook(unless_compiling(self.entered)),
+            register_module_forward_hook(unless_compiling(self.returned)),
+        )
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def close(self) -> None:
+        """Look at no more gradients: leaves would keep their hooks."""
+        while self._handles:
+            self._handles.pop().remove()
+
+    def entered(self, module: nn.Module, arguments: Any) -> None:
+        """A module is about to run. Looked at now: later its inputs may have been overwritten."""
+        place = self._place_of(module)
+        if place is None:
+            return
+        call = Call(place, self._open[-1][1] if self._open else -1)
+        index = len(self.calls)
+        self.calls.append(call)
+        self._open.append((weakref.ref(module), index))
+        outermost = call.parent < 0
+        call.inputs = self._look((arguments, self._kwargs) if outermost else arguments, ours=not outermost)
+        if outermost:
+            call.inputs = [(tensor, path[2:]) for tensor, path in call.inputs]
+        self.events.append((index, False))
+
+    def returned(self, module: nn.Module, arguments: Any, output: Any) -> None:
+        """A module has returned."""
+        # Calls inside it that are still open were left by an exception that it caught.
+        for depth in range(len(self._open) - 1, -1, -1):
+            if self._open[depth][0]() is module:
+                index = self._open[depth][1]
+                del self._open[depth:]
+                self.calls[index].outputs = self._look(output)
+                self.events.append((index, True))
+                return
+
+    def _look(self, value: Any, *, ours: bool = True) -> list[tuple[int, str]]:
+        found = []
+        for path, tensor in tensors_in(value):
+            if tensor.is_floating_point() or tensor.is_complex():
+                index = self._index(tensor, ours)
+                if index is not None:
+                    found.append((index, path))
+        return found
+
+    def _index(self, tensor: Tensor, ours: bool) -> int | None:
+        key = (id(tensor), -1 if tensor.is_inference() else tensor._version)
+        known = self._known.get(key)
+        if known is not None and known[0]() is tensor:
+            return known[1]
+        look = look_at(tensor)
+        if look is None:
+            return None
+        if self._room is not None:
+            self._hold(tensor, ours)
+        index = len(self.looks)
+        self.looks.append(look)
+        self._known[key] = (weakref.ref(tensor), index)
+        if self._backward and tensor.requires_grad:
+            self._handles.append(tensor.register_hook(Passing(self.gradients, index)))
+        return index
+
+    def _hold(self, tensor: Tensor, ours: bool) -> None:
+        """Count the memory of a tensor that was made in a re-run, as far as nothing else was found in it."""
+        storage = tensor.untyped_storage()
+        key = storage.data_ptr()
+        if key in self._held:
+            return
+        self._held[key] = size = storage.nbytes() if ours else 0
+        self._bytes += size
+        self.peak_bytes = max(self.peak_bytes, self._bytes)
+        if self._room is not None and self._bytes > self._room:
+            raise TooLargeError("a re-run would take more than capture_memory_bytes")
+        if not self._graph:
+            weakref.finalize(tensor, self._release, key).atexit = False
+
+    def _release(self, key: int) -> None:
+        self._bytes -= self._held.pop(key, 0)

@@ -1,0 +1,89 @@
+"""Forwards that nobody hears of: a compiled function calls the model, and no hook of its runs outside compiled code.
+
+Such a forward shows where its modules hand over what they return, so at captured steps only. Whether a step is captured
+must be known before its forward then. Between captured steps these steps come from their updates alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+from watchglass.capture.pytorch.flow import Flow
+from watchglass.capture.pytorch.forwards import ModuleCapture, first_tensor
+from watchglass.record import Forward, OpenStep, StepRecords
+
+_log = logging.getLogger("watchglass")
+
+#: Captured steps without a sign of a forward after which that is reported.
+_PATIENCE = 2
+
+
+class UnheardForwards:
+    """Opens forwards as their first module returns.
+
+    Args:
+        flow: Where the training is.
+        capture: What modules hand over goes there.
+        begin_step: Called when a TRAIN step has opened.
+    """
+
+    def __init__(self, flow: Flow, capture: ModuleCapture, begin_step: Callable[[OpenStep], None]) -> None:
+        self._flow = flow
+        self._capture = capture
+        self._begin_step = begin_step
+        self._forward: Forward | None = None
+        # Captured steps in a row that had no forward; None when that has been reported.
+        self._missing: int | None = 0
+        capture.records_of = self.records_of
+
+    def expect(self) -> None:
+        """Something was compiled that may call any module."""
+        self._capture.expect_compiled()
+        self.look_ahead(None)
+
+    def look_ahead(self, step: OpenStep | None) -> None:
+        """After the update of ``step``, or before the first: be ready if the next one is captured."""
+        flow, capture = self._flow, self._capture
+        if step is not None:
+            if any(forward is not self._forward for forward in step.forwards):
+                return
+            self._report(step)
+        next_step = flow.hook.clock.next_train_step
+        if capture.compiled.any and flow.hook.plan.next_due(next_step) == next_step:
+            capture.compiled.switch(True)
+
+    def records_of(self, module: nn.Module, output: Any, grad: bool) -> StepRecords | None:
+        """Where to what a module returned, as far as anybody knows outside of any forward; None for nowhere."""
+        flow, clock = self._flow, self._flow.hook.clock
+        forward, before = self._forward, clock.train
+        if not grad or flow.in_backward or flow.update_depth:
+            return None
+        if forward is None or forward.backpropagated or before is None or before.updated:
+            forward = self._forward = flow.forward = clock.forward(grad=True, training=module.training)
+            # Nothing will show which backward runs through it.
+            forward.marked = False
+            batch = first_tensor((output,), None)
+            forward.weight = float(batch.shape[0]) if batch is not None and batch.dim() else 1.0
+            if clock.train is not None and clock.train is not before:
+                self._begin_step(clock.train)
+        return forward.records if clock.train is not None and clock.train.due else None
+
+    def _report(self, step: OpenStep) -> None:
+        if self._missing is None or not step.due:
+            return
+        # Where nothing was compiled, the training may do without calling its modules.
+        self._missing = self._missing + 1 if not step.forwards and "torch._dynamo" in sys.modules else 0
+        if self._missing >= _PATIENCE:
+            self._missing = None
+            names = [type(root).__name__ for root in self._flow.models.roots()]
+            step.records.facts.append(("not_capturable", "calls are not heard", {"modules": names}))
+            _log.warning(
+                "watchglass: activations of %s are not capturable: its calls are not heard, as when a function that "
+                "calls it was compiled and called before; call watchglass.watch before the function's first call",
+                ", ".join(names),
+            )

@@ -1,0 +1,73 @@
+"""Whether the weights that a step begins with are finite, and who wrote them."""
+
+from __future__ import annotations
+
+import weakref
+from typing import NamedTuple
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+from watchglass.capture.pytorch.culprits import Found
+from watchglass.capture.pytorch.looks import Look, look_at
+from watchglass.capture.pytorch.models import Models
+from watchglass.capture.pytorch.modules import ParameterPlace, Place
+
+
+class Weight(NamedTuple):
+    """A parameter and what was seen of it."""
+
+    parameter: Tensor
+    place: ParameterPlace
+    look: Look
+
+    def found(self, what: str) -> Found:
+        """It as an answer; ``what`` continues its name."""
+        return Found("weights", self.place.place, self.place.name, f"{self.place.name} {what}")
+
+
+class Weights:
+    """The parameters of all models.
+
+    Attributes:
+        writers: Optimizers that have stepped.
+    """
+
+    def __init__(self, models: Models) -> None:
+        self.writers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        self._models = models
+
+    def look(self) -> list[Weight]:
+        """Look at all of them; of sharded ones at what is here."""
+        found = []
+        for place, parameter in self.places():
+            look = look_at(parameter)
+            if look is not None:
+                found.append(Weight(parameter, place, look))
+        return found
+
+    def bad(self) -> Weight | None:
+        """The first on the CPU that is not finite."""
+        return next((one for one in self.look() if one.look.coming is None and not one.look.finite), None)
+
+    def places(self) -> list[tuple[ParameterPlace, Tensor]]:
+        """All parameters of known models, in order."""
+        owners = [(tree, tree.owner) for tree in self._models]
+        rows = [
+            (tree.parameter(parameter), parameter)
+            for tree, owner in owners
+            if owner is not None
+            for parameter in owner.parameters()
+        ]
+        return [(place, parameter) for place, parameter in rows if place is not None]
+
+    def place_of(self, name: str) -> Place | None:
+        """The module of a parameter."""
+        return next((place.place for place, _ in self.places() if place.name == name), None)
+
+    def writer_of(self, weight: Weight) -> str:
+        """Type of the optimizer that updates it, ``""`` where none was seen."""
+        for optimizer in self.writers:
+            if any(one is weight.parameter for group in optimizer.param_groups for one in group["params"]):
+                return type(optimizer).__name__
+        return ""

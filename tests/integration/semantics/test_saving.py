@@ -1,0 +1,157 @@
+"""Models that are saved, copied and sent away while they are watched: nothing of us goes with them."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import watchglass
+from train_twice import ALL, Watch, bits, l2, train, trained_twice
+
+
+def network() -> nn.Module:
+    return nn.Sequential(nn.Linear(12, 16), nn.ReLU(), nn.Dropout(0.2), nn.Linear(16, 4))
+
+
+def saved(value: Any) -> bytes:
+    buffer = io.BytesIO()
+    torch.save(value, buffer)
+    return buffer.getvalue()
+
+
+def through_torch(value: Any) -> Any:
+    return torch.load(io.BytesIO(saved(value)), weights_only=False)
+
+
+def through_pickle(value: Any) -> Any:
+    return pickle.loads(pickle.dumps(value))  # noqa: S301  our own
+
+
+WAYS: dict[str, Callable[[Any], Any]] = {
+    "deepcopy": copy.deepcopy, "copy": copy.copy, "torch.save": through_torch, "pickle": through_pickle,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_copy_of_a_watched_model_is_a_model_of_its_own(tmp_path: Path, way: str) -> None:
+    def training(watch: Watch) -> Any:
+        model = network()
+        optimizer = torch.optim.Adam(model.parameters(), 0.01)
+        watch(model)
+        seen, copies = [], []
+        for number in ALL:
+            seen.append(train(model, optimizer, number))
+            if number in (3, 20):  # before the steady path, and on it
+                one = WAYS[way](model)
+                if way != "copy":  # a shallow copy shares hooks and weights, and is the watched model for all we know
+                    other = torch.optim.SGD(one.parameters(), 0.1)
+                    seen += [train(one, other, 500 + part) for part in range(3)]
+                copies.append(one)
+        return seen, model, copies
+
+    run = trained_twice(tmp_path, training, discovered=False)
+    assert run.steps() == ALL
+    assert list(l2(run, "gradient/0.weight")) == ALL
+    assert not [name for name in run.tensor_names() if "model_2" in name]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_optimizers_schedulers_and_whole_checkpoints_are_saved_as_ever(tmp_path: Path, way: str) -> None:
+    model, twin = network(), network()
+    twin.load_state_dict(model.state_dict())
+    states = []
+    for one, watched in ((model, True), (twin, False)):
+        optimizer = torch.optim.Adam(one.parameters(), 0.01)
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 5)
+        torch.manual_seed(0)
+        hook = watchglass.watch(one, run=tmp_path / "run", save_interval=1, strict=True) if watched else None
+        for number in range(8):
+            train(one, optimizer, number)
+            scheduler.step()
+        checkpoint = {
+            "model": one.state_dict(),
+            "optimizer": optimizer.state_dict(),
+            "schedule": scheduler.state_dict(),
+        }
+        states.append(bits(WAYS[way](checkpoint)))
+        if way != "copy":
+            assert bits(WAYS[way](optimizer)) == bits(optimizer)
+        if hook is not None:
+            hook.close()
+    assert states[0] == states[1]
+
+
+LOADING = """
+    import sys
+    sys.modules["watchglass"] = None
+    import pickle, torch
+    load = {"pt": lambda file: torch.load(file, weights_only=False), "pkl": pickle.load}
+    for path in sys.argv[1:]:
+        with open(path, "rb") as file:
+            model = load[path.rsplit(".")[-1]](file)
+        model.train()
+        loss = model(torch.ones(2, 12)).sum()
+        loss.backward()
+        assert all(parameter.grad is not None for parameter in model.parameters())
+        print(sorted(name for name in sys.modules if name.startswith("watchglass")))
+"""
+
+
+def test_what_was_saved_at_any_moment_loads_where_watchglass_is_not_installed(tmp_path: Path) -> None:
+    model = network()
+    optimizer = torch.optim.Adam(model.parameters(), 0.01)
+    paths = []
+
+    def save(moment: str) -> None:
+        for ending, data in (("pt", saved(model)), ("pkl", pickle.dumps(model))):
+            paths.append(tmp_path / f"{moment}.{ending}")
+            paths[-1].write_bytes(data)
+
+    with watchglass.watch(model, run=tmp_path / "run", save_interval=16, strict=True):
+        save("before")
+        for number in range(20):
+            inputs = torch.randn(16, 12)
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(inputs), inputs[:, :4].argmax(1))
+            if number in (0, 10):
+                save(f"before the backward of step {number}")
+            loss.backward()
+            if number in (16, 19):
+                save(f"after the backward of step {number}")
+            optimizer.step()
+        save("on the steady path")
+    save("after")
+    code = textwrap.dedent(LOADING)
+    done = subprocess.run(
+        [sys.executable, "-c", code, *map(str, paths)], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["['watchglass']"] * len(paths)
+
+
+def test_a_state_dict_and_a_scripted_or_exported_model_hold_nothing_of_us(tmp_path: Path) -> None:
+    model = network().eval()
+    inputs = torch.ones(2, 12)
+    before = (list(model.state_dict()), model(inputs))
+    with watchglass.watch(model, run=tmp_path / "run", save_interval=1, strict=True):
+        optimizer = torch.optim.SGD(model.parameters(), 0.0)
+        train(model, optimizer, 0)
+        exported = torch.export.export(model, (inputs,))
+        assert list(model.state_dict()) == before[0]
+        torch.testing.assert_close(exported.module()(inputs), before[1], rtol=0, atol=0)
+        buffer = io.BytesIO()
+        torch.export.save(exported, buffer)
+        assert b"watchglass" not in buffer.getvalue()
+    assert b"watchglass" not in saved(model)
