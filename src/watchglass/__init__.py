@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from watchglass.records import Finding, Mode, Role, Severity
     from watchglass.rules import Needs, Rule
     from watchglass.run import Run, open_run
-    from watchglass.session import save_scalar, save_tensor, watch
+    from watchglass.session import save_scalar, save_tensor, watch, xgboost_callback
 
 __version__ = "0.1.0"
 
@@ -24,11 +24,12 @@ _HOMES = {
     "Collection": "config", "Finding": "records", "Hook": "capture", "Mode": "records", "Needs": "rules",
     "Role": "records", "Rule": "rules", "Run": "run", "Severity": "records", "TrainingStopped": "errors",
     "open_run": "run", "save_scalar": "session", "save_tensor": "session", "watch": "session",
+    "xgboost_callback": "session",
 }  # fmt: skip
 
 __all__ = [
     "Collection", "Finding", "Hook", "Mode", "Needs", "Role", "Rule", "Run", "Severity", "TrainingStopped",
-    "__version__", "open_run", "save_scalar", "save_tensor", "watch",
+    "__version__", "open_run", "save_scalar", "save_tensor", "watch", "xgboost_callback",
 ]  # fmt: skip
 
 

@@ -7,27 +7,26 @@ into the training, measure the cost.
 
 from __future__ import annotations
 
-import atexit
 import functools
 import logging
-import multiprocessing.util
 import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
-
+from watchglass.capture.by_hand import ByHand
+from watchglass.capture.cost import Cost
+from watchglass.capture.lifetime import close_at_exit
 from watchglass.capture.plan import Plan
+from watchglass.capture.turns import Turns
 from watchglass.capture.worker import StopControl, open_worker
 from watchglass.config import SessionConfig, environment
 from watchglass.errors import InvalidValueError, NotARunError, TrainingStopped
-from watchglass.record import OpenStep, Recorder, StepClock, StepRecords
+from watchglass.record import OpenStep, Recorder, SteadyRow, StepClock, StepRecords
 from watchglass.records import Mode, Role, TensorInfo
-from watchglass.stats import of_array
 
 _log = logging.getLogger("watchglass")
 _Callback = TypeVar("_Callback", bound=Callable[..., Any])
@@ -67,45 +66,55 @@ class Hook:
     def __init__(
         self, run: str | os.PathLike[str] = "", *, config: SessionConfig | None = None, **settings: Any
     ) -> None:
-        self.config = config or SessionConfig(run=os.fspath(run), **settings)
+        self.config = config or SessionConfig(run=os.fspath(run)).with_settings(settings)
         _check_destination(self.config.run)
-        self.plan = Plan(self.config.collections, self.config.save_interval, self.config.overhead_budget)
-        self.clock = StepClock(self._finished, self.plan.due)
+        self.plan = Plan(self.config, lambda: self.rank())
+        self.clock = StepClock(self._finished, self._due)
+        self._turns = Turns(lambda step: self.plan.due(Mode.TRAIN, step))
         self.active = True
         self.rank: Callable[[], int] = environment.rank
+        self.on_settle: list[Callable[[], None]] = []
+        #: Called as a step is over, before the recorder gets it; must not raise.
+        self.on_finished: list[Callable[[], None]] = []
         self.on_start: list[Callable[[int], None]] = []
         self.on_close: list[Callable[[], None]] = []
         self._ids: dict[Any, int] = {}
         self._names: dict[str, int] = {}
-        self._busy = False
+        self._busy = self._suspended = False
+        self._by_hand = ByHand(self)
         self._thread = threading.get_ident()
+        # The training's thread waits for others to do a part of its work: what they call counts as its calls.
+        self.waiting = False
         self._pid = os.getpid()
         self._early: list[OpenStep] = []
         self._stop: tuple[int, str] | None = None
         self._stopped = False
+        #: Whether a stop has been committed.
+        self.stopping = False
         # Saved between steps; belongs to the next one.
         self._carried = StepRecords()
-        self._cost_ns = 0
-        self._last_end_ns = 0
+        self._quick_ids = (0, 0)
         self._detachers: list[Callable[[], None]] = []
+        self.broken = False
         self._recorder = Recorder(
             functools.partial(open_worker, self.config, lambda: self.rank(), self._worker_opened),
             flush_interval_s=self.config.flush_interval_s,
             queue_bytes=self.config.queue_bytes,
             on_stop=self._stop_at,
         )
-        _at_exit(self)
+        self.cost = Cost(self.plan, self._recorder)
+        close_at_exit(self)
 
     # -- for adapters ---------------------------------------------------------------------------------------------
 
     def guarded(self, callback: _Callback) -> _Callback:
         """``callback`` under the hot-path law: silent when off, re-entered or on another thread; never raises."""
         # Bound here: this runs many times in every step of the training.
-        now_ns, thread = time.perf_counter_ns, threading.get_ident
+        now_ns, thread, cost = time.perf_counter_ns, threading.get_ident, self.cost
 
         @functools.wraps(callback)
         def run(*args: Any) -> Any:
-            if self._busy or not self.active or thread() != self._thread:
+            if self._busy or not self.active or (thread() != self._thread and not self.waiting):
                 return None
             self._busy = True
             started = now_ns()
@@ -118,18 +127,33 @@ class Hook:
                 return None
             finally:
                 self._busy = False
-                self._cost_ns += now_ns() - started
+                cost.callbacks_ns += now_ns() - started
 
         return run  # type: ignore[return-value]
+
+    def lawful(self, call: Callable[..., Any], *arguments: Any) -> Any:
+        """What a script calls, under the same law; inside a callback, where it is kept already, the call as it is."""
+        if self._suspended or threading.get_ident() != self._thread:
+            return None
+        return call(*arguments) if self._busy else self.guarded(call)(*arguments)
+
+    def settle(self) -> None:
+        """Bring what adapters have put off up to date, before a step is begun by hand."""
+        for settle in self.on_settle:
+            try:
+                settle()
+            except Exception as error:
+                self.fault(error, "close")
 
     @contextmanager
     def suspended(self) -> Iterator[None]:
         """Callbacks do nothing inside: what runs here is ours, not the training's."""
-        before, self._busy = self._busy, True
+        before = self._busy, self._suspended
+        self._busy = self._suspended = True
         try:
             yield
         finally:
-            self._busy = before
+            self._busy, self._suspended = before
 
     def detach_with(self, undo: Callable[[], None]) -> None:
         """Call ``undo`` when this hook detaches."""
@@ -163,11 +187,6 @@ class Hook:
         self._early.clear()
         self._recorder.start()
 
-    @property
-    def stopping(self) -> bool:
-        """Whether a stop has been committed."""
-        return self._stop is not None
-
     def check_stop(self) -> None:
         """Raise :class:`~watchglass.errors.TrainingStopped` if the next TRAIN step lies beyond a committed stop."""
         if self._stop is None or not self.clock.at_boundary or self.clock.next_train_step < self._stop[0]:
@@ -176,6 +195,39 @@ class Hook:
         reason = self._stop[1]
         self.close()
         raise TrainingStopped(reason)
+
+    def current_records(self) -> StepRecords:
+        """Records of the step that is open; between steps those of the next one."""
+        step = self.clock.evaluation or self.clock.train
+        return self._carried if step is None else step.records
+
+    def updated(self, step: OpenStep) -> None:
+        """An optimizer has changed parameters: what is known of the step survives this process from here on."""
+        self._recorder.flight.updated(step)
+
+    def begin_quick_steps(self) -> bool:
+        """Whether TRAIN steps may come through :meth:`quick_step` from now on; closes what is open."""
+        if not self._recorder.started or self.clock.evaluation is not None or not self.clock.at_boundary:
+            return False
+        if not self.plan.budget.knows_idle:
+            return False  # quick steps are not measured: what they cost is told from the others
+        loss = self.tensor_id("loss", lambda: TensorInfo(0, "loss", Role.LOSS, dtype="float64"))
+        rate = self.tensor_id("learning_rate", lambda: TensorInfo(0, "learning_rate", Role.METRIC, dtype="float64"))
+        self._quick_ids = self._recorder.row_ids = (loss, rate)
+        self.clock.close_train()
+        return True
+
+    def quick_step(self, start_ns: int, loss: Any, learning_rate: float, weight: float) -> None:
+        """A whole TRAIN step of which only these are known is over."""
+        row = self.clock.quick_train(start_ns, time.monotonic_ns(), loss, learning_rate, weight)
+        carried = self._carried
+        if carried.scalars or carried.facts or carried.statistics or carried.raw:
+            loss_id, rate_id = self._quick_ids
+            carried.scalars += [(loss_id, weight, loss), (rate_id, 1.0, learning_rate)]
+            self._carried = StepRecords()
+            self._recorder.put(SteadyRow._make(row).opened(carried))
+        else:
+            self._recorder.put_row(row)
 
     def flush(self) -> None:
         """Write what is queued soon instead of at the next interval: something happened that should be seen."""
@@ -195,12 +247,20 @@ class Hook:
                 step.records.absorb(records)
             self.clock.close()
             self._recorder.urgent()
-        self._detach()
+        self.broken = True
+
+    def detach_if_broken(self) -> bool:
+        """Detach after a fault, from where that is safe; returns whether there was one.
+
+        Not from within a fault: PyTorch may just be going through the hooks that would be removed.
+        """
+        if self.broken:
+            self._detach()
+        return self.broken
 
     # -- for scripts ----------------------------------------------------------------------------------------------
 
-    @contextmanager
-    def step(self, mode: Mode | str = Mode.TRAIN) -> Iterator[OpenStep]:
+    def step(self, mode: Mode | str = Mode.TRAIN) -> AbstractContextManager[OpenStep]:
         """One step of a loop that no adapter knows.
 
         Args:
@@ -210,15 +270,7 @@ class Hook:
             InvalidValueError: Another mode.
             TrainingStopped: A stop was asked for, before a TRAIN step begins.
         """
-        mode = _mode(mode)
-        self.check_stop()
-        step = self.clock.begin(mode)
-        if mode is Mode.TRAIN:
-            self.ensure_started()
-        try:
-            yield step
-        finally:
-            self.clock.end(step)
+        return self._by_hand.step(_mode(mode))
 
     def save_scalar(self, name: str, value: float, collection: str | None = None) -> None:
         """Record one number at the current step.
@@ -228,11 +280,7 @@ class Hook:
             value: A number, or a tensor of one element.
             collection: Name of a collection to file it under; ``metrics`` when not given.
         """
-        if not self.active:
-            return
-        number = float(value)
-        self.tensor_id(name, lambda: TensorInfo(0, name, Role.METRIC, dtype="float64", collections=_named(collection)))
-        self.add_scalar(self._current_records(), name, number, Role.METRIC)
+        self._by_hand.save_scalar(name, value, collection)
 
     def save_tensor(self, name: str, value: Any, collection: str | None = None) -> None:
         """Record a tensor's statistics at the current step, and the tensor itself where a collection asks for it.
@@ -240,19 +288,10 @@ class Hook:
         Args:
             name: Its name in the run.
             value: Anything NumPy can read; a PyTorch tensor may live on any device.
-            collection: Name of a collection to file it under.
+            collection: Name of a collection to file it under. Under a built-in one, ``"gradients"``, the tensor is what
+                that holds, and rules look at it as such.
         """
-        if not self.active:
-            return
-        array = np.asarray(value.detach().cpu().float() if hasattr(value, "detach") else value)
-        info = TensorInfo(
-            0, name, Role.CUSTOM, shape=array.shape, dtype=str(array.dtype), collections=_named(collection)
-        )
-        records = self._current_records()
-        tensor_id = self.tensor_id(name, lambda: info)
-        records.statistics.append(([tensor_id], of_array(array)[None], False))
-        if self.plan.keeps_raw(name, Role.CUSTOM):
-            records.raw.append((tensor_id, array.copy()))
+        self._by_hand.save_tensor(name, value, collection)
 
     def close(self, status: str | None = None) -> None:
         """The training is over: write everything and detach. Safe to call twice.
@@ -263,16 +302,12 @@ class Hook:
         if os.getpid() != self._pid:
             return
         if self.active:
+            self.settle()
             self.clock.close()
             self.active = False
-            self._detach()
+        self._detach()
         if self._recorder.started:
-            counters = {
-                "callback_ns": self.plan.budget.cost_ns, "train_ns": self.plan.budget.train_ns,
-                "recorder_cpu_ns": self._recorder.cpu_ns, "overhead_budget": self.config.overhead_budget,
-                "interval": self.plan.budget.interval,
-            }  # fmt: skip
-            self._recorder.close(status or ("stopped" if self._stopped else "finished"), counters)
+            self._recorder.close(status or ("stopped" if self._stopped else "finished"), self.cost.report())
         while self.on_close:
             self.on_close.pop()()
 
@@ -285,37 +320,43 @@ class Hook:
 
     # -- inside ---------------------------------------------------------------------------------------------------
 
-    def disarm(self) -> None:
-        """This is a forked child: the run belongs to the parent."""
-        self.active = False
+    def forked(self) -> None:
+        """This is a forked child: the run belongs to the parent, unless that has not trained and forks its ranks."""
+        if self._recorder.started:
+            self.active = False
+        else:
+            self._pid = os.getpid()
 
     def _detach(self) -> None:
         while self._detachers:
             self._detachers.pop()()
 
-    def _current_records(self) -> StepRecords:
-        step = self.clock.evaluation or self.clock.train
-        return self._carried if step is None else step.records
-
     def _finished(self, step: OpenStep) -> None:
-        if self._carried.scalars or self._carried.statistics:
+        for callback in self.on_finished:
+            callback()
+        carried = self._carried
+        if carried.scalars or carried.facts or carried.statistics or carried.raw:
             step.records.absorb(self._carried)
             self._carried = StepRecords()
         if step.mode is Mode.TRAIN:
-            self._account(step)
+            self._turns.ended(step.optimizers, captured=step.due)
+            self.ensure_started()
+            self.cost.step_ended(step)
+            if step.due:
+                self._tell_unmatched(step)
         if self._recorder.started:
             self._recorder.put(step)
         elif len(self._early) < _MAX_EARLY_STEPS:
             self._early.append(step)
 
-    def _account(self, step: OpenStep) -> None:
-        cost_ns, self._cost_ns = self._cost_ns, 0
-        duration_ns = step.end_ns - (self._last_end_ns or step.start_ns)
-        self._last_end_ns = step.end_ns
-        if self.plan.budget.spent(cost_ns, max(duration_ns, cost_ns), due=step.due):
-            step.records.facts.append(("capture_interval", "budget", {"interval": self.plan.budget.interval}))
-        if step.due and self._recorder.pressure:
-            self.plan.budget.relieve()
+    def _due(self, mode: Mode, mode_step: int) -> bool:
+        return self._turns.opens(mode_step) if mode is Mode.TRAIN else self.plan.due(mode, mode_step)
+
+    def _tell_unmatched(self, step: OpenStep) -> None:
+        for name, near in self.plan.unmatched():
+            hint = f"did you mean {' or '.join(near)}?" if near else "change what it selects, or leave it out"
+            _log.warning("watchglass: collection %s holds nothing at step %d: %s", name, step.mode_step, hint)
+            step.records.facts.append(("collection_unmatched", "plan", {"collection": name, "near": list(near)}))
 
     def _worker_opened(self, control: StopControl, attempt: int) -> None:
         self._recorder.watch(control)
@@ -324,14 +365,11 @@ class Hook:
 
     def _stop_at(self, step: int, reason: str) -> None:
         self._stop = (step, reason)
+        self.stopping = True
 
 
 def _with_id(info: TensorInfo, tensor_id: int) -> TensorInfo:
     return TensorInfo.from_json({**info.to_json(), "tensor_id": tensor_id})
-
-
-def _named(collection: str | None) -> tuple[str, ...]:
-    return (collection,) if collection else ()
 
 
 def _mode(mode: Mode | str) -> Mode:
@@ -352,32 +390,3 @@ def _check_destination(run: str) -> None:
     path = Path(run)
     if path.is_file() or (path.is_dir() and not (path / "run.json").exists() and any(path.iterdir())):
         raise NotARunError(f"{run} exists and is not a run: choose another run directory, nothing was written")
-
-
-_hooks: list[Hook] = []
-
-
-def _at_exit(hook: Hook) -> None:
-    """Write what is queued when the process ends, also in a child of multiprocessing, which runs no atexit."""
-    if not _hooks:
-        os.register_at_fork(after_in_child=_disarm_child)
-    _hooks.append(hook)
-    atexit.register(hook.close)
-    hook.on_close.append(functools.partial(_forget, hook))
-    if multiprocessing.parent_process() is not None:
-        multiprocessing.util.Finalize(hook, hook.close, exitpriority=100)
-
-
-def _forget(hook: Hook) -> None:
-    atexit.unregister(hook.close)
-    if hook in _hooks:
-        _hooks.remove(hook)
-
-
-def _disarm_child() -> None:
-    for hook in _hooks:
-        # A process that has not trained yet may fork its ranks: those may still become workers.
-        if hook._recorder.started:
-            hook.disarm()
-        else:
-            hook._pid = os.getpid()

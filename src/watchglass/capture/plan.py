@@ -1,72 +1,295 @@
-"""The capture plan: which tensors are kept at which steps."""
+"""The capture plan: which tensors are kept at which steps, and what is kept of them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import difflib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
-from watchglass.capture.budget import Budget
-from watchglass.config import Collection
-from watchglass.records import Mode, Role
+from watchglass.capture.budget import STARTUP_STEPS, Budget
+from watchglass.config import (
+    DEFAULT_COLLECTIONS,
+    EXACT_REDUCTIONS,
+    MODE_NAMES,
+    Collection,
+    Schedule,
+    SessionConfig,
+    environment,
+)
+from watchglass.records import Mode, Reduction, Role
+
+#: What :meth:`Plan.next_due` answers for "never".
+NEVER = 1 << 62
+
+_UNKNOWN = object()
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """What is kept of a tensor at a step.
+
+    Attributes:
+        statistics: The one-pass statistics.
+        histogram: A histogram with them.
+        raw: The tensor itself.
+        shape: Its shape at this step.
+        reductions: Exact numbers to be computed.
+    """
+
+    statistics: bool = True
+    histogram: bool = False
+    raw: bool = False
+    shape: bool = False
+    reductions: tuple[Reduction, ...] = ()
+
+
+class _View:
+    """Answers for one set of collections that are due together, given as a bit for each; filled as it is asked."""
+
+    __slots__ = ("due", "keeps", "roles", "tags")
+
+    def __init__(self, due: int, collections: Iterable[Collection]) -> None:
+        chosen = [collection for index, collection in enumerate(collections) if due >> index & 1]
+        self.due = due
+        self.keeps: dict[str, Keep | None] = {}
+        self.roles = frozenset(role for collection in chosen for role in collection.looks_at)
+        self.tags = frozenset(tag for collection in chosen for tag in collection.tags)
 
 
 class Plan:
     """Answers, for a step and a tensor, whether to capture it.
 
+    Used by the training's thread only. Collections are bits: those that are due at a step, and those that a tensor
+    belongs to, are numbers, and what is kept of it is looked up by the bits they have in common.
+
     Args:
-        collections: What is kept.
-        save_interval: Interval of collections without one of their own; None leaves it to the budget.
-        overhead_budget: Share of the training's time that capture may cost.
+        config: What is kept and when.
+        rank: This process's rank, asked where only one rank keeps tensors, when the first training step opens.
     """
 
-    def __init__(self, collections: Sequence[Collection], save_interval: int | None, overhead_budget: float) -> None:
-        self.budget = Budget(overhead_budget, save_interval)
-        self._collections = tuple(collections)
-        self._members: dict[tuple[str, Role], tuple[int, ...]] = {}
-        self._none = (False,) * len(self._collections)
-        self._all = (True,) * len(self._collections)
-        self._due = self._none
-        #: Whether all collections follow the budget's interval without limits, which is asked at every step.
-        self._uniform = all(
-            (collection.save_interval, collection.start_step, collection.end_step) == (None, 0, None)
-            for collection in collections
+    def __init__(self, config: SessionConfig, rank: Callable[[], int] = environment.rank) -> None:
+        self._ask_rank = rank
+        self.configure(config)
+
+    def configure(self, config: SessionConfig) -> None:
+        """Begin anew with another configuration, which holds from the next step on."""
+        self.budget = Budget(config.overhead_budget, config.train_interval)
+        #: Whether the TRAIN step that opened last is captured because the budget says so, at least in part.
+        self.chosen = False
+        self._config = config
+        self._collections = config.all_collections
+        self._rank = self._ask_rank if config.include_workers == "one" else None
+        self._silent = False
+        self._schedules = {mode: self._grouped(name) for name, mode in MODE_NAMES.items()}
+        self._views: dict[int, _View] = {}
+        self._train = self._view = self._view_of(0)
+        self._members: dict[str, int] = {}
+        self._combined: dict[int, Keep] = {}
+        self._modules: dict[str, None] = {}
+        self._module_types: dict[str, None] = {}
+        self._commanding = self._bits(
+            lambda collection: collection.narrows or bool(collection.tags) or collection.name == "default"
         )
+        self._unasked = _combined((Collection("default"),), config)
+        # Of collections: asked for on purpose and not met yet; due at some step so far.
+        self._awaited = self._bits(_expects_a_match)
+        self._was_due = 0
+
+    # -- steps ----------------------------------------------------------------------------------------------------
 
     def due(self, mode: Mode, mode_step: int) -> bool:
         """Whether anything is to be captured at a step that opens now."""
-        if mode is not Mode.TRAIN:
+        schedules = self._schedules[mode]
+        if not schedules or self._is_silent(mode):
+            if mode is Mode.TRAIN:
+                self.chosen = False
+                self._train = self._view = self._view_of(0)
             return False
-        self._due = self._at(mode_step)
-        return any(self._due)
+        chosen = mode is Mode.TRAIN and self.budget.due(mode_step)
+        due = 0
+        by_budget = False
+        for schedule, members in schedules:
+            if schedule.holds(mode_step, chosen):
+                due |= members
+                by_budget |= schedule.interval is None
+        if mode is Mode.TRAIN:
+            self.chosen = by_budget
+            self._train = self._view = self._view_of(due)
+        elif due:
+            self._view = self._view_of(due)
+        self._was_due |= due
+        return due != 0
 
-    def keeps(self, name: str, role: Role) -> bool:
-        """Whether a tensor's statistics are kept at the step that opened last."""
-        return any(self._due[index] for index in self._membership(name, role))
+    def next_due(self, train_step: int) -> int:
+        """The smallest TRAIN step from ``train_step`` on at which anything is due; :data:`NEVER` for none.
 
-    def keeps_raw(self, name: str, role: Role) -> bool:
-        """Whether the tensor itself is kept at the step that opened last."""
-        return any(self._due[index] and self._collections[index].save_raw for index in self._membership(name, role))
+        Valid until that step: the budget changes its interval at captured steps only (and may then skip it).
+        """
+        if self._is_silent(Mode.TRAIN):
+            return NEVER
+        return min((self._next(schedule, train_step) for schedule, _ in self._schedules[Mode.TRAIN]), default=NEVER)
+
+    def resume(self) -> None:
+        """Evaluation inside an open TRAIN step is over: what is asked from here on is about the TRAIN step again."""
+        self._view = self._train
+
+    # -- tensors --------------------------------------------------------------------------------------------------
+
+    def keep(
+        self, name: str, role: Role, module: str = "", module_type: str = "", tags: tuple[str, ...] = ()
+    ) -> Keep | None:
+        """What to keep of a tensor at the step that opened last, None for nothing.
+
+        Args:
+            name: Its name; everything else is looked at only when the name is new.
+            role: What it is.
+            module: Dotted path of its module, "" for none.
+            module_type: Class name of its module, "" for none.
+            tags: What structure says of it, and the name of a collection that a script saves it under.
+        """
+        found = self._view.keeps.get(name, _UNKNOWN)
+        if found is _UNKNOWN:
+            members = self._members.get(name)
+            if members is None:
+                members = self._meet(name, role, module, module_type, tags)
+            found = self._view.keeps[name] = self._keep_of(members & self._view.due)
+        return found  # type: ignore[return-value]
+
+    def keep_saved(self, name: str, tags: tuple[str, ...] = (), role: Role = Role.CUSTOM) -> Keep | None:
+        """What to keep of a tensor that the script itself saves now, None for nothing.
+
+        It is kept whenever the script says so, but for two: where a collection that names it, or that it is saved
+        under, says when; and where this worker keeps no tensors.
+        """
+        keep = self.keep(name, role, tags=tags)
+        if keep is not None:
+            return keep
+        if self._members[name] & self._commanding or self._is_silent(Mode.EVAL):
+            return None
+        return self._unasked
 
     def wants(self, role: Role) -> bool:
         """Whether a collection that is due can hold tensors of a role, so that looking is worth it."""
-        return any(
-            due and (collection.include_regex or collection.selects("", role))
-            for due, collection in zip(self._due, self._collections, strict=True)
-        )
+        return role in self._view.roles
 
-    def _at(self, mode_step: int) -> tuple[bool, ...]:
-        chosen = self.budget.due(mode_step)
-        if self._uniform:
-            return self._all if chosen else self._none
-        return tuple(
-            collection.allows(mode_step)
-            and (chosen if collection.save_interval is None else mode_step % collection.save_interval == 0)
+    def wants_tag(self, tag: str) -> bool:
+        """Whether a collection that is due asks for what carries a tag, so that computing it is worth it."""
+        return tag in self._view.tags
+
+    def collections_of(
+        self, name: str, role: Role, module: str = "", module_type: str = "", tags: tuple[str, ...] = ()
+    ) -> tuple[str, ...]:
+        """Names for the catalog: the user's collections that hold a tensor, and what structure says of it."""
+        own = (
+            collection.name
             for collection in self._collections
+            if (collection.built_in is None or collection.narrows)
+            and collection.selects(name, role, module, module_type, tags)
         )
+        return tuple(dict.fromkeys((*tags, *own)))
 
-    def _membership(self, name: str, role: Role) -> tuple[int, ...]:
-        key = (name, role)
-        if key not in self._members:
-            self._members[key] = tuple(
-                index for index, collection in enumerate(self._collections) if collection.selects(name, role)
-            )
-        return self._members[key]
+    def unmatched(self) -> list[tuple[str, tuple[str, ...]]]:
+        """Collections that were due so far and hold nothing that was met, each with near names; each is told once."""
+        told = self._awaited & self._was_due
+        self._awaited &= ~told
+        return [
+            (collection.name, self._near(collection))
+            for index, collection in enumerate(self._collections)
+            if told >> index & 1
+        ]
+
+    # -- inside ---------------------------------------------------------------------------------------------------
+
+    def _is_silent(self, mode: Mode) -> bool:
+        if self._rank is None:
+            return self._silent
+        silent = self._rank() != 0
+        if mode is Mode.TRAIN:
+            # Ranks are known by the time of the first training step, and do not change after it.
+            self._rank, self._silent = None, silent
+        return silent
+
+    def _next(self, schedule: Schedule, step: int) -> int:
+        listed = schedule.next_listed(step)
+        start = max(step, schedule.start)
+        interval = self.budget.interval if schedule.interval is None else schedule.interval
+        starting_up = schedule.interval is None and self.budget.fixed is None and start < STARTUP_STEPS
+        regular = start if starting_up else -(-start // interval) * interval
+        if schedule.end is not None and regular >= schedule.end:
+            regular = NEVER
+        return regular if listed is None else min(listed, regular)
+
+    def _grouped(self, mode: str) -> tuple[tuple[Schedule, int], ...]:
+        """Schedules of a mode, each with the collections that follow it."""
+        groups: dict[Schedule, int] = {}
+        for index, collection in enumerate(self._collections):
+            schedule = self._config.schedule(collection, mode)
+            if schedule is not None:
+                groups[schedule] = groups.get(schedule, 0) | 1 << index
+        return tuple(groups.items())
+
+    def _bits(self, belongs: Callable[[Collection], bool]) -> int:
+        return sum(1 << index for index, collection in enumerate(self._collections) if belongs(collection))
+
+    def _view_of(self, due: int) -> _View:
+        view = self._views.get(due)
+        if view is None:
+            view = self._views[due] = _View(due, self._collections)
+        return view
+
+    def _meet(self, name: str, role: Role, module: str, module_type: str, tags: tuple[str, ...]) -> int:
+        members = self._bits(lambda collection: collection.selects(name, role, module, module_type, tags))
+        self._members[name] = members
+        self._modules[module] = self._module_types[module_type] = None
+        self._awaited &= ~members
+        return members
+
+    def _keep_of(self, members: int) -> Keep | None:
+        if not members:
+            return None
+        keep = self._combined.get(members)
+        if keep is None:
+            chosen = [collection for index, collection in enumerate(self._collections) if members >> index & 1]
+            keep = self._combined[members] = _combined(chosen, self._config)
+        return keep
+
+    def _near(self, collection: Collection) -> tuple[str, ...]:
+        if collection.module_types:
+            return _nearest(collection.module_types, self._module_types)
+        if collection.modules:
+            return _nearest(collection.modules, self._modules)
+        return _nearest((*collection.tensors, *collection.include_regex), self._members)
+
+
+def _combined(collections: Iterable[Collection], config: SessionConfig) -> Keep:
+    """What several collections keep together, each by its own settings and, where it has none, the training's."""
+    histogram = raw = shape = False
+    reductions: set[Reduction] = set()
+    for collection in collections:
+        histogram |= _own_or(collection.save_histogram, config.save_histogram, True)
+        raw |= _own_or(collection.save_raw, config.save_raw, False)
+        shape |= _own_or(collection.save_shape, config.save_shape, False)
+        names = config.reductions if collection.reductions is None else collection.reductions
+        reductions.update(EXACT_REDUCTIONS[name] for name in names or () if name in EXACT_REDUCTIONS)
+    return Keep(True, histogram, raw, shape, tuple(sorted(reductions)))
+
+
+def _own_or(own: bool | None, general: bool | None, default: bool) -> bool:
+    return own if own is not None else general if general is not None else default
+
+
+def _expects_a_match(collection: Collection) -> bool:
+    """Whether it is worth a word that a collection matches nothing: somebody asked for something special."""
+    built_in = collection.built_in
+    if built_in is not None and built_in.every_step:
+        return False
+    return (collection.narrows or bool(collection.tags)) and collection not in DEFAULT_COLLECTIONS
+
+
+def _nearest(wanted: Iterable[str], known: Iterable[str], count: int = 3) -> tuple[str, ...]:
+    """Known names that look most like one of those wanted."""
+    names = [name for name in known if name]
+    near: dict[str, None] = {}
+    for text in wanted:
+        near.update(dict.fromkeys(difflib.get_close_matches(text, names, count, cutoff=0.5)))
+    return tuple(near)[:count]

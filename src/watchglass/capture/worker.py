@@ -5,17 +5,25 @@ All of it runs on the recorder's thread, at the first training step, so that it 
 
 from __future__ import annotations
 
+import itertools
 import json
+import logging
 import os
+import platform
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from watchglass.config import SessionConfig, environment
-from watchglass.errors import MissingFileError, NotARunError, RunExistsError
+from watchglass.errors import MissingFileError, NotARunError, RunExistsError, WatchglassError
+from watchglass.record import harvest
 from watchglass.store import (
+    Claim,
+    Manifest,
+    RawTensor,
+    Rings,
     SegmentWriter,
     Store,
     claim_worker,
@@ -24,11 +32,18 @@ from watchglass.store import (
     encode_lifecycle,
     layout,
     open_store,
+    read_claims,
     read_manifest,
     release_worker,
     this_process,
     write_tensors,
 )
+
+_log = logging.getLogger("watchglass")
+
+#: How long to wait for somebody who writes down what a dead predecessor recorded last.
+_HARVEST_S = 20.0
+_MOST_TRIES = 16
 
 
 def open_worker(
@@ -42,38 +57,103 @@ def open_worker(
         opened: Called with the stop control and the attempt once everything is in place.
 
     Raises:
-        RunExistsError: Another living process has this rank.
+        RunExistsError: Other processes of this rank take every attempt.
         StoreError: The run directory cannot be written.
     """
     store = open_store(config.run)
-    _ensure_run(store)
-    key = f"{environment.elastic_run_id()}:{environment.restart_count()}:{os.getpid()}:{time.monotonic_ns()}"
-    attempt = config.attempt if config.attempt is not None else create_attempt(store, key)
+    manifest = _ensure_run(store)
     worker = layout.worker_name(rank())
-    process = this_process()
-    claim_worker(store, attempt, worker, process)
-    writer = WorkerWriter(store, attempt, worker)
-    joined = {"event": "joined", "worker": worker, "reason": "first training step", "time_ns": time.monotonic_ns()}
-    writer.write([encode_lifecycle({**asdict(process), **joined, "wall_ns": time.time_ns()})])
+    _harvest(store)
+    attempt, writer = _take_place(store, config, manifest.run_id, worker)
     opened(StopControl(store, attempt, worker), attempt)
     return writer
 
 
-def _ensure_run(store: Store) -> None:
+def _take_place(store: Store, config: SessionConfig, run_id: str, worker: str) -> tuple[int, WorkerWriter]:
+    """An attempt in which nobody has had this rank, and the worker's files there.
+
+    So two trainings of one rank, one after another or at once, are two attempts.
+    """
+    given = config.attempt
+    for tries in itertools.count(1):
+        attempt = given if given is not None and worker not in read_claims(store, given) else _attempt(store, worker)
+        try:
+            label = {"run": run_id, "attempt": attempt, "worker": worker}
+            return attempt, _open_writer(store, label, config.flight_recorder)
+        except RunExistsError:
+            # Another process of this rank was faster.
+            if tries == _MOST_TRIES:
+                raise
+    raise AssertionError
+
+
+def _attempt(store: Store, worker: str) -> int:
+    """The attempt of this process's launch where nobody told it: the ranks that one process has started meet in it."""
+    several_machines = environment.world_size() > environment.local_world_size()
+    where = environment.rendezvous() if several_machines else f"{platform.node()}/{os.getppid()}"
+    key = f"{environment.elastic_run_id()}/{environment.restart_count()}/{where}"
+
+    def is_ours(attempt: int) -> bool:
+        claims = read_claims(store, attempt)
+        return worker not in claims and not any(claim.released for claim in claims.values())
+
+    return create_attempt(store, key, is_ours)
+
+
+def _open_writer(store: Store, label: dict[str, Any], flight_recorder: bool) -> WorkerWriter:
+    attempt, worker = label["attempt"], label["worker"]
+    rings = Rings(store, label) if flight_recorder else None
+    process = replace(this_process(), rings=rings.names if rings is not None else ())
     try:
-        read_manifest(store)
+        _claim(store, attempt, worker, process)
+        writer = WorkerWriter(store, attempt, worker, rings)
+        joined = {"event": "joined", "worker": worker, "reason": "first training step", "time_ns": time.monotonic_ns()}
+        writer.write([encode_lifecycle({**asdict(process), **joined, "wall_ns": time.time_ns()})])
+    except BaseException:
+        if rings is not None:
+            rings.close(discard=True)
+        raise
+    return writer
+
+
+def _ensure_run(store: Store) -> Manifest:
+    try:
+        return read_manifest(store)
     except (MissingFileError, NotARunError):
         try:
-            create_run(store, command=list(sys.argv))
+            return create_run(store, command=list(sys.argv))
         except RunExistsError:
             # Another rank was faster.
-            read_manifest(store)
+            return read_manifest(store)
+
+
+def _harvest(store: Store) -> None:
+    """Recover what workers of earlier attempts recorded last, before anything new is written."""
+    try:
+        harvest(store, by="next attempt")
+    except WatchglassError as error:
+        _log.warning("watchglass: the last steps of a killed worker are not recovered yet: %s", error)
+
+
+def _claim(store: Store, attempt: int, worker: str, process: Claim) -> None:
+    """Take the worker's place, after whoever writes down a dead predecessor's last steps."""
+    patient_until = time.monotonic() + _HARVEST_S
+    while True:
+        try:
+            claim_worker(store, attempt, worker, process)
+            return
+        except RunExistsError:
+            holder = read_claims(store, attempt).get(worker)
+            if holder is None or not holder.harvest or time.monotonic() > patient_until:
+                raise
+            time.sleep(0.05)
 
 
 class WorkerWriter:
     """Segments and raw tensors of one worker. Used by the recorder's thread alone."""
 
-    def __init__(self, store: Store, attempt: int, worker: str) -> None:
+    def __init__(self, store: Store, attempt: int, worker: str, rings: Rings | None = None) -> None:
+        self.rings = rings
         self._store = store
         self._attempt = attempt
         self._worker = worker
@@ -84,20 +164,12 @@ class WorkerWriter:
         """Append frames to the worker's segment."""
         self._segments.write(frames)
 
-    def write_tensors(self, tensors: list[tuple[int, int, Any]]) -> list[dict[str, Any]]:
-        """Write ``(global_step, tensor_id, array)`` to one safetensors file; returns the index rows."""
-        named = {f"{step}/{tensor_id}": array for step, tensor_id, array in tensors}
-        path = self._write_next(named)
-        return [
-            {"global_step": step, "tensor_id": tensor_id, "file": path, "key": f"{step}/{tensor_id}"}
-            for step, tensor_id, _ in tensors
-        ]
-
-    def _write_next(self, named: dict[str, Any]) -> str:
+    def write_tensors(self, tensors: list[tuple[int, RawTensor]]) -> list[dict[str, Any]]:
+        """Write ``(global_step, tensor)`` to one safetensors file; returns the index rows."""
         while True:
             self._flushes += 1
             try:
-                return write_tensors(self._store, self._attempt, self._worker, self._flushes - 1, named)
+                return write_tensors(self._store, self._attempt, self._worker, self._flushes - 1, tensors)
             except RunExistsError:
                 continue  # a dead process had this rank before us, and wrote some
 

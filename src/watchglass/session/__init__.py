@@ -1,6 +1,7 @@
 """The composition root inside a training: builds the hook and its adapters, keeps the current one, offers `watch`."""
 
+from watchglass.session.boosting import xgboost_callback
 from watchglass.session.current import current_hook, on_framework_imported, save_scalar, save_tensor
 from watchglass.session.watch import watch
 
-__all__ = ["current_hook", "on_framework_imported", "save_scalar", "save_tensor", "watch"]
+__all__ = ["current_hook", "on_framework_imported", "save_scalar", "save_tensor", "watch", "xgboost_callback"]

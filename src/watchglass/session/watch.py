@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import time
@@ -10,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from watchglass.capture import Hook
-from watchglass.config import SessionConfig, environment
+from watchglass.config import SessionConfig, environment, find_file, read_file
 from watchglass.errors import InvalidValueError
 from watchglass.records import Severity
 from watchglass.session.current import current_hook, set_current
 from watchglass.session.evaluator import WatchedEvaluator, rule_specs
+
+_log = logging.getLogger("watchglass")
 
 
 def watch(
@@ -24,12 +27,14 @@ def watch(
     run: str | os.PathLike[str] | None = None,
     rules: str | Iterable[Any] | None = None,
     stop_on: Severity | str | None = None,
+    config_file: str | os.PathLike[str] | None = None,
     **settings: Any,
 ) -> Hook:
     """Watch a model's training from here on; returns the hook, whose ``close`` ends it.
 
     Losses, accuracy, learning rates, weights, gradients, updates and module outputs are found by themselves. In a
-    script that runs under ``watchglass run`` the model joins that run, and the other arguments are not needed.
+    script that runs under ``watchglass run`` the model joins that run: settings that are given here hold there too,
+    where its command line does not say otherwise, and the other arguments are not needed.
 
     Args:
         model: A ``torch.nn.Module``, as it is called in the training loop.
@@ -39,21 +44,25 @@ def watch(
             their own while the training goes on, findings printed as they come. None evaluates nothing now;
             ``watchglass check`` can later.
         stop_on: Stop the training at a finding of this severity: ``"error"`` or ``"warning"``. None never stops it.
+        config_file: File of settings; when not given, the nearest ``watchglass.toml`` if there is one.
         **settings: Fields of :class:`~watchglass.config.SessionConfig`: ``collections``, ``save_interval`` (steps),
-            ``overhead_budget`` (ratio, 0.01), ``capture_memory_bytes``, ``planned_steps`` and so on.
+            ``overhead_budget`` (ratio, 0.01), ``capture_memory_bytes``, ``planned_steps`` and so on. They come before
+            those of the file.
 
     Raises:
-        InvalidValueError: Something that is not a model, or a setting outside its limits.
+        InvalidValueError: Something that is not a model, an unknown setting, or one outside its limits.
+        MissingFileError: ``config_file`` is not there.
         NotARunError: ``run`` exists and is not a run.
         UnknownNameError: A rule that nobody has.
     """
     _check_model(model, optimizer)
     hook = current_hook()
     if hook is not None and (run is None or SessionConfig.from_env() is not None):
+        _reconfigure(hook, settings)
         _adapter(hook, discover=False).attach(model)
         return hook
     path = os.fspath(run) if run is not None else _default_run()
-    hook = Hook(path, **settings)
+    hook = Hook(config=_configuration(path, config_file, settings))
     if environment.disabled():
         hook.close()
         return hook
@@ -67,6 +76,22 @@ def watch(
     _adapter(hook, discover=False).attach(model)
     set_current(hook)
     return hook
+
+
+def _configuration(run: str, config_file: str | os.PathLike[str] | None, settings: dict[str, Any]) -> SessionConfig:
+    config = SessionConfig(run=run)
+    found = None if environment.disabled() and config_file is None else find_file(config_file)
+    if found is not None:
+        config = config.with_settings(read_file(found))
+        _log.info("watchglass: settings from %s", found)
+    return config.with_settings(settings)
+
+
+def _reconfigure(hook: Hook, settings: dict[str, Any]) -> None:
+    """Settings of a script whose process is watched already; how records are written stays as it is."""
+    if settings:
+        hook.config = hook.config.with_settings(settings)
+        hook.plan.configure(hook.config)
 
 
 def _adapter(hook: Hook, *, discover: bool) -> Any:

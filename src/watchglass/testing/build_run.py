@@ -23,14 +23,15 @@ from watchglass.records import (
     Mode,
     Observation,
     Origin,
-    Role,
+    Reduction,
     RuleStatus,
     StepEnd,
     TensorInfo,
     UnitKind,
 )
-from watchglass.stats import of_array, pack_units
+from watchglass.stats import Histograms, histograms_of, of_array, pack_units
 from watchglass.store import (
+    REDUCTION_DTYPE,
     SCALAR_DTYPE,
     Claim,
     JournalWriter,
@@ -46,6 +47,7 @@ from watchglass.store import (
     encode_facts,
     encode_lifecycle,
     encode_raw_index,
+    encode_reductions,
     encode_scalars,
     encode_statistics,
     encode_step_ends,
@@ -56,12 +58,10 @@ from watchglass.store import (
     this_process,
     write_tensors,
 )
+from watchglass.testing.layers import Layers, Modules
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-#: Module path -> class name of the module, in the order of execution.
-Modules = Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -99,15 +99,16 @@ class Step:
 
     Attributes:
         scalars: Name -> value.
-        statistics: Name -> array to reduce (its shape and dtype go into the catalog), float64[11] row as a
-            :class:`Row`.
+        statistics: Name -> array to reduce, with its histogram (shape and dtype go into the catalog), or a
+            :class:`Row` of numbers, without one.
         units: Name -> which units are inactive, bool[units].
         facts: Kind -> data, or complete facts.
-        raw: Name -> tensor to store in full.
+        raw: Name -> tensor to store in full; a :class:`RawTensor` (whose id is not used) for a dtype NumPy lacks.
         mode: What the training was doing.
         weight: Batch size, the weight of the scalars.
         seconds: How long the step took.
         workers: Ranks that record it; None for all.
+        reductions: Name -> exact numbers.
     """
 
     scalars: Mapping[str, float] = field(default_factory=dict)
@@ -119,6 +120,7 @@ class Step:
     weight: float = 1.0
     seconds: float = 0.1
     workers: Sequence[int] | None = None
+    reductions: Mapping[str, Mapping[Reduction, float]] = field(default_factory=dict)
 
 
 def build_run(
@@ -192,7 +194,7 @@ class RunBuilder:
             create_run(self.store, command=["train.py"])
         self.run_id = read_manifest(self.store).run_id
         self.attempt = create_attempt(self.store, "")
-        layers = _Layers(modules or {}, tensors)
+        layers = Layers(modules or {}, tensors)
         # The same process id with another start time is a process that is gone.
         process = this_process() if alive else replace(this_process(), process_start=1)
         self.workers = [_Worker(self.store, self.attempt, rank, layers, process) for rank in range(workers)]
@@ -234,33 +236,10 @@ class RunBuilder:
         self.close()
 
 
-class _Layers:
-    """Catalog rows from tensor names."""
-
-    def __init__(self, modules: Modules, tensors: Iterable[TensorInfo]) -> None:
-        self._modules = dict(modules)
-        self._given = {row.name: row for row in tensors}
-
-    def row(self, name: str, tensor_id: int, shape: tuple[int, ...], dtype: str, *, scalar: bool) -> TensorInfo:
-        """The row of a name; what the caller gave for it wins over what the name says."""
-        given = self._given.get(name)
-        if given is not None:
-            return TensorInfo.from_json({**given.to_json(), "tensor_id": tensor_id})
-        role, module = _meaning(name, scalar)
-        if module and module not in self._modules:
-            self._modules[module] = "Module"
-        return TensorInfo(
-            tensor_id, name, role, module, self._modules.get(module, ""),
-            list(self._modules).index(module) if module else -1, shape, dtype,
-            unit_axis=1 if role is Role.OUTPUT and len(shape) > 1 else 0 if role is Role.OUTPUT and shape else None,
-            trainable=True if role in (Role.WEIGHT, Role.BIAS) else None,
-        )  # fmt: skip
-
-
 class _Worker:
     """One worker of a builder: numbers its steps as a training would, and collects rows until they are flushed."""
 
-    def __init__(self, store: LocalStore, attempt: int, rank: int, layers: _Layers, process: Claim) -> None:
+    def __init__(self, store: LocalStore, attempt: int, rank: int, layers: Layers, process: Claim) -> None:
         self.rank, self.name, self.left = rank, layout.worker_name(rank), False
         self.facts: list[Fact] = []
         self._store, self._attempt, self._layers, self._process = store, attempt, layers, process
@@ -278,12 +257,17 @@ class _Worker:
         for name, given in step.statistics.items():
             self._add_statistics(number, name, given if isinstance(given, Row) else np.asarray(given))
             captured += 1
+        for name, numbers in step.reductions.items():
+            self._reductions += [(number, self._id(name), int(which), value) for which, value in numbers.items()]
         for name, flags in step.units.items():
             bools = np.asarray(flags, dtype=bool)
             row = (number, self._id(name, (1, bools.size)), int(UnitKind.INACTIVE), bools.size, pack_units(bools))
             self._units.append(row)
         self.facts += _facts(step.facts, number)
-        self._raw.update({(number, self._id(name, tensor.shape)): tensor for name, tensor in step.raw.items()})
+        for name, given_raw in step.raw.items():
+            raw = given_raw if isinstance(given_raw, RawTensor) else RawTensor(0, given_raw)
+            tensor_id = self._id(name, raw.array.shape, raw.dtype or raw.array.dtype.name)
+            self._raw.append((number, raw._replace(tensor_id=tensor_id)))
         mode_step = self._mode_steps[step.mode]
         self._mode_steps[step.mode] += 1
         start_ns, self._now_ns = self._now_ns, self._now_ns + int(step.seconds * 1e9)
@@ -297,6 +281,8 @@ class _Worker:
             frames.append(encode_catalog(self._rows))
         if self._statistics:
             frames.append(encode_statistics(self._batch()))
+        if self._reductions:
+            frames.append(encode_reductions(np.array(self._reductions, REDUCTION_DTYPE)))
         if self._units:
             steps, ids, kinds, units, bits = zip(*self._units, strict=True)
             frames.append(
@@ -310,7 +296,9 @@ class _Worker:
         if self.facts:
             frames.append(encode_facts(self.facts))
         if self._raw:
-            frames.append(encode_raw_index(self._write_raw()))
+            rows = write_tensors(self._store, self._attempt, self.name, self._files, self._raw)
+            frames.append(encode_raw_index(rows))
+            self._files += 1
         if self._ends:
             frames.append(encode_step_ends(self._ends))
         self._writer.write(frames)
@@ -329,9 +317,10 @@ class _Worker:
     def _begin(self) -> None:
         self._rows: list[TensorInfo] = []
         self._scalars: list[tuple[int, int, float, float]] = []
-        self._statistics: list[tuple[int, int, Row, NDArray[np.float64]]] = []
+        self._statistics: list[tuple[int, int, Row, NDArray[np.float64], Histograms]] = []
+        self._reductions: list[tuple[int, int, int, float]] = []
         self._units: list[tuple[int, int, int, int, bytes]] = []
-        self._raw: dict[tuple[int, int], NDArray[Any] | RawTensor] = {}
+        self._raw: list[tuple[int, RawTensor]] = []
         self._ends: list[StepEnd] = []
         self.facts = []
 
@@ -348,48 +337,24 @@ class _Worker:
 
     def _add_statistics(self, number: int, name: str, given: Row | NDArray[Any]) -> None:
         if isinstance(given, Row):
-            entry = (number, self._id(name, given.shape), given, given.array())
+            entry = (number, self._id(name, given.shape), given, given.array(), Histograms.none(1))
         else:
-            entry = (number, self._id(name, given.shape, given.dtype.name), Row({}), of_array(given))
+            tensor_id = self._id(name, given.shape, given.dtype.name)
+            real = np.abs(given) if given.dtype.kind == "c" else given
+            entry = (number, tensor_id, Row({}), of_array(given), histograms_of([real]))
         self._statistics.append(entry)
 
     def _batch(self) -> StatisticsBatch:
-        steps, ids, rows, values = zip(*self._statistics, strict=True)
+        steps, ids, rows, values, histograms = zip(*self._statistics, strict=True)
+        known = Histograms.concatenate(histograms)
         return StatisticsBatch(
             np.array(steps, "u8"), np.array(ids, "u4"), np.array([row.calls for row in rows], "u4"), np.array(values),
             np.array([row.origin for row in rows], "u1"), np.array([row.sampled for row in rows], bool),
+            known if known.seen.any() else None,
         )  # fmt: skip
-
-    def _write_raw(self) -> list[dict[str, Any]]:
-        keys = {f"{tensor_id}/{number}": tensor for (number, tensor_id), tensor in self._raw.items()}
-        file = write_tensors(self._store, self._attempt, self.name, self._files, keys)
-        self._files += 1
-        return [
-            {"global_step": number, "tensor_id": tensor_id, "file": file, "key": f"{tensor_id}/{number}"}
-            for number, tensor_id in self._raw
-        ]
 
 
 def _facts(facts: Mapping[str, Mapping[str, Any]] | Sequence[Fact], global_step: int) -> list[Fact]:
     if isinstance(facts, Mapping):
         return [Fact(kind, global_step, "test", dict(data)) for kind, data in facts.items()]
     return [Fact(fact.kind, global_step, fact.source, fact.data) for fact in facts]
-
-
-def _meaning(name: str, scalar: bool) -> tuple[Role, str]:
-    """(role, module path) that a tensor name says."""
-    if scalar:
-        return (Role.LOSS if name.split("/")[0] == "loss" else Role.METRIC), ""
-    prefix, _, rest = name.rpartition("/")
-    module, _, last = rest.rpartition(".")
-    if prefix in ("gradient", "update"):
-        return (Role.GRADIENT if prefix == "gradient" else Role.UPDATE), module
-    if prefix.startswith("optimizer"):
-        return Role.OPTIMIZER_STATE, module
-    if last == "output" or rest == "output":
-        return Role.OUTPUT, module
-    if last.isdigit() and module.endswith("input"):
-        return Role.INPUT, module.removesuffix("input").rstrip(".")
-    if last in ("weight", "bias"):
-        return Role(last), module
-    return Role.CUSTOM, ""

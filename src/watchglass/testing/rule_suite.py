@@ -28,7 +28,8 @@ from watchglass.records import Finding, Mode, Severity, Status
 from watchglass.rules import CAUSES, Rule, documentation
 from watchglass.run import StepView
 from watchglass.store import open_store
-from watchglass.testing.build_run import Modules, Step, build_run
+from watchglass.testing.build_run import Step, build_run
+from watchglass.testing.layers import Modules
 
 
 def views_of(path: str | Path) -> Iterator[StepView]:

@@ -38,6 +38,18 @@ class StoreSuite(ABC):
         assert store.read("a/b", 100) == b""
         assert store.read("a/b", 4, 4) == b""
 
+    def test_parts_are_written_one_after_another(self, tmp_path: Path) -> None:
+        """An object may be given in any number of parts, empty ones and views of others' memory among them."""
+        store = self.make_store(tmp_path)
+        memory = bytearray(b"memory")
+        store.write("a", [b"one", memoryview(memory), b"", b"two"])
+        memory[:] = b"change"
+        assert store.read("a") == b"onememorytwo"
+        store.write("a", [b"%d," % number for number in range(3000)], replace=True)
+        assert store.read("a") == b"".join(b"%d," % number for number in range(3000))
+        store.write("none", [])
+        assert store.read("none") == b""
+
     def test_a_missing_object_says_so(self, tmp_path: Path) -> None:
         """Reading it raises; deleting it does not; listing finds nothing."""
         store = self.make_store(tmp_path)

@@ -1,0 +1,86 @@
+"""What watching costs a training: what callbacks took, the recorder's share, memory; told to the budget and the run."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from watchglass.capture.memory import Memory
+from watchglass.capture.plan import Plan
+from watchglass.record import OpenStep, Recorder
+
+#: Nanoseconds between facts that tell what capture has cost so far.
+_TOLD_EVERY_NS = 10_000_000_000
+
+
+class Cost:
+    """Keeps account of one training. For the training's thread.
+
+    Args:
+        plan: Its budget learns what each step cost, and chooses the interval.
+        recorder: Its thread's time is part of the cost.
+
+    Attributes:
+        callbacks_ns: What callbacks have taken since the last step was accounted for.
+        memory: What capture holds.
+        device_ns: How long devices have worked for statistics so far, at most; the recorder's thread adds to it.
+    """
+
+    def __init__(self, plan: Plan, recorder: Recorder) -> None:
+        self.callbacks_ns = 0
+        self.memory = Memory()
+        self.device_ns = 0
+        # Asked for its budget each time: another configuration brings another one.
+        self._plan = plan
+        self._recorder = recorder
+        self._steps = 0
+        self._last_end_ns = self._told_ns = 0
+        self._background_ns = 0.0
+
+    def step_ended(self, step: OpenStep) -> None:
+        """A TRAIN step is over; what is to be told of its cost becomes facts of it."""
+        self._steps += 1
+        cost_ns, self.callbacks_ns = self.callbacks_ns, 0
+        duration_ns = step.end_ns - (self._last_end_ns or step.start_ns)
+        self._last_end_ns = step.end_ns
+        background_ns = 0.0
+        if step.due:
+            worked_ns = self._recorder.captures_cpu_ns
+            background_ns, self._background_ns = worked_ns - self._background_ns, worked_ns
+        budget = self._plan.budget
+        chosen = step.due and self._plan.chosen
+        changed = budget.spent(
+            cost_ns,
+            max(duration_ns, cost_ns),
+            captured=step.due,
+            chosen=chosen,
+            planned=budget.due(step.mode_step),
+            background_ns=background_ns,
+            standing_ns=self._recorder.step_cpu_ns,
+        )
+        if chosen and self._recorder.pressure:
+            changed |= budget.relieve()
+        if changed:
+            step.records.facts.append(("capture_interval", "budget", {"interval": budget.interval}))
+        self._told_ns = self._told_ns or step.end_ns
+        if step.due and step.end_ns - self._told_ns > _TOLD_EVERY_NS:
+            # Whoever kills the training gets no counters.
+            self._told_ns = step.end_ns
+            step.records.facts.append(("capture_cost", "budget", {**self.report(), **self._recorder.report()}))
+
+    def quick_steps_ended(self, steps: int, duration_ns: int, extra_ns: int) -> None:
+        """So many steps on the steady path took so long together, and ``extra_ns`` beside what each of them costs."""
+        if steps:
+            self._steps += steps
+            self._last_end_ns = time.monotonic_ns()
+            self._plan.budget.passed(steps, duration_ns, extra_ns)
+
+    def report(self) -> dict[str, Any]:
+        """Counters of the training's side; :meth:`Recorder.report` has the others."""
+        budget, peak = self._plan.budget, dict(self.memory.peak)
+        peak["cpu"] = peak.get("cpu", 0) + self._recorder.peak_bytes
+        return {
+            "callback_ns": budget.cost_ns, "train_ns": budget.train_ns, "train_steps": self._steps,
+            "overhead_budget": budget.share, "interval": budget.interval,
+            "fixed_interval": budget.fixed is not None, "peak_bytes": peak,
+        }  # fmt: skip

@@ -1,0 +1,99 @@
+"""The adapter for XGBoost: a callback of its own training loop; nothing of XGBoost is wrapped or replaced.
+
+One boosting round is one TRAIN step. What XGBoost evaluates after a round goes by the data: metrics of the training
+data to the round's TRAIN step, those of all other sets to one EVAL step behind it. Each keeps XGBoost's name,
+``validation-logloss``; the loss is also recorded as ``loss``, in both modes, the name by which rules follow a training
+whatever framework it runs in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from xgboost import collective
+from xgboost.callback import TrainingCallback
+
+from watchglass.capture.hook import Hook
+from watchglass.capture.xgboost.rounds import Rounds
+from watchglass.config import Collection, environment
+from watchglass.errors import TrainingStopped
+
+#: What is kept of feature importances when nobody says otherwise: the vectors too, one number for each feature.
+FEATURE_IMPORTANCE = Collection("feature_importance", save_raw=True)
+
+
+class XGBoostCallback(TrainingCallback):
+    """Watches one ``xgboost.train``, ``xgboost.cv`` or ``fit`` at a time; may be used again for the next.
+
+    A copy (scikit-learn's ``clone``) watches like the original. A pickled one, part of a saved estimator, loads as a
+    callback that does nothing, also where watchglass is not installed.
+
+    Args:
+        open_hook: Makes or finds the hook when a training begins, in the thread that trains.
+        close_hook: Called with that hook when the training has ended; a second argument is ``"failed"`` when an
+            exception ended it, else None.
+        train: Name of the evaluation set that is the training data; the first whose name contains "train" if "".
+        loss: Metric that rules follow as the loss; the first that is known to be one if "".
+    """
+
+    def __init__(
+        self,
+        open_hook: Callable[[], Hook],
+        close_hook: Callable[[Hook, str | None], None] = lambda hook, status: None,
+        *,
+        train: str = "",
+        loss: str = "",
+    ) -> None:
+        super().__init__()
+        self._open_hook, self._close_hook = open_hook, close_hook
+        self._train, self._loss = train, loss
+        self._hook: Hook | None = None
+        self._rounds: Rounds | None = None
+
+    def before_training(self, model: Any) -> Any:
+        """A training begins: from here on it is watched. Returns the model as it came."""
+        if self._hook is not None:
+            self._close_hook(self._hook, "failed")  # XGBoost did not come to the end of the training before
+        hook = self._hook = self._open_hook()
+        # Here and not on the recorder's thread, which XGBoost's communicator does not know.
+        rank = collective.get_rank() if collective.is_distributed() else environment.rank()
+        hook.rank = lambda: rank
+        self._rounds = Rounds(hook, self._train, self._loss)
+        return model
+
+    def before_iteration(self, model: Any, epoch: int, evals_log: Any) -> bool:
+        """A boosting round begins, unless the training is to stop here."""
+        try:
+            if self._rounds is not None:
+                self._rounds.begin(evals_log)
+        except TrainingStopped:
+            return True
+        return False
+
+    def after_iteration(self, model: Any, epoch: int, evals_log: Any) -> bool:
+        """A boosting round and its evaluation have ended; returns whether the training is to stop."""
+        if self._rounds is None:
+            return False
+        self._rounds.end(model)
+        # XGBoost is told to stop by its own flag: an exception would lose the trees so far.
+        try:
+            self._rounds.check_stop()
+        except TrainingStopped:
+            return True
+        return False
+
+    def after_training(self, model: Any) -> Any:
+        """The training has ended. Returns the model as it came."""
+        hook, rounds, self._hook, self._rounds = self._hook, self._rounds, None, None
+        if hook is not None and rounds is not None:
+            # Where another callback before this one stopped the training, we have not seen the last round end.
+            rounds.end(model)
+            self._close_hook(hook, None)
+        return model
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> XGBoostCallback:
+        return XGBoostCallback(self._open_hook, self._close_hook, train=self._train, loss=self._loss)
+
+    def __reduce__(self) -> tuple[type[TrainingCallback], tuple[()]]:
+        return TrainingCallback, ()

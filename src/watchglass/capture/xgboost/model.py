@@ -1,0 +1,63 @@
+"""What a booster says of itself."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from xgboost import Booster
+
+#: Kinds of feature importance: uses in splits, mean gain of such a split, mean number of rows that it divides.
+KINDS = ("weight", "gain", "cover")
+#: Names of so many features are recorded, with the model.
+_MAX_NAMES = 1024
+
+
+def facts_of(model: Booster) -> dict[str, dict[str, Any]]:
+    """The facts ``model`` and ``optimizer`` of a booster as it is now, in the form that rules and reports know."""
+    config = json.loads(model.save_config())["learner"]
+    booster, rate = config["gradient_booster"]["name"], _find(config["gradient_booster"], "learning_rate")
+    return {
+        "model": {
+            "roots": [booster],
+            "module_types": {},
+            "objective": config["objective"]["name"],
+            "features": _features(model)[:_MAX_NAMES],
+        },
+        "optimizer": {"type": booster, "groups": [] if rate is None else [{"lr": float(rate)}]},
+    }
+
+
+def kinds_of(booster: str) -> tuple[str, ...]:
+    """Kinds of feature importance that a type of booster has: a linear one has its coefficients, as ``weight``."""
+    return KINDS if booster != "gblinear" else KINDS[:1]
+
+
+def importance(model: Booster, kind: str) -> NDArray[np.float32]:
+    """Importance of every feature, as ``Booster.get_score`` gives it; 0 for a feature that nothing uses.
+
+    Returns:
+        float32[features]; float32[features, classes] of a linear booster with several classes.
+    """
+    names = _features(model)
+    place = {name: index for index, name in enumerate(names)}
+    scores = model.get_score(importance_type=kind)
+    values = np.zeros((len(names), *np.shape(next(iter(scores.values()), 0.0))), np.float32)
+    for name, score in scores.items():
+        values[place[name]] = score
+    return values
+
+
+def _features(model: Booster) -> list[str]:
+    return list(model.feature_names or (f"f{index}" for index in range(model.num_features())))
+
+
+def _find(config: Any, key: str) -> Any:
+    """The first value of a key at any depth: where it is differs from booster to booster."""
+    if isinstance(config, list):
+        return next((found for part in config if (found := _find(part, key)) is not None), None)
+    if not isinstance(config, dict):
+        return None
+    return config[key] if key in config else _find(list(config.values()), key)

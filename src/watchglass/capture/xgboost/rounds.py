@@ -1,0 +1,131 @@
+"""The boosting rounds of one training as steps."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+from xgboost import Booster
+
+from watchglass.capture.hook import Hook
+from watchglass.capture.xgboost.model import KINDS, facts_of, importance, kinds_of
+from watchglass.record import OpenStep
+from watchglass.records import Mode, Role
+
+_log = logging.getLogger("watchglass")
+
+#: Metrics of XGBoost that fall as a model learns its objective; ``error`` and its like only count mistakes.
+LOSSES = frozenset((
+    "rmse", "rmsle", "mae", "mape", "mphe", "logloss", "mlogloss", "poisson-nloglik", "gamma-nloglik", "cox-nloglik",
+    "aft-nloglik", "tweedie-nloglik", "gamma-deviance", "quantile", "expectile",
+))  # fmt: skip
+
+#: Collection, and prefix of the names of its tensors.
+_IMPORTANCE = "feature_importance"
+
+#: XGBoost's record of a training: data set -> metric -> a value per round, in ``cv`` a pair of mean and deviation.
+Evaluations = Mapping[str, Mapping[str, Sequence[Any]]]
+
+
+class Rounds:
+    """Opens and closes a TRAIN step per round, and an EVAL step for what was evaluated on other data.
+
+    Args:
+        hook: Where everything goes.
+        train: Name of the evaluation set that is the training data; the first whose name contains "train" if "".
+        loss: Metric that is the loss; the first one of :data:`LOSSES` if "".
+    """
+
+    def __init__(self, hook: Hook, train: str, loss: str) -> None:
+        self._hook, self._train, self._loss = hook, train, loss
+        self._step: OpenStep | None = None
+        self._until_end = ExitStack()
+        self._kept: list[str] = []
+        self._facts: dict[str, dict[str, Any]] = {}
+        self._said = False
+        self.evaluations: Evaluations = {}
+        self.begin, self.end = hook.guarded(self._begin), hook.guarded(self._end)
+        self.check_stop = hook.guarded(hook.check_stop)
+
+    def _begin(self, evaluations: Evaluations) -> None:
+        # The same object in every round: it has the last one too, should another callback keep its end from us.
+        self.evaluations = evaluations
+        self._step = self._until_end.enter_context(self._hook.step(Mode.TRAIN))
+        # Asked whatever the model is: in cross-validation nobody is to be told that the collection holds nothing.
+        keep, tags = self._hook.plan.keep, (_IMPORTANCE,)
+        kept = [kind for kind in KINDS if keep(f"{_IMPORTANCE}/{kind}", Role.CUSTOM, tags=tags)]
+        self._kept = kept if self._step.due else []
+
+    def _end(self, model: Any) -> None:
+        """A round has ended; nothing happens when it had before."""
+        step, self._step = self._step, None
+        if step is None:
+            return
+        metrics, train = self.evaluations, self._training_set()
+        if train is None or self._loss_of(metrics[train]) is None:
+            self._say_what_is_missing(train)
+        if train is not None:
+            self._add(step, train, followed=True)
+        if isinstance(model, Booster):
+            self._read(step, model)
+        self._until_end.close()
+        others = [name for name in metrics if name != train]
+        if others:
+            evaluation = self._hook.clock.begin(Mode.EVAL)
+            for name in others:
+                # Of several sets the last: XGBoost itself stops early by that one.
+                self._add(evaluation, name, followed=name == others[-1])
+            self._hook.clock.end(evaluation)
+
+    def _training_set(self) -> str | None:
+        return _first(self.evaluations, self._train, lambda name: "train" in name.lower())
+
+    def _loss_of(self, metrics: Mapping[str, Any]) -> str | None:
+        return _first(metrics, self._loss, _is_loss)
+
+    def _add(self, step: OpenStep, data: str, *, followed: bool) -> None:
+        metrics = self.evaluations[data]
+        loss = self._loss_of(metrics)
+        for name, values in metrics.items():
+            mean, *deviation = values[-1] if isinstance(values[-1], tuple) else values[-1:]
+            if name == loss and followed:
+                self._hook.add_scalar(step.records, "loss", float(mean), Role.LOSS)
+            role = Role.LOSS if name == loss or _is_loss(name) else Role.METRIC
+            self._hook.add_scalar(step.records, f"{data}-{name}", float(mean), role)
+            if deviation:
+                self._hook.add_scalar(step.records, f"{data}-{name}-std", float(deviation[0]), Role.METRIC)
+
+    def _read(self, step: OpenStep, model: Booster) -> None:
+        if not step.due and self._facts:
+            return
+        facts = facts_of(model)
+        for kind, data in facts.items():
+            # A schedule may change the learning rate at any round; rules look at the latest fact.
+            if data != self._facts.get(kind):
+                step.records.facts.append((kind, "XGBoost", data))
+        self._facts = facts
+        for kind in self._kept:
+            if kind in kinds_of(facts["optimizer"]["type"]):
+                self._hook.save_tensor(f"{_IMPORTANCE}/{kind}", importance(model, kind), _IMPORTANCE)
+
+    def _say_what_is_missing(self, train: str | None) -> None:
+        if self._said:
+            return
+        self._said = True
+        if train is None:
+            missing = f"none of the evaluation sets ({', '.join(self.evaluations) or 'there are none'}) is known to be "
+            cure = 'the training data; add (dtrain, "train") to evals, or give train="..."'
+        else:
+            missing = f"none of the metrics of {train} ({', '.join(self.evaluations[train])}) is known to be "
+            cure = 'a loss; add one to eval_metric, or give loss="..."'
+        _log.warning("watchglass: whether the training loss falls cannot be judged: %s%s", missing, cure)
+
+
+def _first(names: Iterable[str], wanted: str, known: Callable[[str], bool]) -> str | None:
+    return next((name for name in names if (name == wanted if wanted else known(name))), None)
+
+
+def _is_loss(metric: str) -> bool:
+    return metric.partition("@")[0] in LOSSES

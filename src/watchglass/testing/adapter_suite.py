@@ -1,0 +1,313 @@
+"""What every adapter must do, ours or yours: describe a tiny training, derive a test class, pytest does the rest.
+
+Example::
+
+    class MyCase(AdapterCase):
+        def attach(self, hook): ...
+        def train(self, steps, after_step): ...
+        def evaluate(self): ...
+        def parameters(self): ...
+
+    class TestMyAdapter(AdapterSuite):
+        case = MyCase
+
+docs/adapters.md writes a whole adapter, with its case.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import logging
+import threading
+import weakref
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from watchglass.capture import Hook
+from watchglass.errors import TrainingStopped
+from watchglass.records import Mode
+from watchglass.run import Run, open_run
+
+AfterStep = Callable[[int], None]
+
+#: No faults are injected here: what is no part of a step, and the doors of scripts, behind which the same things break.
+_NOT_BROKEN = frozenset((
+    "guarded", "lawful", "suspended", "detach_with", "detach_if_broken", "close", "fault", "forked", "flush",
+    "step", "save_scalar", "save_tensor",
+))  # fmt: skip
+
+
+class AdapterCase(ABC):
+    """A tiny training of one framework; each instance is a new one, and all take the same course, bit for bit.
+
+    Attributes:
+        losses: Loss of each update, as the training itself sees it.
+        evaluation_losses: Mean loss of the evaluation after each update; stays empty where there is none.
+    """
+
+    #: Settings of the hook, where what the adapter reads is not kept by default.
+    settings: ClassVar[Mapping[str, Any]] = {}
+
+    def __init__(self) -> None:
+        self.losses: list[float] = []
+        self.evaluation_losses: list[float] = []
+
+    @abstractmethod
+    def attach(self, hook: Hook) -> None:
+        """Attach the adapter to this training, as its users do. Not called for a training that nobody watches."""
+
+    @abstractmethod
+    def train(self, steps: int, after_step: AfterStep) -> None:
+        """Update ``steps`` times, evaluate after each update, and append to the losses.
+
+        Args:
+            steps: Number of updates; fewer when the adapter stops the training, by the framework's own means or by
+                :class:`~watchglass.errors.TrainingStopped`, which is let through.
+            after_step: Called after each update in the training's thread, with the number of the update from 0.
+        """
+
+    def evaluate(self) -> bool:
+        """Evaluate once, outside of :meth:`train`; returns False where the framework cannot."""
+        return False
+
+    @abstractmethod
+    def parameters(self) -> Mapping[str, NDArray[Any]]:
+        """Everything that the training has changed, copied."""
+
+
+class AdapterSuite(ABC):
+    """Conformance of an adapter. Derive and set :attr:`case`."""
+
+    #: The training that the adapter watches.
+    case: ClassVar[type[AdapterCase]]
+    #: Updates of a test's training.
+    steps: ClassVar[int] = 6
+
+    def watch(self, path: Path, after_step: AfterStep = lambda step: None, **settings: Any) -> tuple[AdapterCase, Run]:
+        """A watched training, from its first step to its end, and what was recorded of it."""
+        case = self.case()
+        with self.hook(path, **settings) as hook:
+            case.attach(hook)
+            case.train(self.steps, after_step)
+        return case, open_run(path)
+
+    def hook(self, path: Path, **settings: Any) -> Hook:
+        """A hook whose every step is due, and whose faults raise."""
+        return Hook(path, **{"save_interval": 1, "strict": True, **self.case.settings, **settings})
+
+    def unwatched(self, steps: int) -> AdapterCase:
+        """The same training with nobody watching."""
+        case = self.case()
+        case.train(steps, lambda step: None)
+        return case
+
+    def test_the_training_keeps_its_numbers(self, tmp_path: Path) -> None:
+        """Every loss and every parameter is, to the last bit, what it is without us."""
+        watched, _ = self.watch(tmp_path / "run")
+        _same_numbers(watched, self.unwatched(self.steps), "watching")
+
+    def test_every_update_is_one_step(self, tmp_path: Path) -> None:
+        """TRAIN steps count updates, and an evaluation belongs to the update before it."""
+        case, run = self.watch(tmp_path / "run")
+        _equal(run.steps(), list(range(self.steps)), "TRAIN steps")
+        ends = list(run.tables().steps.values())
+        _equal(sorted(end.global_step for end in ends), list(range(len(ends))), "global steps over all modes")
+        if case.evaluation_losses:
+            evaluated = sorted({end.train_step for end in ends if end.mode is Mode.EVAL})
+            _equal(evaluated, list(range(self.steps)), "updates behind which an EVAL step lies")
+
+    def test_the_loss_is_found_in_every_mode(self, tmp_path: Path) -> None:
+        """It is called ``loss``, in training and in evaluation: the name by which rules follow any training."""
+        case, run = self.watch(tmp_path / "run")
+        steps, losses = run.scalars("loss")
+        _equal(list(steps), list(range(self.steps)), "TRAIN steps with a loss")
+        _close(losses, case.losses, "recorded training losses")
+        if case.evaluation_losses:
+            _close(
+                [phase.means["loss"] for phase in run.phases(Mode.EVAL)],
+                case.evaluation_losses,
+                "recorded evaluation losses",
+            )
+
+    def test_tensors_are_read_only_when_due(self, tmp_path: Path) -> None:
+        """Statistics come at the interval asked for, scalars of the training at every step."""
+        _, run = self.watch(tmp_path / "run", save_interval=4)
+        due = list(range(0, self.steps, 4))
+        captured = {name: run.tensor(name).reductions("count")[0].tolist() for name in run.tensor_names()}
+        _true(any(captured.values()), "nothing was captured of any tensor at any step")
+        _equal({name: steps for name, steps in captured.items() if not set(steps) <= set(due)}, {}, "reads in between")
+        _equal(list(run.scalars("loss")[0]), list(range(self.steps)), "TRAIN steps with a loss")
+
+    def test_names_are_stable(self, tmp_path: Path) -> None:
+        """A second training has the same tensors, described alike; each name means one tensor."""
+        catalogs = []
+        for name in ("first", "second"):
+            _, run = self.watch(tmp_path / name)
+            rows = [info.to_json() for info in run.tables().catalog]
+            _equal(
+                [row for row, count in Counter(row["name"] for row in rows).items() if count > 1], [], "double names"
+            )
+            catalogs.append({row.pop("name"): {**row, "tensor_id": 0} for row in rows})
+        _equal(catalogs[0], catalogs[1], "tensors of two trainings that are the same")
+
+    def test_nothing_happens_before_the_first_training_step(self, tmp_path: Path) -> None:
+        """An evaluation alone makes no file and no thread; once there is a training, it was not forgotten."""
+        case, path = self.case(), tmp_path / "run"
+        with self.hook(path) as hook:
+            case.attach(hook)
+            evaluated = case.evaluate()
+            _true(not path.exists(), "there is a run directory before the first training step")
+            _equal(_threads(), [], "threads before the first training step")
+            case.train(1, lambda step: None)
+        first = open_run(path)
+        if evaluated:
+            early = [end for end in first.tables().steps.values() if end.mode is Mode.EVAL and end.train_step == -1]
+            _true(bool(early), "the evaluation before the first training step was lost")
+
+    def test_a_stop_ends_the_training_between_two_updates(self, tmp_path: Path) -> None:
+        """It ends where all ranks have agreed to, with the model as it was after the last update before."""
+        for stop in (0, 3):
+            case, path = self.case(), tmp_path / str(stop)
+            with self.hook(path) as hook, suppress(TrainingStopped):
+                # What the recorder's thread calls when it has seen the evaluator commit a stop.
+                commit = functools.partial(hook._stop_at, stop, "asked for by a test")
+                case.attach(hook)
+                if stop == 0:
+                    commit()
+                case.train(self.steps, _call_at(stop - 2, commit))
+            _true(not hook.active, f"a training stopped at step {stop} is still watched")
+            _same_numbers(case, self.unwatched(stop), "stopping")
+            if stop:
+                run = open_run(path)
+                _equal(run.steps(), list(range(stop)), "TRAIN steps of a training that was stopped")
+                _equal([event.get("status") for event in run.lifecycle()][-1:], ["stopped"], "how the worker left")
+
+    def test_no_fault_of_ours_reaches_the_training(self, tmp_path: Path) -> None:
+        """Each thing that the adapter asks of the hook breaks, once at first and once at last: one warning, no more."""
+        expected = self.unwatched(self.steps)
+        with self.hook(tmp_path / "count") as hook, _Breaking(hook) as counting:
+            case = self.case()
+            case.attach(hook)
+            counting.armed = True
+            case.train(self.steps, lambda step: None)
+        _true(bool(counting.calls), "the adapter asks nothing of the hook")
+        for number, (name, calls) in enumerate(counting.calls.items()):
+            for call in {0, calls - 1}:
+                case = self.case()
+                path = tmp_path / f"{number}-{call}"
+                with _warnings() as warned, self.hook(path, strict=False) as hook:
+                    with _Breaking(hook, name, call) as breaking:
+                        case.attach(hook)
+                        breaking.armed = True
+                        _survives(name, case, self.steps)
+                    _true(not hook.active, f"{name} broke, and the adapter is still attached")
+                _same_numbers(case, expected, f"{name} broke")
+                said = [message for message in warned if "capture is off" in message]
+                _equal(len(said), 1, f"warnings of that ({warned}) when {name} broke")
+
+    def test_detaching_leaves_the_training_as_it_was(self, tmp_path: Path) -> None:
+        """Closed in the middle, the training goes on unwatched, and nothing holds on to the hook."""
+        hook, case = self.hook(tmp_path / "run"), self.case()
+        case.attach(hook)
+        case.train(self.steps, _call_at(2, hook.close))
+        _equal(open_run(tmp_path / "run").steps(), [0, 1, 2], "TRAIN steps until the hook was closed")
+        _same_numbers(case, self.unwatched(self.steps), "detaching")
+        _equal(_threads(), [], "threads after the end")
+        left = weakref.ref(hook)
+        del hook, case
+        gc.collect()
+        _true(left() is None, "the hook is closed, and something still holds on to it")
+
+
+class _Breaking:
+    """Counts what is asked of a hook, its clock and its plan, by name, and breaks one call of one of them."""
+
+    def __init__(self, hook: Hook, name: str = "", call: int = 0) -> None:
+        self.armed = False
+        self.calls: Counter[str] = Counter()
+        self._name, self._call = name, call
+        self._places = {"hook": hook, "clock": hook.clock, "plan": hook.plan}
+
+    def __enter__(self) -> _Breaking:
+        for place, owner in self._places.items():
+            for name in vars(type(owner)):
+                method = getattr(type(owner), name)
+                if not name.startswith("_") and name not in _NOT_BROKEN and callable(method):
+                    setattr(owner, name, self._counted(f"{place}.{name}", getattr(owner, name)))
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        for owner in self._places.values():
+            for name in [name for name, value in vars(owner).items() if hasattr(value, "counted")]:
+                delattr(owner, name)
+
+    def _counted(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            if self.armed:
+                self.calls[name] += 1
+                if name == self._name and self.calls[name] == self._call + 1:
+                    raise RuntimeError("broken on purpose")
+            return method(*args, **kwargs)
+
+        counted.counted = True  # type: ignore[attr-defined]
+        return counted
+
+
+def _survives(name: str, case: AdapterCase, steps: int) -> None:
+    try:
+        case.train(steps, lambda step: None)
+    except Exception as error:
+        raise AssertionError(f"{name} broke, and that reached the training: {error!r}") from error
+
+
+@contextmanager
+def _warnings() -> Iterator[list[str]]:
+    """Messages that watchglass logs meanwhile, kept from the terminal."""
+    log = logging.getLogger("watchglass")
+    found: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: found.append(record.getMessage())  # type: ignore[method-assign]
+    propagate, log.propagate = log.propagate, False
+    log.addHandler(handler)
+    try:
+        yield found
+    finally:
+        log.removeHandler(handler)
+        log.propagate = propagate
+
+
+def _call_at(when: int, call: Callable[[], object]) -> AfterStep:
+    return lambda step: None if step != when else (call(), None)[1]
+
+
+def _threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("watchglass")]
+
+
+def _same_numbers(case: AdapterCase, expected: AdapterCase, what: str) -> None:
+    _equal(case.losses, expected.losses, f"losses: {what} has changed them")
+    found, wanted = case.parameters(), expected.parameters()
+    _equal(sorted(found), sorted(wanted), "names of parameters")
+    changed = [name for name in wanted if not np.array_equal(found[name], wanted[name], equal_nan=False)]
+    _equal(changed, [], f"parameters that {what} has changed")
+
+
+def _equal(found: Any, wanted: Any, what: str) -> None:
+    assert found == wanted, f"{what}: {found!r} instead of {wanted!r}"
+
+
+def _close(found: Any, wanted: Any, what: str) -> None:
+    same = len(found) == len(wanted) and np.allclose(found, wanted, rtol=1e-5, atol=1e-8)
+    assert same, f"{what}: {list(found)!r} instead of {list(wanted)!r}"
+
+
+def _true(condition: bool, complaint: str) -> None:
+    assert condition, complaint

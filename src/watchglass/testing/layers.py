@@ -1,0 +1,52 @@
+"""Catalog rows from tensor names, as capture would give them for a model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from watchglass.records import Role, TensorInfo
+
+#: Module path -> class name of the module, in the order of execution.
+Modules = Mapping[str, str]
+
+
+class Layers:
+    """Catalog rows from tensor names."""
+
+    def __init__(self, modules: Modules, tensors: Iterable[TensorInfo]) -> None:
+        self._modules = dict(modules)
+        self._given = {row.name: row for row in tensors}
+
+    def row(self, name: str, tensor_id: int, shape: tuple[int, ...], dtype: str, *, scalar: bool) -> TensorInfo:
+        """The row of a name; what the caller gave for it wins over what the name says."""
+        given = self._given.get(name)
+        if given is not None:
+            return TensorInfo.from_json({**given.to_json(), "tensor_id": tensor_id})
+        role, module = _meaning(name, scalar)
+        if module and module not in self._modules:
+            self._modules[module] = "Module"
+        return TensorInfo(
+            tensor_id, name, role, module, self._modules.get(module, ""),
+            list(self._modules).index(module) if module else -1, shape, dtype,
+            unit_axis=1 if role is Role.OUTPUT and len(shape) > 1 else 0 if role is Role.OUTPUT and shape else None,
+            trainable=True if role in (Role.WEIGHT, Role.BIAS) else None,
+        )  # fmt: skip
+
+
+def _meaning(name: str, scalar: bool) -> tuple[Role, str]:
+    """(role, module path) that a tensor name says."""
+    if scalar:
+        return (Role.LOSS if name.split("/")[0] == "loss" else Role.METRIC), ""
+    prefix, _, rest = name.rpartition("/")
+    module, _, last = rest.rpartition(".")
+    if prefix in ("gradient", "update"):
+        return (Role.GRADIENT if prefix == "gradient" else Role.UPDATE), module
+    if prefix.startswith("optimizer"):
+        return Role.OPTIMIZER_STATE, module
+    if last == "output" or rest == "output":
+        return Role.OUTPUT, module
+    if last.isdigit() and module.endswith("input"):
+        return Role.INPUT, module.removesuffix("input").rstrip(".")
+    if last in ("weight", "bias"):
+        return Role(last), module
+    return Role.CUSTOM, ""
