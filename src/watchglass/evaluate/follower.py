@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 from watchglass.errors import DamagedDataError
 from watchglass.records import Fact, StepEnd
 from watchglass.run import Catalog, History, StepRecords, StepView, WorkerTables
@@ -95,6 +97,8 @@ class FollowedWorker:
             sampled=rows.sampled,
             units=[(catalog[i], kind, bits) for i, kind, bits in self.tables.units(number) if i in catalog],
             facts=ended.facts,
+            histograms=rows.histograms,
+            reductions=self.tables.reductions(number),
         )
         if not all(i in catalog for i in rows.ids.tolist()):
             # A row whose meaning was lost with a damaged segment says nothing to any rule.
@@ -223,4 +227,5 @@ def _known_rows(records: StepRecords) -> StepRecords:
         statistics=records.statistics[keep],
         calls=records.calls[keep] if records.calls is not None else None,
         sampled=records.sampled[keep] if records.sampled is not None else None,
+        histograms=records.histograms.take(np.array(keep, bool)) if records.histograms is not None else None,
     )

@@ -22,6 +22,7 @@ from watchglass.config import EvaluatorConfig
 from watchglass.errors import RunExistsError, StoreError, WatchglassError
 from watchglass.evaluate.engine import Engine
 from watchglass.evaluate.follower import FollowedWorker, Follower
+from watchglass.record import harvest
 from watchglass.records import Finding, Mode, Observation, RuleStatus
 from watchglass.run import StepView
 from watchglass.store import Claim, JournalWriter, Store, is_alive, open_store, read_claims
@@ -30,6 +31,8 @@ from watchglass.store import Claim, JournalWriter, Store, is_alive, open_store, 
 _LIVENESS_S = 1.0
 #: A worker on another machine that is silent for so long, with the lifeline gone, is taken for lost.
 _SILENCE_S = 60.0
+#: How long somebody may take to recover a worker's last steps before nothing more is expected of it.
+_HARVEST_NS = 30_000_000_000
 #: How long to wait for an evaluator of an earlier attempt to give up the journal.
 _LEASE_S = 30.0
 
@@ -62,6 +65,7 @@ class Evaluator:
         self._looked_s = float("-inf")
         self._heard: tuple[int, float] = (0, time.monotonic())
         self._after: tuple[int, int, int] | None = None
+        self._harvested: set[str] = set()
 
     def open(self, pause: Callable[[float], bool]) -> None:
         """Takes the lease of the journal, waiting for an evaluator of an earlier attempt that is about to end.
@@ -108,8 +112,12 @@ class Evaluator:
         waiting = False
         for worker in self._follower.active:
             claim = self._claims.get(worker.worker)
-            alive = is_alive(claim) if claim is not None else False
+            alive = self._is_alive(claim) if claim is not None else False
             if alive is True or (alive is None and silent_s < _SILENCE_S):
+                waiting = True
+            elif worker.worker not in self._harvested:
+                self._harvested.add(worker.worker)
+                self._harvest()
                 waiting = True
             elif self._drained():
                 # It may have written its last words between our last look and its death: hence only once drained.
@@ -138,6 +146,20 @@ class Evaluator:
         if self._journal is not None:
             self._journal.close()
             self._journal = None
+
+    def _is_alive(self, claim: Claim) -> bool | None:
+        """Whether a process may still write for a worker: its own, or for a moment one that recovers its last steps."""
+        if claim.harvest and time.time_ns() - claim.wall_ns > _HARVEST_NS:
+            return False
+        return is_alive(claim)
+
+    def _harvest(self) -> None:
+        """Recovers what a dead worker recorded last; whatever comes of it is read like everything else."""
+        try:
+            harvest(self._store, by="evaluator", attempt=self._config.attempt)
+        except WatchglassError as error:
+            print(f"watchglass: the last steps of a killed worker are not recovered yet: {error}", file=sys.stderr)
+        self._claims = read_claims(self._store, self._config.attempt)
 
     def _drained(self) -> bool:
         """Reads everything that is there; returns whether there was nothing."""
@@ -194,7 +216,8 @@ class Evaluator:
 
     def _worker(self, worker: FollowedWorker) -> Worker:
         claim = self._claims.get(worker.worker)
-        alive = worker.active and (claim is None or is_alive(claim) is not False)
+        # A process that recovers last steps trains nothing, so there is nothing in it to stop.
+        alive = worker.active and (claim is None or (not claim.harvest and is_alive(claim) is not False))
         lengths = self._lengths.get(worker.worker)
         return Worker(
             worker.worker, alive, self._train_steps.get(worker.worker, -1),

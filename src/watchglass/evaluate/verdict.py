@@ -9,6 +9,7 @@ from typing import Any
 from watchglass.errors import UnknownNameError
 from watchglass.evaluate.diagnosis import diagnose
 from watchglass.evaluate.replay import Evaluation
+from watchglass.record import recovered_steps
 from watchglass.records import Finding, Mode, Severity, Verdict
 from watchglass.run import Run
 
@@ -102,9 +103,15 @@ def _metrics(run: Run) -> dict[str, float]:
 
 
 def _capture(run: Run) -> dict[str, Any]:
-    """The counters with which the first worker left."""
+    """The counters with which the first worker left, and how many steps of killed ones were recovered."""
+    found: dict[str, Any] = {}
     for event in reversed(run.lifecycle()):
         counters = event.get("counters")
         if isinstance(counters, dict):
-            return counters
-    return {}
+            found = dict(counters)
+            break
+    else:
+        costs = run.facts("capture_cost")
+        found = dict(costs[-1].data) if costs else {}
+    recovered = sum(recovered_steps(run.lifecycle(worker)) for worker in run.workers)
+    return {**found, "recovered_steps": recovered} if recovered else found

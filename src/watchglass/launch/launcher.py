@@ -19,6 +19,7 @@ from watchglass.launch.job import Job
 from watchglass.launch.place import begin_attempt
 from watchglass.launch.signals import SignalWatch
 from watchglass.launch.training import exit_status, run_training
+from watchglass.record import harvest
 from watchglass.store import attempts, layout, open_store
 
 #: Folder with the ``sitecustomize.py`` that brings capture into the training.
@@ -90,6 +91,7 @@ def launch(
         try:
             return_code = run_training(job.command, training_environment(job, run, attempt), signals)
             seconds = time.monotonic() - begin
+            _harvest(run, attempt, problems)
             evaluated = _finish_evaluator(evaluator, signals, waiting, problems)
         finally:
             if evaluator is not None:
@@ -153,6 +155,14 @@ def _finish_evaluator(
     elif status != 0:
         problems.append(f"the evaluator failed with exit status {status}; watchglass check evaluates the run again")
     return status == 0
+
+
+def _harvest(run: str, attempt: int, problems: list[str]) -> None:
+    """Recover what a killed worker recorded last, before the evaluator concludes that nothing more comes."""
+    try:
+        harvest(open_store(run), by="launcher", attempt=attempt)
+    except WatchglassError as error:
+        problems.append(f"the last steps of a killed worker are not recovered yet: {error}")
 
 
 def _group_sender() -> int | None:

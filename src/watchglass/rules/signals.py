@@ -47,6 +47,14 @@ def several_models(view: StepView) -> bool:
     return isinstance(roots, (list, tuple)) and len(roots) > 1
 
 
+def without_layers(view: StepView) -> str:
+    """Why a rule about layers has nothing to say: boosted trees have none. "" where there are some, or nobody knows."""
+    fact = view.latest_fact("model")
+    if fact is None or fact.data.get("module_types") != {}:
+        return ""
+    return f"a model of type {', '.join(map(str, fact.data.get('roots', ()))) or 'unknown'} has no layers"
+
+
 def learning_rate(view: StepView) -> float | None:
     """The learning rate of this step (of the first group where there are several), or None."""
     for name in ("learning_rate", "learning_rate/0"):

@@ -75,7 +75,7 @@ class DeadRelu(Rule):
         known = set(types.values()) if isinstance(types, dict) else set()
         if known and not known & set(signals.RECTIFIERS) and not self.runs:
             return "the model has no ReLU, as far as its modules and what its layers receive can tell"
-        return ""
+        return signals.without_layers(view)
 
     def _layer(self, view: StepView, info: TensorInfo, zero: npt.NDArray[np.bool_], limit: float) -> Finding | None:
         values = self._values_per_unit(view, info, len(zero))

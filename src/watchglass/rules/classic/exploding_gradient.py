@@ -70,6 +70,10 @@ class ExplodingGradient(Rule):
         if finding is not None:
             yield finding
 
+    def applicable(self, view: StepView) -> str:
+        """Not for models without layers."""
+        return signals.without_layers(view)
+
     def _loss_rise(self) -> float | None:
         """Latest loss over the smallest of the first ones; None where there is none to compare."""
         if not self.recent_loss or not self.start_loss:

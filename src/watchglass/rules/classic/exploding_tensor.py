@@ -81,8 +81,9 @@ class ExplodingTensor(Rule):
     ) -> Finding:
         culprit = find_culprit(view, bad, bad_loss=bad_loss)
         # A module that is named only later (hooks that were armed after the first failure) is worth a second finding.
-        subject = "first bad module" if self.broken and named and not self.named else "training"
-        self.broken, self.named = True, self.named or bool(named)
+        told = any(not fact.data.get("refused") for fact in named)
+        subject = "first bad module" if self.broken and told and not self.named else "training"
+        self.broken, self.named = True, self.named or told
         word = "NaN" if loss is None or np.isnan(loss) else "infinite"
         what = f"the loss became {word}" if bad_loss else f"{culprit.name or 'a gradient'} became NaN or infinite"
         tensors = list(dict.fromkeys([*([culprit.name] if culprit.name else []), *bad.names[:15]]))

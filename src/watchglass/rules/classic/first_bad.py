@@ -52,9 +52,9 @@ def find_culprit(view: StepView, bad: Statistics, *, bad_loss: bool) -> Culprit:
         bad_loss: Whether the loss is bad.
     """
     facts = view.facts("first_bad_module")
-    # A re-run of the step under full hooks knows more than flags do.
-    facts.sort(key=lambda fact: fact.data.get("level") != "rerun")
-    if facts and facts[0].data.get("where") in _SYMPTOMS:
+    # What looked at all modules knows more than flags do, and what was refused knows no more than that it is bad.
+    facts.sort(key=lambda fact: (bool(fact.data.get("refused")), fact.data.get("level") == "flags"))
+    if facts and facts[0].data.get("where") in _SYMPTOMS and not _says_nothing(facts[0]):
         return _from_fact(view, facts[0])
     return (
         _weights(bad)
@@ -64,6 +64,10 @@ def find_culprit(view: StepView, bad: Statistics, *, bad_loss: bool) -> Culprit:
         or _backward(view, bad)
         or Culprit(symptoms=("nonfinite_loss",) if bad_loss else ())
     )
+
+
+def _says_nothing(fact: Fact) -> bool:
+    return bool(fact.data.get("refused")) and fact.data.get("where") in ("loss", "weights")
 
 
 def _describe(module: str, module_type: str) -> str:

@@ -57,6 +57,10 @@ class PoorWeightInitialization(Rule):
         if not self.measured:
             yield from self._scale(view)
 
+    def applicable(self, view: StepView) -> str:
+        """Not for models without layers."""
+        return signals.without_layers(view)
+
     def _identical(self, view: StepView) -> Iterable[Finding]:
         names = sorted(self.weights, key=lambda name: int(self.weights[name]["layer_index"]))
         same = [self.weights[name]["same"] for name in names]

@@ -60,6 +60,10 @@ class UnchangedTensor(Rule):
         elif moved_now:
             yield from self._some_stuck(view, weights.where(stuck))
 
+    def applicable(self, view: StepView) -> str:
+        """Not for models without layers."""
+        return signals.without_layers(view)
+
     def _compare(self, weights: Statistics, *, counts: bool) -> tuple[npt.NDArray[np.int64], bool]:
         """Captures without a change per row, -1 for rows that have moved; and whether any row moved just now.
 

@@ -88,6 +88,10 @@ class WeightUpdateRatio(Rule):
                 view, Severity.WARNING, "small", names, -ratios, median, self.small, message, "update_ratio_small"
             )
 
+    def applicable(self, view: StepView) -> str:
+        """Not for models without layers."""
+        return signals.without_layers(view)
+
     def _stuck(self, view: StepView) -> bool:
         """Whether small updates are a fault: not while warming up, decayed or converging."""
         return (
