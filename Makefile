@@ -3,14 +3,18 @@
 # make lint    ruff, mypy, import contracts
 # make check   lint, then test: what a change must pass
 # make bench   what watching costs (BENCH="--quick" for less)
+# make growth  whether memory grows over 20,000 watched steps
+# make peers   what watching costs with other tools (PEERS="--quick" for less)
 # make clean   remove what the others made, except .venv
 
 PYTHON ?= python3
 BIN := .venv/bin
 DEMO := runs/demo
 BENCH ?=
+GROWTH ?=
+PEERS ?=
 
-.PHONY: demo test test-quick lint format check bench clean help setup-example setup-dev
+.PHONY: demo test test-quick lint format check bench growth peers clean help setup-example setup-dev
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -41,6 +45,12 @@ check: lint test
 
 bench: setup-dev
 	$(BIN)/python benchmarks/overhead.py $(BENCH)
+
+growth: setup-dev
+	$(BIN)/python benchmarks/growth.py $(GROWTH)
+
+peers: setup-dev
+	$(BIN)/python benchmarks/peers.py $(PEERS)
 
 clean:
 	rm -rf runs build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

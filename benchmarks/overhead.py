@@ -1,8 +1,8 @@
 """What watching costs: the time of a watched training step over that of a bare one.
 
-    python benchmarks/overhead.py                    everything, up to ten minutes for each of 16 lines
-    python benchmarks/overhead.py --quick            the same, coarser, in about five minutes
-    python benchmarks/overhead.py --model transformer --config 1 --threads 2 --json
+    python benchmarks/overhead.py                    everything, up to ten minutes for each line
+    python benchmarks/overhead.py --quick            the same, coarser, in a few minutes
+    python benchmarks/overhead.py --only statistics-1 --model mlp --json
 
 README.md beside this file says how to read the result.
 """
@@ -12,196 +12,229 @@ from __future__ import annotations
 import argparse
 import gc
 import json
-import os
-import platform
-import sys
 import tempfile
-import threading
-import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
-import watchglass
-from pairs import Comparison, compare
-from workloads import WORKLOADS, Training
+import device
+import limits
+from configurations import CONFIGURATIONS, ON_DEVICE, TIMES_LIMIT, Configuration
+from pairs import FEWEST_BLOCKS, Comparison, compare
+from tables import Progress, Table, machine, sentence, versions
+from watched import Measured, complaints, housekeeper, watching
+from workloads import WORKLOADS, Training, compiled_transformer
 
-#: Statistics of all weights, gradients and module outputs; what the fixed intervals are measured with.
-COLLECTIONS = ("weights", "biases", "gradients", "outputs")
+COMPILED = "compiled transformer"
+MODELS: dict[str, Callable[[], Training]] = {**WORKLOADS, COMPILED: compiled_transformer}
+PACKAGES = ("watchglass", "torch", "numpy")
 
-#: Most that a watched step may cost, where a target is set: by model and configuration, with 2 threads.
-TARGETS = {
-    ("transformer", "1"): 2.0,
-    ("transformer", "10"): 1.10,
-    ("mlp", "default"): 1.05,
-    ("transformer", "default"): 1.05,
-}
+#: The targets are for so many threads.
+TARGET_THREADS = 2
 
-#: Allowance for the measurement itself: what the control may be off.
-TOLERANCE = 0.0025
+#: A line is done once the control is known to a quarter of what its target allows, but no finer than a tenth of a
+#: percent, which would take hours on the smallest model.
+_SHARE_OF_TARGET, _FINEST, _COARSEST = 0.25, 0.001, 0.01
 
-CONFIGS = ("1", "10", "100", "default")
-THREADS = (1, 2)
+TABLE = Table(
+    [
+        ("configuration", 13), ("model", 20), ("bare ms", 7), ("ratio", 6), ("95 %", 15), ("control", 7),
+        ("target", 6), ("met", 4), ("capture MB", 10), ("limit ms", 8), ("capture ms", 10), ("times limit", 11),
+    ]
+)  # fmt: skip
 
-#: Share of the training's time that the default configuration may use, as a ratio, and how often it writes, in seconds.
-DEFAULT_BUDGET, FLUSH_INTERVAL_S = 0.01, 0.5
 
-#: Rounds before the clock starts, until caches, allocators and the capture plan have settled.
-WARM_UP = 20
-WARM_UP_DEFAULT = 300
-
-#: Rounds in a block of the default configuration, whose interval is the hook's own and may change.
-BLOCK_DEFAULT = 64
+def half_width(target: float, *, coarse: bool = False) -> float:
+    """How well the control must be known for a target."""
+    return _COARSEST if coarse else min(_COARSEST, max(_FINEST, _SHARE_OF_TARGET * (target - 1)))
 
 
 def measure(
-    model: str, config: str, threads: int, *, quick: bool, progress: Callable[[Comparison], None]
-) -> Comparison:
+    model: str,
+    configuration: Configuration,
+    *,
+    half_width: float,
+    limit_s: float,
+    progress: Callable[[Comparison], None] = lambda _: None,
+) -> Measured:
     """Compare one watched training with two bare ones that start equal."""
-    torch.set_num_threads(threads)
-    watched, bare, other = (WORKLOADS[model]() for _ in range(3))
-    fixed = config != "default"
-    block = max(int(config), 5) if fixed else BLOCK_DEFAULT
-    with tempfile.TemporaryDirectory(prefix="overhead-") as folder, watching(watched, folder, config) as spent:
-        for _ in range(WARM_UP if fixed else WARM_UP_DEFAULT):
-            for training in (watched, bare, other):
-                training.step()
-        gc.collect()
-        return compare(
-            watched.step,
-            bare.step,
-            other.step,
-            block=block,
-            half_width=0.01 if quick else TOLERANCE,
-            limit_s=15.0 if quick else 600.0,
-            charged_s=spent,
-            # The hook chooses when to capture by default, so blocks differ for a reason: none of them is left out.
-            trim=0.1 if fixed else 0.0,
-            progress=progress,
-        )
+    subject, bare, other = (MODELS[model]() for _ in range(3))
+    for training in (bare, other):
+        training.step()  # so that PyTorch's own threads are there before ours are looked for
+    with tempfile.TemporaryDirectory(prefix="overhead-") as folder:
+        with watching(subject, configuration, folder) as watched:
+            keep_house = housekeeper(watched)
+            steps = (watched.step, bare.step, other.step)
+
+            def off_the_clock(rounds: int) -> None:
+                for _ in range(rounds):
+                    for step in steps:
+                        step()
+
+            def before_block() -> None:
+                keep_house()
+                avoided = configuration.avoided
+                off_the_clock(1 if avoided and watched.steps % avoided == 0 else 0)
+
+            off_the_clock(configuration.warm_up)
+            gc.collect()
+            comparison = compare(
+                *steps,
+                block=configuration.block,
+                half_width=half_width,
+                limit_s=limit_s,
+                charged_s=watched.background,
+                trim=configuration.trim,
+                before_block=before_block,
+                progress=progress,
+            )
+        # Counted on an eager twin: a compiled model shows its outputs to hooks only while it is being compiled.
+        seen = limits.captured(MODELS[model.removeprefix("compiled ")](), configuration.captured)
+        return Measured(comparison, seen, complaints(watched, configuration, seen))
 
 
-@contextmanager
-def watching(training: Training, folder: str, config: str) -> Iterator[Callable[[], float]]:
-    """Watch a training; gives a clock of the processor seconds that threads of watchglass have used."""
-    # Strict, so that a fault ends the measurement: a watchglass that had switched itself off would cost nothing.
-    # Three trainings' time passes for one step of the watched one. What is done by the clock would be done three times
-    # as often for each of its steps as beside no other training, and the budget be three times as large.
-    settings: dict[str, Any] = {"strict": True, "flush_interval_s": 3 * FLUSH_INTERVAL_S}
-    if config == "default":
-        settings["overhead_budget"] = DEFAULT_BUDGET / 3
-    else:
-        settings["collections"] = [watchglass.Collection(name) for name in COLLECTIONS]
-        settings["save_interval"] = int(config)
-    known = set(threading.enumerate())
-    handle = watchglass.watch(training.model, optimizer=training.optimizer, run=Path(folder) / "run", **settings)
-    training.step()  # the recorder's thread starts with the first step
-    clocks = [
-        time.pthread_getcpuclockid(thread.ident)
-        for thread in threading.enumerate()
-        if thread not in known and thread.ident is not None
-    ]
-    try:
-        yield lambda: sum(time.clock_gettime(clock) for clock in clocks)
-    finally:
-        handle.close()
+def result(
+    model: str, configuration: Configuration, measured: Measured, bytes_per_s: float, *, judged: bool = True
+) -> dict[str, Any]:
+    """One entry of ``results``.
 
-
-def result(model: str, config: str, threads: int, comparison: Comparison) -> dict[str, Any]:
-    """One entry of ``results``; the target holds with 2 threads and is null where there is none."""
-    target = TARGETS.get((model, config)) if threads == 2 else None
+    Args:
+        model: Its name.
+        configuration: What was measured.
+        measured: The measurement; one with complaints meets no target.
+        bytes_per_s: The bandwidth that captures are held against.
+        judged: Whether the targets hold; they do not with other numbers of threads.
+    """
+    watched, control = measured.comparison.watched, measured.comparison.control
+    target = configuration.targets[model]
     return {
         "model": model,
-        "config": config,
-        "threads": threads,
-        "ratio": round(comparison.watched.ratio, 4),
-        "ci95": [round(comparison.watched.low, 4), round(comparison.watched.high, 4)],
-        "control": round(comparison.control.ratio, 4),
-        "target": target,
-        "met": None if target is None else comparison.watched.high <= target + TOLERANCE,
+        "config": configuration.name,
+        "bare_ms": round(measured.comparison.bare_ms, 4),
+        "ratio": round(watched.ratio, 4),
+        "ci95": [round(watched.low, 4), round(watched.high, 4)],
+        "control": round(control.ratio, 4),
+        "control_ci95": [round(control.low, 4), round(control.high, 4)],
+        "blocks": measured.comparison.blocks,
+        "target": target if judged else None,
+        "met": watched.ratio <= target and not measured.complaints if judged else None,
+        "certain": _certain(measured, target) if judged else None,
+        **_against_limit(configuration, measured, bytes_per_s, judged=judged),
+        "complaints": measured.complaints,
     }
 
 
-def machine() -> dict[str, Any]:
-    """What it was measured on."""
-    processor = platform.processor() or platform.machine()
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        processor = next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        pass
-    return {"processor": processor, "cores": len(os.sched_getaffinity(0)), "system": platform.platform()}
+def _certain(measured: Measured, target: float) -> bool:
+    watched = measured.comparison.watched
+    enough = measured.comparison.blocks >= FEWEST_BLOCKS and not watched.low <= target < watched.high
+    return enough or bool(measured.complaints)
 
 
-def versions() -> dict[str, str]:
-    """What it was measured with."""
+def _against_limit(
+    configuration: Configuration, measured: Measured, bytes_per_s: float, *, judged: bool
+) -> dict[str, Any]:
+    limit_ms = measured.seen.size / bytes_per_s * 1e3
+    found = {"captured_bytes": measured.seen.size, "limit_ms": round(limit_ms, 4)}
+    if not configuration.interval:
+        return {**found, "capture_ms": None, "times_limit": None, "times_target": None, "times_met": None}
+    # What is paid on the steps between counts as the capture's too: nothing of the difference is left out.
+    extra = measured.comparison.watched.ratio - 1
+    capture_ms = extra * measured.comparison.bare_ms * configuration.interval
+    judged = judged and configuration.judged_by_limit
     return {
-        "watchglass": watchglass.__version__,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "numpy": np.__version__,
+        **found,
+        "capture_ms": round(capture_ms, 4),
+        "times_limit": round(capture_ms / limit_ms, 2),
+        "times_target": TIMES_LIMIT if judged else None,
+        "times_met": capture_ms <= TIMES_LIMIT * limit_ms if judged else None,
     }
+
+
+def show(entry: dict[str, Any]) -> str:
+    """The row of an entry, and its complaints below it."""
+    low, high = entry["ci95"]
+    met = {None: "", True: "yes", False: "NO"}[entry["met"]] + ("?" if entry["certain"] is False else "")
+    times = "" if entry["times_limit"] is None else f"{entry['times_limit']:.1f}"
+    cells = [
+        entry["config"], entry["model"], f"{entry['bare_ms']:.3f}", f"{entry['ratio']:.4f}", f"{low:.4f}-{high:.4f}",
+        f"{entry['control']:.4f}", entry["target"], met, f"{entry['captured_bytes'] / 1e6:.1f}",
+        f"{entry['limit_ms']:.3f}", "" if entry["capture_ms"] is None else f"{entry['capture_ms']:.3f}",
+        times + {None: "", True: "", False: " NO"}[entry["times_met"]],
+    ]  # fmt: skip
+    return "\n".join([TABLE.row(cells), *(f"    {complaint}" for complaint in entry["complaints"])])
+
+
+def summary(results: list[dict[str, Any]]) -> str:
+    """How many targets are met, and which are not."""
+    ratios = [entry for entry in results if entry["met"] is not None]
+    times = [entry for entry in results if entry["times_met"] is not None]
+    missed = [f"{entry['config']} {entry['model']}: {entry['ratio']}" for entry in ratios if not entry["met"]]
+    slow = [f"{entry['config']} {entry['model']}: {entry['times_limit']}" for entry in times if not entry["times_met"]]
+    lines = [
+        f"{len(ratios) - len(missed)} of {len(ratios)} targets met"
+        + (f"; missed: {', '.join(missed)}" if missed else ""),
+        f"{len(times) - len(slow)} of {len(times)} within {TIMES_LIMIT:g} times the physical limit"
+        + (f"; beyond: {', '.join(slow)}" if slow else ""),
+    ]
+    if not device.available():
+        lines.append("no GPU here: device-1 was not measured")
+    return "\n".join(lines)
+
+
+def measured_entries(args: argparse.Namespace, bytes_per_s: float) -> Iterator[dict[str, Any]]:
+    """Measure what was chosen, line by line."""
+    limit_s = args.seconds or (15.0 if args.quick else 600.0)
+    judged = args.threads == TARGET_THREADS
+    for configuration in (*CONFIGURATIONS, *([ON_DEVICE] if device.available() else [])):
+        for model, target in configuration.targets.items():
+            if not _chosen(configuration.name, args.only) or not _chosen(model, args.model):
+                continue
+            how: dict[str, Any] = {
+                "half_width": half_width(target, coarse=args.quick),
+                "limit_s": limit_s,
+                "progress": Progress(f"{configuration.name}, {model}"),
+            }
+            if configuration is ON_DEVICE:
+                yield result(model, configuration, device.measure(configuration, **how), limits.bandwidth("cuda"))
+            else:
+                yield result(model, configuration, measure(model, configuration, **how), bytes_per_s, judged=judged)
+
+
+def _chosen(name: str, names: list[str] | None) -> bool:
+    return names is None or name in names
 
 
 def main() -> None:
     """Measure what the arguments ask for and print a table or, with ``--json``, one object."""
+    names = [configuration.name for configuration in (*CONFIGURATIONS, ON_DEVICE)]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="at most 15 s each, for a first look")
+    parser.add_argument("--quick", action="store_true", help="at most 15 s for each line, for a first look")
+    parser.add_argument("--seconds", type=float, help="at most so many seconds for each line")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
-    parser.add_argument("--model", choices=list(WORKLOADS), action="append", help="only this model; may be repeated")
-    parser.add_argument("--config", choices=CONFIGS, action="append", help="only this interval; may be repeated")
-    parser.add_argument("--threads", type=int, choices=THREADS, action="append", help="only so many threads")
+    parser.add_argument("--only", choices=names, action="append", help="only this configuration; may be repeated")
+    parser.add_argument(
+        "--model", choices=[*MODELS, device.MODEL], action="append", help="only this model; may be repeated"
+    )
+    parser.add_argument("--threads", type=int, default=TARGET_THREADS, help="PyTorch's threads; targets are for 2")
     args = parser.parse_args()
 
+    torch.set_num_threads(args.threads)
+    bytes_per_s = limits.bandwidth()
+    about = {"machine": machine(), "versions": versions(*PACKAGES), "threads": args.threads}
     results = []
     if not args.json:
-        print(HEADER)
-    for model in args.model or WORKLOADS:
-        for threads in args.threads or THREADS:
-            for config in args.config or CONFIGS:
-                name = f"{model}, interval {config}, {threads} thread{'s' if threads > 1 else ''}"
-                comparison = measure(model, config, threads, quick=args.quick, progress=Progress(name))
-                results.append(result(model, config, threads, comparison))
-                if not args.json:
-                    print(row(results[-1], comparison), flush=True)
+        print(f"{sentence(machine())}; {sentence(versions(*PACKAGES))}")
+        print(f"{args.threads} threads; a sum over memory reads {bytes_per_s / 1e9:.1f} GB/s\n")
+        print(TABLE.head, flush=True)
+    for entry in measured_entries(args, bytes_per_s):
+        results.append(entry)
+        if not args.json:
+            print(show(entry), flush=True)
     if args.json:
-        print(json.dumps({"machine": machine(), "versions": versions(), "results": results}, indent=2))
-
-
-HEADER = (
-    f"{'model':12} {'interval':>8} {'threads':>7} {'bare ms':>8} {'ratio':>7} {'95 %':>15} "
-    f"{'control':>8} {'+-':>7} {'blocks':>7} {'target':>7}  met"
-)
-
-
-def row(entry: dict[str, Any], comparison: Comparison) -> str:
-    """One line of the table."""
-    low, high = entry["ci95"]
-    met = {True: "yes", False: "NO", None: ""}[entry["met"]]
-    return (
-        f"{entry['model']:12} {entry['config']:>8} {entry['threads']:>7} {comparison.bare_ms:>8.3f} "
-        f"{entry['ratio']:>7.4f} {f'{low:.4f}-{high:.4f}':>15} {entry['control']:>8.4f} "
-        f"{comparison.control.half_width:>7.4f} {comparison.blocks:>7} {entry['target'] or '':>7}  {met}"
-    )
-
-
-class Progress:
-    """Shows on a terminal, once a second, how far a measurement is."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.shown = time.monotonic()
-
-    def __call__(self, now: Comparison) -> None:
-        """Show ``now`` if it is time."""
-        if sys.stderr.isatty() and time.monotonic() - self.shown > 1:
-            self.shown = time.monotonic()
-            control = f"control {now.control.ratio:.4f} +- {now.control.half_width:.4f}"
-            print(f"\r{self.name}: {now.watched.ratio:.4f}, {control}, {now.seconds:.0f} s ", end="", file=sys.stderr)
+        print(json.dumps({**about, "bytes_per_s": round(bytes_per_s), "results": results}, indent=2))
+    else:
+        print(f"\n{summary(results)}")
 
 
 if __name__ == "__main__":

@@ -62,6 +62,7 @@ def compare(
     limit_s: float,
     charged_s: Callable[[], float] = lambda: 0.0,
     trim: float = 0.0,
+    before_block: Callable[[], None] = lambda: None,
     progress: Callable[[Comparison], None] = lambda _: None,
 ) -> Comparison:
     """Time the three side by side until the control is sharp enough or the time is up.
@@ -79,6 +80,7 @@ def compare(
         charged_s: Processor seconds spent on watching in the background so far; what passes of them during bare steps
             is charged to the watched ones.
         trim: Share of blocks left out at either end as disturbed; see :func:`estimate`.
+        before_block: Called before every block; its time is not counted.
         progress: Called after every block once there are estimates.
     """
     orders = list(itertools.permutations(range(3)))
@@ -87,6 +89,7 @@ def compare(
     sums: list[tuple[float, float, float]] = []
     start = time.perf_counter()
     while True:
+        before_block()
         elapsed = [0.0, 0.0, 0.0]
         for _ in range(block):
             for which in chance.choice(orders):

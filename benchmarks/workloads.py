@@ -1,9 +1,10 @@
-"""The trainings that are measured: two models, each as a function that makes one training step."""
+"""The trainings that are measured, each as a function that makes one training step."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +13,7 @@ from torch.nn import functional as F
 
 @dataclass(frozen=True)
 class Training:
-    """A model, its optimizer, and what makes one step of it."""
+    """A model as its loop calls it, its optimizer, and what makes one step of it."""
 
     model: nn.Module
     optimizer: torch.optim.Optimizer
@@ -47,9 +48,10 @@ class Block(nn.Module):
 class Decoder(nn.Module):
     """A small language model over ``vocabulary`` tokens."""
 
-    def __init__(self, layers: int = 4, width: int = 128, heads: int = 4, sequence: int = 64) -> None:
+    def __init__(
+        self, *, layers: int = 4, width: int = 128, heads: int = 4, sequence: int = 64, vocabulary: int = 256
+    ) -> None:
         super().__init__()
-        vocabulary = 256
         self.tokens = nn.Embedding(vocabulary, width)
         self.positions = nn.Embedding(sequence, width)
         self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
@@ -58,7 +60,7 @@ class Decoder(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Logits of the next token for ``tokens``: (batch, sequence) to (batch, sequence, vocabulary)."""
-        x = self.tokens(tokens) + self.positions(torch.arange(tokens.shape[1]))
+        x = self.tokens(tokens) + self.positions(torch.arange(tokens.shape[1], device=tokens.device))
         for block in self.blocks:
             x = block(x)
         logits: Tensor = self.head(self.norm(x))
@@ -83,7 +85,18 @@ def mlp() -> Training:
 def transformer() -> Training:
     """A decoder of 4 layers and width 128 at batch 16 and sequence 64 with AdamW."""
     torch.manual_seed(0)
-    model = Decoder()
+    return _language_model(Decoder())
+
+
+def compiled_transformer() -> Training:
+    """The same through ``torch.compile``; each call has graphs of its own, and compiles at its first step."""
+    torch.manual_seed(0)
+    model = torch.compile(Decoder(), **_APART)
+    assert isinstance(model, nn.Module)
+    return _language_model(model)
+
+
+def _language_model(model: nn.Module) -> Training:
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
     tokens = torch.randint(0, 256, (16, 65))
 
@@ -96,4 +109,28 @@ def transformer() -> Training:
     return Training(model, optimizer, step)
 
 
+def large_transformer(
+    device: str, *, layers: int = 12, width: int = 768, sequence: int = 512, vocabulary: int = 32768
+) -> Training:
+    """A decoder for a GPU: 136 million parameters at batch 16 with fused AdamW and autocast to bfloat16."""
+    torch.manual_seed(0)
+    model = Decoder(layers=layers, width=width, heads=width // 64, sequence=sequence, vocabulary=vocabulary).to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, fused=True)
+    tokens = torch.randint(0, vocabulary, (16, sequence + 1), device=device)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        with torch.autocast(device, torch.bfloat16):
+            logits = model(tokens[:, :-1])
+            loss = F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+        loss.backward()
+        optimizer.step()
+
+    return Training(model, optimizer, step)
+
+
+#: Each compiled model has graphs of its own, although all are of one class. (PyTorch's annotations lack the argument.)
+_APART: dict[str, Any] = {"isolate_recompiles": True}
+
+#: What runs on the CPU, by the name in tables.
 WORKLOADS: dict[str, Callable[[], Training]] = {"mlp": mlp, "transformer": transformer}

@@ -80,3 +80,19 @@ def test_stops_when_the_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
     result = compare(noisy, noisy, noisy, block=1, half_width=1e-6, limit_s=300)
     assert result.seconds >= 300
     assert result.control.half_width > 1e-6
+
+
+def test_what_is_done_before_a_block_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    work = Work(monkeypatch)
+    result = compare(
+        lambda: work.take(1.5),
+        lambda: work.take(1.0),
+        lambda: work.take(1.0),
+        block=5,
+        half_width=0.01,
+        limit_s=1e9,
+        before_block=lambda: work.take(100.0, background=100.0),
+        charged_s=lambda: work.background,
+    )
+    assert result.watched.ratio == pytest.approx(1.5)
+    assert result.seconds > 100 * result.blocks
