@@ -49,9 +49,12 @@ TORCH_PATCHABLE = (
     ("torch", "Tensor"),
     ("torch.nn", "Module"),
     ("torch.nn.utils", ""),
+    ("torch.nn.utils.clip_grad", ""),
     ("torch.optim", "Optimizer"),
     ("torch.amp", "GradScaler"),
     ("torch.optim.lr_scheduler", "LRScheduler"),
+    ("torch.optim.lr_scheduler", "SequentialLR"),
+    ("torch.optim.lr_scheduler", "ReduceLROnPlateau"),
     ("torch.utils.data", "DataLoader"),
 )
 

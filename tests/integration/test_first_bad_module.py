@@ -1,9 +1,9 @@
-"""Which module is named when a training meets its first NaN or infinity."""
+"""Which module is named by a re-run when a training meets its first NaN or infinity."""
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,95 +14,53 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import watchglass
+from failing import Act, Bad, Poisoned, Training, fact_of, facts_of, network, to_nan
 from watchglass import open_run
-
-Act = Callable[[Tensor], Tensor]
-
-
-class Bad(nn.Module):
-    """Passes its input through, until it is told to spoil it."""
-
-    def __init__(self, spoil: Act) -> None:
-        super().__init__()
-        self.spoil = spoil
-        self.on = False
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.spoil(x) if self.on else x
+from watchglass.capture.pytorch import replaying
+from watchglass.evaluate import replay
 
 
-class Poisoned(torch.autograd.Function):
-    """Identity whose gradient is NaN."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
-        return gradient * float("nan")
-
-
-def network(spoil: Act) -> nn.Sequential:
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.5), nn.BatchNorm1d(8), Bad(spoil), nn.ReLU(), nn.Linear(8, 3))
-
-
-def answer(
-    tmp_path: Path,
-    model: nn.Module,
-    *,
-    before_step: Callable[[int], None],
-    loss: Callable[..., Tensor] = F.cross_entropy,
-    steps: int = 6,
-) -> dict[str, Any]:
-    torch.manual_seed(3)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    inputs, labels = torch.randn(16, 6), torch.randint(0, 3, (16,))
-    with watchglass.watch(model, run=tmp_path / "run", save_interval=1, strict=True):
-        for step in range(steps):
-            before_step(step)
-            optimizer.zero_grad()
-            loss(model(inputs), labels).backward()
-            optimizer.step()
-    facts = open_run(tmp_path / "run").facts("first_bad_module")
-    assert len(facts) == 1, "the first bad module is looked for once"
-    return facts[0].data
-
-
-def switch_on(model: nn.Sequential, at: int = 3) -> Callable[[int], None]:
-    def at_step(step: int) -> None:
-        model[3].on = step >= at  # type: ignore[assignment]
-
-    return at_step
-
-
-@pytest.mark.parametrize("spoil", [lambda x: x * float("nan"), lambda x: x * 1e38 * 1e38, torch.log])
+@pytest.mark.parametrize("spoil", [to_nan, lambda x: x * 1e38 * 1e38, torch.log])
 def test_a_rerun_names_the_module_whose_output_was_bad_first(tmp_path: Path, spoil: Act) -> None:
-    model = network(spoil)
-    found = answer(tmp_path, model, before_step=switch_on(model))
+    found = fact_of(tmp_path / "run", Training(network(spoil)))
     assert (found["level"], found["where"], found["module"], found["module_type"]) == ("rerun", "forward", "3", "Bad")
-    assert found["tensor"] == "3.output"
-    assert not found["refused"]
+    assert (found["tensor"], found["verified"], found["refused"]) == ("3.output", "outputs", "")
 
 
 def test_the_rerun_leaves_no_trace_in_the_training(tmp_path: Path) -> None:
+    class Stateful(nn.Module):
+        """Keeps what it likes: a number, a tensor, a list, a dictionary."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.calls = 0
+            self.last: Tensor | None = None
+            self.sizes: list[int] = []
+            self.known: dict[str, int] = {}
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.calls += 1
+            self.last = x.detach()
+            self.sizes.append(len(x))
+            self.known[f"call {self.calls}"] = len(x)
+            return x
+
     def run(watched: bool) -> tuple[list[Any], dict[str, Tensor]]:
-        model = network(lambda x: x * float("inf"))
-        switch = switch_on(model)
+        stateful = Stateful()
+        training = Training(network(lambda x: x * math.inf).append(stateful))
+        loss = training.loss
+        # Drawn after the forward, which the re-run must not draw again.
+        training.loss = lambda: loss() * (1 + torch.rand(()) + random.random() + float(np.random.rand()))  # type: ignore[method-assign] # noqa: NPY002
         if watched:
-            answer(tmp_path, model, before_step=switch)
+            assert fact_of(tmp_path / "run", training)["level"] == "rerun"
         else:
-            torch.manual_seed(3)
-            optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-            inputs, labels = torch.randn(16, 6), torch.randint(0, 3, (16,))
             for step in range(6):
-                switch(step)
-                optimizer.zero_grad()
-                F.cross_entropy(model(inputs), labels).backward()
-                optimizer.step()
+                training.spoil(step >= 3)
+                training.step()
+        assert stateful.last is not None
+        state = [stateful.calls, stateful.last.tolist(), stateful.sizes, stateful.known]
         draws = [torch.rand(1).item(), random.random(), float(np.random.rand())]  # noqa: NPY002
-        return draws, model.state_dict()
+        return [repr(state), draws], training.model.state_dict()
 
     random.seed(0)
     np.random.seed(0)  # noqa: NPY002
@@ -115,78 +73,233 @@ def test_the_rerun_leaves_no_trace_in_the_training(tmp_path: Path) -> None:
         assert torch.equal(torch.nan_to_num(value), torch.nan_to_num(watched[1][name])), name
 
 
-def test_poisoned_weights_never_make_the_first_layer_guilty(tmp_path: Path) -> None:
-    model = network(lambda x: x)
+@pytest.mark.parametrize("place", [0, 5])
+def test_poisoned_weights_never_make_the_first_layer_guilty(tmp_path: Path, place: int) -> None:
+    training = Training(network())
 
     def poison(step: int) -> None:
         if step == 3:
             with torch.no_grad():
-                model[5].weight[0, 0] = float("nan")  # type: ignore[index,operator]
+                training.model[place].weight[0, 0] = math.nan  # type: ignore[index,operator]
 
-    found = answer(tmp_path, model, before_step=poison)
-    assert (found["where"], found["tensor"]) == ("weights", "5.weight")
+    (found,) = facts_of(tmp_path / "run", training, poison)
+    assert (found["level"], found["where"], found["tensor"]) == ("flags", "weights", f"{place}.weight")
+    assert (found["optimizer"], found["updated_at"]) == ("SGD", 2)
+    assert found["sentence"].endswith("SGD last updated it at step 2")
+
+
+def test_weights_that_no_update_has_written_are_said_to_be_so(tmp_path: Path) -> None:
+    training = Training(network())
+    with torch.no_grad():
+        training.model[0].bias[1] = math.inf  # type: ignore[index,operator]
+    (found,) = facts_of(tmp_path / "run", training, lambda step: None)
+    assert (found["where"], found["tensor"], found["at"]) == ("weights", "0.bias", 0)
+    assert "no update has written it yet" in found["sentence"]
 
 
 def test_finite_modules_and_a_loss_that_is_not(tmp_path: Path) -> None:
-    model = network(lambda x: x)
-
-    def bad_loss(output: Tensor, labels: Tensor) -> Tensor:
-        return F.cross_entropy(output, labels) / 0.0
-
-    found = answer(tmp_path, model, before_step=lambda step: None, loss=bad_loss)
-    assert found["where"] == "loss"
+    training = Training(network())
+    training.loss = lambda: F.cross_entropy(training.model(training.inputs), training.labels) / 0.0  # type: ignore[method-assign]
+    found = facts_of(tmp_path / "run", training, lambda step: None)[0]
+    assert (found["level"], found["where"], found["verified"]) == ("rerun", "loss", "outputs")
     assert "all modules are finite" in found["sentence"]
 
 
+def test_what_is_masked_out_again_is_not_blamed_for_the_loss(tmp_path: Path) -> None:
+    class Masked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear, self.odd = nn.Linear(6, 3), Bad(to_nan)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.linear(x)
+            return torch.where(self.odd(x).isnan(), x, x)  # type: ignore[no-any-return]
+
+    training = Training(Masked())
+    training.spoil()
+    assert facts_of(tmp_path / "finite", training, lambda step: None) == []
+    labels = torch.rand(16, 3)
+    # The exponential of finite predictions is infinite.
+    training.loss = lambda: F.poisson_nll_loss(training.model(training.inputs * 1e6), labels)  # type: ignore[method-assign]
+    found = facts_of(tmp_path / "run", training, lambda step: None)[0]
+    assert (found["level"], found["where"]) == ("rerun", "loss")
+    assert "poisson_nll_loss made the loss not finite" in found["sentence"]
+
+
 def test_data_that_is_not_finite_is_said_to_be_the_data(tmp_path: Path) -> None:
-    model = nn.Linear(6, 3)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    with watchglass.watch(model, run=tmp_path / "run", strict=True):
-        for step in range(3):
-            inputs = torch.randn(4, 6)
-            if step == 2:
-                inputs[1, 1] = float("nan")
-            F.cross_entropy(model(inputs), torch.tensor([0, 1, 2, 0])).backward()
-            optimizer.step()
-    assert open_run(tmp_path / "run").facts("first_bad_module")[0].data["where"] == "input"
+    training = Training(nn.Sequential(nn.Linear(6, 3)))
+
+    def spoil(step: int) -> None:
+        if step == 2:
+            training.inputs = training.inputs.index_fill(0, torch.tensor(1), math.nan)
+
+    found = facts_of(tmp_path / "run", training, spoil)[0]
+    assert (found["where"], found["tensor"], found["refused"]) == ("input", "input.0", "")
 
 
 @pytest.mark.parametrize("at", [3, 30])
 def test_a_finite_loss_with_a_bad_gradient_is_followed_backwards(tmp_path: Path, at: int) -> None:
     # At step 30 forwards are no longer marked: the loss is computed again to know what it sent back.
-    model = network(Poisoned.apply)
-    found = answer(tmp_path, model, before_step=switch_on(model, at), steps=at + 3)
+    found = fact_of(tmp_path / "run", Training(network(Poisoned.apply)), at)
     assert (found["level"], found["where"], found["module"]) == ("rerun", "backward", "3")
 
 
-def test_a_forward_that_does_not_repeat_itself_is_refused_with_the_reason(tmp_path: Path) -> None:
-    counter = iter(range(1, 1000))
-    model = network(lambda x: x * float("inf") * next(counter) + next(counter) * 0 if next(counter) % 2 else x)
-    model.append(nn.Identity())
+def test_a_gradient_that_overflows_in_its_own_sum_is_its_parameters(tmp_path: Path) -> None:
+    class Huge(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            return x.clone()
 
-    def forward_twice_differs(step: int) -> None:
-        model[3].on = step >= 3  # type: ignore[assignment]
+        @staticmethod
+        def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
+            return torch.full_like(gradient, 1e38)
 
-    found = answer(tmp_path, model, before_step=forward_twice_differs)
-    assert found["level"] == "flags"
-    assert "did not repeat itself" in found["refused"]
+    model = nn.Sequential(nn.Linear(6, 3), Bad(Huge.apply))
+    found = fact_of(tmp_path / "run", Training(model))
+    assert (found["level"], found["where"], found["module"]) == ("rerun", "backward", "0")
+    assert found["tensor"].startswith("gradient/0.")
 
 
-def test_arguments_that_cannot_be_given_twice_are_refused(tmp_path: Path) -> None:
-    class FromIterator(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.linear = nn.Linear(6, 3)
+def test_no_gradient_of_the_rerun_reaches_the_training(tmp_path: Path) -> None:
+    def gradients(path: Path | None) -> list[Tensor]:
+        training = Training(network(Poisoned.apply))
+        if path is not None:
+            fact_of(path, training)
+        else:
+            for step in range(6):
+                training.spoil(step >= 3)
+                training.step()
+        return [parameter.grad for parameter in training.model.parameters() if parameter.grad is not None]
 
-        def forward(self, x: Tensor, more: Any) -> Tensor:
-            return self.linear(x) * next(more)  # type: ignore[no-any-return]
+    for bare, watched in zip(gradients(None), gradients(tmp_path / "run"), strict=True):
+        assert torch.equal(torch.nan_to_num(bare), torch.nan_to_num(watched))
 
-    model = FromIterator()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    with watchglass.watch(model, run=tmp_path / "run", strict=True):
-        for scale in (1.0, 1.0, float("nan")):
-            F.cross_entropy(model(torch.randn(4, 6), iter([scale])), torch.tensor([0, 1, 2, 0])).backward()
-            optimizer.step()
-    found = open_run(tmp_path / "run").facts("first_bad_module")[0].data
-    assert found["level"] == "flags"
-    assert "cannot be given twice" in found["refused"]
+
+class Drawing(nn.Module):
+    """Draws from every global generator."""
+
+    def __init__(self, outputs: int = 3) -> None:
+        super().__init__()
+        self.linear, self.bad = nn.Linear(6, outputs), Bad(to_nan)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.linear(x) * (1 + random.random() + float(np.random.rand()))  # noqa: NPY002
+        return torch.cat([x[:1], self.bad(x[1:])]) + torch.rand(())
+
+
+@pytest.mark.parametrize("at", [1, 12, 33])
+def test_a_forward_that_draws_random_numbers_draws_the_same_again(tmp_path: Path, at: int) -> None:
+    # Later than the steps that are captured, only what the model was seen to draw from is recorded.
+    found = fact_of(tmp_path / "run", Training(Drawing()), at, save_interval=4)
+    assert (found["level"], found["module"]) == ("rerun", "bad")
+    if at < 8:
+        assert found["verified"] == "outputs"
+
+
+def test_states_of_generators_that_a_model_does_not_draw_from_are_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = []
+    getstate = random.getstate
+    monkeypatch.setattr(random, "getstate", lambda: taken.append(1) or getstate())
+    training = Training(network())
+    assert facts_of(tmp_path / "run", training, lambda step: None, steps=12) == []
+    # Before and after each of the captured forwards that are looked at.
+    assert len(taken) == 8
+
+
+def test_a_settings_change_after_the_forward_does_not_reach_the_rerun(tmp_path: Path) -> None:
+    training = Training(network())
+
+    def loss() -> Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            output = training.model(training.inputs)
+        return F.cross_entropy(output.float(), training.labels)
+
+    training.loss = loss  # type: ignore[method-assign]
+    found = fact_of(tmp_path / "run", training)
+    assert (found["level"], found["module"], found["verified"]) == ("rerun", "3", "outputs")
+    assert not torch.is_autocast_enabled("cpu")
+
+
+class Returning(nn.Module):
+    """Returns its loss together with logits, as models of libraries do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = network()
+
+    def forward(self, inputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        logits = self.body(inputs)
+        return {"loss": F.cross_entropy(logits, labels), "logits": logits}
+
+
+@pytest.mark.parametrize(("at", "by"), [(3, "outputs"), (30, "loss")])
+def test_a_model_that_returns_its_loss_is_verified_by_it(tmp_path: Path, at: int, by: str) -> None:
+    # At step 30 the steady path is taken, which keeps nothing that a model returns.
+    training = Training(Returning())
+    training.loss = lambda: training.model(inputs=training.inputs, labels=training.labels)["loss"]  # type: ignore[method-assign]
+    found = fact_of(tmp_path / "run", training, at, save_interval=1000)
+    assert (found["level"], found["module"], found["verified"]) == ("rerun", "body.3", by)
+
+
+def test_what_could_not_be_compared_is_said_to_be_unverified(tmp_path: Path) -> None:
+    found = fact_of(tmp_path / "run", Training(network()), 30, save_interval=1000)
+    assert (found["level"], found["where"], found["module"], found["verified"]) == ("rerun", "forward", "3", "")
+    assert found["sentence"].endswith("could not be compared with the step itself")
+
+
+def test_large_outputs_are_not_kept_and_the_loss_verifies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = []
+    keep_outputs = replaying.ForwardState.keep_outputs
+
+    def note(self: Any, outputs: Any) -> None:
+        keep_outputs(self, outputs)
+        kept.append(sum(known.tensor.nbytes for known in self.outputs.values()))
+
+    monkeypatch.setattr(replaying, "_MOST_KEPT_BYTES", 100)
+    monkeypatch.setattr(replaying.ForwardState, "keep_outputs", note)
+    found = fact_of(tmp_path / "run", Training(network()))
+    assert max(kept) == 0
+    assert (found["level"], found["module"], found["verified"]) == ("rerun", "3", "loss")
+
+
+def test_outputs_that_were_changed_after_the_forward_are_not_compared(tmp_path: Path) -> None:
+    training = Training(network())
+
+    def loss() -> Tensor:
+        output = training.model(training.inputs)
+        with torch.no_grad():
+            output.mul_(0.5)
+        return F.cross_entropy(output, training.labels)
+
+    training.loss = loss  # type: ignore[method-assign]
+    found = fact_of(tmp_path / "run", training)
+    assert (found["level"], found["module"], found["verified"]) == ("rerun", "3", "loss")
+
+
+def test_the_finding_says_what_the_rerun_says(tmp_path: Path) -> None:
+    fact_of(tmp_path / "run", Training(network()))
+    (finding,) = (one for one in replay(tmp_path / "run").findings if one.rule == "ExplodingTensor")
+    assert "3 (Bad) turned finite inputs" in finding.message
+    assert finding.evidence["module"] == "3"
+
+
+def test_several_micro_batches_are_told_apart(tmp_path: Path) -> None:
+    training = Training(network(Poisoned.apply))
+    plain = training.loss
+
+    def step_with(bad: int) -> None:
+        training.optimizer.zero_grad()
+        for number in range(2):
+            training.spoil(number == bad)
+            plain().backward()
+        training.spoil(False)
+        training.optimizer.step()
+
+    with watchglass.watch(training.model, run=tmp_path / "run", save_interval=1, strict=True):
+        for number in range(5):
+            step_with(0 if number == 3 else -1)
+    (found, *_) = open_run(tmp_path / "run").facts("first_bad_module")
+    assert found.data["level"] == "flags"
+    assert "the step's last forward is finite" in found.data["refused"]

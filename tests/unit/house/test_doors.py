@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-FURTHER_DOORS = {"watchglass.capture.pytorch"}
+FURTHER_DOORS = {"watchglass.capture.pytorch", "watchglass.capture.xgboost"}
 
 
 def foreign_imports(source: str, room: str) -> Iterator[str]:

@@ -1,0 +1,156 @@
+"""What watching costs is in the run, and everything that speaks of the run says so."""
+
+from __future__ import annotations
+
+import html
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import watchglass
+from watchglass import open_run
+from watchglass.capture import cost
+from watchglass.cli.check import as_json
+from watchglass.evaluate import verdict
+from watchglass.records import Verdict
+from watchglass.view import render_report, verdict_text
+
+STEPS = 120
+
+
+def watched(run: Path, **settings: Any) -> Verdict:
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with watchglass.watch(model, run=run, strict=True, **settings):
+        for _ in range(STEPS):
+            optimizer.zero_grad()
+            F.cross_entropy(model(torch.randn(4, 8)), torch.tensor([0, 1, 2, 0])).backward()
+            optimizer.step()
+    return verdict(open_run(run))
+
+
+def written(run: Path) -> int:
+    return sum(path.stat().st_size for path in (run / "attempts").rglob("*") if path.is_file())
+
+
+def spoken(found: Verdict) -> tuple[str, dict[str, Any], str]:
+    """What the terminal, a program and a report are told."""
+    text = " ".join(verdict_text(found).split())
+    return (
+        text,
+        json.loads(json.dumps(as_json(found)))["capture"],
+        html.unescape(render_report(open_run(found.run), found)),
+    )
+
+
+def test_bound_budget_bytes_and_memory_are_told_everywhere(tmp_path: Path) -> None:
+    found = watched(tmp_path / "run", overhead_budget=0.05)
+    counters = found.capture
+    assert counters["train_steps"] == STEPS
+    assert 0 < counters["callback_ns"] < counters["train_ns"]
+    assert counters["recorder_cpu_ns"] > 0
+    assert (counters["overhead_budget"], counters["fixed_interval"]) == (0.05, False)
+    assert counters["peak_bytes"]["cpu"] > 4 * (8 * 16 + 16 + 16 * 3 + 3)
+    # All but the frame that says so, the joining one and headers.
+    assert 0 <= written(tmp_path / "run") - counters["bytes_written"] < 4096
+    share = 100 * (counters["callback_ns"] + counters["recorder_cpu_ns"]) / counters["train_ns"]
+    text, data, page = spoken(found)
+    line = f"watching took at most {share:.2g} % of the steps'"
+    for told in (text, page):
+        assert line in told
+        assert "(budget 5 %)" in told
+        assert f"statistics every {counters['interval']} steps" in told
+        assert " written, at most " in told
+        assert " held" in told
+    assert data == counters
+
+
+def test_raw_tensors_are_among_the_bytes(tmp_path: Path) -> None:
+    found = watched(tmp_path / "run", save_raw=True, save_interval=4)
+    tensors = sum(path.stat().st_size for path in (tmp_path / "run").rglob("*.safetensors"))
+    assert tensors > 100_000
+    assert found.capture["bytes_written"] > tensors * 0.5
+    assert abs(written(tmp_path / "run") - found.capture["bytes_written"]) < 0.3 * tensors
+
+
+def test_a_fixed_interval_has_no_budget(tmp_path: Path) -> None:
+    found = watched(tmp_path / "run", save_interval=10)
+    text, data, page = spoken(found)
+    assert data["fixed_interval"] is True
+    assert data["interval"] == 10
+    assert "budget" not in text
+    assert "(budget" not in page
+
+
+def test_what_captured_steps_show_is_told_where_its_sign_is_certain(tmp_path: Path) -> None:
+    found = watched(tmp_path / "run", save_interval=4)
+    certain = {**found.capture, "observed_extra_ns": 1e6, "train_ns": 1e9, "train_steps": 100, "interval": 4}
+    text = verdict_text(found.__class__(**{**vars(found), "capture": certain}))
+    assert "captured steps show 2.5 %" in " ".join(text.split())
+    unknown = {**certain, "observed_extra_ns": None}
+    assert "captured steps show" not in verdict_text(found.__class__(**{**vars(found), "capture": unknown}))
+
+
+def test_changes_of_the_interval_are_records(tmp_path: Path) -> None:
+    found = watched(tmp_path / "run", overhead_budget=0.0001)
+    run = open_run(tmp_path / "run")
+    changes = [(fact.global_step, fact.data["interval"]) for fact in run.facts("capture_interval")]
+    assert changes
+    assert changes[-1][1] == found.capture["interval"] > 100
+    assert run.tensor("0.weight").steps() == list(range(16))
+
+
+KILLED = """
+    import os, signal, time
+    import torch
+    import torch.nn.functional as F
+    from watchglass.capture import cost
+    from watchglass.session import current_hook
+
+    cost._TOLD_EVERY_NS = 0  # not once in ten seconds
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(41):
+        optimizer.zero_grad()
+        F.cross_entropy(model(torch.randn(4, 8)), torch.tensor([0, 1, 2, 0])).backward()
+        optimizer.step()
+    recorder = current_hook()._recorder
+    while recorder._whole_kept < recorder._whole_put:
+        time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_killed_run_says_what_it_had_cost(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(textwrap.dedent(KILLED))
+    command = [sys.executable, "-m", "watchglass", "run", "--run", "run", "--save-interval", "10", "train.py"]
+    done = subprocess.run(
+        command, cwd=tmp_path, env={**os.environ}, capture_output=True, text=True, timeout=180, check=False
+    )  # fmt: skip
+    assert done.returncode == 128 + signal.SIGKILL, done.stderr
+    run = open_run(tmp_path / "run")
+    assert run.steps() == list(range(41))
+    found = verdict(run)
+    assert found.capture["train_steps"] == 41, "as of the last captured step"
+    assert 0 < found.capture["callback_ns"] < found.capture["train_ns"]
+    assert found.capture["recovered_steps"] > 0
+    text, data, page = spoken(found)
+    for told in (text, page, " ".join(done.stderr.split())):
+        assert "watching took at most" in told
+        assert "recovered from the flight recorder" in told
+    assert data["interval"] == 10
+
+
+def test_the_cost_is_told_rarely(tmp_path: Path) -> None:
+    watched(tmp_path / "run", save_interval=1)
+    assert cost._TOLD_EVERY_NS == 10_000_000_000
+    assert open_run(tmp_path / "run").facts("capture_cost") == []

@@ -1,0 +1,71 @@
+"""The hot-path law: a callback does no I/O, waits for no device and never raises into the training.
+
+Each way to break it is tried on purpose too, by a callback that does just that: a law nobody has seen broken is none.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from watchglass import open_run
+
+#: What is seen of each way to break the law.
+TRACES = {
+    "open": "open ",
+    "write to an open file": "_io.flush",
+    "make a folder": "os.mkdir",
+    "list a folder": "os.listdir",
+    "open a socket": "socket.__new__",
+    "start a process": "subprocess.Popen",
+    "start a thread": "_thread.start_",
+    "import": "import ('colorsys'",
+    "sleep": "time.sleep",
+    "raise": "raised into the training",
+}
+WAITS = {
+    "item": "item",
+    "float": "__float__",
+    "bool": "__bool__",
+    "tolist": "tolist",
+    "cpu": "cpu",
+    "to the host": "to",
+    "a copy on the host": "copy_",
+    "nonzero": "nonzero",
+    "equal": "equal",
+}
+
+
+def observed(repository: Path, case: str, folder: Path) -> dict[str, list[str]]:
+    command = [sys.executable, str(repository / "tests" / "hot_path.py"), case, str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "capture is off" not in done.stderr
+    found: dict[str, list[str]] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def assert_kept_and_seen_broken(found: dict[str, list[str]], traces: dict[str, str]) -> None:
+    assert (found.pop("unwatched"), found.pop("watched")) == ([], [])
+    assert set(found) == set(traces)
+    for name, trace in traces.items():
+        assert any(what.startswith(trace) for what in found[name]), f"{name} was not seen: {found[name]}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ["any loop", "PyTorch", "PyTorch, steps alike", "XGBoost"])
+def test_no_callback_does_io_or_raises(tmp_path: Path, repository: Path, case: str) -> None:
+    assert_kept_and_seen_broken(observed(repository, case, tmp_path), TRACES)
+    assert open_run(tmp_path / "watched").steps() == list(range(48))
+
+
+@pytest.mark.slow
+def test_no_callback_waits_for_a_device(tmp_path: Path, repository: Path) -> None:
+    assert_kept_and_seen_broken(observed(repository, "PyTorch, on a device", tmp_path), WAITS)
+    run = open_run(tmp_path / "watched")
+    for name in ("0.weight", "gradient/0.weight", "update/0.weight", "0.output"):
+        assert run.tensor(name).steps() == list(range(0, 48, 8)), f"{name} was not captured on the device"

@@ -1,0 +1,416 @@
+"""The budget as a closed loop: trainings whose costs are made up, and what it makes of them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from watchglass.capture.budget import MAX_INTERVAL, STARTUP_STEPS, Budget
+from watchglass.capture.cost import Cost
+from watchglass.capture.plan import Plan
+from watchglass.config import Collection, SessionConfig
+from watchglass.record import OpenStep
+from watchglass.records import Mode
+
+US, MS = 1_000, 1_000_000
+
+
+EACH_STEP, EACH_CAPTURE = (lambda step: 5 * MS), (lambda capture: MS)
+
+
+def constant(value: float) -> Callable[[int], float]:
+    return lambda step: value
+
+
+@dataclass
+class Training:
+    """Runs by the clock that its costs make, and asks and tells the budget as the hook does.
+
+    Attributes:
+        step_ns: What a bare step takes, by number.
+        capture_ns: What callbacks take of a captured step beside ``idle_ns``.
+        idle_ns: What they take of any other on the full path.
+        background_ns: What the recorder's thread works for a capture; it comes when ``every`` captures are there.
+        steady: Whether steps between captures take the shortest path.
+    """
+
+    budget: Budget
+    step_ns: Callable[[int], float] = EACH_STEP
+    capture_ns: Callable[[int], float] = EACH_CAPTURE
+    idle_ns: float = 10 * US
+    background_ns: float = 0.0
+    every: int = 1
+    steady: bool = False
+    number: int = 0
+    captured: list[int] = field(default_factory=list)
+    changes: list[tuple[int, int]] = field(default_factory=list)
+    spent_ns: float = 0.0
+    bare_ns: float = 0.0
+    _waiting: int = 0
+
+    def run(self, steps: int) -> Training:
+        for _ in range(steps):
+            self._step(self.number)
+            self.number += 1
+        return self
+
+    def share(self, steps: int) -> float:
+        """Our share of the time of the next ``steps`` steps."""
+        spent_ns, bare_ns = self.spent_ns, self.bare_ns
+        self.run(steps)
+        spent_ns = self.spent_ns - spent_ns
+        return spent_ns / (self.bare_ns - bare_ns + spent_ns)
+
+    def _step(self, number: int) -> None:
+        bare_ns = self.step_ns(number)
+        self.bare_ns += bare_ns
+        due, background_ns = self.budget.due(number), 0.0
+        if self.steady and not due and self.budget.knows_idle:
+            self.spent_ns += self.idle_ns / 4
+            self.budget.passed(1, int(bare_ns + self.idle_ns / 4), 0)
+            return
+        cost_ns = self.idle_ns
+        if due:
+            self.captured.append(number)
+            cost_ns += self.capture_ns(len(self.captured) - 1)
+            self._waiting += 1
+            if self._waiting >= self.every:
+                background_ns, self._waiting = self._waiting * self.background_ns, 0
+        self.spent_ns += cost_ns + background_ns
+        if self.budget.spent(
+            int(cost_ns), int(bare_ns + cost_ns), captured=due, chosen=due, background_ns=background_ns
+        ):
+            self.changes.append((number, self.budget.interval))
+
+
+COSTS = [(0.01, 2), (0.3, 2), (1, 1.5), (1, 20), (30, 300), (8, 5), (200, 40)]
+
+
+@pytest.mark.parametrize(("capture_ms", "step_ms"), COSTS)
+@pytest.mark.parametrize("share", [0.01, 0.1])
+@pytest.mark.parametrize("steady", [False, True])
+def test_it_settles_at_the_shortest_power_of_two_that_keeps_the_share(
+    capture_ms: float, step_ms: float, share: float, steady: bool
+) -> None:
+    training = Training(
+        Budget(share), constant(step_ms * MS), constant(capture_ms * MS), idle_ns=2 * US, steady=steady
+    )  # fmt: skip
+    training.run(4 * training.run(64).budget.interval)
+    settled = training.budget.interval
+    assert settled & (settled - 1) == 0
+    assert settled == 1 or 1e-3 * capture_ms / (settled / 2) > share * 1e-3 * step_ms - 3e-6
+    assert training.share(8 * settled) <= share
+    assert training.budget.interval == settled
+
+
+def test_the_first_captures_are_not_what_is_judged() -> None:
+    """They pay for reading the module tree and for cold caches."""
+    warming = Training(Budget(0.01), capture_ns=lambda capture: 500 * MS if capture < 4 else 0.1 * MS).run(200)
+    warm = Training(Budget(0.01), capture_ns=constant(0.1 * MS)).run(200)
+    assert warming.budget.interval == warm.budget.interval == 4
+
+
+def test_all_steps_at_the_start_are_captured_and_then_multiples_of_the_interval() -> None:
+    training = Training(Budget(0.01), capture_ns=constant(2 * MS)).run(1000)
+    interval = training.budget.interval
+    assert interval == 64
+    later = [step for step in training.captured if step >= STARTUP_STEPS]
+    assert training.captured[:STARTUP_STEPS] == list(range(STARTUP_STEPS))
+    assert later == list(range(interval, 1000, interval))
+
+
+@pytest.mark.parametrize("steady", [False, True])
+def test_noise_does_not_make_it_restless(steady: bool) -> None:
+    noise = random.Random(4)
+    training = Training(
+        Budget(0.01),
+        step_ns=lambda step: 5 * MS * noise.lognormvariate(0, 0.4),
+        capture_ns=lambda capture: 2 * MS * noise.lognormvariate(0, 0.4),
+        background_ns=0.5 * MS,
+        every=5,
+        steady=steady,
+    ).run(20_000)
+    assert len([step for step, _ in training.changes if step > 1000]) <= 2
+    assert training.share(20_000) <= 0.01
+
+
+def test_a_disturbance_of_one_capture_changes_nothing() -> None:
+    training = Training(Budget(0.01), capture_ns=lambda capture: 900 * MS if capture == 20 else MS).run(4000)
+    assert [step for step, _ in training.changes if step > STARTUP_STEPS] == []
+
+
+@pytest.mark.parametrize("steady", [False, True])
+def test_it_follows_a_training_that_changes_its_pace(steady: bool) -> None:
+    """Steps become ten times as short: the same captures would cost ten times the share."""
+    training = Training(
+        Budget(0.01), step_ns=lambda step: (20 if step < 2000 else 2) * MS, idle_ns=4 * US, steady=steady
+    ).run(1999)  # fmt: skip
+    slow = training.budget.interval
+    training.run(30 * 256)
+    fast = training.budget.interval
+    assert (slow, fast) == (8, 64)
+    assert training.share(2048) <= 0.01
+    # And back again, with one octave of hysteresis.
+    training.step_ns = constant(20 * MS)
+    training.run(60 * 256)
+    assert training.budget.interval in (8, 16)
+
+
+def test_it_follows_captures_that_become_dear() -> None:
+    training = Training(Budget(0.01), capture_ns=lambda capture: (1 if capture < 100 else 16) * MS).run(20_000)
+    assert training.budget.interval == 512
+    assert training.share(8192) <= 0.01
+
+
+@pytest.mark.parametrize("every", [1, 7])
+def test_work_in_the_background_counts(every: int) -> None:
+    """However many captures the thread writes at once."""
+    alone = Training(Budget(0.01), capture_ns=constant(MS)).run(2000)
+    both = Training(Budget(0.01), capture_ns=constant(MS), background_ns=7 * MS, every=every).run(8000)
+    assert alone.budget.interval == 32
+    assert both.budget.interval in (256, 512)
+    assert both.share(512 * 28) <= 0.01
+
+
+def test_what_every_step_costs_leaves_less_for_captures_but_never_nothing() -> None:
+    def settled(idle_ns: float, steady: bool = False) -> int:
+        return Training(Budget(0.01), idle_ns=idle_ns, steady=steady).run(30_000).budget.interval
+
+    assert [settled(idle) for idle in (0, 30 * US, 49 * US, 500 * US)] == [32, 64, 128, 128]
+    # On the shortest path a step costs a quarter of that.
+    assert settled(49 * US, steady=True) == 64
+
+
+def test_standing_work_of_the_thread_is_no_capture_s_fault() -> None:
+    budget = Budget(0.01)
+    for number in range(4000):
+        due = budget.due(number)
+        budget.spent(MS if due else 0, (6 if due else 5) * MS, captured=due, chosen=due, standing_ns=30 * US)
+    assert budget.interval == 64
+    budget = Budget(0.01)
+    for number in range(100_000):
+        due = budget.due(number)
+        budget.spent(MS if due else 0, (6 if due else 5) * MS, captured=due, chosen=due, standing_ns=MS)
+    assert budget.interval == 128, "even where rows alone cost more than the budget"
+
+
+def test_captures_beside_those_that_were_planned_count_with_them() -> None:
+    """Where two optimizers take turns each capture has a twin in the next step."""
+    budget = Budget(0.01)
+    spent_ns = bare_ns = 0
+    for number in range(20_000):
+        planned = budget.due(number)
+        captured = planned or budget.due(number - 1)
+        spent_ns += MS * captured * (number > 4000)
+        bare_ns += 5 * MS * (number > 4000)
+        cost_ns = MS if captured else 0
+        budget.spent(cost_ns, 5 * MS + cost_ns, captured=captured, chosen=captured, planned=planned)
+    assert budget.interval == 64
+    assert spent_ns / bare_ns <= 0.01
+
+
+def test_steps_on_the_shortest_path_are_counted() -> None:
+    budget = Budget(0.01)
+    for _ in range(8):
+        budget.spent(20 * US, MS, captured=False, chosen=False)
+    assert (budget.cost_ns, budget.train_ns) == (160 * US, 8 * MS)
+    budget.passed(100, 100 * MS, 30 * US)
+    assert (budget.cost_ns, budget.train_ns) == (160 * US + 100 * 5 * US + 30 * US, 108 * MS)
+
+
+def test_nothing_is_known_of_idle_steps_before_some_were_seen() -> None:
+    budget = Budget(0.01)
+    for _ in range(STARTUP_STEPS):
+        assert not budget.knows_idle
+        budget.spent(MS, 5 * MS, captured=True, chosen=True)
+    for number in range(4):
+        assert not budget.knows_idle
+        budget.spent((4 - number) * US, 5 * MS, captured=False, chosen=False)
+    assert budget.knows_idle
+
+
+def test_relief_halves_captures_and_is_not_taken_back_at_once() -> None:
+    training = Training(Budget(0.01), capture_ns=constant(0.01 * MS), idle_ns=0).run(100)
+    budget = training.budget
+    assert budget.interval == 1
+    assert budget.relieve()
+    assert budget.interval == 2
+    assert not budget.relieve(), "what waits needs time to be written"
+    training.run(2 * 4)
+    assert budget.relieve()
+    assert budget.interval == 4
+    training.run(4 * 20)
+    assert budget.interval == 4
+    assert not training.changes
+    # The disk has been fast again for a good while.
+    training.run(4 * 200)
+    assert budget.interval == 2
+    assert len(training.changes) == 1
+
+
+def test_relief_ends_at_the_longest_interval_and_leaves_a_fixed_one_alone() -> None:
+    training = Training(Budget(0.01), capture_ns=constant(2000 * MS)).run(6 * MAX_INTERVAL)
+    assert training.budget.interval == MAX_INTERVAL
+    assert not training.budget.relieve()
+    fixed = Training(Budget(0.01, fixed=7), capture_ns=constant(100 * MS))
+    assert not fixed.budget.relieve()
+    fixed.run(100)
+    assert fixed.captured == list(range(0, 100, 7))
+    assert not fixed.changes
+
+
+def test_what_a_slower_rank_captures_is_part_of_what_a_faster_one_does() -> None:
+    """Both at once are compared: ranks of one training go in step."""
+    slow = Training(Budget(0.01), capture_ns=constant(9 * MS)).run(10_000)
+    fast = Training(Budget(0.01), capture_ns=constant(1 * MS)).run(10_000)
+    assert set(slow.captured) < set(fast.captured)
+
+
+# -- the account -------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Thread:
+    """Stands for the recorder."""
+
+    captures_cpu_ns: float = 0.0
+    step_cpu_ns: float = 0.0
+    pressure: bool = False
+    peak_bytes: int = 0
+
+    def report(self) -> dict[str, Any]:
+        return {"recorder_cpu_ns": int(self.captures_cpu_ns), "bytes_written": 77}
+
+
+@dataclass
+class Account:
+    """Steps of a training as its hook accounts for them."""
+
+    config: SessionConfig = field(default_factory=lambda: SessionConfig("run"))
+    capture_ns: float = MS
+    background_ns: float = 0.0
+    step_ns: float = 5 * MS
+    facts: list[tuple[int, str, dict[str, Any]]] = field(default_factory=list)
+    captured: list[int] = field(default_factory=list)
+    number: int = 0
+    now_ns: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.plan = Plan(self.config)
+        self.thread = Thread()
+        self.cost = Cost(self.plan, self.thread)  # type: ignore[arg-type]
+
+    def run(self, steps: int) -> Account:
+        for _ in range(steps):
+            due = self.plan.due(Mode.TRAIN, self.number)
+            step = OpenStep(self.number, Mode.TRAIN, self.number, self.number, int(self.now_ns), due=due)
+            cost_ns = self.capture_ns if due else 0
+            self.now_ns += self.step_ns + cost_ns
+            step.end_ns = int(self.now_ns)
+            self.cost.callbacks_ns += int(cost_ns)
+            self.thread.captures_cpu_ns += self.background_ns if due else 0
+            self.cost.step_ended(step)
+            self.facts += [(self.number, kind, data) for kind, _, data in step.records.facts]
+            self.captured += [self.number] if due else []
+            self.number += 1
+        return self
+
+    def told(self, kind: str) -> list[tuple[int, dict[str, Any]]]:
+        return [(number, data) for number, found, data in self.facts if found == kind]
+
+
+def test_every_change_of_the_interval_is_told_with_the_step_from_which_it_holds() -> None:
+    account = Account().run(3000)
+    interval = 1
+    for (number, data), following in zip(
+        account.told("capture_interval"), [*account.told("capture_interval")[1:], (3000, {})], strict=True
+    ):
+        interval = data["interval"]
+        later = range(max(number + 1, STARTUP_STEPS), following[0])
+        assert [step for step in account.captured if step in later] == [s for s in later if s % interval == 0]
+    assert interval == account.plan.budget.interval == 32
+
+
+def test_the_thread_s_work_since_the_last_capture_is_the_capture_s() -> None:
+    account = Account(capture_ns=0.0, background_ns=MS).run(3000)
+    assert account.plan.budget.interval == 32
+
+
+def test_pressure_relieves_and_is_told() -> None:
+    account = Account(capture_ns=0.01 * MS).run(200)
+    assert account.told("capture_interval") == []
+    account.thread.pressure = True
+    account.run(1)
+    assert account.told("capture_interval") == [(200, {"interval": 2})]
+    account.run(8)
+    assert account.plan.budget.interval == 4
+    account.thread.pressure = False
+    account.run(50)
+    assert account.plan.budget.interval == 4
+
+
+def test_what_has_an_interval_of_its_own_neither_teaches_nor_relieves_the_budget() -> None:
+    """A cheap collection at every other step says nothing of what a capture of everything costs."""
+    config = SessionConfig("run", collections=(Collection("weights"), Collection("biases", save_interval=2)))
+    account = Account(config)
+    for number in range(6000):
+        account.capture_ns = MS if account.plan.budget.due(number) else US
+        account.run(1)
+    assert account.plan.budget.interval == 32
+    account.thread.pressure = True
+    number = next(n for n in range(6000, 6100) if n % 2 == 0 and n % 32)
+    account.run(number - 6000)
+    before = account.plan.budget.interval
+    account.run(1)
+    assert account.plan.budget.interval == before
+
+
+def test_another_configuration_keeps_the_loop_closed() -> None:
+    """A script that is launched says more of its own: from there on another budget is at work."""
+    account = Account()
+    account.plan.configure(SessionConfig("run", overhead_budget=0.1))
+    account.run(3000)
+    assert account.plan.budget.interval == 2
+    assert account.cost.report()["overhead_budget"] == 0.1
+
+
+def test_the_report_has_bound_interval_and_peak_memory_by_device() -> None:
+    account = Account().run(100)
+    account.thread.peak_bytes = 1000
+    account.cost.memory.hold("cpu", 300)
+    account.cost.memory.hold("cuda:0", 500)
+    account.cost.memory.hold("cuda:0", -500)
+    account.cost.memory.hold("cuda:0", 200)
+    report = account.cost.report()
+    assert report["train_steps"] == 100
+    assert report["callback_ns"] == len(account.captured) * MS
+    assert report["train_ns"] == account.now_ns
+    assert (report["interval"], report["fixed_interval"], report["overhead_budget"]) == (32, False, 0.01)
+    assert report["peak_bytes"] == {"cpu": 1300, "cuda:0": 500}
+
+
+def test_now_and_then_a_captured_step_tells_what_was_spent_so_far() -> None:
+    """Whoever kills the training gets no counters: this is what is left."""
+    account = Account(step_ns=100 * MS).run(1000)
+    told = account.told("capture_cost")
+    assert all(number in account.captured for number, _ in told)
+    assert [round(account.step_ns * number / 1e10) for number, _ in told] == list(range(1, len(told) + 1))
+    assert len(told) in (9, 10)
+    number, last = told[-1]
+    assert last["train_steps"] == number + 1
+    assert last["bytes_written"] == 77
+    assert last["overhead_budget"] == 0.01
+
+
+def test_steps_on_the_shortest_path_are_steps_of_the_training() -> None:
+    account = Account().run(50)
+    before = account.cost.report()
+    account.cost.quick_steps_ended(30, 30 * 5 * MS, 10 * US)
+    after = account.cost.report()
+    assert after["train_steps"] - before["train_steps"] == 30
+    assert after["train_ns"] - before["train_ns"] == 150 * MS
+    assert after["callback_ns"] - before["callback_ns"] == 10 * US

@@ -1,0 +1,55 @@
+"""What a rule makes of the facts about the first bad module, by their level."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainings import MODULES, training
+from watchglass.evaluate import replay
+from watchglass.records import Finding
+from watchglass.rules import default_rules
+from watchglass.testing import build_run
+
+FLAGS = {
+    "level": "flags", "where": "loss", "module": "", "module_type": "", "tensor": "loss",
+    "sentence": "the loss is not finite", "refused": "the model is compiled",
+}  # fmt: skip
+ARMED = {
+    "level": "armed", "where": "forward", "module": "curve", "module_type": "Tanh", "tensor": "curve.output",
+    "sentence": "curve (Tanh) turned finite inputs into values that are not finite", "refused": "", "step": 7,
+}  # fmt: skip
+WEIGHTS = {
+    "level": "armed", "where": "weights", "module": "stem", "module_type": "Linear", "tensor": "stem.weight",
+    "sentence": "stem.weight is not finite since the update of step 5 by SGD",
+    "refused": "the update that followed the failure overwrote the weights",
+}  # fmt: skip
+
+
+def findings(path: Path, facts: dict[int, Any]) -> list[Finding]:
+    steps = training(10, loss=lambda n: 2.3 if n < 5 else float("nan"), facts=facts, due=lambda n: n == 0)
+    return list(replay(build_run(path, steps, modules=MODULES), default_rules()[:1]).findings)
+
+
+def test_a_refused_loss_says_no_more_than_that_the_loss_is_bad(run_path: Path) -> None:
+    (finding,) = findings(run_path, {5: {"first_bad_module": FLAGS}})
+    assert finding.evidence["where"] == ""
+    # That all modules are finite is something else, and somebody must have seen it.
+    (known,) = findings(run_path.with_name("known"), {5: {"first_bad_module": {**FLAGS, "refused": ""}}})
+    assert known.evidence["where"] == "loss"
+
+
+def test_a_module_that_is_named_late_is_a_finding_of_its_own(run_path: Path) -> None:
+    first, second = findings(run_path, {5: {"first_bad_module": FLAGS}, 7: {"first_bad_module": ARMED}})
+    assert (first.step, second.step) == (5, 7)
+    assert second.evidence["module"] == "curve"
+    assert "curve (Tanh) turned finite inputs" in second.message
+
+
+@pytest.mark.parametrize("where", [5, 6])
+def test_weights_that_the_failure_has_overwritten_are_no_cause(run_path: Path, where: int) -> None:
+    (finding,) = findings(run_path, {5: {"first_bad_module": FLAGS}, where: {"first_bad_module": WEIGHTS}})
+    assert finding.evidence["where"] != "weights"
+    assert "stem.weight" not in finding.message

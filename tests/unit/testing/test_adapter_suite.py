@@ -1,0 +1,216 @@
+"""The conformance suite fails for adapters that are broken, each in one way, and passes for one that is not."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from watchglass import Hook, Mode, Role, TrainingStopped
+from watchglass.testing import AdapterCase, AdapterSuite
+
+
+class Trainer:
+    """A framework with one hook point: something that is told of every update."""
+
+    def __init__(self) -> None:
+        self.weights = np.linspace(-1.0, 1.0, 4)
+        self.listeners: list[Any] = []
+
+    def update(self) -> float:
+        for listener in self.listeners:
+            listener.before(self)
+        gradient = 2 * self.weights
+        self.weights -= 0.1 * gradient
+        loss = float((self.weights**2).sum())
+        for listener in self.listeners:
+            listener.after(self, loss, gradient)
+        return loss
+
+
+class Adapter:
+    """As it should be."""
+
+    def __init__(self, hook: Hook, trainer: Trainer) -> None:
+        self.hook = hook
+        self.before, self.after = hook.guarded(self.begin), hook.guarded(self.end)
+        trainer.listeners.append(self)
+        hook.detach_with(lambda: trainer.listeners.remove(self))
+
+    def begin(self, trainer: Trainer) -> None:
+        self.hook.check_stop()
+        self.hook.clock.begin(Mode.TRAIN)
+        self.hook.ensure_started()
+
+    def end(self, trainer: Trainer, loss: float, gradient: NDArray[np.float64]) -> None:
+        step = self.hook.clock.train
+        if step is None:
+            return
+        self.hook.add_scalar(step.records, "loss", loss, Role.LOSS)
+        if step.due:
+            self.hook.save_tensor(self.name(), gradient)
+        self.hook.clock.end(step)
+
+    def name(self) -> str:
+        return "gradient/weights"
+
+
+class Good(AdapterCase):
+    adapter: type[Adapter] = Adapter
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trainer = Trainer()
+
+    def attach(self, hook: Hook) -> None:
+        self.adapter(hook, self.trainer)
+
+    def train(self, steps: int, after_step: Callable[[int], None]) -> None:
+        for step in range(steps):
+            self.losses.append(self.trainer.update())
+            after_step(step)
+
+    def parameters(self) -> Mapping[str, NDArray[Any]]:
+        return {"weights": self.trainer.weights.copy()}
+
+
+class ChangesNumbers(Adapter):
+    def end(self, trainer: Trainer, loss: float, gradient: NDArray[np.float64]) -> None:
+        super().end(trainer, loss, gradient)
+        trainer.weights += 1e-15
+
+
+class CountsTwice(Adapter):
+    def end(self, trainer: Trainer, loss: float, gradient: NDArray[np.float64]) -> None:
+        super().end(trainer, loss, gradient)
+        if self.hook.clock.next_train_step == 3:
+            self.hook.clock.end(self.hook.clock.begin(Mode.TRAIN))
+
+
+class MissesLosses(Adapter):
+    def end(self, trainer: Trainer, loss: float, gradient: NDArray[np.float64]) -> None:
+        super().end(trainer, loss + 1, gradient)
+
+
+class ReadsAlways(Adapter):
+    def end(self, trainer: Trainer, loss: float, gradient: NDArray[np.float64]) -> None:
+        self.hook.save_tensor("gradient/weights", gradient)
+        super().end(trainer, loss, gradient)
+
+
+class NamesByIdentity(Adapter):
+    numbers = itertools.count()
+
+    def __init__(self, hook: Hook, trainer: Trainer) -> None:
+        super().__init__(hook, trainer)
+        self.number = next(self.numbers)
+
+    def name(self) -> str:
+        return f"gradient/{self.number}"
+
+
+class StartsAtOnce(Adapter):
+    def __init__(self, hook: Hook, trainer: Trainer) -> None:
+        super().__init__(hook, trainer)
+        hook.ensure_started()
+
+
+class DoesNotStop(Adapter):
+    def begin(self, trainer: Trainer) -> None:
+        self.hook.clock.begin(Mode.TRAIN)
+        self.hook.ensure_started()
+
+
+class StopsTooLate(Adapter):
+    def end(self, trainer: Trainer, loss: float, gradient: NDArray[np.float64]) -> None:
+        super().end(trainer, loss, gradient)
+        try:
+            self.hook.check_stop()
+        except TrainingStopped:
+            trainer.weights *= 0.5
+            raise
+
+
+class LetsFaultsThrough(Adapter):
+    def __init__(self, hook: Hook, trainer: Trainer) -> None:
+        super().__init__(hook, trainer)
+        self.after = self.end
+
+
+class HidesFaults(Adapter):
+    def end(self, trainer: Trainer, loss: float, gradient: NDArray[np.float64]) -> None:
+        try:
+            super().end(trainer, loss, gradient)
+        except Exception:
+            return
+
+
+class StaysAttached(Adapter):
+    def __init__(self, hook: Hook, trainer: Trainer) -> None:
+        super().__init__(hook, trainer)
+        trainer.listeners.append(Doubling(hook))
+
+
+class Doubling:
+    """What an adapter has put into a framework and forgotten there."""
+
+    def __init__(self, hook: Hook) -> None:
+        self.hook = hook
+
+    def before(self, trainer: Trainer) -> None:
+        if not self.hook.active:
+            trainer.weights *= 2
+
+    def after(self, trainer: Trainer, loss: float, gradient: NDArray[np.float64]) -> None:
+        pass
+
+
+class KeepsTheHook(Adapter):
+    kept: list[Hook] = []  # noqa: RUF012
+
+    def __init__(self, hook: Hook, trainer: Trainer) -> None:
+        super().__init__(hook, trainer)
+        self.kept.append(hook)
+
+
+BROKEN = {
+    ChangesNumbers: "test_the_training_keeps_its_numbers",
+    CountsTwice: "test_every_update_is_one_step",
+    MissesLosses: "test_the_loss_is_found_in_every_mode",
+    ReadsAlways: "test_tensors_are_read_only_when_due",
+    NamesByIdentity: "test_names_are_stable",
+    StartsAtOnce: "test_nothing_happens_before_the_first_training_step",
+    DoesNotStop: "test_a_stop_ends_the_training_between_two_updates",
+    StopsTooLate: "test_a_stop_ends_the_training_between_two_updates",
+    LetsFaultsThrough: "test_no_fault_of_ours_reaches_the_training",
+    HidesFaults: "test_no_fault_of_ours_reaches_the_training",
+    StaysAttached: "test_detaching_leaves_the_training_as_it_was",
+    KeepsTheHook: "test_detaching_leaves_the_training_as_it_was",
+}
+
+
+class TestGood(AdapterSuite):
+    case = Good
+
+
+def suite_of(adapter: type[Adapter]) -> AdapterSuite:
+    case = type("Case", (Good,), {"adapter": adapter})
+    suite: AdapterSuite = type("Suite", (AdapterSuite,), {"case": case})()
+    return suite
+
+
+@pytest.mark.parametrize(("adapter", "check"), BROKEN.items(), ids=[adapter.__name__ for adapter in BROKEN])
+def test_the_suite_fails_for_an_adapter_that_is_broken(tmp_path: Path, adapter: type[Adapter], check: str) -> None:
+    with pytest.raises(AssertionError):
+        getattr(suite_of(adapter), check)(tmp_path)
+    KeepsTheHook.kept.clear()
+
+
+def test_every_check_has_an_adapter_that_breaks_it() -> None:
+    checks = {name for name in vars(AdapterSuite) if name.startswith("test_")}
+    assert checks == set(BROKEN.values())
