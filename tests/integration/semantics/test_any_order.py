@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
@@ -184,6 +184,7 @@ courses = st.lists(st.tuples(st.sampled_from([0, 1, 2, 18]), oddities), min_size
 @pytest.mark.slow
 @settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(courses)
+@example([(18, "evaluate_carelessly"), (0, "penalised")])
 def test_any_loop_is_recorded_alike_and_left_alone(tmp_path: Path, course: Course) -> None:
     shutil.rmtree(tmp_path / "any", ignore_errors=True)
     trained_twice(tmp_path / "any", training_of(course), discovered=not ELSEWHERE & {odd for _, odd in course})

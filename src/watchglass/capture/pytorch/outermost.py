@@ -141,6 +141,7 @@ class OutermostCalls:
         before = clock.train
         if flow.forward is not None:
             flow.forward.state = None
+            self._supersede(flow.forward)
         flow.forward = forward = clock.forward(grad=grad, training=root.training)
         batch = first_tensor(arguments, kwargs)
         forward.weight = float(batch.size(0)) if batch is not None and batch.dim() else 1.0
@@ -166,6 +167,17 @@ class OutermostCalls:
             self._capture.switch_off()
         if not evaluating and flow.events.each_forward_began:
             self._tell([*flow.events.each_forward_began], ForwardCall(step, forward, root, arguments, kwargs))
+
+    def _supersede(self, forward: Forward) -> None:
+        """Mark a forward that was left without, late: the next backward need not be the one that runs through it."""
+        if forward.marked or forward.backpropagated:
+            return
+        forward.marked = True
+        for left in (self._flow.loss, self._flow.output):
+            tensor = left() if left is not None else None
+            if tensor is not None and tensor.requires_grad:
+                tensor.register_hook(Mark(self._flow, forward, ""))
+                return
 
     def _state(self, step: OpenStep, root: nn.Module, arguments: Any, kwargs: Any) -> ForwardState:
         draws = self._habits.of(root)
