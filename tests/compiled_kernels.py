@@ -16,8 +16,9 @@ import triton
 from triton.backends.compiler import GPUTarget
 
 from watchglass.capture.memory import Memory
-from watchglass.capture.pytorch import device, triton_kernels
-from watchglass.capture.pytorch.device import DeviceStatistics
+from watchglass.capture.pytorch.device import statistics as device
+from watchglass.capture.pytorch.device import triton_kernels
+from watchglass.capture.pytorch.device.statistics import DeviceStatistics
 from watchglass.stats import DTYPE_CODES
 
 DTYPES = [getattr(torch, name) for name in DTYPE_CODES if hasattr(torch, name)]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from watchglass.capture.pytorch.armed import STEPS
+from watchglass.capture.pytorch.first_bad.armed import STEPS
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "first-bad-module.md").read_text(encoding="utf-8")

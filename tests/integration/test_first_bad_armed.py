@@ -16,7 +16,8 @@ import watchglass
 from failing import Bad, Poisoned, Training, facts_of, network, to_nan, unrepeatable
 from train_twice import bits
 from watchglass import Severity, open_run
-from watchglass.capture.pytorch import PyTorchAdapter, armed
+from watchglass.capture.pytorch import PyTorchAdapter
+from watchglass.capture.pytorch.first_bad import armed
 from watchglass.capture.pytorch.readings import Readings
 from watchglass.evaluate import replay
 

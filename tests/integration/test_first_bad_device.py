@@ -15,7 +15,7 @@ import watchglass
 from failing import Guard, Poisoned, Training, network, to_nan
 from fake_device import FakeDevice, OnDevice, move
 from watchglass import open_run
-from watchglass.capture.pytorch.readback import DeviceRows
+from watchglass.capture.pytorch.device.readback import DeviceRows
 from watchglass.record import OpenStep, Recorder
 
 LATE = "on a device the loss is read late, when the update has changed the weights"

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import watchglass
 from failing import Act, Bad, Poisoned, Training, fact_of, facts_of, network, to_nan
 from watchglass import open_run
-from watchglass.capture.pytorch import replaying
+from watchglass.capture.pytorch.first_bad import replaying
 from watchglass.evaluate import replay
 
 

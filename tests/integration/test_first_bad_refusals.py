@@ -20,8 +20,8 @@ import watchglass
 from failing import Bad, Poisoned, Training, fact_of, facts_of, network, to_nan
 from watchglass import Hook, open_run
 from watchglass.capture.pytorch import PyTorchAdapter
-from watchglass.capture.pytorch.looks import look_at
-from watchglass.capture.pytorch.separate import CollectiveError, alone
+from watchglass.capture.pytorch.first_bad.looks import look_at
+from watchglass.capture.pytorch.first_bad.separate import CollectiveError, alone
 
 Forward = Callable[[nn.Module, Tensor], Tensor]
 

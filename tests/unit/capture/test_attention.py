@@ -13,10 +13,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from captured_parts import Stage
-from watchglass.capture.pytorch import attention_rows
-from watchglass.capture.pytorch.attention import Attention
-from watchglass.capture.pytorch.attention_rows import rows_of_attention, spread
-from watchglass.capture.pytorch.entries import Entries
+from watchglass.capture.pytorch.tensors import attention_rows
+from watchglass.capture.pytorch.tensors.attention import Attention
+from watchglass.capture.pytorch.tensors.attention_rows import rows_of_attention, spread
+from watchglass.capture.pytorch.tensors.entries import Entries
 from watchglass.records import Role
 
 PARTS = (Attention, Entries)

@@ -26,8 +26,9 @@ from device_cases import (
     use_triton,
     values,
 )
-from watchglass.capture.pytorch import block_rows, device
-from watchglass.capture.pytorch.device import DeviceStatistics
+from watchglass.capture.pytorch.device import block_rows
+from watchglass.capture.pytorch.device import statistics as device
+from watchglass.capture.pytorch.device.statistics import DeviceStatistics
 from watchglass.records import STATISTIC_FIELDS
 from watchglass.stats import histograms_of, of_array, sample
 
@@ -211,8 +212,8 @@ def test_without_triton_it_goes_on_and_says_so_once(
 ) -> None:
     monkeypatch.setattr(device, "_has_triton", lambda device: True)
     monkeypatch.setitem(sys.modules, "triton", None)
-    monkeypatch.delitem(sys.modules, "watchglass.capture.pytorch.triton_rows", raising=False)
-    monkeypatch.delitem(sys.modules, "watchglass.capture.pytorch.triton_kernels", raising=False)
+    monkeypatch.delitem(sys.modules, "watchglass.capture.pytorch.device.triton_rows", raising=False)
+    monkeypatch.delitem(sys.modules, "watchglass.capture.pytorch.device.triton_kernels", raising=False)
     package = sys.modules["watchglass.capture.pytorch"]
     monkeypatch.delattr(package, "triton_rows", raising=False)
     statistics = DeviceStatistics(Account())

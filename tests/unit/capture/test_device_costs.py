@@ -14,8 +14,8 @@ from torch.profiler import ProfilerActivity, profile
 from device_cases import Account, found, values
 from fake_device import FakeDevice, OnDevice
 from watchglass.capture import Hook
-from watchglass.capture.pytorch import block_rows, readback
-from watchglass.capture.pytorch.device import DeviceStatistics
+from watchglass.capture.pytorch.device import block_rows, readback
+from watchglass.capture.pytorch.device.statistics import DeviceStatistics
 from watchglass.capture.pytorch.saving import Saving
 
 

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from failing import Bad, Poisoned, to_nan
-from watchglass.capture.pytorch import culprits
-from watchglass.capture.pytorch.looks import Look, bring_back, look_at
+from watchglass.capture.pytorch.first_bad import culprits
+from watchglass.capture.pytorch.first_bad.looks import Look, bring_back, look_at
+from watchglass.capture.pytorch.first_bad.trace import TooLargeError, Trace
 from watchglass.capture.pytorch.modules import ModuleTree
-from watchglass.capture.pytorch.trace import TooLargeError, Trace
 
 
 class Function(nn.Module):

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 
 from captured_parts import Stage
-from watchglass.capture.pytorch.activations import FunctionalActivations
-from watchglass.capture.pytorch.entries import Entries
-from watchglass.capture.pytorch.input_gradients import InputGradients
-from watchglass.capture.pytorch.inputs import Inputs
+from watchglass.capture.pytorch.tensors.activations import FunctionalActivations
+from watchglass.capture.pytorch.tensors.entries import Entries
+from watchglass.capture.pytorch.tensors.input_gradients import InputGradients
+from watchglass.capture.pytorch.tensors.inputs import Inputs
 from watchglass.records import Role
 
 PARTS = (Entries, Inputs, FunctionalActivations, InputGradients)

@@ -13,7 +13,7 @@ from torch import nn
 
 from captured_parts import Stage
 from watchglass.capture.pytorch.switchboard import LOSS_FUNCTIONS
-from watchglass.capture.pytorch.targets import LossArguments, logsumexp
+from watchglass.capture.pytorch.tensors.targets import LossArguments, logsumexp
 from watchglass.records import Role
 
 BOTH = {"collections": ["labels", "predictions"]}

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from captured_parts import Stage
-from watchglass.capture.pytorch.optimizer_state import OptimizerState
+from watchglass.capture.pytorch.tensors.optimizer_state import OptimizerState
 from watchglass.records import Role
 
 #: What each optimizer needs to keep as much state as it can.

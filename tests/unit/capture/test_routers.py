@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from captured_parts import Stage
-from watchglass.capture.pytorch.routers import Routers
+from watchglass.capture.pytorch.tensors.routers import Routers
 
 EXPERTS, WIDTH = 4, 6
 

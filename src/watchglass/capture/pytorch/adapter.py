@@ -20,19 +20,19 @@ from torch.utils.hooks import RemovableHandle
 from watchglass.capture.hook import Hook
 from watchglass.capture.pytorch import switchboard
 from watchglass.capture.pytorch.backwards import Backwards
-from watchglass.capture.pytorch.compiled_updates import CompiledUpdates
-from watchglass.capture.pytorch.compiling import Compilations
+from watchglass.capture.pytorch.compiled.calls import Compilations
+from watchglass.capture.pytorch.compiled.unheard import UnheardForwards
+from watchglass.capture.pytorch.compiled.updates import CompiledUpdates
 from watchglass.capture.pytorch.discovery import Discovery
 from watchglass.capture.pytorch.facts import Facts
-from watchglass.capture.pytorch.first_bad import FirstBadModule
+from watchglass.capture.pytorch.first_bad.search import FirstBadModule
 from watchglass.capture.pytorch.flow import Flow
 from watchglass.capture.pytorch.forwards import ModuleCapture
 from watchglass.capture.pytorch.outermost import OutermostCalls, describe_training
 from watchglass.capture.pytorch.readings import Readings
 from watchglass.capture.pytorch.saving import Saving
 from watchglass.capture.pytorch.steady import Full, Steady
-from watchglass.capture.pytorch.tensors import TENSOR_PARTS
-from watchglass.capture.pytorch.unheard import UnheardForwards
+from watchglass.capture.pytorch.tensors.parts import TENSOR_PARTS
 from watchglass.capture.pytorch.update_point import UpdatePoint
 from watchglass.config import environment
 from watchglass.record import OpenStep

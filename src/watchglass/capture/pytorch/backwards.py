@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from watchglass.capture.pytorch import losses
+from watchglass.capture.pytorch.device.readback import DeviceRows
 from watchglass.capture.pytorch.events import LossCall
-from watchglass.capture.pytorch.first_bad import FirstBadModule
+from watchglass.capture.pytorch.first_bad.replaying import ForwardState
+from watchglass.capture.pytorch.first_bad.search import FirstBadModule
 from watchglass.capture.pytorch.flow import Flow
-from watchglass.capture.pytorch.readback import DeviceRows
-from watchglass.capture.pytorch.replaying import ForwardState
 from watchglass.capture.pytorch.switchboard import reduction_of
 from watchglass.record import StepRecords
 from watchglass.records import Role

@@ -18,8 +18,8 @@ from torch.nn.utils.parametrize import ParametrizationList
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from watchglass.capture.pytorch.compiled import unless_compiling
-from watchglass.capture.pytorch.compiling import CompiledCall, is_compiled_in_place
+from watchglass.capture.pytorch.compiled.calls import CompiledCall, is_compiled_in_place
+from watchglass.capture.pytorch.compiled.modules import unless_compiling
 from watchglass.capture.pytorch.facts.calls import PublicCall
 from watchglass.capture.pytorch.flow import Flow
 from watchglass.capture.pytorch.modules import is_compiled

@@ -130,7 +130,7 @@ class Events:
         forward_began: An outermost module is about to be called.
         evaluation_began: The same of the first forward of an evaluation, which need not be captured.
         module_entered: A module is about to run; only while something wants inputs, see
-            :class:`~watchglass.capture.pytorch.entries.Entries`.
+            :class:`~watchglass.capture.pytorch.tensors.entries.Entries`.
         module_called: A module has returned.
         forward_ended: The outermost module has returned.
         loss_computed: A loss function has returned.

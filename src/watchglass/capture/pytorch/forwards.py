@@ -17,15 +17,15 @@ from torch.compiler import is_compiling
 from torch.nn.modules.module import register_module_forward_hook
 
 from watchglass.capture.hook import Hook
-from watchglass.capture.pytorch.activations import RELU_NODES, functional_node
-from watchglass.capture.pytorch.compiled import CompiledModules, unless_compiling
-from watchglass.capture.pytorch.entries import InputsWanted
+from watchglass.capture.pytorch.compiled.modules import CompiledModules, unless_compiling
 from watchglass.capture.pytorch.events import Events, ModuleCall, ModuleEntry
 from watchglass.capture.pytorch.models import Models
 from watchglass.capture.pytorch.modules import CONSUMER_TYPES, RELU_TYPES, Place, is_compiled, unit_axis, unwrap
 from watchglass.capture.pytorch.nested import tensors_in
 from watchglass.capture.pytorch.reduce import inactive_units, plain
 from watchglass.capture.pytorch.saving import Item, Saving
+from watchglass.capture.pytorch.tensors.activations import RELU_NODES, functional_node
+from watchglass.capture.pytorch.tensors.entries import InputsWanted
 from watchglass.record import StepRecords
 from watchglass.records import Role, UnitKind
 
@@ -93,7 +93,7 @@ class ModuleCapture:
 
     One global module hook instead of one per module: on a step that is not due there is none, and instances stay
     untouched, so nothing that looks at a module's own hooks decides differently. Models with compiled parts need hooks
-    that stay, those of :mod:`~watchglass.capture.pytorch.compiled`.
+    that stay, those of :mod:`~watchglass.capture.pytorch.compiled.modules`.
     """
 
     def __init__(self, hook: Hook, models: Models, saving: Saving, events: Events) -> None:

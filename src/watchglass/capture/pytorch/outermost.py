@@ -11,15 +11,15 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from watchglass.capture.pytorch.compiling import CompiledCall, is_compiled_in_place
+from watchglass.capture.pytorch.compiled.calls import CompiledCall, is_compiled_in_place
 from watchglass.capture.pytorch.events import ForwardCall
+from watchglass.capture.pytorch.first_bad.randomness import Habits
+from watchglass.capture.pytorch.first_bad.replaying import ForwardState, Settings, versions
 from watchglass.capture.pytorch.flow import Flow
 from watchglass.capture.pytorch.forwards import ModuleCapture, Silent, SilentCall, first_tensor
 from watchglass.capture.pytorch.modules import is_compiled, unwrap
 from watchglass.capture.pytorch.nested import tensors_in
 from watchglass.capture.pytorch.planned import planned_steps
-from watchglass.capture.pytorch.randomness import Habits
-from watchglass.capture.pytorch.replaying import ForwardState, Settings, versions
 from watchglass.capture.pytorch.steady import Steady
 from watchglass.record import Forward, OpenStep
 

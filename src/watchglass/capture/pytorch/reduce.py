@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from watchglass.capture.pytorch.device import DeviceRows
+from watchglass.capture.pytorch.device.statistics import DeviceRows
 from watchglass.config import environment
 from watchglass.records import Reduction
 from watchglass.stats import DTYPE_CODES, exact_reduction, native, pure

@@ -12,7 +12,7 @@ from torch import Tensor
 from watchglass.capture.hook import Hook
 from watchglass.capture.plan import Keep
 from watchglass.capture.pytorch import reduce
-from watchglass.capture.pytorch.device import DeviceStatistics
+from watchglass.capture.pytorch.device.statistics import DeviceStatistics
 from watchglass.capture.pytorch.exhaustion import is_out_of_memory, tell_exhaustion
 from watchglass.capture.pytorch.modules import Place
 from watchglass.record import Captured, StepRecords

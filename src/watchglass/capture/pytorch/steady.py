@@ -22,11 +22,11 @@ from torch import Tensor, nn
 from torch.compiler import is_compiling
 from torch.optim import Optimizer
 
-from watchglass.capture.pytorch.compiled_updates import CompiledUpdates
+from watchglass.capture.pytorch.compiled.updates import CompiledUpdates
+from watchglass.capture.pytorch.first_bad.randomness import NONE, Randomness
+from watchglass.capture.pytorch.first_bad.replaying import ForwardState, Settings, versions
 from watchglass.capture.pytorch.flow import Flow
 from watchglass.capture.pytorch.forwards import first_tensor
-from watchglass.capture.pytorch.randomness import NONE, Randomness
-from watchglass.capture.pytorch.replaying import ForwardState, Settings, versions
 from watchglass.record import OpenStep
 from watchglass.records import Role
 

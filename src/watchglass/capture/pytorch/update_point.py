@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from watchglass.capture.pytorch.device import DeviceRows
+from watchglass.capture.pytorch.device.statistics import DeviceRows
 from watchglass.capture.pytorch.events import Update
 from watchglass.capture.pytorch.facts.pending import Pending
-from watchglass.capture.pytorch.first_bad import FirstBadModule
+from watchglass.capture.pytorch.first_bad.search import FirstBadModule
 from watchglass.capture.pytorch.flow import Flow
 from watchglass.capture.pytorch.forwards import ModuleCapture
 from watchglass.capture.pytorch.readings import LateGradients, Readings, describe_bad

@@ -9,13 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from watchglass.capture.pytorch import culprits
-from watchglass.capture.pytorch.culprits import Found
-from watchglass.capture.pytorch.flow import Flow
-from watchglass.capture.pytorch.looks import look_at
-from watchglass.capture.pytorch.modules import unwrap
-from watchglass.capture.pytorch.nested import tensors_in
-from watchglass.capture.pytorch.replaying import (
+from watchglass.capture.pytorch.first_bad import culprits
+from watchglass.capture.pytorch.first_bad.culprits import Found
+from watchglass.capture.pytorch.first_bad.looks import look_at
+from watchglass.capture.pytorch.first_bad.replaying import (
     ForwardState,
     alike,
     loss_of,
@@ -24,9 +21,12 @@ from watchglass.capture.pytorch.replaying import (
     unchanged,
     verified,
 )
-from watchglass.capture.pytorch.separate import CollectiveError, alone
-from watchglass.capture.pytorch.trace import TooLargeError, Trace
-from watchglass.capture.pytorch.weights import Weights
+from watchglass.capture.pytorch.first_bad.separate import CollectiveError, alone
+from watchglass.capture.pytorch.first_bad.trace import TooLargeError, Trace
+from watchglass.capture.pytorch.first_bad.weights import Weights
+from watchglass.capture.pytorch.flow import Flow
+from watchglass.capture.pytorch.modules import unwrap
+from watchglass.capture.pytorch.nested import tensors_in
 from watchglass.record import Forward, OpenStep
 
 _NOT_REPEATED = "the forward did not repeat itself: it depends on more than was recorded"

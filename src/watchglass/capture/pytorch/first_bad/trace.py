@@ -13,8 +13,8 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
-from watchglass.capture.pytorch.compiled import unless_compiling
-from watchglass.capture.pytorch.looks import Look, look_at
+from watchglass.capture.pytorch.compiled.modules import unless_compiling
+from watchglass.capture.pytorch.first_bad.looks import Look, look_at
 from watchglass.capture.pytorch.modules import Place
 from watchglass.capture.pytorch.nested import tensors_in
 

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from watchglass.capture.hook import Hook
-from watchglass.capture.pytorch.compiled import unless_compiling
+from watchglass.capture.pytorch.compiled.modules import unless_compiling
 from watchglass.capture.pytorch.events import Events, ForwardCall, ModuleEntry
 from watchglass.capture.pytorch.models import Models
 from watchglass.capture.pytorch.modules import is_compiled, unwrap

@@ -1,4 +1,4 @@
-"""The kernels of :mod:`watchglass.capture.pytorch.triton_rows`: what runs on the device.
+"""The kernels of :mod:`watchglass.capture.pytorch.device.triton_rows`: what runs on the device.
 
 A launch has one program for each *share* of a tensor, whose row of statistics it writes, and one for each thousand
 elements that histograms look at. A second launch joins the rows of all shares of each tensor. Every element is what
@@ -22,7 +22,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from watchglass.capture.pytorch.triton_elements import numbers
+from watchglass.capture.pytorch.device.triton_elements import numbers
 
 #: Columns of a tensor's entry: address, address of older values, elements, first program, shares, elements of a share,
 #: its first row among the launch's rows of shares, its row, its first bin.

@@ -15,14 +15,14 @@ from typing import Any
 
 from torch.optim import Optimizer
 
-from watchglass.capture.pytorch import culprits
-from watchglass.capture.pytorch.armed import Armed
-from watchglass.capture.pytorch.culprits import Found
+from watchglass.capture.pytorch.device.readback import DeviceRows
 from watchglass.capture.pytorch.facts.pending import Pending
+from watchglass.capture.pytorch.first_bad import culprits
+from watchglass.capture.pytorch.first_bad.armed import Armed
+from watchglass.capture.pytorch.first_bad.culprits import Found
+from watchglass.capture.pytorch.first_bad.rerun import RefusedError, Rerun
+from watchglass.capture.pytorch.first_bad.weights import Weights
 from watchglass.capture.pytorch.flow import Flow
-from watchglass.capture.pytorch.readback import DeviceRows
-from watchglass.capture.pytorch.rerun import RefusedError, Rerun
-from watchglass.capture.pytorch.weights import Weights
 from watchglass.record import Forward, OpenStep
 
 _LATE = "on a device the loss is read late, when the update has changed the weights"

@@ -10,11 +10,11 @@ from torch import Tensor
 from watchglass.capture.hook import Hook
 from watchglass.capture.pytorch.events import Events, ForwardCall, Update
 from watchglass.capture.pytorch.facts.calls import PublicCall
-from watchglass.capture.pytorch.inputs import input_name
 from watchglass.capture.pytorch.models import Models
 from watchglass.capture.pytorch.modules import Place, unwrap
 from watchglass.capture.pytorch.nested import tensors_in
 from watchglass.capture.pytorch.saving import Item, Saving
+from watchglass.capture.pytorch.tensors.inputs import input_name
 from watchglass.record import OpenStep, StepRecords
 from watchglass.records import Mode, Role
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from watchglass.capture.pytorch.looks import Look
+from watchglass.capture.pytorch.first_bad.looks import Look
+from watchglass.capture.pytorch.first_bad.trace import Call, Trace
 from watchglass.capture.pytorch.modules import Place
-from watchglass.capture.pytorch.trace import Call, Trace
 
 
 class Found(NamedTuple):

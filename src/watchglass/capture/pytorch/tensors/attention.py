@@ -12,13 +12,13 @@ import torch.nn.functional as F
 from torch import nn
 
 from watchglass.capture.hook import Hook
-from watchglass.capture.pytorch.attention_rows import rows_of_attention, some_sequences
-from watchglass.capture.pytorch.entries import is_open
 from watchglass.capture.pytorch.events import Events, ForwardCall, ModuleCall, ModuleEntry
 from watchglass.capture.pytorch.facts.calls import PublicCall
 from watchglass.capture.pytorch.models import Models
 from watchglass.capture.pytorch.modules import Place
 from watchglass.capture.pytorch.saving import Item, Saving
+from watchglass.capture.pytorch.tensors.attention_rows import rows_of_attention, some_sequences
+from watchglass.capture.pytorch.tensors.entries import is_open
 from watchglass.record import StepRecords
 from watchglass.records import Role
 
@@ -34,7 +34,7 @@ class Attention:
     """Saves ``attn.attention_logits_max.0`` and ``attn.attention_entropy.0``: one value per query, of head 0.
 
     Computed again from queries and keys, of a few rows of a few sequences, see
-    :func:`~watchglass.capture.pytorch.attention_rows.rows_of_attention`. Heard of are
+    :func:`~watchglass.capture.pytorch.tensors.attention_rows.rows_of_attention`. Heard of are
     ``torch.nn.functional.scaled_dot_product_attention``, and ``multi_head_attention_forward`` where it computes
     attention itself because its weights are asked for (``nn.MultiheadAttention`` in its default setting). They are
     wrapped from the first step on at which a collection asks, until the hook detaches. Not heard of: attention that is

@@ -21,8 +21,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from watchglass.capture.pytorch import triton_kernels as kernels
-from watchglass.capture.pytorch.readback import DeviceRows, DeviceTime, histogram_width, histograms_from
+from watchglass.capture.pytorch.device import triton_kernels as kernels
+from watchglass.capture.pytorch.device.readback import DeviceRows, DeviceTime, histogram_width, histograms_from
 from watchglass.stats import DTYPE_CODES, Histograms, Rows, sample_sizes
 
 _ROW, _RUN, _RUNS, _STRATA, _SAMPLED_ABOVE = (

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from watchglass.capture.pytorch.first_bad.randomness import Draws, Randomness, restored
+from watchglass.capture.pytorch.first_bad.separate import alone, why_not_alone
 from watchglass.capture.pytorch.modules import is_compiled, unwrap
 from watchglass.capture.pytorch.nested import leaves_in, tensors_in
-from watchglass.capture.pytorch.randomness import Draws, Randomness, restored
-from watchglass.capture.pytorch.separate import alone, why_not_alone
 
 _PLAIN = (type(None), bool, int, float, str, bytes, torch.dtype, torch.device, torch.Size)
 _REPEATABLE = (Tensor, *_PLAIN)

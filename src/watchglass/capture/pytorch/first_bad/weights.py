@@ -8,8 +8,8 @@ from typing import NamedTuple
 from torch import Tensor
 from torch.optim import Optimizer
 
-from watchglass.capture.pytorch.culprits import Found
-from watchglass.capture.pytorch.looks import Look, look_at
+from watchglass.capture.pytorch.first_bad.culprits import Found
+from watchglass.capture.pytorch.first_bad.looks import Look, look_at
 from watchglass.capture.pytorch.models import Models
 from watchglass.capture.pytorch.modules import ParameterPlace, Place
 

@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from watchglass.capture.pytorch.readback import NARROW_SIDE, WIDE_SIDE, DeviceRows, DeviceTime, histograms_from
+from watchglass.capture.pytorch.device.readback import NARROW_SIDE, WIDE_SIDE, DeviceRows, DeviceTime, histograms_from
 from watchglass.records import HISTOGRAM_MANTISSA_BITS, STATISTIC_FIELDS
 from watchglass.stats import Histograms, Rows, empty, sample_sizes
 

@@ -13,17 +13,17 @@ from typing import Any
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
-from watchglass.capture.pytorch import culprits
-from watchglass.capture.pytorch.compiled import unless_compiling
-from watchglass.capture.pytorch.culprits import Found
+from watchglass.capture.pytorch.compiled.modules import unless_compiling
+from watchglass.capture.pytorch.device.readback import DeviceRows
 from watchglass.capture.pytorch.events import ForwardCall
 from watchglass.capture.pytorch.facts.pending import Pending
+from watchglass.capture.pytorch.first_bad import culprits
+from watchglass.capture.pytorch.first_bad.culprits import Found
+from watchglass.capture.pytorch.first_bad.looks import bring_back
+from watchglass.capture.pytorch.first_bad.trace import Trace
+from watchglass.capture.pytorch.first_bad.weights import Weight, Weights
 from watchglass.capture.pytorch.flow import Flow
-from watchglass.capture.pytorch.looks import bring_back
 from watchglass.capture.pytorch.modules import is_compiled, unwrap
-from watchglass.capture.pytorch.readback import DeviceRows
-from watchglass.capture.pytorch.trace import Trace
-from watchglass.capture.pytorch.weights import Weight, Weights
 from watchglass.record import Forward, OpenStep, StepRecords
 
 #: Steps after which it is given up.

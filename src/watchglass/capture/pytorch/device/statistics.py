@@ -2,8 +2,8 @@
 
 Nothing may be read back in the training's thread. So everything is computed whatever the tensors hold, and comes to the
 host by asynchronous copies that the recorder's thread waits for. On a GPU with Triton what a step has computed is
-gathered and comes in one copy (:mod:`~watchglass.capture.pytorch.triton_rows`); elsewhere PyTorch's own operators
-compute it (:mod:`~watchglass.capture.pytorch.block_rows`). Counts, minima, maxima and histograms are those of the
+gathered and comes in one copy (``triton_rows``); elsewhere PyTorch's own operators
+compute it (``block_rows``). Counts, minima, maxima and histograms are those of the
 native kernel, bit for bit; sums differ in their rounding.
 """
 
@@ -17,13 +17,13 @@ import torch
 from torch import Tensor
 
 from watchglass.capture.memory import Memory
-from watchglass.capture.pytorch import block_rows
+from watchglass.capture.pytorch.device import block_rows
+from watchglass.capture.pytorch.device.readback import DeviceRows, DeviceTime
 from watchglass.capture.pytorch.exhaustion import is_out_of_memory
-from watchglass.capture.pytorch.readback import DeviceRows, DeviceTime
 from watchglass.stats import DTYPE_CODES
 
 if TYPE_CHECKING:
-    from watchglass.capture.pytorch.triton_rows import Gathering, Plan, Plans, Size
+    from watchglass.capture.pytorch.device.triton_rows import Gathering, Plan, Plans, Size
 
 __all__ = ["DeviceRows", "DeviceStatistics"]
 
@@ -106,7 +106,7 @@ class DeviceStatistics:
     ) -> tuple[Any, Any]:
         if self._triton is None:
             # Only here: it is large, and most of those who have no GPU have no Triton.
-            from watchglass.capture.pytorch import triton_rows
+            from watchglass.capture.pytorch.device import triton_rows
 
             self._triton = triton_rows
         device = values[0].device

@@ -7,14 +7,14 @@ from typing import Any
 from torch import Tensor
 
 from watchglass.capture.hook import Hook
-from watchglass.capture.pytorch.activations import RELU_NODES, functional_node
-from watchglass.capture.pytorch.entries import InputsWanted
 from watchglass.capture.pytorch.events import Events, ForwardCall, ModuleCall, ModuleEntry
 from watchglass.capture.pytorch.models import Models
 from watchglass.capture.pytorch.modules import CONSUMER_TYPES, RELU_TYPES, Place, unit_axis
 from watchglass.capture.pytorch.nested import tensors_in
 from watchglass.capture.pytorch.reduce import inactive_units, plain
 from watchglass.capture.pytorch.saving import Item, Saving
+from watchglass.capture.pytorch.tensors.activations import RELU_NODES, functional_node
+from watchglass.capture.pytorch.tensors.entries import InputsWanted
 from watchglass.record import StepRecords
 from watchglass.records import Role, UnitKind
 

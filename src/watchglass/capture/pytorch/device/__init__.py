@@ -1,0 +1,1 @@
+"""Statistics of tensors that live on a device, read there and brought back without a wait."""

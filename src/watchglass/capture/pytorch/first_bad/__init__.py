@@ -1,0 +1,1 @@
+"""The first bad module: which module first produced a NaN or an infinity, in three levels."""
