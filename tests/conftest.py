@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +22,10 @@ hypothesis.settings.load_profile("watchglass")
 # Several tests run at once, each with trainings of its own: threads of theirs that wait for each other on the same few
 # cores cost more than they bring, by far. Children inherit this; set before anything imports a framework.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# A shell starts what runs in its background with Ctrl-C ignored, and children inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A test sets what it needs; whatever the caller's shell has is not its business. Children inherit this as well.
 for _name in [name for name in os.environ if name.startswith("WATCHGLASS") or name in ("COLUMNS", "LINES")]:

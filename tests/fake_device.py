@@ -83,6 +83,8 @@ class FakeDevice(TorchFunctionMode):
         made_there = kwargs.get("device") is not None and torch.device(kwargs["device"]) == DEVICE
         if made_there:
             del kwargs["device"]
+        if name == "to" and len(args) > 1 and args[1] == DEVICE:
+            made_there, args = True, (args[0], *args[2:])
         leaves = tree_flatten((args, kwargs))[0]
         if any(isinstance(leaf, OnDevice) for leaf in leaves):
             if name in _WAITS or (name in ("to", "copy_") and _comes_back(name, args, kwargs)):

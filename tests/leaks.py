@@ -26,6 +26,8 @@ FOREIGN_FINDERS = ("six", "_distutils_hack", "setuptools", "_pytest", "torch", "
 #: Processes and threads that third parties keep for the life of the interpreter.
 FOREIGN_PROCESSES = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", "loky.backend.resource_tracker")
 FOREIGN_THREADS = ("tqdm", "_pytest", "xdist", "execnet")
+#: What the pool in which PyTorch's compiler loads what it has compiled calls its threads.
+COMPILER_THREADS = "ThreadPoolExecutor-"
 
 #: Registries of PyTorch whose entries stay until their handle is removed. Private names, in tests only: there is no
 #: public way to ask what is hooked.
@@ -139,7 +141,10 @@ def _threads() -> Iterator[threading.Thread]:
     for thread in threading.enumerate():
         # A thread that C++ code started and that called Python once is listed as a dummy for ever.
         dummy = isinstance(thread, threading._DummyThread)
-        if thread.is_alive() and not dummy and not type(thread).__module__.startswith(FOREIGN_THREADS):
+        foreign = type(thread).__module__.startswith(FOREIGN_THREADS) or (
+            "torch._inductor.async_compile" in sys.modules and thread.name.startswith(COMPILER_THREADS)
+        )
+        if thread.is_alive() and not dummy and not foreign:
             yield thread
 
 
