@@ -211,7 +211,7 @@ class Fact:
 
     def to_json(self) -> dict[str, Any]:
         """This fact as plain JSON types."""
-        return asdict(self)
+        return {"kind": self.kind, "global_step": self.global_step, "source": self.source, "data": self.data}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Fact:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from watchglass.capture.budget import STARTUP_STEPS, Budget
@@ -26,17 +26,15 @@ _UNKNOWN = object()
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """What is kept of a tensor at a step.
+    """What is kept of a tensor at a step beside its one-pass statistics.
 
     Attributes:
-        statistics: The one-pass statistics.
-        histogram: A histogram with them.
+        histogram: Its histogram.
         raw: The tensor itself.
         shape: Its shape at this step.
         reductions: Exact numbers to be computed.
     """
 
-    statistics: bool = True
     histogram: bool = False
     raw: bool = False
     shape: bool = False
@@ -155,6 +153,11 @@ class Plan:
             found = self._view.keeps[name] = self._keep_of(members & self._view.due)
         return found  # type: ignore[return-value]
 
+    @property
+    def answers(self) -> Mapping[str, Keep | None]:
+        """What :meth:`keep` has answered so far, by name, for the step that opened last."""
+        return self._view.keeps
+
     def keep_saved(self, name: str, tags: tuple[str, ...] = (), role: Role = Role.CUSTOM) -> Keep | None:
         """What to keep of a tensor that the script itself saves now, None for nothing.
 
@@ -271,7 +274,7 @@ def _combined(collections: Iterable[Collection], config: SessionConfig) -> Keep:
         shape |= _own_or(collection.save_shape, config.save_shape, False)
         names = config.reductions if collection.reductions is None else collection.reductions
         reductions.update(EXACT_REDUCTIONS[name] for name in names or () if name in EXACT_REDUCTIONS)
-    return Keep(True, histogram, raw, shape, tuple(sorted(reductions)))
+    return Keep(histogram, raw, shape, tuple(sorted(reductions)))
 
 
 def _own_or(own: bool | None, general: bool | None, default: bool) -> bool:

@@ -148,8 +148,8 @@ def opened(*collections: Any, **settings: Any) -> Plan:
 def test_by_default_statistics_with_histograms_are_kept() -> None:
     watched = opened()
     for name, role in (("w", Role.WEIGHT), ("b", Role.BIAS), ("g", Role.GRADIENT), ("u", Role.UPDATE)):
-        assert watched.keep(name, role) == Keep(statistics=True, histogram=True)
-    assert watched.keep("fc.output", Role.OUTPUT) == Keep(statistics=True, histogram=True)
+        assert watched.keep(name, role) == Keep(histogram=True)
+    assert watched.keep("fc.output", Role.OUTPUT) == Keep(histogram=True)
     assert watched.keep("fc.input.0", Role.INPUT) is None
     assert watched.keep("fc2.input.0", Role.INPUT, tags=("relu_output",)) is not None
     assert watched.keep("optimizer/exp_avg/w", Role.OPTIMIZER_STATE) is None
@@ -166,20 +166,20 @@ def test_what_collections_keep_adds_up_over_those_that_are_due() -> None:
         Collection("last", tensors=("fc.weight",), save_interval=2, save_shape=True, reductions=("abs_prod", "min")),
     )
     watched.due(Mode.TRAIN, 0)
-    assert watched.keep("conv1.weight", Role.WEIGHT) == Keep(True, True, True, False, (Reduction.MEDIAN,))
-    assert watched.keep("conv1.output", Role.OUTPUT) == Keep(True, True, True, False, (Reduction.MEDIAN,))
-    assert watched.keep("fc.weight", Role.WEIGHT) == Keep(True, True, False, True, (Reduction.PROD,))
-    assert watched.keep("mid.weight", Role.WEIGHT) == Keep(True, False)
+    assert watched.keep("conv1.weight", Role.WEIGHT) == Keep(True, True, False, (Reduction.MEDIAN,))
+    assert watched.keep("conv1.output", Role.OUTPUT) == Keep(True, True, False, (Reduction.MEDIAN,))
+    assert watched.keep("fc.weight", Role.WEIGHT) == Keep(True, False, True, (Reduction.PROD,))
+    assert watched.keep("mid.weight", Role.WEIGHT) == Keep(False)
     watched.due(Mode.TRAIN, 1)
-    assert watched.keep("conv1.weight", Role.WEIGHT) == Keep(True, False)
+    assert watched.keep("conv1.weight", Role.WEIGHT) == Keep(False)
     assert watched.keep("conv1.output", Role.OUTPUT) is None
 
 
 def test_the_training_says_what_collections_leave_open() -> None:
     general = {"save_raw": True, "save_histogram": False, "save_shape": True, "reductions": ("prod",)}
     watched = opened("weights", Collection("biases", save_raw=False, save_histogram=True, reductions=()), **general)
-    assert watched.keep("w", Role.WEIGHT) == Keep(True, False, True, True, (Reduction.PROD,))
-    assert watched.keep("b", Role.BIAS) == Keep(True, True, False, True, ())
+    assert watched.keep("w", Role.WEIGHT) == Keep(False, True, True, (Reduction.PROD,))
+    assert watched.keep("b", Role.BIAS) == Keep(True, False, True, ())
 
 
 def test_everything_and_further_names_can_be_kept_hook_wide() -> None:

@@ -114,7 +114,7 @@ class Discovery:
 
     def _called(self, module: nn.Module, arguments: Any, kwargs: Any = None) -> None:
         flow = self._flow
-        if flow.forward_depth or flow.in_backward or flow.models.knows(module):
+        if flow.in_forward or flow.in_backward or flow.models.knows(module):
             return
         if next(module.parameters(), None) is None or isinstance(module, ParametrizationList):
             return  # a loss or an activation called by itself is no model, nor is what makes a weight out of others

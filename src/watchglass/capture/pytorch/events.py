@@ -131,7 +131,9 @@ class Events:
         evaluation_began: The same of the first forward of an evaluation, which need not be captured.
         module_entered: A module is about to run; only while something wants inputs, see
             :class:`~watchglass.capture.pytorch.tensors.entries.Entries`.
-        module_called: A module has returned.
+        module_listeners: Whoever may want to hear that a module has returned, each behind the question that it is asked
+            as a captured forward begins: whether it wants to in this one.
+        module_called: Those of them that do: a module has returned.
         forward_ended: The outermost module has returned.
         loss_computed: A loss function has returned.
         update_began: An optimizer is about to change its parameters; gradients are final unless there is a closure.
@@ -146,6 +148,7 @@ class Events:
     forward_began: list[Callable[[ForwardCall], None]] = field(default_factory=list)
     evaluation_began: list[Callable[[ForwardCall], None]] = field(default_factory=list)
     module_entered: list[Callable[[ModuleEntry], None]] = field(default_factory=list)
+    module_listeners: list[tuple[Callable[[], bool], Callable[[ModuleCall], None]]] = field(default_factory=list)
     module_called: list[Callable[[ModuleCall], None]] = field(default_factory=list)
     forward_ended: list[Callable[[ForwardCall], None]] = field(default_factory=list)
     loss_computed: list[Callable[[LossCall], None]] = field(default_factory=list)
@@ -154,6 +157,10 @@ class Events:
     each_forward_began: list[Callable[[ForwardCall], None]] = field(default_factory=list)
     each_forward_ended: list[Callable[[ForwardCall], None]] = field(default_factory=list)
     resting: list[Callable[[bool], None]] = field(default_factory=list)
+
+    def ask_module_listeners(self) -> None:
+        """A captured forward begins: choose who hears of its modules. Most parts have no use for most forwards."""
+        self.module_called = [listener for wants, listener in self.module_listeners if wants()]
 
     def tell(self, listeners: list[Callable[[_Told], None]], told: _Told, records: StepRecords) -> None:
         """Call listeners; a part for which memory runs out is called no more, and ``records`` say so."""
@@ -164,11 +171,17 @@ class Events:
                 if not is_out_of_memory(error):
                     raise
                 self._leave_out(listener)
-                part = getattr(listener, "__self__", listener)
+                part = _part(listener)
                 tell_exhaustion(records, f"tensors of {getattr(part, '__qualname__', type(part).__name__)}", error)
 
     def _leave_out(self, listener: Any) -> None:
-        part = getattr(listener, "__self__", listener)
+        part = _part(listener)
         for field_ in fields(self):
             known = getattr(self, field_.name)
-            known[:] = [other for other in known if getattr(other, "__self__", other) is not part]
+            known[:] = [other for other in known if _part(other) is not part]
+
+
+def _part(listener: Any) -> Any:
+    """Whose a listener is."""
+    called = listener[-1] if isinstance(listener, tuple) else listener
+    return getattr(called, "__self__", called)

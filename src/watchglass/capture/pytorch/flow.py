@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import types
 import weakref
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +14,7 @@ from torch.optim import Optimizer
 from watchglass.capture.hook import Hook
 from watchglass.capture.pytorch.events import Events
 from watchglass.capture.pytorch.models import Models
+from watchglass.capture.pytorch.modules import is_compiled
 from watchglass.record import Forward
 
 #: TRAIN steps without a new model after which none is expected.
@@ -26,7 +29,6 @@ class Flow:
         hook: Where everything goes.
         models: The models that are watched.
         events: What the adapter's parts listen to.
-        root: The module of the last outermost forward.
         forward: The last outermost forward.
         forward_depth: Watched outermost modules that are being called, inside one another.
         in_backward: A backward runs: forwards inside it are recomputations.
@@ -45,7 +47,6 @@ class Flow:
     hook: Hook
     models: Models = field(default_factory=Models)
     events: Events = field(default_factory=Events)
-    root: nn.Module | None = None
     forward: Forward | None = None
     forward_depth: int = 0
     in_backward: bool = False
@@ -58,6 +59,33 @@ class Flow:
     unplaced: list[Any] = field(default_factory=list)
     chained: int = 0
     foreign: weakref.WeakSet[Optimizer] = field(default_factory=weakref.WeakSet)
+    _root: weakref.ref[nn.Module] | None = None
+
+    def __post_init__(self) -> None:
+        # Whoever watched keeps nothing of the training alive once that is over.
+        self.hook.detach_with(self._let_go)
+
+    @property
+    def root(self) -> nn.Module | None:
+        """The module of the last outermost forward, while it lives."""
+        return None if self._root is None else self._root()
+
+    @root.setter
+    def root(self, root: nn.Module | None) -> None:
+        self._root = None if root is None else weakref.ref(root)
+
+    @property
+    def in_forward(self) -> bool:
+        """Whether the last outermost call is under way, and was not left by an exception, which nobody hears of."""
+        root = self.root if self.forward_depth else None
+        if root is None or is_compiled(root):
+            return root is not None  # compiled code has frames of its own
+        frame: types.FrameType | None = sys._getframe(1)
+        while frame is not None:
+            if frame.f_code.co_name == "_call_impl" and frame.f_locals.get("self") is root:
+                return True
+            frame = frame.f_back
+        return False
 
     @property
     def several_models(self) -> bool:
@@ -68,3 +96,7 @@ class Flow:
         """The last update was left by an exception, as when a notebook's cell is interrupted: its step is over."""
         self.update_depth = 0
         self.hook.clock.end_update()
+
+    def _let_go(self) -> None:
+        self.forward = None
+        self.unplaced.clear()

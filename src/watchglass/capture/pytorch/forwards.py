@@ -118,6 +118,11 @@ class ModuleCapture:
         # Reported as not capturable.
         self._blind: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
+    @property
+    def on(self) -> bool:
+        """Whether it is switched on, if only for what is called from compiled code."""
+        return self._records is not None or self.compiled.on
+
     def switch_on(self, records: StepRecords, root: nn.Module) -> None:
         """Capture every module call below ``root`` into ``records`` from now on."""
         self._records = records
@@ -125,6 +130,7 @@ class ModuleCapture:
         self._refreshed = False
         # Where all inputs are saved, functional activations are found among them.
         self._functional = self._hook.plan.wants_tag("relu_output") and not self._inputs_wanted()
+        self._events.ask_module_listeners()
         self.prepare(root)
         if root in self.compiled:
             self.compiled.switch(True)
@@ -196,14 +202,17 @@ class ModuleCapture:
         place = self._place(module)
         if place is None:
             return
-        with torch.no_grad():
-            if self._functional and place.module_type in CONSUMER_TYPES:
-                self._input(records, place, arguments)
-            if self._hook.plan.wants(Role.OUTPUT):
+        if self._functional and place.module_type in CONSUMER_TYPES:
+            self._input(records, place, arguments)
+        if self._hook.plan.wants(Role.OUTPUT):
+            if type(output) is Tensor:
+                self._output(records, place, "", output)
+            else:
                 for path, tensor in tensors_in(output):
                     self._output(records, place, path, tensor)
-            if self._events.module_called:
-                call = ModuleCall(records, place, module, arguments, output)
+        if self._events.module_called:
+            call = ModuleCall(records, place, module, arguments, output)
+            with torch.no_grad():
                 self._events.tell(self._events.module_called, call, records)
 
     def _place(self, module: nn.Module) -> Place | None:
@@ -224,12 +233,15 @@ class ModuleCapture:
         if seen is not None and seen[1] == version and not (is_model and self._hook.plan.wants_tag("model_output")):
             # A container returns what its last child returned; what was overwritten since is something new.
             return
-        self._seen.tensors[id(tensor)] = (tensor, version)
         name = f"{place.path}.output" if place.path else "output"
         is_relu = place.module_type in RELU_TYPES
         tags = ("relu_output",) if is_relu else ("model_output",) if is_model else ()
         axis = unit_axis(place.module_type, tensor.dim())
         item = Item(tensor, f"{name}.{path}" if path else name, place, tags, axis)
+        if self._saving.keep(Role.OUTPUT, item) is None:
+            # Not seen, either: the container that returns it may be what was asked for.
+            return
+        self._seen.tensors[id(tensor)] = (tensor, version)
         tensor_id = self._saving.save(records, Role.OUTPUT, item)
         if is_relu and tensor_id is not None:
             self._seen.relu_nodes.add(tensor.grad_fn)

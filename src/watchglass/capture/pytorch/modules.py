@@ -184,9 +184,9 @@ class ModuleTree:
         """All living modules with their places, in order."""
         return sorted(self._modules.items(), key=lambda item: item[1].index)
 
-    def has_parameters(self) -> bool:
-        """Whether anything here can be trained."""
-        return bool(self._parameters)
+    def parameters(self) -> Iterator[Tensor]:
+        """All living parameters, in order, each once."""
+        return (living for reference, _ in self._parameters.values() if (living := reference()) is not None)
 
 
 def unit_axis(module_type: str, dimensions: int) -> int | None:

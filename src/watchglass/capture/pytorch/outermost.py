@@ -123,10 +123,10 @@ class OutermostCalls:
         if flow.in_backward:
             flow.recomputed = True
             return  # by activation checkpointing
-        if flow.forward_depth and flow.root is not root:
+        if flow.root is not root and flow.in_forward:
             flow.forward_depth += 1
             return  # a watched model inside another
-        # The same module again at depth 1: its last call was left by an exception.
+        # At depth 1 already: the last call was left by an exception.
         flow.forward_depth, flow.root = 1, root
         if not flow.in_closure:
             if flow.update_depth:
@@ -162,8 +162,8 @@ class OutermostCalls:
         if step.due:
             self._capture.switch_on(forward.records, root)
             self._tell(flow.events.forward_began, ForwardCall(step, forward, root, arguments, kwargs))
-        elif self._capture.compiled.on:
-            # Switched on ahead of a step that is captured, which this is not.
+        elif self._capture.on:
+            # Ahead of a step that is captured, which this is not, or in a forward that was left by an exception.
             self._capture.switch_off()
         if not evaluating and flow.events.each_forward_began:
             self._tell([*flow.events.each_forward_began], ForwardCall(step, forward, root, arguments, kwargs))

@@ -18,7 +18,7 @@ from watchglass.capture.hook import Hook
 from watchglass.capture.pytorch.initialization import Initialization
 from watchglass.capture.pytorch.models import Models
 from watchglass.capture.pytorch.modules import ParameterPlace
-from watchglass.capture.pytorch.reduce import DeviceRows, plain, summaries
+from watchglass.capture.pytorch.reduce import DeviceRows, is_plain, plain, share_threads, summaries
 from watchglass.capture.pytorch.saving import Item, Saving
 from watchglass.capture.pytorch.updates import UpdateCopies
 from watchglass.record import OpenStep, StepRecords
@@ -30,7 +30,7 @@ _NORM_SHARE, _NORM_MAX_INTERVAL = 0.25, 64
 _MAX_NAMED = 32
 #: Also ``in_proj_bias`` of attention and ``bias_hh_l0`` of recurrent modules.
 _BIAS = re.compile("(^|_)bias(_|$)")
-_NONFINITE = [STATISTIC_FIELDS.index(name) for name in ("nan", "posinf", "neginf")]
+_NAN, _POSINF, _NEGINF = (STATISTIC_FIELDS.index(name) for name in ("nan", "posinf", "neginf"))
 _L2 = STATISTIC_FIELDS.index("l2")
 
 _Parameters = list[tuple[Tensor, str, ParameterPlace]]
@@ -40,18 +40,18 @@ class LateGradients:
     """Which gradients on a device are not finite: their norms, which tell it, are on their way.
 
     Args:
-        norms: One for each gradient.
-        names: Of their parameters.
+        norms: Norms, as they come together, each with the places of its gradients in ``names``.
+        names: Of the gradients' parameters.
     """
 
-    def __init__(self, norms: Tensor, names: Sequence[str]) -> None:
-        self._norms = DeviceRows(norms.float())
+    def __init__(self, norms: Sequence[tuple[DeviceRows, list[int]]], names: Sequence[str]) -> None:
+        self._norms = norms
         self._names = names
 
     def bad(self) -> list[str]:
         """Those that are not finite, in order of the model. Waits for the device."""
-        finite = np.isfinite(self._norms.resolve())
-        return [name for name, is_finite in zip(self._names, finite, strict=True) if not is_finite]
+        found = [index for norms, indices in self._norms for index in np.array(indices)[~np.isfinite(norms.resolve())]]
+        return [self._names[index] for index in sorted(found)]
 
     def describe(self) -> dict[str, Any] | None:
         """Data of a ``nonfinite_gradients`` fact, None where all are finite. Waits for the device."""
@@ -98,10 +98,10 @@ class Readings:
 
     def begin(self) -> None:
         """A captured step begins: remember the gradients that are there, which are older than it."""
+        share_threads()
         self._stale.clear()
         for tree in self._models:
-            owner = tree.owner
-            for parameter in owner.parameters() if owner is not None else ():
+            for parameter in tree.parameters():
                 gradient = parameter.grad
                 if gradient is not None:
                     self._stale[id(parameter)] = (weakref.ref(gradient), gradient._version)
@@ -173,30 +173,52 @@ class Readings:
             known: Their rows of statistics, already divided by the scale, where they have been read.
         """
         started = time.perf_counter_ns()
-        gradients, names = [row[0] for row in fresh], [row[1] for row in fresh]
-        sharded = any(hasattr(gradient, "to_local") for gradient in gradients)
-        if sharded or any(gradient.layout is not torch.strided or gradient.is_meta for gradient in gradients):
-            values = list(map(plain, gradients))
-            gradients = [value for value in values if value is not None]
-            names = [name for name, value in zip(names, values, strict=True) if value is not None]
-        if not gradients:
-            return []
-        if gradients[0].device.type != "cpu":
-            norms = torch.stack(torch._foreach_norm(gradients))
-            total = torch.linalg.vector_norm(norms.float())
-            self._add_norm(records, DeviceRows(total if scale is None else total / scale), sharded)
-            if norms.dtype is torch.float16:
-                # Of finite gradients the sum of squares overflows there.
-                norms = torch.stack(torch._foreach_norm(gradients, math.inf))
-            return LateGradients(norms, names)
-        table = known if known is not None else summaries(gradients, scale=scale, histograms=False)[0]
-        bad = [names[int(index)] for index in np.flatnonzero(table[:, _NONFINITE].any(axis=1))]
-        nan = bool(table[:, _NONFINITE[0]].any())
-        self._add_norm(
-            records, (math.nan if nan else math.inf) if bad else float(np.linalg.norm(table[:, _L2])), sharded
-        )
+        names = [row[1] for row in fresh]
+        sharded = any(type(row[0]) is not Tensor and hasattr(row[0], "to_local") for row in fresh)
+        if known is not None:
+            table = known
+        else:
+            found = [(value, name) for gradient, name, _ in fresh if (value := self._value(gradient)) is not None]
+            if not found:
+                return []
+            gradients, names = [value for value, _ in found], [name for _, name in found]
+            if any(not gradient.is_cpu for gradient in gradients):
+                return self._norm_on_device(records, gradients, names, scale, sharded)
+            table = summaries(gradients, scale=scale, histograms=False)[0]
+        total, bad = math.sqrt(float(table[:, _L2] @ table[:, _L2])), []
+        if table[:, _NAN : _NEGINF + 1].any():
+            bad = [names[int(index)] for index in np.flatnonzero(table[:, _NAN : _NEGINF + 1].any(axis=1))]
+            total = math.nan if table[:, _NAN].any() else math.inf
+        self._add_norm(records, total, sharded)
         self._pace(time.perf_counter_ns() - started)
         return bad
+
+    def _value(self, gradient: Tensor) -> Tensor | None:
+        """A gradient as the kernel, or its device, can read it; None where its values cannot be read."""
+        if is_plain(gradient):
+            return gradient
+        try:
+            return plain(gradient)
+        except RuntimeError:
+            return None
+
+    def _norm_on_device(
+        self, records: StepRecords, gradients: list[Tensor], names: list[str], scale: Any, sharded: bool
+    ) -> LateGradients:
+        """:meth:`norm` where gradients live on devices, on several perhaps, and on the CPU beside them."""
+        groups: dict[tuple[torch.device, torch.dtype], list[int]] = {}
+        for index, gradient in enumerate(gradients):
+            groups.setdefault((gradient.device, gradient.dtype), []).append(index)
+        norms = []
+        for (device, dtype), indices in groups.items():
+            there = [gradients[index] for index in indices]
+            # A norm in two digits is none, and of finite gradients the sum of squares overflows in float16.
+            wider = torch.float32 if dtype in (torch.float16, torch.bfloat16) else None
+            norm = torch.stack(torch._foreach_norm(there, 2, wider)).float()
+            total = torch.linalg.vector_norm(norm)
+            self._add_norm(records, DeviceRows(total if scale is None else total / scale.to(device)), sharded)
+            norms.append((DeviceRows(norm), indices))
+        return LateGradients(norms, names)
 
     def _add_norm(self, records: StepRecords, norm: Any, sharded: bool) -> None:
         """Record the norm of one optimizer's gradients; with those of others in the same step it becomes one norm."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,17 +12,33 @@ from torch import Tensor
 from watchglass.capture.pytorch.device.statistics import DeviceRows
 from watchglass.config import environment
 from watchglass.records import Reduction
-from watchglass.stats import DTYPE_CODES, exact_reduction, native, pure
+from watchglass.stats import DTYPE_CODES, exact_reduction, native, numbers, pure
 from watchglass.store import RawTensor
 
-__all__ = ["DeviceRows", "exact", "inactive_units", "plain", "raw", "summaries"]
+__all__ = ["DeviceRows", "exact", "inactive_units", "is_plain", "plain", "raw", "share_threads", "summaries"]
 
 #: Codes of the native kernel by PyTorch's dtype.
 _CODES = {getattr(torch, name): code for name, code in DTYPE_CODES.items() if hasattr(torch, name)}
+#: Tensors of these classes and dtypes are just what they show.
+_PLAIN_TYPES = frozenset((Tensor, torch.nn.Parameter))
+_PLAIN_DTYPES = frozenset(dtype for dtype in _CODES if not dtype.is_complex)
 #: Dtypes that NumPy lacks, and those of the same size that hold their bits.
 _BITS = {torch.bfloat16: torch.uint16} | {
     getattr(torch, name): torch.uint8 for name in DTYPE_CODES if name.startswith("float8") and hasattr(torch, name)
 }
+
+
+def is_plain(tensor: Tensor) -> bool:
+    """Whether the native kernel can read a tensor as it is, which most are: then :func:`plain` need not be asked."""
+    # Asked for every tensor of a captured step: attributes first that tell most apart.
+    if type(tensor) not in _PLAIN_TYPES or not tensor.is_cpu or tensor.dtype not in _PLAIN_DTYPES:
+        return False
+    if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_neg() or not tensor.is_contiguous():
+        return False
+    try:
+        return tensor.data_ptr() != 0
+    except RuntimeError:
+        return False  # inside torch.func
 
 
 def plain(tensor: Tensor) -> Tensor | None:
@@ -44,6 +61,9 @@ def plain(tensor: Tensor) -> Tensor | None:
     if tensor.is_quantized or type(tensor).dequantize is not Tensor.dequantize:
         # Codes with their scales beside them, as optimizers of eight bits keep their state.
         tensor = tensor.dequantize()
+    if tensor.is_neg() or tensor.is_conj():
+        # What is in memory has another sign.
+        tensor = tensor.resolve_neg().resolve_conj()
     if tensor.is_cpu and tensor.numel() and not tensor.data_ptr():
         # The kernel would read from nowhere.
         raise RuntimeError(f"a {type(tensor).__name__} does not show where its values are")
@@ -72,8 +92,7 @@ def summaries(
     """
     # Kept until the kernel has returned: a copy made here must not be freed before it is read.
     pairs = [_readable(tensor, None if before is None else before[index]) for index, tensor in enumerate(tensors)]
-    kernel = native if native.available and not environment.native_disabled() else pure
-    found: tuple[Any, Any] = kernel.summaries(
+    found: tuple[Any, Any] = _kernel().summaries(
         [tensor.data_ptr() for tensor, _ in pairs],
         [tensor.numel() for tensor, _ in pairs],
         [_CODES[tensor.dtype] for tensor, _ in pairs],
@@ -85,39 +104,68 @@ def summaries(
     return found
 
 
+def share_threads() -> None:
+    """Let the kernel use as many threads as PyTorch does, which rest while it runs."""
+    native.set_threads(torch.get_num_threads())
+
+
+@functools.cache
+def _kernel() -> Any:
+    return native if native.available and not environment.native_disabled() else pure
+
+
 def raw(tensor_id: int, tensor: Tensor) -> RawTensor:
     """The tensor itself, copied; on its way to the host where it lives on a device."""
-    name = str(tensor.dtype).removeprefix("torch.") if tensor.dtype in _BITS else ""
-    if name:
-        tensor = tensor.contiguous().view(_BITS[tensor.dtype])
-    if tensor.device.type != "cpu":
+    tensor, name = _stored(tensor)
+    if not tensor.is_cpu:
         return RawTensor(tensor_id, DeviceRows(tensor.contiguous()), name)  # type: ignore[arg-type]
     return RawTensor(tensor_id, tensor.clone(memory_format=torch.contiguous_format).numpy(), name)
 
 
 def exact(tensor: Tensor, reduction: Reduction) -> Any:
     """An exact reduction of the finite elements, or a readback of it."""
-    return exact_reduction(_numpy(tensor), reduction) if tensor.is_cpu else _Later(DeviceRows(tensor), reduction)
+    tensor, name = _stored(tensor)
+    if tensor.is_cpu:
+        return exact_reduction(_decoded(tensor.numpy(), name), reduction)
+    return _Later(DeviceRows(tensor), name, reduction)
 
 
 class _Later:
     """An exact reduction that the recorder's thread computes once the tensor has come from its device."""
 
-    def __init__(self, rows: DeviceRows, reduction: Reduction) -> None:
-        self._rows = rows
+    def __init__(self, rows: DeviceRows, name: str, reduction: Reduction) -> None:
+        self._rows, self._name = rows, name
         self._reduction = reduction
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes on the host until it is computed."""
+        return self._rows.nbytes
 
     def resolve(self) -> float:
         """The number; waits for the device."""
-        return exact_reduction(self._rows.resolve(), self._reduction)
+        return exact_reduction(_decoded(self._rows.resolve(), self._name), self._reduction)
 
 
-def _numpy(tensor: Tensor) -> Any:
-    return tensor.float().numpy() if tensor.dtype in _BITS else tensor.numpy()
+def _stored(tensor: Tensor) -> tuple[Tensor, str]:
+    """The same values in a dtype that NumPy has, and ""; or their bits in one of that size, and their dtype's name."""
+    if tensor.dtype not in _CODES:
+        # Rare ones, as complex32 and powers of two in eight bits: all of their values are in these.
+        tensor = tensor.to(torch.complex64 if tensor.is_complex() else torch.float32)
+    if tensor.dtype not in _BITS:
+        return tensor, ""
+    # No wider than it is, since it may have to come from a device.
+    return tensor.view(_BITS[tensor.dtype]), str(tensor.dtype).removeprefix("torch.")
+
+
+def _decoded(array: Any, name: str) -> Any:
+    return numbers(array, DTYPE_CODES[name]) if name else array
 
 
 def inactive_units(tensor: Tensor, unit_axis: int) -> Any:
     """For each unit whether it is exactly zero on every element: a boolean array, or a readback of one."""
+    if tensor.dtype in _BITS:
+        tensor = tensor.float()
     others = [axis for axis in range(tensor.dim()) if axis != unit_axis % tensor.dim()]
     if not others:
         inactive = tensor == 0

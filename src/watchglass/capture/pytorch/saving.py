@@ -15,11 +15,13 @@ from watchglass.capture.pytorch import reduce
 from watchglass.capture.pytorch.device.statistics import DeviceStatistics
 from watchglass.capture.pytorch.exhaustion import is_out_of_memory, tell_exhaustion
 from watchglass.capture.pytorch.modules import Place
+from watchglass.capture.pytorch.reduce import is_plain
 from watchglass.record import Captured, StepRecords
 from watchglass.records import Role, TensorInfo
 
 _log = logging.getLogger("watchglass")
 _NOWHERE = Place("", "", -1)
+_UNKNOWN: Any = object()
 
 
 class Item(NamedTuple):
@@ -57,6 +59,8 @@ class Saving:
         self.on_device = DeviceStatistics(hook.cost)
         hook.on_finished.append(self.on_device.send)
         self._seed = 0
+        # Ids by role and name.
+        self._ids: dict[Role, dict[str, int]] = {role: {} for role in Role}
         self._unreadable: set[str] = set()
         self._has_met_meta = False
         # What memory ran out for.
@@ -104,25 +108,35 @@ class Saving:
             return []
 
     def _saved(self, records: StepRecords, role: Role, items: Sequence[Item], scale: Tensor | None) -> list[int]:
+        # Runs for every tensor of a captured step: what was answered before is looked up here, not asked for.
+        keeps, known = self._hook.plan.answers, self._ids[role]
+        given_up = role in self._given_up
         ids: list[int] = []
         together: dict[tuple[torch.device, bool, bool, bool], tuple[list[int], list[Tensor], list[Tensor]]] = {}
+        kind: tuple[torch.device, bool, bool, bool] | None = None
+        chosen: tuple[list[int], list[Tensor], list[Tensor]] = ([], [], [])
         for item in items:
-            keep = self.keep(role, item)
-            value = self.readable(item) if keep is not None else None
+            keep = None if given_up else keeps.get(item.name, _UNKNOWN)
+            if keep is _UNKNOWN:
+                keep = self.keep(role, item)
+            tensor = item.tensor
+            value = None if keep is None else tensor if is_plain(tensor) else self.readable(item)
             if keep is None or value is None:
                 continue
-            tensor_id = self._id(role, item)
+            tensor_id = known.get(item.name)
+            if tensor_id is None:
+                tensor_id = known[item.name] = self._id(role, item)
             ids.append(tensor_id)
             before = None if item.before is None else reduce.plain(item.before)
-            if keep.statistics:
-                kind = (value.device, keep.histogram, item.sampled, before is not None)
-                chosen = together.setdefault(kind, ([], [], []))
-                chosen[0].append(tensor_id)
-                chosen[1].append(value)
-                if before is not None:
-                    chosen[2].append(before)
+            this = (value.device, keep.histogram, item.sampled, before is not None)
+            if this != kind:
+                kind, chosen = this, together.setdefault(this, ([], [], []))
+            chosen[0].append(tensor_id)
+            chosen[1].append(value)
+            if before is not None:
+                chosen[2].append(before)
             if keep.raw or keep.reductions or keep.shape:
-                self._save_more(records, keep, tensor_id, item, _value(value, before, scale))
+                self._save_more(records, keep, tensor_id, item, _value(value.detach(), before, scale))
         for (device, histogram, sampled, _), (saved, values, older) in together.items():
             self._seed += 1
             read = reduce.summaries if device.type == "cpu" else self.on_device.summaries

@@ -62,7 +62,10 @@ class UpdatePoint:
         self._begin_step = begin_step
         self._unknown = unknown
         self._look_ahead = look_ahead
+        # With the number of the first of their groups.
         self._optimizers: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
+        # Whether learning rates are told apart: names do not change back when an optimizer dies.
+        self._several = False
         self._tries: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
         self._in_scaler = self._stepped_in_scaler = False
         self._gradients_read = False
@@ -148,7 +151,7 @@ class UpdatePoint:
             with torch.no_grad():
                 self._readings.updated(step)
             self._tell(flow.events.update_ended, step, optimizer)
-        self._readings.learning_rates(step, optimizer, self._optimizers[optimizer], len(self._optimizers) > 1)
+        self._readings.learning_rates(step, optimizer, self._optimizers[optimizer], self._several)
         self._first_bad.updated(step, optimizer)
         learned = self._steady.learn(step, optimizer, plain=self._plain and len(self._optimizers) == 1)
         self._end(step)
@@ -195,8 +198,18 @@ class UpdatePoint:
             if tries > _MOST_TRIES or not self._unknown(optimizer):
                 self._flow.foreign.add(optimizer)
             return False
-        self._optimizers[optimizer] = sum(len(other.param_groups) for other in self._optimizers)
+        self._optimizers[optimizer] = self._free_number(len(optimizer.param_groups))
+        self._several |= len(self._optimizers) > 1
         return True
+
+    def _free_number(self, groups: int) -> int:
+        """The first number from which on no other living optimizer's groups are counted."""
+        first = 0
+        for begin, other in sorted((begin, len(other.param_groups)) for other, begin in self._optimizers.items()):
+            if begin - first >= groups:
+                break
+            first = max(first, begin + other)
+        return first
 
     def _with_closure(
         self, then: Callable[[], None], arguments: Any, kwargs: Any, closure: Callable[[], Any]

@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-#: Captured forwards of a model after which it is known whether it draws from Python's and NumPy's generators. To look
-#: costs 60 microseconds, so it is not done for ever; a forward that draws at times only is found out as it is repeated.
-_LOOKS = 4
+#: Captured forwards of a model after which it is known from which generators it draws. To look costs up to 60
+#: microseconds, so it is rare from then on: one that began to draw later is found out as its forward is repeated.
+_LOOKS, _RARELY = 4, 16
 
 
 class Draws(NamedTuple):
@@ -72,13 +72,17 @@ class Habits:
 
     def begin(self, root: nn.Module) -> Randomness:
         """What to record before a forward that :meth:`end` will be told of."""
-        return (self.of(root)._replace(framework=True) if self._looks.get(root, 0) >= _LOOKS else ALL).states()
+        looks = self._looks.get(root, 0)
+        if looks < _LOOKS:
+            return ALL.states()
+        return (self.of(root)._replace(framework=True) if looks % _RARELY == 0 else self.of(root)).states()
 
     def end(self, root: nn.Module, before: Randomness) -> Draws:
         """That forward has ended; returns what it drew from."""
-        self._looks[root] = self._looks.get(root, 0) + 1
-        self._known[root] = drawn = before.drawn()
-        return drawn
+        looks = self._looks[root] = self._looks.get(root, 0) + 1
+        if looks <= _LOOKS or before.framework is not None:
+            self._known[root] = before.drawn()
+        return self.of(root)
 
 
 @contextlib.contextmanager

@@ -60,20 +60,21 @@ class FunctionalActivations:
         # The last few outputs of modules, alive: nothing else keeps the input of a tanh.
         self._returned: deque[_Returned] = deque(maxlen=_KEPT)
         events.module_entered.append(self._entered)
-        events.module_called.append(self._called)
+        events.module_listeners.append((lambda: bool(self._tags_wanted()), self._called))
         events.forward_ended.append(self._ended)
+
+    def _tags_wanted(self) -> frozenset[str]:
+        return frozenset(filter(self._plan.wants_tag, _TAGS.values()))
 
     def _entered(self, entry: ModuleEntry) -> None:
         if entry.outermost:
             self._ended()
-            self._wanted = frozenset(filter(self._plan.wants_tag, _TAGS.values()))
+            self._wanted = self._tags_wanted()
         elif self._wanted:
             for _, tensor in tensors_in(entry.arguments, 4):
                 self._look(entry.records, tensor)
 
     def _called(self, call: ModuleCall) -> None:
-        if not self._wanted:
-            return
         for path, tensor in tensors_in(call.output, 4):
             node = tensor.grad_fn
             if node is None:

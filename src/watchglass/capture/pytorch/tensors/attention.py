@@ -53,13 +53,16 @@ class Attention:
         self._guarded_attended = hook.guarded(self._attended)
         events.forward_began.append(self._forward_began)
         events.module_entered.append(self._entered)
-        events.module_called.append(self._called)
+        events.module_listeners.append((self._wants, self._called))
         events.forward_ended.append(self._forward_ended)
         hook.detach_with(self._detach)
 
+    def _wants(self) -> bool:
+        return self._hook.plan.wants_tag(_TAG)
+
     def _forward_began(self, call: ForwardCall) -> None:
         self._stack.clear()
-        self._call = call if self._hook.plan.wants_tag(_TAG) else None
+        self._call = call if self._wants() else None
         if self._call is not None and not self._leave:
             self._leave.append(_ATTENTION.listen(after=self._heard))
             self._leave.append(_MULTI_HEAD.listen(after=self._hook.guarded(self._multi_head)))

@@ -34,7 +34,7 @@ class Inputs:
         # Outputs of ReLU modules in this forward, which are no functional ReLU's.
         self._relu_nodes: set[Any] = set()
         events.module_entered.append(self._entered)
-        events.module_called.append(self._called)
+        events.module_listeners.append((self._inputs_wanted, self._called))
         events.forward_ended.append(self._ended)
 
     def _entered(self, entry: ModuleEntry) -> None:
@@ -65,7 +65,7 @@ class Inputs:
             records.units.append((tensor_id, UnitKind.INACTIVE, inactive_units(values, axis)))
 
     def _called(self, call: ModuleCall) -> None:
-        if self._every and call.place.module_type in RELU_TYPES and isinstance(call.output, Tensor):
+        if call.place.module_type in RELU_TYPES and isinstance(call.output, Tensor):
             self._relu_nodes.add(call.output.grad_fn)
 
     def _ended(self, call: ForwardCall) -> None:

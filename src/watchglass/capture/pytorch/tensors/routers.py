@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from watchglass.capture.hook import Hook
-from watchglass.capture.pytorch.events import Events, ForwardCall, ModuleCall
+from watchglass.capture.pytorch.events import Events, ModuleCall
 from watchglass.capture.pytorch.models import Models
 from watchglass.capture.pytorch.modules import Place
 from watchglass.capture.pytorch.nested import tensors_in
@@ -51,17 +51,13 @@ class Routers:
         self._plan = hook.plan
         self._models = models
         self._saving = saving
-        self._wanted = False
         self._known: weakref.WeakKeyDictionary[nn.Module, _Router | None] = weakref.WeakKeyDictionary()
-        events.forward_began.append(self._began)
-        events.module_called.append(self._called)
+        events.module_listeners.append((self._wants, self._called))
 
-    def _began(self, call: ForwardCall) -> None:
-        self._wanted = self._plan.wants_tag(_TAG)
+    def _wants(self) -> bool:
+        return self._plan.wants_tag(_TAG)
 
     def _called(self, call: ModuleCall) -> None:
-        if not self._wanted:
-            return
         if call.module not in self._known:
             self._read_models()
         router = self._known.setdefault(call.module, None)
