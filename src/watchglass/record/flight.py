@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from watchglass.errors import DamagedDataError
-from watchglass.record.merging import resolved
+from watchglass.record.merging import joined, resolved
 from watchglass.record.steps import Captured, OpenStep, SteadyRow, StepRecords
 from watchglass.records import Mode, Reduction, TensorInfo, UnitKind
 from watchglass.stats import Histograms
@@ -144,10 +144,12 @@ def _leave_all() -> None:
 def settle(records: StepRecords) -> None:
     """Replace everything that is still on its way from a device by the numbers; waits for them."""
     records.scalars = [(i, w, v if type(v) is float else float(resolved(v))) for i, w, v in records.scalars]
-    records.statistics = [
-        captured._replace(values=resolved(captured.values), histograms=resolved(captured.histograms))
-        for captured in records.statistics
-    ]
+    records.statistics = joined(
+        [
+            captured._replace(values=resolved(captured.values), histograms=resolved(captured.histograms))
+            for captured in records.statistics
+        ]
+    )
     records.reductions = [(i, kind, float(resolved(value))) for i, kind, value in records.reductions]
     records.units = [(i, kind, resolved(flags)) for i, kind, flags in records.units]
     facts = [(kind, source, resolved(data)) for kind, source, data in records.facts]
