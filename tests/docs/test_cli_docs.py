@@ -10,6 +10,8 @@ import typer.main
 
 from watchglass.cli import main
 from watchglass.cli.app import app
+from watchglass.config import environment
+from watchglass.records import FORMAT_VERSION
 
 COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 
@@ -40,3 +42,14 @@ def test_printed_outputs_are_the_real_ones(
     main(command.split())
     printed = "".join(capsys.readouterr())
     assert [line.rstrip() for line in printed.splitlines()] == shown.splitlines()
+
+
+def test_every_environment_variable_is_described(text: str) -> None:
+    table = text[text.index("## Environment variables") :]
+    names = {value for name, value in vars(environment).items() if name.isupper() and isinstance(value, str)}
+    assert {"WATCHGLASS", "SMDEBUG_CONFIG_FILE_PATH"} < names
+    assert [name for name in sorted(names) if not re.search(rf"^\| `{name}[=`]", table, re.MULTILINE)] == []
+
+
+def test_the_run_that_is_shown_has_the_format_of_today(text: str) -> None:
+    assert "\nformat    {}.{}, written by".format(*FORMAT_VERSION) in text

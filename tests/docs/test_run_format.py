@@ -11,9 +11,14 @@ from watchglass.records import (
     SCALAR_FIELDS,
     STATISTIC_FIELDS,
     STEP_END_FIELDS,
+    Finding,
     Mode,
+    Observation,
     Reduction,
     Role,
+    RuleStatus,
+    Severity,
+    Status,
 )
 from watchglass.store import FrameKind, histogram_columns
 from watchglass.store.codec import REDUCTION_DTYPE, SCALAR_DTYPE, STEP_END_DTYPE, UNIT_DTYPE
@@ -66,3 +71,16 @@ def test_sizes_and_fields_are_those_of_the_code():
         assert f"`{name}`" in TEXT
     for role in Role:
         assert role.value in TEXT
+
+
+def test_the_fields_of_the_journal_are_all_named():
+    page = TEXT[TEXT.index("**FINDING**") :]
+    finding, status, observation = page[: page.index("\n## ")].split("\n* ")[1:]
+    found = Finding("", "", Severity.INFO, 0, 0, 1, Mode.TRAIN, "worker_0", (), None, None, "")
+    for text, record in (
+        (finding, found),
+        (status, RuleStatus("", Status.ERROR)),
+        (observation, Observation("", 0)),
+    ):
+        assert [name for name in record.to_json() if f"`{name}`" not in text] == []
+    assert [word.value for word in Status if f"`{word.value}`" not in status] == []

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from watchglass.errors import InvalidValueError
+
+if TYPE_CHECKING:
+    from watchglass.config import ParameterError
 
 ConfigFile = Annotated[
     str | None,
@@ -64,7 +67,7 @@ def given_settings(
     overhead_budget: str | None,
     **others: Any,
 ) -> dict[str, Any]:
-    """Settings of the session that the command line gives, validated by the session's own limits.
+    """Settings of the session that the command line gives; :func:`with_file` validates them.
 
     Args:
         collections: Values of ``--collection``.
@@ -73,10 +76,8 @@ def given_settings(
         **others: Values of options that are called like their setting; None or False where they are not given.
 
     Raises:
-        InvalidValueError: Something that cannot be, named as the option is.
+        InvalidValueError: A text that does not read as a value of its option.
     """
-    from watchglass.config import ParameterError, SessionConfig
-
     settings = {name: value for name, value in others.items() if value not in (None, False)}
     if overhead_budget is not None:
         settings["overhead_budget"] = parse_percent(overhead_budget)
@@ -85,12 +86,6 @@ def given_settings(
         table.setdefault(name, {})["save_raw"] = True
     if table:
         settings["collections"] = table
-    try:
-        SessionConfig(run="", **settings)
-    except ParameterError as error:
-        field, _, rest = error.name.partition(".")
-        option = "--collection " + rest if field == "collections" else "--" + error.name.replace("_", "-")
-        raise InvalidValueError(f"{option} {error.reason}") from None
     return settings
 
 
@@ -99,7 +94,8 @@ def with_file(named: str | None, given: dict[str, Any]) -> tuple[str | None, dic
 
     Raises:
         MissingFileError: The file that is named is not there.
-        InvalidValueError: Something in it cannot be, or not together with what is given.
+        InvalidValueError: Something in it cannot be, or not together with what is given; what cannot be whatever the
+            file says is named as the option is.
     """
     from watchglass.config import ParameterError, SessionConfig, combine, find_file, read_file
 
@@ -109,8 +105,31 @@ def with_file(named: str | None, given: dict[str, Any]) -> tuple[str | None, dic
         settings = combine(set_there, given)
         SessionConfig(run="", **settings)
     except ParameterError as error:
+        if path is None or _wrong_alone(given, error):
+            raise InvalidValueError(f"{_option(error.name, given)} {error.reason}") from None
         raise InvalidValueError(f"{path}, with the options given: {error.name} {error.reason}") from None
     return None if path is None else str(path), {**settings, "overrides": given}
+
+
+def _wrong_alone(given: Mapping[str, Any], found: ParameterError) -> bool:
+    """Whether the same is wrong without a file."""
+    from watchglass.config import ParameterError, SessionConfig, combine
+
+    try:
+        SessionConfig(run="", **combine(given))
+    except ParameterError as error:
+        return (error.name, error.reason) == (found.name, found.reason)
+    return False
+
+
+def _option(setting: str, given: Mapping[str, Any]) -> str:
+    """The option that gives a setting, and what follows it."""
+    field, _, rest = setting.partition(".")
+    if field != "collections":
+        return "--" + setting.replace("_", "-")
+    # Not a text, so it is not from --collection.
+    only_raw = given.get("collections", {}).get(rest) == {"save_raw": True}
+    return f"{'--save-raw' if only_raw else '--collection'} {rest}"
 
 
 def parse_collections(texts: Iterable[str]) -> dict[str, dict[str, Any]]:
@@ -122,6 +141,8 @@ def parse_collections(texts: Iterable[str]) -> dict[str, dict[str, Any]]:
     Raises:
         InvalidValueError: A text that does not read so.
     """
+    from watchglass.config import add_settings
+
     table: dict[str, dict[str, Any]] = {}
     for text in texts:
         name, sign, rest = _split(text)
@@ -133,7 +154,7 @@ def parse_collections(texts: Iterable[str]) -> dict[str, dict[str, Any]]:
         if sign == "=":
             settings["include_regex"] = (*settings.get("include_regex", ()), rest)
         elif sign == ":":
-            settings.update(_parse_settings(rest, name))
+            table[name] = add_settings(settings, _parse_settings(rest, name))
     return table
 
 
@@ -172,11 +193,21 @@ def _parse_settings(text: str, name: str) -> Mapping[str, Any]:
     settings: dict[str, Any] = {}
     for setting, value in pairs:
         *path, last = setting.split(".")
-        place = settings
-        for step in path:
+        place: Any = settings
+        for number, step in enumerate(path, start=1):
             place = place.setdefault(step, {})
+            if not isinstance(place, dict):
+                raise _not_a_table(name, ".".join(path[:number]), place)
+        if isinstance(place.get(last), dict):
+            raise _not_a_table(name, setting, value)
         place[last] = value
     return settings
+
+
+def _not_a_table(collection: str, setting: str, value: str) -> InvalidValueError:
+    return InvalidValueError(
+        f"--collection {collection}.{setting} must be a table, of which parts are given beside it, but got {value!r}"
+    )
 
 
 def _names(texts: Iterable[str]) -> list[str]:

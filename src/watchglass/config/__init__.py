@@ -17,12 +17,12 @@ from watchglass.config.parameters import (
 )
 from watchglass.config.saving import EXACT_REDUCTIONS, MODE_NAMES, REDUCTION_NAMES, ModeSteps, Schedule
 from watchglass.config.session import SETTINGS, EvaluatorConfig, RuleSpec, SessionConfig
-from watchglass.config.sources import combine
+from watchglass.config.sources import add_settings, combine
 
 __all__ = [
     "BUILT_IN_COLLECTIONS", "DEFAULT_COLLECTIONS", "EXACT_REDUCTIONS", "FACTS", "FILE_NAME", "MODE_NAMES",
     "REDUCTION_NAMES", "SETTINGS", "BuiltIn", "Collection", "EvaluatorConfig", "FactKind", "ModeSteps",
-    "ParameterError", "ParameterInfo", "RuleSpec", "Schedule", "SessionConfig", "build", "check_names", "chosen_facts",
-    "combine", "describe", "environment", "find_file", "parameter", "read_file", "suggest", "validate",
-    "values",
+    "ParameterError", "ParameterInfo", "RuleSpec", "Schedule", "SessionConfig", "add_settings", "build", "check_names",
+    "chosen_facts", "combine", "describe", "environment", "find_file", "parameter", "read_file", "suggest",
+    "validate", "values",
 ]  # fmt: skip

@@ -44,8 +44,8 @@ class ParameterError(InvalidValueError):
         return (type(self), (self.owner, self.name, self.reason))
 
 
-class _NoMember(ValueError):
-    """A text that no member of an enumeration has; the message is the reason."""
+class _Refused(ValueError):
+    """A value that its type alone does not explain; the message is the reason."""
 
 
 @dataclass(frozen=True)
@@ -99,8 +99,7 @@ class _Limits:
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             return False
         return (
-            math.isnan(value)
-            or (self.ge is not None and value < self.ge)
+            (self.ge is not None and value < self.ge)
             or (self.gt is not None and value <= self.gt)
             or (self.le is not None and value > self.le)
             or (self.lt is not None and value >= self.lt)
@@ -161,7 +160,7 @@ def validate(instance: Any, owner: str = "") -> None:
             value = _coerce(received, hints[field.name], limits)
         except ParameterError as error:  # of what is nested in it
             raise ParameterError(owner, f"{field.name}.{error.name}", error.reason) from None
-        except _NoMember as error:
+        except _Refused as error:
             raise ParameterError(owner, field.name, f"{error}{_default(field)}") from None
         except (TypeError, ValueError):
             raise ParameterError(
@@ -289,10 +288,14 @@ def _coerce(value: Any, hint: Any, limits: _Limits) -> Any:
     if origin in (typing.Union, types.UnionType):
         return _coerce_union(value, arms, limits)
     if origin is tuple:
+        if isinstance(value, Mapping):
+            raise TypeError(value)
         if isinstance(value, str):
             value = [part.strip() for part in value.split(",") if part.strip()] if limits.split else [value]
         return tuple(_coerce(part, arms[0], limits) for part in value)
     if origin is Mapping:
+        if not isinstance(value, Mapping):
+            raise TypeError(value)
         return {_coerce(key, arms[0], limits): _nested(key, item, arms[1], limits) for key, item in value.items()}
     return _coerce_plain(limits.aliases.get(value, value) if isinstance(value, str) else value, hint)
 
@@ -305,9 +308,11 @@ def _nested(key: Any, value: Any, hint: Any, limits: _Limits) -> Any:
 
 
 def _coerce_union(value: Any, arms: tuple[Any, ...], limits: _Limits) -> Any:
-    if type(None) in arms and (value is None or (isinstance(value, str) and value.lower() == "none")):
-        return None
     wanted = [arm for arm in arms if arm is not type(None)]
+    if type(None) in arms and (value is None or (isinstance(value, str) and value.lower() == "none")):
+        if value is not None and any(typing.get_origin(arm) is tuple for arm in wanted):
+            raise _Refused(f"must be a list but got {value!r}; [] is none of them, and left out it is as by default")
+        return None
     for arm in wanted[:-1]:
         try:
             return _coerce(value, arm, limits)
@@ -325,15 +330,17 @@ def _coerce_plain(value: Any, hint: type) -> Any:
             return text in _TRUE
         raise ValueError(value)
     if hint is int:
-        # 3.0 and "3" are whole numbers, 3.5 and True are not.
-        number = float(value)
-        if isinstance(value, bool) or number != int(number):
+        # 3.0 and "3" are whole numbers; 3.5, True and infinity are not.
+        if isinstance(value, bool) or not _number(value).is_integer():
             raise ValueError(value)
-        return int(value) if isinstance(value, str) and value.lstrip("+-").isdigit() else int(number)
+        exact = isinstance(value, int) or (isinstance(value, str) and value.lstrip("+-").isdigit())
+        return int(value) if exact else int(_number(value))
     if hint is float:
         if isinstance(value, bool):
             raise ValueError(value)
-        return float(value)
+        if not math.isfinite(_number(value)):
+            raise _Refused(f"must be a finite number but got {value!r}")
+        return _number(value)
     if isinstance(value, hint):
         return value
     if issubclass(hint, Enum):
@@ -349,9 +356,16 @@ def _coerce_plain(value: Any, hint: type) -> Any:
     raise TypeError(value)
 
 
+def _number(value: Any) -> float:
+    try:
+        return float(value)
+    except OverflowError:  # a whole number beyond all floats
+        return math.inf
+
+
 def _member(value: Any, hint: type[Enum]) -> Enum:
     members = {str(member.value).lower(): member for member in hint}
     found = members.get(str(value).strip().lower())
     if found is None:
-        raise _NoMember(f"must be one of {', '.join(members)} but got {value!r}{suggest(str(value), members)}")
+        raise _Refused(f"must be one of {', '.join(members)} but got {value!r}{suggest(str(value), members)}")
     return found

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from watchglass.config.collection import DEFAULT_COLLECTIONS, Collection
-from watchglass.config.parameters import ParameterError, build
+from watchglass.config.collection import BUILT_IN_COLLECTIONS, DEFAULT_COLLECTIONS, Collection
+from watchglass.config.parameters import ParameterError, build, values
+from watchglass.config.saving import ModeSteps
 from watchglass.errors import InvalidValueError
 
 _OWNER = "SessionConfig"
@@ -15,33 +16,57 @@ _OWNER = "SessionConfig"
 def combine(*layers: Mapping[str, Any]) -> dict[str, Any]:
     """Fields of a session's configuration from several sources, of which a later one comes before an earlier.
 
-    A table of collections adds to those of the sources before it, a list replaces them.
+    A table of collections adds to those of the sources before it, a list replaces them; what one of them defined is
+    still known to a later table that names it. Settings of modes add up.
 
     Raises:
         ParameterError: A collection that cannot be.
     """
     result: dict[str, Any] = {}
+    defined: dict[str, Collection] = {}
     for layer in layers:
         before = result.get("collections", DEFAULT_COLLECTIONS)
-        result.update(layer)
+        result = add_settings(result, layer)
         if "collections" in layer:
-            result["collections"] = read_collections(layer["collections"], before)
+            result["collections"] = read_collections(layer["collections"], before, defined)
+            defined |= {c.name: c for c in result["collections"] if c.name not in BUILT_IN_COLLECTIONS}
     return result
 
 
-def read_collections(given: Any, base: Iterable[Collection]) -> tuple[Collection, ...]:
+def add_settings(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of one collection, of a training or of a mode from two sources: the later one's come first.
+
+    Only settings in a table, those of ``modes``, add up.
+    """
+    result = dict(before)
+    for name, value in after.items():
+        earlier, later = _table(before.get(name)), _table(value)
+        result[name] = value if earlier is None or later is None else add_settings(earlier, later)
+    return result
+
+
+def _table(value: Any) -> Mapping[str, Any] | None:
+    if isinstance(value, ModeSteps):
+        return values(value)
+    return value if isinstance(value, Mapping) else None
+
+
+def read_collections(
+    given: Any, base: Iterable[Collection], defined: Mapping[str, Collection] | None = None
+) -> tuple[Collection, ...]:
     """Collections as code, a file or a command line gives them.
 
     Args:
         given: A list of collections, names and tables, which means exactly these; or a table by name, which adds to
             ``base``: True for a collection as it is, False to leave one out, a table of settings to add or change one.
         base: What a table adds to.
+        defined: Collections that are not kept but known by name.
 
     Raises:
         ParameterError: Something else, an unknown setting, or one collection twice.
     """
     if isinstance(given, Mapping):
-        return _added(given, {collection.name: collection for collection in base})
+        return _added(given, {collection.name: collection for collection in base}, defined or {})
     entries = [given] if isinstance(given, (str, Collection)) else given
     if not isinstance(entries, Iterable):
         raise ParameterError(_OWNER, "collections", f"must be a list or a table but got {given!r}")
@@ -54,20 +79,23 @@ def read_collections(given: Any, base: Iterable[Collection]) -> tuple[Collection
     return tuple(found.values())
 
 
-def _added(table: Mapping[str, Any], known: dict[str, Collection]) -> tuple[Collection, ...]:
+def _added(
+    table: Mapping[str, Any], kept: dict[str, Collection], defined: Mapping[str, Collection]
+) -> tuple[Collection, ...]:
     for name, entry in table.items():
+        before = kept.get(name) or defined.get(name)
         if entry is False:
-            known.pop(name, None)
+            kept.pop(name, None)
         elif entry is True:
-            known[name] = known.get(name) or _read_one({"name": name}, name)
+            kept[name] = before or _read_one({"name": name}, name)
         elif isinstance(entry, Mapping):
-            before = known[name].to_json() if name in known else {"name": name}
-            known[name] = _read_one({**before, **entry}, name)
+            settings = before.to_json() if before is not None else {"name": name}
+            kept[name] = _read_one(add_settings(settings, entry), name)
         else:
             raise ParameterError(
                 _OWNER, f"collections.{name}", f"must be a table of settings, true or false but got {entry!r}"
             )
-    return tuple(known.values())
+    return tuple(kept.values())
 
 
 def _read_one(entry: Any, key: str) -> Collection:

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from watchglass.records import Fact, Mode, StepEnd, TensorInfo
-from watchglass.stats import RollingBaseline
+from watchglass.errors import InvalidValueError
+from watchglass.records import STATISTIC_FIELDS, Fact, Mode, StepEnd, TensorInfo
+from watchglass.stats import DERIVED, RollingBaseline
 
 #: Values of a scalar that a view can look back on. Bounds the evaluator's memory whatever the length of a run.
 SERIES_LIMIT = 4096
@@ -146,9 +147,14 @@ class History:
         return self._latest.get(kind)
 
     def baseline(self, key: BaselineKey) -> RollingBaseline:
-        """The shared baseline of a series before the newest step; asking for it begins it."""
+        """The shared baseline of a series before the newest step; asking for it begins it.
+
+        Raises:
+            InvalidValueError: A key of another form, or a column that no row of statistics has.
+        """
         baseline = self._baselines.get(key)
         if baseline is None:
+            _check_key(key)
             baseline = self._baselines[key] = RollingBaseline()
             if key[0] == "scalar":
                 for value in self.series(Mode.TRAIN, key[1], baseline.window + 1)[:-1]:
@@ -159,3 +165,17 @@ class History:
     def baseline_keys(self) -> tuple[BaselineKey, ...]:
         """The series that something asked a baseline of."""
         return tuple(self._baselines)
+
+
+def _check_key(key: BaselineKey) -> None:
+    """Refuse at once, in the rule that asks, what would fail for all rules when the next step feeds the baseline."""
+    given: object = key  # a rule is user's code
+    texts = isinstance(given, tuple) and all(isinstance(part, str) for part in given)
+    if not texts or (key[:1], len(key)) not in ((("scalar",), 2), (("statistic",), 3)):
+        raise InvalidValueError(
+            f'a baseline is asked for as ("scalar", NAME) or ("statistic", COLUMN, TENSOR NAME) but got {key!r}'
+        )
+    if key[0] == "statistic" and key[1] not in (*STATISTIC_FIELDS, *DERIVED):
+        raise InvalidValueError(
+            f"the column of a baseline must be one of {', '.join((*STATISTIC_FIELDS, *DERIVED))} but got {key[1]!r}"
+        )

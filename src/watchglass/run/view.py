@@ -8,12 +8,13 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from watchglass.records import STATISTIC_FIELDS, Fact, Mode, Reduction, Role, StepEnd, TensorInfo, UnitKind
+from watchglass.records import Fact, Mode, Reduction, Role, StepEnd, TensorInfo, UnitKind
 from watchglass.run.catalog import Catalog
 from watchglass.run.histograms import LazyHistograms
 from watchglass.run.history import BaselineKey, History, Phase
 from watchglass.run.statistics import Statistics
 from watchglass.stats import RollingBaseline
+from watchglass.stats import column as column_of
 
 __all__ = ["Phase", "Statistics", "StepRecords", "StepView"]
 
@@ -204,7 +205,11 @@ class StepView:
         """Rolling baseline of a TRAIN series before this step, shared by all rules.
 
         Args:
-            key: ``("scalar", "loss")`` or ``("statistic", "l2", "gradient/fc1.weight")``.
+            key: ``("scalar", "loss")`` or ``("statistic", "rms", "gradient/fc1.weight")``, with a stored or derived
+                column.
+
+        Raises:
+            InvalidValueError: Something else.
         """
         return self.history.baseline(key)
 
@@ -232,4 +237,4 @@ class StepView:
         if info is None or self.records.ids is None or self.records.statistics is None:
             return None
         rows = np.flatnonzero(self.records.ids == info.tensor_id)
-        return float(self.records.statistics[rows[0], STATISTIC_FIELDS.index(column)]) if len(rows) else None
+        return float(column_of(self.records.statistics[rows[0]], column)) if len(rows) else None

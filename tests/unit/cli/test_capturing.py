@@ -9,7 +9,7 @@ import pytest
 
 from command_line import Watchglass
 from watchglass.cli.capturing import given_settings, parse_collections, parse_percent
-from watchglass.config import Collection, SessionConfig
+from watchglass.config import Collection, ModeSteps, SessionConfig
 from watchglass.launch import Job, Outcome
 
 
@@ -24,6 +24,15 @@ from watchglass.launch import Job, Outcome
         (
             ["outputs:modes.eval.save_steps=1,2,modes.eval.end_step=0"],
             {"outputs": {"modes": {"eval": {"save_steps": "1,2", "end_step": "0"}}}},
+        ),
+        (
+            ["outputs:modes.eval.save_interval=1,save_raw=true", "outputs:modes.predict.save_steps=0,save_raw=false"],
+            {
+                "outputs": {
+                    "modes": {"eval": {"save_interval": "1"}, "predict": {"save_steps": "0"}},
+                    "save_raw": "false",
+                }
+            },
         ),
         (["mine:include_regex=a{1,2},save_raw=true"], {"mine": {"include_regex": "a{1,2}", "save_raw": "true"}}),
     ],
@@ -78,6 +87,21 @@ def test_the_command_line_comes_before_the_file(watchglass: Watchglass, jobs: li
     assert [collection.name for collection in config.collections][:3] == ["weights", "biases", "gradients"]
     assert config.overrides["save_interval"] == "7"
     assert SessionConfig.from_env(config.to_env()) is not None
+
+
+def test_the_command_line_changes_a_collection_that_the_file_defines(
+    watchglass: Watchglass, jobs: list[Job], tmp_path: Path
+) -> None:
+    (tmp_path / "watchglass.toml").write_text('[collections.first_layer]\nmodules = ["0"]\nmodes.eval.end_step = 9\n')
+    words = ["--save-raw", "first_layer", "--collection", "first_layer:modes.eval.save_interval=5", "train.py"]
+    assert watchglass("run", *words).status == 0
+    (found,) = (c for c in jobs[0].session("runs/x", 0).collections if c.name == "first_layer")
+    steps = ModeSteps(save_interval=5, end_step=9)
+    assert found == Collection("first_layer", modules=("0",), save_raw=True, modes={"eval": steps})
+    error = watchglass("run", "--collection", "first_layer:save_interval=0", "train.py").error
+    assert error == "--collection first_layer.save_interval must be >= 1 but got '0'"
+    error = watchglass("run", "--collection", "first_layer:include_regex=(", "train.py").error
+    assert error.startswith("--collection first_layer.include_regex '(' does not compile")
 
 
 def test_a_hook_configuration_is_found_through_the_environment(

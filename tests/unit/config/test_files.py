@@ -80,6 +80,13 @@ def test_a_toml_file_can_list_exactly_what_to_keep(write: Callable[[str, Any], P
         ("start_step = 9\n[collections.gradients]\nend_step = 3", "collections.gradients keeps no step in mode train"),
         ("[collections.mine]\ninclude_regex = '('", "collections.mine.include_regex '(' does not compile: missing )"),
         ("[collections.mine]", "collections.mine cannot be: collection 'mine' selects nothing; give include_regex"),
+        ("modes = 'eval'", "modes must be a table of ModeSteps or none but got 'eval'"),
+        ("collections.outputs.modes = ['eval']", "collections.outputs.modes must be a table of ModeSteps or none but"),
+        ("save_interval = inf", "save_interval must be a whole number or none but got inf"),
+        ("modes.eval.end_step = inf", "modes.eval.end_step must be a whole number or none but got inf"),
+        ("flush_interval_s = inf", "flush_interval_s must be a finite number but got inf"),
+        ("facts = 'none'", "facts must be a list but got 'none'; [] is none of them"),
+        ("[collections.mine]\nmodules = {0 = false}", "collections.mine.modules must be a list of text but got {'0'"),
         ("save_interval 3", "is not valid TOML: Expected '=' after a key in a key/value pair (at line 1, column 15)"),
     ],
 )  # fmt: skip

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import pytest
@@ -16,6 +17,9 @@ class Sample:
     on: bool = parameter(True, help="a switch")
     names: tuple[str, ...] = parameter((), help="names")
     kind: str = parameter("a", help="a kind", choices=("a", "b"))
+    weight: float = parameter(1.0, help="a weight")
+    chosen: tuple[str, ...] | None = parameter(None, help="names, or those that hold by default")
+    table: Mapping[str, int] | None = parameter(None, help="numbers by name")
 
     def __post_init__(self) -> None:
         validate(self)
@@ -33,13 +37,24 @@ def test_strings_from_a_command_line_become_the_annotated_types() -> None:
     ("arguments", "words"),
     [
         ({"share": 1.5}, "Sample: share must be >= 0 and <= 1 but got 1.5"),
-        ({"share": float("nan")}, "share must be >= 0 and <= 1 but got nan"),
+        ({"share": float("nan")}, "share must be a finite number but got nan"),
+        ({"weight": "inf"}, "weight must be a finite number but got 'inf'"),
+        ({"weight": -float("inf")}, "weight must be a finite number but got -inf"),
+        ({"weight": 10**400}, "weight must be a finite number but got 1000"),
         ({"share": "much"}, "share must be a number but got 'much'"),
         ({"share": True}, "share must be a number but got True"),
         ({"count": 2.5}, "count must be a whole number but got 2.5"),
+        ({"count": float("inf")}, "count must be a whole number but got inf"),
+        ({"count": "1e999"}, "count must be a whole number but got '1e999'"),
+        ({"last": float("nan")}, "last must be a whole number or none but got nan"),
         ({"count": 0}, "count must be >= 1 but got 0"),
         ({"last": "soon"}, "last must be a whole number or none but got 'soon'"),
         ({"on": "perhaps"}, "on must be true or false but got 'perhaps'"),
+        ({"names": {"x": False}}, "names must be a list of text but got {'x': False}"),
+        ({"chosen": {"x": 1}}, "chosen must be a list of text or none but got {'x': 1}"),
+        ({"chosen": "None"}, "chosen must be a list but got 'None'; [] is none of them, and left out it is as by"),
+        ({"table": "x"}, "table must be a table of a whole number or none but got 'x'"),
+        ({"table": ["x"]}, "table must be a table of a whole number or none but got ['x']"),
         ({"kind": "c"}, "kind must be one of a, b but got 'c'"),
     ],
 )
@@ -48,6 +63,11 @@ def test_a_bad_value_is_named_with_its_rule_in_one_line(arguments: dict[str, obj
         Sample(**arguments)  # type: ignore[arg-type]
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_whole_numbers_are_kept_to_the_last_digit() -> None:
+    assert Sample(count=2**53 + 1).count == 2**53 + 1
+    assert Sample(count="9007199254740993").count == 2**53 + 1  # type: ignore[arg-type]
 
 
 def test_description_lists_type_default_and_limits() -> None:

@@ -11,6 +11,7 @@ from watchglass.config import (
     DEFAULT_COLLECTIONS,
     Collection,
     EvaluatorConfig,
+    ModeSteps,
     ParameterError,
     RuleSpec,
     SessionConfig,
@@ -76,6 +77,43 @@ def test_later_sources_come_first_and_tables_add_up() -> None:
     assert names(SessionConfig("run", **combine(file, exact, line))) == ["weights", "gradients"]
 
 
+def test_modes_of_several_sources_add_up_setting_by_setting() -> None:
+    file: Any = {
+        "modes": {"eval": {"save_interval": 5, "end_step": 50}},
+        "collections": {"outputs": {"modes": {"eval": {"save_interval": 2}}}},
+    }
+    code: Any = {
+        "modes": {"predict": ModeSteps(save_steps=(1,)), "eval": ModeSteps(start_step=9)},
+        "collections": {"outputs": {"modes": {"predict": ModeSteps(save_steps=(0,))}}},
+    }
+    line: Any = {
+        "modes": {"predict": {"end_step": "7"}},
+        "collections": {"outputs": {"modes": {"eval": {"save_interval": "3"}}}},
+    }
+    config = SessionConfig("run", **combine(file, code, line))
+    assert config.modes == {
+        "eval": ModeSteps(save_interval=5, start_step=9, end_step=50),
+        "predict": ModeSteps(save_steps=(1,), end_step=7),
+    }
+    assert next(c for c in config.collections if c.name == "outputs").modes == {
+        "eval": ModeSteps(save_interval=3),
+        "predict": ModeSteps(save_steps=(0,)),
+    }
+    assert SessionConfig("run", **combine(file, {"modes": None})).modes is None
+    assert file["modes"] == {"eval": {"save_interval": 5, "end_step": 50}}
+
+
+def test_what_a_file_defines_is_known_to_the_command_line_whatever_a_script_keeps() -> None:
+    file: Any = {"collections": {"first_layer": {"modules": ["0"]}}}
+    line: Any = {"collections": {"first_layer": {"save_interval": "5"}}}
+    launched = SessionConfig("run", **combine(file, line), overrides=line)
+    config = launched.with_settings({"collections": ["weights"]})
+    assert config.collections == (
+        Collection("weights"),
+        Collection("first_layer", modules=("0",), save_interval=5),
+    )
+
+
 def test_a_script_says_more_than_a_file_and_less_than_the_command_line() -> None:
     line: Any = {"save_interval": "5", "collections": {"inputs": {}}}
     launched = SessionConfig.from_env(
@@ -108,6 +146,8 @@ def test_a_script_says_more_than_a_file_and_less_than_the_command_line() -> None
             "SessionConfig: collections.gradients.modes.eval.save_interval must be >= 1 but got 0",
         ),
         ({"include_regex": "("}, "include_regex '(' does not compile"),
+        ({"save_interval": float("inf")}, "SessionConfig: save_interval must be a whole number or none but got inf"),
+        ({"modes": "eval"}, "SessionConfig: modes must be a table of ModeSteps or none but got 'eval'"),
         ({"reductions": "mean,medium"}, "but got 'medium' (did you mean"),
     ],
 )  # fmt: skip

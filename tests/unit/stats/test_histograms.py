@@ -89,6 +89,27 @@ def test_zeros_are_in_their_place_and_what_is_not_finite_is_left_out():
     assert quantiles_of([values], [0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0]).tolist() == [[-1, -1, 0, 0, 0, 1, 1]]
 
 
+def test_the_least_and_the_greatest_are_exact_and_nothing_lies_beyond_them():
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal(n) for n in (1, 2, 3, 1000)]
+    found = quantiles_of(arrays, [0.0, 1e-5, 1 - 1e-5, 1.0])
+    assert found[:, [0, 3]].tolist() == [[array.min(), array.max()] for array in arrays]
+    assert (np.diff(found) >= 0).all()
+    assert quantiles_of([np.array([-LARGEST, LARGEST])], [0.0, 0.5, 1.0]).tolist() == [[-LARGEST, 0.0, LARGEST]]
+
+
+def test_where_a_sample_saw_only_zeros_quantiles_are_zero_between_the_exact_ends():
+    values = np.zeros(1000)
+    values[[1, 3]] = -2.0, 3.0
+    rows = of_array(values)[None]
+    found = quantiles(histograms_of([values[::10]]), rows, [0.0, 0.01, 0.5, 0.99, 1.0])
+    assert found.tolist() == [[-2.0, 0.0, 0.0, 0.0, 3.0]]
+    # One that saw only NaN says nothing of what is finite.
+    values[10:] = np.nan
+    values[:10] = 7.0
+    assert np.isnan(quantiles(histograms_of([values[10:]]), of_array(values)[None], [0.5])).all()
+
+
 def test_quantiles_of_many_rows_are_those_of_each():
     rng = np.random.default_rng(0)
     arrays = [rng.standard_normal(n) * 10.0**n for n in (1, 2, 3, 100)]

@@ -81,11 +81,13 @@ static void OF(block)(acc_t *a, const REAL *x, int64_t n) {
     add_spread(a, n, mean, m2);
 }
 
-/* A block with a NaN or an infinity is done without them; what is left then has squares that no double holds. */
+/* A block with a NaN or an infinity is done without them; what is left then has squares that no double holds. Goes on
+ * with the copy: another thread may train, and have made the block finite since its lanes were summed. So a block of
+ * floats can be all finite here too, but then its squares fit. */
 static NOINLINE void OF(unusual)(acc_t *a, const REAL *x, int64_t n) {
     REAL finite[BLOCK];
     int64_t kept = OF(finite)(a, x, n, finite);
-    if (kept == n) extreme_block(a, (const double *)(const void *)x, n); /* squares of any float fit: this is double */
+    if (kept == n && sizeof(REAL) == sizeof(double)) extreme_block(a, (const double *)(const void *)finite, n);
     else if (kept) OF(block)(a, finite, kept);
 }
 
