@@ -1,8 +1,6 @@
-"""Torn, damaged, foreign and hostile segments; disks that are full or read-only."""
+"""Torn, damaged, foreign and hostile segments."""
 
-import errno
 import json
-import os
 import struct
 import zlib
 
@@ -244,6 +242,22 @@ def test_a_raw_index_cannot_lead_out_of_the_run(tmp_path, file):
         open_run(path).tensor("w").value(0)
 
 
+def test_a_folder_that_is_a_link_cannot_lead_out_of_the_run(tmp_path):
+    path = build_run(tmp_path / "run", [{"raw": {"w": np.ones(2)}}])
+    tensors = LocalStore(path).root / "attempts" / "0000" / "tensors"
+    tensors.rename(tmp_path / "elsewhere")
+    tensors.symlink_to(tmp_path / "elsewhere", target_is_directory=True)
+    with pytest.raises(StoreError, match="symbolic link"):
+        open_run(path).tensor("w").value(0)
+    attempts = LocalStore(path).root / "attempts"
+    attempts.rename(tmp_path / "all")
+    attempts.symlink_to(tmp_path / "all", target_is_directory=True)
+    before = sorted(tmp_path.joinpath("all").rglob("*"))
+    with pytest.raises(StoreError, match="symbolic link"):
+        create_attempt(LocalStore(path), "")
+    assert sorted(tmp_path.joinpath("all").rglob("*")) == before
+
+
 @pytest.mark.parametrize(
     "header",
     [
@@ -271,128 +285,6 @@ def test_a_hostile_manifest_cannot_claim_terabytes(store):
         file.truncate(1 << 40)
     with pytest.raises(ValueError, match="not a run"):
         open_run(store.root)
-
-
-# Disks
-
-
-def full_disk(after=0):
-    """An os.write that writes ``after`` bytes and then finds the disk full."""
-    real, left = os.write, [after]
-
-    def write(descriptor, data):
-        if left[0] <= 0:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        written = real(descriptor, bytes(data[: left[0]]))
-        left[0] -= written
-        return written
-
-    return write
-
-
-@pytest.mark.parametrize("partly", [0, 1, 17, 25])
-def test_a_full_disk_loses_nothing_that_is_written_again(store, monkeypatch, partly):
-    writer, reader = SegmentWriter(store, 0, "worker_0"), RunReader(store)
-    writer.write([fact(0)])
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "write", full_disk(partly))
-        for _ in range(2):
-            with pytest.raises(StoreError, match="disk is full") as caught:
-                writer.write([fact(1), fact(2)])
-            assert "\n" not in str(caught.value)
-    writer.write([fact(1), fact(2)])
-    writer.write([fact(3)])
-    assert numbers(reader.poll()) == [0, 1, 2, 3]
-    assert reader.problems == []
-
-
-def test_a_torn_append_that_cannot_be_undone_hides_nothing(store, monkeypatch):
-    def no_truncate(*_):
-        raise OSError(errno.EIO, "Input/output error")
-
-    writer = SegmentWriter(store, 0, "worker_0")
-    writer.write([fact(0)])
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "write", full_disk(5))
-        patch.setattr(os, "ftruncate", no_truncate)
-        with pytest.raises(StoreError):
-            writer.write([fact(1)])
-    writer.write([fact(1)])
-    reader = RunReader(store)
-    assert numbers(reader.poll()) == [0, 1]
-    assert "ends within a frame" in reader.problems[0].what
-
-
-def test_a_full_disk_leaves_no_half_object(store, monkeypatch):
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "write", full_disk(3))
-        with pytest.raises(StoreError, match="full"):
-            store.write("control/stop/0000/request", b"0123456789")
-    assert store.list("control") == []
-    assert list((store.root / "control" / "stop" / "0000").iterdir()) == []
-
-
-@pytest.mark.parametrize("after", [0, 3, 6, 700])
-def test_parts_on_a_disk_that_fills_up(store, monkeypatch, after):
-    parts = [b"abc", b"defg", *[b"x" * 11] * 2000]
-
-    def writev(descriptor, buffers, *, left=[after]):  # noqa: B006  the room that is left, over calls
-        if left[0] <= 0:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        data = b"".join(buffers)[: left[0]]
-        left[0] -= len(data)
-        return os.write(descriptor, data)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "writev", writev)
-        with pytest.raises(StoreError, match="disk is full"):
-            store.write("parts", parts)
-        assert store.list("parts") == []
-        assert not [name for name in os.listdir(store.root) if name.startswith(".")]
-    store.write("parts", parts)
-    assert store.read("parts") == b"".join(parts)
-
-
-def test_a_system_that_writes_a_little_at_a_time_gets_it_all(store, monkeypatch):
-    parts = [b"abc", memoryview(b"defg"), b"hi"]
-    monkeypatch.setattr(os, "writev", lambda descriptor, buffers: os.write(descriptor, b"".join(buffers)[:2]))
-    store.write("parts", parts)
-    assert store.read("parts") == b"abcdefghi"
-
-
-def test_a_journal_on_a_full_disk_can_be_written_later(store, monkeypatch):
-    with JournalWriter(store) as journal:
-        journal.write([RuleStatus("a", Status.IN_PROGRESS)])
-        with monkeypatch.context() as patch:
-            patch.setattr(os, "write", full_disk(20))
-            with pytest.raises(StoreError, match="full"):
-                journal.write([RuleStatus("b", Status.IN_PROGRESS)])
-        journal.write([RuleStatus("b", Status.IN_PROGRESS)])
-    assert len(RunReader(store).journal()) == 2
-
-
-@pytest.mark.parametrize(
-    ("number", "cure"),
-    [(errno.EROFS, "read-only"), (errno.EACCES, "permission denied"), (errno.EDQUOT, "quota"),
-     (errno.EIO, "check the disk")],
-)  # fmt: skip
-def test_a_disk_that_refuses_says_why_in_one_line(tmp_path, monkeypatch, number, cure):
-    def refuse(*_args, **_kwargs):
-        raise OSError(number, os.strerror(number))
-
-    store = LocalStore(tmp_path / "run")
-    monkeypatch.setattr(os, "mkdir", refuse)
-    with pytest.raises(StoreError, match=cure) as caught:
-        create_run(store, command=[])
-    assert str(tmp_path) in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
-def test_a_device_that_is_really_full_is_named():
-    store = LocalStore("/dev")
-    with pytest.raises(StoreError, match="/dev/full"):
-        store.append("full", b"x")
 
 
 def test_a_header_of_another_worker_is_only_data(store):

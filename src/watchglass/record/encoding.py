@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from watchglass.errors import StoreError
+from watchglass.errors import InvalidValueError, StoreError
 from watchglass.record.merging import reductions_of, resolved, statistics_of, units_of
 from watchglass.record.steps import OpenStep, SteadyRow, StepRecords
-from watchglass.records import SCALAR_FIELDS, STATISTIC_FIELDS, STEP_END_FIELDS, Fact, Mode, TensorInfo
+from watchglass.records import STATISTIC_FIELDS, Fact, Mode, TensorInfo
 from watchglass.store import (
+    SCALAR_DTYPE,
+    STEP_END_DTYPE,
     RawTensor,
     StatisticsBatch,
     encode_catalog,
@@ -35,9 +37,9 @@ _STEPS_AT_A_TIME = 16
 ROW_BYTES = 128
 #: Most rows and bins of one frame: far below what a frame may hold and a reader decodes at once.
 _FRAME_ROWS, _FRAME_BINS = 1 << 16, 1 << 22
+_LONG = "it is longer than a frame may be"
 
-_ENDS = np.dtype(list(STEP_END_FIELDS))
-_SCALARS = np.dtype(list(SCALAR_FIELDS))
+_Row = TypeVar("_Row")
 
 
 def row_bytes(records: StepRecords) -> int:
@@ -71,8 +73,8 @@ def encode_steps(
     steady = _columns([step for step in steps if isinstance(step, tuple)])
     whole = [step for step in steps if not isinstance(step, tuple)]
     frames: list[bytes] = []
-    if tensors:
-        frames.append(encode_catalog(list(tensors)))
+    named, unnamed = _list_frames(encode_catalog, tensors)
+    frames += named
     statistics = statistics_of(_without_haste(whole))
     if statistics is not None:
         frames += _statistics_frames(statistics)
@@ -87,13 +89,51 @@ def encode_steps(
         frames.append(encode_scalars(scalars))
     raw, lost = _write_raw(whole, write_tensors)
     facts = [fact for step in whole if step.records.facts for fact in step.facts()] + lost
-    if facts:
-        frames.append(encode_facts(facts))
-    if raw:
-        frames.append(encode_raw_index(raw))
+    facts += [
+        Fact("dropped", -1, "recorder", {"tensors": 1, "tensor_id": t.tensor_id, "reason": _LONG}) for t in unnamed
+    ]
+    told, untold = _list_frames(encode_facts, facts)
+    frames += told
+    if untold:
+        reasons = ({"facts": 1, "kind": fact.kind[:99], "reason": _LONG} for fact in untold)
+        dropped = [Fact("dropped", f.global_step, "recorder", r) for f, r in zip(untold, reasons, strict=True)]
+        frames.append(encode_facts(dropped))
+    frames += _list_frames(encode_raw_index, raw)[0]
     if steps:
         frames.append(encode_step_ends(_ends(steps, whole, steady, statistics)))
     return frames
+
+
+def encode_singly(
+    steps: Sequence[OpenStep | SteadyRow],
+    tensors: Sequence[TensorInfo],
+    write_tensors: Callable[[list[tuple[int, RawTensor]]], list[dict[str, Any]]],
+    *,
+    steady_ids: tuple[int, int],
+) -> tuple[list[bytes], int]:
+    """Where :func:`encode_steps` fails: frames of each step by itself, and the number of those that fail again."""
+    frames: list[bytes] = []
+    lost = 0
+    for some, names in (*(((), [tensor]) for tensor in tensors), *(([step], ()) for step in steps)):
+        try:
+            frames += encode_steps(some, names, write_tensors, steady_ids=steady_ids)
+        except Exception:
+            lost += len(some)
+    return frames, lost
+
+
+def _list_frames(encode: Callable[[Sequence[_Row]], bytes], rows: Sequence[_Row]) -> tuple[list[bytes], list[_Row]]:
+    """Frames of all rows, as few as hold them, and the rows that no frame can hold."""
+    if not rows:
+        return [], []
+    try:
+        return [encode(rows)], []
+    except InvalidValueError:  # more than a reader takes at once
+        if len(rows) == 1:
+            return [], list(rows)
+    half = len(rows) // 2
+    (first, without), (second, others) = _list_frames(encode, rows[:half]), _list_frames(encode, rows[half:])
+    return first + second, without + others
 
 
 def encode_ending(status: str, counters: dict[str, Any]) -> bytes:
@@ -139,10 +179,10 @@ def _statistics_frames(batch: StatisticsBatch) -> list[bytes]:
 def _scalars(steps: Sequence[OpenStep], steady: dict[str, NDArray[Any]], steady_ids: tuple[int, int]) -> NDArray[Any]:
     """Rows of SCALAR_FIELDS, by step where there are steady rows among them."""
     rows = [row for step in _without_haste(steps) for row in _scalars_of(step)]
-    known = _table(rows, _SCALARS)
+    known = _table(rows, SCALAR_DTYPE)
     if not steady:
         return known
-    found = np.zeros((len(steady["loss"]), 2), _SCALARS)
+    found = np.zeros((len(steady["loss"]), 2), SCALAR_DTYPE)
     found["global_step"] = steady["global_step"][:, None]
     found["tensor_id"] = steady_ids
     found["weight"] = 1.0
@@ -199,16 +239,16 @@ def _ends(
         for step in _without_haste(whole)
     ]  # fmt: skip
     if not steady:
-        return _table(rows, _ENDS)
-    found = np.zeros(len(steady["loss"]), _ENDS)
+        return _table(rows, STEP_END_DTYPE)
+    found = np.zeros(len(steady["loss"]), STEP_END_DTYPE)
     for name in ("global_step", "mode_step", "start_ns"):
         found[name] = steady[name]
     found["train_step"] = steady["mode_step"]
     found["end_ns"] = np.maximum(steady["end_ns"], steady["start_ns"])
     found["mode"] = Mode.TRAIN
-    table = np.empty(len(steps), _ENDS)
+    table = np.empty(len(steps), STEP_END_DTYPE)
     is_steady = np.fromiter((isinstance(step, tuple) for step in steps), bool, len(steps))
-    table[is_steady], table[~is_steady] = found, _table(rows, _ENDS)
+    table[is_steady], table[~is_steady] = found, _table(rows, STEP_END_DTYPE)
     return table
 
 

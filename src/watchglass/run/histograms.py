@@ -9,10 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from watchglass.records import STATISTIC_FIELDS
-from watchglass.stats import Histograms, edges, quantiles
-
-_INDEX = {name: index for index, name in enumerate(STATISTIC_FIELDS)}
+from watchglass.stats import Histograms, column, edges, quantiles
 
 
 class LazyHistograms:
@@ -73,11 +70,8 @@ class Histogram:
     def of(cls, bins: Histograms, row: NDArray[np.float64]) -> Histogram:
         """The only one of ``bins``, with the tensor's row of statistics, float64[11]."""
         low, high = edges(bins.keys)
-        nonfinite = sum(int(row[_INDEX[name]]) for name in ("nan", "posinf", "neginf"))
-        return cls(
-            low, high, bins.counts, int(row[_INDEX["zero"]]), nonfinite, int(row[_INDEX["count"]]),
-            int(bins.seen[0]), bins, row,
-        )  # fmt: skip
+        zero, nonfinite, count = (int(column(row, name)) for name in ("zero", "nonfinite", "count"))
+        return cls(low, high, bins.counts, zero, nonfinite, count, int(bins.seen[0]), bins, row)
 
     def quantile(self, q: ArrayLike) -> NDArray[np.float64]:
         """Quantiles (0 to 1) of the finite elements, float64 of the shape of ``q``; right within a factor of 1.5.

@@ -201,11 +201,15 @@ class Run:
         Raises:
             InvalidValueError: The regular expression or the role is none.
         """
-        rows = self.tables(worker).catalog.select(_role(role), name_regex=_regex(regex), collection=collection)
+        tables = self.tables(worker)
+        rows = tables.catalog.select(_role(role), name_regex=_regex(regex), collection=collection)
         if module is not None:
             rows = [row for row in rows if row.module == module or row.module.startswith(f"{module}.")]
-        names = [row.name for row in rows]
-        return names if mode is None else [name for name in names if Tensor(self, name).steps(mode, worker)]
+        if mode is not None:
+            numbers = self.step_numbers(mode, worker)
+            captured = tables.captured_ids({numbers.global_step(step) for step in numbers})
+            rows = [row for row in rows if row.tensor_id in captured]
+        return [row.name for row in rows]
 
     def tensor(self, name: str) -> Tensor:
         """The tensor with a name.
@@ -213,8 +217,9 @@ class Run:
         Raises:
             UnknownNameError: No worker has it; the message says the nearest name.
         """
-        known = [names for worker in self.workers for names in self.tables(worker).catalog.names]
-        if name not in known:
+        catalogs = [self.tables(worker).catalog for worker in self.workers]
+        if not any(catalog.by_name(name) for catalog in catalogs):
+            known = [each for catalog in catalogs for each in catalog.names]
             raise UnknownNameError(f"{self.location} has no tensor {name!r}{suggest(name, known)}; see tensor_names()")
         return Tensor(self, name)
 
@@ -223,7 +228,7 @@ class Run:
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """The course of a scalar such as ``"loss"``: steps int64[n], ascending, and values float64[n].
 
-        A scalar that was saved several times in a step has a row for each.
+        One value for each step that has one: a scalar that was saved several times in a step is the mean of these.
 
         Raises:
             UnknownNameError: There is no such name; the message says the nearest.

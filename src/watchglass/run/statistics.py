@@ -7,21 +7,17 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import numpy.typing as npt
 
+from watchglass.config import EXACT_REDUCTIONS
 from watchglass.errors import InvalidValueError
 from watchglass.records import STATISTIC_FIELDS, Reduction, TensorInfo
 from watchglass.run.catalog import Catalog
 from watchglass.run.histograms import LazyHistograms
-from watchglass.stats import DERIVED, Histograms, column, quantiles
+from watchglass.stats import DERIVED, Histograms, column, finite_count, quantiles
 
 Column = npt.NDArray[np.float64]
-_INDEX = {name: i for i, name in enumerate(STATISTIC_FIELDS)}
 #: Reductions that are recorded only where a collection asks for them, and what becomes of the recorded number.
 EXACT: dict[str, tuple[Reduction, Callable[[Column], Column]]] = {
-    "median": (Reduction.MEDIAN, np.asarray),
-    "prod": (Reduction.PROD, np.asarray),
-    "abs_median": (Reduction.ABS_MEDIAN, np.asarray),
-    "abs_min": (Reduction.ABS_MIN, np.asarray),
-    "abs_prod": (Reduction.PROD, np.abs),
+    name: (which, np.abs if name == "abs_prod" else np.asarray) for name, which in EXACT_REDUCTIONS.items()
 }
 #: All reductions that can be asked for by name: stored, derived and exact ones.
 REDUCTIONS = (*STATISTIC_FIELDS, *DERIVED, *EXACT)
@@ -33,26 +29,29 @@ def check_reduction(name: str) -> None:
         raise InvalidValueError(f"a reduction must be one of {', '.join(REDUCTIONS)} but got {name!r}")
 
 
-class _Stored:
-    """One column of the matrix as an attribute."""
+class _Named:
+    """A stored or derived column, as an attribute."""
 
     def __set_name__(self, owner: type, name: str) -> None:
-        self._index = _INDEX[name]
+        self._name = name
 
     def __get__(self, instance: Statistics, owner: type) -> Column:
-        column: Column = instance.values[:, self._index]
-        return column
+        return column(instance.values, self._name)
 
 
-class _Derived:
-    """A column computed from the stored ones, as an attribute."""
+class _Finite:
+    """How many elements are finite, as an attribute."""
 
-    def __init__(self, compute: Callable[[Statistics], Column]) -> None:
-        self._compute = compute
+    def __get__(self, instance: Statistics, owner: type) -> Column:
+        return np.asarray(finite_count(instance.values))
+
+
+class _NonzeroAbsMean:
+    """``nonzero_abs_mean`` as an attribute."""
 
     def __get__(self, instance: Statistics, owner: type) -> Column:
         with np.errstate(divide="ignore", invalid="ignore"):
-            return self._compute(instance)
+            return np.asarray(instance.abs_sum / (instance.finite - instance.zero))
 
 
 class Statistics:
@@ -71,17 +70,11 @@ class Statistics:
         sampled: Which rows were computed from a sample of the tensor, bool[n].
     """
 
-    count, nan, posinf, neginf, zero = _Stored(), _Stored(), _Stored(), _Stored(), _Stored()
-    min, max, sum, abs_sum, m2, l2 = _Stored(), _Stored(), _Stored(), _Stored(), _Stored(), _Stored()
-    nonfinite = _Derived(lambda s: s.nan + s.posinf + s.neginf)
-    finite = _Derived(lambda s: s.count - s.nan - s.posinf - s.neginf)
-    mean = _Derived(lambda s: s.sum / s.finite)
-    abs_mean = _Derived(lambda s: s.abs_sum / s.finite)
-    variance = _Derived(lambda s: s.m2 / s.finite)
-    std = _Derived(lambda s: np.sqrt(s.m2 / s.finite))
-    rms = _Derived(lambda s: s.l2 / np.sqrt(s.finite))
-    zero_ratio = _Derived(lambda s: s.zero / s.finite)
-    nonzero_abs_mean = _Derived(lambda s: s.abs_sum / (s.finite - s.zero))
+    count, nan, posinf, neginf, zero = _Named(), _Named(), _Named(), _Named(), _Named()
+    min, max, sum, abs_sum, m2, l2 = _Named(), _Named(), _Named(), _Named(), _Named(), _Named()
+    nonfinite, finite = _Named(), _Finite()
+    mean, abs_mean, variance, std, rms, zero_ratio = _Named(), _Named(), _Named(), _Named(), _Named(), _Named()
+    nonzero_abs_mean = _NonzeroAbsMean()
 
     def __init__(
         self,

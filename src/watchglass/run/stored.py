@@ -96,7 +96,7 @@ class StoredStatistics:
                 values.append(rows.values[chosen])
                 histograms.append((self._lazy(batch, np.flatnonzero(chosen)), len(steps[-1])))
         all_steps, all_values = np.concatenate(steps), np.concatenate(values)
-        order = _last_index_of_each(all_steps)
+        order = last_index_of_each(all_steps)
         return all_steps[order], all_values[order], _together(histograms, order)
 
     def steps_of(self, tensor_id: int) -> set[int]:
@@ -104,6 +104,14 @@ class StoredStatistics:
         found: set[int] = set()
         for batch in self._batches.tables():
             found.update(batch.rows.global_step[batch.rows.tensor_id == tensor_id].tolist())
+        return found
+
+    def ids_of(self, global_steps: NDArray[np.uint64]) -> set[int]:
+        """Ids of the tensors that have a row of any of these steps."""
+        found: set[int] = set()
+        for batch in self._batches.tables():
+            chosen = np.isin(batch.rows.global_step, global_steps)
+            found.update(np.unique(batch.rows.tensor_id[chosen]).tolist())
         return found
 
     def forget(self, before: int) -> None:
@@ -160,11 +168,11 @@ def _last_of_each(rows: StatisticsRows) -> StatisticsRows:
     """``rows`` with one row per tensor: a write that failed halfway and was repeated may have left two."""
     if len(rows.ids) < 2 or (rows.ids[1:] > rows.ids[:-1]).all():
         return rows
-    last = _last_index_of_each(rows.ids)
+    last = last_index_of_each(rows.ids)
     return rows if len(last) == len(rows.ids) else rows.take(np.sort(last))
 
 
-def _last_index_of_each(keys: NDArray[Any]) -> NDArray[np.intp]:
+def last_index_of_each(keys: NDArray[Any]) -> NDArray[np.intp]:
     """Index of the last row of each key, by key."""
     _, index = np.unique(keys[::-1], return_index=True)
     return np.asarray(len(keys) - 1 - index)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +13,7 @@ from watchglass.records import Fact, Reduction, StepEnd, UnitKind
 from watchglass.run.catalog import Catalog
 from watchglass.run.histograms import LazyHistograms
 from watchglass.run.step_index import StepIndex
-from watchglass.run.stored import StatisticsRows, StoredStatistics
+from watchglass.run.stored import StatisticsRows, StoredStatistics, last_index_of_each
 from watchglass.stats import unpack_units
 from watchglass.store import (
     SCALAR_DTYPE,
@@ -34,6 +34,8 @@ from watchglass.store import (
 
 #: Schema that this release reads, the same for all kinds so far. Frames of later schemas are left out.
 _SCHEMA = 1
+#: So many frames of facts are known again when they come twice; more than wait while a store refuses them.
+_FACTS_SEEN = 4096
 _REDUCTIONS = {int(reduction) for reduction in Reduction}
 
 
@@ -54,7 +56,7 @@ class WorkerTables:
         steps: Ends of steps by global step, in the order in which they arrived.
         lifecycle: ``joined`` and ``left`` events.
         headers: Header of each segment: worker's clocks paired, host, process.
-        problems: Whole frames whose content makes no sense; they are left out.
+        problems: Whole frames, and rows of frames, whose content makes no sense; they are left out.
     """
 
     def __init__(self) -> None:
@@ -63,11 +65,13 @@ class WorkerTables:
         self.lifecycle: list[dict[str, Any]] = []
         self.headers: list[dict[str, Any]] = []
         self.problems: list[Problem] = []
+        self._left_out: list[DamagedDataError] = []
         self._scalars = StepIndex[NDArray[Any]]()
         self._reductions = StepIndex[NDArray[Any]]()
         self._statistics = StoredStatistics(lambda frame, error: self.problems.append(describe(frame, error)))
         self._units: dict[int, list[tuple[int, int, int, bytes]]] = {}
         self._facts: dict[int, list[Fact]] = {}
+        self._facts_seen: dict[int, None] = {}
         self._raw: dict[int, dict[int, RawPlace]] = {}
         self._ingest: dict[int, Callable[[bytes], None]] = {
             FrameKind.HEADER: lambda payload: self.headers.append(decode_header(payload)),
@@ -88,6 +92,7 @@ class WorkerTables:
         if frame.schema != _SCHEMA:
             return
         add = self._ingest.get(frame.kind)
+        self._left_out = []
         try:
             if frame.kind == FrameKind.STATISTICS:
                 self._statistics.add(frame)
@@ -95,16 +100,21 @@ class WorkerTables:
                 add(frame.payload)
         except DamagedDataError as error:
             self.problems.append(describe(frame, error))
+        else:
+            if self._left_out:
+                others = f" (and {len(self._left_out) - 1} more rows)" if len(self._left_out) > 1 else ""
+                self.problems.append(describe(frame, DamagedDataError(f"{self._left_out[0]}{others}")))
 
     # By step
 
     def scalars(self, global_step: int) -> list[tuple[int, float, float]]:
-        """Scalars of a step as (tensor id, value, weight), in the order in which they were recorded."""
-        return [
-            row
+        """Scalars of a step as (tensor id, value, weight), one row per tensor (the last one written)."""
+        rows = {
+            row[0]: row
             for table, start, stop in self._scalars.at(global_step)
             for row in table[["tensor_id", "value", "weight"]][start:stop].tolist()
-        ]
+        }
+        return list(rows.values())
 
     def statistics(self, global_step: int, *, planned_only: bool = True) -> StatisticsRows:
         """Statistics of a step, one row per tensor (the last one written); empty where nothing was captured.
@@ -125,11 +135,15 @@ class WorkerTables:
         }
 
     def units(self, global_step: int) -> list[tuple[int, UnitKind, NDArray[np.bool_]]]:
-        """Bitmaps of a step as (tensor id, kind, bool[units]); kinds that this release does not know are left out."""
+        """Bitmaps of a step as (tensor id, kind, bool[units]), the last one written of each tensor and kind.
+
+        Kinds that this release does not know are left out.
+        """
         known = {int(kind) for kind in UnitKind}
+        rows = {row[:2]: row for row in self._units.get(global_step, ())}
         return [
             (tensor_id, UnitKind(kind), unpack_units(bits, units))
-            for tensor_id, kind, units, bits in self._units.get(global_step, ())
+            for tensor_id, kind, units, bits in rows.values()
             if kind in known
         ]
 
@@ -146,10 +160,10 @@ class WorkerTables:
     # As a whole
 
     def scalar_history(self, tensor_id: int) -> tuple[NDArray[np.uint64], NDArray[np.float64], NDArray[np.float64]]:
-        """All values of one scalar: global steps u64[n], values float64[n] and weights float64[n], by step."""
+        """One scalar by step, the last row of each: global steps u64[n], values float64[n] and weights float64[n]."""
         tables = self._scalars.tables()
         rows = np.concatenate([t[t["tensor_id"] == tensor_id] for t in tables] or [np.empty(0, SCALAR_DTYPE)])
-        rows = rows[np.argsort(rows["global_step"], kind="stable")]
+        rows = rows[last_index_of_each(rows["global_step"])]
         return rows["global_step"], rows["value"], rows["weight"].astype(np.float64)
 
     def statistics_history(
@@ -183,6 +197,14 @@ class WorkerTables:
             found.update(table["global_step"][table["tensor_id"] == tensor_id].tolist())
         return found | self._statistics.steps_of(tensor_id)
 
+    def captured_ids(self, global_steps: Collection[int]) -> set[int]:
+        """Ids of the tensors of which :meth:`captured` has any of these steps."""
+        steps = np.fromiter(global_steps, np.uint64, len(global_steps))
+        found = {tensor_id for step in global_steps for tensor_id in self._raw.get(step, ())}
+        for table in (*self._scalars.tables(), *self._reductions.tables()):
+            found.update(np.unique(table["tensor_id"][np.isin(table["global_step"], steps)]).tolist())
+        return found | self._statistics.ids_of(steps)
+
     def forget(self, before_global_step: int) -> None:
         """Drop everything of the steps before one, so that a follower's memory stays bounded. The catalog stays."""
         for index in (self._scalars, self._reductions, self._statistics):
@@ -195,7 +217,7 @@ class WorkerTables:
     # One for each kind of frame
 
     def _add_catalog(self, payload: bytes) -> None:
-        for row in decode_catalog(payload):
+        for row in decode_catalog(payload, self._left_out):
             self.catalog.add(row)
 
     def _add_scalars(self, payload: bytes) -> None:
@@ -213,9 +235,17 @@ class WorkerTables:
             self._units.setdefault(step, []).append((tensor_id, kind, units, bits))
 
     def _add_facts(self, payload: bytes) -> None:
-        for fact in decode_facts(payload):
+        # Facts have no key by which the last one could count, but a write that failed halfway and was repeated has the
+        # same frames again.
+        key = hash(payload)
+        if key in self._facts_seen:
+            return
+        self._facts_seen[key] = None
+        if len(self._facts_seen) > _FACTS_SEEN:
+            del self._facts_seen[next(iter(self._facts_seen))]
+        for fact in decode_facts(payload, self._left_out):
             self._facts.setdefault(fact.global_step, []).append(fact)
 
     def _add_raw(self, payload: bytes) -> None:
-        for row in decode_raw_index(payload):
+        for row in decode_raw_index(payload, self._left_out):
             self._raw.setdefault(row["global_step"], {})[row["tensor_id"]] = RawPlace(row["file"], row["key"])

@@ -65,13 +65,13 @@ class Tensor:
         place = tables.raw(global_step).get(info.tensor_id)
         if place is not None:
             return read_tensor(self.run.store, place.file, place.key)
-        rows = [(value, weight) for row_id, value, weight in tables.scalars(global_step) if row_id == info.tensor_id]
-        if not rows:
-            raise UnknownNameError(
-                f"no value of {self.name} was recorded at {mode.name} step {step}; to keep whole tensors save it in a "
-                f"collection, and for its statistics use reduction(); {self._where(mode, worker)}"
-            )
-        return _mean(rows)
+        for row_id, value, _ in tables.scalars(global_step):
+            if row_id == info.tensor_id:
+                return value
+        raise UnknownNameError(
+            f"no value of {self.name} was recorded at {mode.name} step {step}; to keep whole tensors save it in a "
+            f"collection, and for its statistics use reduction(); {self._where(mode, worker)}"
+        )
 
     def values(self, mode: Mode = Mode.TRAIN, worker: str | None = None) -> dict[int, Any]:
         """Step -> value as by :meth:`value`, for the steps that have one."""
@@ -95,12 +95,20 @@ class Tensor:
             InvalidValueError: There is no such reduction.
             UnknownNameError: It was not captured at that step.
         """
-        steps, values = self.reductions(name, mode, worker)
-        index = int(np.searchsorted(steps, step))
-        if index < len(steps) and steps[index] == step:
-            return float(values[index])
-        tensor_id = self._info(worker).tensor_id
-        place = self.run.tables(worker).raw(self._global_step(step, mode, worker)).get(tensor_id)
+        check_reduction(name)
+        tables, tensor_id = self.run.tables(worker), self._info(worker).tensor_id
+        global_step = self._global_step(step, mode, worker)
+        if name in EXACT:
+            which, finish = EXACT[name]
+            found = tables.reductions(global_step).get((tensor_id, which))
+            if found is not None:
+                return float(finish(np.asarray(found)))
+        else:
+            rows = tables.statistics(global_step)
+            chosen = np.flatnonzero(rows.ids == tensor_id)
+            if len(chosen):
+                return float(column(rows.values[chosen[0]], name))
+        place = tables.raw(global_step).get(tensor_id)
         if place is not None:
             return _reduced(read_tensor(self.run.store, place.file, place.key), name)
         what = f"{name} of {self.name} was" if name in EXACT else f"statistics of {self.name} were"
@@ -135,15 +143,16 @@ class Tensor:
         Raises:
             UnknownNameError: No histogram was captured at that step.
         """
-        self._global_step(step, mode, worker)
-        steps, rows, histograms = self._histograms(mode, worker)
-        index = int(np.searchsorted(steps, step))
-        if index == len(steps) or steps[index] != step:
-            raise UnknownNameError(
-                f"no histogram of {self.name} was captured at {mode.name} step {step}; ask for it in a collection "
-                f"(save_histogram=True); {self._where(mode, worker)}"
-            )
-        return Histogram.of(histograms.take([index]), rows[index])
+        rows = self.run.tables(worker).statistics(self._global_step(step, mode, worker))
+        chosen = np.flatnonzero(rows.ids == self._info(worker).tensor_id)
+        if rows.histograms is not None and len(chosen):
+            found = rows.histograms.take(chosen).get()
+            if found.seen[0] > 0:
+                return Histogram.of(found, rows.values[chosen[0]])
+        raise UnknownNameError(
+            f"no histogram of {self.name} was captured at {mode.name} step {step}; ask for it in a collection "
+            f"(save_histogram=True); {self._where(mode, worker)}"
+        )
 
     def histograms(self, mode: Mode = Mode.TRAIN, worker: str | None = None) -> dict[int, Histogram]:
         """Step -> histogram, for the steps that have one."""
@@ -197,11 +206,3 @@ def _reduced(array: NDArray[Any], name: str) -> float:
         which, finish = EXACT[name]
         return float(finish(np.asarray(exact_reduction(array, which))))
     return float(column(of_array(array), name))
-
-
-def _mean(rows: list[tuple[float, float]]) -> float:
-    """Mean of a scalar that was saved several times in a step, by weight where weights are known."""
-    total = sum(weight for _, weight in rows)
-    if total > 0:
-        return sum(value * weight for value, weight in rows) / total
-    return sum(value for value, _ in rows) / len(rows)

@@ -14,6 +14,7 @@ from watchglass.store.claim import (
 from watchglass.store.codec import (
     REDUCTION_DTYPE,
     SCALAR_DTYPE,
+    STEP_END_DTYPE,
     UnitsBatch,
     decode_catalog,
     decode_facts,
@@ -65,9 +66,9 @@ from watchglass.store.tensors import RawTensor, is_storable, read_tensor, write_
 from watchglass.store.writer import Clock, JournalWriter, SegmentWriter
 
 __all__ = [
-    "ABSENT", "ABSENT_BITS", "REDUCTION_DTYPE", "SCALAR_DTYPE", "Claim", "Clock", "Content", "Entry", "Frame",
-    "FrameKind", "JournalWriter", "LeftBehind", "LocalStore", "Manifest", "Problem", "RawTensor", "Rings",
-    "RowWriter", "RunReader", "Scan", "SegmentWriter", "StatisticsBatch", "Store", "UnitsBatch", "attempts",
+    "ABSENT", "ABSENT_BITS", "REDUCTION_DTYPE", "SCALAR_DTYPE", "STEP_END_DTYPE", "Claim", "Clock", "Content",
+    "Entry", "Frame", "FrameKind", "JournalWriter", "LeftBehind", "LocalStore", "Manifest", "Problem", "RawTensor",
+    "Rings", "RowWriter", "RunReader", "Scan", "SegmentWriter", "StatisticsBatch", "Store", "UnitsBatch", "attempts",
     "check_path", "claim_worker", "claims_of_workers", "create_attempt", "create_run", "decode_catalog",
     "decode_facts", "decode_finding", "decode_header", "decode_histograms", "decode_lifecycle", "decode_observation",
     "decode_raw_index", "decode_reductions", "decode_scalars", "decode_statistics", "decode_status",

@@ -187,7 +187,7 @@ def _take(store: Store, path: str, claim: Claim, what: str) -> None:
         if alive is None:
             raise RunExistsError(
                 f"{what} is held by process {holder.pid} on {holder.host}; wait for it to end, "
-                f"or remove {path} if that machine is gone"
+                f"or remove {_generation(path, number - 1)} in {store.location} if that machine is gone"
             )
         if alive:
             raise RunExistsError(

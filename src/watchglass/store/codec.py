@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from watchglass.errors import DamagedDataError
+from watchglass.errors import DamagedDataError, InvalidValueError
 from watchglass.records import (
     REDUCTION_FIELDS,
     SCALAR_FIELDS,
@@ -33,10 +33,14 @@ from watchglass.records import (
 )
 from watchglass.store.frames import FrameKind, encode_frame
 
-#: Largest JSON payload in bytes that is parsed; parsing takes some twenty times as much memory.
+#: Largest JSON payload in bytes that is written and parsed; parsing takes some twenty times as much memory.
 MAX_JSON = 32 << 20
-#: Deeper values are written as text, self-referencing ones too.
+#: Rows of one list that may make no sense; with more of them the whole list is refused.
+MAX_BAD_ROWS = 1000
+#: Deeper values are written as text.
 _MAX_DEPTH = 32
+#: Larger integers are written as text: no reader of JSON takes a number of any length.
+_MAX_INTEGER = 1 << 1024
 
 SCALAR_DTYPE = np.dtype(list(SCALAR_FIELDS))
 REDUCTION_DTYPE = np.dtype(list(REDUCTION_FIELDS))
@@ -81,17 +85,24 @@ def decode_header(payload: bytes) -> dict[str, Any]:
 
 
 def encode_catalog(rows: Sequence[TensorInfo]) -> bytes:
-    """A CATALOG frame."""
+    """A CATALOG frame.
+
+    Raises:
+        InvalidValueError: The rows take more than :data:`MAX_JSON`; so for every frame of JSON.
+    """
     return _json_frame(FrameKind.CATALOG, [row.to_json() for row in rows])
 
 
-def decode_catalog(payload: bytes) -> list[TensorInfo]:
-    """The catalog rows of a payload."""
-    rows = _records(payload, "a catalog row", TensorInfo.from_json)
-    for row in rows:
-        if not _is_sound(row):
-            raise DamagedDataError(f"a catalog row has fields of the wrong type: {ascii(row)[:160]}")
-    return rows
+def decode_catalog(payload: bytes, left_out: list[DamagedDataError] | None = None) -> list[TensorInfo]:
+    """The catalog rows of a payload; those that make no sense are left out, and ``left_out`` gets why."""
+    return _records(payload, "a catalog row", _sound_row, left_out)
+
+
+def _sound_row(data: dict[str, Any]) -> TensorInfo:
+    row = TensorInfo.from_json(data)
+    if not _is_sound(row):
+        raise TypeError("fields of the wrong type")
+    return row
 
 
 def _is_sound(row: Any) -> bool:
@@ -176,17 +187,24 @@ def decode_units(payload: bytes) -> UnitsBatch:
 
 def encode_facts(rows: Sequence[Fact]) -> bytes:
     """A FACTS frame. Numbers that JSON lacks become strings, unknown objects their ``str``."""
-    return _json_frame(FrameKind.FACTS, [row.to_json() for row in rows])
+    # Not by to_json(), which copies the data first: what is in there may refuse that, or hold itself.
+    return _json_frame(
+        FrameKind.FACTS,
+        [{"kind": row.kind, "global_step": row.global_step, "source": row.source, "data": row.data} for row in rows],
+    )
 
 
-def decode_facts(payload: bytes) -> list[Fact]:
-    """The facts of a payload."""
-    rows = _records(payload, "a fact", Fact.from_json)
-    for row in rows:
-        fields: tuple[Any, ...] = (row.kind, row.global_step, row.source, row.data)
-        if not all(type(field) is kind for field, kind in zip(fields, (str, int, str, dict), strict=True)):
-            raise DamagedDataError(f"a fact has fields of the wrong type: {ascii(row)[:160]}")
-    return rows
+def decode_facts(payload: bytes, left_out: list[DamagedDataError] | None = None) -> list[Fact]:
+    """The facts of a payload; those that make no sense are left out, and ``left_out`` gets why."""
+    return _records(payload, "a fact", _sound_fact, left_out)
+
+
+def _sound_fact(data: dict[str, Any]) -> Fact:
+    fact = Fact.from_json(data)
+    fields: tuple[Any, ...] = (fact.kind, fact.global_step, fact.source, fact.data)
+    if not all(type(field) is kind for field, kind in zip(fields, (str, int, str, dict), strict=True)):
+        raise TypeError("fields of the wrong type")
+    return fact
 
 
 def encode_lifecycle(event: Mapping[str, Any]) -> bytes:
@@ -207,14 +225,16 @@ def encode_raw_index(rows: Sequence[Mapping[str, Any]]) -> bytes:
     return _json_frame(FrameKind.RAW, [dict(row) for row in rows])
 
 
-def decode_raw_index(payload: bytes) -> list[dict[str, Any]]:
-    """Where raw tensors are: rows ``{"global_step", "tensor_id", "file", "key"}``."""
-    rows = _records(payload, "a raw index row", dict)
-    for row in rows:
-        counts = _is_count(row.get("global_step"), 64) and _is_count(row.get("tensor_id"), 32)
-        if not (counts and isinstance(row.get("file"), str) and isinstance(row.get("key"), str)):
-            raise DamagedDataError(f"a raw index row has fields of the wrong type: {ascii(row)[:160]}")
-    return rows
+def decode_raw_index(payload: bytes, left_out: list[DamagedDataError] | None = None) -> list[dict[str, Any]]:
+    """Where raw tensors are: rows ``{"global_step", "tensor_id", "file", "key"}``; left out as by decode_facts."""
+    return _records(payload, "a raw index row", _sound_place, left_out)
+
+
+def _sound_place(data: dict[str, Any]) -> dict[str, Any]:
+    counts = _is_count(data.get("global_step"), 64) and _is_count(data.get("tensor_id"), 32)
+    if not (counts and isinstance(data.get("file"), str) and isinstance(data.get("key"), str)):
+        raise TypeError("fields of the wrong type")
+    return data
 
 
 def encode_finding(finding: Finding) -> bytes:
@@ -260,27 +280,51 @@ def _rows(payload: bytes, dtype: np.dtype[Any], what: str) -> NDArray[Any]:
 def _json_frame(kind: FrameKind, value: Any) -> bytes:
     text = json.dumps(_plain(value), allow_nan=False, separators=(",", ":"), ensure_ascii=False)
     # A lone surrogate in some script's string must not stop the recording.
-    return encode_frame(kind, text.encode(errors="replace"))
+    payload = text.encode(errors="replace")
+    if len(payload) > MAX_JSON:
+        raise InvalidValueError(
+            f"a frame must hold at most {MAX_JSON} bytes of JSON but got {len(payload)}; write it in several frames"
+        )
+    return encode_frame(kind, payload)
 
 
-def _plain(value: Any, depth: int = 0) -> Any:
-    """``value`` in JSON types. Never fails: facts come from anywhere, and the recorder must go on."""
-    if isinstance(value, Enum):
-        value = value.value
-    if isinstance(value, np.generic):
-        value = value.item()
-    if value is None or isinstance(value, (bool, int, str)):
-        return value
-    if isinstance(value, float):
-        return number_to_json(float(value))
-    if depth < _MAX_DEPTH:
-        if isinstance(value, Mapping):
-            return {str(key): _plain(item, depth + 1) for key, item in value.items()}
-        if isinstance(value, np.ndarray):
-            return _plain(value.tolist(), depth + 1)
-        if isinstance(value, (list, tuple, set, frozenset)):
-            return [_plain(item, depth + 1) for item in value]
-    return str(value)
+def _plain(value: Any, inside: tuple[int, ...] = ()) -> Any:
+    """``value`` in JSON types. Never fails: facts come from anywhere, and the recorder must go on.
+
+    Args:
+        value: Anything.
+        inside: Identities of the containers that hold it. What holds itself becomes text at once: by the time it is too
+            deep, two such references have made billions of values.
+    """
+    try:
+        if isinstance(value, Enum):
+            value = value.value
+        if isinstance(value, np.generic):
+            value = value.item()
+        if value is None or isinstance(value, (bool, str)):
+            return value
+        if isinstance(value, int):
+            return value if -_MAX_INTEGER < value < _MAX_INTEGER else hex(value)
+        if isinstance(value, float):
+            return number_to_json(float(value))
+        if len(inside) < _MAX_DEPTH and id(value) not in inside:
+            within = (*inside, id(value))
+            if isinstance(value, Mapping):
+                return {_text(key): _plain(item, within) for key, item in value.items()}
+            if isinstance(value, np.ndarray):
+                return _plain(value.tolist(), within)
+            if isinstance(value, (list, tuple, set, frozenset)):
+                return [_plain(item, within) for item in value]
+    except Exception:
+        return f"<{type(value).__name__}>"
+    return _text(value)
+
+
+def _text(value: Any) -> str:
+    try:
+        return str(value)
+    except Exception:  # whatever a script's class raises
+        return f"<{type(value).__name__}>"
 
 
 def _from_json(payload: bytes, what: str) -> Any:
@@ -310,8 +354,22 @@ def _record(value: Any, what: str, parse: Callable[[dict[str, Any]], _T]) -> _T:
         ) from error
 
 
-def _records(payload: bytes, what: str, parse: Callable[[dict[str, Any]], _T]) -> list[_T]:
+def _records(
+    payload: bytes, what: str, parse: Callable[[dict[str, Any]], _T], left_out: list[DamagedDataError] | None
+) -> list[_T]:
+    """The sound rows of a list. One that a later release wrote, or nobody, must not cost its neighbours."""
     values = _from_json(payload, what)
     if not isinstance(values, list):
         raise DamagedDataError(f"{what} must stand in a JSON list but got a {type(values).__name__}")
-    return [_record(value, what, parse) for value in values]
+    found: list[_T] = []
+    errors = left_out if left_out is not None else []
+    for value in values:
+        try:
+            found.append(_record(value, what, parse))
+        except DamagedDataError as error:
+            errors.append(error)
+            if len(errors) > MAX_BAD_ROWS:
+                raise DamagedDataError(
+                    f"{what} among {len(values)} makes no sense more than {MAX_BAD_ROWS} times; the last: {error}"
+                ) from error
+    return found

@@ -31,6 +31,8 @@ _CURES = {
 _NO_LINKS = getattr(os, "O_NOFOLLOW", 0)
 _BINARY = getattr(os, "O_BINARY", 0)
 _TEMPORARY = ".wg-"
+#: How file systems without hard links refuse one; the two names for "not supported" differ on macOS.
+_NO_HARD_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EXDEV)
 #: Most parts that one system call takes; Windows takes one.
 _PARTS = 1024 if hasattr(os, "writev") else 1
 _numbers = count()
@@ -127,8 +129,12 @@ class LocalStore(Store):
                 return not os.path.lexists(self.root)  # a file further up leaves nothing here
 
     def list(self, prefix: str = "", after: str = "") -> list[Entry]:
-        """See :meth:`Store.list`. Links, temporary files and names that :func:`check_path` refuses are left out."""
-        check_path(prefix, folder=True)
+        """See :meth:`Store.list`. Links, temporary files and names that :func:`check_path` refuses are left out.
+
+        Raises:
+            StoreError: ``prefix`` is a link or leads through one.
+        """
+        self._unlinked(check_path(prefix, folder=True), prefix)
         entries: list[Entry] = []
         with _translated("list", self.root / prefix):
             self._collect(prefix, after, entries)
@@ -136,7 +142,16 @@ class LocalStore(Store):
         return entries
 
     def _target(self, path: str) -> Path:
-        return self.root / check_path(path)
+        return self.root / self._unlinked(check_path(path).rpartition("/")[0], path)
+
+    def _unlinked(self, folder: str, path: str) -> str:
+        """``path``, once no part of ``folder`` is a link: the system's own check is of the last part only."""
+        at = str(self.root)
+        for part in folder.split("/") if folder else ():
+            at = f"{at}/{part}"
+            if os.path.islink(at):
+                raise StoreError(f"{at} is a symbolic link, which a run never holds; remove the link")
+        return path
 
     def _collect(self, folder: str, after: str, entries: MutableSequence[Entry]) -> None:
         """Append the entries below ``folder``; folders that lie wholly before ``after`` are not opened."""
@@ -222,11 +237,18 @@ def _write_all(descriptor: int, data: Content) -> None:
 
 
 def _write_new(path: Path, data: Content) -> None:
+    """Create ``path`` and write all of ``data``, or leave nothing there."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_LINKS | _BINARY, 0o666)
     try:
-        _write_all(descriptor, data)
-    finally:
-        os.close(descriptor)
+        try:
+            _write_all(descriptor, data)
+        finally:
+            os.close(descriptor)
+    except BaseException:
+        # It is ours since it was created, and half an object under its own name could never be written again.
+        with suppress(OSError):
+            os.unlink(path)
+        raise
 
 
 def _link_new(temporary: Path, target: Path, data: Content) -> None:
@@ -236,7 +258,7 @@ def _link_new(temporary: Path, target: Path, data: Content) -> None:
     except FileExistsError:
         raise
     except OSError as error:
-        if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV):
+        if error.errno not in _NO_HARD_LINKS:
             raise
         # exFAT and some network mounts have no hard links: still exclusive, but a crash may leave a part.
         _write_new(target, data)

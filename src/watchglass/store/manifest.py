@@ -19,13 +19,17 @@ _PRODUCT = "watchglass"
 _MAX_BYTES = 1 << 20
 _REDACTED = "[redacted]"
 _SECRET_WORD = re.compile(
-    r"(?i)(?:^|[-_.])(?:password|passwd|pwd|secret|token|api-?_?key|access-?_?key|credentials?|auth)"
+    r"(?i)(?:^|[-_./+])(?:password|passwd|pwd|secret|token|api-?_?key|access-?_?key|credentials?|auth)"
 )
 _SECRET_VALUE = re.compile(
     r"\b(?:sk-[\w-]{16,}|gh[pousr]_\w{16,}|github_pat_\w{16,}|hf_\w{16,}|xox[a-z]-[\w-]{10,}|A[KS]IA[0-9A-Z]{16}"
     r"|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*)"
 )
-_URL_CREDENTIALS = re.compile(r"(\w+://)[^/@\s]+@")
+_URL_CREDENTIALS = re.compile(r"\b(\w+://)[^/@\s]+@")
+_URL_PARAMETER = re.compile(r"([?&#;])([^=?&#;\s]+)=([^&#;\s]+)")
+#: Characters of a command line and of one word of it that are kept. JSON may take twelve bytes for each, and a reader
+#: reads so much of run.json and no more.
+_COMMAND_CHARACTERS, _WORD_CHARACTERS = 1 << 16, 1 << 12
 
 
 @dataclass(frozen=True)
@@ -37,7 +41,7 @@ class Manifest:
         format: (major, minor) of the run format.
         created_ns: Wall time of creation, nanoseconds since 1970.
         version: Release of watchglass that created it.
-        command: The training's command line, secrets replaced by ``[redacted]``; may be empty.
+        command: The training's command line, secrets replaced by ``[redacted]`` and long ones shortened; may be empty.
     """
 
     run_id: str
@@ -59,7 +63,7 @@ def create_run(store: Store, *, command: list[str]) -> Manifest:
 
     Args:
         store: Where; must be empty but for hidden files.
-        command: The training's command line, written with secrets replaced.
+        command: The training's command line, written with secrets replaced and shortened where it is long.
 
     Raises:
         RunExistsError: It is a run already.
@@ -69,7 +73,8 @@ def create_run(store: Store, *, command: list[str]) -> Manifest:
         if _is_run(store):
             raise RunExistsError(f"{store.location} is a run already; choose another folder, or resume it on purpose")
         raise NotARunError(f"{store.location} is not empty and not a run; choose an empty or new folder")
-    manifest = Manifest(uuid.uuid4().hex, FORMAT_VERSION, time.time_ns(), _version(), tuple(redact(command)))
+    shown = tuple(_shortened(redact(command)))
+    manifest = Manifest(uuid.uuid4().hex, FORMAT_VERSION, time.time_ns(), _version(), shown)
     store.write(layout.MANIFEST, json.dumps(manifest.to_json(), indent=1).encode())
     return manifest
 
@@ -144,13 +149,33 @@ def redact(command: list[str]) -> list[str]:
     hide_next = False
     for argument in command:
         name, equals, value = argument.partition("=")
-        if hide_next and not argument.startswith("-"):
+        if hide_next and not argument.startswith("--"):  # tokens may begin with one dash
             argument = _REDACTED
         elif equals and value and _SECRET_WORD.search(name):
             argument = f"{name}={_REDACTED}"
         argument = _URL_CREDENTIALS.sub(rf"\1{_REDACTED}@", _SECRET_VALUE.sub(_REDACTED, argument))
+        argument = _URL_PARAMETER.sub(_without_secret, argument)
         hide_next = name.startswith("-") and not equals and bool(_SECRET_WORD.search(name))
         shown.append(argument)
+    return shown
+
+
+def _without_secret(parameter: re.Match[str]) -> str:
+    mark, name, _ = parameter.groups()
+    return f"{mark}{name}={_REDACTED}" if _SECRET_WORD.search(name) else parameter[0]
+
+
+def _shortened(command: list[str]) -> list[str]:
+    """``command`` as far as a manifest has room for it, with a last word that says what is left out."""
+    shown: list[str] = []
+    room = _COMMAND_CHARACTERS
+    for word in command:
+        if len(word) > _WORD_CHARACTERS:
+            word = f"{word[:_WORD_CHARACTERS]}[{len(word) - _WORD_CHARACTERS} more characters]"
+        room -= len(word) + 1
+        if room < 0:
+            return [*shown, f"[{len(command) - len(shown)} more words]"]
+        shown.append(word)
     return shown
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from watchglass.errors import DamagedDataError, MissingFileError
 from watchglass.store import layout, manifest
-from watchglass.store.contract import Store
+from watchglass.store.contract import Entry, Store
 from watchglass.store.frames import HEADER_BYTES, MAX_PAYLOAD, Frame, FrameKind, frame_length, scan
 
 #: Bytes read at a time. A frame that is longer is read by itself.
@@ -48,6 +48,15 @@ class _Stream:
     """Why reading of the current segment stopped before its end, None when all of it was read."""
     seen: int = -1
     """Size of the current segment when it was last read."""
+
+    def found(self, seq: int, entry: Entry) -> None:
+        """Note a listed segment. Of two with one number the later bucket counts: the first was a write that failed."""
+        known = self.paths.get(seq, "")
+        if entry.path < known:
+            return
+        if known and entry.path != known and seq == self.seq:
+            self.offset, self.tail, self.seen = 0, None, -1
+        self.paths[seq], self.sizes[seq] = entry.path, entry.size
 
 
 class RunReader:
@@ -137,8 +146,7 @@ class RunReader:
                 if name is None:
                     continue
                 stream = self._streams.setdefault((attempt, name.worker), _Stream())
-                stream.paths.setdefault(name.seq, entry.path)
-                stream.sizes[name.seq] = entry.size
+                stream.found(name.seq, entry)
                 self._newest_bucket = max(self._newest_bucket, name.bucket)
 
     def _read(self, stream: _Stream, limit: int | None) -> Iterator[Frame]:

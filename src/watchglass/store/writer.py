@@ -107,6 +107,9 @@ class SegmentWriter:
             raise RunExistsError(
                 f"{self._worker} of {self._store.location} is written by another process; give each a rank of its own"
             ) from error
+        except Exception:
+            self._seq = None  # what is there now is unknown: count on behind it
+            raise
         self._path, self._size, self._opened_ns = path, len(content), opened_ns
         self._bucket = bucket
         self._seq += 1
@@ -141,11 +144,10 @@ class JournalWriter:
         self._closed = False
         claim.take_lease(store)
         try:
-            known = [layout.parse_journal(entry.path) for entry in store.list(layout.JOURNAL)]
+            self._seq: int | None = self._resume()
         except Exception:
             claim.release_lease(store)
             raise
-        self._seq = max((seq for seq in known if seq is not None), default=-1) + 1
         self._path: str | None = None
 
     def write(self, records: Sequence[Finding | RuleStatus | Observation | bytes]) -> None:
@@ -187,11 +189,17 @@ class JournalWriter:
                     self._path = None  # as in SegmentWriter: never append behind a torn write
                     raise
                 return
-            path = layout.journal(self._seq)
-            header = {"format": list(FORMAT_VERSION), "seq": self._seq, "wall_ns": time.time_ns()}
+            seq = self._resume() if self._seq is None else self._seq
+            path = layout.journal(seq)
+            header = {"format": list(FORMAT_VERSION), "seq": seq, "wall_ns": time.time_ns()}
+            self._seq = None  # should this fail, what is there is unknown: count on behind it
             self._store.write(path, codec.encode_header(header) + data)
-            self._path = path
-            self._seq += 1
+            self._path, self._seq = path, seq + 1
+
+    def _resume(self) -> int:
+        """The sequence number behind what is there."""
+        known = [layout.parse_journal(entry.path) for entry in self._store.list(layout.JOURNAL)]
+        return max((seq for seq in known if seq is not None), default=-1) + 1
 
 
 def _encode(record: Finding | RuleStatus | Observation) -> bytes:

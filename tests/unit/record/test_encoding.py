@@ -10,7 +10,7 @@ from watchglass.record.encoding import encode_steps, row_bytes
 from watchglass.records import Mode, Reduction, Role, TensorInfo, UnitKind
 from watchglass.run import WorkerTables
 from watchglass.stats import exact_reduction, histograms_of, merge, of_array
-from watchglass.store import FrameKind, RawTensor, decode_scalars, decode_statistics, scan
+from watchglass.store import FrameKind, RawTensor, codec, decode_scalars, decode_statistics, scan
 
 
 class Later:
@@ -203,3 +203,34 @@ def test_histograms_of_any_number_of_calls_merge_exactly(calls):
     step = whole(0, statistics=[captured((1, array)) for array in arrays])
     found = read(encode_steps([step], [], no_tensors)).statistics(0).histograms.get()
     assert same(found, histograms_of([np.concatenate(arrays)]))
+
+
+@pytest.mark.parametrize("bound", [3_000, 400, 250])
+def test_lists_that_no_reader_would_take_are_split(monkeypatch, bound):
+    """Over a hundred thousand tensors may be named at once."""
+    monkeypatch.setattr(codec, "MAX_JSON", bound)
+    tensors = [TensorInfo(number, f"layer{number}.weight", Role.WEIGHT) for number in range(100)]
+    step = whole(0, facts=[("seen", "test", {"number": number}) for number in range(100)])
+    frames = encode_steps([step], tensors, no_tensors)
+    assert all(len(scan(frame).frames) == 1 for frame in frames)
+    tables = read(frames, ids=())
+    assert [row.name for row in tables.catalog] == [row.name for row in tensors]
+    assert [fact.data["number"] for fact in tables.facts(0)] == list(range(100))
+    assert 0 in tables.steps
+    assert len(frames) > 2 * 100 * 60 / bound
+
+
+def test_a_name_and_a_fact_that_no_frame_can_hold_are_told_and_the_others_stay(monkeypatch):
+    monkeypatch.setattr(codec, "MAX_JSON", 1_000)
+    tensors = [
+        TensorInfo(0, "a", Role.WEIGHT),
+        TensorInfo(1, "b" * 1_000, Role.WEIGHT),
+        TensorInfo(2, "c", Role.WEIGHT),
+    ]
+    facts = [("seen", "test", {"x": "x" * size}) for size in (1, 1_000, 2)]
+    tables = read(encode_steps([whole(4, facts=facts)], tensors, no_tensors), ids=())
+    assert [row.name for row in tables.catalog] == ["a", "c"]
+    assert [fact.data["x"] for fact in tables.facts(4) if fact.kind == "seen"] == ["x", "xx"]
+    assert [fact.data["facts"] for fact in tables.facts(4) if fact.kind == "dropped"] == [1]
+    assert [fact.data["tensor_id"] for fact in tables.facts(-1) if fact.kind == "dropped"] == [1]
+    assert 4 in tables.steps

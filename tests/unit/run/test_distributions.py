@@ -5,7 +5,7 @@ import pytest
 
 from watchglass.errors import InvalidValueError, UnknownNameError
 from watchglass.records import Mode, Reduction, Role
-from watchglass.run import REDUCTIONS, History, Statistics, StepRecords, StepView, open_run
+from watchglass.run import REDUCTIONS, History, Statistics, StepRecords, StepView, WorkerTables, open_run
 from watchglass.run import stored as stored_module
 from watchglass.stats import exact_reduction, histograms_of
 from watchglass.store import REDUCTION_DTYPE, LocalStore, RunReader, decode_histograms, encode_reductions, scan
@@ -178,6 +178,27 @@ def test_histograms_are_decoded_only_when_asked_for_and_once(run, monkeypatch):
     assert statistics.histograms.seen.tolist() == [600, 600, 0]
     assert fresh.statistics(0).histograms.seen.tolist() == [600, 600, 0]
     assert len(decoded) == 1  # both steps are of one batch
+
+
+def test_a_loop_over_steps_reads_each_step_once(tmp_path, monkeypatch):
+    """Not the whole course at every step: with thousands of steps that takes minutes."""
+    steps = [Step({}, {"a": array(n)}, reductions={"a": exact(array(n))}) for n in range(12)]
+    run = open_run(build_run(tmp_path / "run", steps, steps_per_flush=1))
+    tensor, decoded, courses = run.tensor("a"), [], []
+
+    def counting(payload):
+        decoded.append(len(payload))
+        return decode_histograms(payload)
+
+    monkeypatch.setattr(stored_module, "decode_histograms", counting)
+    for name in ("statistics_history", "histogram_history", "reduction_history"):
+        monkeypatch.setattr(WorkerTables, name, lambda *args, **more: courses.append(args))
+    for n in range(12):
+        assert tensor.histogram(n).zero == 5
+        assert tensor.reduction(n, "max") == array(n).max()
+        assert tensor.reduction(n, "median") == np.median(array(n))
+    assert len(decoded) == 12
+    assert courses == []
 
 
 def test_histograms_that_make_no_sense_leave_the_rows(run, monkeypatch):

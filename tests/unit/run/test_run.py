@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from watchglass.errors import InvalidValueError, MissingFileError, NotARunError, UnknownNameError
-from watchglass.records import Finding, Mode, Observation, Role, RuleStatus, Severity, Status
-from watchglass.run import Run, Tensor, open_run
+from watchglass.records import Finding, Mode, Observation, Reduction, Role, RuleStatus, Severity, Status
+from watchglass.run import Catalog, Run, Tensor, WorkerTables, open_run
 from watchglass.store import open_store
 from watchglass.testing import RunBuilder, Step, build_run
 
@@ -171,13 +171,47 @@ def test_a_killed_training_is_lost_and_readable(tmp_path):
     assert "ends within a frame" in str(problem)
 
 
-def test_a_scalar_saved_several_times_in_a_step_has_one_value(tmp_path):
+def test_of_a_step_that_was_written_twice_the_last_rows_count(tmp_path):
     from watchglass.store import SCALAR_DTYPE, LocalStore, SegmentWriter, encode_scalars
 
-    path = build_run(tmp_path / "run", [Step({"loss": 1.0}, weight=1.0)])
+    path = build_run(tmp_path / "run", [Step({"loss": 1.0, "lr": 0.5}, weight=1.0)] * 2)
     rows = np.array([(0, 0, 3.0, 5.0)], dtype=SCALAR_DTYPE)
     SegmentWriter(LocalStore(path), 0, "worker_0").write([encode_scalars(rows)])
-    assert open_run(path).tensor("loss").value(0) == 4.0
+    run = open_run(path)
+    assert run.tensor("loss").values() == {0: 5.0, 1: 1.0}
+    assert [column.tolist() for column in run.scalars("loss")] == [[0, 1], [5.0, 1.0]]
+    (phase,) = run.phases(Mode.TRAIN)
+    assert phase.means == {"loss": pytest.approx((3 * 5.0 + 1.0) / 4), "lr": 0.5}
+
+
+def test_names_of_a_mode_are_those_with_anything_recorded_in_it(tmp_path):
+    first = Step(
+        {"loss": 1.0}, {"a.weight": np.ones(2)}, raw={"b.weight": np.ones(2)},
+        reductions={"c.weight": {Reduction.MEDIAN: 1.0}},
+    )  # fmt: skip
+    both = [first, Step({"accuracy": 0.5}, {"d.weight": np.ones(2)}, mode=Mode.EVAL)]
+    run = open_run(build_run(tmp_path / "run", both))
+    train = {"loss", "a.weight", "b.weight", "c.weight"}
+    assert set(run.tensor_names(mode=Mode.TRAIN)) == train
+    assert set(run.tensor_names(mode=Mode.EVAL)) == {"accuracy", "d.weight"}
+    assert set(run.tensor_names(mode=Mode.GLOBAL)) == {*train, "accuracy", "d.weight"}
+    assert run.tensor_names(mode=Mode.PREDICT) == []
+    for mode in Mode:
+        assert run.tensor_names(mode=mode) == [n for n in run.tensor_names() if run.tensor(n).steps(mode)]
+
+
+def test_a_loop_over_names_looks_each_up_once(tmp_path, monkeypatch):
+    """With ten thousand tensors, anything else takes minutes."""
+    run = open_run(build_run(tmp_path / "run", [Step({f"s{n}": 1.0 for n in range(50)})]))
+    listed = []
+    names = Catalog.names.fget
+    monkeypatch.setattr(Catalog, "names", property(lambda catalog: listed.append(1) or names(catalog)))
+    scanned = []
+    captured = WorkerTables.captured
+    monkeypatch.setattr(WorkerTables, "captured", lambda tables, i: scanned.append(1) or captured(tables, i))
+    found = run.tensor_names(mode=Mode.TRAIN)
+    assert [run.tensor(name).name for name in found] == [f"s{n}" for n in range(50)]
+    assert (listed, scanned) == ([], [])
 
 
 def test_what_is_no_run_is_told_in_one_line(tmp_path):

@@ -1,12 +1,14 @@
 """Tables of one worker by step and as a whole."""
 
+import json
+
 import numpy as np
 import pytest
 
-from watchglass.records import Mode, Origin, UnitKind
+from watchglass.records import Fact, Mode, Origin, Role, TensorInfo, UnitKind
 from watchglass.run import WorkerTables
 from watchglass.stats import column, of_array
-from watchglass.store import LocalStore, RunReader
+from watchglass.store import Frame, FrameKind, LocalStore, RunReader
 from watchglass.testing import Row, build_run
 
 
@@ -91,13 +93,37 @@ def test_rows_written_because_of_a_finding_are_left_out_unless_asked_for(tmp_pat
 
 
 def test_a_flush_that_was_written_twice_counts_once(tmp_path):
-    path = build_run(tmp_path / "run", [{"statistics": {"a.weight": np.ones(2), "b.weight": np.ones(3)}}])
+    step = {
+        "statistics": {"a.weight": np.ones(2), "b.weight": np.ones(3)}, "scalars": {"loss": 1.0},
+        "units": {"a.output": [1, 0]}, "facts": {"step_skipped": {"n": 1}},
+    }  # fmt: skip
+    path = build_run(tmp_path / "run", [step], facts={"model": {"parameters": 12}})
     tables = WorkerTables()
     frames = [frame for _, _, frame in RunReader(LocalStore(path)).poll()]
     for frame in frames + frames:
         tables.ingest(frame)
-    assert tables.statistics(0).ids.tolist() == [0, 1]
-    assert tables.statistics_history(1)[0].tolist() == [0]
+    ids = [tables.catalog.by_name(name).tensor_id for name in ("a.weight", "b.weight")]
+    assert tables.statistics(0).ids.tolist() == ids
+    assert tables.statistics_history(ids[1])[0].tolist() == [0]
+    loss = tables.catalog.by_name("loss").tensor_id
+    assert [row[1] for row in tables.scalars(0)] == tables.scalar_history(loss)[1].tolist() == [1.0]
+    assert len(tables.units(0)) == 1
+    assert [fact.kind for fact in tables.facts()] == ["model", "step_skipped"]
+
+
+def test_a_row_that_makes_no_sense_is_a_problem_and_its_neighbours_are_read():
+    tables, sound = WorkerTables(), TensorInfo(1, "a", Role.WEIGHT)
+    catalog = [sound.to_json(), {**sound.to_json(), "tensor_id": 2, "role": "of a later release"}]
+    facts = [Fact("k", 0, "s").to_json(), 7, {"kind": 1}, Fact("k", 1, "s").to_json()]
+    for kind, rows in ((FrameKind.CATALOG, catalog), (FrameKind.FACTS, facts)):
+        tables.ingest(Frame(kind, 1, json.dumps(rows).encode(), 5, "segment"))
+    assert list(tables.catalog) == [sound]
+    assert [fact.global_step for fact in tables.facts()] == [0, 1]
+    first, second = map(str, tables.problems)
+    assert "segment at byte 5: a catalog row" in first
+    assert "later release" in first
+    assert "a fact" in second
+    assert "and 1 more rows" in second
 
 
 def test_forgetting_keeps_what_comes_after(tables):

@@ -92,6 +92,21 @@ def test_a_worker_of_another_host_is_refused_with_the_file_to_remove(store):
         claim_worker(store, 0, "worker_0")
 
 
+def test_the_claim_to_remove_is_that_of_the_holder(store):
+    for _ in range(2):
+        claim_worker(store, 0, "worker_0")
+        release_worker(store, 0, "worker_0")
+    claim_worker(store, 0, "worker_0", replace(this_process(), host="elsewhere"))
+    with pytest.raises(RunExistsError, match="remove") as caught:
+        claim_worker(store, 0, "worker_0")
+    file, location = str(caught.value).partition("remove ")[2].split(" if ")[0].split(" in ")
+    assert location == store.location
+    store.delete(file)  # what the message says is done
+    assert file.endswith("worker_0.json.4")
+    claim_worker(store, 0, "worker_0")
+    assert read_claims(store, 0)["worker_0"].pid == os.getpid()
+
+
 def test_a_released_worker_can_be_claimed_by_the_same_process(store):
     for _ in range(3):
         claim_worker(store, 0, "worker_0")

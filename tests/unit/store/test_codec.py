@@ -1,6 +1,5 @@
 """Records go round through frames; nonsense is named, not believed."""
 
-import json
 import math
 import struct
 
@@ -266,26 +265,6 @@ def test_a_count_that_is_none_is_refused():
         store.encode_statistics(rows)
 
 
-def test_facts_of_any_kind_of_value_are_written():
-    class Odd:
-        def __str__(self):
-            return "odd"
-
-    data = {"nan": math.nan, "np": np.float32(1), "array": np.arange(2), "odd": Odd(), "s": "\ud800", 1: (Role.LOSS,)}
-    data["self"] = data
-    (fact,) = store.decode_facts(payload(store.encode_facts([Fact("k", 0, "", {})])))
-    assert fact.data == {}
-    frame = store.codec._json_frame(
-        store.FrameKind.FACTS, [{"kind": "k", "global_step": 0, "source": "", "data": data}]
-    )
-    (fact,) = store.decode_facts(payload(frame))
-    assert fact.data["nan"] == "NaN"
-    assert fact.data["np"] == 1.0
-    assert fact.data["array"] == [0, 1]
-    assert fact.data["odd"] == "odd"
-    assert fact.data["1"] == ["loss"]
-
-
 def test_bitmaps_go_round():
     bits = [b"\x05", b"", b"\xff\x01"]
     given = store.UnitsBatch(
@@ -294,32 +273,6 @@ def test_bitmaps_go_round():
     found = store.decode_units(payload(store.encode_units(given)))
     assert found.bits == bits
     assert found.units.tolist() == [3, 0, 9]
-
-
-DECODERS = [
-    store.decode_catalog, store.decode_facts, store.decode_finding, store.decode_header, store.decode_lifecycle,
-    store.decode_observation, store.decode_raw_index, store.decode_status,
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("decode", DECODERS)
-@pytest.mark.parametrize(
-    "nonsense", [b"", b"\xff", b"[", b"[[]]", b"7", b'["x"]', b"[" * 100_000, b'{"a": 1', b'[{"tensor_id": "1"}]']
-)
-def test_json_nonsense_is_damaged_data(decode, nonsense):
-    with pytest.raises(DamagedDataError):
-        decode(nonsense)
-
-
-@pytest.mark.parametrize(
-    "row",
-    [{"tensor_id": -1}, {"tensor_id": 2**32}, {"name": 3}, {"shape": [-1]}, {"shape": [1.5]}, {"role": "spy"},
-     {"layer_index": "0"}, {"collections": [1]}],
-)  # fmt: skip
-def test_a_catalog_row_of_the_wrong_types_is_damaged_data(row):
-    sound = TensorInfo(1, "a", Role.WEIGHT).to_json()
-    with pytest.raises(DamagedDataError):
-        store.decode_catalog(json.dumps([{**sound, **row}]).encode())
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """What a local folder does beyond the contract."""
 
+import errno
 import os
 
 import pytest
@@ -38,6 +39,37 @@ def test_links_are_not_followed(tmp_path):
     assert (tmp_path / "secret").read_bytes() == b"secret"
 
 
+@pytest.mark.parametrize("linked", ["attempts", "attempts/0000", "attempts/0000/tensors"])
+def test_folders_that_are_links_are_not_followed(tmp_path, linked):
+    path = "attempts/0000/tensors/a"
+    outside = LocalStore(tmp_path / "outside")
+    for name in (path, "0000/tensors/a", "tensors/a", "a"):
+        outside.write(name, b"secret")
+    kept = {entry.path: outside.read(entry.path) for entry in outside.list()}
+    link = tmp_path / "run" / linked
+    link.parent.mkdir(parents=True)
+    link.symlink_to(outside.root, target_is_directory=True)
+    store = LocalStore(tmp_path / "run")
+    for use in (
+        lambda: store.read(path), lambda: store.write(f"{path}b", b"x"), lambda: store.write(path, b"x", replace=True),
+        lambda: store.append(path, b"x"), lambda: store.append(f"{path}b", b"x"), lambda: store.delete(path),
+        lambda: store.list("attempts/0000/tensors"), lambda: store.list(linked),
+    ):  # fmt: skip
+        with pytest.raises(StoreError, match="symbolic link, which a run never holds; remove the link") as caught:
+            use()
+        assert str(link) in str(caught.value)
+    assert store.list() == []
+    assert {entry.path: outside.read(entry.path) for entry in outside.list()} == kept
+
+
+def test_a_run_may_itself_lie_behind_a_link(tmp_path):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "runs").symlink_to(tmp_path / "disk", target_is_directory=True)
+    for root in (tmp_path / "runs", tmp_path / "runs" / "one"):
+        LocalStore(root).write("a/b", b"1")
+        assert LocalStore(root).read("a/b") == b"1"
+
+
 def test_hidden_files_and_odd_names_are_not_listed(tmp_path):
     for name in (".wg-1", ".DS_Store", "a b", "a\nb"):
         (tmp_path / name).write_bytes(b"")
@@ -45,9 +77,10 @@ def test_hidden_files_and_odd_names_are_not_listed(tmp_path):
     assert [entry.path for entry in store.list()] == ["a b"]
 
 
-def test_a_file_system_without_hard_links_still_decides_races(tmp_path, monkeypatch):
+@pytest.mark.parametrize("number", [errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS])
+def test_a_file_system_without_hard_links_still_decides_races(tmp_path, monkeypatch, number):
     def no_links(*_args, **_kwargs):
-        raise PermissionError(1, "Operation not permitted")
+        raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(os, "link", no_links)
     store = LocalStore(tmp_path)

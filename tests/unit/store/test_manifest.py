@@ -93,6 +93,44 @@ def test_secrets_of_a_command_are_not_kept():
     assert shown[-3:-1] == ["--lr", "0.1"]
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["https://host/hook?token=SECRET"], ["--url=https://host/hook?x=1&token=SECRET&y=2"],
+        ["https://host/#access_token=SECRET"], ["https://host/a?x=1;auth=SECRET"], ["+token=SECRET"],
+        ["++logger/api_key=SECRET"], ["logger/token=SECRET"], ["--token", "-SECRET"], ["-token", "SECRET"],
+    ],
+)  # fmt: skip
+def test_secrets_are_found_wherever_they_stand(words):
+    assert "SECRET" not in " ".join(redact(words))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["https://host/hook?x=1&y=2#z=3"], ["--token", "--lr", "-1"], ["data/tokens.txt"], ["a=b?c=d"], ["+model=gpt"]],
+)
+def test_what_is_no_secret_is_kept(words):
+    assert redact(words) == words
+
+
+def test_the_rest_of_an_address_is_kept():
+    assert redact(["https://host/hook?x=1&token=SECRET&y=2"]) == ["https://host/hook?x=1&token=[redacted]&y=2"]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [[f"data/{n:06}.npz" for n in range(200_000)], ["-c", "x" * (4 << 20)], ["\U0001f525" * 5000] * 300],
+    ids=["many words", "a long word", "both, of characters that take twelve bytes"],
+)
+def test_a_command_of_any_length_leaves_a_readable_run(tmp_path, command):
+    store = LocalStore(tmp_path)
+    made = create_run(store, command=["train.py", *command])
+    assert read_manifest(store) == made
+    assert made.command[:2] == ("train.py", made.command[1])
+    assert made.command[1][:4096] == command[0][:4096]
+    assert "more" in " ".join(made.command[-2:])
+
+
 def test_a_file_is_no_run_and_is_not_made_one(tmp_path):
     script = tmp_path / "train.py"
     script.write_text("x")
