@@ -163,7 +163,7 @@ def tensor_parallel(rank: int, watch: Callable[..., None]) -> Any:
 
 
 def _whole(model: nn.Module, rank: int) -> dict[str, Any]:
-    """Train, and keep the whole weights and gradients of each step as they are at its update."""
+    """Train, and keep the whole tensors of each step: weights and gradients before its update, the rest after it."""
     optimizer = torch.optim.Adam(model.parameters(), 0.01, foreach=False)
     losses, whole = [], []
     for number in range(12):
@@ -176,6 +176,10 @@ def _whole(model: nn.Module, rank: int) -> dict[str, Any]:
             for name, parameter in model.named_parameters()
         })  # fmt: skip
         optimizer.step()
+        for name, parameter in model.named_parameters():
+            known, state = whole[-1][name], optimizer.state[parameter]
+            known["update"] = _full(parameter) - known["weight"]
+            known |= {key: _full(state[key]) for key in ("exp_avg", "exp_avg_sq")}
         losses.append(loss.item())
     return {"losses": losses, "whole": whole, "model": model, "optimizer": optimizer}
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 import watchglass
 from failing import Act, Bad, Poisoned, Training, fact_of, facts_of, network, to_nan
 from watchglass import open_run
+from watchglass.capture.pytorch import readings
 from watchglass.capture.pytorch.first_bad import replaying
 from watchglass.evaluate import replay
 
@@ -73,19 +74,62 @@ def test_the_rerun_leaves_no_trace_in_the_training(tmp_path: Path) -> None:
         assert torch.equal(torch.nan_to_num(value), torch.nan_to_num(watched[1][name])), name
 
 
+#: At a captured step, and where the steady path is taken.
+@pytest.mark.parametrize(("at", "interval"), [(3, 1), (30, 1), (30, 1000)])
 @pytest.mark.parametrize("place", [0, 5])
-def test_poisoned_weights_never_make_the_first_layer_guilty(tmp_path: Path, place: int) -> None:
+def test_poisoned_weights_never_make_the_first_layer_guilty(tmp_path: Path, place: int, at: int, interval: int) -> None:
     training = Training(network())
 
     def poison(step: int) -> None:
-        if step == 3:
+        if step == at:
             with torch.no_grad():
                 training.model[place].weight[0, 0] = math.nan  # type: ignore[index,operator]
 
-    (found,) = facts_of(tmp_path / "run", training, poison)
+    (found,) = facts_of(tmp_path / "run", training, poison, steps=at + 3, save_interval=interval)
     assert (found["level"], found["where"], found["tensor"]) == ("flags", "weights", f"{place}.weight")
-    assert (found["optimizer"], found["updated_at"]) == ("SGD", 2)
-    assert found["sentence"].endswith("SGD last updated it at step 2")
+    assert (found["optimizer"], found["updated_at"], found["at"]) == ("SGD", at - 1, at)
+    assert found["sentence"].endswith(f"SGD last updated it at step {at - 1}")
+
+
+@pytest.mark.parametrize(("at", "interval"), [(3, 1), (30, 1), (30, 1000)])
+def test_poisoned_weights_are_named_where_only_a_gradient_tells(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int, interval: int
+) -> None:
+    """An infinite weight before a sigmoid: the loss is finite, and the layer before is sent zero times infinity."""
+    # Gradients are looked at in every step, which else the budget decides.
+    monkeypatch.setattr(readings, "_NORM_MAX_INTERVAL", 1)
+    torch.manual_seed(0)
+    training = Training(nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 8), nn.Sigmoid(), nn.Linear(8, 3)))
+
+    def poison(step: int) -> None:
+        if step == at:
+            with torch.no_grad():
+                training.model[1].weight[0, 0] = math.inf  # type: ignore[index,operator]
+            assert math.isfinite(training.loss().item())
+
+    with watchglass.watch(training.model, run=tmp_path / "run", save_interval=interval, strict=True) as hook:
+        for number in range(at + 3):
+            with hook.suspended():
+                poison(number)
+            training.step()
+    run = open_run(tmp_path / "run")
+    (fact,) = run.facts("first_bad_module")
+    assert (fact.data["level"], fact.data["where"], fact.data["tensor"]) == ("flags", "weights", "1.weight")
+    assert (fact.data["optimizer"], fact.data["updated_at"], fact.global_step) == ("SGD", at - 1, at)
+    assert math.isfinite(run.scalars("loss")[1][at])
+
+
+def test_weights_that_an_unseen_gradient_has_poisoned_are_blamed_on_its_update(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between captures nothing may look at gradients: then the next loss tells, and no module of it is guilty."""
+    monkeypatch.setattr(readings, "_NORM_SHARE", 0.0)
+    training = Training(network(Poisoned.apply))
+    facts = facts_of(
+        tmp_path / "run", training, lambda step: training.spoil(step >= 30), steps=33, save_interval=1000
+    )  # fmt: skip
+    assert [(fact["level"], fact["where"], fact["at"]) for fact in facts] == [("flags", "weights", 31)]
+    assert facts[0]["sentence"].endswith("was already not finite before this forward: SGD last updated it at step 30")
 
 
 def test_weights_that_no_update_has_written_are_said_to_be_so(tmp_path: Path) -> None:
@@ -262,6 +306,16 @@ def test_large_outputs_are_not_kept_and_the_loss_verifies(tmp_path: Path, monkey
     found = fact_of(tmp_path / "run", Training(network()))
     assert max(kept) == 0
     assert (found["level"], found["module"], found["verified"]) == ("rerun", "3", "loss")
+
+
+def test_what_the_rerun_held_is_in_the_peak(tmp_path: Path) -> None:
+    training = Training(nn.Sequential(nn.Linear(6, 4000), Bad(to_nan), nn.Linear(4000, 3)))
+    with watchglass.watch(training.model, run=tmp_path / "run", save_interval=1000, strict=True) as hook:
+        training.step()
+        before = hook.cost.memory.peak.get("cpu", 0)
+        training.spoil()
+        training.step()
+        assert hook.cost.memory.peak["cpu"] >= before + 16 * 4000 * 4
 
 
 def test_outputs_that_were_changed_after_the_forward_are_not_compared(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -131,8 +132,35 @@ def merged(run: Run, name: str, step: int) -> tuple[NDArray[Any], Any]:
     return merge(*rows), merge_histograms(*histograms)
 
 
-COUNTS = [STATISTIC_FIELDS.index(name) for name in ("count", "nan", "posinf", "neginf", "zero", "min", "max")]
-SUMS = [index for index in range(len(STATISTIC_FIELDS)) if index not in COUNTS]
+COUNTS = ("count", "nan", "posinf", "neginf", "zero", "min", "max")
+#: Where each tensor of a parameter lies in a run, by what it is called in the outcome of a training.
+KINDS = {
+    "weight": "", "gradient": "gradient/", "update": "update/", "exp_avg": "optimizer/exp_avg/",
+    "exp_avg_sq": "optimizer/exp_avg_sq/",
+}  # fmt: skip
+
+
+def check_whole(run: Run, name: str, step: int, whole: NDArray[Any]) -> None:
+    """The ranks' shards make up this tensor: to the bit, and sums within what ``watchglass.stats.native`` states."""
+    row, histogram = merged(run, name, step)
+    found = dict(zip(STATISTIC_FIELDS, row.tolist(), strict=True))
+    expected = dict(zip(STATISTIC_FIELDS, of_array(whole).tolist(), strict=True))
+    assert {key: found.pop(key) for key in COUNTS} == {key: expected[key] for key in COUNTS}, (name, step)
+    values = whole.ravel().astype(np.float64).tolist()
+    total, magnitudes = math.fsum(values), math.fsum(map(abs, values))
+    norm, mean = math.sqrt(math.fsum(value * value for value in values)), total / len(values)
+    m2 = math.fsum((value - mean) ** 2 for value in values)
+    share = (len(values) / 65536 + 200) * 2**-53
+    exact = {
+        "sum": (total, share * magnitudes), "abs_sum": (magnitudes, share * magnitudes), "l2": (norm, share * norm),
+        "m2": (m2, 1e-10 * m2 + 1e-17 * norm**2),
+    }  # fmt: skip
+    assert found.keys() == exact.keys()
+    for key, (value, bound) in exact.items():
+        assert abs(found[key] - value) <= bound, (name, step, key, found[key], value)
+    alike = histograms_of([whole])
+    np.testing.assert_array_equal(histogram.keys, alike.keys)
+    np.testing.assert_array_equal(histogram.counts, alike.counts)
 
 
 @pytest.fixture(scope="module")
@@ -140,20 +168,16 @@ def sharded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, list[dict[st
     return watched(tmp_path_factory.mktemp("sharded"), ranks.fully_sharded)
 
 
-def test_shards_of_fully_sharded_parameters_make_up_the_whole(sharded: Any, alone: Run) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_shards_of_fully_sharded_parameters_make_up_the_whole(sharded: Any, kind: str) -> None:
     run, more = sharded
-    for step in (0, 5, 11):
+    for step in STEPS:
         for name in PARAMETERS:
-            for tensor, key in ((name, "weight"), (f"gradient/{name}", "gradient")):
-                whole = more[0]["whole"][step][name][key].numpy()
-                row, histogram = merged(run, tensor, step)
-                expected = of_array(whole)
-                np.testing.assert_array_equal(row[COUNTS], expected[COUNTS], tensor)
-                np.testing.assert_allclose(row[SUMS], expected[SUMS], rtol=1e-9, atol=1e-12, err_msg=tensor)
-                exact = histograms_of([whole])
-                np.testing.assert_array_equal(histogram.keys, exact.keys)
-                np.testing.assert_array_equal(histogram.counts, exact.counts)
-    np.testing.assert_allclose(losses_of_all(run), losses(alone), rtol=1e-5)
+            check_whole(run, f"{KINDS[kind]}{name}", step, more[0]["whole"][step][name][kind].numpy())
+
+
+def test_ranks_with_shards_train_as_one_process_does(sharded: Any, alone: Run) -> None:
+    np.testing.assert_allclose(losses_of_all(sharded[0]), losses(alone), rtol=1e-5)
 
 
 def test_shards_say_what_they_are_and_what_the_whole_is(sharded: Any) -> None:
@@ -182,12 +206,10 @@ def test_shards_say_what_they_are_and_what_the_whole_is(sharded: Any) -> None:
 
 def test_tensor_parallel_layers_are_recorded_by_what_each_rank_holds(tmp_path: Path) -> None:
     run, more = watched(tmp_path, ranks.tensor_parallel)
-    for step in (0, 11):
+    for step in STEPS:
         for name in ("first.weight", "first.bias", "second.weight"):
-            whole = more[0]["whole"][step][name]["gradient"].numpy()
-            row, _ = merged(run, f"gradient/{name}", step)
-            np.testing.assert_array_equal(row[COUNTS], of_array(whole)[COUNTS])
-            np.testing.assert_allclose(row[SUMS], of_array(whole)[SUMS], rtol=1e-9, atol=1e-12)
+            for kind, prefix in KINDS.items():
+                check_whole(run, f"{prefix}{name}", step, more[0]["whole"][step][name][kind].numpy())
     for worker in WORKERS:
         catalog = run.tables(worker).catalog
         assert catalog.by_name("gradient/second.bias").placement == "replicated"

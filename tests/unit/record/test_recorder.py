@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -152,6 +153,24 @@ def test_a_full_queue_drops_raw_tensors_then_statistics_then_scalars_and_facts_a
     assert made.peak_bytes <= 2 * 8 * full + full
 
 
+def test_there_is_pressure_while_statistics_are_being_dropped_and_no_longer() -> None:
+    light = row_bytes(step(0, raw=0).records)
+    made = recorder(Writer(), queue_bytes=8 * light)
+    pressed = []
+    for number in range(12):
+        before = made.dropped["statistics"]
+        pressed.append(made.pressure)
+        made.put(step(number, raw=0))
+        assert pressed[-1] == (made.dropped["statistics"] > before), number
+    assert pressed == [False] * 7 + [True] * 5
+    made.start()
+    made.urgent()
+    while made._waiting():
+        time.sleep(0.001)
+    assert not made.pressure
+    made.close("finished", {})
+
+
 def test_rows_of_steady_steps_are_bounded_too() -> None:
     writer = Writer()
     made = recorder(writer, queue_bytes=10 * ROW_BYTES)
@@ -290,3 +309,67 @@ def test_a_stop_is_told_once_with_the_last_step_seen() -> None:
     made._look_for_stop()
     assert told == [(99, "asked for")]
     assert asked == [-1, 1]
+
+
+def test_a_store_that_is_away_for_a_while_ends_no_stopping(caplog: pytest.LogCaptureFixture) -> None:
+    answers: list[Any] = [StoreError("away"), ValueError("half a file"), None, StoreError("away"), (5, "asked for")]
+
+    class Control:
+        def poll(self, train_step: int) -> tuple[int, str] | None:
+            answer = answers.pop(0)
+            if isinstance(answer, Exception):
+                raise answer
+            return answer  # type: ignore[no-any-return]
+
+    told: list[tuple[int, str]] = []
+    made = recorder(Writer(), on_stop=lambda at, reason: told.append((at, reason)))
+    made.watch(Control())
+    while answers:
+        made._look_for_stop()
+    assert told == [(5, "asked for")]
+    assert ["no stop request can be seen" in message for message in caplog.messages] == [True, True]
+
+
+def test_a_recorder_that_breaks_closes_its_files() -> None:
+    class Breaking(Writer):
+        def write(self, frames: list[bytes]) -> None:
+            raise RuntimeError("injected")
+
+    writer = Breaking()
+    made = recorder(writer)
+    made.start()
+    made.put(step(0))
+    assert made.close("finished", {})
+    assert writer.closed
+
+
+class NeverComes:
+    """A number of a device that has failed."""
+
+    def resolve(self) -> float:
+        raise RuntimeError("device-side assert")
+
+
+def test_a_step_that_cannot_be_encoded_is_lost_alone(caplog: pytest.LogCaptureFixture) -> None:
+    writer = Writer()
+    made = recorder(writer)
+    made.start()
+    for first in (0, 3):
+        for number in range(first, first + 3):
+            whole = step(number)
+            if number % 3 == 1:
+                whole.records.scalars = [(LOSS, 1.0, NeverComes())]  # type: ignore[list-item]
+            made.put(whole)
+        made.urgent()
+        while made._waiting():
+            pass
+    assert made.close("finished", {})
+    tables = writer.tables()
+    assert {row.name for row in tables.catalog} == {"loss", "w"}
+    assert [holds(tables, number) for number in range(6)] == 2 * [EVERYTHING, set(), EVERYTHING]
+    assert made.dropped["steps"] == 2
+    (left,) = tables.lifecycle
+    assert left["counters"]["dropped"]["steps"] == 2
+    (warning,) = caplog.messages
+    assert "1 of 3 steps cannot be recorded" in warning
+    assert "device-side assert" in warning
