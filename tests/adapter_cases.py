@@ -16,6 +16,7 @@ from xgboost.callback import TrainingCallback
 from watchglass.capture import Hook
 from watchglass.capture.pytorch import PyTorchAdapter
 from watchglass.capture.xgboost import FEATURE_IMPORTANCE, XGBoostCallback
+from watchglass.config import BUILT_IN_COLLECTIONS, FACTS
 from watchglass.testing import AdapterCase
 
 
@@ -58,6 +59,88 @@ class PyTorchCase(AdapterCase):
             loss = F.cross_entropy(self.model(self.inputs), self.labels)
         self.model.train()
         return float(loss)
+
+
+class _Everything(nn.Module):
+    """A little of all that capture looks for: attention, experts with a router, all activations it knows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_experts = 3
+        self.embed = nn.Linear(6, 8)
+        self.qkv = nn.Linear(8, 24)
+        self.gate = nn.Linear(8, self.num_experts)
+        self.experts = nn.ModuleList(nn.Linear(8, 8) for _ in range(self.num_experts))
+        self.tanh, self.sigmoid, self.relu = nn.Tanh(), nn.Sigmoid(), nn.ReLU()
+        self.norm, self.dropout = nn.BatchNorm1d(8), nn.Dropout(0.1)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, sequences: torch.Tensor) -> torch.Tensor:
+        hidden = self.tanh(self.embed(sequences))
+        query, key, value = self.qkv(hidden).view(*hidden.shape[:2], 3, 2, 4).permute(2, 0, 3, 1, 4)
+        attended = F.scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2)
+        hidden = self.norm((hidden + attended).mean(1))
+        shares = self.gate(hidden).softmax(-1)
+        mixed = torch.stack([expert(hidden) for expert in self.experts], -1) @ shares[..., None]
+        return self.head(self.dropout(self.relu(F.relu(mixed[..., 0]) + self.sigmoid(hidden) + F.tanh(hidden))))
+
+
+#: What this training does not have.
+_OF_OTHERS = {"feature_importance", "input_image", "input_sequence"}
+
+
+class EverythingCase(PyTorchCase):
+    """Everything is kept of a training with a gradient scaler, clipping, a scheduler and inputs that need gradients."""
+
+    settings: ClassVar = {
+        "collections": dict.fromkeys(sorted(set(BUILT_IN_COLLECTIONS) - _OF_OTHERS), True),
+        "modes": {"eval": {"save_interval": 2}},
+        "save_raw": True,
+        "save_shape": True,
+        "reductions": ["median", "prod", "abs_median", "abs_prod", "abs_min"],
+        "facts": list(FACTS),
+    }
+    hook: Hook | None = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inputs = torch.randn(16, 5, 6)
+        self.labels = self.inputs[:, :, :3].sum(1).argmax(1)
+        self.model = _Everything()
+        self.prepare()
+
+    def prepare(self) -> None:
+        """What is made of the model once it is where it is trained."""
+        self.inputs = self.inputs.detach().requires_grad_()
+        # Knows the scale itself: others make the scaler wait for what it has found.
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.01, fused=True)
+        self.scheduler = torch.optim.lr_scheduler.StepLR(self.optimizer, 10)
+        self.scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=6)
+
+    def attach(self, hook: Hook) -> None:
+        super().attach(hook)
+        self.hook = hook
+
+    def train(self, steps: int, after_step: Callable[[int], None]) -> None:
+        for step in range(steps):
+            self.update()
+            after_step(step)
+
+    def update(self) -> None:
+        """One step of the training."""
+        self.optimizer.zero_grad()
+        self.inputs.grad = None
+        logits = self.model(self.inputs)
+        loss = F.cross_entropy(logits, self.labels)
+        if self.hook is not None:
+            self.hook.save_tensor("saved", logits)
+            self.hook.save_scalar("saved_loss", loss)
+        self.scaler.scale(loss).backward()
+        self.scaler.unscale_(self.optimizer)
+        nn.utils.clip_grad_norm_(self.model.parameters(), 0.5)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.scheduler.step()
 
 
 class NumPyCase(AdapterCase):

@@ -53,7 +53,7 @@ def summaries(
 def bound_of_sums(rows: NDArray[np.float64]) -> NDArray[np.float64]:
     """By how much ``sum, abs_sum, m2, l2`` of two computations may differ, float64[..., 4]; see stats/native."""
     with np.errstate(over="ignore", invalid="ignore"):
-        relative = (rows[..., 0] / 65536 + 250) * 2.0**-53
+        relative = (rows[..., 0] / 65536 + 200) * 2.0**-53
         absolute, m2, l2 = rows[..., _ABS_SUM], rows[..., _M2], rows[..., _L2]
         bounds = np.stack([relative * absolute, relative * absolute, 1e-10 * m2 + 1e-17 * l2 * l2, relative * l2], -1)
     return np.asarray(bounds)

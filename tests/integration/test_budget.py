@@ -58,6 +58,7 @@ def test_bound_budget_bytes_and_memory_are_told_everywhere(tmp_path: Path) -> No
     assert counters["train_steps"] == STEPS
     assert 0 < counters["callback_ns"] < counters["train_ns"]
     assert counters["recorder_cpu_ns"] > 0
+    assert counters["device_ns"] == 0
     assert (counters["overhead_budget"], counters["fixed_interval"]) == (0.05, False)
     assert counters["peak_bytes"]["cpu"] > 4 * (8 * 16 + 16 + 16 * 3 + 3)
     # All but the frame that says so, the joining one and headers.

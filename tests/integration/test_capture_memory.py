@@ -15,9 +15,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import watchglass
+from fake_device import FakeDevice, OnDevice, move
 from train_twice import Watch, trained_twice
 from watchglass import Run, open_run
 from watchglass.capture.pytorch import reduce, updates
+from watchglass.capture.pytorch.device import block_rows
 from watchglass.stats import of_array
 
 STEPS = 8
@@ -226,6 +228,40 @@ def test_the_peak_is_told(tmp_path: Path) -> None:
         train(model, torch.optim.SGD(model.parameters(), lr=0.1))
     copies = sum(parameter.nbytes for parameter in model.parameters())
     assert copies <= peak(open_run(tmp_path)) <= copies + STEPS * 6 * 1024
+
+
+@pytest.mark.parametrize("bound", [600, 1500, 1 << 20])
+def test_what_is_held_at_its_peak_is_within_the_bound(tmp_path: Path, bound: int) -> None:
+    """Of copies; what waits to be written has a bound of its own, and here is what a step's rows are."""
+    model = network()
+    half = list(model.parameters())
+    optimizers = torch.optim.SGD(half[:3], lr=0.1), torch.optim.Adam(half[3:], lr=0.1)
+    with watchglass.watch(model, run=tmp_path, save_interval=1, capture_memory_bytes=bound, strict=True) as hook:
+        train(model, *optimizers)
+        held, waited = hook.cost.memory.peak["cpu"], hook._recorder.peak_bytes
+    run = open_run(tmp_path)
+    assert any(updates_by_step(run)), "updates were on"
+    assert min(bound, sum(parameter.nbytes for parameter in half)) / 4 < held <= bound
+    assert held + waited <= peak(run) <= bound + max(waited, STEPS * 40 * 1024)
+
+
+def test_on_a_device_working_memory_is_beside_the_bound_and_small(tmp_path: Path) -> None:
+    model, bound = network(), 1500
+    with FakeDevice(lambda name: None):
+        move(model)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with watchglass.watch(model, run=tmp_path, save_interval=1, capture_memory_bytes=bound, strict=True):
+            for _ in range(STEPS):
+                optimizer.zero_grad()
+                inputs = OnDevice(torch.randn(4, 8))
+                F.mse_loss(model(inputs), inputs).backward()
+                optimizer.step()
+    run = open_run(tmp_path)
+    assert any(updates_by_step(run)), "updates were on"
+    (left,) = (event for event in run.lifecycle() if event["event"] == "left")
+    held = left["counters"]["peak_bytes"]["xpu:0"]
+    # A block for each of six tensors at most.
+    assert 1 << 14 < held <= bound + block_rows.peak_bytes([torch.empty(1)] * 6) < 5 << 20
 
 
 def test_a_bounded_capture_changes_nothing(tmp_path: Path) -> None:

@@ -63,6 +63,40 @@ def test_no_callback_does_io_or_raises(tmp_path: Path, repository: Path, case: s
     assert open_run(tmp_path / "watched").steps() == list(range(48))
 
 
+#: One tensor of each kind that is looked at where everything is kept.
+EVERYTHING = (
+    "embed.weight", "embed.bias", "gradient/gate.weight", "update/experts.2.weight", "optimizer/exp_avg/head.bias",
+    "head.input.0", "head.output", "input.0", "gradient/input.0", "gate.router_logits", "gate.router_load",
+    "relu.output", "attention_entropy", "saved",
+)  # fmt: skip
+
+
+def assert_everything(folder: Path) -> None:
+    run = open_run(folder)
+    for name in EVERYTHING:
+        found = [known for known in run.tensor_names() if known == name or (name in known and "attention" in name)]
+        assert found, f"{name} was not captured"
+        for known in found:
+            assert run.tensor(known).steps() == list(range(0, 48, 8)), f"{known} was not captured to the end"
+            assert run.tensor(known).reduction(40, "median") is not None
+            assert run.tensor(known).value(40) is not None
+    assert run.facts("clip")
+    assert run.tensor("loss_scale").steps() == list(range(0, 48, 8))
+    assert not run.facts("capture_fault")
+
+
+@pytest.mark.slow
+def test_no_callback_does_io_where_everything_is_kept(tmp_path: Path, repository: Path) -> None:
+    assert_kept_and_seen_broken(observed(repository, "PyTorch, everything", tmp_path), {"open": TRACES["open"]})
+    assert_everything(tmp_path / "watched")
+
+
+@pytest.mark.slow
+def test_no_callback_waits_for_a_device_where_everything_is_kept(tmp_path: Path, repository: Path) -> None:
+    assert_kept_and_seen_broken(observed(repository, "PyTorch, everything on a device", tmp_path), {"item": "item"})
+    assert_everything(tmp_path / "watched")
+
+
 @pytest.mark.slow
 def test_no_callback_waits_for_a_device(tmp_path: Path, repository: Path) -> None:
     assert_kept_and_seen_broken(observed(repository, "PyTorch, on a device", tmp_path), WAITS)

@@ -1,7 +1,8 @@
 """The overhead budget: how often captures may happen so that they cost no more than a share of the training.
 
-Closed loop: the cost of every callback is measured; the interval is the smallest power of two at which a captured
-step's extra cost, spread over the interval, stays within the budget. Changes are rare (one octave of hysteresis).
+Closed loop: the cost of every callback is measured, and the work of our thread and of devices; the interval is the
+smallest power of two at which a captured step's extra cost, spread over the interval, stays within the budget. Changes
+are rare (one octave of hysteresis).
 """
 
 from __future__ import annotations
@@ -76,6 +77,7 @@ class Budget:
         chosen: bool,
         planned: bool = True,
         background_ns: float = 0.0,
+        device_ns: float = 0.0,
         standing_ns: float = 0.0,
     ) -> bool:
         """A TRAIN step is over; returns whether the interval changed.
@@ -88,6 +90,8 @@ class Budget:
             planned: Whether this is the step that was due, and not one captured beside it, of an optimizer that takes
                 turns with another.
             background_ns: What our own thread has worked for captures since the last one.
+            device_ns: What devices work for a capture, as far as is known by now. The training may have to wait for
+                all of it.
             standing_ns: What it works for every step, captured or not.
         """
         self.cost_ns += cost_ns
@@ -102,7 +106,7 @@ class Budget:
             self._calm_down()
             if self._captures <= _WARMUP_CAPTURES:
                 return False
-            self._background_ns.append(background_ns)
+            self._background_ns.append(background_ns + device_ns)
             self._planned.append(planned)
             self._standing_ns = standing_ns
         (self._due_ns if captured else self._idle_ns).append(cost_ns)

@@ -1,8 +1,9 @@
-"""What watching costs a training: what callbacks took, the recorder's share, memory; told to the budget and the run."""
+"""What watching costs a training: callbacks, work of the recorder and of devices, memory; for budget and run."""
 
 from __future__ import annotations
 
 import time
+from collections import deque
 from typing import Any
 
 from watchglass.capture.memory import Memory
@@ -11,6 +12,8 @@ from watchglass.record import OpenStep, Recorder
 
 #: Nanoseconds between facts that tell what capture has cost so far.
 _TOLD_EVERY_NS = 10_000_000_000
+#: Captures that share what devices have worked: it is measured of one in so many, for all of them, and known late.
+_SHARING = 8
 
 
 class Cost:
@@ -23,7 +26,8 @@ class Cost:
     Attributes:
         callbacks_ns: What callbacks have taken since the last step was accounted for.
         memory: What capture holds.
-        device_ns: How long devices have worked for statistics so far, at most; the recorder's thread adds to it.
+        device_ns: How long devices have worked for statistics so far, at most. Only the recorder's thread adds to it,
+            once it knows; the training's reads it.
     """
 
     def __init__(self, plan: Plan, recorder: Recorder) -> None:
@@ -36,6 +40,8 @@ class Cost:
         self._steps = 0
         self._last_end_ns = self._told_ns = 0
         self._background_ns = 0.0
+        self._device_ns = 0
+        self._arrived_ns: deque[int] = deque(maxlen=_SHARING)
 
     def step_ended(self, step: OpenStep) -> None:
         """A TRAIN step is over; what is to be told of its cost becomes facts of it."""
@@ -43,10 +49,11 @@ class Cost:
         cost_ns, self.callbacks_ns = self.callbacks_ns, 0
         duration_ns = step.end_ns - (self._last_end_ns or step.start_ns)
         self._last_end_ns = step.end_ns
-        background_ns = 0.0
+        background_ns = device_ns = 0.0
         if step.due:
             worked_ns = self._recorder.captures_cpu_ns
             background_ns, self._background_ns = worked_ns - self._background_ns, worked_ns
+            device_ns = self._share_of_devices()
         budget = self._plan.budget
         chosen = step.due and self._plan.chosen
         changed = budget.spent(
@@ -56,6 +63,7 @@ class Cost:
             chosen=chosen,
             planned=budget.due(step.mode_step),
             background_ns=background_ns,
+            device_ns=device_ns,
             standing_ns=self._recorder.step_cpu_ns,
         )
         if chosen and self._recorder.pressure:
@@ -75,12 +83,19 @@ class Cost:
             self._last_end_ns = time.monotonic_ns()
             self._plan.budget.passed(steps, duration_ns, extra_ns)
 
+    def _share_of_devices(self) -> float:
+        """What devices work for one capture, of what has become known at the last ones."""
+        worked_ns = self.device_ns  # once: the recorder's thread may just be adding to it
+        self._arrived_ns.append(worked_ns - self._device_ns)
+        self._device_ns = worked_ns
+        return sum(self._arrived_ns) / _SHARING
+
     def report(self) -> dict[str, Any]:
         """Counters of the training's side; :meth:`Recorder.report` has the others."""
         budget, peak = self._plan.budget, dict(self.memory.peak)
         peak["cpu"] = peak.get("cpu", 0) + self._recorder.peak_bytes
         return {
-            "callback_ns": budget.cost_ns, "train_ns": budget.train_ns, "train_steps": self._steps,
-            "overhead_budget": budget.share, "interval": budget.interval,
+            "callback_ns": budget.cost_ns, "device_ns": self.device_ns, "train_ns": budget.train_ns,
+            "train_steps": self._steps, "overhead_budget": budget.share, "interval": budget.interval,
             "fixed_interval": budget.fixed is not None, "peak_bytes": peak,
         }  # fmt: skip

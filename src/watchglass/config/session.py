@@ -36,7 +36,8 @@ class SessionConfig(SaveSettings):
         include_workers: ``"all"``, or ``"one"``: only rank 0 keeps tensors, the others what is recorded at every step.
         facts: Kinds of facts to record; None for those that are recorded by default.
         overhead_budget: Share of the training's time that capture may cost, as a ratio.
-        capture_memory_bytes: Bound of the memory that capture holds at any time.
+        capture_memory_bytes: Bound of the memory for copies of weights, from which updates are computed, and of that of
+            a re-run. Working memory of statistics on a device is small and beside it, as is what waits to be written.
         flush_interval_s: How often records are written.
         queue_bytes: Bound of the records that wait to be written; beyond it they are dropped, and counted.
         flight_recorder: Keep the last steps where they survive ``kill -9``, in some 8 MiB of files per worker.
@@ -53,7 +54,7 @@ class SessionConfig(SaveSettings):
     include_workers: str = parameter("all", help="which ranks keep tensors", choices=("all", "one"))
     facts: tuple[str, ...] | None = parameter(None, help="kinds of facts to record", choices=tuple(FACTS))
     overhead_budget: float = parameter(0.01, help="share of the training's time", unit="ratio", gt=0, le=1)
-    capture_memory_bytes: int = parameter(256 * MEBIBYTE, help="memory that capture may hold", unit="bytes", ge=0)
+    capture_memory_bytes: int = parameter(256 * MEBIBYTE, help="memory for copies of weights", unit="bytes", ge=0)
     flush_interval_s: float = parameter(0.5, help="how often records are written", unit="seconds", gt=0)
     queue_bytes: int = parameter(64 * MEBIBYTE, help="records that may wait to be written", unit="bytes", ge=1)
     flight_recorder: bool = parameter(True, help="keep the last steps where they survive kill -9")

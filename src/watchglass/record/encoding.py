@@ -45,11 +45,13 @@ _Row = TypeVar("_Row")
 def row_bytes(records: StepRecords) -> int:
     """About how many bytes these records hold while they wait."""
     size = 256 + 32 * len(records.scalars) + _FACT_BYTES * len(records.facts)
-    if records.statistics or records.units or records.raw:
+    if records.statistics or records.units or records.raw or records.reductions:
         for captured in records.statistics:
             histograms = 0 if captured.histograms is None else _HISTOGRAM_BYTES
             size += len(captured.ids) * (_STATISTICS_BYTES + histograms)
         size += 64 * len(records.units) + sum(int(entry[1].nbytes) for entry in records.raw)
+        # Those of tensors on a device are worked out on the host, from the whole tensor.
+        size += sum(int(getattr(value, "nbytes", 0)) for _, _, value in records.reductions)
     return size
 
 

@@ -19,10 +19,11 @@ def capture_lines(counters: Mapping[str, Any]) -> Iterator[str]:
         yield f"the last {count(int(recovered), 'step')} recovered from the flight recorder of a killed process"
     callbacks, training = _number(counters, "callback_ns"), _number(counters, "train_ns")
     if callbacks is not None and training:
-        share = f"{100 * callbacks / training:.2g} %"
-        recorder = _number(counters, "recorder_cpu_ns") or 0.0
-        share = f"{100 * (callbacks + recorder) / training:.2g} %"
+        recorder, device = (_number(counters, name) or 0.0 for name in ("recorder_cpu_ns", "device_ns"))
+        share = f"{100 * (callbacks + recorder + device) / training:.2g} %"
         text = f"watching took at most {share} of the steps' {duration(training / 1e9)}"
+        if device:
+            text += f", {100 * device / training:.2g} % on devices"
         allowed = _number(counters, "overhead_budget")
         if allowed is not None and counters.get("fixed_interval") is False:
             text += f" (budget {100 * allowed:.2g} %)"

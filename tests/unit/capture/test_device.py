@@ -26,7 +26,7 @@ from device_cases import (
     use_triton,
     values,
 )
-from watchglass.capture.pytorch.device import block_rows
+from watchglass.capture.pytorch.device import block_rows, pieces
 from watchglass.capture.pytorch.device import statistics as device
 from watchglass.capture.pytorch.device.statistics import DeviceStatistics
 from watchglass.records import STATISTIC_FIELDS
@@ -138,8 +138,9 @@ def test_tensors_that_are_not_contiguous(path: str) -> None:
 
 def test_nothing_is_copied_of_a_dense_tensor() -> None:
     tensor = torch.randn(4, 5, 6).permute(2, 0, 1)
-    flat, _ = device._flat(tensor, None)
-    assert flat.data_ptr() == tensor.data_ptr()
+    (group,) = pieces.groups([tensor], None)
+    assert group.nbytes == 0
+    assert group.flat()[0][0].data_ptr() == tensor.data_ptr()
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "float64", "int64", "uint8", "bool", "complex64"])
@@ -268,7 +269,7 @@ def test_too_little_memory_is_not_taken_for_a_broken_kernel(monkeypatch: pytest.
 @pytest.mark.skipif(not HAS_TRITON, reason="Triton is not installed: its kernels were not run")
 @pytest.mark.skipif(INTERPRETED, reason="this is the run in the interpreter")
 def test_the_same_with_triton_in_its_interpreter() -> None:
-    files = [__file__, str(TESTS / "interpreted_triton.py")]
+    files = [__file__, str(TESTS / "interpreted_triton.py"), str(TESTS / "properties" / "test_device_properties.py")]
     result = run_in_own_process("-m", "pytest", "-q", "-p", "no:cacheprovider", *files, TRITON_INTERPRET="1")
     assert "passed" in result.stdout.splitlines()[-1]
 

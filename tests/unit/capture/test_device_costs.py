@@ -133,6 +133,22 @@ def test_device_time_is_read_late_and_stands_for_what_was_not_timed(monkeypatch:
     assert len(spent) == 6
 
 
+def test_without_triton_one_step_in_so_many_is_timed_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or each would stand for those that are not timed. Steps at which nothing is looked at take no turn."""
+    monkeypatch.setattr(torch.cuda, "Event", FakeEvent)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: "stream")
+    account = Account()
+    statistics = DeviceStatistics(account)
+    gpu = SimpleNamespace(type="cuda")
+    for step in range(64):
+        if step % 4 == 0:
+            with statistics._time.span(gpu):  # type: ignore[arg-type]
+                pass
+        statistics.send()
+    statistics._time.read()
+    assert account.device_ns == 16 * 250_000, "sixteen captures, of which two were timed"
+
+
 def test_compiling_is_no_work_of_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "Event", FakeEvent)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: "stream")

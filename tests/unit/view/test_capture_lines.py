@@ -20,3 +20,11 @@ def test_the_bound_is_told_with_the_budget_and_what_was_observed() -> None:
 def test_an_uncertain_observation_and_a_fixed_interval_say_nothing_of_themselves() -> None:
     first, *_ = capture_lines({**COUNTERS, "observed_extra_ns": None, "fixed_interval": True})
     assert first == "watching took at most 0.9 % of the steps' 10 s"
+
+
+def test_work_of_devices_is_in_the_bound_and_told() -> None:
+    first, *_ = capture_lines({**COUNTERS, "device_ns": 110_000_000})
+    assert first == (
+        "watching took at most 2 % of the steps' 10 s, 1.1 % on devices (budget 1 %); captured steps show 1 %"
+    )
+    assert next(capture_lines({**COUNTERS, "device_ns": 0})) == next(capture_lines(COUNTERS))

@@ -68,6 +68,7 @@ class DeviceTime:
         self._report = report
         self._spans: deque[tuple[Any, Any]] = deque()
         self._turn = 0
+        self._worked = False
         self._launched: set[Any] = set()
 
     @contextmanager
@@ -78,6 +79,7 @@ class DeviceTime:
             device: Where to.
             kernel: What is launched, where it is compiled first when it is launched first: that is not the device's.
         """
+        self._worked = True
         if device.type != "cuda" or self._turn or (kernel is not None and kernel not in self._launched):
             self._launched.add(kernel)
             yield
@@ -90,8 +92,10 @@ class DeviceTime:
         self._spans.append((begin, end))
 
     def turn(self) -> None:
-        """What was launched together has been sent."""
-        self._turn = (self._turn + 1) % _TIMED
+        """A step is over: what was launched in it, if anything was, has been sent."""
+        if self._worked:
+            self._worked = False
+            self._turn = (self._turn + 1) % _TIMED
 
     def read(self) -> None:
         """Report what is over. For the recorder's thread."""

@@ -1,0 +1,143 @@
+"""Tensors of a call in groups that are looked at one after another, so that the memory they need has a bound.
+
+What reads a tensor walks over its memory from one end to the other. Where that has gaps, or another order than older
+values have, the elements are copied first: of a large tensor in pieces, whose rows and histograms are merged once they
+are on the host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from watchglass.stats import DTYPE_CODES, Histograms, Rows, merge, merge_histograms
+
+#: Tensors, or pieces, of a group, and bytes that are copied of them.
+TOGETHER, COPIED_BYTES = 448, 16 << 20
+_KNOWN = {getattr(torch, name) for name in DTYPE_CODES if hasattr(torch, name)}
+
+
+class Group(NamedTuple):
+    """What is looked at together.
+
+    Attributes:
+        parts: Tensors, and their older values where there are some.
+        owners: Of which tensor of the call each is a part.
+        nbytes: What :meth:`flat` copies.
+    """
+
+    parts: list[tuple[Tensor, Tensor | None]]
+    owners: list[int]
+    nbytes: int
+
+    def flat(self) -> tuple[list[Tensor], list[Tensor] | None]:
+        """The parts as contiguous tensors of one dimension, and their older values, element by element."""
+        found = [_flat(tensor, before) for tensor, before in self.parts]
+        older = [before for _, before in found if before is not None]
+        return [tensor for tensor, _ in found], older or None
+
+
+def groups(tensors: Sequence[Tensor], before: Sequence[Tensor] | None) -> Iterator[Group]:
+    """The tensors of a call; nothing is copied yet."""
+    made = Group([], [], 0)
+    for owner, tensor in enumerate(tensors):
+        for part, older, size in _pieces(tensor, None if before is None else before[owner]):
+            if len(made.parts) == TOGETHER or (size and made.nbytes and made.nbytes + size > COPIED_BYTES):
+                yield made
+                made = Group([], [], 0)
+            made.parts.append((part, older))
+            made.owners.append(owner)
+            made = made._replace(nbytes=made.nbytes + size)
+    yield made
+
+
+class JoinedRows:
+    """Rows of statistics of all groups of a call."""
+
+    def __init__(self, parts: Sequence[Any], owners: Sequence[int]) -> None:
+        self._parts, self._owners = parts, owners
+
+    def resolve(self) -> Rows:
+        """Rows of statistics, float64[n, 11], one for each tensor; waits for the device."""
+        rows = np.concatenate([part.resolve() for part in self._parts])
+        return np.stack([_merged(rows, pieces) for pieces in _by_owner(self._owners)])
+
+
+class JoinedHistograms:
+    """Histograms of all groups of a call."""
+
+    def __init__(self, parts: Sequence[Any], owners: Sequence[int]) -> None:
+        self._parts, self._owners = parts, owners
+
+    def resolve(self) -> Histograms:
+        """The histograms, one for each tensor; waits for the device."""
+        found = Histograms.concatenate([part.resolve() for part in self._parts])
+        result = []
+        for first, *others in _by_owner(self._owners):
+            whole = found.take([first])
+            for piece in others:
+                whole = merge_histograms(whole, found.take([piece]))
+            result.append(whole)
+        return Histograms.concatenate(result)
+
+
+def _merged(rows: Rows, pieces: Iterable[int]) -> Any:
+    first, *others = pieces
+    row = rows[first]
+    for piece in others:
+        row = merge(row, rows[piece])
+    return row
+
+
+def _by_owner(owners: Sequence[int]) -> list[list[int]]:
+    """The pieces of each tensor, which come one after another."""
+    found: list[list[int]] = [[] for _ in range(owners[-1] + 1)]
+    for piece, owner in enumerate(owners):
+        found[owner].append(piece)
+    return found
+
+
+def _pieces(tensor: Tensor, before: Tensor | None) -> Iterator[tuple[Tensor, Tensor | None, int]]:
+    """A tensor, or parts of it that follow one another, with the bytes that are copied of each."""
+    size = _copied_bytes(tensor, before)
+    if size <= COPIED_BYTES or tensor.numel() < 2:
+        yield tensor, before, size
+        return
+    axis = max(range(tensor.dim()), key=lambda dim: (tensor.shape[dim] > 1, tensor.stride(dim)))
+    half = tensor.shape[axis] // 2
+    for begin, length in ((0, half), (half, tensor.shape[axis] - half)):
+        older = None if before is None else before.narrow(axis, begin, length)
+        yield from _pieces(tensor.narrow(axis, begin, length), older)
+
+
+def _copied_bytes(tensor: Tensor, before: Tensor | None) -> int:
+    if tensor.dtype in _KNOWN:
+        if tensor.is_contiguous() and (before is None or before.is_contiguous()):
+            return 0
+        order = _order(tensor)
+        copied = [
+            each.nbytes for each in (tensor, before) if each is not None and not each.permute(order).is_contiguous()
+        ]
+        return sum(copied)
+    return tensor.numel() * (8 if tensor.is_complex() else 4) * (1 if before is None else 2)
+
+
+def _flat(tensor: Tensor, before: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Elements of both in the same order, contiguous; copied only where memory has gaps or the two lie differently."""
+    if tensor.dtype not in _KNOWN:
+        dtype = torch.complex64 if tensor.is_complex() else torch.float32
+        tensor, before = tensor.to(dtype), None if before is None else before.to(dtype)
+    if not tensor.is_contiguous() or not (before is None or before.is_contiguous()):
+        order = _order(tensor)
+        tensor = tensor.permute(order).contiguous()
+        before = None if before is None else before.permute(order).contiguous()
+    return tensor.view(-1), None if before is None else before.view(-1)
+
+
+def _order(tensor: Tensor) -> list[int]:
+    """Axes as they lie in memory: the order of elements does not matter, and a permuted dense tensor needs no copy."""
+    return sorted(range(tensor.dim()), key=tensor.stride, reverse=True)
