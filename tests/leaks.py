@@ -58,6 +58,7 @@ TORCH_PATCHABLE = (
     ("torch.optim.lr_scheduler", "SequentialLR"),
     ("torch.optim.lr_scheduler", "ReduceLROnPlateau"),
     ("torch.utils.data", "DataLoader"),
+    ("torch.jit", ""),
 )
 
 
@@ -94,8 +95,9 @@ def snapshot(below: Path) -> Snapshot:
 
 
 def _of_the_compiler(value: object) -> bool:
-    """PyTorch's compiler patches nn.Module at its first use, and for good."""
-    return str(getattr(value, "__module__", "")).startswith("torch._dynamo")
+    """PyTorch's compiler patches nn.Module and torch.jit at its first use, and for good."""
+    disabled = hasattr(value, "_torchdynamo_disable")
+    return disabled or str(getattr(value, "__module__", "")).startswith("torch._dynamo")
 
 
 def differences(before: Snapshot, below: Path) -> list[str]:

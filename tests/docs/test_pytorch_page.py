@@ -1,11 +1,15 @@
-"""docs/pytorch.md names every function that watching wraps."""
+"""docs/pytorch.md names every function that watching wraps, and its example prints what it says."""
 
 from __future__ import annotations
 
 import importlib
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
+import pytest
 import torch
 from torch import nn
 
@@ -20,6 +24,7 @@ TEXT = (Path(__file__).parents[2] / "docs" / "pytorch.md").read_text(encoding="u
 def functions() -> dict[str, object]:
     """What may be wrapped, by the name that a script knows it by."""
     found: dict[str, object] = {"torch.compile": torch.compile}
+    found |= {f"torch.jit.{key}": value for key, value in vars(torch.jit).items() if callable(value)}
     for module, name in TORCH_PATCHABLE:
         owner = importlib.import_module(module)
         owner = getattr(owner, name) if name else owner
@@ -54,3 +59,19 @@ def test_what_is_wrapped_is_what_the_page_says(tmp_path: Path) -> None:
     assert wrapped - losses == named - {"torch.nn.functional"}
     assert losses <= wrapped
     assert functions() == before
+
+
+@pytest.mark.slow
+def test_the_example_prints_what_the_page_says(tmp_path: Path) -> None:
+    (example,) = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
+    (printed,) = re.findall(r"print\(.*\)  # (.*)", example)
+    # A process of its own, since the compiler leaves much behind.
+    environment = {
+        **os.environ, "TORCHINDUCTOR_COMPILE_THREADS": "1", "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor"),
+    }  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", example],
+        cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"{printed}\n"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import logging
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import watchglass
-from watchglass import Mode, open_run
+from watchglass import Mode, Run, open_run
 from watchglass.capture.pytorch import PyTorchAdapter
 
 # The compiler warns of itself, here and there; what it says must not depend on us (there is a test).
@@ -120,6 +122,22 @@ def compiled_training(way: Compile, backend: str, data: tuple[Tensor, Tensor], s
     return train(way(model, backend), model, data, steps), model
 
 
+def same_statistics(run: Run, expected: Run, names: Sequence[str], steps: list[int]) -> None:
+    for name in names:
+        ours, theirs = run.tensor(name), expected.tensor(name)
+        assert list(ours.steps()) == list(theirs.steps()) == steps, name
+        for step in steps:
+            for reduction in ("count", "zero", "min", "max", "mean", "std", "l2"):
+                value = theirs.reduction(step, reduction)
+                assert ours.reduction(step, reduction) == pytest.approx(value, rel=1e-4, abs=1e-6), (name, reduction)
+    assert not run.facts("not_capturable")
+
+
+def same_bits(one: nn.Module, other: nn.Module) -> None:
+    for (name, value), theirs in zip(one.state_dict().items(), other.state_dict().values(), strict=True):
+        assert torch.equal(value, theirs), name
+
+
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("watched_first", [True, False])
@@ -137,14 +155,7 @@ def test_captured_outputs_are_those_of_the_eager_model(
     names = expected.tensor_names(role="output")
     assert run.tensor_names(role="output") == names
     assert len(names) == 12
-    for name in names:
-        for step in (0, 2):
-            ours, theirs = run.tensor(name), expected.tensor(name)
-            assert list(ours.steps()) == list(theirs.steps()) == [0, 2]
-            for reduction in ("count", "zero", "min", "max", "mean", "std", "l2"):
-                value = theirs.reduction(step, reduction)
-                assert ours.reduction(step, reduction) == pytest.approx(value, rel=1e-4, abs=1e-6), (name, reduction)
-    assert not run.facts("not_capturable")
+    same_statistics(run, expected, names, [0, 2])
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -159,8 +170,7 @@ def test_steps_with_nothing_due_are_bit_identical(
     with watchglass.watch(call, run=tmp_path / "run", start_step=1000, strict=True):
         losses = train(call, model, data, 12)
     assert losses == expected
-    for (name, value), other in zip(plain.state_dict().items(), model.state_dict().values(), strict=True):
-        assert torch.equal(value, other), name
+    same_bits(model, plain)
     np.testing.assert_array_equal(open_run(tmp_path / "run").scalars("loss")[1], expected)
 
 
@@ -201,3 +211,185 @@ def test_losses_agree_where_statistics_are_taken_inside_a_compiled_step(
         losses = train(call, model, data, 100)
     np.testing.assert_allclose(losses, expected, rtol=1e-5)
     np.testing.assert_array_equal(open_run(tmp_path / "run").scalars("loss")[1], losses)
+
+
+def reduced_overhead(model: nn.Module, backend: str) -> nn.Module:
+    """Where there is a GPU, its graphs are captured and replayed."""
+    return torch.compile(model, mode="reduce-overhead", fullgraph=True)  # type: ignore[return-value]
+
+
+@pytest.mark.slow
+def test_a_model_compiled_with_reduced_overhead_is_captured_and_trains_as_ever(
+    tmp_path: Path, data: tuple[Tensor, Tensor]
+) -> None:
+    expected, plain = compiled_training(reduced_overhead, "", data, 12)
+    for interval in (3, 1000):
+        torch.compiler.reset()
+        model = Net()
+        call = reduced_overhead(model, "")
+        path = tmp_path / str(interval)
+        with watchglass.watch(call, run=path, save_interval=interval, start_step=int(interval == 1000), strict=True):
+            losses = train(call, model, data, 12)
+        np.testing.assert_array_equal(open_run(path).scalars("loss")[1], losses)
+        if interval == 3:
+            np.testing.assert_allclose(losses, expected, rtol=1e-5)
+        else:  # nothing due
+            assert losses == expected
+            same_bits(model, plain)
+    eager = Net()
+    with watchglass.watch(eager, run=tmp_path / "eager", save_interval=3, strict=True):
+        train(eager, eager, data, 12)
+    run, theirs = open_run(tmp_path / "3"), open_run(tmp_path / "eager")
+    assert len(theirs.tensor_names(role="output")) >= 2
+    same_statistics(run, theirs, run.tensor_names(role="gradient"), [0, 3, 6, 9])
+    same_statistics(run, theirs, run.tensor_names(role="output"), [0, 3, 6, 9])
+
+
+# -- compiled before it was watched ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_model_compiled_before_it_is_watched_trains_to_the_same_bits(
+    tmp_path: Path, data: tuple[Tensor, Tensor], caplog: pytest.LogCaptureFixture, way: Compile, backend: str
+) -> None:
+    def training(run: Path | None) -> tuple[list[float], Net]:
+        torch.compiler.reset()
+        model = Net()
+        call = way(model, backend)
+        losses = train(call, model, data, 2)
+        if run is None:
+            return losses + train(call, model, data, 12), model
+        with watchglass.watch(call, run=run, save_interval=2, strict=True):
+            return losses + train(call, model, data, 12), model
+
+    expected, plain = training(None)
+    losses, model = training(tmp_path / "run")
+    assert losses == expected
+    same_bits(model, plain)
+    run = open_run(tmp_path / "run")
+    assert run.tensor("gradient/blocks.0.up.weight").steps() == [0, 2, 4, 6, 8, 10]
+    np.testing.assert_array_equal(run.scalars("loss")[1], expected[2:])
+    assert len(run.facts("not_capturable")) == len([each for each in caplog.messages if "not capturable" in each]) == 1
+
+
+# -- other things that are compiled ------------------------------------------------------------------------------------
+
+#: Makes what trains on one batch and returns its loss, of a model, its optimizer and a function that compiles.
+Loop = Callable[[nn.Module, torch.optim.Optimizer, Callable[[Any], Any]], Callable[[Tensor, Tensor], Tensor]]
+
+
+def compiled_update(
+    model: nn.Module, optimizer: torch.optim.Optimizer, compiled: Callable[[Any], Any]
+) -> Callable[[Tensor, Tensor], Tensor]:
+    update = compiled(optimizer.step)
+    return lambda inputs, labels: stepped(optimizer, F.cross_entropy(model(inputs), labels), update)
+
+
+def compiled_function(
+    model: nn.Module, optimizer: torch.optim.Optimizer, compiled: Callable[[Any], Any]
+) -> Callable[[Tensor, Tensor], Tensor]:
+    loss_of = compiled(lambda inputs, labels: F.cross_entropy(model(inputs), labels))
+    return lambda inputs, labels: stepped(optimizer, loss_of(inputs, labels), optimizer.step)
+
+
+def compiled_step(
+    model: nn.Module, optimizer: torch.optim.Optimizer, compiled: Callable[[Any], Any]
+) -> Callable[[Tensor, Tensor], Tensor]:
+    return compiled(  # type: ignore[no-any-return]
+        lambda inputs, labels: stepped(optimizer, F.cross_entropy(model(inputs), labels), optimizer.step)
+    )
+
+
+def stepped(optimizer: torch.optim.Optimizer, loss: Tensor, update: Callable[[], Any]) -> Tensor:
+    optimizer.zero_grad()
+    loss.backward()
+    update()
+    return loss
+
+
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "sgd": lambda parameters: torch.optim.SGD(parameters, 0.05, momentum=0.9),
+    "adamw": lambda parameters: torch.optim.AdamW(parameters, 0.01),
+}
+
+
+def looped(
+    loop: Loop, backend: str, optimizer: str, data: tuple[Tensor, Tensor], run: Path | None, **settings: Any
+) -> tuple[list[float], Net]:
+    """A training of twelve steps by a loop, bare or watched."""
+    torch.compiler.reset()
+    model = Net()
+    chosen = OPTIMIZERS[optimizer](model.parameters())
+    hook = watchglass.watch(model, run=run, strict=True, **settings) if run is not None else None
+    step = loop(model, chosen, lambda call: torch.compile(call, backend=backend) if backend else call)
+    parts = [slice(16 * (number % 4), 16 * (number % 4) + 16) for number in range(12)]
+    losses = [step(data[0][part], data[1][part]).item() for part in parts]
+    if hook is not None:
+        hook.close()
+    return losses, model
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("loop", [compiled_update, compiled_function, compiled_step])
+@pytest.mark.parametrize(("backend", "optimizer"), [("eager", "sgd"), ("inductor", "sgd"), ("inductor", "adamw")])
+def test_compiled_updates_functions_and_steps_are_captured_as_eager_ones(
+    tmp_path: Path, data: tuple[Tensor, Tensor], loop: Loop, backend: str, optimizer: str
+) -> None:
+    expected, plain = looped(loop, backend, optimizer, data, None)
+    losses, model = looped(loop, backend, optimizer, data, tmp_path / "none", start_step=1000)
+    assert losses == expected
+    same_bits(model, plain)
+    collections = ["weights", "biases", "gradients", "updates", "outputs", "losses", "learning_rate"]
+    settings = {"save_interval": 3, "collections": collections}
+    captured, _ = looped(loop, backend, optimizer, data, tmp_path / "run", **settings)
+    np.testing.assert_allclose(captured, expected, rtol=1e-5)
+    looped(loop, "", optimizer, data, tmp_path / "eager", **settings)
+    run, eager = open_run(tmp_path / "run"), open_run(tmp_path / "eager")
+    for name in ("none", "run"):
+        assert open_run(tmp_path / name).steps(Mode.TRAIN) == list(range(12))
+        assert not open_run(tmp_path / name).steps(Mode.EVAL)
+        assert len(open_run(tmp_path / name).tensor("learning_rate").steps()) == 12
+    for role in ("weight", "bias", "gradient", "update"):
+        names = eager.tensor_names(role=role)
+        assert len(names) >= 6
+        same_statistics(run, eager, names, [0, 3, 6, 9])
+    same_statistics(run, eager, ["stem.0.output", "blocks.0.up.output", "head.output"], [0, 3, 6, 9])
+    if loop is compiled_step:
+        assert "loss" not in run.tensor_names()  # its backward is compiled code
+    else:
+        np.testing.assert_array_equal(run.scalars("loss")[1], captured)
+
+
+def test_calls_by_a_function_that_was_compiled_before_are_reported_with_the_cure(
+    tmp_path: Path, data: tuple[Tensor, Tensor], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    trained: list[tuple[list[float], nn.Module]] = []
+    for run in (None, tmp_path / "run"):
+        torch.compiler.reset()
+        torch.manual_seed(0)
+        model = nn.Linear(12, 4)
+        optimizer = OPTIMIZERS["sgd"](model.parameters())
+        # Calls nothing that watching wraps, for which it would be compiled again.
+        loss_of = torch.compile(lambda: (model(data[0]) ** 2).mean(), backend="eager")  # noqa: B023
+        losses = [loss_of().item()]
+        hook = watchglass.watch(model, run=run, save_interval=1, strict=True) if run is not None else None
+        for _ in range(6):
+            optimizer.zero_grad()
+            loss = loss_of()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        if hook is not None:
+            hook.close()
+        trained.append((losses, model))
+    assert trained[1][0] == trained[0][0]
+    same_bits(trained[1][1], trained[0][1])
+    (warned,) = [message for message in caplog.messages if "not capturable" in message]
+    assert "its calls are not heard" in warned
+    assert "call watchglass.watch before the function's first call" in warned
+    run = open_run(tmp_path / "run")
+    assert run.tensor("gradient/weight").steps() == list(range(6))
+    (fact,) = run.facts("not_capturable")
+    assert fact.data["modules"] == ["Linear"]

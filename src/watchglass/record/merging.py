@@ -32,14 +32,16 @@ def joined(captured: Sequence[Captured]) -> list[Captured]:
     if len(captured) < 2:
         return list(captured)
     found: list[Captured] = []
-    for (sampled, with_histograms), group in groupby(captured, lambda each: (each.sampled, each.histograms is not None)):
+    for (sampled, with_histograms), group in groupby(
+        captured, lambda each: (each.sampled, each.histograms is not None)
+    ):
         entries = list(group)
         found.append(
             Captured(
                 list(chain.from_iterable(each.ids for each in entries)),
                 np.concatenate([np.reshape(each.values, (-1, _WIDTH)) for each in entries]),
                 sampled,
-                Histograms.concatenate([each.histograms for each in entries]) if with_histograms else None,
+                Histograms.concatenate([each.histograms for each in entries]) if binned else None,
             )
         )
     return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import pickle
+import re
 import subprocess
 import sys
 import textwrap
@@ -19,6 +20,7 @@ from torch import nn
 
 import watchglass
 from train_twice import ALL, Watch, bits, l2, train, trained_twice
+from watchglass import Mode, open_run
 
 
 def network() -> nn.Module:
@@ -141,7 +143,7 @@ def test_what_was_saved_at_any_moment_loads_where_watchglass_is_not_installed(tm
     assert done.stdout.splitlines() == ["['watchglass']"] * len(paths)
 
 
-def test_a_state_dict_and_a_scripted_or_exported_model_hold_nothing_of_us(tmp_path: Path) -> None:
+def test_a_state_dict_and_an_exported_model_hold_nothing_of_us(tmp_path: Path) -> None:
     model = network().eval()
     inputs = torch.ones(2, 12)
     before = (list(model.state_dict()), model(inputs))
@@ -155,3 +157,147 @@ def test_a_state_dict_and_a_scripted_or_exported_model_hold_nothing_of_us(tmp_pa
         torch.export.save(exported, buffer)
         assert b"watchglass" not in buffer.getvalue()
     assert b"watchglass" not in saved(model)
+
+
+# -- TorchScript, which PyTorch deprecates and still has ---------------------------------------------------------------
+
+
+class Plain(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.head = nn.Linear(12, 8), nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.stem(x)
+        return self.head(F.scaled_dot_product_attention(x[None], x[None], x[None])[0])  # type: ignore[no-any-return]
+
+    @torch.jit.export
+    def halved(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(x) / 2  # type: ignore[no-any-return]
+
+
+class Attending(Plain):
+    """Calls functions that watching wraps, which tracing warns of; has hooks of its own, which are compiled too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attend = nn.MultiheadAttention(8, 2)
+        self.register_forward_pre_hook(half)
+        self.register_forward_hook(double)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.stem(x)
+        x = x + self.attend(x, x, x)[0]
+        x = x + F.scaled_dot_product_attention(x[None], x[None], x[None])[0]
+        return self.head(x) + 0 * F.mse_loss(x, x)  # type: ignore[no-any-return]
+
+
+def half(self: Any, inputs: tuple[torch.Tensor]) -> tuple[torch.Tensor]:
+    return (inputs[0] / 2,)
+
+
+def double(self: Any, inputs: tuple[torch.Tensor], output: torch.Tensor) -> torch.Tensor:
+    return output * 2
+
+
+def code(made: Any) -> str:
+    return re.sub(r"___torch_mangle_\d+\.", "", made.code)
+
+
+def trace_function(model: nn.Module) -> Any:
+    model.requires_grad_(False)
+    try:
+        return torch.jit.trace(lambda x: model(x) + 1, (torch.ones(3, 12),))
+    finally:
+        model.requires_grad_(True)
+
+
+SCRIPTINGS: dict[str, Callable[[nn.Module], Any]] = {
+    "script": lambda model: torch.jit.script(model),
+    "trace": lambda model: torch.jit.trace(model, (torch.ones(3, 12),)),
+    "trace_module": lambda model: torch.jit.trace_module(model, {"forward": (torch.ones(3, 12),)}),
+    "trace of its forward": lambda model: torch.jit.trace(model.forward, (torch.ones(3, 12),)),
+    "trace of a function": trace_function,
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.* is deprecated:DeprecationWarning")
+@pytest.mark.parametrize("way", SCRIPTINGS)
+def test_a_watched_model_is_scripted_and_traced_as_one_that_is_not_watched(tmp_path: Path, way: str) -> None:
+    def training(watch: Watch) -> Any:
+        model = Attending() if way == "script" else Plain()
+        optimizer = torch.optim.SGD(model.parameters(), 0.05)
+        inputs, scripts, losses = torch.randn(3, 12), [], []
+
+        kind = type(model)
+
+        def script() -> None:
+            # PyTorch compiles a class once.
+            model.__class__ = type(kind.__name__, (kind,), {})
+            made = SCRIPTINGS[way](model)
+            if isinstance(made, nn.Module):
+                parts = [
+                    (code(each), len(each._forward_hooks), len(each._forward_pre_hooks)) for each in made.modules()
+                ]
+                scripts.append((parts, made.forward(inputs), made.halved(inputs[:, :8])))
+            else:
+                scripts.append((code(made), made(inputs)))
+
+        script()
+        watch(model)
+        script()
+        for number in ALL:
+            losses.append(train(model, optimizer, number))
+            if number in (0, 7, 20):  # as it begins, and on the steady path
+                script()
+        with torch.no_grad():
+            losses.append(model(inputs))
+        return scripts, losses, model, [hook.__name__ for hook in model._forward_hooks.values() if hook is double]
+
+    run = trained_twice(tmp_path, training)
+    assert run.steps(Mode.TRAIN) == ALL
+    assert list(l2(run, "stem.output")) == ALL
+    assert len(run.steps(Mode.EVAL)) == 1
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.* is deprecated:DeprecationWarning")
+def test_hooks_come_back_where_scripting_fails(tmp_path: Path) -> None:
+    class Unscriptable(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = nn.Linear(12, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.head(x) + len(open.__name__) * globals().get("nothing", 0)  # type: ignore[no-any-return]
+
+    model = Unscriptable()
+    optimizer = torch.optim.SGD(model.parameters(), 0.05)
+    with watchglass.watch(model, run=tmp_path / "run", save_interval=1, strict=True):
+        for number in range(4):
+            train(model, optimizer, number)
+            loss = F.cross_entropy
+            with pytest.raises((RuntimeError, NotImplementedError)):
+                torch.jit.script(model)
+            assert F.cross_entropy is loss
+    assert open_run(tmp_path / "run").tensor("head.output").steps() == [0, 1, 2, 3]
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.* is deprecated:DeprecationWarning")
+def test_functions_and_classes_are_scripted_with_the_names_around_them(tmp_path: Path) -> None:
+    Number = int  # noqa: N806
+    names = ("script", "trace", "trace_module")
+    before = [getattr(torch.jit, name) for name in names]
+    with watchglass.watch(network(), run=tmp_path / "run"):
+
+        class Counter:
+            def __init__(self, start: Number) -> None:
+                self.count = start
+
+        def twice(x: torch.Tensor) -> torch.Tensor:
+            return x * 2
+
+        torch.jit.script(Counter)
+        torch.jit.script(obj=Counter)
+        assert torch.jit.script(twice)(torch.ones(1)).item() == 2
+        assert not [name for name, function in zip(names, before, strict=True) if getattr(torch.jit, name) is function]
+    assert [getattr(torch.jit, name) for name in names] == before

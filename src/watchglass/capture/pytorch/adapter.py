@@ -21,6 +21,8 @@ from watchglass.capture.hook import Hook
 from watchglass.capture.pytorch import switchboard
 from watchglass.capture.pytorch.backwards import Backwards
 from watchglass.capture.pytorch.compiled.calls import Compilations
+from watchglass.capture.pytorch.compiled.graphs import unless_captured
+from watchglass.capture.pytorch.compiled.scripting import script_unwatched
 from watchglass.capture.pytorch.compiled.unheard import UnheardForwards
 from watchglass.capture.pytorch.compiled.updates import CompiledUpdates
 from watchglass.capture.pytorch.discovery import Discovery
@@ -109,10 +111,10 @@ class PyTorchAdapter:
         listener = switchboard.Listener(
             before_backward=steady.before_backward,
             after_backward=steady.after_backward,
-            loss_computed=guarded(backwards.loss_computed),
+            loss_computed=unless_captured(guarded(backwards.loss_computed)),
             loss_scaled=steady.scaler_acts(guarded(backwards.loss_scaled)),
             before_scaler_step=steady.scaler_acts(guarded(updates.before_scaler_step)),
-            after_scaler_step=steady.scaler_acts(guarded(updates.after_scaler_step)),
+            after_scaler_step=steady.scaler_acts(unless_captured(guarded(updates.after_scaler_step))),
         )
         switchboard.listen(listener)
         hook.detach_with(lambda: switchboard.leave(listener))
@@ -120,10 +122,10 @@ class PyTorchAdapter:
         facts = Facts(hook, self._flow.models, saving, self._flow.events)
         before_update, after_update = facts.around_steps(guarded(updates.before), guarded(updates.after))
         steady.full = Full(
-            before_forward=self._unless_broken(guarded(self._calls.before)),
-            before_backward=guarded(backwards.before_backward),
+            before_forward=unless_captured(self._unless_broken(guarded(self._calls.before))),
+            before_backward=unless_captured(guarded(backwards.before_backward)),
             after_backward=guarded(backwards.after_backward),
-            before_update=before_update,
+            before_update=unless_captured(before_update),
             after_update=after_update,
         )
         steady.compiled_updates = CompiledUpdates(steady.before_update, steady.after_update, self._readings.forget)
@@ -145,6 +147,7 @@ class PyTorchAdapter:
             unknown=self._compiled_unknown,
             function=self._compiled_function,
         )
+        script_unwatched(hook)
 
     def _compiled_function(self) -> None:
         if self._discovery is not None:

@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook, register_module_module_registration_hook
 from torch.nn.utils.parametrize import ParametrizationList
@@ -19,6 +20,7 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from watchglass.capture.pytorch.compiled.calls import CompiledCall, is_compiled_in_place
+from watchglass.capture.pytorch.compiled.graphs import captured
 from watchglass.capture.pytorch.compiled.modules import unless_compiling
 from watchglass.capture.pytorch.facts.calls import PublicCall
 from watchglass.capture.pytorch.flow import Flow
@@ -114,10 +116,12 @@ class Discovery:
 
     def _called(self, module: nn.Module, arguments: Any, kwargs: Any = None) -> None:
         flow = self._flow
-        if flow.in_forward or flow.in_backward or flow.models.knows(module):
+        if flow.in_forward or flow.in_backward or flow.models.knows(module) or captured():
             return
-        if next(module.parameters(), None) is None or isinstance(module, ParametrizationList):
-            return  # a loss or an activation called by itself is no model, nor is what makes a weight out of others
+        if next(module.parameters(), None) is None or isinstance(module, (ParametrizationList, torch.jit.ScriptModule)):
+            # A loss or an activation called by itself is no model, nor is what makes a weight out of others; what is
+            # scripted takes no hooks.
+            return
         call = self._in_place.get(module)
         if call is not None:
             # It is being called through this, which is taken away below.

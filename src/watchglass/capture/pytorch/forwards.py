@@ -17,6 +17,7 @@ from torch.compiler import is_compiling
 from torch.nn.modules.module import register_module_forward_hook
 
 from watchglass.capture.hook import Hook
+from watchglass.capture.pytorch.compiled.graphs import captured
 from watchglass.capture.pytorch.compiled.modules import CompiledModules, unless_compiling
 from watchglass.capture.pytorch.events import Events, ModuleCall, ModuleEntry
 from watchglass.capture.pytorch.models import Models
@@ -176,7 +177,7 @@ class ModuleCapture:
         self._seen = _Seen({}, set())
 
     def _after_module(self, module: nn.Module, arguments: Any, output: Any) -> None:
-        if self._records is not None:
+        if self._records is not None and not captured():
             self._returned(self._records, module, arguments, output)
 
     def _observed(self, module: nn.Module, arguments: Any, output: Any, grad: bool, compiled: bool) -> None:

@@ -12,6 +12,7 @@ from torch import Tensor
 from watchglass.capture.hook import Hook
 from watchglass.capture.plan import Keep
 from watchglass.capture.pytorch import reduce
+from watchglass.capture.pytorch.compiled.graphs import captured
 from watchglass.capture.pytorch.device.statistics import DeviceStatistics
 from watchglass.capture.pytorch.exhaustion import is_out_of_memory, tell_exhaustion
 from watchglass.capture.pytorch.modules import Place
@@ -95,6 +96,8 @@ class Saving:
             items: The tensors.
             scale: What a scaler multiplied the values with: they are divided by it.
         """
+        if captured():
+            return []
         lists: tuple[list[Any], ...] = (records.statistics, records.reductions, records.raw, records.facts)
         lengths = [len(each) for each in lists]
         try:

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.compiler import is_compiling
 from torch.utils.hooks import RemovableHandle
 
+from watchglass.capture.pytorch.compiled.graphs import captured
 from watchglass.capture.pytorch.modules import compiled_parts, is_compiling_wrapper, is_wrapper, runs_compiled, unwrap
 from watchglass.capture.pytorch.nested import tensors_in
 
@@ -81,7 +82,7 @@ class Observed(Protocol):
         """
 
 
-class _ModuleHook:
+class ModuleHook:
     """A hook of one module: holds nothing that changes, and is one that does nothing where the module is saved.
 
     Args:
@@ -166,10 +167,10 @@ class CompiledModules:
             index = len(self._modules)
             self._modules.append(weakref.ref(module))
             # Before the hook that notices the end of the outermost call.
-            ending = _ModuleHook(self._number, index, False, self._directly[0])
+            ending = ModuleHook(self._number, index, False, self._directly[0])
             handles = [through.register_forward_hook(ending, prepend=True)]
             if inputs:
-                beginning = _ModuleHook(self._number, index, True, self._directly[1])
+                beginning = ModuleHook(self._number, index, True, self._directly[1])
                 handles.append(through.register_forward_pre_hook(beginning))
             self._handles[module] = (weakref.ref(through), handles)
 
@@ -217,7 +218,7 @@ class CompiledModules:
     def observe(self, index: int, entry: bool, values: dict[str, Tensor], grad: bool) -> None:
         """Compiled code hands over what a module was given or returned, by path."""
         module = self._modules[index]()
-        if not self._on or module is None:
+        if not self._on or module is None or captured():
             return
         self.in_code = True
         self._told.add(module)
@@ -227,13 +228,13 @@ class CompiledModules:
             self._entered(module, values, None, grad, True)
 
     def _returned_directly(self, module: nn.Module, arguments: Any, output: Any) -> None:
-        if self._on:
+        if self._on and not captured():
             inner = unwrap(module)
             self._told.add(inner)
             self._returned(inner, arguments, output, torch.is_grad_enabled(), runs_compiled(module))
 
     def _entered_directly(self, module: nn.Module, arguments: Any, output: Any) -> None:
-        if self._on:
+        if self._on and not captured():
             self._entered(unwrap(module), arguments, None, torch.is_grad_enabled(), False)
 
 

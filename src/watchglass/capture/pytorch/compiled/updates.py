@@ -16,17 +16,23 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from watchglass.capture.pytorch.compiled.graphs import captured
+
 _numbers = itertools.count()
 _all: weakref.WeakValueDictionary[int, CompiledUpdates] = weakref.WeakValueDictionary()
 
 _library = torch.library.Library("watchglass", "FRAGMENT")
 # ``number`` is declared as changed, so that the compiler leaves no call out and keeps their order; it is not.
-_library.define("update(Tensor[] parameters, Tensor[] gradients, bool ended, Tensor(a!) number) -> ()")
+_library.define(
+    "update(Tensor[] parameters, Tensor[] gradients, bool ended, Tensor(a!) number) -> ()",
+    # A CUDA graph would be replayed without it. Not in every version of PyTorch.
+    tags=[torch.Tag.cudagraph_unsafe] if hasattr(torch.Tag, "cudagraph_unsafe") else [],
+)
 
 
 def _update(parameters: Sequence[Tensor], gradients: Sequence[Tensor], ended: bool, number: Tensor) -> None:
     updates = _all.get(int(number))
-    if updates is not None and parameters:
+    if updates is not None and parameters and not captured():
         updates.told(parameters, ended)
 
 

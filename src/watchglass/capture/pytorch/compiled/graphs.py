@@ -1,0 +1,25 @@
+"""CUDA graphs: what is launched while one is captured is not done, but becomes part of it, to be done at each replay.
+
+So nothing of ours is launched then, copied or waited for. A replay calls no Python: its steps are not heard of either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+
+def captured() -> bool:
+    """Whether what is launched now becomes part of a CUDA graph; costs next to nothing where CUDA is not in use."""
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+
+
+def unless_captured(callback: Callable[..., Any]) -> Callable[..., Any]:
+    """``callback``, which does nothing while a CUDA graph is captured."""
+
+    def run(*arguments: Any) -> Any:
+        return None if captured() else callback(*arguments)
+
+    return run
