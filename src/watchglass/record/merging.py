@@ -32,9 +32,7 @@ def joined(captured: Sequence[Captured]) -> list[Captured]:
     if len(captured) < 2:
         return list(captured)
     found: list[Captured] = []
-    for (sampled, with_histograms), group in groupby(
-        captured, lambda each: (each.sampled, each.histograms is not None)
-    ):
+    for (sampled, binned), group in groupby(captured, lambda each: (each.sampled, each.histograms is not None)):
         entries = list(group)
         found.append(
             Captured(
