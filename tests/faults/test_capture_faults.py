@@ -17,7 +17,8 @@ import torch.nn.functional as F
 from torch import nn
 
 import watchglass
-from watchglass import open_run
+from watchglass import Mode, open_run
+from watchglass.capture import hook as hook_module
 from watchglass.capture.pytorch import switchboard
 from watchglass.capture.pytorch.backwards import Backwards
 from watchglass.capture.pytorch.forwards import ModuleCapture
@@ -85,8 +86,56 @@ def test_a_fault_in_any_callback_leaves_the_training_as_it_was(
         assert len(messages) == 1
         assert "capture is off: RuntimeError" in messages[0]
         assert not switchboard._listeners
+        if (tmp_path / "run").exists():
+            (fact,) = open_run(tmp_path / "run").facts("capture_fault")
+            assert fact.data["error"] == "RuntimeError: injected"
+        else:
+            assert not after, "a process that never trained writes nothing"
     else:
         assert owner is Readings, "every other callback is called often enough to break"
+
+
+def test_a_fault_on_the_steady_path_is_recorded_although_no_step_is_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*args: Any) -> bool:
+        raise RuntimeError("injected")
+
+    monkeypatch.setattr(Readings, "quick_norm", broken)
+    expected, model = train(network(), 60), network()
+    with watchglass.watch(model, run=tmp_path / "run", save_interval=1000, overhead_budget=1.0):
+        assert train(model, 60) == expected
+    run = open_run(tmp_path / "run")
+    (fact,) = run.facts("capture_fault")
+    assert fact.source == "gradient norm"
+    assert 8 < fact.global_step == run.steps()[-1]
+
+
+def test_an_evaluator_that_cannot_start_ends_no_recording(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def refused(attempt: int) -> None:
+        raise OSError(errno.EAGAIN, "no more processes")
+
+    model = network()
+    hook = watchglass.watch(model, run=tmp_path / "run")
+    hook.on_start.append(refused)
+    with caplog.at_level(logging.WARNING, "watchglass"), hook:
+        train(model)
+    assert open_run(tmp_path / "run").steps() == list(range(12))
+    (message,) = caplog.messages
+    assert "no more processes; the training is recorded all the same" in message
+
+
+def test_evaluations_before_the_first_training_step_are_dropped_with_a_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hook_module, "_MAX_EARLY_STEPS", 3)
+    with watchglass.Hook(tmp_path / "run", strict=True) as hook:
+        for mode in ("eval",) * 5 + ("train",):
+            with hook.step(mode):
+                hook.save_scalar("loss", 1.0)
+    run = open_run(tmp_path / "run")
+    assert len(run.steps(Mode.EVAL)) == 3
+    assert run.lifecycle()[-1]["counters"]["dropped"]["steps"] == 2
 
 
 def test_out_of_memory_inside_capture_ends_the_capture_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,10 +179,10 @@ def test_a_recorder_that_breaks_is_reported_and_the_training_goes_on(
 ) -> None:
     expected = train(network(), 40)
 
-    def broken(*args: Any) -> list[bytes]:
+    def broken(*args: Any) -> None:
         raise RuntimeError("injected")
 
-    monkeypatch.setattr(recorder_module, "encode_steps", broken)
+    monkeypatch.setattr(recorder_module.Recorder, "_write", broken)
     model = network()
     watched = watchglass.watch(model, run=tmp_path / "run", flush_interval_s=0.01)
     with caplog.at_level(logging.WARNING, "watchglass"), watched:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import math
+import threading
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -221,9 +224,6 @@ def test_a_hook_that_closes_in_the_middle_of_a_step_keeps_what_it_saw(tmp_path: 
 
 
 def test_a_steady_step_keeps_nothing_of_the_training_alive(tmp_path: Path) -> None:
-    import gc
-    import weakref
-
     loop = Loop()
     with watchglass.watch(loop.model, run=tmp_path / "run", save_interval=1000, strict=True):
         for _ in range(STEPS):
@@ -235,3 +235,155 @@ def test_a_steady_step_keeps_nothing_of_the_training_alive(tmp_path: Path) -> No
         gc.collect()
         assert gone() is None
         loop.optimizer.step()
+
+
+@pytest.mark.parametrize("interval", [1, 1000])
+def test_a_training_that_is_over_leaves_nothing_behind(tmp_path: Path, interval: int) -> None:
+    def trained(path: Path) -> tuple[Any, dict[str, weakref.ref[Any]]]:
+        loop = Loop()
+        loop.optimizer = torch.optim.Adam(loop.model.parameters())
+        hook = watchglass.watch(loop.model, run=path, save_interval=interval, strict=True)
+        for _ in range(STEPS):
+            loop.step()
+        state = next(iter(loop.optimizer.state.values()))
+        parts = {"model": loop.model, "optimizer": loop.optimizer, "state": state["exp_avg"], "batch": loop.inputs}
+        return hook, {name: weakref.ref(part) for name, part in parts.items()}
+
+    def living(parts: dict[str, weakref.ref[Any]]) -> list[str]:
+        gc.collect()
+        return [name for name, part in parts.items() if part() is not None]
+
+    hook, parts = trained(tmp_path / "watched")
+    # The next one is built while the hook is still open.
+    assert living(parts) == []
+    hook.close()
+    hook, parts = trained(tmp_path / "closed")
+    hook.close()
+    assert living(parts) == []
+    gone = weakref.ref(hook)
+    del hook
+    gc.collect()
+    assert gone() is None, "the adapter goes with it"
+
+
+def test_a_discovered_model_may_go_and_another_take_its_place(tmp_path: Path) -> None:
+    hook = watchglass.Hook(run=tmp_path / "run", save_interval=1000, strict=True)
+    PyTorchAdapter(hook, discover=True)
+    gone = []
+    for _ in range(2):
+        loop = Loop()
+        for _ in range(STEPS):
+            loop.step()
+        gone.append(weakref.ref(loop.model))
+        del loop
+        gc.collect()
+        assert gone[-1]() is None
+    hook.close()
+    assert len(open_run(tmp_path / "run").steps()) >= 2 * STEPS - 1, "the second is found by its first update"
+
+
+def test_what_another_thread_trains_is_not_ours(tmp_path: Path) -> None:
+    other = Loop()
+
+    def elsewhere(call: Callable[[], Any]) -> None:
+        thread = threading.Thread(target=call)
+        thread.start()
+        thread.join()
+
+    def disturbed(loop: Loop, number: int) -> None:
+        loop.optimizer.zero_grad()
+        loss = loop.loss()
+        elsewhere(lambda: other.backward(4))
+        elsewhere(other.optimizer.step)
+        loss.backward()
+        elsewhere(lambda: torch.amp.GradScaler("cpu").scale(torch.ones(())))
+        elsewhere(other.optimizer.step)
+        loop.optimizer.step()
+
+    expected, _ = recorded(tmp_path / "alone", plain)
+    content, taken = recorded(tmp_path / "disturbed", disturbed)
+    assert content == expected
+    assert taken >= 30, "it disturbs nothing"
+
+
+def twice_backward(loop: Loop, number: int) -> None:
+    loop.optimizer.zero_grad()
+    loss = loop.loss()
+    loss.backward(retain_graph=True)
+    (0.1 * loss).backward()
+    loop.optimizer.step()
+
+
+def weighted(loop: Loop, number: int) -> None:
+    loop.optimizer.zero_grad()
+    loss = loop.loss()
+    loss.backward(torch.ones_like(loss))
+    loop.optimizer.step()
+
+
+def never_finite(loop: Loop, number: int) -> None:
+    loop.optimizer.zero_grad()
+    (math.inf * loop.loss()).backward()
+    loop.optimizer.zero_grad()
+    loop.optimizer.step()
+
+
+def evaluated_at_every_step(loop: Loop, number: int) -> None:
+    plain(loop, number)
+    loop.evaluate()
+
+
+@pytest.mark.parametrize(
+    ("happening", "most"),
+    [(twice_backward, 0), (weighted, 0), (never_finite, 0), (evaluated_at_every_step, STEPS // 8)],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_a_pattern_that_the_steady_path_cannot_follow_is_not_tried_at_every_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, happening: Happening, most: int
+) -> None:
+    entered = 0
+    leave = steady.Steady.leave
+
+    def counted(self: steady.Steady, **how: Any) -> None:
+        nonlocal entered
+        entered += self.on
+        leave(self, **how)
+
+    monkeypatch.setattr(steady.Steady, "leave", counted)
+    recorded(tmp_path / "run", happening)
+    assert entered <= most
+
+
+def test_a_loss_on_a_device_is_left_to_the_full_path(tmp_path: Path) -> None:
+    from fake_device import DEVICE, FakeDevice, move
+
+    loop = Loop()
+    with FakeDevice(lambda name: None):
+        model = move(loop.model)
+        loop.optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        loop.inputs, loop.labels = loop.inputs.to(DEVICE), loop.labels.to(DEVICE)
+        with watchglass.watch(model, run=tmp_path / "run", save_interval=1000, strict=True) as hook:
+            adapter = PyTorchAdapter.of(hook)
+            assert adapter is not None
+            taken = 0
+            for _ in range(STEPS):
+                loop.step()
+                taken += adapter.steady.on
+    assert taken == 0
+    assert len(open_run(tmp_path / "run").scalars("loss")[0]) == STEPS
+
+
+def test_a_group_that_is_added_on_the_way_has_its_learning_rate_recorded(tmp_path: Path) -> None:
+    def unfreezing(loop: Loop, number: int) -> None:
+        if number == 0:
+            loop.optimizer = torch.optim.SGD(loop.model[0].parameters(), lr=0.05)
+        if number == 40:
+            loop.optimizer.add_param_group({"params": list(loop.model[2].parameters()), "lr": 0.01})
+        loop.step()
+
+    recorded(tmp_path / "run", unfreezing)
+    run = open_run(tmp_path / "run")
+    rates = [name for name in run.tensor_names() if name.startswith("learning_rate")]
+    assert len(rates) >= 2
+    assert {0.05, 0.01} <= {float(value) for name in rates for value in run.scalars(name)[1]}
+    assert max(max(run.scalars(name)[0]) for name in rates) == STEPS - 1

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import logging
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from watchglass.config import BUILT_IN_COLLECTIONS
-from watchglass.record import Captured, OpenStep
+from watchglass.errors import InvalidValueError
+from watchglass.record import Captured, OpenStep, Readback
 from watchglass.records import Mode, Role, TensorInfo
 from watchglass.stats import exact_reduction, histograms_of, of_array
 from watchglass.store import RawTensor
@@ -20,6 +23,41 @@ if TYPE_CHECKING:
     from watchglass.capture.hook import Hook
 
 _log = logging.getLogger("watchglass")
+
+#: Kinds of dtypes that NumPy has: the others, bfloat16 for one, become wider ones that hold the same values.
+_NUMPY = frozenset(np.dtype(code).name for code in "?bBhHiIqQefdFD")
+
+
+class _Numbers(NamedTuple):
+    """A tensor that a script gave.
+
+    Attributes:
+        shape: Its shape.
+        dtype: Name of its dtype.
+        array: Its elements, or a readback of them where they are on a device.
+        is_complex: Whether they are complex.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    array: NDArray[Any] | Readback
+    is_complex: bool
+
+    def made(self, make: Callable[[NDArray[Any]], Any]) -> Any:
+        """What ``make`` makes of the elements, or a readback of it: the training's thread waits for no device."""
+        return make(self.array) if isinstance(self.array, np.ndarray) else _Later(self.array, make)
+
+
+class _Later:
+    """What the recorder's thread makes of elements once they have come from their device."""
+
+    def __init__(self, rows: Readback, make: Callable[[NDArray[Any]], Any]) -> None:
+        self._rows = rows
+        self._make = make
+
+    def resolve(self) -> Any:
+        """What is made of them; waits for the device."""
+        return self._make(self._rows.resolve())
 
 
 class ByHand:
@@ -67,10 +105,12 @@ class ByHand:
             self._hook.plan.resume()
 
     def _save_scalar(self, name: str, value: Any, collection: str | None) -> None:
+        if _is_in_graph(value):
+            return
         try:
-            number = float(value)
+            number = _number(value)
         except Exception:
-            self._refuse(name, f"save_scalar needs a number but got {value!r:.80}")
+            self._refuse(name, "save_scalar needs a number", value)
             return
         role, tags = _role_of(collection, Role.METRIC), _named(collection)
         self._hook.tensor_id(name, lambda: TensorInfo(0, name, role, dtype="float64", collections=tags))
@@ -79,42 +119,108 @@ class ByHand:
     def _save_tensor(self, name: str, value: Any, collection: str | None) -> None:
         role, tags = _role_of(collection, Role.CUSTOM), _named(collection)
         keep = self._hook.plan.keep_saved(name, tags, role)
-        if keep is None:
+        if keep is None or _is_in_graph(value):
             return
-        array = _array(value)
-        if array is None:
-            self._refuse(name, f"save_tensor needs an array of numbers but got {value!r:.80}")
+        numbers = _numbers(value)
+        if numbers is None:
+            self._refuse(name, "save_tensor needs an array of numbers", value)
             return
-        tensor_id = self._hook.tensor_id(name, lambda: self._described(name, array, role, tags))
+        tensor_id = self._hook.tensor_id(name, lambda: self._described(name, numbers, role, tags))
         records = self._hook.current_records()
-        histograms = histograms_of([array]) if keep.histogram and array.dtype.kind != "c" else None
-        records.statistics.append(Captured([tensor_id], of_array(array)[None], histograms=histograms))
-        records.reductions += [(tensor_id, wanted, exact_reduction(array, wanted)) for wanted in keep.reductions]
+        rows, histograms = numbers.made(lambda array: of_array(array)[None]), None
+        if keep.histogram and not numbers.is_complex:
+            histograms = numbers.made(lambda array: histograms_of([array]))
+        records.statistics.append(Captured([tensor_id], rows, histograms=histograms))
+        for wanted in keep.reductions:
+            number = numbers.made(functools.partial(exact_reduction, reduction=wanted))
+            records.reductions.append((tensor_id, wanted, number))
         if keep.raw:
-            records.raw.append(RawTensor(tensor_id, array.copy()))
+            array = numbers.array
+            copied: Any = array.copy() if isinstance(array, np.ndarray) else array
+            records.raw.append(RawTensor(tensor_id, copied))
         if keep.shape:
-            records.facts.append(("shape", "save_tensor", {"tensor": name, "shape": list(array.shape)}))
+            records.facts.append(("shape", "save_tensor", {"tensor": name, "shape": list(numbers.shape)}))
 
-    def _described(self, name: str, array: NDArray[Any], role: Role, tags: tuple[str, ...]) -> TensorInfo:
+    def _described(self, name: str, numbers: _Numbers, role: Role, tags: tuple[str, ...]) -> TensorInfo:
         collections = self._hook.plan.collections_of(name, role, tags=tags)
         trainable = True if role in (Role.WEIGHT, Role.BIAS) else None
         return TensorInfo(
-            0, name, role, shape=array.shape, dtype=str(array.dtype), trainable=trainable, collections=collections
+            0, name, role, shape=numbers.shape, dtype=numbers.dtype, trainable=trainable, collections=collections
         )  # fmt: skip
 
-    def _refuse(self, name: str, why: str) -> None:
+    def _refuse(self, name: str, needs: str, value: Any) -> None:
         if name not in self._refused:
             self._refused.add(name)
-            _log.warning("watchglass: %r is not recorded: %s", name, why)
+            _log.warning("watchglass: %r is not recorded: %s but got %.80r", name, needs, value)
 
 
-def _array(value: Any) -> NDArray[Any] | None:
+def mode_of(mode: Mode | str) -> Mode:
+    """The mode that a script means.
+
+    Raises:
+        InvalidValueError: None that a step can have.
+    """
+    if isinstance(mode, Mode) and mode is not Mode.GLOBAL:
+        return mode
+    try:
+        found = Mode[str(mode).upper()]
+    except KeyError:
+        found = Mode.GLOBAL
+    if found is Mode.GLOBAL:
+        raise InvalidValueError(f'mode must be "train", "eval" or "predict" but got {mode!r}')
+    return found
+
+
+def _number(value: Any) -> Any:
+    """A value as a float, or a readback of one where it is on a device."""
+    if not _is_tensor(value) or value.is_cpu or value.is_meta or value.is_complex():
+        return float(value)
+    from watchglass.capture.pytorch.reduce import DeviceRows
+
+    number = value.detach().reshape(())
+    return DeviceRows(number.float() if value.device.type == "mps" else number.double())
+
+
+def _numbers(value: Any) -> _Numbers | None:
     """A value as numbers, None where it is not made of numbers."""
     try:
-        array = np.asarray(value.detach().cpu().float() if hasattr(value, "detach") else value)
+        return _of_tensor(value) if _is_tensor(value) else _of_array(np.asarray(value), "")
     except Exception:
         return None
-    return array if array.dtype.kind in "biufc" else None
+
+
+def _of_array(array: NDArray[Any], dtype: str) -> _Numbers | None:
+    if array.dtype.kind not in "biufc":
+        return None
+    return _Numbers(array.shape, dtype or str(array.dtype), array, array.dtype.kind == "c")
+
+
+def _of_tensor(value: Any) -> _Numbers | None:
+    from watchglass.capture.pytorch.reduce import DeviceRows, plain
+
+    tensor: Any = plain(value)
+    dtype = str(value.dtype).removeprefix("torch.")
+    if tensor is None:
+        return None
+    if str(tensor.dtype).removeprefix("torch.") not in _NUMPY:
+        tensor = tensor.cfloat() if tensor.is_complex() else tensor.float()
+    if tensor.is_cpu:
+        return _of_array(tensor.numpy(), dtype)
+    return _Numbers(tuple(tensor.shape), dtype, DeviceRows(tensor), tensor.is_complex())
+
+
+def _is_in_graph(value: Any) -> bool:
+    """Whether what is done to a value now becomes part of a CUDA graph instead of being done."""
+    if not _is_tensor(value) or not value.is_cuda:
+        return False
+    from watchglass.capture.pytorch.facts.pending import in_graph_capture
+
+    return in_graph_capture(value)
+
+
+def _is_tensor(value: Any) -> bool:
+    torch = sys.modules.get("torch")  # whose tensor it is has been imported
+    return torch is not None and isinstance(value, torch.Tensor)
 
 
 def _role_of(collection: str | None, otherwise: Role) -> Role:

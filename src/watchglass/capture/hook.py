@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from watchglass.capture.by_hand import ByHand
+from watchglass.capture.by_hand import ByHand, mode_of
 from watchglass.capture.cost import Cost
 from watchglass.capture.lifetime import close_at_exit
 from watchglass.capture.plan import Plan
@@ -26,7 +26,7 @@ from watchglass.capture.worker import StopControl, open_worker
 from watchglass.config import SessionConfig, environment
 from watchglass.errors import InvalidValueError, NotARunError, TrainingStopped
 from watchglass.record import OpenStep, Recorder, SteadyRow, StepClock, StepRecords
-from watchglass.records import Mode, Role, TensorInfo
+from watchglass.records import Fact, Mode, Role, TensorInfo
 
 _log = logging.getLogger("watchglass")
 _Callback = TypeVar("_Callback", bound=Callable[..., Any])
@@ -50,7 +50,7 @@ class Hook:
         hook.close()
 
     Nothing is written, and no thread is started, before the first training step. The methods are for one thread, the
-    training's; a call from another is ignored.
+    training's; a call from another is ignored, but for ``close``.
 
     Args:
         run: Run directory to write; a new one, or that of a running job.
@@ -143,7 +143,7 @@ class Hook:
             try:
                 settle()
             except Exception as error:
-                self.fault(error, "close")
+                self.fault(error, getattr(settle, "__qualname__", repr(settle)))
 
     @contextmanager
     def suspended(self) -> Iterator[None]:
@@ -170,6 +170,10 @@ class Hook:
                 self._recorder.add_tensor(_with_id(info, found))
             self._ids[key] = found
         return found
+
+    def id_of(self, name: str) -> int | None:
+        """Id of what was recorded under a name, None where nothing was."""
+        return self._ids.get(name)
 
     def add_scalar(self, records: StepRecords, name: str, value: Any, role: Role, weight: float = 1.0) -> None:
         """Record one number; several of one name in a step are averaged by weight."""
@@ -240,12 +244,15 @@ class Hook:
         self.active = False
         _log.warning("watchglass: capture is off: %s in %s: %s", type(error).__name__, where, error)
         with suppress(Exception):
-            records = StepRecords()
-            records.facts.append(("capture_fault", where, {"error": f"{type(error).__name__}: {error}"}))
-            step = self.clock.train
-            if step is not None:
-                step.records.absorb(records)
-            self.clock.close()
+            fact = ("capture_fault", where, {"error": f"{type(error).__name__}: {error}"})
+            # Of the next step that ends: one that nothing was trained in is given up, with what is recorded of it.
+            train = self.clock.train
+            before = self.clock.last_step if train is None else train.global_step - 1
+            self._carried.facts.append(fact)
+            with suppress(Exception):
+                self.clock.close()
+            if fact in self._carried.facts and self._recorder.started:
+                self._recorder.add_fact(Fact(fact[0], before, *fact[1:]))
             self._recorder.urgent()
         self.broken = True
 
@@ -270,7 +277,7 @@ class Hook:
             InvalidValueError: Another mode.
             TrainingStopped: A stop was asked for, before a TRAIN step begins.
         """
-        return self._by_hand.step(_mode(mode))
+        return self._by_hand.step(mode_of(mode))
 
     def save_scalar(self, name: str, value: float, collection: str | None = None) -> None:
         """Record one number at the current step.
@@ -306,6 +313,9 @@ class Hook:
             self.clock.close()
             self.active = False
         self._detach()
+        # They belong to an adapter, which knows the training.
+        self.on_settle.clear()
+        self.on_finished.clear()
         if self._recorder.started:
             self._recorder.close(status or ("stopped" if self._stopped else "finished"), self.cost.report())
         while self.on_close:
@@ -348,6 +358,8 @@ class Hook:
             self._recorder.put(step)
         elif len(self._early) < _MAX_EARLY_STEPS:
             self._early.append(step)
+        else:
+            self._recorder.drop()
 
     def _due(self, mode: Mode, mode_step: int) -> bool:
         return self._turns.opens(mode_step) if mode is Mode.TRAIN else self.plan.due(mode, mode_step)
@@ -361,7 +373,10 @@ class Hook:
     def _worker_opened(self, control: StopControl, attempt: int) -> None:
         self._recorder.watch(control)
         for callback in self.on_start:
-            callback(attempt)
+            try:
+                callback(attempt)
+            except Exception as error:  # what it starts can be done without
+                _log.warning("watchglass: %s: %s; the training is recorded all the same", type(error).__name__, error)
 
     def _stop_at(self, step: int, reason: str) -> None:
         self._stop = (step, reason)
@@ -370,18 +385,6 @@ class Hook:
 
 def _with_id(info: TensorInfo, tensor_id: int) -> TensorInfo:
     return TensorInfo.from_json({**info.to_json(), "tensor_id": tensor_id})
-
-
-def _mode(mode: Mode | str) -> Mode:
-    if isinstance(mode, Mode) and mode is not Mode.GLOBAL:
-        return mode
-    try:
-        found = Mode[str(mode).upper()]
-    except KeyError:
-        found = Mode.GLOBAL
-    if found is Mode.GLOBAL:
-        raise InvalidValueError(f'mode must be "train", "eval" or "predict" but got {mode!r}')
-    return found
 
 
 def _check_destination(run: str) -> None:

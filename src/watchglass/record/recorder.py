@@ -14,16 +14,17 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Protocol
 
 from watchglass.errors import WatchglassError
 from watchglass.record.backlog import fitting
-from watchglass.record.encoding import ROW_BYTES, encode_ending, encode_steps, row_bytes
+from watchglass.record.encoding import ROW_BYTES, encode_ending, encode_singly, encode_steps, row_bytes
 from watchglass.record.flight import FlightRecorder
 from watchglass.record.observed import ObservedCost
 from watchglass.record.steps import OpenStep, SteadyRow, StepRecords
-from watchglass.records import TensorInfo
-from watchglass.store import RawTensor, Rings
+from watchglass.records import Fact, TensorInfo
+from watchglass.store import RawTensor, Rings, encode_facts
 
 _log = logging.getLogger("watchglass")
 
@@ -74,7 +75,7 @@ class Recorder:
         queue_bytes: Bound of what may wait, in estimated bytes; the bare ends of steps may take as much again.
         on_stop: Called on the recorder's thread with ``(stop_at_step, reason)`` once a stop is committed.
 
-    ``put``, ``add_tensor`` and ``urgent`` are for the training's thread and never block.
+    ``put``, ``drop``, ``add_tensor``, ``add_fact`` and ``urgent`` are for the training's thread and never block.
     """
 
     def __init__(
@@ -93,6 +94,7 @@ class Recorder:
         self._on_stop = on_stop
         self._steps: deque[OpenStep | SteadyRow] = deque()
         self._tensors: deque[TensorInfo] = deque()
+        self._facts: deque[Fact] = deque()
         self._kept: tuple[list[OpenStep | SteadyRow], list[TensorInfo]] = ([], [])
         self._pending: list[bytes] = []
         # Each of these has one writing thread, so that no lock is needed.
@@ -103,9 +105,11 @@ class Recorder:
         self._train_step = -1
         #: Tensor ids of the loss and the learning rate of rows; set before the first row.
         self.row_ids = (0, 0)
-        self._failed = self._refused = False
+        self._failed = self._refused = self._faulty = self._blind = False
         self.flight = FlightRecorder()
-        self.dropped = {"raw": 0, "statistics": 0, "scalars": 0, "facts": 0, "steps": 0}
+        self._dropped = {"raw": 0, "statistics": 0, "scalars": 0, "facts": 0, "steps": 0}
+        # The same, counted by the thread.
+        self._lost = dict(self._dropped)
         self.bytes_written = 0
         #: What the thread has worked; the part of it that captured steps caused; and what any step costs it.
         self.cpu_ns = 0
@@ -143,12 +147,25 @@ class Recorder:
         self.flight.name_tensor(info)
         self._tensors.append(info)
 
+    @property
+    def dropped(self) -> dict[str, int]:
+        """How much was dropped so far, by what it was."""
+        return {kind: number + self._lost[kind] for kind, number in self._dropped.items()}
+
+    def drop(self) -> None:
+        """Count a step that whoever would put it has no room for."""
+        self._dropped["steps"] += 1
+
+    def add_fact(self, fact: Fact) -> None:
+        """Write a fact of a step that has ended already."""
+        self._facts.append(fact)
+
     def put(self, step: OpenStep) -> None:
         """Queue a finished step, without what the queue has no room for."""
         self._train_step = max(self._train_step, step.train_step)
         waiting, records = self._waiting(), step.records
         if self._failed or waiting > self._most_bytes:
-            self.dropped["steps"] += 1
+            self._dropped["steps"] += 1
             self.flight.finished(step)
             return
         if waiting > _RAW_SHARE * self._queue_bytes:
@@ -168,14 +185,14 @@ class Recorder:
         self._train_step = row[1]
         self.flight.row(*row)
         if self._failed or self._bytes_put - self._bytes_taken > self._most_bytes:
-            self.dropped["steps"] += 1
+            self._dropped["steps"] += 1
             return
         self._bytes_put += ROW_BYTES
         self._steps.append(row)  # type: ignore[arg-type]
 
     def _shorten(self, records: StepRecords, share: float) -> None:
         """Drop what a queue that is full to this share has no room for; the step's end stays, which makes it whole."""
-        dropped = self.dropped
+        dropped = self._dropped
         dropped["raw"] += len(records.raw)
         records.raw = []
         if share > _STATISTICS_SHARE:
@@ -213,7 +230,7 @@ class Recorder:
         try:
             self._write_until_closed()
         except Exception as error:  # the training must not notice, whatever broke
-            self.dropped["steps"] += len(self._steps) + len(self._kept[0])
+            self._lost["steps"] += len(self._steps) + len(self._kept[0])
             _log.warning("watchglass: nothing more is recorded: %s: %s", type(error).__name__, error)
             self._failed = True
             self._steps.clear()
@@ -221,6 +238,14 @@ class Recorder:
 
     def _write_until_closed(self) -> None:
         writer = self._open_writer()
+        try:
+            self._write_with(writer)
+        except Exception:
+            with suppress(Exception):
+                writer.close()
+            raise
+
+    def _write_with(self, writer: FrameWriter) -> None:
         if writer.rings is not None:
             self.flight.open(writer.rings)
         last_flush = last_look = time.monotonic()
@@ -270,9 +295,13 @@ class Recorder:
             return
         try:
             stop = self._control.poll(self._train_step)
-        except WatchglassError as error:
-            _log.warning("watchglass: no stop request can be seen any more: %s", error)
-            stop, self._control = None, None
+        except Exception as error:
+            # A store may come back, and whoever asks for a stop again is heard then.
+            if not self._blind:
+                self._blind = True
+                _log.warning("watchglass: no stop request can be seen at present: %s", error)
+            return
+        self._blind = False
         if stop is not None:
             self._control = None
             self._on_stop(*stop)
@@ -285,7 +314,9 @@ class Recorder:
         self._bytes_taken += sum(step.queued_bytes if isinstance(step, OpenStep) else ROW_BYTES for step in steps)
         self.observed.add(steps)
         write_tensors = functools.partial(self._write_tensors, writer)
-        self._pending += encode_steps(steps, tensors, write_tensors, steady_ids=self.row_ids)
+        self._pending += self._encoded(steps, tensors, write_tensors)
+        if self._facts:
+            self._pending.append(encode_facts([self._facts.popleft() for _ in range(len(self._facts))]))
         try:
             self._write(writer)
             if closing is not None:
@@ -302,6 +333,26 @@ class Recorder:
         finally:
             self._worked(started, steps)
             self._has_encoded |= self.bytes_written > 0
+
+    def _encoded(
+        self,
+        steps: Sequence[OpenStep | SteadyRow],
+        tensors: Sequence[TensorInfo],
+        write_tensors: Callable[[list[tuple[int, RawTensor]]], list[dict[str, Any]]],
+    ) -> list[bytes]:
+        """Frames of all this; a step that cannot be encoded is lost alone, counted and told, and recording goes on."""
+        try:
+            return encode_steps(steps, tensors, write_tensors, steady_ids=self.row_ids)
+        except Exception as error:
+            frames, lost = encode_singly(steps, tensors, write_tensors, steady_ids=self.row_ids)
+            self._lost["steps"] += lost
+            if not self._faulty:
+                self._faulty = True
+                _log.warning(
+                    "watchglass: %d of %d steps cannot be recorded and are left out, and so will others like them, "
+                    "which only counters tell: %s: %s", lost, len(steps), type(error).__name__, error,
+                )  # fmt: skip
+            return frames
 
     def _worked(self, started_ns: int, steps: Sequence[OpenStep | SteadyRow]) -> None:
         """Account for what was done for these steps since ``started_ns``, on the clock of this thread."""
@@ -336,7 +387,7 @@ class Recorder:
             "recorder_cpu_ns": self.cpu_ns,
             "observed_extra_ns": self.observed.extra_ns(),
             "bytes_written": self.bytes_written,
-            "dropped": dict(self.dropped),
+            "dropped": self.dropped,
         }
 
     def _keep_what_fits(self, error: WatchglassError) -> None:
@@ -346,4 +397,4 @@ class Recorder:
             _log.warning("watchglass: %s; %d bytes wait to be written again", error, size)
         self._pending, lost = fitting(self._pending, self._queue_bytes)
         for kind, number in lost.items():
-            self.dropped[kind] += number
+            self._lost[kind] += number

@@ -10,6 +10,8 @@ an optimizer updated; it answers with the step that this belongs to. Its rules:
   step closes become EVAL steps (evaluation without ``no_grad``), ordered before it, unless there was no backward at all
   and yet an update. Of several models, one that was not updated gets one step more: a generator is called in the step
   of its critic, and trained in the next.
+* A process that never trains would leave its forwards undecided for ever: beyond a number of them they are captured no
+  more, and beyond a larger one the oldest become EVAL steps.
 """
 
 from __future__ import annotations
@@ -21,6 +23,10 @@ from typing import Any, NamedTuple, Protocol
 
 from watchglass.records import Fact, Mode, Reduction, StepEnd, UnitKind
 from watchglass.store import RawTensor
+
+#: Forwards with gradients that no backward ran through yet and that are captured, in one step; and how many of them may
+#: still turn out to be trained on: an episode of reinforcement learning has hundreds before its one backward.
+_MOST_CAPTURED, _MOST_UNDECIDED = 64, 1024
 
 
 class Readback(Protocol):
@@ -82,8 +88,8 @@ class Forward:
     """One outermost forward call, until it is known whether a backward ran through it."""
 
     __slots__ = (
-        "backpropagated", "if_evaluated", "marked", "model", "output", "records", "start_ns", "state", "training",
-        "weight",
+        "backpropagated", "has_loss", "if_evaluated", "marked", "model", "output", "records", "start_ns", "state",
+        "training", "weight",
     )  # fmt: skip
 
     def __init__(self, start_ns: int, training: bool) -> None:
@@ -92,6 +98,8 @@ class Forward:
         self.backpropagated = False
         self.weight = 1.0
         self.records = StepRecords()
+        # Whether its loss as an evaluation is among the records, which it may share with others.
+        self.has_loss = False
         # Scalars that are recorded should it turn out to be an evaluation.
         self.if_evaluated: Sequence[tuple[int, float, Any]] = ()
         # Whether the adapter will see it when a backward runs through this forward; else any backward counts.
@@ -141,7 +149,8 @@ class OpenStep:
     """A step that has begun and not ended.
 
     ``due`` says whether statistics are to be captured at it, ``queued_bytes`` what it counts in the recorder's queue,
-    ``models`` which of several models it has updated, ``by_hand`` whether it lasts until it is ended.
+    ``models`` which of several models it has updated, ``by_hand`` whether it lasts until it is ended, ``paused`` that
+    it was due, and is not until its update, because no backward runs through its many forwards.
     """
 
     global_step: int
@@ -152,12 +161,18 @@ class OpenStep:
     due: bool = False
     updated: bool = False
     by_hand: bool = False
+    paused: bool = False
     queued_bytes: int = 0
     end_ns: int = 0
     optimizers: set[int] = field(default_factory=set)
     models: set[str] = field(default_factory=set)
     forwards: list[Forward] = field(default_factory=list)
     records: StepRecords = field(default_factory=StepRecords)
+
+    def resume(self) -> None:
+        """Capture it again, if that was paused."""
+        if self.paused:
+            self.due, self.paused = True, False
 
     def finished(self) -> StepEnd:
         """The row that ends this step; ``captures`` is filled in by the recorder."""
@@ -205,6 +220,11 @@ class StepClock:
         return self._next[Mode.TRAIN]
 
     @property
+    def last_step(self) -> int:
+        """``global_step`` of the step that opened last, -1 before the first."""
+        return self._next_global - 1
+
+    @property
     def at_boundary(self) -> bool:
         """Whether no TRAIN step is open that still waits for its update: the place to stop a training."""
         return self.train is None or self.train.updated
@@ -233,6 +253,8 @@ class StepClock:
             # Evaluation without no_grad, seen early: keeps the list of undecided forwards short.
             self._evaluated(step.forwards.pop(), before=step.mode_step)
         step.forwards.append(forward)
+        if len(step.forwards) % _MOST_CAPTURED == 0:
+            self._bound(step)
         return forward
 
     def quick_train(
@@ -256,6 +278,7 @@ class StepClock:
             self.close_train()
         step = self.train or self._open_train(self._now_ns())
         step.optimizers.add(optimizer)
+        step.resume()
         return step
 
     def end_update(self) -> None:
@@ -298,6 +321,7 @@ class StepClock:
         step, self.train = self.train, None
         if step is None:
             return
+        step.resume()
         forwards = step.forwards
         if len(forwards) == 1 and forwards[0].backpropagated:
             forwards[0].records.absorb(step.records)
@@ -338,6 +362,19 @@ class StepClock:
         global_step = self._next_global
         self._next_global += 1
         return OpenStep(global_step, mode, mode_step, train_step, now, self._due(mode, mode_step))
+
+    def _bound(self, step: OpenStep) -> None:
+        undecided = [forward for forward in step.forwards if not forward.backpropagated]
+        if len(undecided) < _MOST_CAPTURED:
+            return
+        step.paused |= step.due
+        step.due = False
+        oldest = undecided[:-_MOST_UNDECIDED]
+        if oldest:
+            old = set(oldest)
+            step.forwards = [forward for forward in step.forwards if forward not in old]
+        for forward in oldest:
+            self._evaluated(forward, before=step.mode_step)
 
     def _open_evaluation(self, forward: Forward) -> None:
         self.evaluation = self._open(Mode.EVAL, forward.start_ns, self.next_train_step - 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from typing import Any
 
@@ -21,6 +22,13 @@ def set_current(hook: Hook) -> None:
     """Make ``hook`` the one that :func:`save_scalar` and :func:`save_tensor` write to."""
     global _current
     _current = hook
+    hook.on_close.append(functools.partial(_forget, hook))
+
+
+def _forget(hook: Hook) -> None:
+    global _current
+    if _current is hook:
+        _current = None
 
 
 def on_framework_imported(name: str) -> None:

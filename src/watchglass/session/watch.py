@@ -58,6 +58,8 @@ def watch(
     _check_model(model, optimizer)
     hook = current_hook()
     if hook is not None and (run is None or SessionConfig.from_env() is not None):
+        if SessionConfig.from_env() is None:
+            _warn_of_ignored(rules=rules, stop_on=stop_on, config_file=config_file)
         _reconfigure(hook, settings)
         _adapter(hook, discover=False).attach(model)
         return hook
@@ -90,8 +92,23 @@ def _configuration(run: str, config_file: str | os.PathLike[str] | None, setting
 def _reconfigure(hook: Hook, settings: dict[str, Any]) -> None:
     """Settings of a script whose process is watched already; how records are written stays as it is."""
     if settings:
-        hook.config = hook.config.with_settings(settings)
-        hook.plan.configure(hook.config)
+        config, before = hook.config.with_settings(settings), hook.plan.budget
+        # A path that looks ahead to the next captured step must look again.
+        hook.settle()
+        hook.config = config
+        hook.plan.configure(config)
+        # What watching has cost so far it has cost.
+        after = hook.plan.budget
+        after.cost_ns, after.train_ns = before.cost_ns, before.train_ns
+
+
+def _warn_of_ignored(**given: Any) -> None:
+    names = [name for name, value in given.items() if value is not None]
+    if names:
+        _log.warning(
+            "watchglass: this process is watched already, so %s of this call of watch %s ignored: give them in the "
+            "first, or close its hook before", " and ".join(names), "is" if len(names) == 1 else "are",
+        )  # fmt: skip
 
 
 def _adapter(hook: Hook, *, discover: bool) -> Any:

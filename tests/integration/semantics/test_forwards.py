@@ -215,3 +215,20 @@ def test_copies_that_run_on_other_threads_leave_the_rest_as_it_is(tmp_path: Path
     # Outputs are captured on the training's thread: here nothing runs there but the outermost call.
     outputs = set(run.tensor_names(role="output"))
     assert outputs == ({"0.output", "1.output", "2.output"} if around is nn.DataParallel else {"output"})
+
+
+def test_an_actor_that_never_trains_is_not_captured_for_ever(tmp_path: Path) -> None:
+    import watchglass
+
+    model, inputs = Stack(), batch(0)[0]
+    with watchglass.watch(model, run=tmp_path / "run", save_interval=1, strict=True) as hook:
+        for _ in range(100):
+            model(inputs)  # with gradients on and in training mode, as scripts that forget about both do
+        assert hook.clock.train is not None
+        assert not hook.clock.train.due
+        optimizer = torch.optim.SGD(model.parameters(), 0.05)
+        for number in range(2):
+            train(model, optimizer, number)
+    run = watchglass.open_run(tmp_path / "run")
+    assert len(run.steps(Mode.EVAL)) == 100
+    assert list(run.tensor("gradient/head.weight").steps()) == [0, 1]

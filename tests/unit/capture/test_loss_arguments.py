@@ -11,7 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+import watchglass
 from captured_parts import Stage
+from fake_device import DEVICE, FakeDevice, move
+from watchglass import Mode, open_run
 from watchglass.capture.pytorch.switchboard import LOSS_FUNCTIONS
 from watchglass.capture.pytorch.tensors.targets import LossArguments, logsumexp
 from watchglass.records import Role
@@ -115,3 +118,38 @@ def test_logsumexp_of_many_logits_looks_at_so_many_rows_only() -> None:
     image = torch.randn(2, 10, 8, 8)
     assert logsumexp(image, most=320).numel() * 10 <= 320
     assert torch.equal(logsumexp(image, most=10**9), image.logsumexp(1))
+
+
+@pytest.mark.parametrize("on_device", [False, True], ids=["cpu", "device"])
+@pytest.mark.parametrize(
+    ("labels", "more", "right"),
+    [
+        ([2, 1, -100, -100], {}, 0.5),
+        ([2, 1, 0, 0], {"ignore_index": 0}, 0.5),
+        ([2, 2, 2, 2], {"ignore_index": 0}, 1.0),
+        ([2, -100, 2, 2], {"reduction": "none"}, 1.0),
+    ],
+)
+def test_labels_that_the_loss_ignores_are_not_judged(
+    run_path: Path, on_device: bool, labels: list[int], more: dict[str, Any], right: float
+) -> None:
+    waits: list[str] = []
+    model = nn.Linear(4, 3, bias=False)
+    nn.init.zeros_(model.weight)
+    with torch.no_grad():
+        model.weight[2] = 1.0  # so that it always says 2
+    inputs, target = torch.ones(4, 4), torch.tensor(labels)
+    with FakeDevice(waits.append):
+        if on_device:
+            model, inputs, target = move(model), inputs.to(DEVICE), target.to(DEVICE)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+        with watchglass.watch(model, run=run_path, strict=True):
+            F.mse_loss(model(inputs), inputs[:, :3]).backward()
+            optimizer.step()
+            with torch.no_grad():
+                F.cross_entropy(model(inputs), target, **more)
+                # Probabilities have no label that could be ignored.
+                F.cross_entropy(model(inputs), F.one_hot(target.clamp(min=0), 3).float())
+    assert waits == []
+    found = open_run(run_path).scalars("accuracy", mode=Mode.EVAL)[1]
+    assert list(found) == [right, sum(label == 2 for label in labels) / 4]

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from itertools import count
 
-from watchglass.record.steps import OpenStep, StepClock
+from watchglass.record.steps import Forward, OpenStep, StepClock
 from watchglass.records import Mode
 
 
@@ -118,3 +118,41 @@ def test_steps_opened_by_hand_are_numbered_the_same_way() -> None:
     for mode in (Mode.TRAIN, Mode.EVAL, Mode.TRAIN):
         log.clock.end(log.clock.begin(mode))
     assert log.seen() == [("TRAIN", 0), ("EVAL", 0), ("TRAIN", 1)]
+
+
+def forwards(log: Log, count: int) -> list[Forward]:
+    return [log.clock.forward(grad=True, training=True) for _ in range(count)]
+
+
+def test_a_process_that_never_trains_is_not_captured_for_ever_and_keeps_a_bounded_number_of_forwards() -> None:
+    log = Log()
+    forwards(log, 200)
+    assert log.clock.train is not None
+    assert not log.clock.train.due
+    forwards(log, 4800)
+    assert len(log.clock.train.forwards) <= 1100
+    assert log.seen() == [("EVAL", step) for step in range(5000)]
+    starts = [step.start_ns for step in log.steps]
+    assert starts == sorted(starts)
+
+
+def test_an_episode_of_many_forwards_with_one_backward_at_its_end_is_one_captured_step() -> None:
+    log = Log()
+    for _ in range(2):
+        episode = forwards(log, 500)
+        for forward in episode:
+            forward.backpropagated = True
+        assert log.clock.begin_update(1).due == (log.clock.next_train_step == 1)
+        log.clock.end_update()
+    assert log.seen() == [("TRAIN", 0), ("TRAIN", 1)]
+    assert [step.due for step in log.steps] == [True, False]
+
+
+def test_any_number_of_micro_batches_is_captured() -> None:
+    log = Log()
+    for _ in range(300):
+        log.train(update=False)
+        assert log.clock.train is not None
+        assert log.clock.train.due
+    log.train()
+    assert log.seen() == [("TRAIN", 0)]

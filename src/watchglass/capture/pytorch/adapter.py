@@ -93,7 +93,7 @@ class PyTorchAdapter:
         hook.rank = _rank
         _adapters[hook] = self
         hook.detach_with(functools.partial(_forget, hook))
-        self._install(hook, saving)
+        self._install(hook)
 
     @staticmethod
     def of(hook: Hook) -> PyTorchAdapter | None:
@@ -105,7 +105,7 @@ class PyTorchAdapter:
         self._calls.attach(root)
         self._unheard.look_ahead(None)
 
-    def _install(self, hook: Hook, saving: Saving) -> None:
+    def _install(self, hook: Hook) -> None:
         steady, updates, backwards, guarded = self.steady, self._updates, self._backwards, hook.guarded
         hook.on_settle.append(steady.leave)
         listener = switchboard.Listener(
@@ -119,7 +119,7 @@ class PyTorchAdapter:
         switchboard.listen(listener)
         hook.detach_with(lambda: switchboard.leave(listener))
         # Behind what wraps the same functions: what is wrapped last is restored first.
-        facts = Facts(hook, self._flow.models, saving, self._flow.events)
+        facts = Facts(hook, self._flow.models, self._flow.events)
         before_update, after_update = facts.around_steps(guarded(updates.before), guarded(updates.after))
         steady.full = Full(
             before_forward=unless_captured(self._unless_broken(guarded(self._calls.before))),

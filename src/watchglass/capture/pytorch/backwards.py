@@ -15,7 +15,7 @@ from watchglass.capture.pytorch.events import LossCall
 from watchglass.capture.pytorch.first_bad.replaying import ForwardState
 from watchglass.capture.pytorch.first_bad.search import FirstBadModule
 from watchglass.capture.pytorch.flow import Flow
-from watchglass.capture.pytorch.switchboard import reduction_of
+from watchglass.capture.pytorch.switchboard import argument_of
 from watchglass.record import StepRecords
 from watchglass.records import Role
 
@@ -62,7 +62,8 @@ class Backwards:
                 flow.events.tell(flow.events.loss_computed, call, forward.records)
         if inside:
             return
-        loss = losses.normalised(result, predictions, reduction_of(function, arguments, kwargs))
+        reduction = argument_of(function, "reduction", arguments, kwargs, "mean")
+        loss = losses.normalised(result, predictions, str(reduction))
         if loss is None:
             return
         value = losses.number(loss)
@@ -71,10 +72,14 @@ class Backwards:
         # With gradients on it shows later only that a forward was an evaluation.
         later = forward.records if evaluating else StepRecords()
         records = forward.records if evaluating or due else later
-        if not (forward.records.scalars if evaluating else forward.training or forward.if_evaluated):
+        if not (forward.has_loss or (forward.training and not evaluating)):
+            forward.has_loss = True
             flow.hook.add_scalar(later, "loss", value, Role.LOSS, forward.weight)
         flow.hook.add_scalar(records, f"loss/{function}", value, Role.LOSS, forward.weight)
-        judged = losses.accuracy(function, predictions, target) if evaluating or due or result.is_cpu else None
+        judged = None
+        if evaluating or due or result.is_cpu:
+            ignored = argument_of(function, "ignore_index", arguments, kwargs, -100)
+            judged = losses.accuracy(function, predictions, target, ignored)
         if judged is not None:
             flow.hook.add_scalar(records, "accuracy", judged[0], Role.METRIC, judged[1])
         if not evaluating:

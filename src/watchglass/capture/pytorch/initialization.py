@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from typing import Any
 
@@ -10,6 +11,8 @@ import torch
 from torch import Tensor
 
 from watchglass.capture.pytorch.reduce import DeviceRows, plain
+
+_log = logging.getLogger("watchglass")
 
 #: Of larger weights the first rows that hold so many elements are looked at.
 _MOST_ELEMENTS = 1 << 20
@@ -50,7 +53,14 @@ def _fans(shape: list[int]) -> dict[str, Any]:
 
 def _symmetry(weight: Tensor) -> Tensor | DeviceRows | None:
     """Share of rows that equal the first, whether all elements are equal, and their spread; None where unreadable."""
-    values = plain(weight)
+    try:
+        return _computed(plain(weight))
+    except Exception as error:  # a weight of a kind of its own, or no memory: what is said of the others holds
+        _log.debug("watchglass: how a weight was initialized is left out: %s: %s", type(error).__name__, error)
+        return None
+
+
+def _computed(values: Tensor | None) -> Tensor | DeviceRows | None:
     if values is None or not values.numel():
         return None
     # Of a sharded weight the rows that are here.

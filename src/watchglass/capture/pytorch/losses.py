@@ -12,7 +12,6 @@ from watchglass.capture.pytorch.reduce import DeviceRows
 #: Loss functions whose predictions can be compared with class labels.
 _BY_CLASS = ("cross_entropy", "nll_loss")
 _BY_SIGN = ("binary_cross_entropy", "binary_cross_entropy_with_logits")
-_IGNORED = -100
 
 
 def number(value: Tensor) -> Any:
@@ -42,22 +41,36 @@ def normalised(result: Tensor, predictions: Any, reduction: str) -> Tensor | Non
     return result.detach()
 
 
-def accuracy(function: str, predictions: Any, target: Any) -> tuple[Any, int] | None:
-    """Share of right predictions (0 to 1) and how many were judged; None for losses that are not classification."""
+def accuracy(function: str, predictions: Any, target: Any, ignored: Any = -100) -> tuple[Any, int] | None:
+    """Share of right predictions (0 to 1) and how many were judged; None for losses that are not classification.
+
+    Args:
+        function: Name of the loss function.
+        predictions: Its first argument.
+        target: Its second.
+        ignored: Label that is none. On a device it is not known how many have it: they count among those judged.
+    """
     if not isinstance(predictions, Tensor) or not isinstance(target, Tensor) or not target.numel():
         return None
     with torch.no_grad():
         if function in _BY_CLASS and predictions.dim() >= 1:
             axis = 1 if predictions.dim() > 1 else 0
             chosen = predictions.argmax(axis)
-            wanted = target if target.shape == chosen.shape else target.argmax(axis)
-            right = chosen == wanted
-            if wanted.device.type == "cpu" and bool((wanted == _IGNORED).any()):
-                right = right[wanted != _IGNORED]
+            if target.shape != chosen.shape:
+                return _share(chosen == target.argmax(axis))
+            right, valid = chosen == target, target != ignored
+            if not target.is_cpu:
+                share = number((right & valid).sum() / valid.sum())
+                return None if share is None else (share, right.numel())
+            right = right if bool(valid.all()) else right[valid]
         elif function in _BY_SIGN and predictions.shape == target.shape:
             limit = 0.5 if function == "binary_cross_entropy" else 0.0
             right = (predictions > limit) == (target > 0.5)
         else:
             return None
-        share = number(right.float().mean()) if right.numel() else None
-        return None if share is None else (share, right.numel())
+        return _share(right)
+
+
+def _share(right: Tensor) -> tuple[Any, int] | None:
+    share = number(right.float().mean()) if right.numel() else None
+    return None if share is None else (share, right.numel())

@@ -59,30 +59,53 @@ def _variables(frame: types.FrameType) -> dict[str, Any]:
 
 def _find(scope: Mapping[str, Any], names: tuple[str, ...]) -> tuple[str, int] | None:
     for name in names:
-        if _is_count(scope.get(name)):
-            return name, int(scope[name])
+        count = _count(scope, name)
+        if count is not None:
+            return name, count
     for space in _SPACES:
-        holder = scope.get(space)
-        values = holder if isinstance(holder, Mapping) else getattr(holder, "__dict__", {})
+        values = _values(scope.get(space))
         for name in names:
-            if _is_count(values.get(name)):
-                return f"{space}.{name}", int(values[name])
+            count = _count(values, name)
+            if count is not None:
+                return f"{space}.{name}", count
     return None
+
+
+# What a script holds is its own: to look at it may raise anything, as a setting that is missing or a proxy of nothing.
+
+
+def _values(holder: Any) -> Mapping[str, Any]:
+    try:
+        return holder if isinstance(holder, Mapping) else vars(holder)
+    except Exception:
+        return {}
+
+
+def _count(values: Mapping[str, Any], name: str) -> int | None:
+    try:
+        value = values.get(name)
+        counts = isinstance(value, int) and not isinstance(value, bool) and 0 < value < 10**12
+        return int(value) if counts else None  # type: ignore[arg-type]
+    except Exception:
+        return None
 
 
 def _loader(scope: Mapping[str, Any]) -> tuple[str, int] | None:
     torch_data = sys.modules.get("torch.utils.data")
     if torch_data is None:
         return None
-    found = [(name, value) for name, value in scope.items() if isinstance(value, torch_data.DataLoader)]
+    found = [(name, value) for name, value in scope.items() if _is(value, torch_data.DataLoader)]
     found.sort(key=lambda item: "train" not in item[0].lower())
     for name, loader in found:
         try:
             return name, len(loader)
-        except TypeError:
+        except Exception:
             continue
     return None
 
 
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 < value < 10**12
+def _is(value: Any, kind: type) -> bool:
+    try:
+        return isinstance(value, kind)
+    except Exception:
+        return False

@@ -11,14 +11,15 @@ leaves it: what was seen of the step so far is told to the full path, as if that
 from __future__ import annotations
 
 import math
-import threading
 import time
+import weakref
 from collections.abc import Callable
 from enum import IntEnum
+from threading import get_ident
+from time import monotonic_ns
 from typing import Any, NamedTuple
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor, is_grad_enabled, nn
 from torch.compiler import is_compiling
 from torch.optim import Optimizer
 
@@ -27,11 +28,13 @@ from watchglass.capture.pytorch.first_bad.randomness import NONE, Randomness
 from watchglass.capture.pytorch.first_bad.replaying import ForwardState, Settings, versions
 from watchglass.capture.pytorch.flow import Flow
 from watchglass.capture.pytorch.forwards import first_tensor
-from watchglass.record import OpenStep
+from watchglass.record import Forward, OpenStep
 from watchglass.records import Role
 
 #: Alike steps in a row after which the pattern is trusted.
 _HABIT = 8
+#: Whoever leaves within so many steps has a pattern of another kind, and must show eight steps of this one again.
+_SOON = 2
 
 
 class _At(IntEnum):
@@ -45,6 +48,7 @@ class _At(IntEnum):
 
 # As plain numbers: looking up a member of an enumeration costs more than comparing it.
 _OFF, _BETWEEN, _FORWARD, _BACKWARD = map(int, _At)
+_LEAST, _MOST = -math.inf, math.inf
 
 
 class Full(NamedTuple):
@@ -84,13 +88,12 @@ class Steady:
         self._begin_step = begin_step
         self._norm = norm
         self._norm_due = norm_due
-        self._thread = threading.get_ident()
+        self._thread = get_ident()
         self._at = _OFF
         self._alike = 0
-        # The pattern.
-        self._root: nn.Module | None = None
-        self._optimizer: Optimizer | None = None
-        self._groups: list[dict[str, Any]] = []
+        # The pattern: weak references, so that a training that is over leaves nothing behind.
+        self._root: Callable[[], nn.Module | None] = _gone
+        self._optimizer: Callable[[], Optimizer | None] = _gone
         self._settings: Settings | None = None
         self._draws = NONE
         self._random = False
@@ -108,8 +111,8 @@ class Steady:
         self._kwargs: Any = None
         self._versions: tuple[int, ...] | None = None
         self._states = Randomness()
-        # Since the path was entered.
-        self._steps = 0
+        # Where the path was entered, and what it has cost since.
+        self._first = 0
         self._since_ns = 0
         self._norm_ns = 0
 
@@ -128,11 +131,11 @@ class Steady:
             return None
         at = self._at
         if at != _OFF:
-            if threading.get_ident() != self._thread:
+            if get_ident() != self._thread:
                 return None
-            if at != _FORWARD and root is self._root and torch.is_grad_enabled():
+            if at != _FORWARD and root is self._root() and is_grad_enabled():
                 if at == _BETWEEN:
-                    self._start_ns = time.monotonic_ns()
+                    self._start_ns = monotonic_ns()
                 self._at = _FORWARD
                 self._arguments = arguments
                 self._kwargs = kwargs
@@ -150,15 +153,16 @@ class Steady:
     def before_backward(self, tensors: Any, weighted: bool) -> None:
         """A backward is about to run."""
         at = self._at
-        if at == _FORWARD and not weighted:
-            loss = math.nan
-            if isinstance(tensors, Tensor) and tensors.is_cpu and tensors.numel() == 1:
-                try:
-                    loss = tensors.item()
-                except (RuntimeError, TypeError, ValueError):
-                    loss = math.nan
-            # Neither holds for NaN; what is not finite is for the full path.
-            if -math.inf < loss < math.inf:
+        if at != _OFF and get_ident() != self._thread:
+            return
+        if at == _FORWARD and not weighted and isinstance(tensors, Tensor) and tensors.is_cpu:
+            try:
+                loss = tensors.item()
+                # Neither holds for NaN; what is not finite, or no number, is for the full path.
+                finite = _LEAST < loss < _MOST
+            except (RuntimeError, TypeError, ValueError):
+                finite = False
+            if finite:
                 self._at = _BACKWARD
                 if self._backwards:
                     self._average(loss)
@@ -181,7 +185,9 @@ class Steady:
         if is_compiling():
             return self.compiled_updates.traced(optimizer, ended=False)
         if self._at != _OFF:
-            if optimizer is self._optimizer and self._at == _BACKWARD:
+            if get_ident() != self._thread:
+                return None
+            if optimizer is self._optimizer() and self._at == _BACKWARD:
                 started = time.perf_counter_ns()
                 taken = self._take_norm(optimizer)
                 self._norm_ns += time.perf_counter_ns() - started
@@ -198,16 +204,20 @@ class Steady:
             self.compiled_updates.traced(optimizer, ended=True)
             return
         at = self._at
-        if at == _BACKWARD and optimizer is self._optimizer and len(arguments) == 1 and not kwargs:
-            rate = self._groups[0].get("lr")
-            if type(rate) is float:
-                self._hook.quick_step(self._start_ns, self._loss, rate, self._total)
+        if at != _OFF and get_ident() != self._thread:
+            return
+        if at == _BACKWARD and optimizer is self._optimizer() and len(arguments) == 1 and not kwargs:
+            # Asked for each time: a state that is loaded brings other groups, and unfreezing adds one.
+            groups = optimizer.param_groups
+            rate = groups[0].get("lr")
+            if type(rate) is float and len(groups) == 1:
+                hook = self._hook
+                hook.quick_step(self._start_ns, self._loss, rate, self._total)
                 self._backwards = 0
                 self._arguments = self._kwargs = None
-                self._steps += 1
-                self._step += 1
+                self._step = step = self._step + 1
                 self._at = _BETWEEN
-                if self._step >= self._watchful or self._hook.stopping or not self._hook.active:
+                if step >= self._watchful or hook.stopping or not hook.active:
                     self._look_around()
                 return
         if at != _OFF:
@@ -231,6 +241,8 @@ class Steady:
         """``full`` for a callback about a scaler, of which steady steps have none."""
 
         def run(*arguments: Any) -> Any:
+            if self._at != _OFF and get_ident() != self._thread:
+                return None
             self.leave()
             return full(*arguments)
 
@@ -269,11 +281,11 @@ class Steady:
             and len(groups) == 1
             and type(groups[0].get("lr")) is float
             and bool(forwards)
-            and all(forward.backpropagated and forward.records.scalars for forward in forwards)
+            and all(forward.backpropagated and self._has_one_loss(forward) for forward in forwards)
         )
-        if not same or optimizer is not self._optimizer or root is not self._root:
+        if not same or optimizer is not self._optimizer() or root is not self._root():
             self._alike = 0
-        self._optimizer, self._root, self._groups = optimizer, root, groups
+            self._optimizer, self._root = weakref.ref(optimizer), _gone if root is None else weakref.ref(root)
         self._alike += same
         if self._alike < _HABIT:
             return False
@@ -283,6 +295,12 @@ class Steady:
         self._random = True in self._draws
         return True
 
+    def _has_one_loss(self, forward: Forward) -> bool:
+        """Whether one backward ran from one finite number on the host: from anything else the path would be left."""
+        loss_id = self._hook.id_of("loss")
+        losses = [value for tensor_id, _, value in forward.records.scalars if tensor_id == loss_id]
+        return len(losses) == 1 and type(losses[0]) is float and math.isfinite(losses[0])
+
     def enter(self) -> None:
         """Take this path from the next step to the next captured one, if that is not the same."""
         hook = self._hook
@@ -290,8 +308,9 @@ class Steady:
         self._end = hook.plan.next_due(self._step)
         if self._end <= self._step or hook.stopping or not hook.begin_quick_steps():
             return
-        self._steps = self._norm_ns = 0
-        self._since_ns = time.monotonic_ns()
+        self._first = self._step
+        self._norm_ns = 0
+        self._since_ns = monotonic_ns()
         self._at = _BETWEEN
         for listener in self._flow.events.resting:
             listener(True)
@@ -306,11 +325,14 @@ class Steady:
         at, self._at = self._at, _OFF
         if at == _OFF:
             return
+        steps = self._step - self._first
+        if steps < _SOON and self._step < self._end:
+            self._alike = 0
         try:
             self._listen_to_updates(True)
             for listener in self._flow.events.resting:
                 listener(False)
-            self._hook.cost.quick_steps_ended(self._steps, time.monotonic_ns() - self._since_ns, self._norm_ns)
+            self._hook.cost.quick_steps_ended(steps, monotonic_ns() - self._since_ns, self._norm_ns)
             if at != _BETWEEN:
                 self._tell(at, superseded)
         except Exception as error:
@@ -319,13 +341,13 @@ class Steady:
         self._arguments = self._kwargs = None
 
     def _tell(self, at: int, superseded: bool) -> None:
-        flow, clock, root = self._flow, self._hook.clock, self._root
-        assert root is not None
+        flow, clock, root = self._flow, self._hook.clock, self._root()
+        training = root is None or root.training
         weights = [self._total] if self._backwards else []
         if at == _FORWARD:
             weights.append(self._weight)
         for index, weight in enumerate(weights):
-            forward = flow.forward = clock.forward(grad=True, training=root.training, start_ns=self._start_ns)
+            forward = flow.forward = clock.forward(grad=True, training=training, start_ns=self._start_ns)
             if index == 0 and clock.train is not None:
                 self._begin_step(clock.train)
             forward.weight = weight
@@ -335,7 +357,7 @@ class Steady:
         assert flow.forward is not None
         # Where no mark was set, any backward counts.
         flow.forward.marked = superseded or at != _FORWARD
-        if self._settings is not None:
+        if self._settings is not None and root is not None:
             # Without what the model returned: that must not live longer than without us.
             flow.forward.state = state = ForwardState(
                 root, self._arguments, self._kwargs, self._settings, self._versions, self._states, self._draws
@@ -346,3 +368,7 @@ class Steady:
         flow.forward_depth = 0
         # Should the backward still run, what is recomputed in it passes for a forward that leads nowhere.
         flow.in_backward = False
+
+
+def _gone() -> None:
+    """A reference to nothing."""

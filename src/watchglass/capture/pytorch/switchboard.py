@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -51,8 +52,13 @@ _listeners: tuple[Listener, ...] = ()
 #: Those that are not resting, and those that are.
 _hearing: tuple[Listener, ...] = ()
 _resting: set[Listener] = set()
-_reduction_at: dict[str, int] = {}
+_parameters: dict[str, list[str]] = {}
 _undo: list[Callable[[], None]] = []
+#: Where somebody else has wrapped a function after us, our wrapper stays and must not be put on a second time: the
+#: function that is inside it, by owner and name.
+_stuck: dict[tuple[int, str], Any] = {}
+#: The loss function that is being called, by thread.
+_computing = threading.local()
 
 
 def listen(listener: Listener) -> None:
@@ -96,14 +102,18 @@ def _install() -> None:
 
 
 def _wrap(owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-    original = getattr(owner, name)
+    original, place = getattr(owner, name), (id(owner), name)
+    if _stuck.get(place, original) is not original:
+        return  # ours is in there, and hears again
+    _stuck.pop(place, None)
     wrapper = functools.wraps(original)(make(original))
     setattr(owner, name, wrapper)
 
     def undo() -> None:
-        # Someone may have wrapped it after us: then ours stays, and passes through.
         if getattr(owner, name) is wrapper:
             setattr(owner, name, original)
+        else:
+            _stuck[place] = original
 
     _undo.append(undo)
 
@@ -127,12 +137,18 @@ def _backward(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _loss(original: Callable[..., Any]) -> Callable[..., Any]:
     name = original.__name__
-    parameters = list(inspect.signature(original).parameters)
-    _reduction_at[name] = parameters.index("reduction") if "reduction" in parameters else -1
+    _parameters[name] = list(inspect.signature(original).parameters)
 
     def loss(*args: Any, **kwargs: Any) -> Any:
-        result = original(*args, **kwargs)
-        if not is_compiling() and _hearing and isinstance(result, Tensor):
+        # A mode of torch functions, as a default device is one, calls the public name once more from within.
+        if is_compiling() or not _hearing or getattr(_computing, "name", "") == name:
+            return original(*args, **kwargs)
+        _computing.name = name
+        try:
+            result = original(*args, **kwargs)
+        finally:
+            _computing.name = ""
+        if isinstance(result, Tensor):
             for listener in _hearing:
                 listener.loss_computed(name, args, kwargs, result)
         return result
@@ -140,10 +156,11 @@ def _loss(original: Callable[..., Any]) -> Callable[..., Any]:
     return loss
 
 
-def reduction_of(function: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """How a call of a loss function put samples together: ``"mean"``, ``"sum"`` or ``"none"``."""
-    at = _reduction_at.get(function, -1)
-    return str(kwargs.get("reduction", args[at] if 0 <= at < len(args) else "mean"))
+def argument_of(function: str, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], default: Any) -> Any:
+    """What a call of a loss function was given as its parameter ``name``."""
+    if name in kwargs:
+        return kwargs[name]
+    return dict(zip(_parameters.get(function, ()), args, strict=False)).get(name, default)
 
 
 def _scale(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -22,7 +22,6 @@ from watchglass.capture.pytorch.facts.loss_scales import LossScales
 from watchglass.capture.pytorch.facts.structure import Membership, TrainingFlags
 from watchglass.capture.pytorch.facts.subjects import Subjects
 from watchglass.capture.pytorch.models import Models
-from watchglass.capture.pytorch.saving import Saving
 from watchglass.config import chosen_facts
 
 __all__ = ["Facts"]
@@ -41,7 +40,7 @@ class Facts:
     functions: what is wrapped last is restored first.
     """
 
-    def __init__(self, hook: Hook, models: Models, saving: Saving, events: Events) -> None:
+    def __init__(self, hook: Hook, models: Models, events: Events) -> None:
         self._hook = hook
         self._models = models
         self._subjects = Subjects()

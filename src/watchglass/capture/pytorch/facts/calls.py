@@ -50,8 +50,9 @@ class PublicCall:
 
     def __init__(self, owners: Owners, nest: Nest | None = None, *, frequent: bool = False) -> None:
         self._frequent = frequent
-        # Where somebody else has wrapped it after us, our wrapper stays, and must not be put on a second time.
-        self._stuck: set[tuple[int, str]] = set()
+        # Where somebody else has wrapped it after us, our wrapper stays, and must not be put on a second time: what is
+        # inside it.
+        self._stuck: dict[tuple[int, str], Any] = {}
         self.before: tuple[Before, ...] = ()
         self.after: tuple[After, ...] = ()
         self.nest = nest or Nest()
@@ -91,9 +92,10 @@ class PublicCall:
             self._wrappers.clear()
 
     def _wrap(self, owner: Any, name: str) -> None:
-        original = getattr(owner, name, None)
-        if original is None or (id(owner), name) in self._stuck:
-            return  # an older PyTorch
+        original, place = getattr(owner, name, None), (id(owner), name)
+        if original is None or self._stuck.get(place, original) is not original:
+            return  # an older PyTorch, or ours is in there
+        self._stuck.pop(place, None)
         wrapper = self._wrappers.get(original) or self._wrappers.setdefault(original, self._wrapper(original))
         setattr(owner, name, wrapper)
 
@@ -101,7 +103,7 @@ class PublicCall:
             if getattr(owner, name) is wrapper:
                 setattr(owner, name, original)
             else:
-                self._stuck.add((id(owner), name))
+                self._stuck[place] = original
 
         self._undo.append(undo)
 

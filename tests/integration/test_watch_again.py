@@ -1,0 +1,66 @@
+"""A process that is watched already, and is told to be watched: with other settings, from the next step on."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import watchglass
+from watchglass import open_run
+from watchglass.capture.pytorch import PyTorchAdapter
+
+
+def train(model: nn.Module, steps: int) -> None:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        F.cross_entropy(model(torch.randn(8, 4)), torch.randint(0, 3, (8,))).backward()
+        optimizer.step()
+
+
+def test_other_settings_hold_at_once_also_on_the_steady_path(run_path: Path) -> None:
+    model = nn.Linear(4, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with watchglass.watch(model, run=run_path, save_interval=1000, strict=True) as hook:
+        for number in range(60):
+            if number == 40:
+                adapter = PyTorchAdapter.of(hook)
+                assert adapter is not None
+                assert adapter.steady.on
+                assert watchglass.watch(model, save_interval=10) is hook
+            optimizer.zero_grad()
+            F.cross_entropy(model(torch.randn(8, 4)), torch.randint(0, 3, (8,))).backward()
+            optimizer.step()
+    assert list(open_run(run_path).tensor("weight").steps()) == [0, 40, 50]
+
+
+def test_what_watching_has_cost_is_not_forgotten_with_the_settings(run_path: Path) -> None:
+    model = nn.Linear(4, 3)
+    with watchglass.watch(model, run=run_path, save_interval=5, strict=True) as hook:
+        train(model, 20)
+        before = hook.cost.report()
+        watchglass.watch(model, save_interval=7)
+        after = hook.cost.report()
+    assert before["callback_ns"] > 0
+    assert before["train_ns"] > 0
+    # The step that was open may have ended since.
+    for name in ("callback_ns", "train_ns", "train_steps"):
+        assert after[name] >= before[name]
+
+
+def test_what_a_second_call_cannot_change_is_said(
+    run_path: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "settings.toml").write_text("")
+    model = nn.Linear(4, 3)
+    with caplog.at_level(logging.WARNING, "watchglass"), watchglass.watch(model, run=run_path, strict=True):
+        watchglass.watch(model)
+        assert not caplog.messages
+        watchglass.watch(model, rules="default", stop_on="error", config_file=tmp_path / "settings.toml")
+    (message,) = caplog.messages
+    assert "rules and stop_on and config_file of this call of watch are ignored" in message

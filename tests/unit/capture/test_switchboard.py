@@ -1,0 +1,107 @@
+"""Functions that are wrapped: told once, whoever else wraps them, and restored."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from watchglass.capture.pytorch import switchboard
+from watchglass.capture.pytorch.facts import calls
+
+
+class Heard:
+    """A listener that counts."""
+
+    def __init__(self) -> None:
+        self.backwards = self.losses = 0
+        self.listener = switchboard.Listener(
+            before_backward=self._backward,
+            after_backward=lambda: None,
+            loss_computed=self._loss,
+            loss_scaled=lambda losses, scaled: None,
+            before_scaler_step=lambda scaler, optimizer: None,
+            after_scaler_step=lambda scaler, optimizer: None,
+        )
+
+    def _backward(self, tensors: Any, weighted: bool) -> None:
+        self.backwards += 1
+
+    def _loss(self, *call: Any) -> None:
+        self.losses += 1
+
+
+def heard() -> tuple[int, int]:
+    """What one listener hears of a loss and its backward."""
+    found = Heard()
+    switchboard.listen(found.listener)
+    F.mse_loss(torch.ones(2, requires_grad=True), torch.zeros(2)).backward()
+    switchboard.leave(found.listener)
+    return found.losses, found.backwards
+
+
+@pytest.fixture
+def originals() -> Iterator[dict[Any, Any]]:
+    found = {(F, "mse_loss"): F.mse_loss, (torch.autograd, "backward"): torch.autograd.backward}
+    yield found
+    for (owner, name), function in found.items():
+        setattr(owner, name, function)
+
+
+def wrapped(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def other(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return other
+
+
+def test_what_somebody_else_wraps_after_us_is_told_once_also_the_next_time(originals: dict[Any, Any]) -> None:
+    first = Heard()
+    switchboard.listen(first.listener)
+    for owner, name in originals:
+        setattr(owner, name, wrapped(getattr(owner, name)))
+    switchboard.leave(first.listener)
+    for _ in range(3):
+        assert heard() == (1, 1)
+    assert (first.losses, first.backwards) == (0, 0)
+    for (owner, name), function in originals.items():
+        setattr(owner, name, function)
+    assert heard() == (1, 1), "ours went with the other one, so the function is wrapped anew"
+    assert F.mse_loss is originals[F, "mse_loss"]
+
+
+def test_a_call_that_is_heard_for_facts_is_wrapped_anew_once_ours_has_gone() -> None:
+    original, count = torch.nn.utils.clip_grad_norm_, 0
+
+    def called(*call: Any) -> None:
+        nonlocal count
+        count += 1
+
+    call = calls.PublicCall(lambda: ((torch.nn.utils, "clip_grad_norm_"),))
+    try:
+        for expected in (1, 2):
+            leave = call.listen(after=called)
+            torch.nn.utils.clip_grad_norm_(torch.ones(1), 1.0)
+            assert count == expected
+            torch.nn.utils.clip_grad_norm_ = wrapped(torch.nn.utils.clip_grad_norm_)
+            leave()
+            torch.nn.utils.clip_grad_norm_ = original
+    finally:
+        torch.nn.utils.clip_grad_norm_ = original
+
+
+def test_a_loss_is_told_once_under_a_default_device() -> None:
+    # A mode of torch functions calls the public function again from within.
+    before = torch.get_default_device()
+    torch.set_default_device("cpu")
+    try:
+        with torch.device("cpu"):
+            assert heard() == (1, 1)
+    finally:
+        torch.set_default_device(None)
+    assert torch.get_default_device() == before
