@@ -104,6 +104,7 @@ class Stage:
         with torch.no_grad():
             if step is not before and grad:
                 self._tell(self.events.step_began, step)
+            self.events.ask_module_listeners()
             self._tell(self.events.forward_began, ForwardCall(step, forward, root, arguments, kwargs))
 
         def called(module: nn.Module, arguments: Any, output: Any) -> None:
