@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,11 @@ def _rank(rank: int, training: Training, folder: Path, path: Path | None, settin
     torch.save(bits(result), folder / f"{rank}.pt")
     more = {key: result[key] for key in ("norms", "whole") if key in result} if isinstance(result, dict) else {}
     torch.save(more, folder / f"{rank}.more.pt")
+    dist.barrier()
     dist.destroy_process_group()
+    # Threads of gloo's abort a process that ends by itself now and then, watched or not: "terminate called without an
+    # active exception". What a rank leaves behind is on disk by now.
+    os._exit(0)
 
 
 class Network(nn.Module):
