@@ -33,7 +33,8 @@ class Configuration:
         targets: Most that the ratio may be, by model; these are the models it is measured with.
         interval: Steps from one capture to the next, 0 for none; None where the hook chooses.
         captured: What a capture looks at, for :func:`limits.captured`.
-        block: Rounds that are summed up; a multiple of the interval, so that blocks are alike.
+        block: Steps that are summed up; a multiple of the interval, so that blocks are alike.
+        turn: Steps that each training makes before the next comes; the block is a multiple of it.
         warm_up: Rounds before the clock starts, until caches, allocators and the plan have settled.
         avoided: Steps that are multiples of it are made off the clock; None where there are none.
         trim: Share of the blocks left out at either end as disturbed; none where blocks differ for a reason.
@@ -47,6 +48,7 @@ class Configuration:
     interval: int | None
     captured: tuple[str, ...] = _SEEN
     block: int = 10
+    turn: int = 10
     warm_up: int = 60
     avoided: int | None = None
     trim: float = 0.1
@@ -87,6 +89,7 @@ CONFIGURATIONS = (
         interval=None,
         captured=("parameters", "gradients", "updates", "outputs"),
         block=64,
+        turn=16,
         warm_up=300,
         trim=0.0,
     ),
@@ -100,6 +103,7 @@ CONFIGURATIONS = (
         interval=0,
         captured=(),
         block=(NORM_INTERVAL - 1) // 7,
+        turn=(NORM_INTERVAL - 1) // 7,
         # With the first step, which is made when watching begins, a multiple of the norm's interval.
         warm_up=2 * NORM_INTERVAL - 1,
         avoided=NORM_INTERVAL,

@@ -82,6 +82,7 @@ def measure(
             comparison = compare(
                 *steps,
                 block=configuration.block,
+                turn=configuration.turn,
                 half_width=half_width,
                 limit_s=limit_s,
                 charged_s=watched.background,

@@ -60,6 +60,7 @@ def compare(
     block: int,
     half_width: float,
     limit_s: float,
+    turn: int = 1,
     charged_s: Callable[[], float] = lambda: 0.0,
     trim: float = 0.0,
     before_block: Callable[[], None] = lambda: None,
@@ -67,16 +68,18 @@ def compare(
 ) -> Comparison:
     """Time the three side by side until the control is sharp enough or the time is up.
 
-    In every round each of the three makes one step, in an order drawn at random among the six, so that drift, clock
-    changes and neighbours hit all of them alike. ``block`` rounds are one pair of observations.
+    In every round each of the three makes its turn of some steps, in an order drawn at random among the six, so that
+    drift, clock changes and neighbours hit all of them alike. ``block`` steps of each are one pair of observations.
 
     Args:
         watched: One watched training step.
         bare: The same training without watching.
         other_bare: The same again, for the control.
-        block: Rounds that are summed up; a multiple of the capture interval, so that blocks are alike.
+        block: Steps of each that are summed up; a multiple of the capture interval, so that blocks are alike.
         half_width: Enough once the control's interval reaches no farther than this to either side.
         limit_s: Enough in any case.
+        turn: Steps that each makes before the next comes; ``block`` is a multiple of it. With one, each finds the caches
+            as two other trainings have left them, which no training outside a benchmark does.
         charged_s: Processor seconds spent on watching in the background so far; what passes of them during bare steps
             is charged to the watched ones.
         trim: Share of blocks left out at either end as disturbed; see :func:`estimate`.
@@ -91,11 +94,13 @@ def compare(
     while True:
         before_block()
         elapsed = [0.0, 0.0, 0.0]
-        for _ in range(block):
+        for _ in range(block // turn):
             for which in chance.choice(orders):
+                step = steps[which]
                 charged = charged_s()
                 begin = time.perf_counter()
-                steps[which]()
+                for _ in range(turn):
+                    step()
                 elapsed[which] += time.perf_counter() - begin
                 if which != 0:
                     elapsed[0] += charged_s() - charged

@@ -140,12 +140,14 @@ class ModuleCapture:
 
     def prepare(self, root: nn.Module) -> None:
         """Be ready for calls from compiled code, before the first of them."""
-        perhaps = self.compiled.expected or ("torch._dynamo" in sys.modules and root not in self._eager)
-        if perhaps or root in self.compiled or is_compiled(root):
+        if root in self._eager and not self.compiled.expected:
+            return
+        if self.compiled.expected or "torch._dynamo" in sys.modules or root in self.compiled or is_compiled(root):
             self.add_compiled(root)
 
     def add_compiled(self, module: nn.Module) -> None:
         """Calls of a module and all below it may come from compiled code."""
+        self._eager.clear()
         self.compiled.add(module, inputs=self._inputs_wanted.ever)
 
     def expect_compiled(self) -> None:

@@ -59,6 +59,29 @@ class LateGradients:
         return describe_bad(bad) if bad else None
 
 
+class _Known:
+    """The parameters of an optimizer, and what of them is the same at every step.
+
+    Attributes:
+        ids: Identities of all its parameters.
+        count: How many these are.
+        models: Number of models that were known.
+        rows: Those that belong to a known model.
+        weights: The same as items to be saved, without biases.
+        biases: The biases.
+    """
+
+    __slots__ = ("biases", "count", "ids", "models", "rows", "weights")
+
+    def __init__(self, optimizer: Optimizer, models: int, rows: _Parameters) -> None:
+        self.ids = _identities(optimizer)
+        self.count = len(self.ids)
+        self.models = models
+        self.rows = rows
+        self.weights = [_item(*row) for row in rows if not _BIAS.search(row[2].leaf)]
+        self.biases = [_item(*row) for row in rows if _BIAS.search(row[2].leaf)]
+
+
 class Readings:
     """Reads what an optimizer is about to change and has changed."""
 
@@ -66,7 +89,7 @@ class Readings:
         self._hook = hook
         self._saving = saving
         self._models = models
-        self._known: weakref.WeakKeyDictionary[Optimizer, tuple[int, int, _Parameters]] = weakref.WeakKeyDictionary()
+        self._known: weakref.WeakKeyDictionary[Optimizer, _Known] = weakref.WeakKeyDictionary()
         self._stale: dict[int, tuple[weakref.ref[Tensor], int]] = {}
         self._updates = UpdateCopies(hook, saving)
         self._norm_interval = 1
@@ -78,14 +101,22 @@ class Readings:
     def parameters(self, optimizer: Optimizer, *, again: bool = False) -> _Parameters:
         """An optimizer's parameters that belong to a known model, with names.
 
-        Looked up once and again where ``again`` says so (at captured steps) or the groups have changed in size.
+        Looked up once, and again where others have come: the number of them is looked at each time, which they are
+        where ``again`` says so (at captured steps).
         """
+        return self._known_of(optimizer, again=again).rows
+
+    def _known_of(self, optimizer: Optimizer, *, again: bool = False) -> _Known:
         known = self._known.get(optimizer)
-        count = sum(len(group["params"]) for group in optimizer.param_groups)
-        if known is None or again or known[0] != count or known[1] != len(self._models):
-            known = (count, len(self._models), self._resolved(optimizer))
-            self._known[optimizer] = known
-        return known[2]
+        if known is not None and known.models == len(self._models):
+            if again:
+                # Their modules may have been found since where some had none.
+                if len(known.rows) == known.count and _identities(optimizer) == known.ids:
+                    return known
+            elif known.count == sum(len(group["params"]) for group in optimizer.param_groups):
+                return known
+        known = self._known[optimizer] = _Known(optimizer, len(self._models), self._resolved(optimizer))
+        return known
 
     def _resolved(self, optimizer: Optimizer) -> _Parameters:
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
@@ -112,17 +143,17 @@ class Readings:
 
     def fresh_gradients(self, optimizer: Optimizer, due: bool) -> list[tuple[Tensor, str, ParameterPlace]]:
         """``(gradient, parameter's name, place)`` of gradients that this step's backward produced."""
+        # At a captured step the parameters have just been looked up.
+        rows, stale = self._known_of(optimizer).rows, self._stale if due else {}
         found = []
-        for parameter, name, place in self.parameters(optimizer, again=due):
+        for parameter, name, place in rows:
             gradient = parameter.grad
-            if gradient is None or (due and self._is_stale(parameter, gradient)):
+            if gradient is None:
                 continue
-            found.append((gradient, name, place))
+            known = stale.get(id(parameter))
+            if known is None or known[0]() is not gradient or known[1] != gradient._version:
+                found.append((gradient, name, place))
         return found
-
-    def _is_stale(self, parameter: Tensor, gradient: Tensor) -> bool:
-        known = self._stale.get(id(parameter))
-        return known is not None and known[0]() is gradient and known[1] == gradient._version
 
     def gradients(self, step: OpenStep, fresh: Sequence[tuple[Tensor, str, ParameterPlace]], scale: Any) -> Rows | None:
         """Record statistics of gradients; returns their rows where there is one for each of ``fresh`` on the host.
@@ -139,13 +170,11 @@ class Readings:
 
     def weights(self, step: OpenStep, optimizer: Optimizer) -> None:
         """Record statistics of weights before the update, and copy those whose update is to be recorded."""
-        parameters = self.parameters(optimizer)
-        weights = [_item(*row) for row in parameters if not _BIAS.search(row[2].leaf)]
-        biases = [_item(*row) for row in parameters if _BIAS.search(row[2].leaf)]
-        self._saving.save_all(step.records, Role.WEIGHT, weights)
-        self._saving.save_all(step.records, Role.BIAS, biases)
+        known = self._known_of(optimizer, again=True)
+        self._saving.save_all(step.records, Role.WEIGHT, known.weights)
+        self._saving.save_all(step.records, Role.BIAS, known.biases)
         if self._hook.plan.wants(Role.UPDATE):
-            self._updates.take(step.records, optimizer, [row for row in parameters if row[0].requires_grad])
+            self._updates.take(step.records, optimizer, [row for row in known.rows if row[0].requires_grad])
 
     def updated(self, step: OpenStep) -> None:
         """Record the updates, now that the optimizer has changed the weights."""
@@ -321,5 +350,10 @@ class _JoinedNorm:
         return math.hypot(*(float(part.resolve() if hasattr(part, "resolve") else part) for part in self._parts))
 
 
+def _identities(optimizer: Optimizer) -> list[int]:
+    return [id(parameter) for group in optimizer.param_groups for parameter in group["params"]]
+
+
 def _item(tensor: Tensor, name: str, place: ParameterPlace) -> Item:
-    return Item(tensor, name, place.place, unit_axis=0 if tensor.dim() else None, trainable=True)
+    # By position, unit axis and trainable last: made for every gradient of a captured step.
+    return Item(tensor, name, place.place, (), 0 if tensor.dim() else None, True)
