@@ -30,6 +30,10 @@ __all__ = ["Facts"]
 _EVENTS = ("step_began", "forward_began", "evaluation_began", "loss_computed", "update_began", "update_ended")
 #: The same at every step of every optimizer, captured or not; these may not raise.
 _STEPS = ("step_begins", "step_ended")
+#: So many times the calls that every step makes are heard of after a rest, and then ever more rarely, at powers of two:
+#: what wraps them is put onto classes that all modules and optimizers inherit from, and Python forgets all that it has
+#: learned of these whenever such a class is changed; after some hundred changes it learns nothing more.
+_OFTEN = 8
 _OF_BATCHES = frozenset({"batch", "data_loader", "input_sketch"})
 
 
@@ -48,6 +52,7 @@ class Facts:
         self._parts: dict[str | frozenset[str], tuple[Any, ExitStack]] = {}
         self._listeners: dict[str, tuple[Callable[[Any], None], ...]] = {}
         self._resting = False
+        self._wakes = 0
         self._heard: dict[str, tuple[Callable[[Any], None], ...]] = {}
         hook.detach_with(self._leave)
         calls.awake(1)
@@ -80,7 +85,11 @@ class Facts:
     def _rest(self, on: bool) -> None:
         order = self._parts.get("calls")
         if not on:
-            self._sleep(False)
+            self._wakes += 1
+            if self._wakes <= _OFTEN or self._wakes & (self._wakes - 1) == 0:
+                self._sleep(False)
+        elif self._resting:
+            return
         elif order is not None:
             order[0].when_over = functools.partial(self._sleep, True)
         else:
