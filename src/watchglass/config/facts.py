@@ -27,7 +27,7 @@ FACTS: Mapping[str, FactKind] = MappingProxyType(
     {
         "calls": FactKind(
             True,
-            "under a microsecond per call; nothing between captures of steps that are alike",
+            "under a microsecond per call; nothing while nothing is heard",
             "backward, zero_grad, optimizer, scheduler, scaler and clip calls in their order",
         ),
         "leftover_gradients": FactKind(
