@@ -29,6 +29,9 @@ from watchglass.store import RawTensor
 _MOST_CAPTURED, _MOST_UNDECIDED = 64, 1024
 
 
+_TRAIN = int(Mode.TRAIN)
+
+
 class Readback(Protocol):
     """Numbers that are still on their way from a device."""
 
@@ -208,7 +211,8 @@ class StepClock:
         self._due = due
         self._now_ns = now_ns
         self._next_global = 0
-        self._next = {Mode.TRAIN: 0, Mode.EVAL: 0, Mode.PREDICT: 0}
+        # By mode, as numbers: members of an enumeration are slow to come by and to hash, at every step.
+        self._next = [0] * len(Mode)
         # Forwards of the step before that the next may train on.
         self._awaiting: list[Forward] = []
         self.train: OpenStep | None = None
@@ -217,7 +221,7 @@ class StepClock:
     @property
     def next_train_step(self) -> int:
         """Number that the next TRAIN step to open will get."""
-        return self._next[Mode.TRAIN]
+        return self._next[_TRAIN]
 
     @property
     def last_step(self) -> int:
@@ -265,8 +269,8 @@ class StepClock:
         Returns:
             The fields of a :class:`SteadyRow`, as a plain tuple: faster to make, and the garbage collector forgets it.
         """
-        mode_step = self._next[Mode.TRAIN]
-        self._next[Mode.TRAIN] = mode_step + 1
+        mode_step = self._next[_TRAIN]
+        self._next[_TRAIN] = mode_step + 1
         global_step = self._next_global
         self._next_global = global_step + 1
         return (global_step, mode_step, start_ns, end_ns, loss, learning_rate, weight)
@@ -342,7 +346,7 @@ class StepClock:
                 self._evaluated(forward, before=step.mode_step)
         if not trained and not step.updated:
             # Nothing was trained here: give the number back, the step never was.
-            self._next[Mode.TRAIN] = step.mode_step
+            self._next[_TRAIN] = step.mode_step
             return
         for forward in reversed(trained):
             forward.records.absorb(step.records)
