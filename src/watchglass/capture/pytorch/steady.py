@@ -312,6 +312,8 @@ class Steady:
         self._norm_ns = 0
         self._since_ns = monotonic_ns()
         self._at = _BETWEEN
+        # What it recorded is the recorder's by now, and not to be kept alive up to the next forward on the full path.
+        self._flow.forward = None
         for listener in self._flow.events.resting:
             listener(True)
         self._look_around()

@@ -1,0 +1,37 @@
+"""Raw tensors are held until they are written, and no longer."""
+
+from __future__ import annotations
+
+import gc
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+import watchglass
+from train_twice import train
+from watchglass import open_run
+from watchglass.record import StepRecords
+
+
+def held() -> int:
+    """Raw tensors that steps hold."""
+    gc.collect()
+    return sum(len(found.raw) for found in gc.get_objects() if type(found) is StepRecords)
+
+
+def test_raw_tensors_go_once_they_are_written(tmp_path: Path) -> None:
+    model = nn.Linear(12, 4)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    settings: dict[str, Any] = {"collections": ["weights"], "save_raw": True, "save_interval": 20}
+    with watchglass.watch(model, run=tmp_path / "run", strict=True, flush_interval_s=0.05, **settings) as hook:
+        for number in range(45):  # the last ones on the steady path
+            train(model, optimizer, number)
+        deadline = time.monotonic() + 10
+        while held() and time.monotonic() < deadline:
+            hook.flush()
+            time.sleep(0.05)
+        assert held() == 0
+    assert open_run(tmp_path / "run").tensor("weight").value(40).shape == (4, 12)
