@@ -109,7 +109,7 @@ def test_poisoned_weights_are_named_where_only_a_gradient_tells(
 
     with watchglass.watch(training.model, run=tmp_path / "run", save_interval=interval, strict=True) as hook:
         for number in range(at + 3):
-            with hook.suspended():
+            with hook.guard.suspended():
                 poison(number)
             training.step()
     run = open_run(tmp_path / "run")

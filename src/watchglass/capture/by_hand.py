@@ -74,20 +74,20 @@ class ByHand:
     @contextmanager
     def step(self, mode: Mode) -> Iterator[OpenStep]:
         """One step; where nothing is recorded, or no longer, the loop runs through the same lines."""
-        step = self._hook.lawful(self._begin, mode)
+        step = self._hook.guard.lawful(self._begin, mode)
         try:
             yield step or OpenStep(-1, mode, -1, -1, 0)
         finally:
             if step is not None:
-                self._hook.lawful(self._end, step)
+                self._hook.guard.lawful(self._end, step)
 
     def save_scalar(self, name: str, value: Any, collection: str | None) -> None:
         """Record one number at the current step."""
-        self._hook.lawful(self._save_scalar, name, value, collection)
+        self._hook.guard.lawful(self._save_scalar, name, value, collection)
 
     def save_tensor(self, name: str, value: Any, collection: str | None) -> None:
         """Record a tensor at the current step."""
-        self._hook.lawful(self._save_tensor, name, value, collection)
+        self._hook.guard.lawful(self._save_tensor, name, value, collection)
 
     def _begin(self, mode: Mode) -> OpenStep:
         hook = self._hook

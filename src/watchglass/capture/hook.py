@@ -1,8 +1,7 @@
 """The hook: what a training is watched through. It plans, numbers, collects and hands over; it judges nothing.
 
 A framework's adapter holds a :class:`Hook` and tells it what happens. All callbacks of an adapter run through
-:meth:`Hook.guarded`, the one place where the hot-path law is kept: return at once when off or re-entered, never raise
-into the training, measure the cost.
+``Hook.guarded``, the one place where the hot-path law is kept, see :class:`~watchglass.capture.guard.Guard`.
 """
 
 from __future__ import annotations
@@ -10,15 +9,15 @@ from __future__ import annotations
 import functools
 import logging
 import os
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 from watchglass.capture.by_hand import ByHand, mode_of
 from watchglass.capture.cost import Cost
+from watchglass.capture.guard import Guard
 from watchglass.capture.lifetime import close_at_exit
 from watchglass.capture.plan import Plan
 from watchglass.capture.turns import Turns
@@ -80,11 +79,7 @@ class Hook:
         self.on_close: list[Callable[[], None]] = []
         self._ids: dict[Any, int] = {}
         self._names: dict[str, int] = {}
-        self._busy = self._suspended = False
         self._by_hand = ByHand(self)
-        self._thread = threading.get_ident()
-        # The training's thread waits for others to do a part of its work: what they call counts as its calls.
-        self.waiting = False
         self._pid = os.getpid()
         self._early: list[OpenStep] = []
         self._stop: tuple[int, str] | None = None
@@ -103,39 +98,14 @@ class Hook:
             on_stop=self._stop_at,
         )
         self.cost = Cost(self.plan, self._recorder)
+        self.guard = Guard(self)
         close_at_exit(self)
 
     # -- for adapters ---------------------------------------------------------------------------------------------
 
     def guarded(self, callback: _Callback) -> _Callback:
-        """``callback`` under the hot-path law: silent when off, re-entered or on another thread; never raises."""
-        # Bound here: this runs many times in every step of the training.
-        now_ns, thread, cost = time.perf_counter_ns, threading.get_ident, self.cost
-
-        @functools.wraps(callback)
-        def run(*args: Any) -> Any:
-            if self._busy or not self.active or (thread() != self._thread and not self.waiting):
-                return None
-            self._busy = True
-            started = now_ns()
-            try:
-                return callback(*args)
-            except TrainingStopped:
-                raise
-            except Exception as error:
-                self.fault(error, getattr(callback, "__qualname__", repr(callback)))
-                return None
-            finally:
-                self._busy = False
-                cost.callbacks_ns += now_ns() - started
-
-        return run  # type: ignore[return-value]
-
-    def lawful(self, call: Callable[..., Any], *arguments: Any) -> Any:
-        """What a script calls, under the same law; inside a callback, where it is kept already, the call as it is."""
-        if self._suspended or threading.get_ident() != self._thread:
-            return None
-        return call(*arguments) if self._busy else self.guarded(call)(*arguments)
+        """``callback`` under the hot-path law, see :meth:`Guard.guarded <watchglass.capture.guard.Guard.guarded>`."""
+        return self.guard.guarded(callback)
 
     def settle(self) -> None:
         """Bring what adapters have put off up to date, before a step is begun by hand."""
@@ -144,16 +114,6 @@ class Hook:
                 settle()
             except Exception as error:
                 self.fault(error, getattr(settle, "__qualname__", repr(settle)))
-
-    @contextmanager
-    def suspended(self) -> Iterator[None]:
-        """Callbacks do nothing inside: what runs here is ours, not the training's."""
-        before = self._busy, self._suspended
-        self._busy = self._suspended = True
-        try:
-            yield
-        finally:
-            self._busy, self._suspended = before
 
     def detach_with(self, undo: Callable[[], None]) -> None:
         """Call ``undo`` when this hook detaches."""

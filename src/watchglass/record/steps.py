@@ -27,8 +27,6 @@ from watchglass.store import RawTensor
 #: Forwards with gradients that no backward ran through yet and that are captured, in one step; and how many of them may
 #: still turn out to be trained on: an episode of reinforcement learning has hundreds before its one backward.
 _MOST_CAPTURED, _MOST_UNDECIDED = 64, 1024
-
-
 _TRAIN = int(Mode.TRAIN)
 
 

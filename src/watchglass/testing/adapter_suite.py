@@ -40,8 +40,8 @@ AfterStep = Callable[[int], None]
 
 #: No faults are injected here: what is no part of a step, and the doors of scripts, behind which the same things break.
 _NOT_BROKEN = frozenset((
-    "guarded", "lawful", "suspended", "detach_with", "detach_if_broken", "close", "fault", "forked", "flush",
-    "step", "save_scalar", "save_tensor",
+    "guarded", "detach_with", "detach_if_broken", "close", "fault", "forked", "flush", "step", "save_scalar",
+    "save_tensor",
 ))  # fmt: skip
 
 

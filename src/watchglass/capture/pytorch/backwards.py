@@ -100,7 +100,7 @@ class Backwards:
             self._inner += 1
             return
         # On devices a backward runs on threads of autograd's, and with it whatever it calls: an optimizer, for one.
-        flow.in_backward = flow.hook.waiting = True
+        flow.in_backward = flow.hook.guard.waiting = True
         self._started_from = None
         step = flow.hook.clock.train
         if isinstance(tensors, (tuple, list)) and len(tensors) == 1:
@@ -139,7 +139,7 @@ class Backwards:
         if self._inner:
             self._inner -= 1
             return
-        flow.in_backward = flow.hook.waiting = False
+        flow.in_backward = flow.hook.guard.waiting = False
         step, value = flow.hook.clock.train, self._started_from
         self._started_from = None
         if step is None or value is None:

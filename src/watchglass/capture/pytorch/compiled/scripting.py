@@ -45,7 +45,7 @@ def script_unwatched(hook: Hook) -> None:
             yield
             return
         hook.settle()
-        with hook.suspended():
+        with hook.guard.suspended():
             yield
 
     hook.detach_with(_inside(unheard))

@@ -121,7 +121,7 @@ class Rerun:
             raise RefusedError(reason)
         trace = Trace(self._flow.models.module, state.kwargs, room=room, graph=graph, gradients=graph)
         try:
-            with self._hook.suspended():
+            with self._hook.guard.suspended():
                 yield trace
         except (RefusedError, CollectiveError, TooLargeError) as error:
             raise RefusedError(str(error)) from None
