@@ -78,8 +78,8 @@ def compare(
         block: Steps of each that are summed up; a multiple of the capture interval, so that blocks are alike.
         half_width: Enough once the control's interval reaches no farther than this to either side.
         limit_s: Enough in any case.
-        turn: Steps that each makes before the next comes; ``block`` is a multiple of it. With one, each finds the caches
-            as two other trainings have left them, which no training outside a benchmark does.
+        turn: Steps that each makes before the next comes; ``block`` is a multiple of it. With one step each finds the
+            caches as two other trainings have left them, which none outside a benchmark does.
         charged_s: Processor seconds spent on watching in the background so far; what passes of them during bare steps
             is charged to the watched ones.
         trim: Share of blocks left out at either end as disturbed; see :func:`estimate`.

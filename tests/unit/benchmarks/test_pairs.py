@@ -59,6 +59,33 @@ def test_compares_interleaved_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     assert result.bare_ms == pytest.approx(1000)
 
 
+def test_each_makes_a_turn_of_several_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    work = Work(monkeypatch)
+    made: list[str] = []
+
+    def step(name: str, seconds: float) -> None:
+        made.append(name)
+        work.take(seconds)
+
+    result = compare(
+        lambda: step("watched", 1.5),
+        lambda: step("bare", 1.0),
+        lambda: step("other", 1.0),
+        block=6,
+        turn=3,
+        half_width=0.01,
+        limit_s=1e9,
+    )
+    turns = [made[at : at + 3] for at in range(0, len(made), 3)]
+    assert all(len(set(turn)) == 1 for turn in turns)
+    assert all(
+        {turn[0] for turn in turns[at : at + 3]} == {"watched", "bare", "other"} for at in range(0, len(turns), 3)
+    )
+    assert len(made) == 3 * 6 * result.blocks
+    assert result.watched.ratio == pytest.approx(1.5)
+    assert result.bare_ms == pytest.approx(1000)
+
+
 def test_background_work_during_bare_steps_is_charged_to_the_watched_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     work = Work(monkeypatch)
     result = compare(
