@@ -39,6 +39,7 @@ def test_every_line_of_the_table_has_its_target() -> None:
 
 @pytest.mark.parametrize("configuration", CONFIGURATIONS, ids=lambda configuration: configuration.name)
 def test_blocks_are_alike(configuration: Configuration) -> None:
+    assert configuration.block % configuration.turn == 0
     if configuration.interval:
         assert configuration.block % configuration.interval == 0
     if configuration.avoided:
