@@ -83,6 +83,32 @@ def train(model: nn.Module, optimizer: Optimizer, number: int) -> float:
     return loss.item()
 
 
+def simply(make: Callable[[], nn.Module]) -> Callable[[Watch], Any]:
+    """The plainest training of a model."""
+
+    def training(watch: Watch) -> Any:
+        model = make()
+        optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
+        watch(model)
+        return [train(model, optimizer, number) for number in ALL], model, optimizer
+
+    return training
+
+
+class Stack(nn.Module):
+    """Two layers and what happens between them."""
+
+    def __init__(self, between: Callable[[Stack, Tensor], Tensor] = lambda stack, x: stack.second(torch.relu(x))):
+        super().__init__()
+        self.first, self.second = nn.Linear(12, 16), nn.Linear(16, 16)
+        self.drop = nn.Dropout(0.2)
+        self.head = nn.Linear(16, 4)
+        self.between = between
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.drop(self.between(self, self.first(x))))
+
+
 def numbers(run: Run, name: str, step: int) -> dict[str, float]:
     """What was recorded of a tensor."""
     tensor = run.tensor(name)

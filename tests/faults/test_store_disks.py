@@ -5,17 +5,15 @@ import os
 
 import pytest
 
+from store_segments import fact, new_store, numbers, segment
 from watchglass.errors import StoreError
 from watchglass.records import RuleStatus, Status
 from watchglass.store import (
-    FrameKind,
     JournalWriter,
     LocalStore,
     RunReader,
     SegmentWriter,
-    create_attempt,
     create_run,
-    encode_frame,
     layout,
 )
 
@@ -35,22 +33,7 @@ class Clock:
 
 @pytest.fixture
 def store(tmp_path):
-    store = LocalStore(tmp_path / "run")
-    create_run(store, command=[])
-    create_attempt(store, "")
-    return store
-
-
-def fact(number):
-    return encode_frame(FrameKind.FACTS, b"%d" % number)
-
-
-def numbers(found):
-    return [int(frame.payload) for _, _, frame in found if frame.kind == FrameKind.FACTS]
-
-
-def segment(store, seq=0):
-    return store.root / next(e.path for e in store.list(layout.segments(0)) if e.path.endswith(f"-{seq:08}"))
+    return new_store(tmp_path / "run")
 
 
 def full_disk(after=0):

@@ -7,6 +7,7 @@ import zlib
 import numpy as np
 import pytest
 
+from store_segments import fact, new_store, numbers, segment
 from watchglass.errors import DamagedDataError, InvalidValueError, StoreError, UnknownNameError
 from watchglass.records import RuleStatus, Status
 from watchglass.run import open_run
@@ -17,7 +18,6 @@ from watchglass.store import (
     RunReader,
     SegmentWriter,
     create_attempt,
-    create_run,
     decode_statistics,
     encode_frame,
     encode_header,
@@ -31,22 +31,7 @@ from watchglass.testing import build_run
 
 @pytest.fixture
 def store(tmp_path):
-    store = LocalStore(tmp_path / "run")
-    create_run(store, command=[])
-    create_attempt(store, "")
-    return store
-
-
-def fact(number):
-    return encode_frame(FrameKind.FACTS, b"%d" % number)
-
-
-def numbers(found):
-    return [int(frame.payload) for _, _, frame in found if frame.kind == FrameKind.FACTS]
-
-
-def segment(store, seq=0):
-    return store.root / next(e.path for e in store.list(layout.segments(0)) if e.path.endswith(f"-{seq:08}"))
+    return new_store(tmp_path / "run")
 
 
 # Torn and damaged

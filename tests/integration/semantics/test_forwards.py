@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -15,34 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from train_twice import ALL, STEPS, Watch, batch, l2, losses, train, trained_twice
+from train_twice import ALL, STEPS, Stack, Watch, batch, l2, losses, simply, train, trained_twice
 from watchglass import Mode, Run
-
-
-def simply(make: Callable[[], nn.Module]) -> Callable[[Watch], Any]:
-    """The plainest training of a model."""
-
-    def training(watch: Watch) -> Any:
-        model = make()
-        optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
-        watch(model)
-        return [train(model, optimizer, number) for number in ALL], model, optimizer
-
-    return training
-
-
-class Stack(nn.Module):
-    """Two layers and what happens between them."""
-
-    def __init__(self, between: Callable[[Stack, Tensor], Tensor] = lambda stack, x: stack.second(torch.relu(x))):
-        super().__init__()
-        self.first, self.second = nn.Linear(12, 16), nn.Linear(16, 16)
-        self.drop = nn.Dropout(0.2)
-        self.head = nn.Linear(16, 4)
-        self.between = between
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.drop(self.between(self, self.first(x))))
 
 
 def test_outputs_of_a_module_called_twice_are_recorded_together(tmp_path: Path) -> None:

@@ -13,35 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations, parametrize
 
-from train_twice import ALL, STEPS, Watch, batch, l2, train, trained_twice
+from train_twice import ALL, STEPS, Stack, Watch, batch, l2, simply, train, trained_twice
 from watchglass import Mode, open_run
-
-
-def simply(make: Callable[[], nn.Module]) -> Callable[[Watch], Any]:
-    """The plainest training of a model."""
-
-    def training(watch: Watch) -> Any:
-        model = make()
-        optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
-        watch(model)
-        return [train(model, optimizer, number) for number in ALL], model, optimizer
-
-    return training
-
-
-class Stack(nn.Module):
-    """Two layers and what happens between them."""
-
-    def __init__(self, between: Callable[[Stack, Tensor], Tensor] = lambda stack, x: stack.second(torch.relu(x))):
-        super().__init__()
-        self.first, self.second = nn.Linear(12, 16), nn.Linear(16, 16)
-        self.drop = nn.Dropout(0.2)
-        self.head = nn.Linear(16, 4)
-        self.between = between
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.drop(self.between(self, self.first(x))))
-
 
 # -- parameters that are not all alike ---------------------------------------------------------------------------------
 
