@@ -86,6 +86,8 @@ def test_a_switched_off_watch_reads_no_file(place: Path, model: nn.Module, monke
     (place / "watchglass.toml").write_text("save_interval = 0")
     monkeypatch.setenv("WATCHGLASS", "0")
     watchglass.watch(model, run="run")
+    train(model)
+    assert not (place / "run").exists()
 
 
 def test_a_second_watch_says_more_of_the_same_run(place: Path, model: nn.Module) -> None:

@@ -213,7 +213,7 @@ def _is_in_graph(value: Any) -> bool:
     """Whether what is done to a value now becomes part of a CUDA graph instead of being done."""
     if not _is_tensor(value) or not value.is_cuda:
         return False
-    from watchglass.capture.pytorch.facts.pending import in_graph_capture
+    from watchglass.capture.pytorch.compiled.graphs import in_graph_capture
 
     return in_graph_capture(value)
 

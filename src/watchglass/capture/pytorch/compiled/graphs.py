@@ -16,6 +16,11 @@ def captured() -> bool:
     return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
+def in_graph_capture(tensor: torch.Tensor) -> bool:
+    """Whether what is done to this tensor now would become part of a CUDA graph."""
+    return tensor.is_cuda and captured()
+
+
 def unless_captured(callback: Callable[..., Any]) -> Callable[..., Any]:
     """``callback``, which does nothing while a CUDA graph is captured."""
 

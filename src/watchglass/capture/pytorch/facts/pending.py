@@ -6,14 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
 _log = logging.getLogger("watchglass")
-
-
-def in_graph_capture(tensor: torch.Tensor) -> bool:
-    """Whether what is done to this tensor now would become part of a CUDA graph instead of being done."""
-    return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
 class Pending:

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from watchglass.capture.pytorch.facts.pending import in_graph_capture
+from watchglass.capture.pytorch.compiled.graphs import in_graph_capture
 from watchglass.capture.pytorch.reduce import DeviceRows
 
 #: Runs, and elements of a run. Smaller tensors are taken whole.

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor
 
+from watchglass.capture.pytorch.compiled.graphs import in_graph_capture
 from watchglass.capture.pytorch.device.readback import DeviceRows
-from watchglass.capture.pytorch.facts.pending import in_graph_capture
 from watchglass.capture.pytorch.reduce import plain
 
 
