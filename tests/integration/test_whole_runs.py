@@ -193,7 +193,7 @@ def test_two_ranks_stop_at_the_same_step(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(
         textwrap.dedent(
             """
-            import sys, time, torch, torch.distributed as dist
+            import os, sys, time, torch, torch.distributed as dist
             import torch.nn.functional as F
             from torch import nn
             from torch.nn.parallel import DistributedDataParallel
@@ -211,7 +211,8 @@ def test_two_ranks_stop_at_the_same_step(tmp_path: Path) -> None:
                     optimizer.step()
                     time.sleep(0.002)
             finally:
-                print("rank", dist.get_rank(), "left before step", step, flush=True)
+                # In one write: the ranks share a pipe, and print writes in parts.
+                os.write(1, f"rank {dist.get_rank()} left before step {step}\\n".encode())
             """
         )
     )
