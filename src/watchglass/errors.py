@@ -18,6 +18,18 @@ class UnknownNameError(WatchglassError, LookupError):
     """A name that nothing has: a rule, a collection, a tensor, a parameter. The message lists near names."""
 
 
+class NotYetError(UnknownNameError):
+    """A step or value that the run does not have yet and may still get: waiting makes sense."""
+
+
+class NeverError(UnknownNameError):
+    """Something that was not recorded and never will be, since its step is over: waiting makes no sense."""
+
+
+class NoMoreError(UnknownNameError):
+    """A step beyond the last one of a training that has ended."""
+
+
 class MissingFileError(WatchglassError, FileNotFoundError):
     """A script, rule file or run that is not where it was said to be."""
 

@@ -12,7 +12,7 @@ from enum import Enum, IntEnum
 from typing import Any
 
 #: Version of the run format that this release writes: (major, minor). See docs/run-format.md.
-FORMAT_VERSION = (1, 1)
+FORMAT_VERSION = (1, 2)
 
 
 class Mode(IntEnum):

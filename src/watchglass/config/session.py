@@ -11,6 +11,7 @@ from typing import Any
 from watchglass.config import environment
 from watchglass.config.collection import DEFAULT_COLLECTIONS, Collection, check_patterns
 from watchglass.config.facts import FACTS
+from watchglass.config.locations import absolute
 from watchglass.config.parameters import ParameterError, check_names, describe, parameter, validate, values
 from watchglass.config.saving import MODE_NAMES, SaveSettings, Schedule, schedule_of
 from watchglass.config.sources import combine, read_collections
@@ -38,7 +39,8 @@ class SessionConfig(SaveSettings):
         overhead_budget: Share of the training's time that capture may cost, as a ratio.
         capture_memory_bytes: Bound of the memory for copies of weights, from which updates are computed, and of that of
             a re-run. Working memory of statistics on a device is small and beside it, as is what waits to be written.
-        flush_interval_s: How often records are written.
+        flush_interval_s: How often records are written; None for 0.5 s on a local folder, and on an object store 5 s
+            or more (see :func:`watchglass.store.pace_of`).
         queue_bytes: Bound of the records that wait to be written; beyond it they are dropped, and counted.
         flight_recorder: Keep the last steps where they survive ``kill -9``, in some 8 MiB of files per worker.
         planned_steps: TRAIN steps the training will have, where known.
@@ -55,7 +57,7 @@ class SessionConfig(SaveSettings):
     facts: tuple[str, ...] | None = parameter(None, help="kinds of facts to record", choices=tuple(FACTS))
     overhead_budget: float = parameter(0.01, help="share of the training's time", unit="ratio", gt=0, le=1)
     capture_memory_bytes: int = parameter(256 * MEBIBYTE, help="memory for copies of weights", unit="bytes", ge=0)
-    flush_interval_s: float = parameter(0.5, help="how often records are written", unit="seconds", gt=0)
+    flush_interval_s: float | None = parameter(None, help="how often records are written", unit="seconds", gt=0)
     queue_bytes: int = parameter(64 * MEBIBYTE, help="records that may wait to be written", unit="bytes", ge=1)
     flight_recorder: bool = parameter(True, help="keep the last steps where they survive kill -9")
     planned_steps: int | None = parameter(None, help="TRAIN steps the training will have", unit="steps", ge=1)
@@ -115,7 +117,7 @@ class SessionConfig(SaveSettings):
 
     def to_env(self) -> dict[str, str]:
         """The environment variables that carry this configuration to a training process."""
-        place = {"run": os.path.abspath(self.run), "attempt": self.attempt}
+        place = {"run": absolute(self.run), "attempt": self.attempt}
         return {environment.SESSION: json.dumps({**self.settings(), **place, "overrides": self.overrides})}
 
     @classmethod
@@ -182,7 +184,7 @@ class EvaluatorConfig:
 
     def to_json(self) -> str:
         """One line of JSON."""
-        data = {"run": os.path.abspath(self.run), "attempt": self.attempt, **values(self)}
+        data = {"run": absolute(self.run), "attempt": self.attempt, **values(self)}
         data["rules"] = [rule.to_json() for rule in self.rules]
         data["stop_on"] = self.stop_on.value if self.stop_on else None
         return json.dumps(data)

@@ -82,12 +82,12 @@ class Recorder:
         self,
         writer: Callable[[], FrameWriter],
         *,
-        flush_interval_s: float,
+        flush_interval_s: float | None,
         queue_bytes: int,
         on_stop: Callable[[int, str], None] = lambda step, reason: None,
     ) -> None:
         self._open_writer = writer
-        self._flush_interval_s = flush_interval_s
+        self._flush_interval_s = flush_interval_s if flush_interval_s is not None else 0.5
         self._queue_bytes = queue_bytes
         self._most_bytes = _STEP_SHARE * queue_bytes
         self._control: StopControl | None = None

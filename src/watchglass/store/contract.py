@@ -5,8 +5,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from mmap import mmap
 
-from watchglass.errors import InvalidValueError
+from watchglass.errors import InvalidValueError, MissingFileError
 
 #: Longest path, in characters, that a store accepts. Object stores stop at 1,024 bytes; ours are far below.
 MAX_PATH = 512
@@ -14,6 +15,10 @@ MAX_PATH = 512
 
 #: What is written: bytes, or parts that are written one after another without being joined in memory first.
 Content = bytes | Sequence[bytes | memoryview]
+
+
+#: Memory of a whole object, see :meth:`Store.map`.
+Buffer = bytearray | mmap
 
 
 @dataclass(frozen=True)
@@ -82,6 +87,43 @@ class Store(ABC):
     @abstractmethod
     def delete(self, path: str) -> None:
         """Delete an object; one that is not there is no error."""
+
+    @abstractmethod
+    def size(self, path: str) -> int | None:
+        """Length of an object in bytes, None where there is none: what is asked again and again, so it is cheap."""
+
+    @abstractmethod
+    def folders(self, prefix: str = "") -> Sequence[str]:
+        """Names of the folders right below the folder ``prefix``, sorted; what lies in them is not looked at."""
+
+    def map(self, path: str) -> Buffer:
+        """A whole object as memory that may be changed without changing the object.
+
+        Where the store lies in a file system it is mapped, and only what is touched is read.
+
+        Raises:
+            MissingFileError: There is no such object.
+        """
+        return bytearray(self.read(path))
+
+    def read_many(self, ranges: Sequence[tuple[str, int, int | None]]) -> Sequence[bytes | None]:
+        """What :meth:`read` gives for each ``(path, start, end)``, None for objects that are not there.
+
+        Stores that answer late ask for several at once.
+        """
+        found: list[bytes | None] = []
+        for path, start, end in ranges:
+            try:
+                found.append(self.read(path, start, end))
+            except MissingFileError:
+                found.append(None)
+        return found
+
+    def prune(self, prefix: str = "") -> None:  # noqa: B027  most stores have no folders
+        """Remove the folder ``prefix`` and those below it as far as nothing is in them; where there are folders."""
+
+    def close(self) -> None:  # noqa: B027  most stores hold nothing
+        """Let go of what the store holds open; it is not used afterwards."""
 
     def is_empty(self) -> bool:
         """Whether the location holds nothing at all, foreign files included."""

@@ -41,6 +41,7 @@ class FrameKind(IntEnum):
     LIFECYCLE = 8
     RAW = 9
     REDUCTIONS = 10
+    COMPACTED = 11
     FINDING = 16
     STATUS = 17
     OBSERVATION = 18

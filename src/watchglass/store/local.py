@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import mmap
 import os
+import stat
 import threading
 from collections import deque
 from collections.abc import Iterator, MutableSequence
@@ -12,7 +14,7 @@ from itertools import count, islice
 from pathlib import Path
 
 from watchglass.errors import InvalidValueError, MissingFileError, RunExistsError, StoreError
-from watchglass.store.contract import Content, Entry, Store, check_path
+from watchglass.store.contract import Buffer, Content, Entry, Store, check_path
 
 _CURES = {
     errno.ENOSPC: "the disk is full; free space or choose another folder",
@@ -113,6 +115,48 @@ class LocalStore(Store):
         target = self._target(path)
         with _translated("delete", target), suppress(FileNotFoundError):
             os.unlink(target)
+
+    def size(self, path: str) -> int | None:
+        """See :meth:`Store.size`."""
+        target = self._target(path)
+        with _translated("look at", target):
+            try:
+                found = os.stat(target, follow_symlinks=False)
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+            return found.st_size if stat.S_ISREG(found.st_mode) else None
+
+    def folders(self, prefix: str = "") -> list[str]:
+        """See :meth:`Store.folders`. Links, and names that :func:`check_path` refuses, are left out."""
+        folder = self.root / self._unlinked(check_path(prefix, folder=True), prefix)
+        with _translated("list", folder):
+            try:
+                with os.scandir(folder) as found:
+                    names = [item.name for item in found if item.is_dir(follow_symlinks=False)]
+            except (FileNotFoundError, NotADirectoryError):
+                return []
+        return sorted(name for name in names if _listable(name))
+
+    def map(self, path: str) -> Buffer:
+        """See :meth:`Store.map`."""
+        target = self._target(path)
+        with _translated("read", target):
+            descriptor = os.open(target, os.O_RDONLY | _NO_LINKS | _BINARY)
+            try:
+                if not os.fstat(descriptor).st_size:
+                    return bytearray()
+                return mmap.mmap(descriptor, 0, access=mmap.ACCESS_COPY)
+            finally:
+                os.close(descriptor)
+
+    def prune(self, prefix: str = "") -> None:
+        """See :meth:`Store.prune`. Foreign and hidden files stay, and with them their folders."""
+        folder = self.root / self._unlinked(check_path(prefix, folder=True), prefix)
+        if os.path.islink(folder):
+            return
+        for at, _, _ in os.walk(folder, topdown=False, followlinks=False):
+            with suppress(OSError):  # something is in it
+                os.rmdir(at)
 
     def is_empty(self) -> bool:
         """Whether the folder is missing or holds nothing but hidden files; looks at the top level only.

@@ -120,6 +120,60 @@ class StoreSuite(ABC):
         store.write("x/y", b"2")
         assert store.read("x/y") == b"2"
 
+    def test_the_size_of_an_object_tells_whether_it_is_there(self, tmp_path: Path) -> None:
+        """Its length in bytes; None for nothing, for a folder and below an object."""
+        store = self.make_store(tmp_path)
+        store.write("a/b", b"12345")
+        store.write("none", b"")
+        assert store.size("a/b") == 5
+        assert store.size("none") == 0
+        assert store.size("a") is None
+        assert store.size("a/b/c") is None
+        assert store.size("nothing") is None
+
+    def test_folders_right_below(self, tmp_path: Path) -> None:
+        """Their names, sorted, without objects and without what is further down."""
+        store = self.make_store(tmp_path)
+        for path in ("runs/b/run.json", "runs/a/x/y", "runs/c", "other/z"):
+            store.write(path, b"1")
+        assert list(store.folders("runs")) == ["a", "b"]
+        assert list(store.folders()) == ["other", "runs"]
+        assert list(store.folders("runs/c")) == []
+        assert list(store.folders("nothing")) == []
+
+    def test_a_whole_object_as_memory(self, tmp_path: Path) -> None:
+        """It may be changed, and the object stays."""
+        store = self.make_store(tmp_path)
+        store.write("a", b"0123456789")
+        store.write("none", b"")
+        memory = memoryview(store.map("a"))
+        memory[0:1] = b"x"
+        assert bytes(memory) == b"x123456789"
+        assert store.read("a") == b"0123456789"
+        assert bytes(store.map("none")) == b""
+        _raises(MissingFileError, lambda: store.map("nothing"))
+
+    def test_several_are_read_at_once(self, tmp_path: Path) -> None:
+        """In the order asked for, None for what is not there."""
+        store = self.make_store(tmp_path)
+        for number in range(20):
+            store.write(f"a/{number}", b"%04d" % number)
+        wanted = [(f"a/{number}", 1, None if number % 2 else 3) for number in reversed(range(20))]
+        expected = [(b"%04d" % n)[1 : None if n % 2 else 3] for n in reversed(range(20))]
+        assert list(store.read_many([*wanted, ("a/nothing", 0, None)])) == [*expected, None]
+        assert list(store.read_many([])) == []
+
+    def test_pruning_keeps_what_holds_something(self, tmp_path: Path) -> None:
+        """Objects stay, also below; a folder that held what was deleted is listed no more."""
+        store = self.make_store(tmp_path)
+        store.write("a/b/c", b"1")
+        store.write("a/d/e", b"1")
+        store.delete("a/b/c")
+        store.prune("a")
+        store.prune("nothing")
+        assert list(store.folders("a")) == ["d"]
+        assert [entry.path for entry in store.list()] == ["a/d/e"]
+
     def test_no_path_leaves_the_store(self, tmp_path: Path) -> None:
         """Paths that would leave it, or cannot be names everywhere, are refused by every method."""
         store = self.make_store(tmp_path / "inside")
@@ -127,6 +181,8 @@ class StoreSuite(ABC):
         for path in [*outside, "a\0b", "a\nb", "C:x", "a\\b"]:
             _raises(InvalidValueError, partial(store.read, path))
             _raises(InvalidValueError, partial(store.delete, path))
+            _raises(InvalidValueError, partial(store.size, path))
+            _raises(InvalidValueError, partial(store.map, path))
             _raises(InvalidValueError, partial(store.write, path, b"x"))
             if store.appends:
                 _raises(InvalidValueError, partial(store.append, path, b"x"))

@@ -97,7 +97,13 @@ def test_a_file_in_the_way_is_one_line_with_a_cure(tmp_path):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("location", ["s3://bucket/run", "gs://b/r", ""])
-def test_locations_that_are_no_folder_are_refused(location):
-    with pytest.raises(InvalidValueError, match=r"local folder|must be a path"):
+@pytest.mark.parametrize("location", ["", "ftp://b/r", "file://elsewhere/r", "file://relative", "a\0b"])
+def test_locations_that_are_none_are_refused(location):
+    with pytest.raises(InvalidValueError, match=r"must be a path|must look like file:///") as caught:
         open_store(location)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_folder_may_be_written_as_an_address(tmp_path):
+    open_store(f"file://{tmp_path}/a%20run").write("x", b"1")
+    assert (tmp_path / "a run" / "x").read_bytes() == b"1"
