@@ -11,6 +11,8 @@ from watchglass.errors import InvalidValueError
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
 #: What addresses of object stores begin with.
 OBJECT_SCHEMES = ("s3", "gs", "az")
+#: Folder of runs that nobody named.
+DEFAULT_RUNS = "runs"
 
 
 def scheme_of(location: str) -> str:
@@ -26,7 +28,8 @@ def scheme_of(location: str) -> str:
     if scheme and scheme not in (*OBJECT_SCHEMES, "file"):
         known = ", ".join(f"{each}://" for each in (*OBJECT_SCHEMES, "file"))
         raise InvalidValueError(
-            f"the location of a run must be a path or begin with one of {known}, got {scheme}:// in {location!a}"
+            # Only the scheme: what follows may hold somebody's password.
+            f"the location of a run must be a path or begin with one of {known}, but got {scheme}://..."
         )
     return "" if scheme == "file" else scheme
 

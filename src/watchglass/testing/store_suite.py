@@ -14,10 +14,11 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
-from watchglass.errors import InvalidValueError, MissingFileError, RunExistsError
+from watchglass.errors import InvalidValueError, MissingFileError, RunExistsError, StoreError
 from watchglass.store import Store
 
 
@@ -37,6 +38,10 @@ class StoreSuite(ABC):
         assert store.read("a/b", 8, 100) == b"89"
         assert store.read("a/b", 100) == b""
         assert store.read("a/b", 4, 4) == b""
+        assert store.read("a/b", 4) == b"456789"
+        assert store.read("a/b", 0, 1 << 62) == b"0123456789"
+        _raises(InvalidValueError, lambda: store.read("a/b", -1))
+        _raises(InvalidValueError, lambda: store.read("a/b", 5, 4))
 
     def test_parts_are_written_one_after_another(self, tmp_path: Path) -> None:
         """An object may be given in any number of parts, empty ones and views of others' memory among them."""
@@ -54,6 +59,8 @@ class StoreSuite(ABC):
         """Reading it raises; deleting it does not; listing finds nothing."""
         store = self.make_store(tmp_path)
         _raises(MissingFileError, lambda: store.read("nothing/here"))
+        _raises(MissingFileError, lambda: store.read("nothing/here", 2, 2))
+        _raises(MissingFileError, lambda: store.read("nothing/here", 2, 5))
         store.delete("nothing/here")
         assert store.list("nothing") == []
         assert store.is_empty()
@@ -101,10 +108,80 @@ class StoreSuite(ABC):
         assert [entry.path for entry in store.list()] == sorted(p for p in paths if p != "a/2")
         assert [entry.size for entry in store.list("ab")] == [4]
 
+    def test_a_listing_of_any_length_is_whole(self, tmp_path: Path) -> None:
+        """More objects than a server lists at once, 1,000 everywhere, and the last of them."""
+        store = self.make_store(tmp_path)
+        paths = [f"many/{number // 700}/{number:05}" for number in range(2100)]
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(lambda path: store.write(path, path.encode()), paths))
+        assert [entry.path for entry in store.list("many")] == paths
+        assert [entry.path for entry in store.list("many", after=paths[900])] == paths[901:]
+        assert [entry.path for entry in store.list("many/2", after="many/2/02097")] == paths[-2:]
+        assert list(store.folders("many")) == ["0", "1", "2"]
+        assert store.list("many", after=paths[-1]) == []
+
+    def test_start_may_be_anything(self, tmp_path: Path) -> None:
+        """Where a listing starts need not be there, nor below the folder, nor be a path."""
+        store = self.make_store(tmp_path)
+        paths = ["a/0001/x", "a/0002/x", "a/0002/y"]
+        for path in paths:
+            store.write(path, b"1")
+        starts = ["", "a", "a/", "a/0001", "a/0001/", "a/0002/x", "a/0002/x/", "a//", "a/..", "b", "a/0001/é", "A", "~"]
+        for start in starts:
+            assert [entry.path for entry in store.list("a", after=start)] == [path for path in paths if path > start]
+
+    def test_any_plain_name_comes_back(self, tmp_path: Path) -> None:
+        """As it was, in the order of its characters, whatever it means in an address."""
+        store = self.make_store(tmp_path)
+        names = ["a b", "a+b", "a%41b", "a%2Fb", "a~b", "a#b", "a?b=c&d", "[a]{b}", "é", "名前", "a.b", "A"]
+        for name in names:
+            store.write(f"names/{name}", name.encode())
+        assert [entry.path for entry in store.list("names")] == sorted(f"names/{name}" for name in names)
+        assert [store.read(f"names/{name}").decode() for name in names] == names
+        assert [store.size(f"names/{name}") for name in names] == [len(name.encode()) for name in names]
+        for name in names:
+            store.delete(f"names/{name}")
+        assert store.list() == []
+
+    def test_a_large_object_comes_back(self, tmp_path: Path) -> None:
+        """Tens of megabytes, given in parts, whole and in ranges, written once and replaced."""
+        store = self.make_store(tmp_path)
+        part = bytes(range(256)) * 4096
+        store.write("large", [part] * 20 + [b"tail"])
+        expected = part * 20 + b"tail"
+        assert store.size("large") == len(expected)
+        assert store.read("large") == expected
+        assert bytes(store.map("large")) == expected
+        assert store.read("large", 7, 17 << 20) == expected[7 : 17 << 20]
+        assert store.read("large", 19 << 20) == expected[19 << 20 :]
+        _raises(RunExistsError, lambda: store.write("large", [part] * 20))
+        store.write("large", [memoryview(expected), b"!"], replace=True)
+        assert store.read("large") == expected + b"!"
+
+    def test_readers_of_a_replaced_object_see_all_of_one(self, tmp_path: Path) -> None:
+        """Never a part of the old and a part of the new, whatever their sizes."""
+        store = self.make_store(tmp_path)
+        contents = [bytes([number]) * (100_000 * (1 + number % 3)) for number in range(12)]
+        store.write("x", contents[0])
+
+        def replace() -> None:
+            for content in contents:
+                store.write("x", content, replace=True)
+
+        writer = threading.Thread(target=replace)
+        writer.start()
+        seen = set()
+        while writer.is_alive():
+            seen.add(store.read("x"))
+        writer.join()
+        assert seen <= set(contents)
+        assert store.read("x") == contents[-1]
+
     def test_appending_grows_an_object(self, tmp_path: Path) -> None:
         """Where it is supported, what is appended is seen at once and creates the object."""
         store = self.make_store(tmp_path)
         if not store.appends:
+            _raises(StoreError, lambda: store.append("log/1", b"one"))
             return
         store.append("log/1", b"one")
         store.append("log/1", b"two")
@@ -184,8 +261,11 @@ class StoreSuite(ABC):
             _raises(InvalidValueError, partial(store.size, path))
             _raises(InvalidValueError, partial(store.map, path))
             _raises(InvalidValueError, partial(store.write, path, b"x"))
-            if store.appends:
-                _raises(InvalidValueError, partial(store.append, path, b"x"))
+            _raises(InvalidValueError, partial(store.read_many, [("fine", 0, None), (path, 0, None)]))
+            _raises(InvalidValueError, partial(store.append, path, b"x"))
+            if path:
+                _raises(InvalidValueError, partial(store.list, path))
+                _raises(InvalidValueError, partial(store.folders, path))
         assert not (tmp_path / "out").exists()
 
 

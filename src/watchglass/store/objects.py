@@ -1,0 +1,398 @@
+"""A store in a bucket: Amazon S3 and what speaks its language, Google Cloud Storage, Azure Blob Storage."""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from watchglass.errors import InvalidValueError, MissingFileError, RunExistsError, StoreError, WatchglassError
+from watchglass.store.contract import Buffer, Content, Entry, Store, check_path
+from watchglass.store.credentials import Patience
+from watchglass.store.object_doubts import MARK, Doubts
+from watchglass.store.object_errors import Failure, What, understood
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore as Client
+
+#: Not the module's own: a training's chance must not depend on being watched.
+_chance = random.Random()
+_Answer = TypeVar("_Answer")
+_Item = TypeVar("_Item")
+
+#: Bytes of an object that one request carries: larger ones are read, and where it is possible written, in pieces.
+PIECE = 8 << 20
+#: Requests of one call that are under way at once: of many objects, and of the pieces of one.
+AT_ONCE, PIECES_AT_ONCE = 16, 4
+#: Bytes per second below which sending or fetching a large object is given up.
+_SLOWEST = 1 << 19
+#: Larger objects cannot be written in one request anywhere.
+_LARGEST_PUT = 5 << 30
+
+
+class ObjectStore(Store):
+    """One prefix of a bucket. Nothing is opened before the first request.
+
+    Readers see whole objects only. An exclusive write is one conditional request, and the server decides the race.
+    Where its answer is lost, nobody can tell from "it exists" who wrote the object; so every exclusive write carries a
+    mark of its own in the object's metadata, and a repeated one that finds its own mark has succeeded.
+
+    A call tries again for a few seconds where that may help, then raises: see
+    :class:`~watchglass.store.credentials.Patience`.
+
+    A process that was forked from one that has used an object store cannot use any: the client's threads are not there.
+    It gets a :class:`~watchglass.errors.StoreError` at once.
+
+    Args:
+        location: For messages: ``s3://bucket/prefix``, without anything secret.
+        prefix: Of all keys, without a slash at either end; "" for the whole bucket.
+        connect: Makes a client, of the seconds that a request may take and whether the client itself tries again.
+        patience: How long a call may take.
+    """
+
+    def __init__(
+        self,
+        location: str,
+        prefix: str,
+        connect: Callable[[float, bool], Client],
+        patience: Patience | None = None,
+    ) -> None:
+        self.location = location
+        self._prefix = check_path(prefix, folder=True)
+        self._connect = connect
+        self._patience = patience or Patience()
+        self._clients: dict[tuple[float, bool], Client] = {}
+        self._lock = threading.Lock()
+        self._doubts = Doubts()
+
+    def __repr__(self) -> str:
+        return f"ObjectStore({self.location!r})"
+
+    def read(self, path: str, start: int = 0, end: int | None = None) -> bytes:
+        """See :meth:`Store.read`."""
+        pieces = self._fetch(path, start, end)
+        return bytes(pieces[0]) if len(pieces) == 1 else b"".join(pieces)
+
+    def map(self, path: str) -> Buffer:
+        """See :meth:`Store.map`. The whole object is fetched."""
+        memory, pieces = bytearray(), [*self._fetch(path, 0, None)]
+        pieces.reverse()
+        while pieces:  # each goes as it is copied, so that they are not all there twice
+            memory += pieces.pop()
+        return memory
+
+    def read_many(self, ranges: Sequence[tuple[str, int, int | None]]) -> Sequence[bytes | None]:
+        """See :meth:`Store.read_many`. Up to :data:`AT_ONCE` requests are under way at once."""
+        for path, start, end in ranges:
+            _check_range(path, start, end)
+
+        def read(wanted: tuple[str, int, int | None]) -> bytes | None:
+            try:
+                return self.read(*wanted)
+            except MissingFileError:
+                return None
+
+        return _at_once(AT_ONCE, read, ranges)
+
+    def write(self, path: str, data: Content, *, replace: bool = False) -> None:
+        """See :meth:`Store.write`.
+
+        Objects of more than :data:`PIECE` bytes are sent in pieces with ``replace``. Without it they are one request,
+        whose time limit grows with them, since only that is exclusive; beyond 5 GiB, where no server takes one, it is
+        looked whether the object is there first, and of two simultaneous writers both may succeed.
+        """
+        check_path(path)
+        views = [memoryview(part).cast("B") for part in ([data] if isinstance(data, bytes) else data) if len(part)]
+        size = sum(map(len, views))
+        if not replace and size <= _LARGEST_PUT:
+            self._create(path, views, size)
+            return
+        if not replace and self.size(path) is not None:
+            raise self._exists(path)
+        key, in_pieces = self._key(path), size > PIECE
+        how: dict[str, Any] = {"use_multipart": in_pieces}
+        if in_pieces:
+            how |= {"chunk_size": PIECE, "max_concurrency": PIECES_AT_ONCE}
+
+        def put(client: Client) -> None:
+            client.put(key, views or b"", **how)
+
+        self._ask("write", path, put, carried=PIECE * PIECES_AT_ONCE if in_pieces else 0, tries=in_pieces)
+
+    def append(self, path: str, data: bytes) -> None:
+        """Object stores cannot; see :attr:`appends`.
+
+        Raises:
+            StoreError: Always.
+        """
+        check_path(path)
+        raise StoreError(f"cannot append to {self._shown(path)}: object stores take whole objects; write a new one")
+
+    def list(self, prefix: str = "", after: str = "") -> list[Entry]:
+        """See :meth:`Store.list`. One request per 1,000 objects; names that :func:`check_path` refuses are left out.
+
+        Azure lists what sorts before ``after`` too, and it is left out here.
+
+        Raises:
+            StoreError: Among others, an object there has a name that the client cannot take: one with ``..``, an empty
+                part or a control character.
+        """
+        check_path(prefix, folder=True)
+        # A start that is no path (only ever a bound of what to list) is compared here instead of by the server.
+        offset = self._key(after) if _is_path(after) else None
+
+        def collect(client: Client) -> list[Entry]:
+            entries: list[Entry] = []
+            for page in client.list(self._key(prefix) or None, offset=offset, chunk_size=1000):
+                for found in page:
+                    path = self._below(found["path"])
+                    if path > after and _is_path(path):
+                        entries.append(Entry(path, found["size"]))
+            return entries
+
+        return sorted(self._ask("list", prefix, collect), key=lambda entry: entry.path)
+
+    def folders(self, prefix: str = "") -> Sequence[str]:
+        """See :meth:`Store.folders`. One request per 1,000 objects and folders right below."""
+        check_path(prefix, folder=True)
+
+        def collect(client: Client) -> Sequence[str]:
+            found = client.list_with_delimiter(self._key(prefix) or None)["common_prefixes"]
+            return [self._below(path).rpartition("/")[2] for path in found]
+
+        return sorted(name for name in self._ask("list", prefix, collect) if _is_path(name))
+
+    def size(self, path: str) -> int | None:
+        """See :meth:`Store.size`."""
+        check_path(path)
+        try:
+            return self._ask("look at", path, lambda client: client.head(self._key(path))["size"])
+        except MissingFileError:
+            return None
+
+    def delete(self, path: str) -> None:
+        """See :meth:`Store.delete`."""
+        check_path(path)
+        try:
+            self._ask("delete", path, lambda client: client.delete(self._key(path)))
+        except MissingFileError:
+            pass
+
+    def is_empty(self) -> bool:
+        """Whether nothing lies below the prefix but hidden objects; one request, of a page of 1,000 names."""
+
+        def look(client: Client) -> bool:
+            try:
+                for page in client.list(self._prefix or None, chunk_size=1000):
+                    # The name of the prefix itself is what consoles put there to show an empty folder.
+                    names = (self._below(found["path"]) for found in page)
+                    if any(name and not name.startswith(".") for name in names):
+                        return False
+            except Exception as error:
+                if type(error).__name__ == "InvalidPathError":  # somebody's object, whatever its name
+                    return False
+                raise
+            return True
+
+        return self._ask("list", "", look)
+
+    def close(self) -> None:
+        """Let go of connections."""
+        if not _is_forked():  # the lock may be held by a thread that is not here
+            with self._lock:
+                self._clients.clear()
+
+    def _create(self, path: str, views: Sequence[memoryview], size: int) -> None:
+        """Write an object that must not be there, and know an own one where an earlier answer was lost."""
+        key = self._key(path)
+        mark, doubtful = self._doubts.mark_of(path, views)
+
+        def put(client: Client) -> None:
+            nonlocal doubtful
+            try:
+                client.put(key, views or b"", mode="create", use_multipart=False, attributes={MARK: mark})
+            except Exception as error:
+                if doubtful and understood(error).what is What.EXISTS and _mark_of(client, key) == mark:
+                    return
+                doubtful = True
+                raise
+
+        try:
+            self._ask("write", path, put, carried=size)
+        except StoreError:
+            self._doubts.remember(path, mark, views)
+            raise
+        self._doubts.settle(path)
+
+    def _fetch(self, path: str, start: int, end: int | None) -> Sequence[Any]:
+        """The bytes ``[start, end)`` of an object as buffers in their order; several requests where they are many."""
+        _check_range(path, start, end)
+        if end == start:
+            if self.size(path) is None:
+                raise MissingFileError(f"{self._shown(path)} does not exist; check the path of the run")
+            return []
+        stop = start + PIECE if end is None else min(end, start + PIECE)
+        while True:
+            try:
+                size, tag, first = self._ask("read", path, lambda client: self._get(client, path, start, stop, None))
+                last = size if end is None else min(end, size)
+                bounds = [(at, min(at + PIECE, last)) for at in range(stop, last, PIECE)]
+                return [first, *self._pieces(path, bounds, tag)]
+            except _OutOfRange:
+                return []
+            except _Changed:
+                continue  # somebody replaced it between two pieces
+
+    def _pieces(self, path: str, bounds: Sequence[tuple[int, int]], tag: str | None) -> Sequence[Any]:
+        def get(bound: tuple[int, int]) -> Any:
+            def ask(client: Client) -> Any:
+                return self._get(client, path, *bound, tag)[2]
+
+            return self._ask("read", path, ask, carried=PIECE * PIECES_AT_ONCE)
+
+        return _at_once(PIECES_AT_ONCE, get, bounds)
+
+    def _get(self, client: Client, path: str, start: int, stop: int, tag: str | None) -> tuple[int, str | None, Any]:
+        """Size and tag of the whole object, and the bytes ``[start, stop)`` of the one that has ``tag``."""
+        options: dict[str, Any] = {"range": (start, stop)}
+        if tag is not None:
+            options["if_match"] = tag
+        found = client.get(self._key(path), options=options)  # type: ignore[arg-type]
+        return found.meta["size"], found.meta["e_tag"], found.bytes()
+
+    # ---------------------------------------------------------------- requests
+
+    def _ask(
+        self,
+        verb: str,
+        path: str,
+        call: Callable[[Client], _Answer],
+        *,
+        carried: int = 0,
+        tries: bool = False,
+    ) -> _Answer:
+        """What ``call`` gives, called again for a while where its failure may pass; every failure is one of ours.
+
+        Args:
+            verb: For messages: "cannot <verb> <path>".
+            path: The same.
+            call: Makes requests; it may be called several times.
+            carried: Bytes that its requests carry at once, where they are more than a few megabytes.
+            tries: Whether the client itself tries single requests again, since ``call`` makes many.
+        """
+        deadline: float | None = None
+        pause = self._patience.first_pause_s
+        while True:
+            try:
+                return call(self._client(carried, tries))
+            except (WatchglassError, MemoryError):
+                raise
+            except Exception as error:
+                failure = understood(error)
+            now = time.monotonic()
+            deadline = deadline or now + self._patience.retry_s
+            waited = pause * _chance.uniform(0.5, 1.0)
+            if failure.what is not What.PASSING or now + waited > deadline:
+                raise self._error(verb, path, failure)
+            time.sleep(waited)
+            pause = min(2 * pause, self._patience.longest_pause_s)
+
+    def _error(self, verb: str, path: str, failure: Failure) -> WatchglassError:
+        if failure.what is What.EXISTS and verb == "write":
+            return self._exists(path)
+        if failure.what is What.MISSING:
+            if verb == "write":
+                return StoreError(
+                    f"cannot write {self._shown(path)}: there is no such bucket; create it or check its name"
+                )
+            return MissingFileError(f"{self._shown(path)} does not exist; check the path of the run")
+        kind = {What.OUT_OF_RANGE: _OutOfRange, What.CHANGED: _Changed}.get(failure.what, StoreError)
+        return kind(f"cannot {verb} {self._shown(path)}: {failure.cure}")
+
+    def _client(self, carried: int, tries: bool) -> Client:
+        """A client whose time limit suits what a request carries; limits are few, since each client has connections."""
+        if _is_forked():
+            raise StoreError(
+                f"cannot use {self.location} in a process forked from one that has used an object store: start it "
+                "with spawn, or use the store in the child only"
+            )
+        request_s = self._patience.request_s
+        while carried > PIECE // 2 and request_s < self._patience.request_s + carried / _SLOWEST:
+            request_s *= 2
+        with self._lock:
+            client = self._clients.get((request_s, tries))
+            if client is None:
+                try:
+                    client = self._clients[request_s, tries] = self._connect(request_s, tries)
+                except StoreError as error:
+                    raise StoreError(f"cannot use {self.location}: {error}") from None
+                _note_use()
+            return client
+
+    # ---------------------------------------------------------------- names
+
+    def _key(self, path: str) -> str:
+        return f"{self._prefix}/{path}" if self._prefix and path else self._prefix or path
+
+    def _below(self, key: str) -> str:
+        """The path of a key, "" for the prefix itself."""
+        return key[len(self._prefix) :].removeprefix("/") if self._prefix else key
+
+    def _shown(self, path: str) -> str:
+        return f"{self.location.rstrip('/')}/{path}" if path else self.location
+
+    def _exists(self, path: str) -> RunExistsError:
+        shown = self._shown(path)
+        return RunExistsError(f"{shown} exists and is never overwritten; choose another run or remove it first")
+
+
+class _OutOfRange(StoreError):
+    """A range begins where the object has ended."""
+
+
+class _Changed(StoreError):
+    """An object is not the one that its first piece was of."""
+
+
+#: The process that made the first client: the client's threads are one set per process, and a forked child has none.
+_used_by: int | None = None
+
+
+def _note_use() -> None:
+    global _used_by
+    _used_by = os.getpid()
+
+
+def _is_forked() -> bool:
+    return _used_by is not None and _used_by != os.getpid()
+
+
+def _check_range(path: str, start: int, end: int | None) -> None:
+    check_path(path)
+    if start < 0 or (end is not None and end < start):
+        raise InvalidValueError(f"a byte range must satisfy 0 <= start <= end but got [{start}, {end})")
+
+
+def _is_path(path: str) -> bool:
+    try:
+        check_path(path)
+    except InvalidValueError:
+        return False
+    return True
+
+
+def _mark_of(client: Client, key: str) -> str | None:
+    attributes: Any = client.get(key, options={"head": True}).attributes
+    return attributes.get(MARK)  # type: ignore[no-any-return]
+
+
+def _at_once(count: int, call: Callable[[_Item], _Answer], items: Sequence[_Item]) -> list[_Answer]:
+    """``call`` of each item, in their order; after the first failure nothing more is begun."""
+    if len(items) < 2:
+        return [call(item) for item in items]
+    with ThreadPoolExecutor(min(count, len(items)), thread_name_prefix="watchglass-objects") as pool:
+        return list(pool.map(call, items))

@@ -1,0 +1,380 @@
+"""Object stores: what they ask of a server, what they do when it is away, slow or refuses, and what they never say."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from obstore.store import MemoryStore
+
+from servers.fixtures import S3Server
+from servers.proxy import Proxy
+from watchglass.errors import MissingFileError, RunExistsError, StoreError, WatchglassError
+from watchglass.store import Store, open_store
+from watchglass.store.credentials import Patience
+from watchglass.store.objects import PIECE, ObjectStore
+
+IMPATIENT = Patience(connect_s=1.0, request_s=1.0, retry_s=0.6)
+
+
+def impatient(location: str, patience: Patience = IMPATIENT) -> ObjectStore:
+    """A store that gives up within a second or two."""
+    store = open_store(location)
+    assert isinstance(store, ObjectStore)
+    store._patience = patience
+    return store
+
+
+def in_memory(memory: MemoryStore, prefix: str = "") -> ObjectStore:
+    return ObjectStore(f"memory://{prefix}", prefix, lambda request_s, tries: memory)
+
+
+def methods(proxy: Proxy) -> list[str]:
+    found = [request.method for request in proxy.requests]
+    proxy.forget()
+    return found
+
+
+def failure(call: Callable[[], object]) -> str:
+    with pytest.raises(StoreError) as caught:
+        call()
+    assert caught.value.__cause__ is None
+    assert caught.value.__context__ is None
+    return str(caught.value)
+
+
+def test_each_call_is_one_request(s3_location: str, s3_proxy: Proxy) -> None:
+    store = open_store(s3_location)
+    calls: list[tuple[Callable[[], Any], list[str]]] = [
+        (lambda: store.write("a/1", [b"12", b"34"]), ["PUT"]),
+        (lambda: store.write("a/1", b"1234", replace=True), ["PUT"]),
+        (lambda: store.read("a/1"), ["GET"]),
+        (lambda: store.read("a/1", 1, 3), ["GET"]),
+        (lambda: store.map("a/1"), ["GET"]),
+        (lambda: store.read("a/1", 2, 2), ["HEAD"]),
+        (lambda: store.size("a/1"), ["HEAD"]),
+        (lambda: store.list("a", after="a/0"), ["GET"]),
+        (lambda: store.folders(), ["GET"]),
+        (lambda: store.is_empty(), ["GET"]),
+        (lambda: store.read_many([("a/1", 0, 2), ("a/2", 0, 2)]), ["GET", "GET"]),
+    ]
+    for call, expected in calls:
+        call()
+        assert methods(s3_proxy) == expected
+    store.delete("a/1")
+    assert methods(s3_proxy) in (["POST"], ["DELETE"])  # as the client's version has it
+    assert store.read_many([]) == []
+    assert methods(s3_proxy) == []
+
+
+def test_a_listing_starts_at_the_server(s3_location: str, s3_proxy: Proxy) -> None:
+    """What sorts before the start is not sent."""
+    store = open_store(s3_location)
+    for number in range(3):
+        store.write(f"a/{number}", b"")
+    s3_proxy.forget()
+    assert [entry.path for entry in store.list("a", after="a/1")] == ["a/2"]
+    assert s3_proxy.requests[0].target.endswith("a%2F1")
+    assert "start-after=" in s3_proxy.requests[0].target
+
+
+def test_large_objects_go_in_pieces(s3_location: str, s3_proxy: Proxy) -> None:
+    store = open_store(s3_location)
+    data = os.urandom(2 * PIECE + 5)
+    store.write("large", data, replace=True)
+    requests = s3_proxy.requests
+    assert sorted(r.length for r in requests if r.method == "PUT") == [5, PIECE, PIECE]
+    assert sum(r.method == "POST" for r in requests) == 2
+    s3_proxy.forget()
+    assert store.read("large") == data
+    ranges = sorted(request.headers["range"] for request in s3_proxy.requests)
+    assert ranges == [f"bytes=0-{PIECE - 1}", f"bytes={2 * PIECE}-{2 * PIECE + 4}", f"bytes={PIECE}-{2 * PIECE - 1}"]
+
+
+def test_an_object_replaced_between_two_pieces_is_read_anew() -> None:
+    """Not the first piece of one and the second of another."""
+    memory = MemoryStore()
+    store = in_memory(memory)
+    old, new = b"o" * (PIECE + 1), b"n" * (PIECE + 1)
+    store.write("x", old)
+    get, replaced = store._get, []
+
+    def get_and_replace(*arguments: Any) -> Any:
+        found = get(*arguments)
+        if not replaced:
+            replaced.append(True)
+            store.write("x", new, replace=True)
+        return found
+
+    store._get = get_and_replace  # type: ignore[method-assign]
+    assert store.read("x") == new
+
+
+def test_a_write_whose_answer_is_lost_has_succeeded(s3_location: str, s3_proxy: Proxy) -> None:
+    """The second try is told that the object exists, and it is its own."""
+    store = open_store(s3_location)
+    s3_proxy.lose_answers(1)
+    store.write("claim", b"mine")
+    assert methods(s3_proxy) == ["PUT", "PUT", "HEAD"]
+    with pytest.raises(RunExistsError):
+        store.write("claim", b"mine")
+
+
+def test_a_lost_answer_does_not_win_a_race(s3_location: str, s3_proxy: Proxy, s3_server: S3Server) -> None:
+    """A second try that finds the object of somebody else has lost, also where the bytes are the same."""
+    other = open_store(s3_location)
+    s3_proxy.refuse(500, "InternalError", count=1, method="PUT")
+    store = impatient(s3_location, replace(IMPATIENT, first_pause_s=0.4))
+    lost: list[str] = []
+
+    def write() -> None:
+        try:
+            store.write("claim", b"same")
+        except RunExistsError as error:
+            lost.append(str(error))
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    while not s3_proxy.requests:
+        time.sleep(0.001)
+    other.write("claim", b"same")
+    writer.join()
+    assert len(lost) == 1
+
+
+def test_a_write_that_nobody_answered_may_come_again_later(s3_location: str, s3_proxy: Proxy) -> None:
+    """The store was away; what it has got in the meantime is known by who asks for it again with the same bytes."""
+    store = impatient(s3_location)
+    s3_proxy.lose_answers(100)
+    for path in ("a", "b"):
+        assert "the connection broke" in failure(lambda path=path: store.write(path, b"1"))  # type: ignore[misc]
+    s3_proxy.restore()
+    store.write("a", b"1")
+    with pytest.raises(RunExistsError):
+        store.write("b", b"2")
+    with pytest.raises(RunExistsError):
+        store.write("a", b"1")
+
+
+def test_a_short_failure_is_not_noticed(s3_location: str, s3_proxy: Proxy) -> None:
+    store = open_store(s3_location)
+    store.write("x", b"1")
+    s3_proxy.refuse(503, "SlowDown", count=2)
+    assert store.read("x") == b"1"
+    s3_proxy.refuse(503, "SlowDown", count=2)
+    assert store.size("x") == 1
+    s3_proxy.refuse(500, "InternalError", count=1)
+    assert len(store.list()) == 1
+    s3_proxy.refuse(409, "ConditionalRequestConflict", count=1)
+    store.write("y", b"1")
+    s3_proxy.lose_answers(1, "GET")
+    assert store.read_many([("x", 0, None), ("y", 0, None), ("z", 0, None)]) == [b"1", b"1", None]
+
+
+def test_a_store_that_is_away_says_so_soon_and_works_again(s3_location: str, s3_proxy: Proxy) -> None:
+    store = impatient(s3_location)
+    store.write("x", b"1")
+    s3_proxy.cut()
+    start = time.monotonic()
+    assert "refuses connections" in failure(lambda: store.read("x"))
+    assert "refuses connections" in failure(lambda: store.write("y", b"1"))
+    assert "refuses connections" in failure(lambda: store.list())
+    # All of them are given up as soon as one is: else four hundred would take 25 times as long.
+    assert "refuses connections" in failure(lambda: store.read_many([("x", 0, 1)] * 400))
+    assert time.monotonic() - start < 10 * IMPATIENT.retry_s
+    s3_proxy.restore()
+    assert store.read("x") == b"1"
+
+
+def test_a_server_that_never_answers_is_given_up(s3_location: str, s3_proxy: Proxy) -> None:
+    store = impatient(s3_location)
+    s3_proxy.silence()
+    start = time.monotonic()
+    assert "did not answer in time" in failure(lambda: store.write("x", b"1"))
+    assert time.monotonic() - start < 10 * (IMPATIENT.request_s + IMPATIENT.retry_s)
+
+
+def test_a_slow_connection_has_time_for_what_is_large(s3_location: str, s3_proxy: Proxy) -> None:
+    """The time limit grows with what a request carries: these take longer than the limit of a small one."""
+    store = impatient(s3_location, replace(IMPATIENT, request_s=0.5))
+    data = os.urandom(PIECE)
+    s3_proxy.limit(8 << 20)
+    store.write("large", data)
+    s3_proxy.restore()
+    assert store.read("large") == data
+
+
+REFUSALS = [
+    (403, "AccessDenied", "permission denied"),
+    (403, "InvalidAccessKeyId", "access key is unknown"),
+    (403, "SignatureDoesNotMatch", "secret key is wrong"),
+    (403, "RequestTimeTooSkewed", "clock of this machine is wrong"),
+    (400, "ExpiredToken", "credentials have expired"),
+    (401, "Unauthorized", "credentials are not accepted"),
+    (404, "NoSuchBucket", "there is no such bucket"),
+    (301, "PermanentRedirect", "another region"),
+    (501, "NotImplemented", "does not support"),
+    (507, "InsufficientStorage", "server is full"),
+    (418, "Teapot", "status 418 Teapot"),
+]
+
+
+@pytest.mark.parametrize(("status", "code", "cure"), REFUSALS)
+def test_what_is_refused_is_not_tried_again(
+    s3_location: str, s3_proxy: Proxy, status: int, code: str, cure: str
+) -> None:
+    """One line names the path and the cure, at once."""
+    store = open_store(s3_location)
+    s3_proxy.refuse(status, code)
+    for verb, call in (("write", lambda: store.write("a/b", b"1")), ("read", lambda: store.read("a/b"))):
+        message = failure(call)
+        assert message.startswith(f"cannot {verb} {s3_location}/a/b: ")
+        assert cure in message
+        assert "\n" not in message
+    assert cure in failure(lambda: store.list("a"))
+    assert methods(s3_proxy) == ["PUT", "GET", "GET"]
+
+
+def test_no_message_holds_a_secret(
+    s3_location: str, s3_proxy: Proxy, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither keys nor signatures nor what the server sent, in any message or representation."""
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "not-to-be-shown")
+    store = impatient(s3_location)
+    said = [repr(store), str(store)]
+    s3_proxy.refuse(403, "AccessDenied</Code><Message>signature=not-to-be-shown</Message><Code>")
+    said += [failure(lambda: store.read("x")), failure(lambda: store.write("x", b"1"))]
+    s3_proxy.cut()
+    said += [failure(lambda: store.list()), failure(lambda: store.size("x"))]
+    for secret in (s3_server.secret_key, s3_server.access_key, "not-to-be-shown", "Signature=", "signature="):
+        assert not any(secret in line for line in said)
+
+
+def test_a_bucket_that_is_not_there(s3_location: str, s3_server: S3Server) -> None:
+    store = open_store("s3://no-such-bucket-anywhere/run")
+    for call in (lambda: store.write("x", b"1"), lambda: store.list(), lambda: store.read("x")):
+        assert "there is no such bucket; create it" in failure(call)
+
+
+def test_a_prefix_holds_only_what_is_below_it() -> None:
+    """Neighbours with the same beginning, a parent's objects and a console's mark of an empty folder are none of it."""
+    memory = MemoryStore()
+    store = in_memory(memory, "runs/a")
+    for key in ("runs/a", "runs/a-2/x", "runs/ab", "runs/x"):
+        memory.put(key, b"1")
+    assert store.is_empty()
+    assert list(store.list()) == []
+    assert list(store.folders()) == []
+    store.write("x/y", b"1")
+    assert not store.is_empty()
+    assert memory.head("runs/a/x/y")["size"] == 1
+
+
+def test_foreign_and_hidden_names_are_left_out(s3_location: str, s3_server: S3Server) -> None:
+    """They are somebody else's, and a path with them could not be read again."""
+    store = open_store(s3_location)
+    bucket, _, prefix = s3_location.removeprefix("s3://").partition("/")
+    foreign = _raw(s3_server)
+    for name in ("", ".hidden", ".hidden/x"):  # "" is how consoles show an empty folder
+        foreign.put_object(Bucket=bucket, Key=f"{prefix}/{name}", Body=b"")
+    assert store.is_empty()
+    for name in ("a/.part", "a:b", "back\\slash"):
+        foreign.put_object(Bucket=bucket, Key=f"{prefix}/{name}", Body=b"1")
+    store.write("a/b", b"1")
+    assert [entry.path for entry in store.list()] == ["a/b"]
+    assert list(store.folders()) == ["a"]
+    foreign.put_object(Bucket=bucket, Key=f"{prefix}/a//x", Body=b"1")
+    assert "an object there has a name that no run has" in failure(lambda: store.list())
+    assert not open_store(s3_location).is_empty()
+    foreign.delete_object(Bucket=bucket, Key=f"{prefix}/a//x")
+    foreign.close()
+
+
+def _raw(server: S3Server) -> Any:
+    import boto3
+
+    keys = {"aws_access_key_id": server.access_key, "aws_secret_access_key": server.secret_key}
+    return boto3.client("s3", endpoint_url=server.url, region_name="us-east-1", **keys)
+
+
+def test_parts_are_not_copied() -> None:
+    """What is sent of a large object is the caller's memory, not a second one of the same size."""
+    seen: list[list[memoryview]] = []
+
+    class Client:
+        def put(self, key: str, parts: list[memoryview], **how: Any) -> None:
+            seen.append(parts)
+
+    client: Any = Client()
+    store = ObjectStore("fake://x", "", lambda request_s, tries: client)
+    memory = bytearray(1000)
+    store.write("a", [memoryview(memory), b"tail", b""])
+    assert seen[0][0].obj is memory
+    assert [len(part) for part in seen[0]] == [1000, 4]
+
+
+def _look(store: Store, answers: Any) -> None:
+    try:
+        store.size("x")
+    except WatchglassError as error:
+        answers.put(str(error))
+    store.close()
+
+
+@pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="this system cannot fork")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_forked_child_is_told_at_once(tmp_path: Path) -> None:
+    """It would wait for ever, since the client's threads are not there; the parent goes on."""
+    store = in_memory(MemoryStore())
+    store.write("x", b"1")
+    context = multiprocessing.get_context("fork")
+    answers = context.Queue()
+    child = context.Process(target=_look, args=(store, answers))
+    child.start()
+    assert "forked from one that has used an object store" in answers.get(timeout=20)
+    child.join(20)
+    assert child.exitcode == 0
+    answers.close()
+    answers.join_thread()
+    assert store.size("x") == 1
+
+
+def test_a_closed_store_holds_nothing(s3_location: str) -> None:
+    store = open_store(s3_location)
+    store.write("x", b"1")
+    store.close()
+    assert isinstance(store, ObjectStore)
+    assert not store._clients
+
+
+def test_deleting_and_reading_at_once(s3_location: str) -> None:
+    """Threads share one store."""
+    store = open_store(s3_location)
+    errors: list[BaseException] = []
+
+    def work(number: int) -> None:
+        try:
+            for count in range(5):
+                path = f"t/{number}/{count}"
+                store.write(path, path.encode())
+                assert store.read(path) == path.encode()
+                store.delete(path)
+                with pytest.raises(MissingFileError):
+                    store.read(path)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    assert store.list("t") == []
