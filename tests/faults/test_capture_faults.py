@@ -18,7 +18,7 @@ from torch import nn
 
 import watchglass
 from watchglass import Mode, open_run
-from watchglass.capture import hook as hook_module
+from watchglass.capture import resuming
 from watchglass.capture.pytorch import switchboard
 from watchglass.capture.pytorch.backwards import Backwards
 from watchglass.capture.pytorch.forwards import ModuleCapture
@@ -128,14 +128,14 @@ def test_an_evaluator_that_cannot_start_ends_no_recording(tmp_path: Path, caplog
 def test_evaluations_before_the_first_training_step_are_dropped_with_a_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hook_module, "_MAX_EARLY_STEPS", 3)
+    monkeypatch.setattr(resuming, "_MAX_EARLY_STEPS", 3)
     with watchglass.Hook(tmp_path / "run", strict=True) as hook:
         for mode in ("eval",) * 5 + ("train",):
             with hook.step(mode):
                 hook.save_scalar("loss", 1.0)
     run = open_run(tmp_path / "run")
     assert len(run.steps(Mode.EVAL)) == 3
-    assert run.lifecycle()[-1]["counters"]["dropped"]["steps"] == 2
+    assert run.worker().lifecycle[-1]["counters"]["dropped"]["steps"] == 2
 
 
 def test_out_of_memory_inside_capture_ends_the_capture_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,12 +193,17 @@ def test_a_recorder_that_breaks_is_reported_and_the_training_goes_on(
     assert ["nothing more is recorded" in record.message for record in caplog.records] == [True]
 
 
-def test_a_folder_that_cannot_be_written_costs_one_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_folder_that_cannot_be_written_costs_a_warning_when_it_begins_and_one_when_it_ends(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     (tmp_path / "file").write_text("")
     model = network()
     with caplog.at_level(logging.WARNING, "watchglass"), watchglass.watch(model, run=tmp_path / "file" / "run"):
         assert len(train(model)) == 12
-    assert len(caplog.records) == 1
+    begun, ended = caplog.messages
+    assert "a file is in the way of a folder" in begun
+    assert "it is tried again" in begun
+    assert "nothing more is recorded" in ended
 
 
 def test_a_saved_model_loads_where_watchglass_is_not_installed(tmp_path: Path) -> None:

@@ -124,7 +124,7 @@ def test_a_loop_killed_at_any_moment_has_lost_no_step(run_path: Path, interval: 
     # The step after the last one it spoke of may have been completed too.
     assert steps in (list(range(last + 1)), list(range(last + 2)))
     assert losses_of(run) == [1.0 / (step + 1) for step in steps]
-    assert run.lifecycle()[-1]["event"] in ("harvested", "joined")
+    assert run.worker().lifecycle[-1]["event"] in ("harvested", "joined")
     assert not rings_exist(store, read_claims(store, 0)["worker_0"].rings)
     if interval == 1:
         # Statistics are copied every twentieth of a second, whatever the flush interval.
@@ -146,15 +146,15 @@ def trained(folder: Path, *arguments: str, launch: tuple[str, ...] = ()) -> subp
 def test_the_launcher_recovers_a_training_that_dies_by_a_signal(
     tmp_path: Path, how: str, status: int, last: int
 ) -> None:
-    launch = ("-m", "watchglass", "run", "--run", "here", "--no-rules")
+    launch = ("-m", "watchglass", "run", "--run", "here", "--evaluator=none")
     done = trained(tmp_path, str(last), "bare", how, launch=launch)
     assert done.returncode == status, done.stderr
     run = open_run(tmp_path / "here")
     assert run.steps() == list(range(last + 1))
     assert losses_of(run)[-1] == pytest.approx(float(done.stdout.split()[1]))
     assert run.scalars("learning_rate")[1].tolist() == [0.25] * (last + 1)
-    assert run.lifecycle()[-1]["by"] == "launcher"
-    assert recovered_steps(run.lifecycle()) > 0
+    assert run.worker().lifecycle[-1]["by"] == "launcher"
+    assert recovered_steps(run.worker().lifecycle) > 0
     assert not run.finished
     shown = subprocess.run(
         [sys.executable, "-m", "watchglass", "show", "here"], cwd=tmp_path, capture_output=True, text=True, check=True
@@ -175,11 +175,11 @@ def test_the_evaluator_recovers_a_training_that_has_no_launcher(tmp_path: Path) 
     done = trained(tmp_path, "40", "watch", "dict(run='here', rules='default')")
     assert done.returncode == -signal.SIGKILL, done.stderr
     # The evaluator has a session of its own; it ends by itself, after the training.
-    wait_for(lambda: open_run(tmp_path / "here").lifecycle()[-1]["event"] == "harvested")
+    wait_for(lambda: open_run(tmp_path / "here").worker().lifecycle[-1]["event"] == "harvested")
     run = open_run(tmp_path / "here")
-    assert run.lifecycle()[-1]["by"] == "evaluator"
+    assert run.worker().lifecycle[-1]["by"] == "evaluator"
     assert run.steps() == list(range(41))
-    wait_for(lambda: any(seen.kind == "worker_lost" for seen in open_run(tmp_path / "here").observations()))
+    wait_for(lambda: any(seen.kind == "worker_lost" for seen in open_run(tmp_path / "here").journal.observations))
     wait_for(lambda: lease_holder(open_store(str(tmp_path / "here"))) is None)
 
 
@@ -189,7 +189,7 @@ def test_the_next_attempt_recovers_what_nobody_did(tmp_path: Path) -> None:
         assert done.returncode == -signal.SIGKILL, done.stderr
     first = open_run(tmp_path / "here", attempt=0)
     assert first.steps() == list(range(26))
-    assert first.lifecycle()[-1]["by"] == "next attempt"
+    assert first.worker().lifecycle[-1]["by"] == "next attempt"
     store = open_store(str(tmp_path / "here"))
     assert rings_exist(store, read_claims(store, 1)["worker_0"].rings)
     assert [found.attempt for found in harvest(store, by="test")] == [1]
@@ -242,5 +242,5 @@ def test_a_training_that_ends_in_peace_leaves_no_ring(tmp_path: Path) -> None:
     assert len(claim.rings) == 2
     assert not rings_exist(store, claim.rings)
     assert list((tmp_path / "here" / "attempts" / "0000").glob(".*")) == []
-    assert open_run(tmp_path / "here").lifecycle()[-1]["event"] == "left"
+    assert open_run(tmp_path / "here").worker().lifecycle[-1]["event"] == "left"
     assert harvest(store, by="test") == []

@@ -6,33 +6,40 @@ All of it runs on the recorder's thread, at the first training step, so that it 
 from __future__ import annotations
 
 import itertools
-import json
 import logging
 import os
 import platform
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from watchglass.capture.stop_control import PatientStopControl, StopControl
 from watchglass.config import SessionConfig, environment
-from watchglass.errors import MissingFileError, NotARunError, RunExistsError, WatchglassError
+from watchglass.errors import MissingFileError, NotARunError, RunExistsError, StoreError, WatchglassError
+from watchglass.record import StopControl as AnyStopControl
 from watchglass.record import harvest
 from watchglass.store import (
+    PATIENCE_S,
     Claim,
     Manifest,
+    RawRetention,
     RawTensor,
     Rings,
     SegmentWriter,
+    Spool,
     Store,
     claim_worker,
+    claims_of_worker,
     create_attempt,
     create_run,
     encode_lifecycle,
+    is_untouched,
     layout,
     open_store,
-    read_claims,
+    pace_of,
     read_manifest,
     release_worker,
     this_process,
@@ -44,47 +51,125 @@ _log = logging.getLogger("watchglass")
 #: How long to wait for somebody who writes down what a dead predecessor recorded last.
 _HARVEST_S = 20.0
 _MOST_TRIES = 16
+_MOST_FLUSHES = 10_000_000
+#: Of the time between two flushes on an object store, what lies between them although the second is urgent.
+_URGENT_SHARE = 0.2
+#: Most seconds for the end of a worker whose store is away or slow.
+_CLOSING_S = 700.0
 
 
-def open_worker(
-    config: SessionConfig, rank: Callable[[], int], opened: Callable[[StopControl, int], None]
-) -> WorkerWriter:
-    """Claim this process's place in the run and open its segment.
+@dataclass
+class _Place:
+    """A worker's place in an attempt, claimed or about to be.
+
+    Attributes:
+        attempt: The attempt.
+        worker: The worker.
+        rings: Of the flight recorder, or None.
+        spool: Where what it writes waits for a store that does not append, else None.
+        claim: Names this process and these files. Made once, so that a claim is known again whose writing failed only
+            as far as we have heard.
+    """
+
+    attempt: int
+    worker: str
+    rings: Rings | None
+    spool: Spool | None
+    claim: Claim
+
+    def discard(self) -> None:
+        """Remove the files."""
+        if self.rings is not None:
+            self.rings.close(discard=True)
+        if self.spool is not None:
+            self.spool.close(0.0)
+
+
+class WorkerOpening:
+    """Opens the worker's files; a call that raises StoreError may be repeated and goes on where it was.
 
     Args:
         config: Names the run; the run and the attempt are created if nobody has.
         rank: This process's rank.
         opened: Called with the stop control and the attempt once everything is in place.
-
-    Raises:
-        RunExistsError: Other processes of this rank take every attempt.
-        StoreError: The run directory cannot be written.
     """
-    store = open_store(config.run)
-    manifest = _ensure_run(store)
-    worker = layout.worker_name(rank())
-    _harvest(store)
-    attempt, writer = _take_place(store, config, manifest.run_id, worker)
-    opened(StopControl(store, attempt, worker), attempt)
-    return writer
 
+    def __init__(
+        self, config: SessionConfig, rank: Callable[[], int], opened: Callable[[AnyStopControl, int], None]
+    ) -> None:
+        self._config = config
+        self._rank = rank
+        self._opened = opened
+        self._store: Store | None = None
+        self._harvested = False
+        self._place: _Place | None = None
 
-def _take_place(store: Store, config: SessionConfig, run_id: str, worker: str) -> tuple[int, WorkerWriter]:
-    """An attempt in which nobody has had this rank, and the worker's files there.
+    @property
+    def patience_s(self) -> float:
+        """How long a worker that has ended goes on asking: an object store comes back, a folder hardly does."""
+        return 0.0 if self._store is None or self._store.appends else PATIENCE_S
 
-    So two trainings of one rank, one after another or at once, are two attempts.
-    """
-    given = config.attempt
-    for tries in itertools.count(1):
-        attempt = given if given is not None and worker not in read_claims(store, given) else _attempt(store, worker)
-        try:
-            label = {"run": run_id, "attempt": attempt, "worker": worker}
-            return attempt, _open_writer(store, label, config.flight_recorder)
-        except RunExistsError:
-            # Another process of this rank was faster.
-            if tries == _MOST_TRIES:
-                raise
-    raise AssertionError
+    def __call__(self) -> WorkerWriter:
+        """Claim this process's place in the run and open its segment.
+
+        Raises:
+            RunExistsError: Other processes of this rank take every attempt.
+            StoreError: The store is away, or the run directory cannot be written.
+        """
+        store = self._store = self._store or open_store(self._config.run)
+        manifest = _ensure_run(store)
+        worker = layout.worker_name(self._rank())
+        if not self._harvested:
+            self._harvested = True
+            _harvest(store)
+        place, before = self._claimed(store, manifest.run_id, worker)
+        writer = WorkerWriter(
+            store, place.attempt, worker, place.rings, place.spool,
+            claims_before=before, raw_keep_bytes=self._config.raw_keep_bytes,
+        )  # fmt: skip
+        joined = {"event": "joined", "worker": worker, "reason": "first training step", "time_ns": time.monotonic_ns()}
+        writer.write([encode_lifecycle({**asdict(place.claim), **joined, "wall_ns": time.time_ns()})])
+        self._opened(_stop_control(store, place.attempt, worker), place.attempt)
+        return writer
+
+    def abandon(self) -> None:
+        """It is not tried again: remove what was made for it."""
+        if self._place is not None:
+            self._place.discard()
+            self._place = None
+        if self._store is not None:
+            self._store.close()
+
+    def _claimed(self, store: Store, run_id: str, worker: str) -> tuple[_Place, int]:
+        """A place that nobody has had, and how many had it all the same.
+
+        So two trainings of one rank, one after another or at once, are two attempts.
+        """
+        given = self._config.attempt
+        for tries in itertools.count(1):
+            if self._place is None:
+                free = given is not None and not claims_of_worker(store, given, worker)
+                attempt = given if given is not None and free else _attempt(store, worker)
+                self._place = self._made(store, {"run": run_id, "attempt": attempt, "worker": worker})
+            try:
+                return self._place, _claim(store, self._place)
+            except RunExistsError:
+                # Another process of this rank was faster.
+                self._place.discard()
+                self._place = None
+                if tries == _MOST_TRIES:
+                    raise
+        raise AssertionError
+
+    def _made(self, store: Store, label: dict[str, Any]) -> _Place:
+        worker, spool = label["worker"], None
+        rings = Rings(store, label) if self._config.flight_recorder else None
+        if not store.appends:
+            most, in_memory = self._config.spool_bytes, self._config.queue_bytes
+            spool = Spool(store, worker, label, most_bytes=most, memory_bytes=in_memory)
+        names, folder = rings.names if rings is not None else (), spool.folder if spool is not None else ""
+        claim = replace(this_process(), rings=names, spool=folder)
+        return _Place(label["attempt"], worker, rings, spool, claim)
 
 
 def _attempt(store: Store, worker: str) -> int:
@@ -92,28 +177,7 @@ def _attempt(store: Store, worker: str) -> int:
     several_machines = environment.world_size() > environment.local_world_size()
     where = environment.rendezvous() if several_machines else f"{platform.node()}/{os.getppid()}"
     key = f"{environment.elastic_run_id()}/{environment.restart_count()}/{where}"
-
-    def is_ours(attempt: int) -> bool:
-        claims = read_claims(store, attempt)
-        return worker not in claims and not any(claim.released for claim in claims.values())
-
-    return create_attempt(store, key, is_ours)
-
-
-def _open_writer(store: Store, label: dict[str, Any], flight_recorder: bool) -> WorkerWriter:
-    attempt, worker = label["attempt"], label["worker"]
-    rings = Rings(store, label) if flight_recorder else None
-    process = replace(this_process(), rings=rings.names if rings is not None else ())
-    try:
-        _claim(store, attempt, worker, process)
-        writer = WorkerWriter(store, attempt, worker, rings)
-        joined = {"event": "joined", "worker": worker, "reason": "first training step", "time_ns": time.monotonic_ns()}
-        writer.write([encode_lifecycle({**asdict(process), **joined, "wall_ns": time.time_ns()})])
-    except BaseException:
-        if rings is not None:
-            rings.close(discard=True)
-        raise
-    return writer
+    return create_attempt(store, key, lambda attempt: is_untouched(store, attempt, worker))
 
 
 def _ensure_run(store: Store) -> Manifest:
@@ -135,30 +199,55 @@ def _harvest(store: Store) -> None:
         _log.warning("watchglass: the last steps of a killed worker are not recovered yet: %s", error)
 
 
-def _claim(store: Store, attempt: int, worker: str, process: Claim) -> None:
-    """Take the worker's place, after whoever writes down a dead predecessor's last steps."""
+def _claim(store: Store, place: _Place) -> int:
+    """Take the worker's place, after whoever writes down a dead predecessor's last steps; claims that were before."""
     patient_until = time.monotonic() + _HARVEST_S
     while True:
         try:
-            claim_worker(store, attempt, worker, process)
-            return
+            return claim_worker(store, place.attempt, place.worker, place.claim)
         except RunExistsError:
-            holder = read_claims(store, attempt).get(worker)
-            if holder is None or not holder.harvest or time.monotonic() > patient_until:
+            claims = claims_of_worker(store, place.attempt, place.worker)
+            if not claims or not claims[-1].harvest or time.monotonic() > patient_until:
                 raise
-            time.sleep(0.05)
+            time.sleep(0.05 if store.appends else 1.0)
+
+
+def _stop_control(store: Store, attempt: int, worker: str) -> AnyStopControl:
+    control = StopControl(store, attempt, worker)
+    return control if store.appends else PatientStopControl(control, pace_of(store, environment.world_size()))
 
 
 class WorkerWriter:
-    """Segments and raw tensors of one worker. Used by the recorder's thread alone."""
+    """Segments and raw tensors of one worker. Used by the recorder's thread alone.
 
-    def __init__(self, store: Store, attempt: int, worker: str, rings: Rings | None = None) -> None:
+    Attributes:
+        rings: See :class:`~watchglass.record.opening.FrameWriter`, also for the others.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        attempt: int,
+        worker: str,
+        rings: Rings | None = None,
+        spool: Spool | None = None,
+        *,
+        claims_before: int = 0,
+        raw_keep_bytes: int | None = None,
+    ) -> None:
         self.rings = rings
+        self._raw = None if raw_keep_bytes is None else RawRetention(store, attempt, worker, raw_keep_bytes)
         self._store = store
+        self._spool = spool
+        self._written_to = store if spool is None else spool
         self._attempt = attempt
         self._worker = worker
-        self._segments = SegmentWriter(store, attempt, worker)
-        self._flushes = 0
+        self._segments = SegmentWriter(self._written_to, attempt, worker, first=claims_before == 0)
+        # Files of tensors are not looked for: whoever had this rank before has written fewer than that.
+        self._flushes = claims_before * _MOST_FLUSHES
+        self.flush_s = pace_of(store, environment.world_size()).flush_s
+        self.urgent_s = 0.0 if store.appends else _URGENT_SHARE * self.flush_s
+        self.patience_s, self.closing_s = (0.0, 0.0) if spool is None else (PATIENCE_S, _CLOSING_S)
 
     def write(self, frames: list[bytes]) -> None:
         """Append frames to the worker's segment."""
@@ -169,44 +258,25 @@ class WorkerWriter:
         while True:
             self._flushes += 1
             try:
-                return write_tensors(self._store, self._attempt, self._worker, self._flushes - 1, tensors)
+                rows = write_tensors(self._written_to, self._attempt, self._worker, self._flushes - 1, tensors)
             except RunExistsError:
+                if self._spool is not None:
+                    raise
                 continue  # a dead process had this rank before us, and wrote some
+            if self._raw is not None:
+                with suppress(StoreError):  # then more is kept for now; the next file tries again
+                    self._raw.added(rows[0]["file"], sum(tensor.array.nbytes for _, tensor in tensors))
+            return rows
 
-    def close(self) -> None:
-        """Give the worker's place back."""
+    def close(self) -> bool:
+        """Send what waits and give the worker's place back; returns whether nothing waits in memory alone."""
         self._segments.close()
-        release_worker(self._store, self._attempt, self._worker)
-
-
-class StopControl:
-    """The worker's side of the stop protocol, on the recorder's thread.
-
-    Once a stop is requested it tells, again at every look, which TRAIN step this worker has seen, until the evaluator
-    commits the step at which all workers stop.
-    """
-
-    def __init__(self, store: Store, attempt: int, worker: str) -> None:
-        self._store = store
-        self._request = layout.stop_request(attempt)
-        self._seen = layout.stop_seen(attempt, worker)
-        self._commit = layout.stop_commit(attempt)
-        self._requested = False
-
-    def poll(self, train_step: int) -> tuple[int, str] | None:
-        """``(stop_at_step, reason)`` once committed, else None."""
-        if not self._requested:
-            if self._read(self._request) is None:
-                return None
-            self._requested = True
-        seen = json.dumps({"train_step": train_step, "wall_ns": time.time_ns()})
-        self._store.write(self._seen, seen.encode(), replace=True)
-        commit = self._read(self._commit)
-        return None if commit is None else (int(commit["stop_at_step"]), str(commit.get("reason", "")))
-
-    def _read(self, path: str) -> dict[str, Any] | None:
-        try:
-            data: dict[str, Any] = json.loads(self._store.read(path))
-        except MissingFileError:
-            return None
-        return data
+        if self._spool is None:
+            release_worker(self._store, self._attempt, self._worker)
+        else:
+            self._spool.close()
+            if not self._spool.waiting_bytes:
+                with suppress(StoreError):  # a claim ends with its process anyway
+                    release_worker(self._store, self._attempt, self._worker)
+        self._store.close()
+        return self._spool is None or not self._spool.memory_bytes

@@ -208,7 +208,7 @@ def unpack(content: bytes) -> list[OpenStep] | list[SteadyRow] | list[TensorInfo
             return [SteadyRow(*row) for row in _ROW.iter_unpack(content)]
         if kind == _STEP:
             return [_step(content)]
-    except (ValueError, KeyError, TypeError, IndexError, StopIteration, struct.error) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, StopIteration, RecursionError, struct.error) as error:
         raise DamagedDataError(f"an entry of the flight recorder is malformed: {error}") from error
     raise DamagedDataError(f"an entry of the flight recorder is of an unknown kind {kind!r}")
 

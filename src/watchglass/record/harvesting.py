@@ -1,4 +1,4 @@
-"""Harvest: write down what a dead worker recorded last and never flushed.
+"""Harvest: send what a dead worker had no time to send, and write down what it recorded last and never flushed.
 
 Anybody on the same machine may do it: the launcher, the evaluator, the next attempt. It is done as the worker itself
 would have done it, by a process that holds the worker's claim, so there is one at a time and never one beside a living
@@ -7,12 +7,14 @@ writer. What the segments hold already is left out, so a harvest that was interr
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from watchglass.errors import DamagedDataError, RunExistsError
+from watchglass.errors import DamagedDataError, InvalidValueError, RunExistsError
 from watchglass.record.encoding import encode_steps
 from watchglass.record.flight import unpack
 from watchglass.record.steps import OpenStep, SteadyRow, StepRecords
@@ -27,6 +29,7 @@ from watchglass.store import (
     Store,
     attempts,
     claim_worker,
+    claims_of_worker,
     claims_of_workers,
     decode_catalog,
     decode_facts,
@@ -38,13 +41,18 @@ from watchglass.store import (
     encode_lifecycle,
     is_alive,
     layout,
+    left_on_this_machine,
     read_manifest,
     read_rings,
     release_worker,
     rings_exist,
     scan,
+    send_left,
+    spool_exists,
     this_process,
 )
+
+_log = logging.getLogger("watchglass")
 
 
 @dataclass(frozen=True)
@@ -55,15 +63,17 @@ class Harvest:
         attempt: Its attempt.
         worker: Its name.
         steps: Steps, of all modes, that its segments did not hold.
+        objects: What of its spool was sent to the store.
     """
 
     attempt: int
     worker: str
     steps: int
+    objects: int = 0
 
 
 def harvest(store: Store, *, by: str, attempt: int | None = None) -> list[Harvest]:
-    """Recover the last steps of workers whose process is gone, as far as their rings are on this machine.
+    """Recover what workers left whose process is gone, as far as their spools and rings are on this machine.
 
     Args:
         store: The store of a run.
@@ -74,26 +84,52 @@ def harvest(store: Store, *, by: str, attempt: int | None = None) -> list[Harves
         One entry for each worker of which something was recovered.
 
     Raises:
-        StoreError: The store refused; the rings stay, and it may be tried again.
+        StoreError: The store refused; what is left stays, and it may be tried again.
     """
     run_id = read_manifest(store).run_id
     found = []
+    for number, worker, claims in _places(store, run_id, attempt):
+        left = [claim for claim in _owners(claims) if rings_exist(store, claim.rings) or spool_exists(claim.spool)]
+        if not left:
+            continue
+        try:
+            if not _is_ours(claims[-1]):
+                claim_worker(store, number, worker, replace(this_process(), harvest=True))
+        except RunExistsError:
+            continue  # its process lives after all, or somebody is at it
+        try:
+            label = {"run": run_id, "attempt": number, "worker": worker}
+            # The rings hold what is missing in all that was written, so that has to be there first.
+            objects = sum(_sent(store, claim, label) for claim in left)
+            steps = sum(_recover(store, claim, label, by) for claim in left)
+        finally:
+            release_worker(store, number, worker)
+        if steps or objects:
+            found.append(Harvest(number, worker, steps, objects))
+    return found
+
+
+def _places(store: Store, run_id: str, attempt: int | None) -> Iterable[tuple[int, str, list[Claim]]]:
+    """Workers of whom something may be left, with their claims."""
+    if attempt is None and not store.appends:
+        # Each of many new workers asks, so claims are read only of those whose files are on this machine.
+        for number, worker in sorted(_left_here(run_id)):
+            with suppress(DamagedDataError):
+                yield number, worker, claims_of_worker(store, number, worker)
+        return
     for number in attempts(store) if attempt is None else [attempt]:
         for worker, claims in claims_of_workers(store, number).items():
-            left = [claim for claim in _owners(claims) if rings_exist(store, claim.rings)]
-            if not left:
-                continue
-            try:
-                claim_worker(store, number, worker, replace(this_process(), harvest=True))
-            except RunExistsError:
-                continue  # its process lives after all, or somebody is at it
-            try:
-                label = {"run": run_id, "attempt": number, "worker": worker}
-                steps = sum(_recover(store, claim, label, by) for claim in left)
-            finally:
-                release_worker(store, number, worker)
-            if steps:
-                found.append(Harvest(number, worker, steps))
+            yield number, worker, claims
+
+
+def _left_here(run_id: str) -> set[tuple[int, str]]:
+    found = set()
+    for label in left_on_this_machine():
+        if isinstance(label, dict) and label.get("run") == run_id:
+            number, worker = label.get("attempt"), label.get("worker")
+            with suppress(InvalidValueError):
+                if type(number) is int and number >= 0 and isinstance(worker, str):
+                    found.add((number, layout.check_worker(worker)))
     return found
 
 
@@ -104,9 +140,24 @@ def recovered_steps(lifecycle: Iterable[Mapping[str, Any]]) -> int:
 
 
 def _owners(claims: Sequence[Claim]) -> list[Claim]:
-    """Claims that name rings and whose process has let go of them, oldest first."""
-    last = {claim.rings: claim for claim in claims if claim.rings}
+    """Claims that name files and whose process has let go of them, oldest first."""
+    last = {(claim.rings, claim.spool): claim for claim in claims if claim.rings or claim.spool}
     return [claim for claim in last.values() if is_alive(claim) is False]
+
+
+def _is_ours(claim: Claim) -> bool:
+    """Whether this process is at it: an earlier harvest could not give the place back to a store that was away."""
+    process = replace(this_process(), wall_ns=claim.wall_ns, harvest=True)
+    return claim == process
+
+
+def _sent(store: Store, claim: Claim, label: dict[str, Any]) -> int:
+    """Send what waits in the spool of a claim; returns the number of objects."""
+    try:
+        return send_left(store, claim.spool, label) if claim.spool else 0
+    except RunExistsError as error:
+        _log.warning("watchglass: %s", error)
+        return 0
 
 
 def _recover(store: Store, claim: Claim, label: dict[str, Any], by: str) -> int:

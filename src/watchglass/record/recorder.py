@@ -15,23 +15,24 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any
 
-from watchglass.errors import WatchglassError
+from watchglass.errors import StoreError, WatchglassError
 from watchglass.record.backlog import fitting
 from watchglass.record.encoding import ROW_BYTES, encode_ending, encode_singly, encode_steps, row_bytes
 from watchglass.record.flight import FlightRecorder
 from watchglass.record.observed import ObservedCost
+from watchglass.record.opening import FrameWriter, Opening, StopControl, open_patiently
 from watchglass.record.steps import OpenStep, SteadyRow, StepRecords
 from watchglass.records import Fact, TensorInfo
-from watchglass.store import RawTensor, Rings, encode_facts
+from watchglass.store import RawTensor, encode_facts
 
 _log = logging.getLogger("watchglass")
 
 #: Shares of the queue's bound beyond which a step loses its raw tensors, its statistics, its scalars and facts, and
 #: beyond which it is lost itself.
 _RAW_SHARE, _STATISTICS_SHARE, _SCALARS_SHARE, _STEP_SHARE = 0.5, 0.75, 1, 2
-#: Share beyond which raw tensors are written at once instead of at the next interval.
+#: Share beyond which what waits is written at once instead of at the next interval.
 _EARLY_SHARE = 0.125
 #: Seconds between copies for the flight recorder, looks for a stop request, and the longest pause after a failed write.
 _KEEP_S, _CONTROL_S, _BACKOFF_S = 0.05, 0.2, 5.0
@@ -39,39 +40,13 @@ _KEEP_S, _CONTROL_S, _BACKOFF_S = 0.05, 0.2, 5.0
 _MOST_ROWS = 1024
 
 
-class FrameWriter(Protocol):
-    """Where frames go: the store's segment writer, or a list in tests.
-
-    Attributes:
-        rings: Where the flight recorder writes, None for nowhere.
-    """
-
-    rings: Rings | None
-
-    def write(self, frames: list[bytes]) -> None:
-        """Write frames in order, all or none; raises StoreError when the store refuses."""
-
-    def write_tensors(self, tensors: list[tuple[int, RawTensor]]) -> list[dict[str, Any]]:
-        """Write raw tensors ``(global_step, tensor)``; returns their index rows."""
-
-    def close(self) -> None:
-        """Nothing more will be written."""
-
-
-class StopControl(Protocol):
-    """Looks for a request to stop; called on the recorder's thread."""
-
-    def poll(self, train_step: int) -> tuple[int, str] | None:
-        """``(stop_at_step, reason)`` once a stop is committed; ``train_step`` is the last one seen."""
-
-
 class Recorder:
     """Queues finished steps and writes them on a thread of its own.
 
     Args:
         writer: Makes the writer; called on the recorder's thread, at its start, so that opening files costs the
-            training nothing.
-        flush_interval_s: How often records are written.
+            training nothing, and again as long as the store is away.
+        flush_interval_s: How often records are written; None leaves it to the writer.
         queue_bytes: Bound of what may wait, in estimated bytes; the bare ends of steps may take as much again.
         on_stop: Called on the recorder's thread with ``(stop_at_step, reason)`` once a stop is committed.
 
@@ -80,14 +55,16 @@ class Recorder:
 
     def __init__(
         self,
-        writer: Callable[[], FrameWriter],
+        writer: Opening,
         *,
         flush_interval_s: float | None,
         queue_bytes: int,
         on_stop: Callable[[int, str], None] = lambda step, reason: None,
     ) -> None:
-        self._open_writer = writer
-        self._flush_interval_s = flush_interval_s if flush_interval_s is not None else 0.5
+        self._opening = writer
+        self._flush_interval_s = flush_interval_s
+        # Seconds that closing may take longer for what has a limit of its own; None until the writer is open.
+        self._unhurried_s: float | None = None
         self._queue_bytes = queue_bytes
         self._most_bytes = _STEP_SHARE * queue_bytes
         self._control: StopControl | None = None
@@ -115,7 +92,7 @@ class Recorder:
         self.cpu_ns = 0
         self.captures_cpu_ns = self.step_cpu_ns = 0.0
         self._quiet_cpu_ns = self._quiet_steps = 0
-        self._has_encoded = False
+        self._has_encoded = self._has_ended = False
         #: Most bytes that waited at once, and what captured steps took longer than their neighbours.
         self.peak_bytes = 0
         self.observed = ObservedCost()
@@ -214,14 +191,19 @@ class Recorder:
         Args:
             status: ``finished``, ``failed`` or ``stopped``.
             counters: What the capture cost, for the last record.
-            timeout_s: Seconds to wait for the thread.
+            timeout_s: Seconds to wait for the thread, beside what a store that is away or slow may take.
         """
         if self._thread is None:
             return True
         self._closing = (status, counters)
         self._wake.set()
-        self._thread.join(timeout_s)
-        return not self._thread.is_alive()
+        began_s = time.monotonic()
+        while self._thread.is_alive():
+            more_s = self._opening.patience_s if self._unhurried_s is None else self._unhurried_s
+            if time.monotonic() - began_s >= timeout_s + more_s:
+                return False
+            self._thread.join(0.2)
+        return True
 
     def _waiting(self) -> int:
         return self._bytes_put - self._bytes_taken
@@ -237,38 +219,48 @@ class Recorder:
             self.flight.close(discard=False)
 
     def _write_until_closed(self) -> None:
-        writer = self._open_writer()
+        opened = open_patiently(self._opening, self._wake, lambda: self._closing is not None)
+        self._unhurried_s = opened.closing_s
         try:
-            self._write_with(writer)
+            self._write_with(opened)
         except Exception:
+            self._stop_looking()
             with suppress(Exception):
-                writer.close()
+                opened.close()
             raise
 
     def _write_with(self, writer: FrameWriter) -> None:
         if writer.rings is not None:
             self.flight.open(writer.rings)
         last_flush = last_look = time.monotonic()
-        backoff_s = 0.0
+        interval_s = writer.flush_s if self._flush_interval_s is None else self._flush_interval_s
+        urgent_s = min(writer.urgent_s, interval_s)
+        backoff_s, urgent = 0.0, False
+        given_up_s: float | None = None
         while True:
             # Every time this thread wakes it takes the training's time: while only rows come, which are kept already,
             # it sleeps longer.
             pause_s = _KEEP_S if self._keep() else _CONTROL_S
             closing = self._closing
-            urgent = self._wake.wait(pause_s if closing is None else 0)
+            urgent |= self._wake.wait(pause_s if closing is None else backoff_s * (given_up_s is not None))
             self._wake.clear()
             now = time.monotonic()
+            if closing is not None and given_up_s is None:
+                given_up_s = now + writer.patience_s
             if closing or now - last_look >= _CONTROL_S:
                 last_look = now
                 self._look_for_stop()
-            if not (urgent or closing) and now - last_flush < max(self._flush_interval_s, backoff_s):
+            # Where writing is rare, what waits must not fill the queue until then.
+            full = self._waiting() > _EARLY_SHARE * self._queue_bytes
+            wait_s = backoff_s or (0.0 if full else urgent_s if urgent else interval_s)
+            if closing is None and now - last_flush < wait_s:
                 continue
-            last_flush = now
+            last_flush, urgent = now, False
             done = self._flush(writer, closing)
             backoff_s = 0.0 if done else min(_BACKOFF_S, max(0.1, 2 * backoff_s))
-            if closing is not None:
-                self.flight.close(discard=done)
-                writer.close()
+            if given_up_s is not None and (done or now >= given_up_s):
+                self._stop_looking()
+                self.flight.close(discard=writer.close() and done)
                 return
 
     def _keep(self) -> bool:
@@ -303,8 +295,13 @@ class Recorder:
             return
         self._blind = False
         if stop is not None:
-            self._control = None
+            self._stop_looking()
             self._on_stop(*stop)
+
+    def _stop_looking(self) -> None:
+        if self._control is not None:
+            self._control.close()
+            self._control = None
 
     def _flush(self, writer: FrameWriter, closing: tuple[str, dict[str, Any]] | None) -> bool:
         started = time.thread_time_ns()
@@ -319,10 +316,10 @@ class Recorder:
             self._pending.append(encode_facts([self._facts.popleft() for _ in range(len(self._facts))]))
         try:
             self._write(writer)
-            if closing is not None:
+            if closing is not None and not self._has_ended:
                 # Told last, so that it holds what all this took.
                 self._worked(started, steps)
-                started, steps = time.thread_time_ns(), []
+                started, steps, self._has_ended = time.thread_time_ns(), [], True
                 self._pending.append(encode_ending(closing[0], {**closing[1], **self.report()}))
                 self._write(writer)
             return True
@@ -377,7 +374,11 @@ class Recorder:
             _log.info("watchglass: records are being written again")
 
     def _write_tensors(self, writer: FrameWriter, tensors: list[tuple[int, RawTensor]]) -> list[dict[str, Any]]:
-        rows = writer.write_tensors(tensors)
+        try:
+            rows = writer.write_tensors(tensors)
+        except StoreError:
+            self._lost["raw"] += len(tensors)  # the encoder says so in a fact, and goes on
+            raise
         self.bytes_written += sum(int(tensor.array.nbytes) for _, tensor in tensors)
         return rows
 
@@ -393,8 +394,7 @@ class Recorder:
     def _keep_what_fits(self, error: WatchglassError) -> None:
         if not self._refused:
             self._refused = True
-            size = sum(map(len, self._pending))
-            _log.warning("watchglass: %s; %d bytes wait to be written again", error, size)
+            _log.warning("watchglass: %s; %d bytes wait to be written again", error, sum(map(len, self._pending)))
         self._pending, lost = fitting(self._pending, self._queue_bytes)
         for kind, number in lost.items():
             self._lost[kind] += number

@@ -37,6 +37,7 @@ class Claim:
         released: True in the generation that an owner adds when it is done.
         rings: Files that hold what the owner recorded last, see :mod:`watchglass.store.ring`.
         harvest: It trains nothing, it only writes down what a dead owner left behind.
+        spool: Folder of what the owner has not sent to the store yet, see :mod:`watchglass.store.spool`; "" for none.
     """
 
     pid: int
@@ -47,6 +48,7 @@ class Claim:
     released: bool = False
     rings: tuple[str, ...] = ()
     harvest: bool = False
+    spool: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """This claim as plain JSON types."""
@@ -63,7 +65,7 @@ class Claim:
             return cls(
                 int(data["pid"]), int(data.get("process_start", 0)), str(data.get("boot_id", "")),
                 str(data.get("host", "")), int(data.get("wall_ns", 0)), data.get("released") is True,
-                tuple(map(str, data.get("rings", ()))), data.get("harvest") is True,
+                tuple(map(str, data.get("rings", ()))), data.get("harvest") is True, str(data.get("spool", "")),
             )  # fmt: skip
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise DamagedDataError(f"a claim must name a process but is {ascii(data)[:120]}") from error
@@ -102,13 +104,17 @@ def is_alive(claim: Claim | Mapping[str, Any]) -> bool | None:
     return True
 
 
-def claim_worker(store: Store, attempt: int, worker: str, start_info: Claim | None = None) -> None:
+def claim_worker(store: Store, attempt: int, worker: str, start_info: Claim | None = None) -> int:
     """Make a process (the calling one, unless ``start_info`` says otherwise) the writer of a worker's files.
+
+    Returns:
+        How many claims there were before: 0 where nobody has written these files yet.
 
     Raises:
         RunExistsError: A process that lives, or whose life cannot be seen from here, holds it.
     """
-    _take(store, layout.worker_claim(attempt, worker), start_info or this_process(), f"{worker} of {store.location}")
+    claim = start_info or this_process()
+    return _take(store, layout.worker_claim(attempt, worker), claim, f"{worker} of {store.location}")
 
 
 def release_worker(store: Store, attempt: int, worker: str) -> None:
@@ -116,28 +122,68 @@ def release_worker(store: Store, attempt: int, worker: str) -> None:
     _release(store, layout.worker_claim(attempt, worker))
 
 
-def read_claims(store: Store, attempt: int) -> dict[str, Claim]:
-    """The newest claim of each worker of an attempt, in order of rank; unreadable ones are left out."""
-    return {worker: claims[-1] for worker, claims in claims_of_workers(store, attempt).items() if claims}
+def claims_of_worker(store: Store, attempt: int, worker: str) -> list[Claim]:
+    """All claims of one worker, oldest first: a read for each, and one more.
+
+    Raises:
+        DamagedDataError: One of them is none.
+    """
+    return _generations(store, layout.worker_claim(attempt, worker))
 
 
 def claims_of_workers(store: Store, attempt: int) -> dict[str, list[Claim]]:
     """All claims of each worker of an attempt, oldest first; workers of which one is unreadable are left out."""
-    names = {parsed[1] for entry in store.list(layout.workers(attempt)) if (parsed := layout.parse_claim(entry.path))}
-    found: dict[str, list[Claim]] = {}
-    for worker in sorted(names, key=layout.worker_order):
+    paths = {worker: found for worker, found in _paths_of_claims(store, attempt).items() if found}
+    content = _read_many(store, [path for found in paths.values() for path in found])
+    claims: dict[str, list[Claim]] = {}
+    for worker, found in paths.items():
         with suppress(DamagedDataError):
-            found[worker] = _generations(store, layout.worker_claim(attempt, worker))
-    return found
+            claims[worker] = [_decode(content[path], path) for path in found if path in content]
+    return claims
 
 
-def take_lease(store: Store) -> None:
+def read_claims(store: Store, attempt: int) -> dict[str, Claim]:
+    """The newest claim of each worker of an attempt, in order of rank; unreadable ones are left out.
+
+    One listing, and a read for each worker.
+    """
+    newest = {worker: paths[-1] for worker, paths in _paths_of_claims(store, attempt).items() if paths}
+    content = _read_many(store, list(newest.values()))
+    claims: dict[str, Claim] = {}
+    for worker, path in newest.items():
+        with suppress(DamagedDataError):
+            if path in content:
+                claims[worker] = _decode(content[path], path)
+    return claims
+
+
+def is_untouched(store: Store, attempt: int, worker: str) -> bool:
+    """Whether ``worker`` is free and nobody of the attempt has left it yet: the launch of it is still going on.
+
+    One listing; claims are read only of workers that had more than one.
+    """
+    paths = _paths_of_claims(store, attempt)
+    if paths.get(worker):
+        return False
+    content = _read_many(store, [found[-1] for found in paths.values() if len(found) > 1])
+    for path, data in content.items():
+        with suppress(DamagedDataError):
+            if _decode(data, path).released:
+                return False
+    return True
+
+
+def take_lease(store: Store, gone: Claim | None = None) -> None:
     """Make the calling process the one writer of the journal.
+
+    Args:
+        store: The store of a run.
+        gone: A holder that is known to be no more, although that cannot be seen from here.
 
     Raises:
         RunExistsError: Another process that lives, or whose life cannot be seen from here, writes it.
     """
-    _take(store, layout.LEASE, this_process(), f"the journal of {store.location}")
+    _take(store, layout.LEASE, this_process(), f"the journal of {store.location}", gone)
 
 
 def release_lease(store: Store) -> None:
@@ -147,7 +193,26 @@ def release_lease(store: Store) -> None:
 
 def lease_holder(store: Store) -> Claim | None:
     """The newest owner of the journal, living or dead; None where there was none or it gave the journal back."""
-    claim, _ = _holder(store, layout.LEASE)
+    return holder_of(store, layout.LEASE)
+
+
+def take(store: Store, path: str, claim: Claim, what: str, gone: Claim | None = None) -> None:
+    """Take the claims at ``path``; ``what`` names them in messages, ``gone`` is a holder that is known to be no more.
+
+    Raises:
+        RunExistsError: Another process that lives, or whose life cannot be seen from here, has them.
+    """
+    _take(store, path, claim, what, gone)
+
+
+def release(store: Store, path: str) -> None:
+    """Give the claims at ``path`` back."""
+    _release(store, path)
+
+
+def holder_of(store: Store, path: str) -> Claim | None:
+    """The newest owner of the claims at ``path``, living or dead; None where there was none or it gave them back."""
+    claim, _ = _holder(store, path)
     return None if claim is None or claim.released else claim
 
 
@@ -180,9 +245,31 @@ def _decode(data: bytes, path: str) -> Claim:
     return Claim.from_json(value)
 
 
-def _take(store: Store, path: str, claim: Claim, what: str) -> None:
+def _paths_of_claims(store: Store, attempt: int) -> dict[str, list[str]]:
+    """The paths of each worker's claims, oldest first and without gaps, in order of rank."""
+    found: dict[str, dict[int, str]] = {}
+    for entry in store.list(layout.workers(attempt)):
+        parsed = layout.parse_claim(entry.path)
+        if parsed is not None:
+            found.setdefault(parsed[1], {})[layout.claim_generation(entry.path)] = entry.path
+    paths: dict[str, list[str]] = {}
+    for worker in sorted(found, key=layout.worker_order):
+        paths[worker] = []
+        while len(paths[worker]) in found[worker]:
+            paths[worker].append(found[worker][len(paths[worker])])
+    return paths
+
+
+def _read_many(store: Store, paths: list[str]) -> dict[str, bytes]:
+    content = store.read_many([(path, 0, _MAX_BYTES) for path in paths])
+    return {path: data for path, data in zip(paths, content, strict=True) if data is not None}
+
+
+def _take(store: Store, path: str, claim: Claim, what: str, gone: Claim | None = None) -> int:
     holder, number = _holder(store, path)
-    if holder is not None and not holder.released:
+    if holder == claim:
+        return number - 1  # taken by an earlier call, which did not hear that it was
+    if holder is not None and not holder.released and holder != gone:
         alive = is_alive(holder)
         if alive is None:
             raise RunExistsError(
@@ -197,7 +284,10 @@ def _take(store: Store, path: str, claim: Claim, what: str) -> None:
     try:
         store.write(_generation(path, number), data)
     except RunExistsError as error:
-        raise RunExistsError(f"{what} was just taken by another process; choose another run") from error
+        # An answer that was lost on its way: the claim is ours all the same.
+        if _read_many(store, [_generation(path, number)]) != {_generation(path, number): data}:
+            raise RunExistsError(f"{what} was just taken by another process; choose another run") from error
+    return number
 
 
 def _release(store: Store, path: str) -> None:

@@ -37,8 +37,8 @@ def pace_of(store: Store, workers: int = 1) -> Pace:
     """The pace for a store that ``workers`` workers write to.
 
     A local folder is looked at many times a second. Workers of an object store write every 5 s, and ever more rarely
-    the more of them there are, up to every 60 s at 1,024: so all of them together make some 20 requests per second at
-    most, writing and looking for a stop alike.
+    the more of them there are, up to every 60 s at 1,024: so all of them together make some 35 requests per second at
+    most, half of them writing and half looking for a stop.
     """
     if store.appends:
         return Pace(flush_s=0.5, control_s=0.2, answer_s=0.2, poll_s=0.1, liveness_s=1.0)

@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from watchglass.store import layout, ring_file
+from watchglass.store import layout, ring_file, spool_folder
 from watchglass.store.contract import Store
 from watchglass.store.local import LocalStore
 from watchglass.store.ring_file import HEADER_BYTES
@@ -305,8 +305,19 @@ def _paths(store: Store, names: Sequence[str]) -> list[Path]:
         folder, _, last = name.rpartition("/")
         if not ring_file.NAME.match(last):
             continue
-        if folder.startswith("/") and folder.endswith(f"/watchglass-{os.getuid()}"):
+        if ring_file.is_private(folder):
             found.append(Path(name))
-        elif isinstance(store, LocalStore) and _ATTEMPT.match(folder):
+        elif isinstance(store, LocalStore) and _ATTEMPT.match(folder) and not _is_linked(store.root, folder):
             found.append(store.root / folder / last)
     return found
+
+
+def _is_linked(root: Path, folder: str) -> bool:
+    """Whether ``folder`` of a run is a link or lies in one: what a foreign run links to is not part of it."""
+    return any((root / part).is_symlink() for part in (folder.partition("/")[0], folder))
+
+
+def left_on_this_machine() -> list[Any]:
+    """What the rings and spools outside of runs are of whose writers are gone: labels, as they were made with."""
+    parents = {_MEMORY, Path(tempfile.gettempdir()), spool_folder.parent_folder()}
+    return [label for parent in sorted(parents) for label in ring_file.labels_left(parent)]

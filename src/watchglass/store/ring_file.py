@@ -1,12 +1,14 @@
-"""Files of rings: created whole, locked while their writer lives, read by whoever comes after it."""
+"""Files of rings and spools: created whole, locked while their writer lives, read by whoever comes after it."""
 
 from __future__ import annotations
 
 import errno
 import fcntl
 import json
+import logging
 import os
 import re
+import shutil
 import stat
 import time
 from collections.abc import Mapping
@@ -19,32 +21,82 @@ from watchglass.errors import RunExistsError
 #: Bytes at the beginning that say what the ring is of; their end is the ring's own.
 HEADER_BYTES = 4096
 NAME = re.compile(r"\.?[\w-]+\.(rows|entries)\Z", re.ASCII)
+SPOOL_NAME = re.compile(r"[\w-]+\.spool\Z", re.ASCII)
 
 _LABEL_BYTES = HEADER_BYTES - 64
-_KINDS = {"rows": b"WGROWS1\n", "entries": b"WGENTR1\n"}
+_KINDS = {"rows": b"WGROWS1\n", "entries": b"WGENTR1\n", "spool": b"WGSPOOL\n"}
 _MOST_BYTES = 1 << 30
-#: Rings outside of runs that nobody came for are removed after so long.
+#: Rings and spools outside of runs that nobody came for are removed after so long.
 _FORGOTTEN_S = 7 * 86400.0
+
+_log = logging.getLogger("watchglass")
 
 
 def private_folder(parent: Path) -> Path:
-    """A folder of this user alone below one that everybody may write; rings that nobody came for are removed."""
+    """A folder of this user alone below one that everybody may write; what nobody came for is removed."""
     folder = parent / f"watchglass-{os.getuid()}"
     if not parent.is_dir():
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(parent))
     folder.mkdir(mode=0o700, exist_ok=True)
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+    if not is_private(str(folder)):
         raise PermissionError(errno.EPERM, "it belongs to somebody else", str(folder))
-    for path in folder.iterdir():
-        # Opening and closing a ring of our own would end our lock on it.
-        if not NAME.match(path.name) or f"-{os.getpid()}-" in path.name:
-            continue
+    for path in _of_others(folder):
         with suppress(OSError):
             if path.lstat().st_mtime < time.time() - _FORGOTTEN_S:
-                os.close(_locked(path))
-                path.unlink()
+                _forget(path)
     return folder
+
+
+def is_private(folder: str) -> bool:
+    """Whether this is a folder of this user alone, as :func:`private_folder` makes them, and no link."""
+    if not folder.startswith("/") or not folder.endswith(f"/watchglass-{os.getuid()}"):
+        return False
+    try:
+        found = os.lstat(folder)
+    except OSError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
+
+
+def labels_left(parent: Path) -> list[Any]:
+    """What the rings and spools below ``parent`` are of whose writers are gone."""
+    folder = parent / f"watchglass-{os.getuid()}"
+    found = []
+    for path in _of_others(folder) if is_private(str(folder)) else ():
+        kind = path.suffix[1:]
+        file = path / "label" if kind == "spool" else path
+        try:
+            descriptor = _locked(file)
+        except (OSError, RunExistsError):
+            continue
+        try:
+            found.append(_label(os.pread(descriptor, HEADER_BYTES, 0), kind))
+        except OSError:
+            continue
+        finally:
+            os.close(descriptor)
+    return found
+
+
+def _of_others(folder: Path) -> list[Path]:
+    """Rings and spools there. Not our own: opening and closing one would end our lock on it."""
+    return [
+        path
+        for path in folder.iterdir()
+        if (NAME.match(path.name) or SPOOL_NAME.match(path.name)) and f"-{os.getpid()}-" not in path.name
+    ]
+
+
+def _forget(path: Path) -> None:
+    if not SPOOL_NAME.match(path.name):
+        os.close(_locked(path))
+        path.unlink()
+        return
+    label = path / "label"
+    if label.exists():
+        os.close(_locked(label))
+    _log.warning("watchglass: %s, which nobody came for in a week, is removed: it was never sent to its store", path)
+    shutil.rmtree(path)
 
 
 def create(path: Path, kind: str, label: Mapping[str, Any], size: int, *, reserve: bool) -> int:
@@ -107,6 +159,27 @@ def read(path: Path, kind: str, label: Mapping[str, Any]) -> bytes | None:
     Raises:
         RunExistsError: Its writer lives.
     """
+    descriptor = lock_left(path, kind, label)
+    if descriptor is None:
+        return None
+    parts = []
+    try:
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        while part := os.read(descriptor, 1 << 20):
+            parts.append(part)
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
+    return b"".join(parts)
+
+
+def lock_left(path: Path, kind: str, label: Mapping[str, Any]) -> int | None:
+    """A descriptor of a file with this label whose writer is gone, locked; None where there is no such one.
+
+    Raises:
+        RunExistsError: Its writer lives.
+    """
     try:
         descriptor = _locked(path)
     except RunExistsError:
@@ -115,17 +188,15 @@ def read(path: Path, kind: str, label: Mapping[str, Any]) -> bytes | None:
         return None
     try:
         found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid() or found.st_size > _MOST_BYTES:
-            return None
-        parts = []
-        while part := os.read(descriptor, 1 << 20):
-            parts.append(part)
+        ours = stat.S_ISREG(found.st_mode) and found.st_uid == os.getuid()
+        ours = ours and HEADER_BYTES <= found.st_size <= _MOST_BYTES
+        ours = ours and _label(os.pread(descriptor, HEADER_BYTES, 0), kind) == dict(label)
     except OSError:
-        return None
-    finally:
-        os.close(descriptor)
-    data = b"".join(parts)
-    return data if len(data) >= HEADER_BYTES and _label(data, kind) == dict(label) else None
+        ours = False
+    if ours:
+        return descriptor
+    os.close(descriptor)
+    return None
 
 
 def _label(data: bytes, kind: str) -> Any:

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
-from watchglass.errors import RunExistsError, StoreError
+from watchglass.errors import NoRoomError, RunExistsError, StoreError
 from watchglass.records import FORMAT_VERSION, Finding, Observation, RuleStatus
 from watchglass.store import claim, codec, layout
 from watchglass.store.contract import Store
+from watchglass.store.generations import newest_generation
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -32,6 +33,15 @@ class SegmentWriter:
 
     Where the store appends, a segment grows with every flush and is rotated by size and age; elsewhere each flush is
     a segment of its own. Every segment begins with a header frame.
+
+    Args:
+        store: The store of a run.
+        attempt: The attempt.
+        worker: Whose segments.
+        clock: Tells the time; age is told by its monotonic time, so a clock that is set changes nothing but buckets.
+        rotate_bytes: Begin the next segment at so many bytes.
+        rotate_s: Begin the next segment after so many seconds.
+        first: Nobody has written segments of this worker before: none are looked for.
     """
 
     def __init__(
@@ -43,6 +53,7 @@ class SegmentWriter:
         clock: Clock = time,
         rotate_bytes: int = 8 << 20,
         rotate_s: float = 60.0,
+        first: bool = False,
     ) -> None:
         self._store = store
         self._attempt = attempt
@@ -54,7 +65,7 @@ class SegmentWriter:
         self._size = 0
         self._opened_ns = 0
         self._bucket = 0
-        self._seq: int | None = None
+        self._seq: int | None = 0 if first else None
         self._closed = False
         #: Bytes written so far, headers included.
         self.bytes_written = 0
@@ -107,6 +118,8 @@ class SegmentWriter:
             raise RunExistsError(
                 f"{self._worker} of {self._store.location} is written by another process; give each a rank of its own"
             ) from error
+        except NoRoomError:
+            raise
         except Exception:
             self._seq = None  # what is there now is unknown: count on behind it
             raise
@@ -119,7 +132,11 @@ class SegmentWriter:
         """(next sequence number, its earliest bucket), behind what an earlier process of this worker wrote."""
         names = (layout.parse_segment(entry.path) for entry in self._store.list(layout.segments(self._attempt)))
         own = [name for name in names if name and name.worker == self._worker]
-        return max((name.seq + 1 for name in own), default=0), max((name.bucket for name in own), default=0)
+        # Looked at after the listing: segments that were compacted are gone, and their numbers are taken for ever.
+        compacted = newest_generation(self._store)
+        covered = compacted.covered(self._attempt, self._worker) if compacted is not None else None
+        first = covered.segments if covered is not None else 0
+        return max((name.seq + 1 for name in own), default=first), max((name.bucket for name in own), default=0)
 
     def _header(self, wall_ns: int, monotonic_ns: int) -> bytes:
         process = claim.this_process()
@@ -134,15 +151,19 @@ class SegmentWriter:
 class JournalWriter:
     """The one writer of a run's journal. Thread-safe; holds the journal's lease from construction to :meth:`close`.
 
+    Args:
+        store: The store of a run.
+        gone: A holder of the lease that is known to be no more, see :func:`watchglass.store.claim.take_lease`.
+
     Raises:
         RunExistsError: On construction, when another living process writes the journal.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, gone: claim.Claim | None = None) -> None:
         self._store = store
         self._lock = threading.Lock()
         self._closed = False
-        claim.take_lease(store)
+        claim.take_lease(store, gone)
         try:
             self._seq: int | None = self._resume()
         except Exception:

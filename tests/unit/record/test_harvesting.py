@@ -123,7 +123,7 @@ def assert_whole(path: Path, numbers: range, *, captured: range | None = None) -
     steps, losses = run.scalars("loss")
     assert steps.tolist() == list(numbers)
     assert losses.tolist() == [1.0 / (number + 1) for number in numbers]
-    tables = run.tables()
+    tables = run.worker().tables
     assert [
         row["seen"] for row in ({f.kind: f.data["number"] for f in tables.facts(n)} for n in captured or numbers)
     ] == [*(captured or numbers)]
@@ -146,9 +146,9 @@ def test_unflushed_steps_are_added_with_everything_of_them(run_path: Path) -> No
     (found,) = harvest(worker.store, by="test")
     assert (found.attempt, found.worker, found.steps) == (0, "worker_0", 7)
     run = assert_whole(run_path, range(12))
-    event = run.lifecycle()[-1]
+    event = run.worker().lifecycle[-1]
     assert (event["event"], event["steps"], event["train_step"], event["by"]) == ("harvested", 7, 11, "test")
-    assert recovered_steps(run.lifecycle()) == 7
+    assert recovered_steps(run.worker().lifecycle) == 7
     assert not run.finished
     assert run.lost == ["worker_0"]
     assert not rings_exist(worker.store, worker.rings.names)
@@ -163,7 +163,7 @@ def test_steps_that_were_not_copied_yet_come_back_as_rows(run_path: Path) -> Non
     assert [found.steps for found in harvest(worker.store, by="test")] == [9]
     run = assert_whole(run_path, range(9), captured=range(6))
     assert run.scalars("learning_rate")[1].tolist() == [0.1] * 9
-    end = run.tables().steps[8]
+    end = run.worker().tables.steps[8]
     assert (end.mode, end.mode_step, end.train_step, end.start_ns, end.end_ns, end.captures) == (
         Mode.TRAIN, 8, 8, 8010, 8900, 0
     )  # fmt: skip
@@ -177,7 +177,7 @@ def test_nothing_is_added_where_everything_was_flushed(run_path: Path) -> None:
     assert harvest(worker.store, by="test") == []
     assert worker.store.list("attempts/0000/segments") == before
     assert not rings_exist(worker.store, worker.rings.names)
-    assert open_run(run_path).lifecycle()[-1]["event"] == "joined"
+    assert open_run(run_path).worker().lifecycle[-1]["event"] == "joined"
 
 
 def flush_that_is_cut_off(path: Path) -> tuple[DeadWorker, Path, int, bytes]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from watchglass.errors import StoreError
+from watchglass.errors import NoRoomError, NotARunError, RunExistsError, StoreError
 from watchglass.record import Captured, OpenStep, Recorder, SteadyRow
 from watchglass.record.encoding import ROW_BYTES, row_bytes
 from watchglass.records import Mode, Reduction, Role, TensorInfo, UnitKind
@@ -26,6 +26,8 @@ class Writer:
     """Takes frames, unless it is told to refuse."""
 
     rings: Rings | None = None
+    flush_s = 600.0
+    urgent_s = patience_s = closing_s = 0.0
 
     def __init__(self) -> None:
         self.frames: list[bytes] = []
@@ -47,8 +49,9 @@ class Writer:
             {"global_step": step, "tensor_id": row.tensor_id, "file": "f", "key": str(step)} for step, row in tensors
         ]
 
-    def close(self) -> None:
+    def close(self) -> bool:
         self.closed = True
+        return True
 
     def tables(self) -> WorkerTables:
         found = WorkerTables()
@@ -58,9 +61,25 @@ class Writer:
         return found
 
 
+class Opening:
+    """Opens the writer at once."""
+
+    patience_s = 0.0
+
+    def __init__(self, opened: Callable[[], Writer]) -> None:
+        self.opened = opened
+        self.abandoned = 0
+
+    def __call__(self) -> Writer:
+        return self.opened()
+
+    def abandon(self) -> None:
+        self.abandoned += 1
+
+
 def recorder(writer: Writer | Callable[[], Writer], queue_bytes: int = 1 << 20, **settings: Any) -> Recorder:
     opened = (lambda: writer) if isinstance(writer, Writer) else writer
-    made = Recorder(opened, flush_interval_s=600.0, queue_bytes=queue_bytes, **settings)
+    made = Recorder(Opening(opened), flush_interval_s=600.0, queue_bytes=queue_bytes, **settings)
     for tensor in TENSORS:
         made.add_tensor(tensor)
     return made
@@ -267,7 +286,8 @@ def test_a_recorder_that_has_failed_keeps_nothing_and_counts(caplog: pytest.LogC
     made.put_row(SteadyRow(2, 2, 30, 35, 0.25, 0.1, 1.0))
     assert not made._steps
     assert made.dropped["steps"] == 3
-    assert ["nothing more is recorded" in message for message in caplog.messages] == [True]
+    assert ["nothing more is recorded" in message for message in caplog.messages] == [False, True]
+    assert "waits in memory" in caplog.messages[0]
 
 
 def test_one_thread_from_the_start_to_the_end() -> None:
@@ -299,6 +319,9 @@ def test_a_stop_is_told_once_with_the_last_step_seen() -> None:
             asked.append(train_step)
             return (99, "asked for") if train_step >= 1 else None
 
+        def close(self) -> None:
+            asked.append(99)
+
     told: list[tuple[int, str]] = []
     made = recorder(Writer(), on_stop=lambda at, reason: told.append((at, reason)))
     made.watch(Control())
@@ -308,7 +331,7 @@ def test_a_stop_is_told_once_with_the_last_step_seen() -> None:
     made._look_for_stop()
     made._look_for_stop()
     assert told == [(99, "asked for")]
-    assert asked == [-1, 1]
+    assert asked == [-1, 1, 99], "nobody looks once it is known"
 
 
 def test_a_store_that_is_away_for_a_while_ends_no_stopping(caplog: pytest.LogCaptureFixture) -> None:
@@ -320,6 +343,9 @@ def test_a_store_that_is_away_for_a_while_ends_no_stopping(caplog: pytest.LogCap
             if isinstance(answer, Exception):
                 raise answer
             return answer  # type: ignore[no-any-return]
+
+        def close(self) -> None:
+            pass
 
     told: list[tuple[int, str]] = []
     made = recorder(Writer(), on_stop=lambda at, reason: told.append((at, reason)))
@@ -373,3 +399,170 @@ def test_a_step_that_cannot_be_encoded_is_lost_alone(caplog: pytest.LogCaptureFi
     (warning,) = caplog.messages
     assert "1 of 3 steps cannot be recorded" in warning
     assert "device-side assert" in warning
+
+
+class Failing(Opening):
+    """Opens the writer once it has failed so many times."""
+
+    def __init__(self, writer: Writer, failures: list[Exception]) -> None:
+        super().__init__(lambda: writer)
+        self.failures = failures
+
+    def __call__(self) -> Writer:
+        if self.failures:
+            raise self.failures.pop(0)
+        return super().__call__()
+
+
+def test_a_store_that_is_away_at_the_start_is_waited_for_and_what_fits_the_queue_is_written(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("watchglass.record.opening._FIRST_PAUSE_S", 0.001)
+    writer = Writer()
+    opening = Failing(writer, [StoreError("away")] * 5)
+    made = Recorder(opening, flush_interval_s=600.0, queue_bytes=1 << 20)
+    for tensor in TENSORS:
+        made.add_tensor(tensor)
+    made.start()
+    for number in range(10):
+        made.put(step(number))
+    while opening.failures:
+        time.sleep(0.001)
+    assert made.close("finished", {})
+    assert [holds(writer.tables(), number) for number in range(10)] == [EVERYTHING] * 10
+    assert [text for text in caplog.messages if "away" in text] == [caplog.messages[0]]
+    assert not opening.abandoned
+
+
+@pytest.mark.parametrize("patience_s", [0.0, 0.3])
+def test_a_store_that_never_comes_is_given_up_after_the_training(patience_s: float) -> None:
+    opening = Failing(Writer(), [StoreError("away")] * 10_000)
+    opening.patience_s = patience_s
+    made = Recorder(opening, flush_interval_s=600.0, queue_bytes=1 << 20)
+    made.start()
+    made.put(step(0))
+    began = time.monotonic()
+    assert made.close("finished", {}, timeout_s=10.0)
+    assert patience_s <= time.monotonic() - began < 5
+    assert made.dropped["steps"] == 1
+    assert opening.abandoned == 1
+
+
+def test_the_end_of_the_training_is_tried_at_once() -> None:
+    """However long the pause is in which it comes."""
+    writer = Writer()
+    opening = Failing(writer, [StoreError("away")])
+    made = Recorder(opening, flush_interval_s=600.0, queue_bytes=1 << 20)
+    made.start()
+    made.put(step(0))
+    while opening.failures:
+        time.sleep(0.001)
+    assert made.close("finished", {})
+    assert holds(writer.tables(), 0) >= {"end"}
+
+
+@pytest.mark.parametrize("error", [RunExistsError("taken"), NotARunError("foreign"), RuntimeError("broken")])
+def test_what_does_not_pass_by_waiting_ends_it_at_once(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
+    opening = Failing(Writer(), [error])
+    opening.patience_s = 60.0
+    made = Recorder(opening, flush_interval_s=600.0, queue_bytes=1 << 20)
+    made.start()
+    made.put(step(0))
+    assert made.close("finished", {}, timeout_s=10.0)
+    assert ["nothing more is recorded" in text for text in caplog.messages] == [True]
+    assert opening.abandoned == 1
+
+
+def flushes(made: Recorder, writer: Writer, seconds: float, then: Callable[[], None]) -> int:
+    """How often something is written while ``then`` is done again and again."""
+    made.start()
+    end, number = time.monotonic() + seconds, 0
+    while time.monotonic() < end:
+        made.put(step(number, raw=0))
+        number += 1
+        then()
+        time.sleep(0.002)
+    before = writer.writes
+    made.close("finished", {})
+    return before
+
+
+class Counting(Writer):
+    """Counts its writes."""
+
+    def __init__(self, **paces: float) -> None:
+        super().__init__()
+        self.writes = 0
+        vars(self).update(paces)
+
+    def write(self, frames: list[bytes]) -> None:
+        self.writes += 1
+        super().write(frames)
+
+
+def opened(writer: Counting, queue_bytes: int = 1 << 24, flush_interval_s: float | None = None) -> Recorder:
+    made = Recorder(Opening(lambda: writer), flush_interval_s=flush_interval_s, queue_bytes=queue_bytes)
+    for tensor in TENSORS:
+        made.add_tensor(tensor)
+    return made
+
+
+def test_the_writer_says_how_often_unless_somebody_else_does() -> None:
+    writer = Counting(flush_s=0.05)
+    assert 3 <= flushes(opened(writer), writer, 0.6, lambda: None) <= 13
+    writer = Counting(flush_s=600.0)
+    assert flushes(opened(writer), writer, 0.2, lambda: None) == 0
+    writer = Counting(flush_s=600.0)
+    assert flushes(opened(writer, flush_interval_s=0.05), writer, 0.6, lambda: None) >= 3
+
+
+def test_what_is_urgent_is_written_soon_and_not_more_often_than_the_store_stands() -> None:
+    writer = Counting(flush_s=600.0, urgent_s=0.2)
+    made = opened(writer)
+    assert 1 <= flushes(made, writer, 0.9, made.urgent) <= 5
+    writer = Counting(flush_s=600.0, urgent_s=0.0)
+    made = opened(writer)
+    assert flushes(made, writer, 0.3, made.urgent) > 10
+
+
+def test_what_fills_the_queue_is_written_before_its_time_so_that_nothing_is_dropped() -> None:
+    writer = Counting(flush_s=600.0, urgent_s=600.0)
+    made = opened(writer, queue_bytes=300 * row_bytes(step(0, raw=0).records))
+    flushed = flushes(made, writer, 1.5, lambda: None)
+    assert flushed >= 2
+    assert not any(made.dropped.values())
+
+
+def test_raw_tensors_that_find_no_room_are_counted() -> None:
+    class Full(Writer):
+        def write_tensors(self, tensors: list[tuple[int, RawTensor]]) -> list[dict[str, Any]]:
+            raise NoRoomError("the spool is full")
+
+    writer = Full()
+    made = recorder(writer)
+    for number in range(3):
+        made.put(step(number, raw=2))
+    made.start()
+    assert made.close("finished", {})
+    tables = writer.tables()
+    assert [holds(tables, number) for number in range(3)] == [EVERYTHING - {"raw"}] * 3
+    assert made.dropped["raw"] == 6
+    (left,) = tables.lifecycle
+    assert left["counters"]["dropped"]["raw"] == 6
+    assert any("the spool is full" in str(fact.data) for number in range(3) for fact in tables.facts(number))
+
+
+@pytest.mark.parametrize("patience_s", [0.0, 20.0])
+def test_the_last_flush_is_tried_again_as_long_as_the_store_is_worth_it(patience_s: float) -> None:
+    writer = Writer()
+    writer.refuses, writer.patience_s, writer.closing_s = 3, patience_s, patience_s
+    made = recorder(writer)
+    made.put(step(0))
+    made.start()
+    assert made.close("finished", {})
+    assert writer.closed
+    if not patience_s:
+        assert not writer.frames
+        return
+    assert holds(writer.tables(), 0) == EVERYTHING
+    assert [event["event"] for event in writer.tables().lifecycle] == ["left"]

@@ -40,6 +40,43 @@ def test_each_update_is_one_step_and_global_steps_count_over_modes() -> None:
     assert [step.due for step in log.steps] == [True, False, True, False, True]
 
 
+def test_a_resumed_training_counts_from_the_updates_before_it() -> None:
+    log = Log()
+    log.evaluate()
+    forward = log.clock.forward(grad=True, training=True)
+    forward.backpropagated = True
+    step = log.clock.begin_update(1)
+    log.clock.resume(500)
+    assert (step.mode_step, step.train_step, log.clock.first_train_step) == (500, 500, 500)
+    log.clock.end_update()
+    log.evaluate()
+    log.train()
+    assert log.clock.quick_train(0, 0, 0.0, 0.0, 0.0)[:2] == (4, 502)
+    assert log.seen() == [("EVAL", 0), ("TRAIN", 500), ("EVAL", 1), ("TRAIN", 501)]
+    assert [step.global_step for step in log.steps] == [0, 1, 2, 3]
+    assert [step.train_step for step in log.steps][1:] == [500, 500, 501]
+
+
+def test_an_evaluation_that_is_under_way_belongs_to_the_step_before_the_resumed_one() -> None:
+    log = Log()
+    log.evaluate()
+    log.clock.resume(500)
+    log.train()
+    assert [step.train_step for step in log.steps] == [499]
+
+
+def test_forwards_of_a_resumed_step_that_are_evaluations_after_all_stand_before_it() -> None:
+    log = Log()
+    log.train(backward=False, update=False)
+    log.clock.resume(500)
+    log.train()
+    log.clock.close()
+    assert [(step.mode.name, step.mode_step, step.train_step) for step in log.steps] == [
+        ("EVAL", 0, 499),
+        ("TRAIN", 500, 500),
+    ]
+
+
 def test_micro_batches_belong_to_one_step() -> None:
     log = Log()
     for _ in range(2):

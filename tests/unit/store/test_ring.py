@@ -224,6 +224,20 @@ def test_a_claim_can_name_nothing_but_rings(store: LocalStore, name: str) -> Non
     assert read_rings(store, [name], LABEL).paths == ()
 
 
+@pytest.mark.parametrize("linked", ["attempts", "attempts/0000"])
+def test_rings_that_a_link_leads_to_are_left_alone(store: LocalStore, tmp_path: Path, linked: str) -> None:
+    """A foreign run may link to another, whose rings are not its own to read and remove."""
+    ring_of_another = EntryRing(store.root / "attempts/0000/.worker_0-1.entries", LABEL)
+    ring_of_another.close(discard=False)
+    foreign = LocalStore(tmp_path / "foreign")
+    (foreign.root / linked).parent.mkdir(parents=True)
+    (foreign.root / linked).symlink_to(store.root / linked)
+    name = "attempts/0000/.worker_0-1.entries"
+    assert rings_exist(store, [name])
+    assert not rings_exist(foreign, [name])
+    assert read_rings(foreign, [name], LABEL).paths == ()
+
+
 def test_a_file_that_is_no_ring_of_this_worker_is_left_alone(store: LocalStore, tmp_path: Path) -> None:
     folder = store.root / "attempts" / "0000"
     (folder / ".precious.rows").write_bytes(b"precious")

@@ -1,0 +1,217 @@
+"""A folder on the local disk with objects that a store has yet to get: what survives a process that ends too early.
+
+An object is a file named by its number and its path in the store, ``000000000007~attempts%2F0000%2F...``, whole as soon
+as it has that name. The file ``label`` says what the folder is of and is locked while its writer lives.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import re
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, unquote
+
+from watchglass.errors import InvalidValueError
+from watchglass.store import layout, ring_file
+from watchglass.store.contract import Content, check_path
+
+#: Bytes that stay free on the disk: a training writes checkpoints there, too.
+RESERVE_BYTES = 256 << 20
+
+_LABEL = "label"
+_OBJECT = re.compile(r"(\d{12})~([^/]+)\Z", re.ASCII)
+_PARTS = 512
+
+
+@dataclass(frozen=True)
+class SpooledObject:
+    """An object that waits in a folder.
+
+    Attributes:
+        number: Its place in the order of sending.
+        path: Where it belongs in the store.
+        size: Its length in bytes.
+        file: The file that it is.
+    """
+
+    number: int
+    path: str
+    size: int
+    file: Path
+
+
+class SpoolFolder:
+    """A new folder, which this process writes. For the threads of this process; numbers must differ."""
+
+    def __init__(self, worker: str, label: Mapping[str, Any]) -> None:
+        """Create it where this machine keeps what should last.
+
+        Args:
+            worker: Whose objects these are.
+            label: What the folder is of: at least ``run``, ``attempt`` and ``worker``.
+
+        Raises:
+            OSError: There is no room, or no folder can be made.
+        """
+        name = f"{worker}-{os.getpid()}-{os.urandom(4).hex()}.spool"
+        self.path = ring_file.private_folder(parent_folder()) / name
+        _check_room(self.path.parent, 0)
+        self.path.mkdir(mode=0o700)
+        try:
+            self._lock = ring_file.create(self.path / _LABEL, "spool", label, ring_file.HEADER_BYTES, reserve=False)
+        except BaseException:
+            with suppress(OSError):
+                self.path.rmdir()
+            raise
+
+    def add(self, number: int, path: str, content: Content) -> SpooledObject:
+        """Keep an object; it is there whole, or not at all.
+
+        Raises:
+            OSError: The disk is full or refuses.
+        """
+        parts = [memoryview(part).cast("B") for part in ([content] if isinstance(content, bytes) else content)]
+        size = sum(map(len, parts))
+        _check_room(self.path, size)
+        file = self.path / f"{number:012}~{quote(path, safe='')}"
+        temporary = self.path / f"{number:012}.part"
+        try:
+            with temporary.open("xb", buffering=0) as out:
+                for data in _joined(parts):
+                    while data:
+                        data = data[out.write(data) :]
+            temporary.rename(file)
+        except BaseException:
+            with suppress(OSError):
+                temporary.unlink()
+            raise
+        return SpooledObject(number, path, size, file)
+
+    def close(self) -> None:
+        """Let go of the folder; with nothing in it, it is removed."""
+        with suppress(OSError):
+            if not any(_objects(self.path)):
+                _remove(self.path)
+        os.close(self._lock)
+
+
+class LeftSpool:
+    """A folder whose writer is gone; nobody else reads it meanwhile, and closing it lets go of it."""
+
+    def __init__(self, path: Path, label: Mapping[str, Any], lock: int) -> None:
+        self.path = path
+        self.label = label
+        self._lock = lock
+
+    def objects(self) -> list[SpooledObject]:
+        """Whole objects of the worker that the folder is of, in their order."""
+        attempt, worker = self.label["attempt"], self.label["worker"]
+        return sorted(
+            (found for found in _objects(self.path) if _belongs(found.path, attempt, worker)),
+            key=lambda found: found.number,
+        )
+
+    def close(self, *, discard: bool) -> None:
+        """Let go of it; ``discard`` removes it with everything that is in it."""
+        if discard:
+            _remove(self.path)
+        os.close(self._lock)
+
+
+def parent_folder() -> Path:
+    """Where folders of objects are made: on a disk that outlives a restart where the system has one."""
+    temporary = Path(tempfile.gettempdir())
+    lasting = Path("/var/tmp")
+    return lasting if temporary == Path("/tmp") and os.access(lasting, os.W_OK | os.X_OK) else temporary
+
+
+def spool_exists(name: str) -> bool:
+    """Whether the folder that a claim names is on this machine."""
+    path = _path(name)
+    return path is not None and (path / _LABEL).is_file()
+
+
+def open_left(name: str, label: Mapping[str, Any]) -> LeftSpool | None:
+    """The folder that a claim names; None where there is none, or one of another worker.
+
+    Raises:
+        RunExistsError: Its writer lives.
+    """
+    path = _path(name)
+    if path is None:
+        return None
+    lock = ring_file.lock_left(path / _LABEL, "spool", label)
+    return None if lock is None else LeftSpool(path, label, lock)
+
+
+def read_object(found: SpooledObject) -> bytes:
+    """An object that waits, in memory: a mapping of a file that a failing disk cuts short would end the process.
+
+    Raises:
+        OSError: The disk does not give it back.
+    """
+    data = found.file.read_bytes()
+    if len(data) != found.size:
+        raise OSError(errno.EIO, f"{len(data)} of {found.size} bytes are left", str(found.file))
+    return data
+
+
+def _path(name: str) -> Path | None:
+    """The folder of a claim, which may be anybody's: in a folder of this user alone, or nothing."""
+    folder, _, last = name.rpartition("/")
+    if not ring_file.SPOOL_NAME.match(last) or not ring_file.is_private(folder):
+        return None
+    path = Path(name)
+    return path if path.is_dir() and not path.is_symlink() else None
+
+
+def _objects(folder: Path) -> Iterator[SpooledObject]:
+    with os.scandir(folder) as found:
+        for item in found:
+            match = _OBJECT.match(item.name)
+            if match and item.is_file(follow_symlinks=False):
+                size = item.stat(follow_symlinks=False).st_size
+                yield SpooledObject(int(match[1]), unquote(match[2]), size, Path(item.path))
+
+
+def _belongs(path: str, attempt: int, worker: str) -> bool:
+    """Whether an object may be written for a worker: its own segments and tensors, nothing else of the run."""
+    try:
+        check_path(path)
+    except InvalidValueError:
+        return False
+    name = layout.parse_segment(path)
+    if name is not None:
+        return (name.attempt, name.worker) == (attempt, worker)
+    number = path.rpartition("-")[2].partition(".")[0]
+    return number.isascii() and number.isdigit() and path == layout.tensors(attempt, worker, int(number))
+
+
+def _joined(parts: list[memoryview]) -> Iterator[memoryview]:
+    """Parts in as few pieces as is worth it: a system call for each of many small ones would cost more than a copy."""
+    for small, group in itertools.groupby(parts, key=lambda part: len(part) < _PARTS):
+        if small:
+            yield memoryview(b"".join(group))
+        else:
+            yield from group
+
+
+def _check_room(folder: Path, size: int) -> None:
+    found = os.statvfs(folder)
+    if found.f_bavail * found.f_frsize < size + RESERVE_BYTES:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
+
+
+def _remove(folder: Path) -> None:
+    for path in folder.iterdir():
+        with suppress(OSError):
+            path.unlink()
+    with suppress(OSError):
+        folder.rmdir()

@@ -1,0 +1,363 @@
+"""A store that is away, slow or forbidden costs the training nothing and the run nothing, as far as there is room."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from faulty_stores import (
+    Faulty,
+    FaultyBucket,
+    Recorded,
+    arrived,
+    child,
+    faulty,
+    hasten,
+    hook_of,
+    kind_of_store,
+    spools,
+    train,
+    wait_for,
+)
+from servers.proxy import Proxy
+from watchglass import Hook
+from watchglass.record import harvest
+from watchglass.store import layout, open_store, read_claims, spool, spool_exists, spool_folder
+
+__all__ = ["faulty", "kind_of_store", "spools"]
+
+WORKERS = {"watchglass-recorder", "watchglass-uploader", "watchglass-stop"}
+
+
+def assert_whole(faulty: Faulty, losses: list[float]) -> None:
+    found = Recorded(faulty.store())
+    assert found.steps == list(range(len(losses)))
+    assert found.losses == losses
+    assert [end["status"] for end in found.ends] == ["finished"]
+    assert not any(found.ends[0]["counters"]["dropped"].values())
+    assert read_claims(faulty.store(), 0)["worker_0"].released
+    assert set(faulty.threads) <= WORKERS, "the training's thread asks no store"
+
+
+def test_a_store_that_is_away_from_the_start_gets_everything_later(faulty: Faulty) -> None:
+    faulty.cut()
+    with hook_of(faulty) as hook:
+        losses = train(hook, range(50))
+        wait_for(lambda: bool(faulty.threads))
+        faulty.restore()
+        losses += train(hook, range(50, 60))
+    assert_whole(faulty, losses)
+
+
+def test_a_store_that_is_away_for_a_while_loses_nothing(faulty: Faulty, caplog: pytest.LogCaptureFixture) -> None:
+    with hook_of(faulty) as hook:
+        losses = train(hook, range(5))
+        wait_for(lambda: arrived(faulty))
+        faulty.cut()
+        losses += train(hook, range(5, 100), after=lambda step: time.sleep(0.002))
+        # Until it was tried again, and more than once.
+        before = sum(faulty.threads.values())
+        wait_for(lambda: sum(faulty.threads.values()) > before + 5)
+        faulty.restore()
+        losses += train(hook, range(100, 110))
+    assert_whole(faulty, losses)
+    told = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    told = [message for message in told if "no stop request" not in message]
+    assert len(told) == 1, "one line for one time that it was away"
+    assert "wait" in told[0]
+
+
+def test_permission_that_is_lost_and_given_back_loses_nothing(faulty: Faulty) -> None:
+    with hook_of(faulty) as hook:
+        losses = train(hook, range(5))
+        wait_for(lambda: arrived(faulty))
+        faulty.forbid()
+        losses += train(hook, range(5, 50), after=lambda step: time.sleep(0.002))
+        faulty.restore()
+    assert_whole(faulty, losses)
+
+
+def test_a_slow_store_holds_nobody_up_and_gets_everything(faulty: Faulty) -> None:
+    with hook_of(faulty) as hook:
+        losses = train(hook, range(5))
+        wait_for(lambda: arrived(faulty))
+        faulty.slow_down(100_000)
+        losses += train(hook, range(5, 200), after=lambda step: time.sleep(0.001))
+    assert_whole(faulty, losses)
+
+
+def test_what_is_written_waits_on_the_disk_and_not_for_the_store(faulty: Faulty, spools: Path) -> None:
+    """The recorder's thread hands over; it never waits for a network."""
+    if faulty.appends:
+        pytest.skip("a folder is written to")
+    with hook_of(faulty) as hook:
+        losses = train(hook, range(5))
+        wait_for(lambda: arrived(faulty))
+        before = faulty.threads["watchglass-recorder"]
+        faulty.cut()
+        losses += train(hook, range(5, 200), after=lambda step: time.sleep(0.001))
+        (folder,) = spools.glob("watchglass-*/*.spool")
+        wait_for(lambda: len(list(folder.glob("*~*"))) > 3)
+        assert faulty.threads["watchglass-recorder"] == before
+        faulty.restore()
+    assert_whole(faulty, losses)
+    assert not list(spools.glob("watchglass-*/*.spool"))
+
+
+def test_a_store_that_is_away_at_the_end_gets_the_rest_by_a_harvest(
+    faulty: Faulty, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, spools: Path
+) -> None:
+    hasten(monkeypatch, patience_s=0.2)
+    code = (
+        "import sys; sys.path[:0] = sys.argv[2:]\n"
+        "import pytest, pathlib, faulty_stores\n"
+        "from watchglass import Hook\n"
+        "patch = pytest.MonkeyPatch()\n"
+        "faulty_stores.hasten(patch, patience_s=0.2)\n"
+        "hook = Hook(sys.argv[1], save_interval=1, flush_interval_s=0.02)\n"
+        "faulty_stores.train(hook, range(5))\n"
+        "print('begun', flush=True)\n"
+        "sys.stdin.readline()\n"
+        "faulty_stores.train(hook, range(5, 60))\n"
+        "hook.close()\n"
+    )
+    if faulty.appends:
+        pytest.skip("test_flight_recorder.py: what a folder does not take stays in the rings")
+    with child(code, faulty.location) as process:
+        assert process.stdout.readline() == "begun\n"
+        wait_for(lambda: arrived(faulty))
+        faulty.cut()
+        process.stdin.write("\n")
+        process.stdin.close()
+        said = process.stderr.read()
+        assert process.wait(60) == 0
+    assert "bytes of worker_0 wait in" in said
+    assert "watchglass follow" in said
+    faulty.restore()
+    store = faulty.store()
+    assert len(Recorded(store).steps) < 60
+    (claim,) = read_claims(store, 0).values()
+    assert spool_exists(claim.spool)
+    (found,) = harvest(store, by="test")
+    assert (found.steps, found.objects > 0) == (0, True)
+    whole = Recorded(store)
+    assert whole.steps == list(range(60))
+    assert [end["status"] for end in whole.ends] == ["finished"]
+    assert not spool_exists(claim.spool)
+    assert harvest(store, by="test") == []
+
+
+KILLED = (
+    "import sys; sys.path[:0] = sys.argv[2:]\n"
+    "import time, pytest, faulty_stores\n"
+    "from watchglass import Hook\n"
+    "faulty_stores.hasten(pytest.MonkeyPatch())\n"
+    "hook = Hook(sys.argv[1], save_interval=1, flush_interval_s=0.02)\n"
+    "faulty_stores.train(hook, range(5))\n"
+    "print('begun', flush=True)\n"
+    "sys.stdin.readline()\n"
+    "faulty_stores.train(hook, range(5, 1_000_000), after=lambda step: (print(step, flush=True), time.sleep(0.001)))\n"
+)
+
+
+@pytest.mark.parametrize("steps", [1, 400])
+def test_a_training_killed_while_its_spool_holds_data_has_lost_no_step(
+    faulty: Faulty, spools: Path, steps: int
+) -> None:
+    with child(KILLED, faulty.location) as process:
+        assert process.stdout.readline() == "begun\n"
+        wait_for(lambda: arrived(faulty))
+        if not faulty.appends:
+            faulty.cut()
+        process.stdin.write("\n")
+        process.stdin.flush()
+        for _ in range(steps):
+            process.stdout.readline()
+        while steps > 1 and not faulty.appends and not list(spools.glob("*/*.spool/*~*")):
+            process.stdout.readline()
+        process.kill()
+        said = process.stdout.read().split()
+        process.wait()
+    last = max([4 + steps, *(int(line) for line in said)])
+    faulty.restore()
+    store = faulty.store()
+    (claim,) = read_claims(store, 0).values()
+    assert bool(claim.spool) is not faulty.appends
+    recovered = harvest(store, by="test")
+    if steps > 1 and not faulty.appends:
+        assert recovered[0].objects > 0, "what was handed over is sent, not recorded anew"
+    found = Recorded(store)
+    assert found.steps in (list(range(last + 1)), list(range(last + 2)))
+    assert found.losses == [1.0 / (step + 1) for step in found.steps]
+    assert not spool_exists(claim.spool)
+    assert harvest(store, by="test") == []
+
+
+def test_a_spool_that_is_full_drops_raw_tensors_first_and_counts(faulty: Faulty, spools: Path) -> None:
+    """A folder has no spool: there, what waits in memory is bounded, by the same policy."""
+    with hook_of(faulty, spool_bytes=60_000, queue_bytes=100_000, save_raw=True) as hook:
+        losses = train(hook, range(5))
+        wait_for(lambda: arrived(faulty))
+        faulty.cut()
+        losses += train(hook, range(5, 300), size=1000, after=lambda step: time.sleep(0.002))
+        faulty.restore()
+    found = Recorded(faulty.store())
+    dropped = found.ends[0]["counters"]["dropped"]
+    assert dropped["raw"] > 100
+    assert found.steps == list(range(300))
+    assert dropped["steps"] == 0
+    assert len(found.losses) == 300 - dropped["scalars"]
+    assert set(found.losses) <= set(losses)
+
+
+def test_a_disk_of_the_spool_that_is_full_is_done_without(
+    faulty: Faulty, monkeypatch: pytest.MonkeyPatch, spools: Path
+) -> None:
+    monkeypatch.setattr(spool_folder, "RESERVE_BYTES", 1 << 60)
+    with hook_of(faulty) as hook:
+        losses = train(hook, range(50))
+        wait_for(lambda: arrived(faulty))
+        faulty.cut()
+        losses += train(hook, range(50, 100), after=lambda step: time.sleep(0.002))
+        faulty.restore()
+    assert_whole(faulty, losses)
+    assert not list(spools.glob("watchglass-*/*.spool"))
+
+
+def test_what_waited_in_memory_at_the_end_is_recovered_from_the_rings(
+    s3_location: str, s3_proxy: Proxy, spools: Path
+) -> None:
+    """No store and no disk at the end of a training: as much as the flight recorder holds is still not lost."""
+    code = KILLED.replace("1_000_000", "60").replace("MonkeyPatch())", "MonkeyPatch(), patience_s=0.3)")
+    code = code.replace("sys.stdin.readline()\n", "sys.stdin.readline()\nspool_folder.RESERVE_BYTES = 1 << 60\n")
+    code = code.replace("import Hook\n", "import Hook\nfrom watchglass.store import spool_folder\n")
+    with child(code, s3_location) as process:
+        assert process.stdout.readline() == "begun\n"
+        wait_for(lambda: bool(Recorded(open_store(s3_location)).segments))
+        s3_proxy.cut()
+        _, told = process.communicate("\n", timeout=60)
+    assert "No space left" in told
+    s3_proxy.restore()
+    store = open_store(s3_location)
+    assert len(Recorded(store).steps) < 60
+    harvest(store, by="test")
+    assert Recorded(store).steps == list(range(60))
+
+
+def test_a_fork_sends_nothing_and_takes_nothing_away(faulty: Faulty) -> None:
+    """A data worker has the parent's spool in its memory, and none of its threads."""
+    code = KILLED.replace("1_000_000", "60").replace(
+        "sys.stdin.readline()\n",
+        "import os\npid = os.fork()\nif pid == 0:\n    hook.close()\n    sys.exit(0)\n"
+        "assert os.waitpid(pid, 0)[1] == 0\nprint('forked', flush=True)\nsys.stdin.readline()\n",
+    )
+    with child(code + "hook.close()\n", faulty.location) as process:
+        assert process.stdout.readline() == "begun\n"
+        faulty.cut()
+        assert process.stdout.readline() == "forked\n"
+        faulty.restore()
+        _, told = process.communicate("\n", timeout=60)
+        assert process.returncode == 0, told
+    found = Recorded(faulty.store())
+    assert found.steps == list(range(60))
+    assert [end["status"] for end in found.ends] == ["finished"]
+
+
+def test_answers_that_are_lost_repeat_nothing(
+    s3_location: str, s3_proxy: Proxy, monkeypatch: pytest.MonkeyPatch, spools: Path
+) -> None:
+    """The server did what it was asked to, again and again, and could not say so."""
+    hasten(monkeypatch)
+    faulty = FaultyBucket(s3_location, s3_proxy, monkeypatch)
+    s3_proxy.lose_answers(4)
+    with hook_of(faulty) as hook:
+        losses = train(hook, range(20))
+        wait_for(lambda: arrived(faulty))
+        s3_proxy.lose_answers(5)
+        losses += train(hook, range(20, 60), after=lambda step: time.sleep(0.005))
+    assert_whole(faulty, losses)
+    assert len(read_claims(faulty.store(), 0)) == 1
+    assert open_store(s3_location).folders("attempts") == ["0000"]
+
+
+def test_a_stop_is_heard_while_nothing_can_be_sent(
+    s3_location: str, s3_proxy: Proxy, monkeypatch: pytest.MonkeyPatch, spools: Path
+) -> None:
+    """What waits to be sent and what looks for a stop do not wait for each other."""
+    hasten(monkeypatch)
+    monkeypatch.setattr("watchglass.store.pace._FLUSH_S", 0.1)
+    faulty = FaultyBucket(s3_location, s3_proxy, monkeypatch)
+    hook = hook_of(faulty)
+    train(hook, range(5))
+    wait_for(lambda: arrived(faulty))
+    blocked = threading.Event()
+    write = HeldUploads(monkeypatch, blocked)
+    try:
+        train(hook, range(5, 10))
+        wait_for(lambda: write.began.is_set())
+        store = faulty.store()
+        store.write(layout.stop_request(0), b"{}")
+        wait_for(lambda: store.size(layout.stop_seen(0, "worker_0")) is not None)
+        store.write(layout.stop_commit(0), b'{"stop_at_step": 12, "reason": "asked for"}')
+        wait_for(lambda: hook.stopping)
+    finally:
+        blocked.set()
+    with pytest.raises(SystemExit):
+        train(hook, range(10, 20))
+    assert Recorded(faulty.store()).steps[:10] == list(range(10))
+
+
+class HeldUploads:
+    """Uploads that take until they are let go."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, until: threading.Event) -> None:
+        self.began = threading.Event()
+        send = spool._write_once
+
+        def wait(*arguments: object) -> None:
+            self.began.set()
+            until.wait(60)
+            send(*arguments)
+
+        monkeypatch.setattr(spool, "_write_once", wait)
+
+
+def test_a_process_ends_although_its_store_never_answers(s3_location: str, s3_proxy: Proxy, spools: Path) -> None:
+    code = KILLED.replace("1_000_000", "60").replace("MonkeyPatch())", "MonkeyPatch(), patience_s=0.5)")
+    with child(code, s3_location) as process:
+        assert process.stdout.readline() == "begun\n"
+        wait_for(lambda: bool(Recorded(open_store(s3_location)).segments))
+        s3_proxy.silence()
+        said, told = process.communicate("\n", timeout=60)
+        assert process.returncode == 0, told
+    assert said.split()[-1] == "59"
+    assert "wait in" in told
+    s3_proxy.restore()
+    harvest(open_store(s3_location), by="test")
+    assert Recorded(open_store(s3_location)).steps == list(range(60))
+
+
+@pytest.mark.slow
+def test_a_minute_without_a_store_with_pauses_as_they_are(
+    s3_location: str, s3_proxy: Proxy, monkeypatch: pytest.MonkeyPatch, spools: Path
+) -> None:
+    faulty = FaultyBucket(s3_location, s3_proxy, monkeypatch)
+    hook = Hook(s3_location, save_interval=1)
+    losses = train(hook, range(5))
+    wait_for(lambda: arrived(faulty))
+    s3_proxy.cut()
+    end, number, longest_s = time.monotonic() + 60, 5, 0.0
+    while time.monotonic() < end:
+        began = time.monotonic()
+        losses += train(hook, range(number, number + 1))
+        longest_s = max(longest_s, time.monotonic() - began)
+        number += 1
+        time.sleep(0.02)
+    s3_proxy.restore()
+    hook.close()
+    assert_whole(faulty, losses)
+    assert longest_s < 2.0, "a step that waits for a store waits for its time limit"
