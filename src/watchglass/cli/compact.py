@@ -1,0 +1,90 @@
+"""``watchglass compact``: the data of a run in less room, and faster to read."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from watchglass.cli.failure import failing_in_one_line, print_note
+from watchglass.cli.options import Debug, Force, RunPath
+from watchglass.errors import InvalidValueError
+
+if TYPE_CHECKING:
+    from watchglass.store import Compaction
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(|[kKMGT])(|i)[bB]?")
+_DAY_NS = 86_400_000_000_000
+
+
+def compact(
+    run: RunPath,
+    keep_raw_days: Annotated[
+        float | None, typer.Option("--keep-raw-days", metavar="DAYS", help="Remove raw tensors that are older.")
+    ] = None,
+    keep_raw_bytes: Annotated[
+        str | None,
+        typer.Option("--keep-raw-bytes", metavar="SIZE", help="Remove the oldest raw tensors beyond it: 500MB, 2GiB."),
+    ] = None,
+    force: Force = False,
+    debug: Debug = False,
+) -> int:
+    """Compact a run whose training has ended: statistics become Parquet. Others may read it meanwhile."""
+    with failing_in_one_line(debug):
+        from watchglass.cli.terminal import working
+        from watchglass.record import harvest
+        from watchglass.store import compact as compact_store
+        from watchglass.store import open_store, remove_raw
+
+        keep_bytes = _size(keep_raw_bytes) if keep_raw_bytes is not None else None
+        if keep_raw_days is not None and not 0 <= keep_raw_days < 1e6:
+            raise InvalidValueError(f"--keep-raw-days must be a number of days from 0 but got {keep_raw_days:g}")
+        store = open_store(run)
+        try:
+            with working("compacting the run"):
+                harvest(store, by="compaction")
+                done = compact_store(store, even_if_unseen=force, must=True)
+                removed = None
+                if keep_bytes is not None or keep_raw_days is not None:
+                    before_ns = None if keep_raw_days is None else time.time_ns() - int(keep_raw_days * _DAY_NS)
+                    removed = remove_raw(store, keep_bytes=keep_bytes, before_ns=before_ns)
+        finally:
+            store.close()
+        _print(run, done, removed)
+    return 0
+
+
+def _print(run: str, done: Compaction, removed: tuple[int, int] | None) -> None:
+    from watchglass.view import count, printable, size
+
+    if done.written:
+        typer.echo(f"{printable(run)} is compacted (generation {done.generation})")
+        typer.echo(f"before   {size(done.before_bytes)}")
+        per_row = f", {done.statistics_bytes / done.rows:.1f} bytes a row" if done.rows else ""
+        typer.echo(
+            f"after    {size(done.after_bytes)}, of these {size(done.statistics_bytes)} are "
+            f"{count(done.rows, 'row')} of statistics{per_row}"
+        )
+    else:
+        typer.echo(f"{printable(run)} holds nothing new to compact")
+    if done.written or done.deleted[0]:
+        typer.echo(f"deleted  {count(done.deleted[0], 'object')}, {size(done.deleted[1])}")
+    if removed is not None:
+        typer.echo(f"removed  {count(removed[0], 'file')} of raw tensors, {size(removed[1])}")
+    for reason in done.kept:
+        print_note(reason)
+
+
+def _size(text: str) -> int:
+    """Bytes from ``"500MB"`` or ``"2 GiB"``.
+
+    Raises:
+        InvalidValueError: It does not read so.
+    """
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise InvalidValueError(f"--keep-raw-bytes takes a size like 500MB or 2GiB but got {text!a}")
+    power = " KMGT".index(match[2].upper() or " ")
+    return int(float(match[1]) * (1024 if match[3] else 1000) ** power)

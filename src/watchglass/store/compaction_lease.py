@@ -1,0 +1,85 @@
+"""Who compacts a run: one process at a time, by a claim that ends with its process or when it is not renewed."""
+
+from __future__ import annotations
+
+import json
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from watchglass.errors import MissingFileError, RunExistsError, StoreError
+from watchglass.store import claim, layout
+from watchglass.store.contract import Store
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+#: Seconds between renewals, and after how many without one a holder that cannot be seen from here counts as gone.
+_RENEWAL_S, _EXPIRY_S = 15.0, 300.0
+_MAX_BYTES = 1 << 16
+
+
+class CompactionLease:
+    """The right to compact a run, for as long as it is held and renewed. For one thread.
+
+    Raises:
+        RunExistsError: On construction, when another living process compacts the run.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._process = claim.this_process()
+        holder = claim.holder_of(store, layout.COMPACTION_LEASE)
+        if holder is not None and claim.is_alive(holder) is None and not self._is_expired(holder):
+            raise RunExistsError(
+                f"{store.location} is being compacted by process {holder.pid} on {holder.host}; "
+                f"wait for it to end (should it have died, its lease ends after {_EXPIRY_S / 60:.0f} minutes)"
+            )
+        gone = holder if holder is not None and claim.is_alive(holder) is None else None
+        claim.take(store, layout.COMPACTION_LEASE, self._process, f"the compaction of {store.location}", gone)
+        self._renewed_s = float("-inf")
+        self.tick()
+
+    def tick(self) -> None:
+        """Renew the lease if it is time.
+
+        Raises:
+            RunExistsError: Somebody else has taken it since: this process was asleep for too long.
+            StoreError: The store refused.
+        """
+        if time.monotonic() - self._renewed_s < _RENEWAL_S:
+            return
+        self.check()
+        data = json.dumps({"holder": self._process.to_json(), "wall_ns": time.time_ns()}).encode()
+        self._store.write(layout.COMPACTION_RENEWED, data, replace=True)
+        self._renewed_s = time.monotonic()
+
+    def check(self) -> None:
+        """Make sure that the lease is still ours.
+
+        Raises:
+            RunExistsError: It is not.
+        """
+        if claim.holder_of(self._store, layout.COMPACTION_LEASE) != self._process:
+            raise RunExistsError(f"another process compacts {self._store.location} now; nothing was lost, run it again")
+
+    def close(self) -> None:
+        """Give it back. Never raises: it ends with the process anyway."""
+        with suppress(StoreError, RunExistsError):
+            if claim.holder_of(self._store, layout.COMPACTION_LEASE) == self._process:
+                claim.release(self._store, layout.COMPACTION_LEASE)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _is_expired(self, holder: claim.Claim) -> bool:
+        """Whether a holder on another machine has not renewed its lease for long."""
+        try:
+            value = json.loads(self._store.read(layout.COMPACTION_RENEWED, 0, _MAX_BYTES))
+            renewed_ns = int(value["wall_ns"])
+        except (MissingFileError, ValueError, LookupError, TypeError, RecursionError):
+            renewed_ns = 0
+        return max(renewed_ns, holder.wall_ns) + int(_EXPIRY_S * 1e9) < time.time_ns()

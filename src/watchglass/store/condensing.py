@@ -1,0 +1,359 @@
+"""What compaction makes of one worker's segments: frames without statistics, and statistics as Parquet files."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+import numpy as np
+
+from watchglass.errors import DamagedDataError, InvalidValueError, MissingFileError, StoreError
+from watchglass.records import REDUCTION_FIELDS, SCALAR_FIELDS, STATISTIC_FIELDS, STEP_END_FIELDS
+from watchglass.stats import Histograms
+from watchglass.store import histogram_columns, layout, parquet_columns
+from watchglass.store.contract import Store, check_path
+from watchglass.store.frames import HEADER_BYTES, MAGIC, MAX_PAYLOAD, Frame, FrameKind, encode_frame, frame_length, scan
+from watchglass.store.parquet_index import end_crc
+from watchglass.store.parquet_statistics import ParquetStatistics
+from watchglass.store.parquet_writing import encode_block, sorted_rows
+from watchglass.store.spooled_bytes import SpooledBytes
+from watchglass.store.statistics import StatisticsBatch, decode_statistics
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+#: A block of statistics ends with the first whole step behind so many rows or bins of histograms; in memory it takes
+#: some 200 MiB at most, and three times that while it is sorted and written.
+BLOCK_ROWS, BLOCK_BINS = 1 << 18, 1 << 23
+_CHUNK = 4 << 20
+_JOINED_BYTES = 1 << 20
+_CHECKED_ROWS = 1 << 15
+_SCHEMA = 1
+
+#: Kinds whose frames are rows of one length, so that two frames are as good as one with the rows of both.
+_ROW_BYTES = {
+    FrameKind.SCALARS: np.dtype(list(SCALAR_FIELDS)).itemsize,
+    FrameKind.REDUCTIONS: np.dtype(list(REDUCTION_FIELDS)).itemsize,
+    FrameKind.STEP_ENDS: np.dtype(list(STEP_END_FIELDS)).itemsize,
+}
+_COLUMNS = {
+    *(name for name, _ in parquet_columns.KEYS), *STATISTIC_FIELDS, *histogram_columns.NAMES,
+}  # fmt: skip
+
+
+class UnfitError(Exception):
+    """What cannot be compacted without losing something, in half a sentence; it stays as it is."""
+
+
+class Condensed:
+    """What :func:`condense` wrote of a worker.
+
+    Attributes:
+        frames_bytes: Length of the object of frames.
+        statistics_bytes: Length of all Parquet files.
+        rows: Rows of statistics.
+    """
+
+    def __init__(self) -> None:
+        self.frames_bytes = self.statistics_bytes = self.rows = 0
+
+
+def condense(
+    store: Store,
+    generation: int,
+    attempt: int,
+    worker: str,
+    sources: Sequence[str],
+    tick: Callable[[], None],
+) -> Condensed:
+    """Write the frames object and the Parquet files of one worker, and read back what was written.
+
+    Args:
+        store: The store of a run.
+        generation: Number of the generation that they become part of.
+        attempt: Attempt of the worker.
+        worker: Its name.
+        sources: What its frames are in, in order: the frames object of an earlier generation, then segments.
+        tick: Called now and then.
+
+    Raises:
+        UnfitError: Something in it cannot be read, or would not be kept.
+        StoreError: The store refused, or does not hold what was written.
+    """
+    with _Condenser(store, generation, attempt, worker) as condenser:
+        for path in sources:
+            for frame in whole_frames(store, path):
+                condenser.add(frame)
+            tick()
+        return condenser.finish()
+
+
+class _Condenser:
+    def __init__(self, store: Store, generation: int, attempt: int, worker: str) -> None:
+        self._store, self._generation, self._attempt, self._worker = store, generation, attempt, worker
+        self._done = Condensed()
+        self._frames = SpooledBytes()
+        self._block = SpooledBytes()
+        self._joined: dict[int, list[bytes]] = {}
+        self._joined_bytes = 0
+        self._batches: list[StatisticsBatch] = []
+        self._rows = self._bins = self._files = 0
+        self._first_end: int | None = None
+
+    def add(self, frame: Frame) -> None:
+        """Take in the next frame."""
+        if frame.schema != _SCHEMA:
+            self._pass_on(frame)
+        elif frame.kind == FrameKind.STATISTICS:
+            self._add_statistics(frame)
+        elif frame.kind == FrameKind.COMPACTED:
+            self._end_block()
+            self._copy_file(frame)
+        elif frame.kind in _ROW_BYTES and len(frame.payload) % _ROW_BYTES[FrameKind(frame.kind)] == 0:
+            self._join(frame)
+        else:
+            self._pass_on(frame)
+
+    def finish(self) -> Condensed:
+        """Write what is left."""
+        self._end_block()
+        path = layout.compacted_frames(self._generation, self._attempt, self._worker)
+        self._done.frames_bytes = self._frames.size
+        with self._frames.parts() as parts:
+            self._store.write(path, parts)
+        _check_written(self._store, path, self._frames.size, self._frames.crc)
+        return self._done
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._frames.close()
+        self._block.close()
+
+    def _add_statistics(self, frame: Frame) -> None:
+        try:
+            unknown = set(_column_names(frame.payload)) - _COLUMNS
+            batch = decode_statistics(frame.payload)
+        except DamagedDataError as error:
+            raise UnfitError(f"{frame.source} at byte {frame.offset}: {error}") from error
+        if unknown:
+            shown = ", ".join(sorted(unknown))
+            raise UnfitError(f"it was written by a newer watchglass, with columns that this one lacks: {shown[:80]!a}")
+        if len(batch):
+            self._batches.append(batch)
+            self._rows += len(batch)
+            self._bins += len(batch.histograms.keys) if batch.histograms is not None else 0
+        if self._rows > 2 * BLOCK_ROWS or self._bins > 2 * BLOCK_BINS:
+            self._end_block()
+
+    def _join(self, frame: Frame) -> None:
+        """Hold a frame of rows back, so that others of its kind can be joined to it."""
+        if self._joined_bytes >= _JOINED_BYTES:
+            self._write_joined()
+        self._joined.setdefault(frame.kind, []).append(frame.payload)
+        self._joined_bytes += len(frame.payload)
+        if frame.kind == FrameKind.STEP_ENDS and (self._rows >= BLOCK_ROWS or self._bins >= BLOCK_BINS):
+            self._end_block()
+
+    def _pass_on(self, frame: Frame) -> None:
+        """Write a frame as it is. Of rows held back, those that end steps thus come behind it, as they may."""
+        if frame.kind in (FrameKind.HEADER, FrameKind.LIFECYCLE):
+            self._write_joined()
+        self._block.add(encode_frame(cast(FrameKind, frame.kind), frame.payload, frame.schema))
+
+    def _write_joined(self) -> None:
+        """Write the rows that were held back; those that end steps behind all others."""
+        for kind in (FrameKind.SCALARS, FrameKind.REDUCTIONS, FrameKind.STEP_ENDS):
+            payloads = self._joined.pop(kind, None)
+            if payloads is None:
+                continue
+            if kind == FrameKind.STEP_ENDS and self._first_end is None:
+                self._first_end = self._block.size
+            self._block.add(encode_frame(kind, b"".join(payloads)))
+        self._joined_bytes = 0
+
+    def _end_block(self) -> None:
+        """Write the statistics so far as a file, and the frames so far with the frame that names it."""
+        self._write_joined()
+        split = self._block.size if self._first_end is None else self._first_end
+        self._block.copy_to(self._frames, 0, split)
+        if self._batches:
+            self._write_file()
+        self._block.copy_to(self._frames, split, self._block.size)
+        self._block.clear()
+        self._first_end = None
+
+    def _write_file(self) -> None:
+        batch = _concatenated(self._batches)
+        self._batches.clear()
+        self._rows = self._bins = 0
+        batch = sorted_rows(batch)
+        block = encode_block(batch)
+        path = self._next_path()
+        self._store.write(path, block.data)
+        self._announce(path, block.data, block.rows, (block.first, block.last))
+        _check_statistics(self._store, path, batch, end_crc(block.data))
+
+    def _copy_file(self, frame: Frame) -> None:
+        """Take a file of an earlier generation over as it is."""
+        old = compacted_file(frame)
+        data = self._store.read(old.path, 0, old.bytes + 1)
+        if len(data) != old.bytes or end_crc(data) != old.footer_crc:
+            raise UnfitError(f"{old.path} is not what was written: {len(data)} of {old.bytes} bytes, or another footer")
+        path = self._next_path()
+        self._store.write(path, data)
+        self._announce(path, data, old.rows, old.global_steps)
+        _check_written(self._store, path, len(data), zlib.crc32(data))
+
+    def _next_path(self) -> str:
+        self._files += 1
+        return layout.compacted_statistics(self._generation, self._attempt, self._worker, self._files - 1)
+
+    def _announce(self, path: str, data: bytes, rows: int, steps: tuple[int, int]) -> None:
+        self._done.rows += rows
+        self._done.statistics_bytes += len(data)
+        value = {
+            "path": path, "rows": rows, "bytes": len(data), "global_steps": list(steps),
+            "footer_crc": end_crc(data),
+        }  # fmt: skip
+        self._frames.add(encode_frame(FrameKind.COMPACTED, json.dumps(value).encode()))
+
+
+class CompactedFile(NamedTuple):
+    """What a COMPACTED frame says of a file of statistics.
+
+    Attributes:
+        path: Where it is.
+        rows: Its number of rows.
+        bytes: Its length.
+        global_steps: Least and greatest global step, both included.
+        footer_crc: CRC-32 of its index and footer; None where the frame does not say.
+    """
+
+    path: str
+    rows: int
+    bytes: int
+    global_steps: tuple[int, int]
+    footer_crc: int | None
+
+
+def compacted_file(frame: Frame) -> CompactedFile:
+    """The content of a COMPACTED frame.
+
+    Raises:
+        DamagedDataError: It makes no sense, or names something that is not below the folder of compacted data.
+    """
+    try:
+        value = json.loads(frame.payload)
+        path, rows, size, (first, last) = (value[name] for name in ("path", "rows", "bytes", "global_steps"))
+        crc = value.get("footer_crc")
+        sound = all(type(number) is int and 0 <= number < 1 << 63 for number in (rows, size, first, last, crc or 0))
+        if not sound or not check_path(path).startswith(f"{layout.COMPACTED}/"):
+            raise InvalidValueError("a number or path that cannot be")
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise DamagedDataError(
+            f"{frame.source} at byte {frame.offset} names compacted statistics wrongly: {str(error)[:120]}"
+        ) from error
+    return CompactedFile(path, rows, size, (first, last), crc)
+
+
+def whole_frames(store: Store, path: str) -> Iterator[Frame]:
+    """All frames of an object; a last one that was not written whole is left out.
+
+    Raises:
+        UnfitError: It is damaged.
+    """
+    offset, want = 0, _CHUNK
+    while True:
+        data = store.read(path, offset, offset + want)
+        result = scan(data, base=offset, source=path)
+        yield from result.frames
+        offset += result.consumed
+        tail = data[result.consumed :]
+        if result.problem == "damaged" or (len(data) < want and MAGIC in tail[len(MAGIC) :]):
+            raise UnfitError(f"{path} is damaged at byte {offset}")
+        if len(data) < want:
+            return
+        length = frame_length(tail[:HEADER_BYTES])
+        want = max(_CHUNK, min(length or 0, HEADER_BYTES + MAX_PAYLOAD) + 1)
+
+
+def _column_names(payload: bytes) -> list[str]:
+    import pyarrow as pa
+
+    try:
+        with pa.ipc.open_stream(payload) as stream:
+            return list(stream.schema.names)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise DamagedDataError(f"a batch of statistics is no Arrow stream ({str(error)[:120]})") from error
+
+
+def _concatenated(batches: list[StatisticsBatch]) -> StatisticsBatch:
+    names = ("global_step", "tensor_id", "calls", "values", "origin", "sampled")
+    columns = {name: np.concatenate([getattr(batch, name) for batch in batches]) for name in names}
+    with_bins = any(batch.histograms is not None for batch in batches)
+    parts = [batch.histograms if batch.histograms is not None else Histograms.none(len(batch)) for batch in batches]
+    return StatisticsBatch(**columns, histograms=Histograms.concatenate(parts) if with_bins else None)
+
+
+def _check_written(store: Store, path: str, size: int, crc: int) -> None:
+    """Read an object back.
+
+    Raises:
+        StoreError: It is not what was written.
+    """
+    at, found = 0, 0
+    try:
+        while data := store.read(path, at, at + _CHUNK):
+            at, found = at + len(data), zlib.crc32(data, found)
+    except MissingFileError:
+        at = -1
+    if (at, found) != (size, crc):
+        raise StoreError(f"{path} in {store.location} is not what was written just now; check the disk or the bucket")
+
+
+def _check_statistics(store: Store, path: str, batch: StatisticsBatch, crc: int) -> None:
+    """Read a file of statistics back and compare each bit of it, some tensors at a time.
+
+    Args:
+        store: Where it was written.
+        path: The file.
+        batch: Its rows, sorted.
+        crc: Of its index and footer.
+
+    Raises:
+        StoreError: It is not what was written.
+    """
+    same = True
+    try:
+        file = ParquetStatistics(store, path, footer_crc=crc)
+        same = file.rows == len(batch)
+        ids = np.unique(batch.tensor_id)
+        at = 0
+        while same and at < len(ids):
+            begin, stop = np.searchsorted(batch.tensor_id, ids[at]), at + 1
+            while stop < len(ids) and np.searchsorted(batch.tensor_id, ids[stop], "right") - begin <= _CHECKED_ROWS:
+                stop += 1
+            end = np.searchsorted(batch.tensor_id, ids[stop - 1], "right")
+            found = file.read(tensor_ids=ids[at:stop].tolist(), histograms=True)
+            same = _is_same(found, batch.take(np.arange(begin, end)))
+            at = stop
+    except (DamagedDataError, MissingFileError) as error:
+        raise StoreError(f"{path} in {store.location} cannot be read back: {error}") from error
+    if not same:
+        raise StoreError(f"{path} in {store.location} is not what was written just now; check the disk or the bucket")
+
+
+def _is_same(a: StatisticsBatch, b: StatisticsBatch) -> bool:
+    names = ("global_step", "tensor_id", "calls", "values", "origin", "sampled")
+    if any(
+        np.ascontiguousarray(getattr(a, name)).tobytes() != np.ascontiguousarray(getattr(b, name)).tobytes()
+        for name in names
+    ):
+        return False
+    none = Histograms.none(len(a))
+    x, y = (each.histograms if each.histograms is not None else none for each in (a, b))
+    return all(np.array_equal(getattr(x, name), getattr(y, name)) for name in ("seen", "offsets", "keys", "counts"))

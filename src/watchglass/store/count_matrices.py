@@ -1,0 +1,136 @@
+"""Histograms of one tensor at many steps as a matrix, bins by steps, so that compression sees what hardly changes.
+
+Neighbouring steps of a tensor fill nearly the same bins with nearly the same counts. A matrix has a row for each key
+that occurs at any of its steps and a column for each step, 0 where that step has no such bin. What is kept are the
+differences along each row, zigzag-coded (0, -1, 1, -2, ... become 0, 1, 2, 3, ...) and split into planes of bytes,
+lowest first: high planes are nearly all 0. docs/run-format.md compares it with other ways.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from watchglass.errors import DamagedDataError
+from watchglass.stats import Histograms
+from watchglass.store.histogram_columns import check_histograms
+
+#: Most cells of a matrix: decoding takes some 40 bytes for each.
+MAX_CELLS = 1 << 22
+#: Most cells of all matrices of a row group.
+MAX_GROUP_CELLS = 1 << 25
+#: Most steps of a matrix.
+MAX_STEPS = 1 << 16
+#: Steps of a matrix while cells are few: more gain nothing, and one step's histogram needs the whole matrix.
+_STEPS = 1024
+_PLANES = 8
+
+
+class Matrix(NamedTuple):
+    """One matrix as it is kept.
+
+    Attributes:
+        steps: Number of its columns.
+        keys: Its keys, rising, as little-endian int16.
+        planes: Bytes of its cells, row after row: all lowest bytes, then all second ones, as many as are needed.
+    """
+
+    steps: int
+    keys: bytes
+    planes: bytes
+
+
+def encode(histograms: Histograms, runs: Sequence[tuple[int, int]]) -> Iterator[tuple[int, Matrix]]:
+    """Matrices of histograms, each with the row at which it begins; together they cover the runs that have any bin.
+
+    Args:
+        histograms: Of n rows.
+        runs: Half-open ranges of rows of one tensor each, in rising order.
+    """
+    for begin, end in runs:
+        at = begin
+        while at < end:
+            stop = _fitting(histograms, at, end)
+            if histograms.offsets[stop] > histograms.offsets[at]:
+                yield at, _matrix(histograms, at, stop)
+            at = stop
+
+
+def decode(matrices: Sequence[tuple[int, Matrix]], seen: NDArray[np.uint64]) -> Histograms:
+    """The histograms that the matrices hold, of as many rows as ``seen`` has.
+
+    Args:
+        matrices: Each with the row at which it begins; in rising order.
+        seen: Elements that each row's histogram looked at.
+
+    Raises:
+        DamagedDataError: They cannot be what :func:`encode` gave.
+    """
+    sizes = np.zeros(len(seen), np.int64)
+    keys, counts = [np.zeros(0, np.int16)], [np.zeros(0, np.uint64)]
+    behind, total = 0, 0
+    for begin, matrix in matrices:
+        total += matrix.steps * (len(matrix.keys) // 2)
+        if total > MAX_GROUP_CELLS:
+            raise DamagedDataError(f"histograms have {total} cells; at most {MAX_GROUP_CELLS} are read at a time")
+        if begin < behind or begin + matrix.steps > len(seen):
+            raise DamagedDataError(f"histograms of {matrix.steps} steps do not fit the rows they are of")
+        behind = begin + matrix.steps
+        of_keys, cells = _cells(matrix)
+        columns, rows = np.nonzero(cells.T)
+        sizes[begin:behind] = np.bincount(columns, minlength=matrix.steps)
+        keys.append(of_keys[rows])
+        counts.append(cells[rows, columns].astype(np.uint64))
+    offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+    found = Histograms(seen, offsets, np.concatenate(keys), np.concatenate(counts))
+    check_histograms(found)
+    return found
+
+
+def _fitting(histograms: Histograms, begin: int, end: int) -> int:
+    """The row behind the last one that a matrix from ``begin`` on takes."""
+    stop = min(end, begin + _STEPS)
+    while stop - begin > 1:
+        keys = histograms.keys[histograms.offsets[begin] : histograms.offsets[stop]]
+        if len(np.unique(keys)) * (stop - begin) <= MAX_CELLS // 4:
+            break
+        stop = begin + (stop - begin) // 2
+    return stop
+
+
+def _matrix(histograms: Histograms, begin: int, stop: int) -> Matrix:
+    first, last = histograms.offsets[begin], histograms.offsets[stop]
+    keys, rows = np.unique(histograms.keys[first:last], return_inverse=True)
+    columns = np.repeat(np.arange(stop - begin), np.diff(histograms.offsets[begin : stop + 1]))
+    cells = np.zeros((len(keys), stop - begin), np.int64)
+    cells[rows.reshape(-1), columns] = histograms.counts[first:last].astype(np.int64)
+    differences = np.diff(cells, axis=1, prepend=0)
+    folded = ((differences << 1) ^ (differences >> 63)).astype("<u8").reshape(-1)
+    needed = max(1, (int(folded.max()).bit_length() + 7) // 8)
+    table = folded.view(np.uint8).reshape(-1, 8)
+    planes = b"".join(table[:, plane].tobytes() for plane in range(needed))
+    return Matrix(stop - begin, keys.astype("<i2").tobytes(), planes)
+
+
+def _cells(matrix: Matrix) -> tuple[NDArray[np.int16], NDArray[np.int64]]:
+    """(keys, counts[keys, steps]) of a matrix, which may be anything."""
+    steps, number = matrix.steps, len(matrix.keys) // 2
+    cells = steps * number
+    sound = 1 <= steps <= MAX_STEPS and number >= 1 and len(matrix.keys) % 2 == 0 and cells <= MAX_CELLS
+    planes = len(matrix.planes) // cells if sound else 0
+    if not sound or not 1 <= planes <= _PLANES or planes * cells != len(matrix.planes):
+        raise DamagedDataError(
+            f"histograms of {steps} steps and {number} bins cannot have {len(matrix.planes)} bytes of counts"
+        )
+    folded = np.zeros(cells, np.uint64)
+    for plane in range(planes):
+        part = np.frombuffer(matrix.planes, np.uint8, cells, plane * cells).astype(np.uint64)
+        folded |= part << np.uint64(8 * plane)
+    differences = (folded >> np.uint64(1)).astype(np.int64) ^ -(folded & np.uint64(1)).astype(np.int64)
+    counts = np.cumsum(differences.reshape(number, steps), axis=1)
+    if (counts < 0).any():
+        raise DamagedDataError("a bin of a histogram has a negative count")
+    return np.frombuffer(matrix.keys, "<i2").astype(np.int16), counts

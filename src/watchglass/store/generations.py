@@ -1,0 +1,134 @@
+"""Generations of compacted data: which segments are inside them, and which generation counts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from watchglass.errors import DamagedDataError, FormatVersionError, InvalidValueError, MissingFileError
+from watchglass.records import FORMAT_VERSION
+from watchglass.store import layout
+from watchglass.store.contract import Store
+
+#: Longest manifest in bytes that is read; one of 1,024 workers takes 200 KB.
+_MAX_BYTES = 64 << 20
+
+
+@dataclass(frozen=True)
+class Covered:
+    """What of one worker a generation holds.
+
+    Attributes:
+        attempt: Attempt of the worker.
+        worker: Its name.
+        segments: Its segments with a lower ``seq`` are inside; reading goes on with this one.
+        frames: Path of the object that stands in their place.
+        bytes: Length of that object.
+    """
+
+    attempt: int
+    worker: str
+    segments: int
+    frames: str
+    bytes: int
+
+    def to_json(self) -> dict[str, Any]:
+        """This as plain JSON types."""
+        return {
+            "attempt": self.attempt, "worker": self.worker, "segments": self.segments,
+            "frames": self.frames, "bytes": self.bytes,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Generation:
+    """A generation whose manifest was written, so that it is whole.
+
+    Attributes:
+        number: Counts from 1.
+        created_ns: When its manifest was written, nanoseconds since 1970.
+        covers: What it holds, by attempt, then worker.
+    """
+
+    number: int
+    created_ns: int
+    covers: tuple[Covered, ...]
+
+    def covered(self, attempt: int, worker: str) -> Covered | None:
+        """What it holds of a worker."""
+        return next((each for each in self.covers if (each.attempt, each.worker) == (attempt, worker)), None)
+
+    def to_json(self) -> dict[str, Any]:
+        """The content of its manifest."""
+        return {
+            "generation": self.number, "created_ns": self.created_ns, "format": list(FORMAT_VERSION),
+            "covers": [each.to_json() for each in self.covers],
+        }  # fmt: skip
+
+
+def generation_numbers(store: Store) -> list[int]:
+    """Numbers of the generations that there are folders of, lowest first; not all of them are whole."""
+    parsed = (layout.parse_generation(name) for name in store.folders(layout.COMPACTED))
+    return sorted(number for number in parsed if number is not None)
+
+
+def newest_generation(store: Store) -> Generation | None:
+    """The generation that counts: the newest with a manifest. None where nothing was compacted.
+
+    Raises:
+        DamagedDataError: Its manifest makes no sense.
+        FormatVersionError: A newer major version of the format wrote it.
+    """
+    for number in reversed(generation_numbers(store)):
+        try:
+            return read_generation(store, number)
+        except MissingFileError:
+            continue
+    return None
+
+
+def read_generation(store: Store, number: int) -> Generation:
+    """A generation.
+
+    Raises:
+        MissingFileError: It has no manifest: it is being written, or whoever wrote it died.
+        DamagedDataError: Its manifest makes no sense.
+        FormatVersionError: A newer major version of the format wrote it.
+    """
+    path = layout.generation_manifest(number)
+    data = store.read(path, 0, _MAX_BYTES)
+    try:
+        value = json.loads(data)
+        major = value["format"][0]
+        if type(major) is int and major > FORMAT_VERSION[0]:
+            raise FormatVersionError(
+                f"{path} in {store.location} has format {major} but this watchglass reads up to {FORMAT_VERSION[0]}; "
+                "upgrade watchglass"
+            )
+        covers = tuple(_covered(row, number) for row in value["covers"])
+        created_ns = value["created_ns"]
+        if value["generation"] != number or type(created_ns) is not int:
+            raise DamagedDataError("it is of another generation")
+    except FormatVersionError:
+        raise
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise DamagedDataError(
+            f"{path} in {store.location} is no manifest of compacted data ({ascii(str(error))[:120]})"
+        ) from error
+    if len({(each.attempt, each.worker) for each in covers}) != len(covers):
+        raise DamagedDataError(f"{path} in {store.location} names a worker twice")
+    return Generation(number, created_ns, covers)
+
+
+def _covered(row: Mapping[str, Any], number: int) -> Covered:
+    attempt, worker, segments, frames, size = (
+        row[name] for name in ("attempt", "worker", "segments", "frames", "bytes")
+    )
+    sound = all(type(value) is int and 0 <= value < 1 << 60 for value in (attempt, segments, size))
+    if not sound or not isinstance(worker, str) or not isinstance(frames, str):
+        raise InvalidValueError(f"a worker is described wrongly: {ascii(dict(row))[:120]}")
+    if frames != layout.compacted_frames(number, attempt, worker):
+        raise InvalidValueError(f"the frames of a worker are somewhere else: {frames[:80]!a}")
+    return Covered(attempt, worker, segments, frames, size)

@@ -1,0 +1,74 @@
+"""The columns of compacted statistics: what each is called, how it is typed and encoded, and what turns it back.
+
+docs/run-format.md has them as a table.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from watchglass.records import COUNT_FIELDS, STATISTIC_FIELDS
+
+#: Columns that each row has beside its statistics, with the dtypes that a batch has them in.
+KEYS: tuple[tuple[str, Any], ...] = (
+    ("tensor_id", np.uint32), ("global_step", np.uint64), ("calls", np.uint32), ("origin", np.uint8),
+    ("sampled", np.bool_),
+)  # fmt: skip
+#: In place of ``l2``, which four other columns nearly give.
+L2_DIFFERENCE = "l2_difference"
+SEEN, STEPS, HISTOGRAM_KEYS, PLANES = "histogram_seen", "histogram_steps", "histogram_keys", "histogram_planes"
+HISTOGRAM = (SEEN, STEPS, HISTOGRAM_KEYS, PLANES)
+#: What has to be read to know ``l2``.
+OF_L2 = ("count", "nan", "posinf", "neginf", "sum", "m2", L2_DIFFERENCE)
+
+_COLUMN = {name: index for index, name in enumerate(STATISTIC_FIELDS)}
+#: The statistics that are kept as they are.
+PLAIN = tuple(name for name in STATISTIC_FIELDS if name != "l2")
+#: Every column, in the order of the file.
+NAMES = (*(name for name, _ in KEYS), *PLAIN, L2_DIFFERENCE, *HISTOGRAM)
+
+
+def schema() -> Any:
+    """The Arrow schema of a file; no column has nulls."""
+    import pyarrow as pa
+
+    kinds = {
+        "tensor_id": pa.uint32(), "global_step": pa.uint64(), "calls": pa.uint32(), "origin": pa.uint8(),
+        "sampled": pa.bool_(), L2_DIFFERENCE: pa.int64(), SEEN: pa.uint64(), STEPS: pa.uint32(),
+        HISTOGRAM_KEYS: pa.binary(), PLANES: pa.binary(),
+    }  # fmt: skip
+    kinds |= {name: pa.uint64() if name in COUNT_FIELDS else pa.float64() for name in PLAIN}
+    return pa.schema([pa.field(name, kinds[name], nullable=False) for name in NAMES])
+
+
+def encodings() -> dict[str, str]:
+    """Parquet's encoding of each column; ``sampled`` has its only one."""
+    floats = {name: "BYTE_STREAM_SPLIT" for name in PLAIN if name not in COUNT_FIELDS}
+    blobs = dict.fromkeys((HISTOGRAM_KEYS, PLANES), "DELTA_LENGTH_BYTE_ARRAY")
+    numbers = {name: "DELTA_BINARY_PACKED" for name in NAMES if name not in (*floats, *blobs, "sampled")}
+    return floats | blobs | numbers
+
+
+def l2_difference(values: NDArray[np.float64]) -> NDArray[np.int64]:
+    """How far the bits of ``l2`` are from those of what the other statistics give, int64[n].
+
+    Args:
+        values: float64[n, 11].
+    """
+    return np.asarray(values[:, _COLUMN["l2"]].copy().view(np.int64) - _expected_l2(values).view(np.int64))
+
+
+def restore_l2(values: NDArray[np.float64], difference: NDArray[np.int64]) -> None:
+    """Fill the column ``l2`` of ``values`` in, whose other columns are there: the inverse of :func:`l2_difference`."""
+    values[:, _COLUMN["l2"]] = (_expected_l2(values).view(np.int64) + difference).view(np.float64)
+
+
+def _expected_l2(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """``sqrt(m2 + sum * sum / n)``, 0 where that is no finite number; each operation rounds once, as IEEE 754 says."""
+    count, nan, posinf, neginf, total, m2 = (values[:, _COLUMN[name]] for name in OF_L2[:-1])
+    with np.errstate(all="ignore"):
+        expected = np.sqrt(m2 + total * total / (count - nan - posinf - neginf))
+    return np.where(np.isfinite(expected), expected, 0.0)

@@ -1,0 +1,128 @@
+"""The index of a file of compacted statistics: where each column of each row group is, and which rows it has.
+
+The footer of a Parquet file says so too, but Arrow ends the process over some footers that contradict themselves. So
+what is read of a foreign file is decided by these plain numbers, and Arrow is given no other bytes. The index lies
+between the last row group and the footer, where other readers of Parquet do not look.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from dataclasses import dataclass
+from typing import Any
+
+from watchglass.errors import DamagedDataError
+from watchglass.store import parquet_columns
+
+_MAGIC, _PARQUET = b"WGIX", b"PAR1"
+#: Bytes behind the index and behind the footer: a length and a magic number.
+_END = 8
+#: Longest index and footer in bytes, together.
+MAX_END = 16 << 20
+_MAX_GROUPS = 1 << 14
+#: Most rows of a row group that is read.
+MAX_GROUP_ROWS = 1 << 18
+
+
+@dataclass(frozen=True)
+class Group:
+    """A row group.
+
+    Attributes:
+        rows: Number of its rows.
+        tensor_ids: Least and greatest, both included.
+        global_steps: The same.
+        columns: Where each column is in the file, half-open, by its name.
+    """
+
+    rows: int
+    tensor_ids: tuple[int, int]
+    global_steps: tuple[int, int]
+    columns: dict[str, tuple[int, int]]
+
+
+def add_index(data: bytes) -> bytes:
+    """A Parquet file of ours with its index."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    metadata = pq.read_metadata(pa.BufferReader(data))
+    groups = []
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        chunks = {chunk.path_in_schema: chunk for chunk in map(group.column, range(metadata.num_columns))}
+        ids, steps = (chunks[name].statistics for name in ("tensor_id", "global_step"))
+        places = [
+            (chunks[name].data_page_offset, chunks[name].data_page_offset + chunks[name].total_compressed_size)
+            for name in parquet_columns.NAMES
+        ]
+        groups.append([group.num_rows, [ids.min, ids.max], [steps.min, steps.max], places])
+    index = json.dumps({"columns": parquet_columns.NAMES, "groups": groups}, separators=(",", ":")).encode()
+    begin = len(data) - _footer_bytes(data)
+    return data[:begin] + index + len(index).to_bytes(4, "little") + _MAGIC + data[begin:]
+
+
+def end_bytes(tail: bytes, size: int) -> int:
+    """Bytes from the begin of the index to the end of a file; more than ``tail`` has where that is too short to say.
+
+    Args:
+        tail: The end of the file.
+        size: Its length.
+
+    Raises:
+        DamagedDataError: It is no such file.
+    """
+    if len(tail) < _END or tail[-4:] != _PARQUET:
+        raise DamagedDataError(f"a file of {size} bytes is no Parquet file, or it is cut off")
+    footer = _footer_bytes(tail)
+    if footer + _END > min(size, MAX_END):
+        raise DamagedDataError(f"a footer of {footer} bytes does not fit a file of {size}")
+    if footer + _END > len(tail):
+        return footer + _END
+    head = tail[len(tail) - footer - _END : len(tail) - footer]
+    index = int.from_bytes(head[:4], "little")
+    if head[4:] != _MAGIC or footer + _END + index > min(size, MAX_END):
+        raise DamagedDataError("it has no index: it is no file of compacted statistics")
+    return footer + _END + index
+
+
+def end_crc(data: bytes) -> int:
+    """CRC-32 of a file's index and footer."""
+    return zlib.crc32(data[-end_bytes(data, len(data)) :])
+
+
+def read_index(end: bytes, size: int) -> tuple[Group, ...]:
+    """The index of a file.
+
+    Args:
+        end: Its bytes from the begin of the index on.
+        size: Its length.
+
+    Raises:
+        DamagedDataError: It makes no sense.
+    """
+    try:
+        value = json.loads(end[: len(end) - _footer_bytes(end) - _END])
+        names, rows = value["columns"], value["groups"]
+        groups = tuple(_group(names, row, size - len(end)) for row in rows[:_MAX_GROUPS])
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
+        raise DamagedDataError(f"its index makes no sense ({str(error)[:80]})") from error
+    if len(rows) > _MAX_GROUPS:
+        raise DamagedDataError(f"it has {len(rows)} row groups; at most {_MAX_GROUPS} are read")
+    return groups
+
+
+def _group(names: Any, row: Any, stop: int) -> Group:
+    rows, ids, steps, places = row
+    columns = {str(name): (start, end) for name, (start, end) in zip(names, places, strict=True)}
+    numbers = (rows, *ids, *steps, *(at for place in columns.values() for at in place))
+    sound = all(type(number) is int and 0 <= number < 1 << 63 for number in numbers) and len(ids) == len(steps) == 2
+    sound = sound and all(start <= end <= stop for start, end in columns.values()) and rows <= MAX_GROUP_ROWS
+    if not sound or not set(parquet_columns.NAMES) <= set(columns):
+        raise DamagedDataError("a row group is described wrongly")
+    return Group(rows, (ids[0], ids[1]), (steps[0], steps[1]), columns)
+
+
+def _footer_bytes(data: bytes) -> int:
+    return int.from_bytes(data[-8:-4], "little") + _END

@@ -1,0 +1,133 @@
+"""Statistics of a block of steps as a Parquet file, sorted by tensor, then step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from watchglass.errors import InvalidValueError
+from watchglass.records import COUNT_FIELDS, STATISTIC_FIELDS
+from watchglass.stats import Histograms
+from watchglass.store import count_matrices, parquet_columns
+from watchglass.store.parquet_index import add_index
+from watchglass.store.statistics import StatisticsBatch
+
+#: Rows of a row group: what is read of a file, and decoded, to get at one tensor.
+GROUP_ROWS = 16_384
+#: Zstandard level. See docs/run-format.md for what others give.
+_LEVEL = 9
+_PAGE_BYTES = 8 << 20
+
+
+class Block(NamedTuple):
+    """A Parquet file.
+
+    Attributes:
+        data: Its bytes.
+        rows: Number of its rows.
+        first: Least global step.
+        last: Greatest global step.
+    """
+
+    data: bytes
+    rows: int
+    first: int
+    last: int
+
+
+def encode_block(batch: StatisticsBatch) -> Block:
+    """A file of all rows of a batch but those that a later row of the same step, tensor and origin replaces.
+
+    Raises:
+        InvalidValueError: There is no row, or a count is none.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    batch = sorted_rows(batch)
+    if not len(batch):
+        raise InvalidValueError("a block of statistics must have at least one row")
+    if not (batch.values[:, : len(COUNT_FIELDS)] >= 0).all():
+        raise InvalidValueError("counts of statistics must be at least 0; reduce the tensor again")
+    schema = parquet_columns.schema()
+    sink = pa.BufferOutputStream()
+    with pq.ParquetWriter(
+        sink, schema, version="2.6", compression="zstd", compression_level=_LEVEL, use_dictionary=False,
+        column_encoding=parquet_columns.encodings(), write_statistics=["tensor_id", "global_step"],
+        store_schema=False, data_page_size=_PAGE_BYTES, write_page_checksum=True,
+    ) as writer:  # fmt: skip
+        for columns in _groups(batch):
+            arrays = [pa.array(columns[field.name], field.type) for field in schema]
+            table = pa.Table.from_arrays(arrays, schema=schema)
+            writer.write_table(table, row_group_size=len(table))
+    steps = batch.global_step
+    return Block(add_index(sink.getvalue().to_pybytes()), len(batch), int(steps.min()), int(steps.max()))
+
+
+def sorted_rows(batch: StatisticsBatch) -> StatisticsBatch:
+    """The rows by tensor, then step; of rows of one step, tensor and origin only the last."""
+    order = np.lexsort((batch.global_step, batch.tensor_id))  # stable: rows of one step stay in the order of writing
+    step, tensor, origin = (column[order] for column in (batch.global_step, batch.tensor_id, batch.origin))
+    same = (step[1:] == step[:-1]) & (tensor[1:] == tensor[:-1])
+    if same.any():
+        keep = np.ones(len(order), bool)
+        last: dict[tuple[int, int, int], int] = {}
+        twice = np.flatnonzero(same)
+        for row in np.union1d(twice, twice + 1).tolist():
+            key = (int(step[row]), int(tensor[row]), int(origin[row]))
+            if key in last:
+                keep[last[key]] = False
+            last[key] = row
+        order = order[keep]
+    return batch.take(order)
+
+
+def _groups(batch: StatisticsBatch) -> Iterator[dict[str, Any]]:
+    """Columns of row groups."""
+    begin = 0
+    while begin < len(batch):
+        end = min(len(batch), begin + GROUP_ROWS)
+        while True:
+            part = batch.take(np.arange(begin, end))
+            histograms = _histogram_columns(part)
+            if histograms is not None or end - begin == 1:
+                break
+            end = begin + (end - begin) // 2
+        yield _flat_columns(part) | (histograms or {})
+        begin = end
+
+
+def _flat_columns(batch: StatisticsBatch) -> dict[str, Any]:
+    columns: dict[str, Any] = {name: getattr(batch, name).astype(dtype) for name, dtype in parquet_columns.KEYS}
+    for name in parquet_columns.PLAIN:
+        values = np.ascontiguousarray(batch.values[:, STATISTIC_FIELDS.index(name)])
+        columns[name] = values.astype(np.uint64) if name in COUNT_FIELDS else values
+    columns[parquet_columns.L2_DIFFERENCE] = parquet_columns.l2_difference(batch.values)
+    return columns
+
+
+def _histogram_columns(batch: StatisticsBatch) -> dict[str, Any] | None:
+    """The columns of histograms; None where they take more than a row group may."""
+    rows = len(batch)
+    histograms = batch.histograms if batch.histograms is not None else Histograms.none(rows)
+    steps: NDArray[np.uint32] = np.zeros(rows, np.uint32)
+    keys, planes = [b""] * rows, [b""] * rows
+    cells = 0
+    for begin, matrix in count_matrices.encode(histograms, _runs(batch.tensor_id)):
+        steps[begin], keys[begin], planes[begin] = matrix
+        cells += matrix.steps * (len(matrix.keys) // 2)
+        if cells > count_matrices.MAX_GROUP_CELLS and rows > 1:
+            return None
+    return {
+        parquet_columns.SEEN: histograms.seen.astype(np.uint64), parquet_columns.STEPS: steps,
+        parquet_columns.HISTOGRAM_KEYS: keys, parquet_columns.PLANES: planes,
+    }  # fmt: skip
+
+
+def _runs(ids: NDArray[np.uint32]) -> list[tuple[int, int]]:
+    """Half-open ranges of rows of one tensor each."""
+    starts = np.flatnonzero(np.concatenate([[True], ids[1:] != ids[:-1]]))
+    return list(zip(starts.tolist(), [*starts[1:].tolist(), len(ids)], strict=True))

@@ -1,0 +1,128 @@
+"""Pins: a reader says which generation it reads, so that nothing of it is deleted under its eyes."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from watchglass.errors import DamagedDataError, StoreError
+from watchglass.store import layout
+from watchglass.store.claim import Claim, is_alive, this_process
+from watchglass.store.contract import Store
+from watchglass.store.generations import newest_generation
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+#: Seconds for which a pin holds unless it is renewed, and between its renewals.
+PIN_EXPIRY_S, PIN_RENEWAL_S = 300.0, 60.0
+#: Seconds by which clocks of two machines may differ.
+_SKEW_S = 60.0
+_MAX_BYTES = 1 << 16
+
+
+@dataclass(frozen=True)
+class PinRecord:
+    """A pin as others see it.
+
+    Attributes:
+        path: Where it is.
+        generation: What is read: 0 for segments of which nothing was compacted yet.
+        expires_ns: Until when it holds, nanoseconds since 1970.
+        holder: The process that reads.
+    """
+
+    path: str
+    generation: int
+    expires_ns: int
+    holder: Claim
+
+    def holds(self, now_ns: int) -> bool:
+        """Whether it still counts: neither expired nor of a process of this machine that has ended."""
+        return self.expires_ns + int(_SKEW_S * 1e9) > now_ns and is_alive(self.holder) is not False
+
+
+class Pin:
+    """Keeps what one generation holds, and the segments behind it, from being deleted. For one thread.
+
+    Use it as a context, and call :meth:`tick` now and then: one that is not renewed ends by itself.
+
+    Attributes:
+        generation: The number of the generation, 0 for none.
+    """
+
+    def __init__(self, store: Store, generation: int) -> None:
+        self.generation = generation
+        self._store = store
+        self._path = layout.pin(uuid.uuid4().hex)
+        self._holder = this_process()
+        self._renewed_s = time.monotonic()
+        self._write()
+
+    def tick(self) -> bool:
+        """Renew the pin if it is time; returns whether it was.
+
+        Raises:
+            StoreError: The store refused; the next call tries again.
+        """
+        if time.monotonic() - self._renewed_s < PIN_RENEWAL_S:
+            return False
+        self._write()
+        self._renewed_s = time.monotonic()
+        return True
+
+    def close(self) -> None:
+        """Let go. Never raises: what stays behind expires."""
+        with suppress(StoreError):
+            self._store.delete(self._path)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _write(self) -> None:
+        expires_ns = time.time_ns() + int(PIN_EXPIRY_S * 1e9)
+        data = {"generation": self.generation, "expires_ns": expires_ns, "holder": self._holder.to_json()}
+        self._store.write(self._path, json.dumps(data).encode(), replace=True)
+
+
+def pin(store: Store, generation: int | None = None) -> Pin:
+    """Pin a generation, the newest one unless told otherwise. Begin to read only then.
+
+    Raises:
+        StoreError: The store refused; one that can only be read, for instance.
+        DamagedDataError: The newest generation makes no sense.
+    """
+    while True:
+        number = _newest(store) if generation is None else generation
+        made = Pin(store, number)
+        # Whoever compacts writes the generation first and looks for pins then: either it sees ours, or we see its.
+        if generation is not None or _newest(store) == number:
+            return made
+        made.close()
+
+
+def pins(store: Store) -> list[PinRecord]:
+    """All pins, also those that no longer hold; unreadable ones hold nothing and are left out."""
+    paths = [entry.path for entry in store.list(layout.PINS)]
+    found = []
+    content = store.read_many([(path, 0, _MAX_BYTES) for path in paths])
+    for path, data in zip(paths, content, strict=True):
+        try:
+            value = json.loads(data or b"")
+            generation, expires_ns = int(value["generation"]), int(value["expires_ns"])
+            found.append(PinRecord(path, generation, expires_ns, Claim.from_json(value["holder"])))
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError, OverflowError, DamagedDataError):
+            continue
+    return found
+
+
+def _newest(store: Store) -> int:
+    generation = newest_generation(store)
+    return generation.number if generation is not None else 0

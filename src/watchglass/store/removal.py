@@ -1,0 +1,147 @@
+"""Removing a run: what belongs to its layout and nothing else, once nobody writes or reads it."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from watchglass.errors import FormatVersionError, RunExistsError
+from watchglass.store import claim, layout, manifest
+from watchglass.store.claim import Claim, claims_of_workers, is_alive
+from watchglass.store.contract import Store
+from watchglass.store.liveness import Attendance
+from watchglass.store.local import LocalStore
+from watchglass.store.pins import pins
+
+#: Everything that a run may consist of. run.json goes last: until then it is a run, and its removal can be repeated.
+_OF_A_RUN = re.compile(
+    r"""attempts/\d{4,9}/attempt\.json
+    | attempts/\d{4,9}/workers/[a-z][a-z0-9_]{0,62}\.json(?:\.\d{1,9})?
+    | attempts/\d{4,9}/workers/launch-\d{1,9}
+    | attempts/\d{4,9}/segments/\d{12}/[a-z][a-z0-9_]{0,62}-\d{8}
+    | attempts/\d{4,9}/tensors/[a-z][a-z0-9_]{0,62}-\d{8,12}\.safetensors
+    | journal/(?:\d{8}|lease(?:\.\d{1,9})?|renewed)
+    | control/[a-z_]+/\d{4,9}/[a-z0-9_./-]+
+    | compacted/(?:lease(?:\.\d{1,9})?|renewed|pins/[0-9a-f]{32}\.json)
+    | compacted/\d{8}/manifest\.json
+    | compacted/\d{8}/\d{4,9}/[a-z][a-z0-9_]{0,62}(?:\.frames|-\d{5,9}\.parquet)
+    """,
+    re.ASCII | re.VERBOSE,
+)
+#: Names of files that are no part of a run but lie in its folders: rings, and what was being written.
+_HIDDEN = re.compile(r"\.wg-|\.[a-z0-9_.-]+\.(?:rows|entries)\Z", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Removal:
+    """What a run consists of.
+
+    Attributes:
+        paths: Its objects, in the order in which they are deleted.
+        hidden: Rings and temporary files in its folders, on this machine.
+        bytes: Length of all of them.
+        foreign: Objects at its location that are no part of it; they stay.
+    """
+
+    paths: tuple[str, ...]
+    hidden: tuple[Path, ...]
+    bytes: int
+    foreign: tuple[str, ...]
+
+
+def plan_removal(store: Store) -> Removal:
+    """What removing a run would delete.
+
+    Raises:
+        MissingFileError: There is nothing.
+        NotARunError: There is something else.
+    """
+    with suppress(FormatVersionError):  # a run all the same
+        manifest.read_manifest(store)
+    paths, foreign, size = [], [], 0
+    for entry in store.list():
+        if entry.path != layout.MANIFEST and _OF_A_RUN.fullmatch(entry.path):
+            paths.append(entry.path)
+            size += entry.size
+        elif entry.path == layout.MANIFEST:
+            size += entry.size
+        else:
+            foreign.append(entry.path)
+    hidden = tuple(_hidden_files(store))
+    for path in hidden:
+        with suppress(OSError):
+            size += path.lstat().st_size
+    return Removal((*paths, layout.MANIFEST), hidden, size, tuple(foreign))
+
+
+def check_idle(store: Store, *, even_if_unseen: bool = False) -> None:
+    """Make sure that nobody writes, follows or compacts a run.
+
+    Args:
+        store: The store of the run.
+        even_if_unseen: Do not mind processes of other machines that never said that they ended.
+
+    Raises:
+        RunExistsError: Somebody does; the message says which process.
+    """
+    for attempt in manifest.attempts(store):
+        attendance = Attendance(store)
+        attendance.look(attempt)
+        for worker, claims in claims_of_workers(store, attempt).items():
+            ended = attendance.launch_ended(attempt, worker) is not None
+            _refuse(store, claims[-1], f"{worker} writes it", even_if_unseen or ended)
+    for path, what in ((layout.LEASE, "evaluates it"), (layout.COMPACTION_LEASE, "compacts it")):
+        holder = claim.holder_of(store, path)
+        if holder is not None:
+            _refuse(store, holder, f"a process {what}", even_if_unseen)
+    now_ns = time.time_ns()
+    for pin in pins(store):
+        if pin.holds(now_ns):
+            _refuse(store, pin.holder, "a process reads it", even_if_unseen)
+
+
+def remove(store: Store, removal: Removal) -> None:
+    """Delete what :func:`plan_removal` gave, run.json last. A removal that was interrupted can be done again.
+
+    Raises:
+        StoreError: The store refused.
+    """
+    for hidden in removal.hidden:
+        with suppress(FileNotFoundError):
+            hidden.unlink()
+    for path in removal.paths:
+        store.delete(path)
+    store.prune()
+
+
+def _refuse(store: Store, holder: Claim, what: str, even_if_unseen: bool) -> None:
+    alive = is_alive(holder)
+    if alive:
+        raise RunExistsError(
+            f"{store.location} is in use: {what} (process {holder.pid}, which is running); stop it first"
+        )
+    if alive is None and not even_if_unseen:
+        raise RunExistsError(
+            f"{store.location} may be in use: {what} (process {holder.pid} on {holder.host}, which cannot be seen "
+            "from here); make sure that it has ended, then say --force"
+        )
+
+
+def _hidden_files(store: Store) -> Iterator[Path]:
+    """Hidden files of a run in a local folder; links are neither followed nor deleted."""
+    if not isinstance(store, LocalStore):
+        return
+    ours = {layout.JOURNAL, layout.COMPACTED, "attempts", "control"}
+    for at, folders, files in os.walk(store.root, followlinks=False):
+        if Path(at) == store.root:
+            folders[:] = [name for name in folders if name in ours]
+        for name in files:
+            path = Path(at, name)
+            if _HIDDEN.match(name) and stat.S_ISREG(path.lstat().st_mode):
+                yield path

@@ -1,0 +1,236 @@
+"""``compact``, ``export`` and ``rm``: what they say, what they leave, and what they refuse."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from command_line import Watchglass
+from compacted_runs import small_run
+from watchglass.records import STATISTIC_FIELDS
+from watchglass.run import open_run
+from watchglass.store import LocalStore, pin, this_process
+from watchglass.testing.build_run import RunBuilder
+
+
+def test_compact_says_what_it_did(watchglass: Watchglass, healthy: Path) -> None:
+    said = watchglass("compact", healthy)
+    assert (said.status, said.err) == (0, "")
+    assert re.fullmatch(
+        rf"""{healthy} is compacted \(generation 1\)
+before   \d+\.\d kB
+after    \d+\.\d kB, of these \d+\.\d kB are \d+ rows of statistics, \d+\.\d bytes a row
+deleted  1 object, \d+\.\d kB
+""",
+        said.out,
+    )
+    again = watchglass("compact", healthy)
+    assert (again.status, again.out) == (0, f"{healthy} holds nothing new to compact\n")
+
+
+def test_a_compacted_run_is_judged_the_same(watchglass: Watchglass, broken: Path) -> None:
+    answers = [watchglass("check", broken, "--format", "json"), watchglass("show", broken, "--tensors")]
+    assert watchglass("compact", broken).status == 0
+    after = [watchglass("check", broken, "--format", "json"), watchglass("show", broken, "--tensors")]
+    assert json.loads(after[0].out) == json.loads(answers[0].out)
+    assert after == answers
+
+
+def test_every_view_is_the_same_bits(watchglass: Watchglass, tmp_path: Path) -> None:
+    small_run(tmp_path / "run", workers=2)
+    before = everything(tmp_path / "run")
+    assert watchglass("compact", tmp_path / "run").status == 0
+    assert everything(tmp_path / "run") == before
+
+
+def test_a_run_that_is_open_while_it_is_compacted_reads_on(watchglass: Watchglass, tmp_path: Path) -> None:
+    small_run(tmp_path / "run", workers=1)
+    run = open_run(tmp_path / "run")
+    assert watchglass("compact", tmp_path / "run").status == 0
+    steps, norms = run.tensor("gradient/fc.weight").reductions("l2")
+    fresh = open_run(tmp_path / "run").tensor("gradient/fc.weight").reductions("l2")
+    assert (steps.tolist(), norms.tolist()) == (fresh[0].tolist(), fresh[1].tolist())
+    small_run(tmp_path / "run", workers=1)
+    run.refresh()
+    assert run.attempts == [0, 1]
+
+
+def test_a_run_that_is_written_is_refused(watchglass: Watchglass, tmp_path: Path) -> None:
+    with RunBuilder(tmp_path / "run") as builder:
+        builder.step(scalars={"loss": 1.0})
+        error = watchglass("compact", tmp_path / "run").error
+        assert f"worker_0 is process {this_process().pid}, which is running; wait for it to end" in error
+
+
+def test_what_is_kept_for_a_reader_is_told(watchglass: Watchglass, healthy: Path) -> None:
+    with pin(LocalStore(healthy)):
+        said = watchglass("compact", healthy)
+        assert said.status == 0
+        assert f"process {this_process().pid} on" in said.err
+        assert "reads it" in said.err
+    assert "deleted  1 object" in watchglass("compact", healthy).out
+
+
+def test_raw_tensors_are_removed_when_asked(watchglass: Watchglass, tmp_path: Path) -> None:
+    small_run(tmp_path / "run", workers=1)
+    assert "removed  0 files of raw tensors" in watchglass("compact", tmp_path / "run", "--keep-raw-days", "1").out
+    said = watchglass("compact", tmp_path / "run", "--keep-raw-bytes", "0.1 kB")
+    assert "removed  3 files of raw tensors" in said.out
+    for words in (("--keep-raw-bytes", "many"), ("--keep-raw-days", "-1"), ("--keep-raw-days", "nan")):
+        assert words[0] in watchglass("compact", tmp_path / "run", *words).error
+
+
+def test_export_writes_tidy_tables(watchglass: Watchglass, tmp_path: Path) -> None:
+    small_run(tmp_path / "run", workers=2)
+    target = tmp_path / "out" / "tables"
+    said = watchglass("export", tmp_path / "run", "--to", "parquet", "-o", target, "--histograms")
+    assert (said.status, said.err) == (0, "")
+    assert sorted(path.name for path in target.iterdir()) == [
+        "facts.parquet", "findings.parquet", "scalars.parquet", "statistics.parquet", "steps.parquet",
+        "tensors.parquet",
+    ]  # fmt: skip
+    assert list(target.parent.iterdir()) == [target]
+    statistics = pq.read_table(target / "statistics.parquet").to_pylist()
+    assert len(statistics) == 2 * 24 * 3
+    run = open_run(tmp_path / "run")
+    known = run.worker("worker_1").attempts[0]
+    of_worker = [row for row in statistics if row["worker"] == "worker_1" and row["tensor"] == "gradient/fc.weight"]
+    gradient = known.catalog.by_name("gradient/fc.weight")
+    assert gradient is not None
+    batch = known.read_statistics(tensor_ids=[gradient.tensor_id], histograms=True)
+    assert batch.histograms is not None
+    assert [row["global_step"] for row in of_worker] == batch.global_step.tolist()
+    for name in STATISTIC_FIELDS:
+        np.testing.assert_array_equal([row[name] for row in of_worker], batch.values[:, STATISTIC_FIELDS.index(name)])
+    for index, row in enumerate(of_worker):
+        assert row["histogram_count"] == batch.histograms.row(index)[1].tolist()
+        assert all(low < high for low, high in zip(row["histogram_low"], row["histogram_high"], strict=True))
+        assert (row["role"], row["module"], row["module_type"], row["counts"]) == ("gradient", "fc", "Linear", True)
+        assert (row["run"], row["attempt"], row["origin"]) == (run.manifest.run_id, 0, "planned")
+        assert row["mean"] == row["sum"] / row["count"]
+    steps = pq.read_table(target / "steps.parquet").to_pylist()
+    assert [row["step"] for row in steps if row["worker"] == "worker_0" and row["mode"] == "EVAL"] == [0, 1, 2]
+    assert all(abs(row["seconds"] - 0.1) < 1e-9 for row in steps)
+    facts = pq.read_table(target / "facts.parquet").to_pylist()
+    assert {(row["kind"], row["step"]) for row in facts if row["step"] is None} == {("model", None)}
+    assert [json.loads(row["data"]) for row in facts if row["global_step"] == 4] == [{"size": 4}] * 2
+    scalars = pq.read_table(target / "scalars.parquet").to_pylist()
+    assert [row["value"] for row in scalars if row["worker"] == "worker_0"] == [1 / (n + 1) for n in range(24)]
+
+
+def test_steps_that_were_done_again_do_not_count(watchglass: Watchglass, tmp_path: Path) -> None:
+    for _ in range(2):
+        small_run(tmp_path / "run", workers=1, steps=6)
+    assert watchglass("export", tmp_path / "run", "-o", tmp_path / "tables").status == 0
+    steps = pq.read_table(tmp_path / "tables/steps.parquet").to_pylist()
+    assert [(row["attempt"], row["counts"]) for row in steps] == [(0, False)] * 6 + [(1, True)] * 6
+
+
+def test_findings_are_exported(watchglass: Watchglass, tmp_path: Path, broken: Path) -> None:
+    from watchglass.records import Finding, Mode, Severity
+    from watchglass.store import JournalWriter
+
+    finding = Finding(
+        "abc", "Made", Severity.ERROR, 3, 5, 3, Mode.TRAIN, "worker_0", ("fc.weight",), float("nan"), None, "bad"
+    )
+    with JournalWriter(LocalStore(broken)) as journal:
+        journal.write([finding])
+    assert watchglass("export", broken, "-o", tmp_path / "tables").status == 0
+    (row,) = pq.read_table(tmp_path / "tables/findings.parquet").to_pylist()
+    assert (row["rule"], row["severity"], row["tensors"], row["limit"]) == ("Made", "error", ["fc.weight"], None)
+    assert np.isnan(row["value"])
+
+
+def test_export_overwrites_nothing(watchglass: Watchglass, healthy: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full/file").write_text("mine")
+    (tmp_path / "empty").mkdir()
+    assert "is not an empty folder" in watchglass("export", healthy, "-o", tmp_path / "file").error
+    assert "is not an empty folder" in watchglass("export", healthy, "-o", tmp_path / "full").error
+    assert "an export is written to a folder" in watchglass("export", healthy, "-o", "s3://bucket/path").error
+    assert "--to must be one of parquet" in watchglass("export", healthy, "-o", tmp_path / "x", "--to", "csv").error
+    assert watchglass("export", healthy, "-o", tmp_path / "empty").status == 0
+    assert (tmp_path / "full/file").read_text() == (tmp_path / "file").read_text() == "mine"
+
+
+def test_an_export_that_fails_leaves_nothing(
+    watchglass: Watchglass, healthy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from watchglass.view import export
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(export, "_scalars", full)
+    assert "No space left on device" in watchglass("export", healthy, "-o", tmp_path / "a/tables").error
+    assert list((tmp_path / "a").iterdir()) == []
+
+
+def test_rm_removes_what_it_was_asked_to(watchglass: Watchglass, healthy: Path, broken: Path) -> None:
+    (broken / "notes.txt").write_text("mine")
+    assert "without a terminal say --yes" in watchglass("rm", healthy).error
+    assert healthy.exists()
+    said = watchglass("rm", healthy, broken, "--yes")
+    assert said.status == 0
+    assert said.out.startswith(f"{healthy} is removed (")
+    assert "1 object that no run has stayed there: notes.txt" in said.err
+    assert not any(healthy.rglob("*")) if healthy.exists() else True
+    assert [path.name for path in broken.iterdir()] == ["notes.txt"]
+
+
+def test_rm_removes_nothing_where_one_of_several_is_no_run(
+    watchglass: Watchglass, healthy: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/file").write_text("mine")
+    assert "is not a run" in watchglass("rm", healthy, tmp_path / "mine", "--yes").error
+    assert (healthy / "run.json").exists()
+
+
+@pytest.mark.parametrize(("answer", "removed"), [("y\n", True), ("n\n", False), ("\n", False)])
+def test_rm_asks_on_a_terminal(
+    watchglass: Watchglass, healthy: Path, monkeypatch: pytest.MonkeyPatch, answer: str, removed: bool
+) -> None:
+    import io
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr("sys.stdin", Terminal(answer))
+    said = watchglass("rm", healthy)
+    assert said.status == (0 if removed else 130)
+    assert re.search(rf"{healthy}: \d+\.\d kB in \d+ objects, 120 training steps. Remove it for ever\?", said.out)
+    assert (healthy / "run.json").exists() is not removed
+
+
+def test_a_run_in_use_is_not_removed(watchglass: Watchglass, tmp_path: Path) -> None:
+    with RunBuilder(tmp_path / "run") as builder:
+        builder.step(scalars={"loss": 1.0})
+        error = watchglass("rm", tmp_path / "run", "--yes").error
+        assert f"worker_0 writes it (process {this_process().pid}, which is running); stop it first" in error
+    assert (tmp_path / "run/run.json").exists()
+
+
+def everything(path: Path) -> list[object]:
+    """What the Run API says of each tensor at each step, as bits."""
+    run = open_run(path)
+    found: list[object] = [run.problems]
+    for name in run.workers:
+        tables = run.worker(name).attempts[0]
+        batch = tables.read_statistics(histograms=True)
+        assert batch.histograms is not None
+        found += [column.tobytes() for column in (batch.global_step, batch.tensor_id, batch.values, batch.calls)]
+        found += [batch.histograms.keys.tobytes(), batch.histograms.counts.tobytes()]
+        found.append([(end, tables.scalars(step), tables.raw(step)) for step, end in sorted(tables.steps.items())])
+        found.append([[column.tobytes() for column in tables.statistics(step)[:4]] for step in sorted(tables.steps)])
+        found += [tables.facts(), tables.lifecycle, tables.headers]
+        for info in tables.catalog.select():
+            found += [column.tobytes() for column in tables.statistics_history(info.tensor_id)]
+    return found

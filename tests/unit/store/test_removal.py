@@ -1,0 +1,142 @@
+"""Only runs are removed, only when nobody uses them, and of them only what is theirs."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from compacted_runs import CrashingStore, Interrupted, small_run
+from watchglass.errors import MissingFileError, NotARunError, RunExistsError
+from watchglass.store import (
+    JournalWriter,
+    LocalStore,
+    check_idle,
+    claim_worker,
+    compact,
+    layout,
+    open_store,
+    pin,
+    plan_removal,
+    remove,
+    this_process,
+)
+from watchglass.store.compaction_lease import CompactionLease
+
+
+def complete_run(folder: Path) -> LocalStore:
+    """A run with one of everything."""
+    store = small_run(folder, workers=1, steps=6)
+    compact(store)
+    small_run(folder, workers=2, steps=6)
+    with JournalWriter(store) as journal:
+        journal.write([])
+    store.write(layout.stop_request(1), b"{}")
+    store.write(layout.stop_seen(1, "worker_0"), b"{}")
+    store.write(layout.retention(0, "worker_0"), b"{}")
+    store.write(layout.launch_end(1, 0), b"{}")
+    (folder / "attempts/0001/segments/.wg-17-1-1").write_bytes(b"half")
+    (folder / "attempts/0001/segments/.worker_0-17-00ff.entries").write_bytes(b"ring")
+    return store
+
+
+def test_nothing_of_a_run_stays(tmp_path: Path) -> None:
+    store = complete_run(tmp_path / "run")
+    removal = plan_removal(store)
+    assert removal.foreign == ()
+    assert removal.paths[-1] == layout.MANIFEST
+    assert len(removal.hidden) == 2
+    check_idle(store)
+    remove(store, removal)
+    assert not (tmp_path / "run").exists() or not any((tmp_path / "run").rglob("*"))
+
+
+def test_files_of_others_stay(tmp_path: Path) -> None:
+    store = complete_run(tmp_path / "run")
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "precious").write_text("mine")
+    mine = ["notes.txt", "attempts/0000/notes.txt", "attempts/0000/segments/checkpoint.pt", "journal/.hidden"]
+    for name in mine:
+        (tmp_path / "run" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "run" / name).write_text("mine")
+    os.symlink(outside, tmp_path / "run/attempts/0007")
+    os.symlink(outside / "precious", tmp_path / "run/journal/00000009")
+    removal = plan_removal(store)
+    assert sorted(removal.foreign) == sorted(name for name in mine if "hidden" not in name)
+    remove(store, removal)
+    left = sorted(
+        str(path.relative_to(tmp_path / "run")) for path in (tmp_path / "run").rglob("*") if not path.is_dir()
+    )
+    assert left == sorted([*mine, "journal/00000009"])
+    assert (outside / "precious").read_text() == "mine"
+    assert (tmp_path / "run/attempts/0007").is_symlink()
+
+
+def test_what_is_not_a_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(MissingFileError):
+        plan_removal(LocalStore(tmp_path / "none"))
+    (tmp_path / "some").mkdir()
+    (tmp_path / "some/run.json").write_text("{}")
+    with pytest.raises(NotARunError):
+        plan_removal(LocalStore(tmp_path / "some"))
+    assert (tmp_path / "some/run.json").exists()
+
+
+def test_a_run_in_use_is_refused(tmp_path: Path) -> None:
+    store = small_run(tmp_path / "run", workers=1, steps=1)
+    check_idle(store)
+    here = rf"process {this_process().pid}, which is running"
+    with pin(store), pytest.raises(RunExistsError, match=f"a process reads it.*{here}"):
+        check_idle(store)
+    with JournalWriter(store), pytest.raises(RunExistsError, match=f"a process evaluates it.*{here}"):
+        check_idle(store)
+    with CompactionLease(store), pytest.raises(RunExistsError, match=f"a process compacts it.*{here}"):
+        check_idle(store)
+    check_idle(store)
+    claim_worker(store, 0, "worker_0", replace(this_process(), host="elsewhere"))
+    with pytest.raises(RunExistsError, match=r"worker_0 writes it .*on elsewhere.*--force"):
+        check_idle(store)
+    check_idle(store, even_if_unseen=True)
+    store.write(layout.launch_end(0, 0), json.dumps({"world_size": 1, "exit_status": 0, "wall_ns": 1}).encode())
+    check_idle(store)
+    claim_worker(store, 0, "worker_1")
+    with pytest.raises(RunExistsError, match=f"worker_1 writes it.*{here}"):
+        check_idle(store, even_if_unseen=True)
+
+
+def test_a_removal_that_was_interrupted_can_be_done_again(tmp_path: Path) -> None:
+    complete_run(tmp_path / "template")
+    operations = 0
+    while True:
+        operations += 1
+        folder = tmp_path / str(operations)
+        shutil.copytree(tmp_path / "template", folder)
+        store = CrashingStore(folder, operations, done=True)
+        try:
+            remove(store, plan_removal(store))
+        except Interrupted:
+            if not (folder / "run.json").exists():
+                break
+            remove(LocalStore(folder), plan_removal(LocalStore(folder)))
+        assert not list(folder.rglob("*"))
+    assert operations == len(plan_removal(LocalStore(tmp_path / "template")).paths)
+
+
+def test_a_run_in_an_object_store(tmp_path: Path, s3_location: str) -> None:
+    local = small_run(tmp_path / "run", workers=1, steps=3)
+    remote = open_store(s3_location)
+    try:
+        for entry in local.list():
+            remote.write(entry.path, local.read(entry.path))
+        remote.write("notes.txt", b"mine")
+        removal = plan_removal(remote)
+        check_idle(remote)
+        remove(remote, removal)
+        assert [entry.path for entry in remote.list()] == ["notes.txt"]
+    finally:
+        remote.close()
