@@ -6,7 +6,6 @@ A framework's adapter holds a :class:`Hook` and tells it what happens. All callb
 
 from __future__ import annotations
 
-import functools
 import logging
 import os
 import time
@@ -20,18 +19,16 @@ from watchglass.capture.cost import Cost
 from watchglass.capture.guard import Guard
 from watchglass.capture.lifetime import close_at_exit
 from watchglass.capture.plan import Plan
+from watchglass.capture.resuming import Resumption
 from watchglass.capture.turns import Turns
-from watchglass.capture.worker import StopControl, open_worker
-from watchglass.config import SessionConfig, environment
+from watchglass.capture.worker import WorkerOpening
+from watchglass.config import SessionConfig, environment, local_path, scheme_of
 from watchglass.errors import InvalidValueError, NotARunError, TrainingStopped
-from watchglass.record import OpenStep, Recorder, SteadyRow, StepClock, StepRecords
+from watchglass.record import OpenStep, Recorder, SteadyRow, StepClock, StepRecords, StopControl
 from watchglass.records import Fact, Mode, Role, TensorInfo
 
 _log = logging.getLogger("watchglass")
 _Callback = TypeVar("_Callback", bound=Callable[..., Any])
-
-#: Evaluation steps that may wait for the first training step; a process that never trains writes nothing.
-_MAX_EARLY_STEPS = 4096
 
 
 class Hook:
@@ -52,7 +49,7 @@ class Hook:
     training's; a call from another is ignored, but for ``close``.
 
     Args:
-        run: Run directory to write; a new one, or that of a running job.
+        run: Where the run is written, a folder or ``s3://bucket/path``: a new one, or that of a running job.
         config: The whole configuration at once, instead of the keyword arguments.
         **settings: Fields of :class:`~watchglass.config.SessionConfig`: ``collections``, ``save_interval``,
             ``overhead_budget`` and so on.
@@ -81,7 +78,6 @@ class Hook:
         self._names: dict[str, int] = {}
         self._by_hand = ByHand(self)
         self._pid = os.getpid()
-        self._early: list[OpenStep] = []
         self._stop: tuple[int, str] | None = None
         self._stopped = False
         #: Whether a stop has been committed.
@@ -92,11 +88,12 @@ class Hook:
         self._detachers: list[Callable[[], None]] = []
         self.broken = False
         self._recorder = Recorder(
-            functools.partial(open_worker, self.config, lambda: self.rank(), self._worker_opened),
+            WorkerOpening(self.config, lambda: self.rank(), self._worker_opened),
             flush_interval_s=self.config.flush_interval_s,
             queue_bytes=self.config.queue_bytes,
             on_stop=self._stop_at,
         )
+        self.resumption = Resumption(self.clock, self._recorder)
         self.cost = Cost(self.plan, self._recorder)
         self.guard = Guard(self)
         close_at_exit(self)
@@ -146,10 +143,8 @@ class Hook:
         """A training step is under way: from here on there is something to write."""
         if self._recorder.started or not self.active:
             return
-        for step in self._early:
-            self._recorder.put(step)
-        self._early.clear()
         self._recorder.start()
+        self.resumption.release()
 
     def check_stop(self) -> None:
         """Raise :class:`~watchglass.errors.TrainingStopped` if the next TRAIN step lies beyond a committed stop."""
@@ -167,11 +162,14 @@ class Hook:
 
     def updated(self, step: OpenStep) -> None:
         """An optimizer has changed parameters: what is known of the step survives this process from here on."""
-        self._recorder.flight.updated(step)
+        if not self.resumption.waiting:
+            self._recorder.flight.updated(step)
 
     def begin_quick_steps(self) -> bool:
         """Whether TRAIN steps may come through :meth:`quick_step` from now on; closes what is open."""
         if not self._recorder.started or self.clock.evaluation is not None or not self.clock.at_boundary:
+            return False
+        if self.resumption.waiting:
             return False
         if not self.plan.budget.knows_idle:
             return False  # quick steps are not measured: what they cost is told from the others
@@ -210,6 +208,7 @@ class Hook:
             before = self.clock.last_step if train is None else train.global_step - 1
             self._carried.facts.append(fact)
             with suppress(Exception):
+                self.resumption.give_up()
                 self.clock.close()
             if fact in self._carried.facts and self._recorder.started:
                 self._recorder.add_fact(Fact(fact[0], before, *fact[1:]))
@@ -238,6 +237,27 @@ class Hook:
             TrainingStopped: A stop was asked for, before a TRAIN step begins.
         """
         return self._by_hand.step(mode_of(mode))
+
+    def resume(self, step: int) -> None:
+        """This training goes on from a checkpoint: its TRAIN steps count from ``step``.
+
+        Not needed where the optimizer counts (Adam and its like), nor for XGBoost. Call it before the first update.
+
+        Args:
+            step: How many updates were made before the checkpoint was written: the number of the step to come.
+
+        Raises:
+            InvalidValueError: It is no such number, or the first step of this process is over.
+        """
+        if type(step) is not int or not 0 <= step < 1 << 53:
+            raise InvalidValueError(f"step must be a number of updates, 0 or more, but got {step!r}")
+        if not self.active or os.getpid() != self._pid:
+            return
+        if not self.resumption.open:
+            raise InvalidValueError(
+                f"resume must be called before the first update but got {step} at step {self.clock.next_train_step}"
+            )
+        self.guard.lawful(self.resumption.settle, step, "given")
 
     def save_scalar(self, name: str, value: float, collection: str | None = None) -> None:
         """Record one number at the current step.
@@ -271,6 +291,7 @@ class Hook:
         if self.active:
             self.settle()
             self.clock.close()
+            self.resumption.look(last=True)
             self.active = False
         self._detach()
         # They belong to an adapter, which knows the training.
@@ -314,12 +335,8 @@ class Hook:
             self.cost.step_ended(step)
             if step.due:
                 self._tell_unmatched(step)
-        if self._recorder.started:
+        if not self.resumption.holds(step):
             self._recorder.put(step)
-        elif len(self._early) < _MAX_EARLY_STEPS:
-            self._early.append(step)
-        else:
-            self._recorder.drop()
 
     def _due(self, mode: Mode, mode_step: int) -> bool:
         return self._turns.opens(mode_step) if mode is Mode.TRAIN else self.plan.due(mode, mode_step)
@@ -332,6 +349,7 @@ class Hook:
 
     def _worker_opened(self, control: StopControl, attempt: int) -> None:
         self._recorder.watch(control)
+        self.resumption.joined(attempt)
         for callback in self.on_start:
             try:
                 callback(attempt)
@@ -350,6 +368,8 @@ def _with_id(info: TensorInfo, tensor_id: int) -> TensorInfo:
 def _check_destination(run: str) -> None:
     if not run:
         raise InvalidValueError('run must name a folder to write to but got ""; for instance run="runs/mine"')
-    path = Path(run)
+    if scheme_of(run):
+        return  # what is there is seen by the recorder's thread: nothing here waits for a network
+    path = Path(local_path(run))
     if path.is_file() or (path.is_dir() and not (path / "run.json").exists() and any(path.iterdir())):
         raise NotARunError(f"{run} exists and is not a run: choose another run directory, nothing was written")

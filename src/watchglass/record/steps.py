@@ -10,6 +10,7 @@ an optimizer updated; it answers with the step that this belongs to. Its rules:
   step closes become EVAL steps (evaluation without ``no_grad``), ordered before it, unless there was no backward at all
   and yet an update. Of several models, one that was not updated gets one step more: a generator is called in the step
   of its critic, and trained in the next.
+* TRAIN steps count from 0, and those of a process that goes on with a training from the updates made before it.
 * A process that never trains would leave its forwards undecided for ever: beyond a number of them they are captured no
   more, and beyond a larger one the oldest become EVAL steps.
 """
@@ -175,6 +176,12 @@ class OpenStep:
         if self.paused:
             self.due, self.paused = True, False
 
+    def move(self, updates: int) -> None:
+        """So many more updates were made before it than was known when it opened."""
+        self.train_step += updates
+        if self.mode is Mode.TRAIN:
+            self.mode_step += updates
+
     def finished(self) -> StepEnd:
         """The row that ends this step; ``captures`` is filled in by the recorder."""
         return StepEnd(
@@ -215,6 +222,8 @@ class StepClock:
         self._awaiting: list[Forward] = []
         self.train: OpenStep | None = None
         self.evaluation: OpenStep | None = None
+        #: Number of the first TRAIN step: how many updates were made before this process.
+        self.first_train_step = 0
 
     @property
     def next_train_step(self) -> int:
@@ -230,6 +239,17 @@ class StepClock:
     def at_boundary(self) -> bool:
         """Whether no TRAIN step is open that still waits for its update: the place to stop a training."""
         return self.train is None or self.train.updated
+
+    def resume(self, updates: int) -> None:
+        """So many updates were made before this process: TRAIN steps continue from there, the open one too.
+
+        For the first step, while it is open or before it.
+        """
+        self.first_train_step += updates
+        self._next[_TRAIN] += updates
+        for step in (self.train, self.evaluation):
+            if step is not None:
+                step.move(updates)
 
     def forward(self, *, grad: bool, training: bool, start_ns: int = 0) -> Forward:
         """An outermost forward begins, or began at ``start_ns``; returns what to collect its records in."""

@@ -55,6 +55,13 @@ def without_layers(view: StepView) -> str:
     return f"a model of type {', '.join(map(str, fact.data.get('roots', ()))) or 'unknown'} has no layers"
 
 
+def resumed(view: StepView) -> bool:
+    """Whether this attempt goes on with a training: its first steps are no start, and what rests may be at its end."""
+    fact = view.latest_fact("resumed")
+    step = fact.data.get("start_step") if fact is not None else None
+    return isinstance(step, int) and step > 0
+
+
 def learning_rate(view: StepView) -> float | None:
     """The learning rate of this step (of the first group where there are several), or None."""
     for name in ("learning_rate", "learning_rate/0"):

@@ -6,17 +6,26 @@ import functools
 import os
 import threading
 from collections.abc import Iterable, Mapping
+from contextlib import closing, suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from watchglass.capture import Hook
-from watchglass.config import RuleSpec, SessionConfig, environment, find_file, read_file
-from watchglass.errors import MissingExtraError, TrainingStopped
+from watchglass.config import (
+    RuleSpec,
+    SessionConfig,
+    environment,
+    find_file,
+    local_path,
+    read_file,
+    scheme_of,
+)
+from watchglass.errors import MissingExtraError, StoreError, TrainingStopped
 from watchglass.records import Severity
 from watchglass.session.current import current_hook, set_current
 from watchglass.session.evaluator import WatchedEvaluator, rule_specs
 from watchglass.session.watch import _default_run, _reconfigure, _severity
+from watchglass.store import layout, open_store
 
 if TYPE_CHECKING:
     from xgboost.callback import TrainingCallback
@@ -25,6 +34,7 @@ if TYPE_CHECKING:
 def xgboost_callback(
     *,
     run: str | os.PathLike[str] | None = None,
+    runs: str | os.PathLike[str] | None = None,
     rules: str | Iterable[Any] | None = None,
     stop_on: Severity | str | None = None,
     train: str = "",
@@ -45,7 +55,9 @@ def xgboost_callback(
                       callbacks=[watchglass.xgboost_callback(rules="default", stop_on="error")])
 
     Args:
-        run: Run directory; ``runs/<script>-<time>`` when not given.
+        run: Where the run is written, a folder or ``s3://bucket/path``; ``<script>-<time>`` below ``runs`` when not
+            given.
+        runs: Folder or prefix of runs that are not named; ``$WATCHGLASS_RUNS``, or ``runs``, when not given.
         rules: As for :func:`watchglass.watch`.
         stop_on: Stop the training at a finding of this severity, after a round, as early stopping does: ``"error"`` or
             ``"warning"``. None never stops it.
@@ -75,7 +87,9 @@ def xgboost_callback(
     # What is wrong is said here, not when the training begins.
     specs = None if rules is None else rule_specs(rules)
     config = _configuration("" if run is None else os.fspath(run), config_file, settings)
-    return XGBoostCallback(functools.partial(_open, config, settings, specs, severity), _close, train=train, loss=loss)
+    folder = None if runs is None else os.fspath(runs)
+    begin = functools.partial(_open, config, settings, specs, severity, folder)
+    return XGBoostCallback(begin, _close, train=train, loss=loss)
 
 
 #: The hook of the training that this thread began last; it is still open where an exception ended that training.
@@ -91,7 +105,11 @@ def _configuration(run: str, config_file: str | os.PathLike[str] | None, setting
 
 
 def _open(
-    config: SessionConfig, settings: Mapping[str, Any], rules: tuple[RuleSpec, ...] | None, stop_on: Severity | None
+    config: SessionConfig,
+    settings: Mapping[str, Any],
+    rules: tuple[RuleSpec, ...] | None,
+    stop_on: Severity | None,
+    runs: str | None,
 ) -> Hook:
     before: Hook | None = getattr(_latest, "hook", None)
     joined = SessionConfig.from_env()
@@ -101,7 +119,7 @@ def _open(
         return before
     if before is not None:
         before.close("failed")
-    hook = _joining(joined, settings) if joined is not None else _own(config, rules, stop_on)
+    hook = _joining(joined, settings) if joined is not None else _own(config, rules, stop_on, runs)
     _latest.hook = hook
     if environment.disabled():
         hook.close()
@@ -122,8 +140,8 @@ def _joining(joined: SessionConfig, settings: Mapping[str, Any]) -> Hook:
     return Hook(config=joined.with_settings(settings))
 
 
-def _own(config: SessionConfig, rules: tuple[RuleSpec, ...] | None, stop_on: Severity | None) -> Hook:
-    hook = Hook(config=config if config.run else replace(config, run=_unused(_default_run())))
+def _own(config: SessionConfig, rules: tuple[RuleSpec, ...] | None, stop_on: Severity | None, runs: str | None) -> Hook:
+    hook = Hook(config=config if config.run else replace(config, run=_unused(_default_run(runs))))
     if rules is not None and not environment.disabled():
         evaluator = WatchedEvaluator(hook.config.run, rules, stop_on)
         hook.on_start.append(evaluator.start)
@@ -139,9 +157,17 @@ def _close(hook: Hook, status: str | None) -> None:
             del _latest.hook
 
 
-def _unused(path: str) -> str:
+def _unused(location: str) -> str:
     """Several trainings may begin in one second."""
-    found, number = path, 2
-    while Path(found).exists():
-        found, number = f"{path}-{number}", number + 1
+    found, number = location, 2
+    while _is_used(found):
+        found, number = f"{location}-{number}", number + 1
     return found
+
+
+def _is_used(location: str) -> bool:
+    if not scheme_of(location):
+        return os.path.lexists(local_path(location))
+    with closing(open_store(location)) as store, suppress(StoreError):
+        return store.size(layout.MANIFEST) is not None
+    return False  # a store that is away now is told by whoever writes to it

@@ -172,8 +172,8 @@ class PyTorchAdapter:
         if step.due:
             self._readings.begin()
             flow.events.tell(flow.events.step_began, step, step.records)
-        if step.mode_step == 1:
-            # Not at step 0: by the second step every model has been called.
+        if step.mode_step == flow.hook.clock.first_train_step + 1:
+            # Not at the first: by the second step every model has been called.
             describe_training(flow, step)
         if self._discovery is not None:
             self._discovery.step_began()

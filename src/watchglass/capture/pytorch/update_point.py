@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from watchglass.capture.pytorch.counters import settle_start
 from watchglass.capture.pytorch.device.statistics import DeviceRows
 from watchglass.capture.pytorch.events import Update
 from watchglass.capture.pytorch.facts.pending import Pending
@@ -112,6 +113,8 @@ class UpdatePoint:
         flow.update_depth = 1
         self._gradients_read = False
         step = flow.hook.clock.begin_update(id(optimizer))
+        if flow.hook.resumption.open:
+            settle_start(optimizer, flow.models, flow.hook.resumption)
         if flow.several_models:
             groups = (group["params"] for group in optimizer.param_groups)
             step.models |= flow.models.prefixes(parameters[0] for parameters in groups if parameters)
@@ -170,6 +173,8 @@ class UpdatePoint:
         if self._stepped_in_scaler or clock.train is None or not self._ours(optimizer):
             return
         step = clock.begin_update(id(optimizer))
+        if self._flow.hook.resumption.open:
+            settle_start(optimizer, self._flow.models, self._flow.hook.resumption)
         scale = float(scaler.get_scale()) if _on_cpu(optimizer) else None
         self._skipped(step, "GradScaler.step", {"loss_scale": scale})
         self._readings.forget()

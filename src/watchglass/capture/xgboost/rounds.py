@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any
 
 from xgboost import Booster
@@ -63,6 +63,10 @@ class Rounds:
         step, self._step = self._step, None
         if step is None:
             return
+        if self._hook.resumption.open and isinstance(model, Booster):
+            # Of the first round: to ask a model before it would configure it before its time.
+            with suppress(Exception):
+                self._hook.resumption.settle(model.num_boosted_rounds() - 1, "booster")
         metrics, train = self.evaluations, self._training_set()
         if train is None or self._loss_of(metrics[train]) is None:
             self._say_what_is_missing(train)

@@ -14,7 +14,7 @@ from watchglass.records import Finding, Mode, Role, Severity, TensorInfo, UnitKi
 from watchglass.rules import signals
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
-from watchglass.run import StepView
+from watchglass.run import Selection, StepView
 
 _ENOUGH_CAPTURES = 16
 
@@ -56,7 +56,7 @@ class DeadRelu(Rule):
         units = view.units(UnitKind.INACTIVE)
         if not units:
             return
-        has_modules = any(view.catalog.select(Role.OUTPUT, module_types=signals.RECTIFIERS))
+        has_modules = any(view.catalog.select(Selection(Role.OUTPUT, module_types=signals.RECTIFIERS)))
         after_convolution = _flattened(view)
         for info, zero in units:
             if has_modules != (info.role is Role.OUTPUT) or len(zero) < self.min_units:
@@ -115,7 +115,7 @@ class DeadRelu(Rule):
 def _flattened(view: StepView) -> frozenset[str]:
     """Modules that receive a flattened output of a convolution: Linear ones right behind a layer of kernels."""
     weights: Sequence[TensorInfo] = sorted(
-        view.catalog.select(Role.WEIGHT, min_dims=2), key=lambda info: info.layer_index
+        view.catalog.select(Selection(Role.WEIGHT, min_dims=2)), key=lambda info: info.layer_index
     )
     return frozenset(
         after.module for before, after in pairwise(weights) if len(before.shape) > 2 and len(after.shape) == 2

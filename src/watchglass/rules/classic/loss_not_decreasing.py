@@ -26,7 +26,8 @@ class LossNotDecreasing(Rule):
         back; or the median of two windows of `window` steps in a row is more than twice that of the best
         window and above a quarter of the start; or after `patience` windows the loss is less than `diff_percent` below
         its start, more certainly than its noise allows. Silent while the learning rate warms up, once the loss has
-        fallen (convergence is no fault), and for "flat" in trainings with several models.
+        fallen (convergence is no fault), and for "flat" in trainings with several models. In an attempt that was
+        resumed the start is where that was: "flat" is silent there, and only `diverged` is a divergence.
     Usual causes: a learning rate that is too high or too low, no gradient in the first layers, labels that do not fit.
     What to try: try to overfit a single batch; change the learning rate by a factor of 10 either way.
     Source: SageMaker Debugger (every 10 steps, 0.1 percent, rise of 5 percent); loss twice its minimum: TheDeepChecker;
@@ -83,7 +84,8 @@ class LossNotDecreasing(Rule):
         rise = float(np.median(recent)) / reference
         self.away = self.away + 1 if rise >= self.diverged else 0
         # The smaller limit needs more evidence: a few high losses are common right after the start.
-        if rise < 4 or (rise < self.diverged and self.seen < 16):
+        # And where a training was resumed the loss is low, so that multiples of it are soon reached.
+        if rise < 4 or (rise < self.diverged and (self.seen < 16 or signals.resumed(view))):
             return None
         return self.finding(
             view,
@@ -125,7 +127,7 @@ class LossNotDecreasing(Rule):
 
     def _flat(self, view: StepView, now: list[float]) -> bool:
         """Whether the loss is where it started, with some certainty, and that is a fault."""
-        if signals.several_models(view) or _accurate(view):
+        if signals.several_models(view) or _accurate(view) or signals.resumed(view):
             return False
         scale = abs(self.first[0])
         # The first losses matter too: a training can have finished learning within its first window.

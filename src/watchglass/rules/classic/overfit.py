@@ -13,7 +13,7 @@ from watchglass.records import Finding, Mode, Role, Severity
 from watchglass.rules import signals
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
-from watchglass.run import Phase, StepView
+from watchglass.run import Phase, Selection, StepView
 
 
 class Overfit(Rule):
@@ -107,5 +107,5 @@ def _phase_loss(view: StepView, phase: Phase) -> float | None:
     """Mean loss of a phase: the scalar ``loss``, or the first one with that role."""
     if "loss" in phase.means:
         return phase.means["loss"]
-    named = {info.name for info in view.catalog.select(Role.LOSS)}
+    named = {info.name for info in view.catalog.select(Selection(Role.LOSS))}
     return next((value for name, value in phase.means.items() if name in named), None)

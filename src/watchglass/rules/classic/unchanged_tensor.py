@@ -25,7 +25,8 @@ class UnchangedTensor(Rule):
     Looks at: a fingerprint of the statistics of trainable weights, between captures.
     Fires when: a weight is the same in `num_steps` captures since the start while others move (a warning for weights
         with two or more axes that receive a gradient, info for the rest); or no weight moves at all although the
-        learning rate is not zero. Frozen parameters, skipped steps, and parameters that moved once are silent.
+        learning rate is not zero. Frozen parameters, skipped steps, and parameters that moved once are silent,
+        and so is an attempt that was resumed about a weight that rests: the one before it saw whether it ever moved.
     Usual causes: the optimizer does not hold it, no gradient reaches it, dead units before it.
     What to try: build the optimizer from model.parameters(); look for detach() or no_grad().
     Source: SageMaker Debugger (allclose over 3 captures); TrainCheck (OSDI 2025); "since the start" is ours (house).
@@ -57,7 +58,7 @@ class UnchangedTensor(Rule):
             return
         if np.all(stuck):
             yield self._nothing_moves(view, weights)
-        elif moved_now:
+        elif moved_now and not (view.attempt and signals.resumed(view)):
             yield from self._some_stuck(view, weights.where(stuck))
 
     def applicable(self, view: StepView) -> str:

@@ -13,7 +13,7 @@ from watchglass.rules import signals
 from watchglass.rules.classic.saturation import saturating_between
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
-from watchglass.run import Statistics, StepView
+from watchglass.run import Selection, Statistics, StepView
 
 
 class _Depth(NamedTuple):
@@ -87,7 +87,7 @@ class VanishingGradient(Rule):
     def applicable(self, view: StepView) -> str:
         """Not without a layer of weights."""
         catalog = view.catalog
-        has_weights = catalog.select(Role.WEIGHT, min_dims=2) or catalog.select(Role.GRADIENT, min_dims=2)
+        has_weights = any(catalog.select(Selection(role, min_dims=2)) for role in (Role.WEIGHT, Role.GRADIENT))
         return "" if has_weights or not len(catalog) else "the model has no layer with a weight matrix"
 
     @staticmethod

@@ -25,7 +25,7 @@ class WeightUpdateRatio(Rule):
         one; or it exceeds `large` in `window` captures in a row (info, a warning from three times `large` on); or the
         median ratio is below `small` in `window_small` captures after 200 steps, with the loss less than 5 percent
         below its start and the learning rate neither warming up nor decayed. Layers that start from zero, warm-up,
-        and the small updates at the end of a schedule are silent.
+        the small updates at the end of a schedule and those of an attempt that was resumed are silent.
     Usual causes: a learning rate that is too high or too low.
     What to try: a learning rate that brings the ratio near 1e-3.
     Source: 1e-3 as healthy: Karpathy, CS231n; 1e-4 to 1e-1: TheDeepChecker; 10 and 1e-8: SageMaker Debugger; windows
@@ -96,6 +96,7 @@ class WeightUpdateRatio(Rule):
         """Whether small updates are a fault: not while warming up, decayed or converging."""
         return (
             view.mode_step >= 200
+            and not signals.resumed(view)
             and not signals.warming_up(view)
             and not signals.decayed(view)
             and signals.progress(self.start, signals.losses(view, 32)) < 0.05

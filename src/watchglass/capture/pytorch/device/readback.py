@@ -43,6 +43,11 @@ class DeviceRows:
         return self._host.nbytes
 
     @property
+    def here(self) -> bool:
+        """Whether the copy was over as it returned, as on devices that have no other."""
+        return self._event is None
+
+    @property
     def ready(self) -> bool:
         """Whether the numbers are known to be here, so that :meth:`resolve` would not wait."""
         # To ask, while a CUDA graph is captured, would break it.

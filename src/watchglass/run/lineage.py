@@ -1,0 +1,367 @@
+"""The course of a training over its attempts: which steps of which attempt count, and where they are joined.
+
+A training that is killed and resumed from a checkpoint is a new attempt whose TRAIN steps continue: an attempt that
+resumes after 500 updates begins with step 500. Steps of an earlier attempt at or beyond that have been replaced; the
+course shows each step once, as the newest attempt has it, and what was replaced stays readable by attempt.
+
+Where an attempt begins stands in its fact ``resumed`` and in its steps. One that could not tell counts from 0; then
+the weights that it captured first are looked for among those of earlier attempts. Where they are not found, its own
+numbers count: it is a restart, and replaces everything before it.
+
+Use::
+
+    lineage = trace({attempt: tables of its worker with the lowest rank})
+    lineage.parts                       # TRAIN steps: attempt, start, stop, shift, in order
+    lineage.seams                       # where attempts are joined, each as a sentence by str()
+    lineage.of(Mode.EVAL, tables)       # the same for evaluations, of the worker that is looked at
+    lineage.numbers(Mode.TRAIN, tables) # (step of the course, attempt, global step), ascending
+
+A step ``n`` of a part is the attempt's own mode step ``n - part.shift``. Everything here is pure; nothing is read but
+facts and ends of steps, and the statistics of weights where a beginning is unknown.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from watchglass.records import Fact, Mode, Role, StepEnd
+from watchglass.run.selection import Selection
+from watchglass.run.tables import WorkerTables
+
+#: What a ``resumed`` fact may say of where its step comes from; others, of later releases, pass for "unknown".
+SOURCES = ("optimizer", "scheduler", "booster", "given")
+#: Steps beyond this are nonsense of a damaged file.
+_MOST_STEPS = 1 << 53
+
+#: Steps that are read together in search of the first that has weights.
+_WINDOW = 256
+
+#: Statistics of one tensor: TRAIN steps int64[n], ascending, and rows float64[n, 11].
+Rows = tuple[NDArray[np.int64], NDArray[np.float64]]
+
+
+@dataclass(frozen=True)
+class Start:
+    """How one attempt began, and how far it has come.
+
+    Attributes:
+        first: Its first TRAIN step, in its own numbers.
+        end: One more than the last TRAIN step that it ended, in its own numbers; ``first`` where it has ended none.
+        source: What told where it begins: one of :data:`SOURCES`, ``"weights"`` for a match of statistics,
+            ``"unknown"`` for nothing, or "" for an attempt that begins the training.
+        shift: What its own numbers are moved by, so that they are those of the course.
+    """
+
+    first: int
+    end: int
+    source: str = ""
+    shift: int = 0
+
+
+@dataclass(frozen=True)
+class Part:
+    """Steps of one mode that count, of one attempt.
+
+    Attributes:
+        attempt: The attempt.
+        start: First step of the course that is the attempt's.
+        stop: The first one that is not; None for the newest, which may go on.
+        shift: What the attempt's own mode steps are moved by.
+    """
+
+    attempt: int
+    start: int
+    stop: int | None
+    shift: int = 0
+
+    def holds(self, mode_step: int) -> bool:
+        """Whether a step that the attempt itself numbers so counts."""
+        step = mode_step + self.shift
+        return step >= self.start and (self.stop is None or step < self.stop)
+
+
+@dataclass(frozen=True)
+class Seam:
+    """Where an attempt continues what an earlier one has done.
+
+    Attributes:
+        attempt: The newer attempt.
+        step: Its first TRAIN step in the course.
+        source: What told that, see :class:`Start`.
+        previous: The attempt whose steps come before; of a restart the newest of those that it replaces.
+        replaced: How many steps of the course so far, at or beyond ``step``, it replaces.
+        missing: How many steps before ``step`` nobody has recorded.
+    """
+
+    attempt: int
+    step: int
+    source: str
+    previous: int
+    replaced: int = 0
+    missing: int = 0
+
+    def __str__(self) -> str:
+        known = f"continues at step {self.step}" if self.step else "begins again at step 0"
+        if self.source == "unknown":
+            text = f"attempt {self.attempt} {known}"
+            if not self.step:
+                text += ", by its own count: where it was resumed is unknown"
+        else:
+            how = {"given": "as given", "weights": "the weights are the same"}.get(self.source, f"by the {self.source}")
+            text = f"attempt {self.attempt} {known} ({how})"
+        if self.replaced:
+            text += f"; it replaces {_steps(self.replaced)} that were made before"
+        if self.missing:
+            text += f"; {_steps(self.missing)} before it were never recorded"
+        return text
+
+
+@dataclass(frozen=True)
+class Lineage:
+    """The course of one training.
+
+    Attributes:
+        starts: How its attempts began.
+        parts: TRAIN steps that count, in order.
+        seams: Where attempts are joined, in the order of attempts.
+    """
+
+    starts: Mapping[int, Start]
+    parts: tuple[Part, ...]
+    seams: tuple[Seam, ...]
+
+    def of(self, mode: Mode, tables: Mapping[int, WorkerTables]) -> tuple[Part, ...]:
+        """Steps of a mode that count; :func:`evaluations` says how EVAL and PREDICT steps are numbered.
+
+        Args:
+            mode: TRAIN, EVAL or PREDICT.
+            tables: Of the worker that is looked at, by attempt; needed for EVAL and PREDICT only.
+        """
+        if mode is Mode.TRAIN:
+            return self.parts
+        return tuple(evaluations(self.parts, {a: t.steps.values() for a, t in tables.items()}, mode))
+
+    def numbers(self, mode: Mode, tables: Mapping[int, WorkerTables]) -> list[tuple[int, int, int]]:
+        """The complete steps of a mode as ``(step of the course, attempt, global step there)``, ascending.
+
+        Arguments as for :meth:`of`. An attempt that the worker did not take part in adds none.
+        """
+        return [
+            row
+            for part in self.of(mode, tables)
+            if part.attempt in tables
+            for row in sorted(
+                (end.mode_step + part.shift, part.attempt, end.global_step)
+                for end in tables[part.attempt].steps.values()
+                if end.mode is mode and part.holds(end.mode_step)
+            )
+        ]
+
+
+def trace(tables: Mapping[int, WorkerTables], matches: MutableMapping[int, int | None] | None = None) -> Lineage:
+    """The course over attempts.
+
+    Args:
+        tables: Of each attempt those of its worker with the lowest rank: ranks may disagree where one was lost.
+        matches: What was found by weights before, by attempt; grows. Whoever asks again while the run grows keeps it,
+            so that weights are looked for once.
+    """
+    known = matches if matches is not None else {}
+    starts: dict[int, Start] = {}
+    for attempt in sorted(tables):
+        start = start_of(tables[attempt].facts(-1), tables[attempt].steps.values(), attempt)
+        if start is None:
+            continue
+        if start.source == "unknown" and not start.first:
+            if attempt not in known:
+                _match(tables, starts, attempt, known)
+            shift = known.get(attempt)
+            if shift is not None:
+                start = replace(start, shift=shift, source="weights")
+        starts[attempt] = start
+    parts, found = _join(starts)
+    return Lineage(starts, tuple(parts), tuple(found))
+
+
+def start_of(facts: Iterable[Fact], ends: Iterable[StepEnd], attempt: int) -> Start | None:
+    """How an attempt began, None for one that has ended no TRAIN step: it has replaced nothing yet.
+
+    Args:
+        facts: Of the run, as one worker recorded them.
+        ends: Ends of that worker's steps.
+        attempt: Its number: the first one begins the training, unless it says otherwise.
+    """
+    steps = [end.mode_step for end in ends if end.mode is Mode.TRAIN]
+    if not steps:
+        return None
+    first, source = min(steps), "unknown" if attempt else ""
+    for fact in facts:
+        if fact.kind != "resumed":
+            continue
+        step = _step(fact.data.get("start_step"))
+        given = fact.data.get("source")
+        if step is not None and step <= first:
+            # Steps may have been dropped behind it, never before it.
+            first, source = step, str(given) if given in SOURCES else "unknown"
+    return Start(first, max(steps) + 1, source)
+
+
+def course(starts: Mapping[int, Start]) -> list[Part]:
+    """The TRAIN steps that count, in order: each as the newest attempt has it."""
+    return _join(starts)[0]
+
+
+def seams(starts: Mapping[int, Start]) -> list[Seam]:
+    """Where attempts are joined, also those of which nothing counts any more. The first one has no seam."""
+    return _join(starts)[1]
+
+
+def _join(starts: Mapping[int, Start]) -> tuple[list[Part], list[Seam]]:
+    parts: list[Part] = []
+    found: list[Seam] = []
+    for attempt in sorted(starts):
+        start = starts[attempt]
+        first = start.first + start.shift
+        previous = parts[-1].attempt if parts else attempt
+        replaced = missing = 0
+        while parts:
+            last = parts.pop()
+            # The newest part ends with its attempt, the others where they were joined before.
+            stop = _end(starts[last.attempt]) if last.stop is None else last.stop
+            replaced += max(0, stop - max(first, last.start))
+            if last.start < first:
+                previous, missing = last.attempt, max(0, first - stop)
+                parts.append(replace(last, stop=min(stop, first)))
+                break
+        if previous != attempt:
+            found.append(Seam(attempt, first, start.source, previous, replaced, missing))
+        parts.append(Part(attempt, first, None, start.shift))
+    return parts, found
+
+
+def evaluations(parts: Iterable[Part], ends: Mapping[int, Iterable[StepEnd]], mode: Mode) -> list[Part]:
+    """The EVAL or PREDICT steps that count, in order.
+
+    An evaluation belongs to the TRAIN step that it came after: those after a replaced step are replaced as well, all
+    others count, also where a resumed attempt evaluates once more before its first update. No attempt knows how many
+    there were before it, so their numbers in the course go on from those of the attempt before, without a hole.
+
+    Args:
+        parts: The TRAIN steps that count.
+        ends: Ends of one worker's steps, by attempt.
+        mode: EVAL or PREDICT.
+    """
+    found: list[Part] = []
+    next_step = 0
+    for part in parts:
+        own = [end for end in ends.get(part.attempt, ()) if end.mode is mode]
+        if part.stop is None:
+            found.append(Part(part.attempt, next_step, None, next_step))
+            continue
+        replaced = [end.mode_step for end in own if end.train_step + part.shift >= part.stop]
+        stop = min(replaced) if replaced else max((end.mode_step + 1 for end in own), default=0)
+        found.append(Part(part.attempt, next_step, next_step + stop, next_step))
+        next_step += stop
+    return found
+
+
+def matching_step(first: Mapping[str, NDArray[np.float64]], history: Callable[[str], Rows | None]) -> int | None:
+    """At which step of an earlier attempt all weights were what they are in the first capture of a newer one.
+
+    Every column of every tensor must be the same, bit for bit. Weights are read before the update of their step, so a
+    match says that both steps began alike: the newer attempt's step *is* that step. Where several steps in a row have
+    the same weights (a learning rate of 0, updates that a scaler skipped), the first of them is meant; where steps with
+    others lie between, nothing is known.
+
+    Args:
+        first: Statistics float64[11] of the newer attempt's weights, by name.
+        history: The rows of a weight in the earlier attempt; None where it has no such weight. Asked once for each,
+            one after another, so that one is in memory at a time.
+
+    Returns:
+        The step, to which the newer attempt's first captured step is equal; None where there is none.
+    """
+    captured: NDArray[np.int64] | None = None
+    same: NDArray[np.int64] | None = None
+    for name, row in first.items():
+        found = history(name)
+        if found is None:
+            return None
+        steps, values = found
+        alike = steps[(_bits(values) == _bits(row[None])).all(axis=1)]
+        captured = steps if captured is None else np.intersect1d(captured, steps)
+        same = alike if same is None else np.intersect1d(same, alike)
+        if not len(same):
+            return None
+    if captured is None or same is None:
+        return None
+    places = np.searchsorted(captured, same)
+    return int(same[0]) if places[-1] - places[0] == len(places) - 1 else None
+
+
+def _match(
+    tables: Mapping[int, WorkerTables],
+    starts: Mapping[int, Start],
+    attempt: int,
+    known: MutableMapping[int, int | None],
+) -> None:
+    first = _first_weights(tables[attempt])
+    if first is None:
+        return  # not captured yet
+    own, weights = first
+    known[attempt] = None
+    for earlier in sorted(starts, reverse=True):
+        step = matching_step(weights, functools.partial(_history, tables[earlier]))
+        if step is not None and step + starts[earlier].shift >= own:
+            known[attempt] = step + starts[earlier].shift - own
+            return
+
+
+def _first_weights(tables: WorkerTables) -> tuple[int, dict[str, NDArray[np.float64]]] | None:
+    """The first TRAIN step whose weights were captured, and their statistics by name; None where there is none."""
+    rows = (*tables.catalog.select(Selection(Role.WEIGHT)), *tables.catalog.select(Selection(Role.BIAS)))
+    names = {row.tensor_id: row.name for row in rows}
+    ends = sorted((end.global_step, end.mode_step) for end in tables.steps.values() if end.mode is Mode.TRAIN)
+    for start in range(0, len(ends) if names else 0, _WINDOW):
+        window = dict(ends[start : start + _WINDOW])
+        batch = tables.read_statistics(tensor_ids=names, global_steps=(min(window), max(window) + 1))
+        steps = [step for step in np.unique(batch.global_step).tolist() if step in window]
+        if steps:
+            at = batch.global_step == steps[0]
+            found = zip(batch.tensor_id[at].tolist(), batch.values[at], strict=True)
+            return window[steps[0]], {names[tensor_id]: values for tensor_id, values in found}
+    return None
+
+
+def _history(tables: WorkerTables, name: str) -> Rows | None:
+    """Statistics of a tensor at TRAIN steps."""
+    row = tables.catalog.by_name(name)
+    if row is None:
+        return None
+    global_steps, values = tables.statistics_history(row.tensor_id)
+    ends = [tables.steps.get(step) for step in global_steps.tolist()]
+    steps = {index: end.mode_step for index, end in enumerate(ends) if end is not None and end.mode is Mode.TRAIN}
+    return np.array([*steps.values()], np.int64), values[[*steps]]
+
+
+def _end(start: Start) -> int:
+    return start.end + start.shift
+
+
+def _step(value: Any) -> int | None:
+    return value if type(value) is int and 0 <= value < _MOST_STEPS else None
+
+
+def _bits(values: NDArray[np.float64]) -> NDArray[np.uint64]:
+    # NaN is what NaN was.
+    return np.ascontiguousarray(values, np.float64).view(np.uint64)
+
+
+def _steps(count: int) -> str:
+    return f"{count:,} step{'s' if count != 1 else ''}"

@@ -1,0 +1,265 @@
+"""The course of a training over its attempts, computed from facts and ends of steps."""
+
+import numpy as np
+import pytest
+
+from watchglass.records import Fact, Mode, StepEnd
+from watchglass.run import WorkerTables
+from watchglass.run.lineage import Part, Seam, Start, course, evaluations, matching_step, seams, start_of, trace
+from watchglass.store import LocalStore, RunReader
+from watchglass.testing import RunBuilder
+
+
+def tables_of(path, worker="worker_0"):
+    tables = {}
+    for attempt, name, frame in RunReader(LocalStore(path)).poll():
+        if name == worker:
+            tables.setdefault(attempt, WorkerTables()).ingest(frame)
+    return tables
+
+
+def write(path, steps, resumed=None):
+    with RunBuilder(path, alive=False, resumed=resumed) as builder:
+        for step in steps:
+            builder.step(**step, flush=False)
+        builder.flush()
+
+
+def losses(values):
+    return [{"scalars": {"loss": float(value)}} for value in values]
+
+
+def weights(arrays):
+    return [{"statistics": {"fc.weight": array, "fc.bias": array[0]}} for array in arrays]
+
+
+def end(mode_step, train_step, mode=Mode.TRAIN):
+    return StepEnd(0, mode, mode_step, train_step, 0, 0)
+
+
+# The course
+
+
+def test_one_attempt_is_the_whole_course():
+    starts = {0: Start(0, 10)}
+    assert course(starts) == [Part(0, 0, None)]
+    assert seams(starts) == []
+
+
+def test_a_resumed_attempt_replaces_the_steps_from_its_start_on():
+    starts = {0: Start(0, 100), 1: Start(90, 95, "optimizer")}
+    assert course(starts) == [Part(0, 0, 90), Part(1, 90, None)]
+    assert seams(starts) == [Seam(1, 90, "optimizer", 0, replaced=10)]
+    assert str(seams(starts)[0]) == (
+        "attempt 1 continues at step 90 (by the optimizer); it replaces 10 steps that were made before"
+    )
+
+
+def test_an_attempt_that_was_resumed_before_the_last_one_began_replaces_that_whole():
+    starts = {0: Start(0, 100), 1: Start(90, 95, "optimizer"), 2: Start(50, 60, "optimizer")}
+    assert course(starts) == [Part(0, 0, 50), Part(2, 50, None)]
+    assert seams(starts)[1] == Seam(2, 50, "optimizer", 0, replaced=45)
+
+
+def test_a_training_resumed_twice_has_three_parts():
+    starts = {0: Start(0, 100), 1: Start(90, 200, "optimizer"), 2: Start(180, 300, "optimizer")}
+    assert course(starts) == [Part(0, 0, 90), Part(1, 90, 180), Part(2, 180, None)]
+    assert [seam.replaced for seam in seams(starts)] == [10, 20]
+
+
+def test_a_restart_replaces_the_whole_course():
+    starts = {0: Start(0, 100), 1: Start(90, 95, "optimizer"), 2: Start(0, 5, "unknown")}
+    assert course(starts) == [Part(2, 0, None)]
+    assert seams(starts)[1] == Seam(2, 0, "unknown", 1, replaced=95)
+
+
+def test_steps_that_nobody_recorded_are_a_gap_that_the_seam_tells():
+    starts = {0: Start(0, 80), 1: Start(100, 120, "optimizer")}
+    assert course(starts) == [Part(0, 0, 80), Part(1, 100, None)]
+    assert seams(starts) == [Seam(1, 100, "optimizer", 0, missing=20)]
+    assert str(seams(starts)[0]).endswith("; 20 steps before it were never recorded")
+
+
+def test_an_attempt_of_unknown_begin_is_a_restart_that_replaces_everything():
+    starts = {0: Start(0, 80), 1: Start(0, 5, "unknown")}
+    assert course(starts) == [Part(1, 0, None)]
+    assert seams(starts) == [Seam(1, 0, "unknown", 0, replaced=80)]
+    assert str(seams(starts)[0]) == (
+        "attempt 1 begins again at step 0, by its own count: where it was resumed is unknown; "
+        "it replaces 80 steps that were made before"
+    )
+
+
+def test_a_training_that_begins_with_somebody_elses_checkpoint_counts_from_there():
+    starts = {0: Start(500, 600, "optimizer"), 1: Start(550, 700, "optimizer")}
+    assert course(starts) == [Part(0, 500, 550), Part(1, 550, None)]
+    assert [seam.attempt for seam in seams(starts)] == [1]
+
+
+def test_own_numbers_are_moved_by_what_weights_tell():
+    starts = {0: Start(0, 80), 1: Start(0, 50, "weights", shift=40), 2: Start(60, 61, "optimizer")}
+    assert course(starts) == [Part(0, 0, 40), Part(1, 40, 60, shift=40), Part(2, 60, None)]
+    assert [part.holds(19) for part in course(starts)] == [True, True, False]
+    assert not course(starts)[1].holds(20)
+    assert seams(starts)[1] == Seam(2, 60, "optimizer", 1, replaced=30)
+
+
+# How an attempt began
+
+
+def resumed(start_step, source="optimizer"):
+    return Fact("resumed", -1, "PyTorch", {"start_step": start_step, "source": source})
+
+
+def test_the_fact_tells_where_an_attempt_begins():
+    assert start_of([resumed(90)], [end(90, 90), end(91, 91)], 1) == Start(90, 92, "optimizer")
+
+
+def test_steps_that_were_dropped_behind_the_start_do_not_move_it():
+    assert start_of([resumed(90)], [end(93, 93)], 1) == Start(90, 94, "optimizer")
+
+
+def test_an_attempt_without_a_training_step_has_not_begun():
+    assert start_of([resumed(90)], [end(0, 89, Mode.EVAL)], 1) is None
+
+
+def test_an_attempt_that_says_nothing_is_of_unknown_begin_unless_it_is_the_first():
+    assert start_of([], [end(0, 0)], 0) == Start(0, 1, "")
+    assert start_of([], [end(0, 0)], 1) == Start(0, 1, "unknown")
+    assert start_of([resumed(None, "unknown")], [end(0, 0)], 1) == Start(0, 1, "unknown")
+
+
+@pytest.mark.parametrize("nonsense", ["90", -1, True, 1 << 60, 90.5, [90]])
+def test_nonsense_in_a_fact_leaves_the_steps_to_tell(nonsense):
+    assert start_of([resumed(nonsense)], [end(90, 90)], 1) == Start(90, 91, "unknown")
+
+
+def test_a_source_of_a_later_release_passes_for_unknown():
+    assert start_of([resumed(90, "crystal ball")], [end(90, 90)], 1) == Start(90, 91, "unknown")
+
+
+# Evaluations
+
+
+def test_evaluations_after_replaced_steps_are_replaced_and_all_others_are_numbered_on():
+    parts = [Part(0, 0, 90), Part(1, 90, None)]
+    ends = {
+        0: [end(0, 49, Mode.EVAL), end(1, 89, Mode.EVAL), end(2, 99, Mode.EVAL)],
+        1: [end(0, 89, Mode.EVAL), end(1, 99, Mode.EVAL)],
+    }
+    assert evaluations(parts, ends, Mode.EVAL) == [Part(0, 0, 2), Part(1, 2, None, shift=2)]
+
+
+def test_evaluations_of_a_part_with_numbers_of_its_own_are_cut_by_these():
+    parts = [Part(0, 0, 40), Part(1, 40, 60, shift=40), Part(2, 60, None)]
+    ends = {1: [end(0, 9, Mode.EVAL), end(1, 19, Mode.EVAL), end(2, 29, Mode.EVAL)], 2: [end(0, 60, Mode.EVAL)]}
+    assert evaluations(parts, ends, Mode.EVAL) == [Part(0, 0, 0), Part(1, 0, 2), Part(2, 2, None, shift=2)]
+
+
+# Weights
+
+
+def history(steps, rows):
+    return np.array(steps, np.int64), np.array(rows, float).reshape(len(steps), -1)
+
+
+def match(first, **earlier):
+    return matching_step({name: np.atleast_1d(row).astype(float) for name, row in first.items()}, earlier.get)
+
+
+def test_the_first_weights_of_an_attempt_are_those_of_the_step_it_was_resumed_at():
+    assert match({"w": 3.0}, w=history([0, 4, 8], [1, 3, 5])) == 4
+
+
+def test_all_weights_must_be_the_same():
+    moving, frozen = history([0, 4], [1, 3]), history([0, 4], [7, 7])
+    assert match({"w": 3.0, "frozen": 7.0}, w=moving, frozen=frozen) == 4
+    assert match({"w": 2.0, "frozen": 7.0}, w=moving, frozen=frozen) is None
+    assert match({"w": 3.0, "new": 7.0}, w=moving) is None
+    assert match({"w": [3.0, 1.0]}, w=history([0, 4], [[1.0, 1.0], [3.0, 2.0]])) is None
+    assert match({}, w=moving) is None
+
+
+def test_of_steps_in_a_row_with_the_same_weights_the_first_is_meant():
+    assert match({"w": 3.0}, w=history([0, 4, 8], [1, 3, 3])) == 4
+
+
+def test_weights_that_came_back_tell_nothing():
+    assert match({"w": 3.0}, w=history([0, 4, 8], [3, 1, 3])) is None
+
+
+def test_weights_that_are_not_numbers_are_the_same_as_such():
+    assert match({"w": np.nan}, w=history([0, 4, 8], [1, np.nan, np.nan])) == 4
+    assert match({"w": 0.0}, w=history([0, 4], [1, -0.0])) is None
+
+
+# Whole runs
+
+
+def test_each_step_of_a_resumed_run_is_seen_once_as_the_newest_attempt_has_it(tmp_path):
+    write(tmp_path / "run", losses(range(10)))
+    write(tmp_path / "run", losses(range(100, 105)), resumed={"start_step": 6, "source": "optimizer"})
+    tables = tables_of(tmp_path / "run")
+    lineage = trace(tables)
+    rows = lineage.numbers(Mode.TRAIN, tables)
+    assert [step for step, _, _ in rows] == list(range(11))
+    assert [attempt for _, attempt, _ in rows] == [0] * 6 + [1] * 5
+    seen = []
+    for _, attempt, global_step in rows:
+        loss = tables[attempt].catalog.by_name("loss")
+        seen += [value for row, value, _ in tables[attempt].scalars(global_step) if row == loss.tensor_id]
+    assert seen == [0, 1, 2, 3, 4, 5, 100, 101, 102, 103, 104]
+
+
+def test_an_attempt_that_has_not_trained_yet_replaces_nothing(tmp_path):
+    write(tmp_path / "run", losses(range(3)))
+    write(tmp_path / "run", [], resumed={"start_step": 1, "source": "optimizer"})
+    tables = tables_of(tmp_path / "run")
+    assert [step for step, _, _ in trace(tables).numbers(Mode.TRAIN, tables)] == [0, 1, 2]
+
+
+def test_where_nothing_tells_the_weights_are_looked_for_in_earlier_attempts(tmp_path):
+    arrays = [np.random.default_rng(n).normal(size=(3, 2)).astype(np.float32) for n in range(8)]
+    write(tmp_path / "run", weights(arrays))
+    write(tmp_path / "run", weights([arrays[5], arrays[0] + 1]), resumed={"start_step": None, "source": "unknown"})
+    tables = tables_of(tmp_path / "run")
+    lineage = trace(tables)
+    assert lineage.parts == (Part(0, 0, 5), Part(1, 5, None, shift=5))
+    assert lineage.seams == (Seam(1, 5, "weights", 0, replaced=3),)
+    assert [row[:2] for row in lineage.numbers(Mode.TRAIN, tables)] == [(n, 0) for n in range(5)] + [(5, 1), (6, 1)]
+
+
+def test_weights_are_also_found_in_an_attempt_that_was_found_so_itself(tmp_path):
+    arrays = [np.random.default_rng(n).normal(size=(3, 2)) for n in range(9)]
+    for steps in (arrays[:6], arrays[4:9], [arrays[7]]):
+        write(tmp_path / "run", weights(steps))
+    assert trace(tables_of(tmp_path / "run")).parts == (Part(0, 0, 4), Part(1, 4, 7, 4), Part(2, 7, None, 7))
+
+
+def test_other_weights_are_a_restart(tmp_path):
+    arrays = [np.random.default_rng(n).normal(size=(3, 2)) for n in range(4)]
+    write(tmp_path / "run", weights(arrays[:3]))
+    write(tmp_path / "run", weights(arrays[3:]))
+    lineage = trace(tables_of(tmp_path / "run"))
+    assert lineage.parts == (Part(1, 0, None),)
+    assert lineage.seams[0].source == "unknown"
+
+
+def test_weights_are_looked_for_once(tmp_path, monkeypatch):
+    arrays = [np.random.default_rng(n).normal(size=(3, 2)) for n in range(4)]
+    write(tmp_path / "run", weights(arrays))
+    write(tmp_path / "run", weights(arrays[2:3]))
+    tables, matches = tables_of(tmp_path / "run"), {}
+    first = trace(tables, matches)
+    assert matches == {1: 2}
+    monkeypatch.setattr(WorkerTables, "read_statistics", None)
+    assert trace(tables, matches) == first
+
+
+def test_weights_that_were_not_captured_yet_are_looked_for_again(tmp_path):
+    arrays = [np.random.default_rng(n).normal(size=(3, 2)) for n in range(4)]
+    write(tmp_path / "run", weights(arrays))
+    write(tmp_path / "run", losses([1.0]))
+    matches = {}
+    assert trace(tables_of(tmp_path / "run"), matches).seams[0].source == "unknown"
+    assert matches == {}
