@@ -20,6 +20,7 @@ class Worker:
         train_step: Last TRAIN step whose end was read; -1 for none.
         step_s: Typical length of its TRAIN steps in seconds; 0 where unknown.
         claim: Its process.
+        attempt: Its attempt.
     """
 
     name: str
@@ -27,17 +28,22 @@ class Worker:
     train_step: int
     step_s: float
     claim: Claim | None
+    attempt: int = 0
 
 
 class Action(ABC):
-    """Something that is done about findings. Lives in the evaluator, in one thread; must not wait."""
+    """Something that is done about findings. Lives in the evaluator, in one thread; must not wait.
+
+    A store that is away for a while is the action's own concern: what could not be written is tried again at a later
+    tick.
+    """
 
     @abstractmethod
     def found(self, finding: Finding) -> list[Observation]:
         """Called once for every new finding, at once; returns what shall be written into the journal."""
 
     def tick(self, workers: Sequence[Worker]) -> list[Observation]:
-        """Called several times a second with the workers as they are now; returns what shall be written."""
+        """Called at the evaluator's pace with the workers as they are now; returns what shall be written."""
         return []
 
     @property

@@ -11,8 +11,12 @@ import typer
 import typer.main
 
 from watchglass.cli.check import check
+from watchglass.cli.compact import compact
+from watchglass.cli.export import export
 from watchglass.cli.failure import COULD_NOT, print_error
+from watchglass.cli.follow import follow
 from watchglass.cli.report import report
+from watchglass.cli.rm import rm
 from watchglass.cli.rules import rules
 from watchglass.cli.run import RunCommand, run
 from watchglass.cli.show import show
@@ -28,10 +32,14 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command(cls=RunCommand, context_settings={"allow_interspersed_args": False})(run)
+app.command()(follow)
 app.command()(check)
 app.command()(show)
 app.command()(rules)
 app.command()(report)
+app.command()(compact)
+app.command()(export)
+app.command()(rm)
 
 #: Errors in the use of options, found without naming click: typer has brought its own copy since 0.26.
 _USAGE_ERRORS = tuple(

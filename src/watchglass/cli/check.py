@@ -8,8 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from watchglass.cli.failure import CLEAN, COULD_NOT, FINDINGS, failing_in_one_line, print_error, print_warning
-from watchglass.cli.options import Debug, Rules, RunPath, rules_to_evaluate
-from watchglass.errors import InvalidValueError
+from watchglass.cli.options import Debug, FailOn, Rules, RunPath, check_choice, rules_to_evaluate
 from watchglass.records import Finding, Severity, Status, Verdict
 
 #: What a finding has in the JSON, in this order.
@@ -29,9 +28,7 @@ _UNFINISHED = {
 def check(
     run: RunPath,
     rules: Rules = None,
-    fail_on: Annotated[
-        str, typer.Option("--fail-on", metavar="warning|error|never", help="Least severity for exit status 1.")
-    ] = "warning",
+    fail_on: FailOn = "warning",
     output: Annotated[str, typer.Option("--format", metavar="text|json", help="For people or for programs.")] = "text",
     allow_unfinished: Annotated[
         bool, typer.Option("--allow-unfinished", help="Exit 0 also when an unfinished run has no findings so far.")
@@ -45,8 +42,8 @@ def check(
     info are shown and never count.
     """
     with failing_in_one_line(debug):
-        _check_choice("--fail-on", fail_on, ("warning", "error", "never"))
-        _check_choice("--format", output, ("text", "json"))
+        check_choice("--fail-on", fail_on, ("warning", "error", "never"))
+        check_choice("--format", output, ("text", "json"))
         from watchglass.cli.judge import replayed
 
         opened, verdict = replayed(run, rules_to_evaluate(rules))
@@ -58,7 +55,7 @@ def check(
             print_verdict(stdout_console(), verdict)
         for problem in opened.problems:
             print_warning(str(problem))
-        return _exit_status(verdict, fail_on, allow_unfinished)
+        return exit_status(verdict, fail_on, allow_unfinished=allow_unfinished)
 
 
 def as_json(verdict: Verdict) -> dict[str, Any]:
@@ -77,7 +74,8 @@ def _finding(finding: Finding) -> dict[str, Any]:
     return {key: data[key] for key in _FINDING_KEYS}
 
 
-def _exit_status(verdict: Verdict, fail_on: str, allow_unfinished: bool) -> int:
+def exit_status(verdict: Verdict, fail_on: str, *, allow_unfinished: bool) -> int:
+    """0 where nothing was found, 1 for findings that count, 2 where there is no clean answer; the reason is printed."""
     for status in verdict.statuses:
         if status.status is Status.ERROR:
             print_warning(f"rule {status.rule} failed: {status.reason}")
@@ -94,8 +92,3 @@ def _exit_status(verdict: Verdict, fail_on: str, allow_unfinished: bool) -> int:
 
 def _at_least(verdict: Verdict, severity: Severity) -> list[Finding]:
     return [finding for finding in verdict.findings if finding.severity.rank >= severity.rank]
-
-
-def _check_choice(option: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise InvalidValueError(f"{option} must be one of {', '.join(choices)} but got {value!r}")

@@ -25,7 +25,7 @@ def judged(path: str) -> tuple[Run, Verdict]:
 
     with working("reading the run"):
         run = open_run(path)
-        statuses = run.statuses()
+        statuses = run.journal.statuses
         # An evaluator that was killed, or is still at it, has not said its last word.
         if statuses and not any(status.status is Status.IN_PROGRESS for status in statuses):
             return run, replace(verdict(run), run=path)

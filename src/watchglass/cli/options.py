@@ -9,12 +9,28 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from watchglass.errors import InvalidValueError
+from watchglass.records import Severity
 
 if TYPE_CHECKING:
     from watchglass.config import RuleSpec
 
-RunPath = Annotated[str, typer.Argument(metavar="RUN", help="Run directory, for instance runs/train-20250101-120000.")]
+RunPath = Annotated[
+    str, typer.Argument(metavar="RUN", help="Where the run is: runs/train-20250101-120000, s3://BUCKET/PATH.")
+]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+Force = Annotated[
+    bool,
+    typer.Option("--force", help="Although processes of other machines cannot be seen: they have ended."),
+]
+StopOn = Annotated[
+    str | None,
+    typer.Option(
+        "--stop-on", metavar="error|warning", help="Stop the training at a finding this bad. Without it nothing stops."
+    ),
+]
+FailOn = Annotated[
+    str, typer.Option("--fail-on", metavar="warning|error|never", help="Least severity for exit status 1.")
+]
 Rules = Annotated[
     list[str] | None,
     typer.Option(
@@ -54,7 +70,7 @@ def parse_rules(texts: Iterable[str]) -> tuple[RuleSpec, ...]:
             specs.append((name, dict([_parameter(first, name)]) if first else {}))
             begun = True
     if not specs:
-        raise InvalidValueError("--rules names no rule; to evaluate none use --no-rules")
+        raise InvalidValueError("--rules names no rule; watchglass run evaluates none with --evaluator none")
     return tuple(RuleSpec(name, dict(parameters)) for name, parameters in specs)
 
 
@@ -74,6 +90,29 @@ def rules_to_evaluate(texts: list[str] | None) -> tuple[RuleSpec, ...]:
     for spec in specs:
         build_rule(spec)
     return specs
+
+
+def severity_to_stop_on(text: str | None) -> Severity | None:
+    """What ``--stop-on`` says; None where it was not given.
+
+    Raises:
+        InvalidValueError: Neither error nor warning.
+    """
+    if text is None:
+        return None
+    if text not in (Severity.ERROR.value, Severity.WARNING.value):
+        raise InvalidValueError(f"--stop-on must be error or warning but got {text!r}")
+    return Severity(text)
+
+
+def check_choice(option: str, value: str, choices: tuple[str, ...]) -> None:
+    """Refuse what an option does not offer.
+
+    Raises:
+        InvalidValueError: ``value`` is none of ``choices``.
+    """
+    if value not in choices:
+        raise InvalidValueError(f"{option} must be one of {', '.join(choices)} but got {value!r}")
 
 
 def _is_parameter(part: str) -> bool:

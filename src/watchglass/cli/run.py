@@ -22,9 +22,8 @@ from watchglass.cli.capturing import (
     with_file,
 )
 from watchglass.cli.failure import failing_in_one_line, print_note, print_warning
-from watchglass.cli.options import Debug, Rules, rules_to_evaluate
-from watchglass.errors import LaunchError
-from watchglass.records import Severity
+from watchglass.cli.options import Debug, Rules, StopOn, check_choice, rules_to_evaluate, severity_to_stop_on
+from watchglass.errors import EXIT_STOPPED, LaunchError
 
 if TYPE_CHECKING:
     from watchglass.launch import Job, Outcome
@@ -75,13 +74,26 @@ RunDirectory = Annotated[
     str | None,
     # Older torchruns take --run behind the script for an ambiguous abbreviation of their own --run-path.
     typer.Option(
-        "--run", "--run-dir", metavar="DIR", help="Where the run is written. [default: runs/SCRIPT-DATE-TIME]"
+        "--run",
+        "--run-dir",
+        metavar="RUN",
+        help="Where the run is written: a folder, or s3://BUCKET/PATH. [default: a path of its own below --runs]",
     ),
 ]
-StopOn = Annotated[
+RunsFolder = Annotated[
     str | None,
     typer.Option(
-        "--stop-on", metavar="error|warning", help="Stop the training at a finding this bad. Without it nothing stops."
+        "--runs",
+        metavar="PREFIX",
+        help="Where runs go that --run does not name, each as SCRIPT-DATE-TIME. [default: $WATCHGLASS_RUNS or runs]",
+    ),
+]
+EvaluatorKind = Annotated[
+    str,
+    typer.Option(
+        "--evaluator",
+        metavar="local|none",
+        help="none: record only; judge it from anywhere with 'watchglass follow', or later with check.",
     ),
 ]
 ReportFile = Annotated[
@@ -93,6 +105,8 @@ def run(
     words: Words = None,
     module: Module = None,
     run_directory: RunDirectory = None,
+    runs: RunsFolder = None,
+    evaluator: EvaluatorKind = "local",
     rules: Rules = None,
     stop_on: StopOn = None,
     config: ConfigFile = None,
@@ -104,7 +118,6 @@ def run(
     overhead_budget: OverheadBudget = None,
     planned_steps: PlannedSteps = None,
     report: ReportFile = None,
-    no_rules: Annotated[bool, typer.Option("--no-rules", help="Record only; evaluate later with check.")] = False,
     no_capture: Annotated[bool, typer.Option("--no-capture", help="Run the script as if by python alone.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No line per finding and no verdict.")] = False,
     debug: Debug = False,
@@ -118,14 +131,15 @@ def run(
     Under torchrun:  torchrun --nproc-per-node 2 -m watchglass run train.py
     """
     with failing_in_one_line(debug):
-        from watchglass.config import environment
+        from watchglass.config import DEFAULT_RUNS, environment
         from watchglass.launch import Job, run_untouched
 
         target, arguments = _split(words, module)
         if no_capture or environment.disabled():
             return run_untouched(Job(target, arguments, is_module=module is not None))
-        if no_rules and rules:
-            raise LaunchError("--rules and --no-rules contradict each other; leave one of them away")
+        _check_evaluator(evaluator, rules)
+        if runs is not None and run_directory is not None:
+            raise LaunchError("--run names the run and --runs a place for many; leave one of them away")
         if report is not None:
             _check_report(report)
         given = given_settings(
@@ -143,8 +157,9 @@ def run(
             arguments,
             is_module=module is not None,
             run=run_directory,
-            rules=() if no_rules else rules_to_evaluate(rules),
-            stop_on=_severity(stop_on),
+            runs=runs or environment.runs() or DEFAULT_RUNS,
+            rules=rules_to_evaluate(rules) if evaluator == "local" else (),
+            stop_on=severity_to_stop_on(stop_on),
             settings=settings,
             quiet=quiet,
         )
@@ -157,7 +172,7 @@ def _launch(job: Job, report: str | None, *, file: str | None, quiet: bool, debu
 
     outcome = launch(
         job,
-        started=lambda run, attempt: None if quiet else print_note(_announcement(run, attempt, file)),
+        started=lambda run, attempt: None if quiet else print_note(_announcement(job, run, attempt, file)),
         waiting=lambda: progress("watchglass evaluates the last steps (Ctrl-C to skip)", enabled=not quiet),
     )
     for problem in outcome.problems:
@@ -174,15 +189,17 @@ def _launch(job: Job, report: str | None, *, file: str | None, quiet: bool, debu
     return outcome.exit_status
 
 
-def _announcement(run: str, attempt: int, file: str | None) -> str:
+def _announcement(job: Job, run: str, attempt: int, file: str | None) -> str:
     again = f", which is a run already: this is attempt {attempt}" if attempt else ""
-    return f"run directory {run}{again}" + (f", settings from {file}" if file else "")
+    settings = f", settings from {file}" if file else ""
+    follow = "" if job.rules else f"; judged nowhere yet, follow it with: watchglass follow {run}"
+    return f"run directory {run}{again}{settings}{follow}"
 
 
 def _conclude(job: Job, outcome: Outcome, report: str | None, *, quiet: bool) -> None:
     """The verdict on stderr, behind the script's own last words, and the report."""
     if not job.rules and not quiet:
-        print_note(f"recorded; evaluate with: watchglass check {outcome.run}")
+        print_note(_recorded(outcome))
     wants_verdict = bool(job.rules) and not quiet
     if job.rules and not outcome.evaluated:
         print_note(f"for the verdict: watchglass check {outcome.run}")
@@ -210,20 +227,23 @@ def _conclude(job: Job, outcome: Outcome, report: str | None, *, quiet: bool) ->
         print_note(f"report {report} ({size(write_report(run, verdict, report))})")
 
 
+def _recorded(outcome: Outcome) -> str:
+    stopped = "stopped by request; " if outcome.exit_status == EXIT_STOPPED else ""
+    return f"{stopped}recorded; for the verdict: watchglass check {outcome.run}"
+
+
+def _check_evaluator(evaluator: str, rules: list[str] | None) -> None:
+    check_choice("--evaluator", evaluator, ("local", "none"))
+    if evaluator == "none" and rules:
+        raise LaunchError("with --evaluator none no rule is evaluated here; give --rules to watchglass follow or check")
+
+
 def _split(words: list[str] | None, module: str | None) -> tuple[str, tuple[str, ...]]:
     if module is not None:
         return module, tuple(words or ())
     if not words:
         raise LaunchError("run needs the script to run: watchglass run [options] train.py ARGS")
     return words[0], tuple(words[1:])
-
-
-def _severity(text: str | None) -> Severity | None:
-    if text is None:
-        return None
-    if text not in (Severity.ERROR.value, Severity.WARNING.value):
-        raise LaunchError(f"--stop-on must be error or warning but got {text!r}")
-    return Severity(text)
 
 
 def _check_report(report: str) -> None:

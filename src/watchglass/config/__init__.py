@@ -4,7 +4,7 @@ from watchglass.config import environment
 from watchglass.config.collection import BUILT_IN_COLLECTIONS, DEFAULT_COLLECTIONS, BuiltIn, Collection
 from watchglass.config.facts import FACTS, FactKind, chosen_facts
 from watchglass.config.files import FILE_NAME, find_file, read_file
-from watchglass.config.locations import OBJECT_SCHEMES, absolute, joined, local_path, scheme_of
+from watchglass.config.locations import DEFAULT_RUNS, OBJECT_SCHEMES, absolute, joined, local_path, scheme_of
 from watchglass.config.parameters import (
     ParameterError,
     ParameterInfo,
@@ -21,9 +21,9 @@ from watchglass.config.session import SETTINGS, EvaluatorConfig, RuleSpec, Sessi
 from watchglass.config.sources import add_settings, combine
 
 __all__ = [
-    "BUILT_IN_COLLECTIONS", "DEFAULT_COLLECTIONS", "EXACT_REDUCTIONS", "FACTS", "FILE_NAME", "MODE_NAMES",
-    "OBJECT_SCHEMES", "REDUCTION_NAMES", "SETTINGS", "BuiltIn", "Collection", "EvaluatorConfig", "FactKind",
-    "ModeSteps", "ParameterError", "ParameterInfo", "RuleSpec", "Schedule", "SessionConfig", "absolute",
-    "add_settings", "build", "check_names", "chosen_facts", "combine", "describe", "environment", "find_file",
-    "joined", "local_path", "parameter", "read_file", "scheme_of", "suggest", "validate", "values",
+    "BUILT_IN_COLLECTIONS", "DEFAULT_COLLECTIONS", "DEFAULT_RUNS", "EXACT_REDUCTIONS", "FACTS", "FILE_NAME",
+    "MODE_NAMES", "OBJECT_SCHEMES", "REDUCTION_NAMES", "SETTINGS", "BuiltIn", "Collection", "EvaluatorConfig",
+    "FactKind", "ModeSteps", "ParameterError", "ParameterInfo", "RuleSpec", "Schedule", "SessionConfig",
+    "absolute", "add_settings", "build", "check_names", "chosen_facts", "combine", "describe", "environment",
+    "find_file", "joined", "local_path", "parameter", "read_file", "scheme_of", "suggest", "validate", "values",
 ]  # fmt: skip

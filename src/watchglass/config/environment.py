@@ -10,6 +10,8 @@ from collections.abc import Mapping
 SWITCH = "WATCHGLASS"
 #: JSON of a :class:`~watchglass.config.SessionConfig`: set by the launcher for the training and its children.
 SESSION = "WATCHGLASS_SESSION"
+#: Folder or prefix below which runs that nobody named get a path of their own.
+RUNS = "WATCHGLASS_RUNS"
 #: ``1``: faults inside capture raise instead of detaching. For tests.
 STRICT = "WATCHGLASS_STRICT"
 #: ``0``: do without the native kernel although it is there. For tests and comparisons.
@@ -39,6 +41,11 @@ def native_disabled(environ: Mapping[str, str] | None = None) -> bool:
 def hook_configuration(environ: Mapping[str, str] | None = None) -> str | None:
     """Path of SageMaker Debugger's hook configuration file, None where nobody named one."""
     return (environ if environ is not None else os.environ).get(HOOK_CONFIGURATION) or None
+
+
+def runs(environ: Mapping[str, str] | None = None) -> str | None:
+    """Where runs that nobody named go, None where the environment does not say."""
+    return (environ if environ is not None else os.environ).get(RUNS) or None
 
 
 def rank(environ: Mapping[str, str] | None = None) -> int:

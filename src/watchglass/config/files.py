@@ -102,6 +102,8 @@ def _parse_toml(text: str) -> dict[str, Any]:
         settings: dict[str, Any] = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ValueError(f"is not valid TOML: {error}") from None
+    except RecursionError:
+        raise ValueError("is not valid TOML: it is nested too deeply") from None
     return settings
 
 
@@ -110,3 +112,5 @@ def _parse_json(text: str) -> Any:
         return json.loads(text)
     except json.JSONDecodeError as error:
         raise ValueError(f"is not valid JSON: {error.msg} at line {error.lineno} column {error.colno}") from None
+    except RecursionError:
+        raise ValueError("is not valid JSON: it is nested too deeply") from None

@@ -27,7 +27,7 @@ class SessionConfig(SaveSettings):
     The settings of :class:`Collection` that can be given here hold for every collection that does not say otherwise.
 
     Attributes:
-        run: Path of the run directory.
+        run: Location of the run: a folder, or an address like ``s3://bucket/path``.
         attempt: Number of the attempt; None lets the session begin one.
         collections: What is kept. A list (of collections, names or tables) means exactly these. A table by name
             changes what is kept by default, ``{"inputs": True, "updates": False, "gradients": {"save_raw": True}}``.
@@ -42,6 +42,8 @@ class SessionConfig(SaveSettings):
         flush_interval_s: How often records are written; None for 0.5 s on a local folder, and on an object store 5 s
             or more (see :func:`watchglass.store.pace_of`).
         queue_bytes: Bound of the records that wait to be written; beyond it they are dropped, and counted.
+        spool_bytes: Bound of what waits on this machine's disk for an object store that is away or slow; 0 for none.
+        raw_keep_bytes: Of each worker's raw tensors so many bytes are kept, the oldest files go; None keeps all.
         flight_recorder: Keep the last steps where they survive ``kill -9``, in some 8 MiB of files per worker.
         planned_steps: TRAIN steps the training will have, where known.
         strict: Faults inside capture raise instead of detaching. For tests.
@@ -59,6 +61,8 @@ class SessionConfig(SaveSettings):
     capture_memory_bytes: int = parameter(256 * MEBIBYTE, help="memory for copies of weights", unit="bytes", ge=0)
     flush_interval_s: float | None = parameter(None, help="how often records are written", unit="seconds", gt=0)
     queue_bytes: int = parameter(64 * MEBIBYTE, help="records that may wait to be written", unit="bytes", ge=1)
+    spool_bytes: int = parameter(1024 * MEBIBYTE, help="what may wait for an object store", unit="bytes", ge=0)
+    raw_keep_bytes: int | None = parameter(None, help="raw tensors that are kept of each worker", unit="bytes", ge=1)
     flight_recorder: bool = parameter(True, help="keep the last steps where they survive kill -9")
     planned_steps: int | None = parameter(None, help="TRAIN steps the training will have", unit="steps", ge=1)
     strict: bool = parameter(False, help="faults inside capture raise")
@@ -162,21 +166,23 @@ class EvaluatorConfig:
     """What an evaluator process is told.
 
     Attributes:
-        run: Path of the run directory.
-        attempt: The attempt to follow.
+        run: Location of the run: a folder, or an address like ``s3://bucket/path``.
+        attempt: The attempt to follow; None for all of the run.
         rules: Rules to evaluate.
         stop_on: Stop the training at a finding of at least this severity; None never stops it.
         grace_s: Seconds to wait for a step boundary before a stop by signal.
-        poll_s: Seconds between looks at the run.
+        poll_s: Seconds between looks at the run; None for those that fit its store.
+        lost_after_s: Silence after which a worker that cannot be seen from here counts as lost.
         quiet: Print no line per finding.
     """
 
     run: str
-    attempt: int
+    attempt: int | None
     rules: tuple[RuleSpec, ...]
     stop_on: Severity | None = None
     grace_s: float = parameter(30.0, help="wait for a step boundary before a stop by signal", unit="seconds", gt=0)
-    poll_s: float = parameter(0.1, help="time between looks at the run", unit="seconds", gt=0)
+    poll_s: float | None = parameter(None, help="time between looks at the run", unit="seconds", gt=0)
+    lost_after_s: float = parameter(600.0, help="silence of a worker that is lost", unit="seconds", gt=0)
     quiet: bool = parameter(False, help="print no line per finding")
 
     def __post_init__(self) -> None:

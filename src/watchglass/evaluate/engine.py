@@ -176,6 +176,7 @@ class _Need:
     def __init__(self, needs: Needs) -> None:
         self.needs = needs
         self.satisfied = False
+        self._attempt = 0
         self._last_capture = -1
         self._gap = 0
 
@@ -183,6 +184,9 @@ class _Need:
         if view.mode not in self.needs.modes:
             return
         present = self._present(view)
+        if view.attempt != self._attempt:
+            # It begins where it was resumed, which is no distance from the last capture of the one before.
+            self._attempt, self._last_capture = view.attempt, -1
         if present and self.needs.max_interval is not None:
             self._gap = view.mode_step - self._last_capture if self._last_capture >= 0 else 0
             self._last_capture = view.mode_step

@@ -9,15 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from watchglass.errors import DamagedDataError
 from watchglass.records import Fact, StepEnd
 from watchglass.run import Catalog, History, StepRecords, StepView, WorkerTables
-from watchglass.store import Frame, FrameKind, Problem, RunReader, Store, decode_facts, layout, read_manifest
+from watchglass.store import Frame, FrameKind, Problem, RunReader, Store, layout, read_manifest
 
 Order = tuple[int, int, int]
 
 #: Steps after which what was evaluated is dropped from memory.
 _FORGET_EVERY = 64
+#: Ended steps of a worker that are known again when they come twice.
+_SEEN = 1024
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class FollowedWorker:
     queue: deque[_Ended] = field(default_factory=deque)
     history: History = field(default_factory=History)
     view: StepView | None = None
-    _seen: deque[int] = field(default_factory=lambda: deque(maxlen=1024))
+    _seen: dict[int, None] = field(default_factory=dict)
     _waiting: list[Fact] = field(default_factory=list)
     _events: int = 0
     _since_forget: int = 0
@@ -65,15 +66,13 @@ class FollowedWorker:
 
     def ingest(self, frame: Frame) -> None:
         """Takes in one frame; a step is queued with the catalog and facts as they are now, in stream order."""
-        known = set(self.tables.steps) if frame.kind == FrameKind.STEP_ENDS else set()
-        self.tables.ingest(frame)
-        if frame.kind == FrameKind.FACTS:
-            self._hold_back(frame)
-        elif frame.kind == FrameKind.STEP_ENDS:
-            for global_step, end in list(self.tables.steps.items()):
-                if global_step not in known and global_step not in self._seen:
-                    self._end(end)
-        elif frame.kind == FrameKind.LIFECYCLE:
+        added = self.tables.ingest(frame)
+        # Facts of the run, and facts of steps that have already ended, go to the next step that ends.
+        self._waiting += [fact for fact in added.facts if fact.global_step < 0 or fact.global_step in self._seen]
+        for end in added.ends:
+            if end.global_step not in self._seen:
+                self._end(end)
+        if frame.kind == FrameKind.LIFECYCLE:
             for event in self.tables.lifecycle[self._events :]:
                 # A restarted process joins again under the same name.
                 self.joined, self.left = True, event if event["event"] == "left" else None
@@ -113,19 +112,13 @@ class FollowedWorker:
         return self.view
 
     def _end(self, end: StepEnd) -> None:
-        self._seen.append(end.global_step)
+        self._seen[end.global_step] = None
+        if len(self._seen) > _SEEN:
+            del self._seen[next(iter(self._seen))]
         self.reached = end.order if self.reached is None else max(self.reached, end.order)
         facts = (*self._waiting, *self.tables.facts(end.global_step))
         self._waiting = []
         self.queue.append(_Ended(end, self.tables.catalog.snapshot(), facts))
-
-    def _hold_back(self, frame: Frame) -> None:
-        """Facts of the run, and facts of steps that have already ended, go to the next step that ends."""
-        try:
-            facts = decode_facts(frame.payload)
-        except DamagedDataError:
-            return  # WorkerTables has noted the problem
-        self._waiting += [fact for fact in facts if fact.global_step < 0 or fact.global_step in self._seen]
 
 
 class Follower:
@@ -133,7 +126,8 @@ class Follower:
 
     Steps come in the order of attempt, then :attr:`StepEnd.order`, then worker, as far as workers are in step: a step
     waits until every active worker of its attempt has ended it or is past it. Within a worker the order is always
-    that of the worker itself.
+    that of the worker itself. What a worker has written and nobody could read yet is waited for like a step that it
+    may still end: a segment that is missing between others is late, never the end.
     """
 
     def __init__(self, store: Store, *, attempt: int | None = None) -> None:
@@ -150,8 +144,8 @@ class Follower:
         self.workers: dict[tuple[int, str], FollowedWorker] = {}
         #: Frames read so far; tells whether anything is new.
         self.frames = 0
-        self._reader = RunReader(store)
-        self._attempt = attempt
+        self._store = store
+        self._reader = RunReader(store, leave=(FrameKind.STATISTICS,), attempt=attempt)
 
     @property
     def problems(self) -> list[Problem]:
@@ -177,11 +171,10 @@ class Follower:
         """
         for attempt, worker, frame in self._reader.poll(max_bytes, full=full):
             self.frames += 1
-            if self._attempt is None or attempt == self._attempt:
-                key = (attempt, worker)
-                if key not in self.workers:
-                    self.workers[key] = FollowedWorker(attempt, worker)
-                self.workers[key].ingest(frame)
+            key = (attempt, worker)
+            if key not in self.workers:
+                self.workers[key] = FollowedWorker(attempt, worker, WorkerTables(self._store))
+            self.workers[key].ingest(frame)
         yield from self._release(final=False)
 
     def drain(self) -> Iterator[list[StepView]]:
@@ -189,29 +182,43 @@ class Follower:
         yield from self._release(final=True)
 
     def _release(self, *, final: bool) -> Iterator[list[StepView]]:
-        newest = max((attempt for attempt, _ in self.workers), default=0)
-        for attempt in sorted({attempt for attempt, _ in self.workers}):
+        unread = set() if final else self._reader.waiting
+        newest = max((attempt for attempt, _ in {*self.workers, *unread}), default=0)
+        for attempt in range(newest + 1):
             team = sorted(
                 (worker for worker in self.workers.values() if worker.attempt == attempt),
                 key=lambda worker: layout.worker_order(worker.worker),
             )
             # An attempt that has a successor is over, whatever its workers failed to say.
             over = final or attempt < newest
-            while group := _next_group(team, over=over):
+            behind = {worker for number, worker in unread if number == attempt}
+            # One that nothing was read of yet may begin with any step.
+            unmet = bool(behind.difference(worker.worker for worker in team))
+            while group := _next_group(team, behind, over=over, unmet=unmet):
                 yield [worker.next_view(self.run_id) for worker in group]
             if not over and any(worker.queue for worker in team):
                 return
 
 
-def _next_group(team: list[FollowedWorker], *, over: bool) -> list[FollowedWorker]:
-    """The workers whose next step comes first; none while an active worker may still end an earlier step."""
+def _next_group(
+    team: list[FollowedWorker], behind: set[str], *, over: bool, unmet: bool = False
+) -> list[FollowedWorker]:
+    """The workers whose next step comes first; none while a worker may still end an earlier step.
+
+    Args:
+        team: All workers of an attempt that something was read of.
+        behind: Names of those that have more than was read.
+        over: Nothing more is waited for.
+        unmet: There are workers that nothing was read of.
+    """
     waiting = [worker for worker in team if worker.queue]
-    if not waiting:
+    if not waiting or (unmet and not over):
         return []
     first = min(worker.queue[0].end.order for worker in waiting)
     if not over:
         for worker in team:
-            if worker.active and not worker.queue and (worker.reached is None or worker.reached < first):
+            coming = worker.active or (worker.worker in behind and not worker.lost)
+            if coming and not worker.queue and (worker.reached is None or worker.reached < first):
                 return []
     return [worker for worker in waiting if worker.queue[0].end.order == first]
 

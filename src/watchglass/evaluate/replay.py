@@ -7,11 +7,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from watchglass.config import RuleSpec
+from watchglass.errors import CompactedError, DamagedDataError
 from watchglass.evaluate.engine import Engine
 from watchglass.evaluate.follower import Follower
 from watchglass.records import Finding, RuleStatus
 from watchglass.rules import default_rules
-from watchglass.store import Store, is_alive, open_store, read_claims
+from watchglass.store import (
+    Attendance,
+    FrameKind,
+    RunReader,
+    Store,
+    decode_observation,
+    is_alive,
+    open_store,
+)
+
+#: How often a run may be compacted under the reader before the last try.
+_MOST_TRIES = 3
 
 
 @dataclass(frozen=True)
@@ -54,38 +66,74 @@ def replay(
         MissingFileError, NotARunError, FormatVersionError: There is no run that this release can read.
         UnknownNameError, InvalidValueError, MissingFileError, RuleFileError: See :func:`watchglass.rules.build_rule`.
     """
-    engine = Engine(default_rules() if rules is None else rules, calibration=calibration)
+    specs = default_rules() if rules is None else rules
     store = open_store(os.fspath(run)) if not isinstance(run, Store) else run
+    for _ in range(_MOST_TRIES):
+        try:
+            return _replayed(Engine(specs, calibration=calibration), store, progress)
+        except CompactedError:
+            continue  # segments gave way to a generation while they were read
+    return _replayed(Engine(specs, calibration=calibration), store, progress)
+
+
+def most_steps(engine: Engine) -> int:
+    """TRAIN steps of the worker with the most, over all attempts."""
+    workers = {worker for _, worker in engine.train_steps}
+    return max((sum(n for (_, w), n in engine.train_steps.items() if w == worker) for worker in workers), default=0)
+
+
+def _replayed(engine: Engine, store: Store, progress: Callable[[int], None] | None) -> Evaluation:
     follower = Follower(store)
     while True:
         before = follower.frames
         for views in follower.poll(full=True):
             engine.feed(views)
         if progress is not None:
-            progress(_most_steps(engine))
+            progress(most_steps(engine))
         if follower.frames == before:
             break
     for views in follower.drain():
         engine.feed(views)
     ended = not _still_runs(store, follower)
     if ended:
-        engine.finish(worker.view for worker in follower.workers.values() if worker.view is not None)
+        engine.finish([worker.view for worker in follower.workers.values() if worker.view is not None])
     return Evaluation(
-        store.location, tuple(engine.findings), engine.statuses(), _most_steps(engine), ended,
+        store.location, tuple(engine.findings), engine.statuses(), most_steps(engine), ended,
         tuple(str(problem) for problem in follower.problems),
     )  # fmt: skip
 
 
-def _most_steps(engine: Engine) -> int:
-    workers = {worker for _, worker in engine.train_steps}
-    return max((sum(n for (_, w), n in engine.train_steps.items() if w == worker) for worker in workers), default=0)
-
-
 def _still_runs(store: Store, follower: Follower) -> bool:
-    """Whether a worker of the newest attempt lives, as far as can be seen; one on another machine counts as alive."""
+    """Whether a worker of the newest attempt lives, as far as can be seen.
+
+    One on another machine counts as alive until its launcher has said that it ended, or an evaluator noted its loss.
+    """
     newest = max((attempt for attempt, _ in follower.workers), default=-1)
-    claims = read_claims(store, newest) if newest >= 0 else {}
-    return any(
-        worker.attempt == newest and worker.worker in claims and is_alive(claims[worker.worker]) is not False
-        for worker in follower.active
-    )
+    active = [worker.worker for worker in follower.active if worker.attempt == newest]
+    if not active:
+        return False
+    attendance = Attendance(store)
+    attendance.look(newest)
+    claims = attendance.claims(newest)
+    alive = {worker: is_alive(claims[worker]) for worker in active if worker in claims}
+    if True in alive.values():
+        return True
+    unseen = [worker for worker, seen in alive.items() if seen is None]
+    return bool(unseen and set(unseen) - _lost(store, newest, attendance, unseen))
+
+
+def _lost(store: Store, attempt: int, attendance: Attendance, workers: Sequence[str]) -> set[str]:
+    """Those of ``workers`` of which it is known that they have ended."""
+    lost = {worker for worker in workers if attendance.launch_ended(attempt, worker)}
+    for frame in RunReader(store).journal():
+        if frame.kind != FrameKind.OBSERVATION:
+            continue
+        try:
+            seen = decode_observation(frame.payload)
+        except DamagedDataError:
+            continue
+        if seen.attempt == attempt and seen.kind == "worker_lost":
+            lost.add(str(seen.data.get("worker")))
+        elif seen.attempt == attempt and seen.kind == "worker_returned":
+            lost.discard(str(seen.data.get("worker")))
+    return lost

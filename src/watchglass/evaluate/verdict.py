@@ -21,12 +21,12 @@ def verdict(run: Run, evaluation: Evaluation | None = None) -> Verdict:
         run: The run, as far as it was read.
         evaluation: A replay; what the evaluator wrote into the journal if None.
     """
-    findings = evaluation.findings if evaluation is not None else tuple(run.findings())
-    statuses = evaluation.statuses if evaluation is not None else tuple(run.statuses())
-    steps = len(run.step_numbers(Mode.TRAIN))
+    findings = evaluation.findings if evaluation is not None else tuple(run.journal.findings)
+    statuses = evaluation.statuses if evaluation is not None else tuple(run.journal.statuses)
+    steps = len(run.worker().numbers(Mode.TRAIN))
     stopped = _stopped(run)
     planned = _planned(run)
-    seconds = run.seconds
+    seconds = run.worker().seconds
     saved = None
     if stopped and planned is not None and steps:
         saved = max(0, planned - steps) * _seconds_per_step(run)
@@ -50,16 +50,16 @@ def _status(run: Run, findings: tuple[Finding, ...], *, stopped: bool) -> str:
         return "stopped"
     if any(finding.severity is not Severity.INFO for finding in findings):
         return "issues found"
-    if not len(run.step_numbers(Mode.GLOBAL)):
+    if not len(run.worker().numbers(Mode.GLOBAL)):
         return "no data"
     return "no issues found" if run.finished else "incomplete"
 
 
 def _stopped(run: Run) -> bool:
     """Whether watchglass stopped this attempt: a worker says so, or one was killed after the stop was committed."""
-    if any(event.get("status") == "stopped" for worker in run.workers for event in run.lifecycle(worker)):
+    if any(event.get("status") == "stopped" for worker in run.workers for event in run.worker(worker).lifecycle):
         return True
-    kinds = {observation.kind for observation in run.observations() if observation.attempt == run.attempt}
+    kinds = {seen.kind for seen in run.journal.observations if seen.attempt == run.attempt}
     return "worker_stopped" in kinds
 
 
@@ -75,7 +75,7 @@ def _seconds_per_step(run: Run) -> float:
     A mean counts the evaluations in between; over few steps a median is fairer, as the first steps of a training take
     much longer than all others, and are captured, which later ones seldom are.
     """
-    ends = sorted((end for end in run.tables().steps.values() if end.mode is Mode.TRAIN), key=lambda end: end.mode_step)
+    ends = [end for end, _ in run.worker().course if end.mode is Mode.TRAIN]
     if len(ends) < 2:
         return (ends[0].end_ns - ends[0].start_ns) / 1e9 if ends else 0.0
     between = [((after.start_ns - before.start_ns) / 1e9, before.captures) for before, after in pairwise(ends)]
@@ -105,7 +105,7 @@ def _metrics(run: Run) -> dict[str, float]:
 def _capture(run: Run) -> dict[str, Any]:
     """The counters with which the first worker left, and how many steps of killed ones were recovered."""
     found: dict[str, Any] = {}
-    for event in reversed(run.lifecycle()):
+    for event in reversed(run.worker().lifecycle):
         counters = event.get("counters")
         if isinstance(counters, dict):
             found = dict(counters)
@@ -113,5 +113,5 @@ def _capture(run: Run) -> dict[str, Any]:
     else:
         costs = run.facts("capture_cost")
         found = dict(costs[-1].data) if costs else {}
-    recovered = sum(recovered_steps(run.lifecycle(worker)) for worker in run.workers)
+    recovered = sum(recovered_steps(run.worker(worker).lifecycle) for worker in run.workers)
     return {**found, "recovered_steps": recovered} if recovered else found

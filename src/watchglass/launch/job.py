@@ -10,7 +10,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
-from watchglass.config import RuleSpec, SessionConfig, suggest
+from watchglass.config import DEFAULT_RUNS, RuleSpec, SessionConfig, scheme_of, suggest
 from watchglass.errors import LaunchError, MissingFileError
 from watchglass.launch.interpreter import python_command
 from watchglass.records import Severity
@@ -24,8 +24,10 @@ class Job:
         target: Path of the script, or with ``is_module`` a dotted module name.
         arguments: What the script finds in ``sys.argv[1:]``.
         is_module: Run ``target`` as ``python -m`` does.
-        run: Run directory; None for ``runs/<name of the script>-<date>-<time>``.
-        rules: What the evaluator evaluates; empty for no evaluator.
+        run: Where the run is; None for a new ``<name of the script>-<date>-<time>`` below ``runs``.
+        runs: Folder, or prefix of an object store, below which runs that nobody named get a path of their own.
+        rules: What the evaluator evaluates; empty for none: the run is recorded, and a stop that another evaluator
+            asks for through the store is obeyed.
         stop_on: Stop the training at a finding of at least this severity; None never stops it.
         settings: Fields of :class:`~watchglass.config.SessionConfig` that differ from their defaults.
         quiet: The evaluator prints no line per finding.
@@ -35,6 +37,7 @@ class Job:
     arguments: tuple[str, ...] = ()
     is_module: bool = False
     run: str | None = None
+    runs: str = DEFAULT_RUNS
     rules: tuple[RuleSpec, ...] = ()
     stop_on: Severity | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -42,7 +45,13 @@ class Job:
 
     def __post_init__(self) -> None:
         if self.stop_on is not None and not self.rules:
-            raise LaunchError("a training can only be stopped on findings when rules are evaluated; drop --no-rules")
+            raise LaunchError(
+                "a training can only be stopped on findings where rules are evaluated; drop --evaluator none, "
+                "or give --stop-on to watchglass follow"
+            )
+        for location in (self.run, self.runs):
+            if location is not None:
+                scheme_of(location)  # refuses what cannot be a location
 
     @property
     def command(self) -> list[str]:

@@ -20,7 +20,7 @@ from watchglass.launch.place import begin_attempt
 from watchglass.launch.signals import SignalWatch
 from watchglass.launch.training import exit_status, run_training
 from watchglass.record import harvest
-from watchglass.store import attempts, layout, open_store
+from watchglass.store import attempts, layout, open_store, write_launch_end
 
 #: Folder with the ``sitecustomize.py`` that brings capture into the training.
 BOOTSTRAP = str(Path(__file__).with_name("bootstrap"))
@@ -36,7 +36,7 @@ class Outcome:
     Attributes:
         exit_status: The training's own; ``128 + n`` after signal ``n``; :data:`~watchglass.errors.EXIT_STOPPED` when it
             was stopped by request.
-        run: Run directory.
+        run: Location of the run.
         attempt: Attempt within the run.
         leads: This process launched rank 0, and with it the evaluator: it is the one to report.
         evaluated: The evaluator came to its end by itself.
@@ -69,7 +69,7 @@ def launch(
 
     Args:
         job: What to run.
-        started: Called by the launcher of rank 0 with run directory and attempt, just before the training starts.
+        started: Called by the launcher of rank 0 with location and attempt of the run, just before the training starts.
         waiting: Makes the context in which the evaluator is waited for, once the training has ended.
 
     Raises:
@@ -92,6 +92,7 @@ def launch(
             return_code = run_training(job.command, training_environment(job, run, attempt), signals)
             seconds = time.monotonic() - begin
             _harvest(run, attempt, problems)
+            _tell_end(run, attempt, exit_status(return_code), problems)
             evaluated = _finish_evaluator(evaluator, signals, waiting, problems)
         finally:
             if evaluator is not None:
@@ -165,6 +166,15 @@ def _harvest(run: str, attempt: int, problems: list[str]) -> None:
         problems.append(f"the last steps of a killed worker are not recovered yet: {error}")
 
 
+def _tell_end(run: str, attempt: int, status: int, problems: list[str]) -> None:
+    """Tell followers on other machines, who cannot see processes here, that nothing more comes from this one."""
+    rank, world_size = environment.rank(), environment.world_size()
+    try:
+        write_launch_end(open_store(run), attempt, rank=rank, world_size=world_size, exit_status=status)
+    except WatchglassError as error:
+        problems.append(f"followers on other machines wait for more for a while: {error}")
+
+
 def _group_sender() -> int | None:
     """Agent of torchrun where it started us in a process group of our own: it ends its workers with ``killpg``."""
     ours = environment.elastic_run_id() and os.name == "posix" and os.getpgrp() == os.getpid()
@@ -178,10 +188,9 @@ def _patience_s() -> float:
 
 def _stop_was_committed(run: str, attempt: int) -> bool:
     try:
-        open_store(run).read(layout.stop_commit(attempt))
+        return open_store(run).size(layout.stop_commit(attempt)) is not None
     except WatchglassError:
         return False
-    return True
 
 
 def _restarted_after_stop(run: str, attempt: int) -> bool:

@@ -5,22 +5,18 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from pathlib import Path
 
-from watchglass.config import environment
-from watchglass.errors import LaunchError, MissingFileError, RunExistsError
+from watchglass.config import environment, joined
+from watchglass.errors import LaunchError, RunExistsError
 from watchglass.launch.job import Job
-from watchglass.store import Store, create_attempt, create_run, open_store, read_manifest
-
-#: Folder of run directories that nobody named.
-DEFAULT_FOLDER = "runs"
+from watchglass.store import Store, create_attempt, create_run, layout, open_store, pace_of, read_manifest
 
 #: How long ranks other than the first wait for it to make the run.
 _WAIT_FOR_RANK_0_S = 60.0
 
 
 def begin_attempt(job: Job, *, sleep: Callable[[float], None] = time.sleep) -> tuple[str, int]:
-    """Make or join the run of ``job`` and an attempt in it: (run directory, attempt).
+    """Make or join the run of ``job`` and an attempt in it: (location of the run, attempt).
 
     Rank 0 makes the run; the others wait for it. Ranks of one launch share the launch key, and so the attempt. A run
     that exists already and was named on purpose gets a new attempt; nothing in it is overwritten.
@@ -49,7 +45,7 @@ def launch_key() -> str:
 
 
 def _create(job: Job) -> str:
-    """Path of a run that exists now: the one that was named, or a new one."""
+    """Location of a run that exists now: the one that was named, or a new one."""
     if job.run is not None or environment.elastic_run_id():
         run = job.run or _shared_name(job)
         store = open_store(run)
@@ -65,20 +61,20 @@ def _create(job: Job) -> str:
             return name + suffix
         except RunExistsError:  # another launch in the same second
             continue
-    raise LaunchError(f"{name} and its numbered neighbours exist already; choose a run directory with --run")
+    raise LaunchError(f"{name} and its numbered neighbours exist already; name the run with --run")
 
 
 def _shared_name(job: Job) -> str:
-    """The run directory that every rank comes to by itself."""
+    """The location that every rank comes to by itself."""
     if job.run is not None:
         return job.run
     if not environment.elastic_run_id() or _several_machines():
-        raise LaunchError("ranks on several machines need one run directory that all of them see; name it with --run")
+        raise LaunchError("ranks on several machines need one run that all of them see; name it with --run")
     return _default_name(job, _start_time(os.getppid()))
 
 
 def _default_name(job: Job, wall_s: float) -> str:
-    return str(Path(DEFAULT_FOLDER) / f"{job.stem}-{time.strftime('%Y%m%d-%H%M%S', time.localtime(wall_s))}")
+    return joined(job.runs, f"{job.stem}-{time.strftime('%Y%m%d-%H%M%S', time.localtime(wall_s))}")
 
 
 def _several_machines() -> bool:
@@ -93,13 +89,13 @@ def _start_time(pid: int) -> float:
 
 
 def _wait_for_manifest(store: Store, run: str, sleep: Callable[[float], None]) -> None:
-    for _ in range(int(_WAIT_FOR_RANK_0_S / 0.05)):
-        try:
+    pause_s = 0.05 if store.appends else pace_of(store).poll_s
+    for _ in range(int(_WAIT_FOR_RANK_0_S / pause_s)):
+        if store.size(layout.MANIFEST) is not None:
             read_manifest(store)
             return
-        except MissingFileError:
-            sleep(0.05)
+        sleep(pause_s)
     raise LaunchError(
         f"rank {environment.rank()} found no run in {run} after {_WAIT_FOR_RANK_0_S:.0f} s; "
-        "rank 0 makes it, and all ranks must see the same folder"
+        "rank 0 makes it, and all ranks must see the same place"
     )

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from watchglass.capture import Hook
-from watchglass.config import SessionConfig, environment, find_file, read_file
+from watchglass.config import DEFAULT_RUNS, SessionConfig, environment, find_file, joined, read_file
 from watchglass.errors import InvalidValueError
 from watchglass.records import Severity
 from watchglass.session.current import current_hook, set_current
@@ -25,6 +25,7 @@ def watch(
     *,
     optimizer: Any = None,
     run: str | os.PathLike[str] | None = None,
+    runs: str | os.PathLike[str] | None = None,
     rules: str | Iterable[Any] | None = None,
     stop_on: Severity | str | None = None,
     config_file: str | os.PathLike[str] | None = None,
@@ -39,7 +40,9 @@ def watch(
     Args:
         model: A ``torch.nn.Module``, as it is called in the training loop.
         optimizer: Its optimizer; may be left out, every optimizer of the model's parameters is found.
-        run: Run directory; ``runs/<script>-<time>`` when not given.
+        run: Where the run is written, a folder or ``s3://bucket/path``; ``<script>-<time>`` below ``runs`` when not
+            given.
+        runs: Folder or prefix of runs that are not named; ``$WATCHGLASS_RUNS``, or ``runs``, when not given.
         rules: ``"default"``, or a list of names, ``"file.py:Class"`` or rule instances: evaluated in a process of
             their own while the training goes on, findings printed as they come. None evaluates nothing now;
             ``watchglass check`` can later.
@@ -63,7 +66,7 @@ def watch(
         _reconfigure(hook, settings)
         _adapter(hook, discover=False).attach(model)
         return hook
-    path = os.fspath(run) if run is not None else _default_run()
+    path = os.fspath(run) if run is not None else _default_run(runs)
     hook = Hook(config=_configuration(path, config_file, settings))
     if environment.disabled():
         hook.close()
@@ -137,6 +140,7 @@ def _severity(stop_on: Severity | str | None) -> Severity | None:
         raise InvalidValueError(f'stop_on must be "error", "warning" or "info" but got {stop_on!r}') from None
 
 
-def _default_run() -> str:
+def _default_run(runs: str | os.PathLike[str] | None = None) -> str:
     script = Path(sys.argv[0] or "python").stem if not hasattr(sys, "ps1") else "session"
-    return str(Path("runs") / f"{script or 'session'}-{time.strftime('%Y%m%d-%H%M%S')}")
+    folder = os.fspath(runs) if runs is not None else environment.runs() or DEFAULT_RUNS
+    return joined(folder, f"{script or 'session'}-{time.strftime('%Y%m%d-%H%M%S')}")

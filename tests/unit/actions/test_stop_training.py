@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from watchglass.actions import StopTraining, Worker
-from watchglass.errors import MissingFileError
+from watchglass.errors import MissingFileError, StoreError
 from watchglass.records import Finding, Mode, Severity
-from watchglass.store import LocalStore, create_attempt, create_run, layout, this_process
+from watchglass.store import LocalStore, create_attempt, create_run, layout, pace_of, this_process
 
 
 class FakeClock:
@@ -36,14 +36,15 @@ class Protocol:
     """A stop with a clock, a list of signals, and workers that answer when told to."""
 
     def __init__(self, folder: Path, workers: int, **options) -> None:
-        self.store = LocalStore(folder)
-        create_run(self.store, command=["train.py"])
-        create_attempt(self.store, "")
+        self.store = options.pop("store", None) or LocalStore(folder)
+        if options.pop("create", True):
+            create_run(self.store, command=["train.py"])
+            create_attempt(self.store, "")
         self.clock = FakeClock()
         self.signals: list[tuple[int, int]] = []
         self.stop = StopTraining(
             self.store,
-            0,
+            options.pop("attempt", 0),
             clock=self.clock,
             send_signal=lambda pid, number: self.signals.append((pid, number)),
             **options,
@@ -75,10 +76,8 @@ def test_one_worker_stops_at_its_next_boundary(tmp_path: Path) -> None:
     request = json.loads(protocol.store.read(layout.stop_request(0)))
     assert request["finding"] == FINDING.id
     assert request["reason"] == "ExplodingTensor: the loss became NaN"
-    assert protocol.tick() == []
-    protocol.answers(0, 9)
-    assert protocol.tick() == ["stop_committed"]
-    assert protocol.commit()["stop_at_step"] == 10
+    assert protocol.tick() == ["stop_committed"], "it waits for nobody, so it is not even asked"
+    assert protocol.commit()["stop_at_step"] == 8
     protocol.leaves(0)
     assert protocol.tick() == []
     assert not protocol.stop.busy
@@ -119,14 +118,14 @@ def test_a_worker_that_has_left_is_not_asked(tmp_path: Path) -> None:
     protocol = Protocol(tmp_path, 2)
     protocol.leaves(1)
     protocol.stop.found(FINDING)
-    protocol.answers(0, 9)
-    protocol.tick()
-    assert protocol.commit()["stop_at_step"] == 10
+    assert protocol.tick() == ["stop_committed"]
+    assert protocol.commit()["stop_at_step"] == 8
 
 
 def test_torn_answers_are_read_again(tmp_path: Path) -> None:
-    protocol = Protocol(tmp_path, 1)
+    protocol = Protocol(tmp_path, 2)
     protocol.stop.found(FINDING)
+    protocol.answers(1, 9)
     protocol.store.write(layout.stop_seen(0, "worker_0"), b'{"train_st')
     assert protocol.tick() == []
     protocol.answers(0, 9)
@@ -136,7 +135,6 @@ def test_torn_answers_are_read_again(tmp_path: Path) -> None:
 def test_no_boundary_in_the_grace_time_means_signals(tmp_path: Path) -> None:
     protocol = Protocol(tmp_path, 1, grace_s=30.0)
     protocol.stop.found(FINDING)
-    protocol.answers(0, 9)
     protocol.tick()
     pid = this_process().pid
     assert protocol.tick(29.0) == []
@@ -171,3 +169,79 @@ def test_the_first_finding_stops_and_the_rest_change_nothing(tmp_path: Path) -> 
     assert len(protocol.stop.found(replace(FINDING, severity=Severity.WARNING))) == 1
     assert protocol.stop.found(FINDING) == []
     assert protocol.stop.found(replace(FINDING, attempt=1)) == []
+
+
+class Away(LocalStore):
+    """A store that refuses to be written or read while it is told to."""
+
+    away = False
+
+    def write(self, path, data, *, replace=False):
+        if self.away:
+            raise StoreError("away")
+        super().write(path, data, replace=replace)
+
+    def read(self, path, start=0, end=None):
+        if self.away:
+            raise StoreError("away")
+        return super().read(path, start, end)
+
+
+def test_a_store_that_is_away_delays_a_stop_and_does_not_lose_it(tmp_path: Path) -> None:
+    protocol = Protocol(tmp_path, 2, store=Away(tmp_path))
+    protocol.store.away = True
+    assert protocol.stop.found(FINDING) == []
+    assert protocol.tick() == []
+    assert protocol.stop.busy
+    protocol.store.away = False
+    assert protocol.tick() == ["stop_requested"]
+    protocol.answers(0, 9)
+    protocol.answers(1, 9)
+    protocol.store.away = True
+    assert protocol.tick() == []
+    protocol.store.away = False
+    assert protocol.tick() == ["stop_committed"]
+
+
+def test_an_evaluator_that_takes_over_commits_no_other_step(tmp_path: Path) -> None:
+    """Ranks that have read the first commit stop there, so all have to."""
+    first = Protocol(tmp_path, 2)
+    first.stop.found(FINDING)
+    first.answers(0, 9)
+    first.answers(1, 9)
+    first.tick()
+    committed = first.commit()
+    second = Protocol(tmp_path, 2, create=False)
+    second.answers(0, 900)
+    assert second.stop.found(replace(FINDING, id="another")) == []
+    assert second.tick() == []
+    assert second.commit() == committed
+    second.leaves(0)
+    second.leaves(1)
+    second.tick()
+    assert not second.stop.busy
+
+
+def test_every_attempt_is_stopped_where_none_is_named(tmp_path: Path) -> None:
+    protocol = Protocol(tmp_path, 1, attempt=None)
+    assert len(protocol.stop.found(FINDING)) == 1
+    assert len(protocol.stop.found(replace(FINDING, attempt=1))) == 1
+    protocol.workers = [replace(protocol.workers[0], active=False), replace(protocol.workers[0], attempt=1)]
+    assert protocol.tick() == ["stop_committed"]
+    assert protocol.commit() is None
+    assert json.loads(protocol.store.read(layout.stop_commit(1)))["stop_at_step"] == 8
+
+
+def test_on_an_object_store_the_margin_covers_its_slower_pace(tmp_path: Path) -> None:
+    class Objects(LocalStore):
+        appends = False
+
+    protocol = Protocol(tmp_path, 2, store=Objects(tmp_path))
+    pace = pace_of(protocol.store, 2)
+    protocol.stop.found(FINDING)
+    protocol.answers(0, 100)
+    assert protocol.tick(pace.control_s) == [], "the other has not had the time to look"
+    protocol.answers(1, 90)
+    assert protocol.tick(pace.answer_s) == ["stop_committed"]
+    # A worker looks again after answer_s, an evaluator after poll_s, both twice at worst; steps take 0.05 s.
+    assert protocol.commit()["stop_at_step"] >= 100 + 2 * (pace.answer_s + pace.poll_s) / 0.05

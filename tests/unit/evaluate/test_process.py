@@ -72,16 +72,16 @@ def test_live_findings_are_written_and_equal_replayed_ones(run_path: Path) -> No
         for loss in BROKEN:
             builder.step(scalars={"loss": loss, "learning_rate": 5.0})
             time.sleep(0.01)
-        wait_for(lambda: open_run(run_path).findings())
+        wait_for(lambda: open_run(run_path).journal.findings)
         builder.leave("failed")
         _, errors = process.communicate(timeout=20)
     assert process.returncode == 0
     run = open_run(run_path)
     evaluation = replay(run_path)
-    assert sorted(f.to_json()["id"] for f in run.findings()) == sorted(f.id for f in evaluation.findings)
-    assert {f.id: f.to_json() for f in run.findings()} == {f.id: f.to_json() for f in evaluation.findings}
-    assert tuple(run.statuses()) == evaluation.statuses
-    assert diagnose(run.findings())[0].causes[0][0].id == "learning_rate_too_high"
+    assert sorted(f.to_json()["id"] for f in run.journal.findings) == sorted(f.id for f in evaluation.findings)
+    assert {f.id: f.to_json() for f in run.journal.findings} == {f.id: f.to_json() for f in evaluation.findings}
+    assert tuple(run.journal.statuses) == evaluation.statuses
+    assert diagnose(run.journal.findings)[0].causes[0][0].id == "learning_rate_too_high"
     assert "watchglass: error: the loss became NaN at step 4 (ExplodingTensor)" in errors
     assert verdict(run).diagnoses == verdict(run, evaluation).diagnoses
 
@@ -89,7 +89,7 @@ def test_live_findings_are_written_and_equal_replayed_ones(run_path: Path) -> No
 def test_it_stays_while_the_training_lives_and_ends_after(run_path: Path) -> None:
     with RunBuilder(run_path) as builder, evaluator(config(run_path, quiet=True)) as process:
         builder.step(scalars={"loss": NAN})
-        wait_for(lambda: open_run(run_path).findings())
+        wait_for(lambda: open_run(run_path).journal.findings)
         close_lifeline(process)  # the worker is this process, and lives
         time.sleep(0.3)
         assert process.poll() is None
@@ -97,7 +97,7 @@ def test_it_stays_while_the_training_lives_and_ends_after(run_path: Path) -> Non
         builder.leave()
         assert process.wait(20) == 0
         assert process.stderr.read() == ""
-    (finding,) = open_run(run_path).findings()
+    (finding,) = open_run(run_path).journal.findings
     assert finding.count == 2
 
 
@@ -107,8 +107,8 @@ def test_it_ends_when_the_training_was_killed(run_path: Path) -> None:
         process.communicate(timeout=20)  # closes its standard input: the lifeline
     assert process.returncode == 0
     run = open_run(run_path)
-    assert [observation.kind for observation in run.observations()] == ["worker_lost"]
-    assert {status.rule: status.status for status in run.statuses()}["ExplodingTensor"] is Status.NO_ISSUES_FOUND
+    assert [observation.kind for observation in run.journal.observations] == ["worker_lost"]
+    assert {status.rule: status.status for status in run.journal.statuses}["ExplodingTensor"] is Status.NO_ISSUES_FOUND
     JournalWriter(LocalStore(run_path)).close()  # the lease was given back
 
 
@@ -123,14 +123,14 @@ def test_it_ends_when_no_worker_ever_joined(run_path: Path) -> None:
 def test_signals(run_path: Path, number: int) -> None:
     with RunBuilder(run_path) as builder, evaluator(config(run_path)) as process:
         builder.step(scalars={"loss": NAN})
-        wait_for(lambda: open_run(run_path).findings())
+        wait_for(lambda: open_run(run_path).journal.findings)
         os.kill(process.pid, number)
         if number == signal.SIGINT:
             time.sleep(0.3)
             assert process.poll() is None, "Ctrl-C is for the training"
         else:
             assert process.wait(20) == 0
-            statuses = {status.rule: status.status for status in open_run(run_path).statuses()}
+            statuses = {status.rule: status.status for status in open_run(run_path).journal.statuses}
             assert statuses["LossNotDecreasing"] is Status.IN_PROGRESS
         builder.leave()
         process.communicate(timeout=20)
@@ -143,7 +143,7 @@ def test_a_training_is_stopped_on_request(run_path: Path) -> None:
         for loss in BROKEN[:5]:
             builder.step(scalars={"loss": loss})
         request = wait_for(lambda: read_json(store, layout.stop_request(0)))
-        assert request["finding"] in {finding.id for finding in open_run(run_path).findings()}
+        wait_for(lambda: request["finding"] in {finding.id for finding in open_run(run_path).journal.findings})
         store.write(layout.stop_seen(0, "worker_0"), json.dumps({"train_step": 4, "wall_ns": 1}).encode())
         commit = wait_for(lambda: read_json(store, layout.stop_commit(0)))
         assert commit["stop_at_step"] == 5
@@ -151,7 +151,7 @@ def test_a_training_is_stopped_on_request(run_path: Path) -> None:
         process.communicate(timeout=20)
     assert process.returncode == 0
     run = open_run(run_path)
-    assert [observation.kind for observation in run.observations()] == ["stop_requested", "stop_committed"]
+    assert [observation.kind for observation in run.journal.observations] == ["stop_requested", "stop_committed"]
     assert verdict(run).status == "stopped"
 
 
@@ -179,7 +179,7 @@ def test_a_lost_rank_does_not_hold_up_the_others(run_path: Path) -> None:
             builder.step(Step(scalars={"loss": NAN}, workers=[0]))
         builder.leave(ranks=[0])
         process.communicate(timeout=20)
-    (finding,) = open_run(run_path).findings()
+    (finding,) = open_run(run_path).journal.findings
     assert (finding.worker, finding.step, finding.count) == ("worker_0", 1, 3)
     assert [f.to_json() for f in replay(run_path).findings] == [finding.to_json()]
 
@@ -216,8 +216,8 @@ def test_a_rule_that_raises_is_observed(run_path: Path, tmp_path: Path) -> None:
     with evaluator(config(run_path, rules=(RuleSpec(f"{tmp_path}/mine.py:Bad"),))) as process:
         process.communicate(timeout=20)
     run = open_run(run_path)
-    assert run.statuses()[0].status is Status.ERROR
-    error = next(observation for observation in run.observations() if observation.kind == "rule_error")
+    assert run.journal.statuses[0].status is Status.ERROR
+    error = next(observation for observation in run.journal.observations if observation.kind == "rule_error")
     assert "ZeroDivisionError" in error.data["traceback"]
 
 

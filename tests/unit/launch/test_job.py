@@ -82,5 +82,5 @@ def test_settings_are_checked_early(folder: Path) -> None:
 
 
 def test_a_stop_needs_rules() -> None:
-    with pytest.raises(LaunchError, match="drop --no-rules"):
+    with pytest.raises(LaunchError, match="drop --evaluator none"):
         Job("train.py", stop_on=Severity.ERROR)

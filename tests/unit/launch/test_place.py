@@ -38,6 +38,13 @@ def test_default_names_are_never_shared_by_two_launches() -> None:
     assert all(run.startswith(os.path.join("runs", "train-2")) and attempt == 0 for run, attempt in runs)
 
 
+def test_runs_that_nobody_named_go_below_a_folder_of_ones_choice(folder: Path) -> None:
+    run, attempt = begin_attempt(Job("train.py", runs=str(folder / "team")))
+    assert run.startswith(str(folder / "team" / "train-2"))
+    assert attempt == 0
+    assert begin_attempt(Job("train.py", runs=f"file://{folder}/team"))[0].startswith(str(folder / "team" / "train-2"))
+
+
 def test_the_command_is_kept_in_the_run() -> None:
     run, _ = begin_attempt(JOB)
     assert read_manifest(open_store(run)).command == ("sub/train.py", "--lr", "1")

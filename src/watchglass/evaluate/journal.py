@@ -1,0 +1,187 @@
+"""The journal as an evaluator keeps it: lease renewed, nothing twice, nothing lost while the store is away."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from watchglass.errors import DamagedDataError, RunExistsError, StoreError
+from watchglass.records import Finding, Observation, RuleStatus
+from watchglass.store import (
+    LEASE_EXPIRY_S,
+    FrameKind,
+    JournalWriter,
+    Renewal,
+    RenewalWatch,
+    RunReader,
+    Store,
+    decode_finding,
+    decode_observation,
+    decode_status,
+    is_alive,
+    lease_holder,
+    this_process,
+)
+
+Record = Finding | Observation | RuleStatus  # one frame of a journal
+
+#: Records that wait for a store that is away; what comes beyond is dropped, and told.
+MOST_WAITING = 65_536
+
+_DECODERS: dict[FrameKind, Callable[[bytes], Record]] = {
+    FrameKind.FINDING: decode_finding,
+    FrameKind.STATUS: decode_status,
+    FrameKind.OBSERVATION: decode_observation,
+}
+
+
+class Journal:
+    """Keeps the journal of a run. For one thread.
+
+    Where the store appends, every record is written at once. On an object store records wait for the next
+    :meth:`flush`, one object for all of them. What could not be written waits as well; of a finding or status that
+    changes meanwhile the newest state does.
+    """
+
+    def __init__(self, store: Store, tell: Callable[[str], None]) -> None:
+        """A journal that is not opened yet.
+
+        Args:
+            store: The store of a run.
+            tell: Takes a sentence for whoever looks on.
+        """
+        self._store = store
+        self._tell = tell
+        self._writer: JournalWriter | None = None
+        self._renewal = Renewal(store)
+        self._process = this_process()
+        self._waiting: dict[tuple[str, str], Record] = {}
+        self._written: dict[tuple[str, str], Record] = {}
+        self._refused = False
+        #: Records that were dropped because too many waited.
+        self.dropped = 0
+
+    def open(self, pause: Callable[[float], bool], *, patience_s: float, poll_s: float) -> None:
+        """Take the lease, and learn what an earlier evaluator wrote.
+
+        A holder on this machine is waited for. One on another cannot be seen: if it renews the lease it lives, if it
+        has not for :data:`~watchglass.store.LEASE_EXPIRY_S` it is gone, and its lease is taken over.
+
+        Args:
+            pause: Waits so many seconds, or less; returns whether waiting on makes sense.
+            patience_s: Seconds to wait for a holder that lives.
+            poll_s: Seconds between looks.
+
+        Raises:
+            RunExistsError: Another one still writes the journal.
+            StoreError: The store refused.
+        """
+        give_up_s = time.monotonic() + patience_s
+        watch: RenewalWatch | None = None
+        gone = None
+        while self._writer is None:
+            try:
+                self._writer = JournalWriter(self._store, gone)
+            except RunExistsError:
+                holder = lease_holder(self._store)
+                late = time.monotonic() >= give_up_s
+                if holder is not None and is_alive(holder) is None:
+                    watch = watch or RenewalWatch(self._store, monotonic=time.monotonic)
+                    renewed, silent_s = watch.look()
+                    gone = holder if silent_s >= LEASE_EXPIRY_S else None
+                    late = late and renewed
+                if gone is None and (late or not pause(poll_s)):
+                    raise
+        self._renewal.tick()
+        for frame in RunReader(self._store).journal():
+            with suppress(DamagedDataError):
+                record = _DECODERS[FrameKind(frame.kind)](frame.payload)
+                self._written[_key(record)] = record
+
+    def write(self, records: Sequence[Record]) -> None:
+        """Write records, those that are there already left out."""
+        for record in records:
+            key = _key(record)
+            if not _says_more(record, self._written.get(key)) and key not in self._waiting:
+                continue
+            if len(self._waiting) >= MOST_WAITING and key not in self._waiting:
+                self.dropped += 1
+                continue
+            self._waiting[key] = record
+        if self._store.appends:
+            self.flush()
+
+    def flush(self) -> bool:
+        """Write what waits; returns whether nothing waits any more.
+
+        Raises:
+            RunExistsError: Another evaluator has taken the journal over.
+        """
+        if not self._waiting or self._writer is None:
+            return not self._waiting
+        try:
+            self._writer.write(list(self._waiting.values()))
+        except StoreError as error:
+            if not self._refused:
+                self._tell(f"{error}; the findings wait and are written as soon as that is possible")
+            self._refused = True
+            return False
+        except RunExistsError:
+            self._check_lease()
+            return False  # it is ours, and an answer to an earlier write was lost: the next one counts on
+        if self._refused:
+            dropped = f", {self.dropped} were too many and are left out" if self.dropped else ""
+            self._tell(f"findings are being written again{dropped}")
+        self._refused = False
+        self._written.update(self._waiting)
+        self._waiting.clear()
+        return True
+
+    def renew(self) -> None:
+        """Show that we live, where it is time to.
+
+        Raises:
+            RunExistsError: Another evaluator has taken the journal over.
+            StoreError: The store refused.
+        """
+        if self._writer is not None and self._renewal.tick():
+            self._check_lease()
+
+    def close(self) -> None:
+        """Give the lease back. A second call does nothing."""
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.close()
+
+    def _check_lease(self) -> None:
+        holder = lease_holder(self._store)
+        ours = self._process
+        if holder is None or (holder.host, holder.pid, holder.process_start) != (
+            ours.host, ours.pid, ours.process_start,
+        ):  # fmt: skip
+            self._writer = None
+            by = f" by process {holder.pid} on {holder.host}" if holder is not None else ""
+            raise RunExistsError(
+                f"the journal of {self._store.location} was taken over{by} while this evaluator could not be heard; "
+                "it goes on there"
+            )
+
+
+def _key(record: Record) -> tuple[str, str]:
+    """What a record replaces: the finding with its id, the status of its rule, the observation that says the same."""
+    if isinstance(record, Finding):
+        return "finding", record.id
+    if isinstance(record, RuleStatus):
+        return "status", record.rule
+    return "observation", json.dumps([record.kind, record.attempt, record.data], sort_keys=True, default=str)
+
+
+def _says_more(record: Record, written: Record | None) -> bool:
+    """Whether a record is worth writing; an evaluator that starts again comes by what was written before."""
+    if written is None:
+        return True
+    if isinstance(record, Finding) and isinstance(written, Finding):
+        return record.count > written.count
+    return isinstance(record, RuleStatus) and record != written

@@ -1,0 +1,190 @@
+"""Who is at work on a run, seen from any machine and with few requests.
+
+A process can only be seen from its own machine. From elsewhere there is what it writes: workers write segments,
+launchers say when their training process has ended, and who writes the journal renews that again and again.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from watchglass.errors import DamagedDataError, MissingFileError
+from watchglass.store import layout
+from watchglass.store.claim import Claim, this_process
+from watchglass.store.contract import Store
+
+_MAX_BYTES = 1 << 16
+
+#: Seconds between the renewals of the journal's lease, and after how many without one its holder counts as gone.
+LEASE_RENEWAL_S, LEASE_EXPIRY_S = 10.0, 30.0
+
+
+@dataclass(frozen=True)
+class LaunchEnd:
+    """What a launcher says when its training process has ended.
+
+    Attributes:
+        rank: Its rank.
+        world_size: Launchers that the training has; of one alone the end is that of all workers.
+        exit_status: How the training ended, as a shell calls it.
+        wall_ns: When, in nanoseconds since 1970.
+    """
+
+    rank: int
+    world_size: int
+    exit_status: int
+    wall_ns: int
+
+
+def write_launch_end(store: Store, attempt: int, *, rank: int, world_size: int, exit_status: int) -> None:
+    """Say that the training process of a launcher has ended; written over what an earlier one of its rank said.
+
+    Raises:
+        StoreError: The store refused.
+    """
+    end = LaunchEnd(rank, world_size, exit_status, time.time_ns())
+    store.write(layout.launch_end(attempt, rank), json.dumps(asdict(end)).encode(), replace=True)
+
+
+class Attendance:
+    """The claims of a run's workers and the ends of its launches. For one thread.
+
+    A look is one listing per attempt; every claim is read once, since claims never change.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._objects: dict[str, dict[str, Any] | None] = {}
+        self._claims: dict[int, dict[str, Claim]] = {}
+        self._ends: dict[int, dict[int, LaunchEnd]] = {}
+
+    def look(self, attempt: int) -> None:
+        """Read what is new about an attempt.
+
+        Raises:
+            StoreError: The store refused; what was known before is still known.
+        """
+        found = [
+            entry.path
+            for entry in self._store.list(layout.workers(attempt))
+            if layout.parse_claim(entry.path) or layout.parse_launch_end(entry.path)
+        ]
+        new = [path for path in found if path not in self._objects]
+        for path, data in zip(new, self._store.read_many([(path, 0, _MAX_BYTES) for path in new]), strict=True):
+            if data is not None:
+                self._objects[path] = _table(data)
+        paths = [path for path in found if path in self._objects]
+        self._claims[attempt] = self._newest_claims(paths)
+        self._ends[attempt] = self._launch_ends(paths)
+
+    def claims(self, attempt: int) -> dict[str, Claim]:
+        """The newest claim of each worker as of the last look, in order of rank; unreadable ones are left out."""
+        return self._claims.get(attempt, {})
+
+    def launch_ends(self, attempt: int) -> dict[int, LaunchEnd]:
+        """What launchers of an attempt have said when they ended, by rank, as of the last look."""
+        return self._ends.get(attempt, {})
+
+    def launch_ended(self, attempt: int, worker: str | None = None) -> LaunchEnd | None:
+        """The end of the launch of a worker, or of the one launcher that all of them had; None where none was told."""
+        ends = self.launch_ends(attempt)
+        alone = ends.get(0)
+        if alone is not None and alone.world_size <= 1:
+            return alone
+        return ends.get(layout.worker_order(worker)[0]) if worker is not None else alone
+
+    def _newest_claims(self, paths: list[str]) -> dict[str, Claim]:
+        newest: dict[str, str] = {}
+        for path in paths:
+            parsed = layout.parse_claim(path)
+            if parsed is None:
+                continue
+            known = newest.setdefault(parsed[1], path)
+            if layout.claim_generation(path) > layout.claim_generation(known):
+                newest[parsed[1]] = path
+        found: dict[str, Claim] = {}
+        for worker in sorted(newest, key=layout.worker_order):
+            claim = _claim(self._objects[newest[worker]])
+            if claim is not None:
+                found[worker] = claim
+        return found
+
+    def _launch_ends(self, paths: list[str]) -> dict[int, LaunchEnd]:
+        found = {}
+        for path in paths:
+            parsed, table = layout.parse_launch_end(path), self._objects[path]
+            if parsed is not None and table is not None:
+                size, status, wall_ns = (table.get(name) for name in ("world_size", "exit_status", "wall_ns"))
+                if isinstance(size, int) and isinstance(status, int) and isinstance(wall_ns, int):
+                    found[parsed[1]] = LaunchEnd(parsed[1], size, status, wall_ns)
+        return found
+
+
+class Renewal:
+    """Shows from time to time that the holder of the journal's lease lives. For one thread."""
+
+    def __init__(self, store: Store, *, every_s: float = LEASE_RENEWAL_S) -> None:
+        self._store = store
+        self._every_s = every_s
+        self._next_s = float("-inf")
+        self._number = 0
+        self._process = this_process()
+
+    def tick(self, *, now_s: float | None = None) -> bool:
+        """Renew if it is time; returns whether it was.
+
+        Raises:
+            StoreError: The store refused; the next call tries again.
+        """
+        now_s = time.monotonic() if now_s is None else now_s
+        if now_s < self._next_s:
+            return False
+        process = self._process
+        data = {"pid": process.pid, "host": process.host, "number": self._number, "wall_ns": time.time_ns()}
+        self._store.write(layout.LEASE_RENEWED, json.dumps(data).encode(), replace=True)
+        self._number += 1
+        self._next_s = now_s + self._every_s
+        return True
+
+
+class RenewalWatch:
+    """Watches whether somebody else renews the lease: by our own clock alone, so that theirs may be wrong."""
+
+    def __init__(self, store: Store, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._store = store
+        self._monotonic = monotonic
+        self._seen = self._read()
+        self._since_s = monotonic()
+
+    def look(self) -> tuple[bool, float]:
+        """(whether it was renewed since the last look, seconds for which it has not been)."""
+        seen, now_s = self._read(), self._monotonic()
+        renewed = seen != self._seen
+        if renewed:
+            self._seen, self._since_s = seen, now_s
+        return renewed, now_s - self._since_s
+
+    def _read(self) -> bytes:
+        try:
+            return self._store.read(layout.LEASE_RENEWED, 0, _MAX_BYTES)
+        except MissingFileError:
+            return b""
+
+
+def _table(data: bytes) -> dict[str, Any] | None:
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _claim(table: dict[str, Any] | None) -> Claim | None:
+    try:
+        return Claim.from_json(table) if table is not None else None
+    except DamagedDataError:
+        return None

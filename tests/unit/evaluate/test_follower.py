@@ -1,0 +1,146 @@
+"""What a follower shows once, what it waits for, and what it keeps in memory."""
+
+import numpy as np
+import pytest
+
+from store_segments import new_store
+from watchglass.evaluate import Follower, replay
+from watchglass.records import Fact, Mode, StepEnd
+from watchglass.store import (
+    LocalStore,
+    RunReader,
+    SegmentWriter,
+    claim_worker,
+    compact,
+    encode_facts,
+    encode_lifecycle,
+    encode_step_ends,
+    layout,
+)
+from watchglass.testing import RunBuilder, Step, build_run
+
+
+def ended(number):
+    return encode_step_ends([StepEnd(number, Mode.TRAIN, number, number, number, number + 1)])
+
+
+def joined(worker="worker_0"):
+    return encode_lifecycle({"event": "joined", "worker": worker, "time_ns": 0, "wall_ns": 0})
+
+
+def shown(follower):
+    """Facts of each step that is complete by now."""
+    return [[fact.kind for fact in view.facts()] for views in follower.poll(full=True) for view in views]
+
+
+def test_facts_that_were_written_twice_are_shown_once(tmp_path):
+    """A write that failed halfway is repeated in the next segment; a reader that was quick has seen its first part."""
+    store = new_store(tmp_path)
+    follower, writer = Follower(store), SegmentWriter(store, 0, "worker_0")
+    of_the_run, late = encode_facts([Fact("model", -1, "test")]), encode_facts([Fact("late", 0, "test")])
+    writer.write([joined(), ended(0)])
+    assert shown(follower) == [[]]
+    writer.write([of_the_run, late])
+    assert shown(follower) == []
+    again = SegmentWriter(store, 0, "worker_0")
+    again.write([of_the_run, late, encode_facts([Fact("k", 1, "test")]), ended(1)])
+    assert shown(follower) == [["model", "late", "k"]]
+    again.write([of_the_run, ended(2)])
+    assert shown(follower) == [[]]
+
+
+def test_a_step_that_ends_twice_is_shown_once(tmp_path):
+    store = new_store(tmp_path)
+    follower = Follower(store)
+    SegmentWriter(store, 0, "worker_0").write([joined(), ended(0)])
+    assert len(shown(follower)) == 1
+    SegmentWriter(store, 0, "worker_0").write([ended(0), ended(1)])
+    assert len(shown(follower)) == 1
+    assert shown(follower) == []
+
+
+def test_nothing_is_shown_before_every_worker_was_read_however_little_is_read_at_a_time(tmp_path, monkeypatch):
+    monkeypatch.setattr("watchglass.store.reader._SHARE", 400)
+    path = build_run(tmp_path / "run", [Step({"loss": 1.0})] * 30, workers=5, steps_per_flush=1)
+    follower = Follower(LocalStore(path))
+    groups = []
+    while True:
+        before = follower.frames
+        groups += [[view.worker for view in views] for views in follower.poll(full=True, max_bytes=800)]
+        if follower.frames == before:
+            break
+    assert groups == [[layout.worker_name(rank) for rank in range(5)]] * 30
+
+
+def test_a_worker_of_which_only_a_later_segment_is_there_is_waited_for(tmp_path):
+    store = new_store(tmp_path)
+    writers = [SegmentWriter(store, 0, f"worker_{rank}", rotate_bytes=1) for rank in (0, 1)]
+    for rank, writer in enumerate(writers):
+        claim_worker(store, 0, f"worker_{rank}")
+        writer.write([joined(f"worker_{rank}")])
+        writer.write([ended(0)])
+    first = next(e.path for e in store.list() if e.path.endswith("worker_1-00000000"))
+    kept = store.read(first)
+    store.delete(first)
+    follower = Follower(store)
+    assert shown(follower) == []
+    store.write(first, kept)
+    assert [len(views) for views in follower.poll(full=True)] == [2]
+
+
+def test_what_was_shown_is_not_kept(tmp_path):
+    with RunBuilder(tmp_path / "run") as builder:
+        follower = Follower(builder.store)
+        for _ in range(300):
+            builder.step(Step({"loss": 1.0}, {"a.weight": np.ones(3)}))
+            assert len(shown(follower)) == 1
+        (worker,) = follower.workers.values()
+        assert len(worker.tables.steps) <= 64
+        assert len(worker.tables._statistics._batches) <= 65
+        builder.leave()
+
+
+@pytest.mark.parametrize("steps_per_flush", [1, 7])
+def test_a_compacted_run_is_followed_and_judged_like_the_live_one(tmp_path, steps_per_flush):
+    random = np.random.default_rng(0)
+    scales = {name: random.normal(size=(5, 4)) for name in ("fc1.weight", "gradient/fc1.weight")}
+    steps = [
+        Step(
+            {"loss": float(np.nan if n > 70 else 1 / (n + 1))},
+            {name: scale * 0.7**n for name, scale in scales.items()},
+            facts={"k": {"n": n}} if n % 9 == 0 else {},
+            mode=Mode.EVAL if n % 10 == 9 else Mode.TRAIN,
+        )
+        for n in range(90)
+    ]  # fmt: skip
+    path = build_run(tmp_path / "run", steps, workers=2, steps_per_flush=steps_per_flush, facts={"model": {}})
+
+    def views():
+        follower = Follower(LocalStore(path))
+        groups = [list(map(everything, views)) for views in follower.poll(full=True)]
+        return groups + [list(map(everything, views)) for views in follower.drain()]
+
+    def everything(view):
+        rows = view.statistics()
+        histograms = rows.histograms
+        return (
+            view.worker, view.records.end, view.facts(), repr(view.scalars()), rows.names, rows.values.tobytes(),
+            rows.calls.tobytes(), histograms.keys.tobytes(), histograms.counts.tobytes(), histograms.seen.tobytes(),
+        )  # fmt: skip
+
+    before, judged = views(), replay(path)
+    assert compact(LocalStore(path)).deleted[0] > 0
+    assert not [e for e in LocalStore(path).list() if layout.parse_segment(e.path)]
+    assert views() == before
+    after = replay(path)
+    assert judged.findings
+    assert repr((after.findings, after.statuses, after.problems)) == repr((judged.findings, judged.statuses, ()))
+
+
+def test_segments_that_vanish_without_a_generation_are_told(tmp_path):
+    path = build_run(tmp_path / "run", [Step({}, {"a.weight": np.ones(3)})], steps_per_flush=1)
+    store = LocalStore(path)
+    reader = RunReader(store)
+    for entry in store.list(layout.segments(0)):
+        store.delete(entry.path)
+    assert reader.poll(full=True) == []

@@ -1,0 +1,193 @@
+"""The journal of an evaluator: one writer, whoever lives; nothing twice, nothing lost while the store is away."""
+
+from __future__ import annotations
+
+import json
+import platform
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from watchglass.errors import RunExistsError, StoreError
+from watchglass.evaluate import journal as module
+from watchglass.evaluate.journal import Journal
+from watchglass.records import Finding, Mode, Observation, RuleStatus, Severity, Status
+from watchglass.run import open_run
+from watchglass.store import LEASE_EXPIRY_S, JournalWriter, LocalStore, RunReader, layout, lease_holder
+from watchglass.testing import build_run
+
+FINDING = Finding(
+    id="abcdefabcdef", rule="ExplodingTensor", severity=Severity.ERROR, step=7, last_step=7, count=1, mode=Mode.TRAIN,
+    worker="worker_0", tensors=("loss",), value=1.0, limit=None, message="the loss became NaN",
+)  # fmt: skip
+STATUS = RuleStatus("ExplodingTensor", Status.ISSUES_FOUND)
+LOST = Observation("worker_lost", 0, (3, 0, 3), {"worker": "worker_1"})
+
+
+class Objects(LocalStore):
+    """A folder that behaves like an object store, and is away while it is told to."""
+
+    appends = False
+    away = False
+
+    def write(self, path, data, *, replace=False):
+        if self.away:
+            raise StoreError("the store is away")
+        super().write(path, data, replace=replace)
+
+
+@pytest.fixture
+def store(run_path: Path) -> Objects:
+    build_run(run_path)
+    return Objects(run_path)
+
+
+def opened(store: LocalStore, said: list[str] | None = None) -> Journal:
+    journal = Journal(store, said.append if said is not None else lambda _: None)
+    journal.open(lambda seconds: False, patience_s=0.0, poll_s=0.1)
+    return journal
+
+
+def frames(store: LocalStore) -> int:
+    return len(RunReader(store).journal())
+
+
+def holder_elsewhere(store: LocalStore) -> None:
+    """The lease as a process of another machine would have taken it."""
+    with JournalWriter(store):
+        (path,) = [entry.path for entry in store.list(layout.JOURNAL) if entry.path == layout.LEASE]
+        claim = json.loads(store.read(path))
+        store.write(path, json.dumps({**claim, "host": "elsewhere"}).encode(), replace=True)
+    store.delete(f"{layout.LEASE}.1")  # what the end of our own writer added
+
+
+def test_an_object_store_gets_one_object_for_all_that_waits(store: Objects) -> None:
+    journal = opened(store)
+    journal.write([FINDING, STATUS])
+    journal.write([LOST])
+    assert frames(store) == 0
+    assert journal.flush()
+    assert frames(store) == 3
+    assert [entry.path for entry in store.list(layout.JOURNAL) if layout.parse_journal(entry.path) is not None] == [
+        layout.journal(0)
+    ]
+    journal.close()
+
+
+def test_a_folder_gets_everything_at_once(run_path: Path) -> None:
+    build_run(run_path)
+    journal = opened(LocalStore(run_path))
+    journal.write([LOST])
+    assert frames(LocalStore(run_path)) == 1
+    journal.close()
+
+
+def test_what_could_not_be_written_is_written_later_in_its_newest_state(store: Objects) -> None:
+    said: list[str] = []
+    journal = opened(store, said)
+    store.away = True
+    journal.write([FINDING, LOST])
+    assert not journal.flush()
+    assert not journal.flush()
+    journal.write([replace(FINDING, count=9, last_step=15), STATUS])
+    store.away = False
+    assert journal.flush()
+    assert frames(store) == 3
+    run = open_run(store.location)
+    assert (run.journal.findings[0].count, run.journal.observations, len(run.journal.statuses)) == (9, [LOST], 1)
+    assert len(said) == 2
+    assert "the store is away; the findings wait" in said[0]
+    assert said[1] == "findings are being written again"
+    journal.close()
+
+
+def test_what_waits_is_bounded_and_told(store: Objects, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_WAITING", 2)
+    said: list[str] = []
+    journal = opened(store, said)
+    store.away = True
+    journal.write([FINDING, LOST, STATUS])
+    journal.flush()
+    journal.write([replace(FINDING, count=2)])
+    store.away = False
+    journal.flush()
+    assert said[-1] == "findings are being written again, 1 were too many and are left out"
+    assert open_run(store.location).journal.findings[0].count == 2
+    journal.close()
+
+
+def test_an_evaluator_that_starts_again_repeats_nothing(store: Objects) -> None:
+    first = opened(store)
+    first.write([replace(FINDING, count=3), LOST, STATUS])
+    first.flush()
+    first.close()
+    second = opened(store)
+    for count in (1, 2, 3):
+        second.write([replace(FINDING, count=count), LOST, STATUS])
+        second.flush()
+    assert frames(store) == 3
+    second.write([replace(FINDING, count=4)])
+    second.flush()
+    assert frames(store) == 4
+    second.close()
+
+
+def test_a_second_evaluator_is_refused_while_the_first_lives(store: Objects) -> None:
+    first = opened(store)
+    with pytest.raises(RunExistsError, match="is held by process"):
+        opened(store)
+    first.close()
+    opened(store).close()
+
+
+class Clock:
+    """A clock that moves when somebody waits; others may act meanwhile."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, store: LocalStore, *, renewing: bool) -> None:
+        self.now_s = 1000.0
+        self.store, self.renewing = store, renewing
+        monkeypatch.setattr("watchglass.store.liveness.time.monotonic", lambda: self.now_s)
+
+    def pause(self, seconds: float) -> bool:
+        self.now_s += seconds
+        if self.renewing:
+            self.store.write(layout.LEASE_RENEWED, json.dumps({"number": self.now_s}).encode(), replace=True)
+        return True
+
+
+def test_one_on_another_machine_that_renews_its_lease_is_left_in_peace(
+    store: Objects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    holder_elsewhere(store)
+    clock = Clock(monkeypatch, store, renewing=True)
+    with pytest.raises(RunExistsError, match="on elsewhere"):
+        Journal(store, print).open(clock.pause, patience_s=0.0, poll_s=1.0)
+    assert clock.now_s < 1000 + LEASE_EXPIRY_S
+
+
+def test_one_on_another_machine_that_is_silent_is_followed_by_us(
+    store: Objects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    holder_elsewhere(store)
+    clock = Clock(monkeypatch, store, renewing=False)
+    journal = Journal(store, print)
+    journal.open(clock.pause, patience_s=0.0, poll_s=1.0)
+    assert LEASE_EXPIRY_S <= clock.now_s - 1000 <= LEASE_EXPIRY_S + 2
+    assert lease_holder(store).host == platform.node()
+    journal.close()
+
+
+def test_who_was_taken_for_gone_notices_and_ends(store: Objects) -> None:
+    journal = opened(store)
+    journal.write([FINDING])
+    journal.flush()
+    journal.close = lambda: None  # type: ignore[method-assign]
+    lease = json.loads(store.read(layout.LEASE))
+    store.write(f"{layout.LEASE}.1", json.dumps({**lease, "host": "elsewhere", "pid": 77}).encode())
+    store.write(layout.journal(1), b"")  # what the other one has written meanwhile
+    journal.write([LOST])
+    with pytest.raises(RunExistsError, match="was taken over by process 77 on elsewhere"):
+        journal.flush()
+    journal._renewal._next_s = float("-inf")
+    journal.renew()  # it holds nothing any more, so there is nothing to renew
