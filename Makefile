@@ -1,10 +1,13 @@
 # make demo    train the example twice, broken and healthy, both watched
-# make test    all tests
+# make test    all tests; those of object stores use Ceph's radosgw where it is installed, else moto
+#              (WATCHGLASS_TEST_S3=radosgw or moto chooses)
 # make lint    ruff, mypy, import contracts
 # make check   lint, then test: what a change must pass
 # make bench   what watching costs (BENCH="--quick" for less)
 # make growth  whether memory grows over 20,000 watched steps
+# make store   what the run store costs: bytes, opening, following, many workers (STORE="--quick" for less)
 # make peers   what watching costs with other tools (PEERS="--quick" for less)
+# make fuzz    hostile files into every reader, for long (FUZZ="--seconds 600"); more orders of events at its writer
 # make clean   remove what the others made, except .venv
 
 PYTHON ?= python3
@@ -13,8 +16,10 @@ DEMO := runs/demo
 BENCH ?=
 GROWTH ?=
 PEERS ?=
+STORE ?=
+FUZZ ?= --seconds 300
 
-.PHONY: demo test test-quick lint format check bench growth peers clean help setup-example setup-dev
+.PHONY: demo test test-quick lint format check bench growth peers fuzz clean help setup-example setup-dev
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -51,6 +56,13 @@ growth: setup-dev
 
 peers: setup-dev
 	$(BIN)/python benchmarks/peers.py $(PEERS)
+
+fuzz: setup-dev
+	$(BIN)/python tests/fuzz/run.py $(FUZZ)
+	WATCHGLASS_TEST_EXAMPLES=1000 $(BIN)/python -m pytest -q --timeout 0 -m "not slow" tests/properties/test_writer_machine.py
+
+store: setup-dev
+	$(BIN)/python benchmarks/store.py $(STORE)
 
 clean:
 	rm -rf runs build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

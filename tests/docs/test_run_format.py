@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from watchglass.records import (
     FORMAT_VERSION,
@@ -20,7 +21,7 @@ from watchglass.records import (
     Severity,
     Status,
 )
-from watchglass.store import FrameKind, histogram_columns
+from watchglass.store import FrameKind, LocalStore, compact, histogram_columns
 from watchglass.store.codec import REDUCTION_DTYPE, SCALAR_DTYPE, STEP_END_DTYPE, UNIT_DTYPE
 from watchglass.store.frames import MAX_PAYLOAD
 from watchglass.testing import Step, build_run
@@ -29,7 +30,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "run-format.md"
 TEXT = PAGE.read_text(encoding="utf-8")
 
 
-def test_the_minimal_reader_reads_a_real_run(tmp_path):
+@pytest.mark.parametrize("compacted", [False, True])
+def test_the_minimal_reader_reads_a_real_run(tmp_path, compacted):
     rng = np.random.default_rng(0)
     steps = [
         Step(
@@ -40,9 +42,12 @@ def test_the_minimal_reader_reads_a_real_run(tmp_path):
         )
         for n in range(40)
     ]
-    names = {"run": build_run(tmp_path / "run", steps)}
+    names = {"run": build_run(tmp_path / "run", steps, steps_per_flush=7)}
+    if compacted:
+        compact(LocalStore(names["run"]))
+        assert not list((tmp_path / "run").glob("attempts/*/segments/*/*"))
     blocks = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
-    assert len(blocks) == 2
+    assert len(blocks) == 3
     for block in blocks:
         exec(compile(block, str(PAGE), "exec"), names)  # noqa: S102 - the page's own example
     assert len(names["losses"]) == 32

@@ -32,7 +32,10 @@ def sound(tmp_path_factory):
 def use_everything(path):
     run = open_run(path)
     repr(run)
-    run.problems, run.findings(), run.statuses(), run.observations(), run.phases(), run.facts(), run.seconds
+    run.problems, repr(run.journal), run.phases(), run.facts(), run.worker().seconds, run._repr_html_()
+    for table in ("statistics", "scalars", "steps", "tensors", "facts", "findings"):
+        run.table(table)._repr_html_()
+    run.statistics(merged=True, histograms=True, mode=Mode.GLOBAL).to_arrow()
     for name in run.tensor_names():
         tensor = run.tensor(name)
         for mode in Mode:

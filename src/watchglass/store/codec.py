@@ -8,7 +8,7 @@ everything else is JSON. docs/run-format.md specifies each.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import pairwise
@@ -48,6 +48,8 @@ STEP_END_DTYPE = np.dtype(list(STEP_END_FIELDS))
 UNIT_DTYPE = np.dtype(
     [("global_step", "<u8"), ("tensor_id", "<u4"), ("units", "<u4"), ("kind", "u1"), ("reserved", "u1", (7,))]
 )
+
+_MODES = {int(mode): mode for mode in Mode if mode is not Mode.GLOBAL}
 
 _T = TypeVar("_T")
 
@@ -107,10 +109,9 @@ def _sound_row(data: dict[str, Any]) -> TensorInfo:
 
 def _is_sound(row: Any) -> bool:
     """Whether a catalog row has the types that its class declares; it was made from foreign JSON."""
-    texts = (row.name, row.module, row.module_type, row.dtype, row.placement, *row.collections)
     return (
         _is_count(row.tensor_id, 32)
-        and all(isinstance(text, str) for text in texts)
+        and _all_text((row.name, row.module, row.module_type, row.dtype, row.placement, *row.collections))
         and type(row.layer_index) is int
         and all(_is_count(size, 63) for size in row.shape)
         and (row.unit_axis is None or type(row.unit_axis) is int)
@@ -155,11 +156,9 @@ def decode_step_ends(payload: bytes) -> list[StepEnd]:
         raise DamagedDataError(f"a step end has mode {int(rows['mode'].max())}; 1, 2 and 3 are known")
     if len(rows) and int(rows["train_step"].min()) < -1:
         raise DamagedDataError(f"a step end has train_step {int(rows['train_step'].min())}; -1 is the least")
-    return [
-        StepEnd(int(r["global_step"]), Mode(int(r["mode"])), int(r["mode_step"]), int(r["train_step"]),
-                int(r["start_ns"]), int(r["end_ns"]), int(r["captures"]))
-        for r in rows
-    ]  # fmt: skip
+    columns = [rows[name].tolist() for name in ("global_step", "mode", "mode_step", "train_step", "start_ns", "end_ns")]
+    columns[1] = [_MODES[mode] for mode in columns[1]]
+    return [StepEnd(*row) for row in zip(*columns, rows["captures"].tolist(), strict=True)]
 
 
 def encode_units(batch: UnitsBatch) -> bytes:
@@ -244,7 +243,16 @@ def encode_finding(finding: Finding) -> bytes:
 
 def decode_finding(payload: bytes) -> Finding:
     """The finding of a payload."""
-    return _record(_object(payload, "a finding"), "a finding", Finding.from_json)
+    return _record(_object(payload, "a finding"), "a finding", _sound_finding)
+
+
+def _sound_finding(data: dict[str, Any]) -> Finding:
+    found = Finding.from_json(data)
+    texts = (found.id, found.rule, found.worker, found.message, *found.tensors, *found.causes, *found.what_to_try)
+    numbers = (found.step, found.last_step, found.count, found.attempt, found.global_step)
+    if not _all_text(texts) or not _all_integers(numbers) or not isinstance(found.evidence, dict):
+        raise TypeError("fields of the wrong type")
+    return found
 
 
 def encode_status(status: RuleStatus) -> bytes:
@@ -254,7 +262,14 @@ def encode_status(status: RuleStatus) -> bytes:
 
 def decode_status(payload: bytes) -> RuleStatus:
     """The rule status of a payload."""
-    return _record(_object(payload, "a status"), "a status", RuleStatus.from_json)
+    return _record(_object(payload, "a status"), "a status", _sound_status)
+
+
+def _sound_status(data: dict[str, Any]) -> RuleStatus:
+    status = RuleStatus.from_json(data)
+    if not _all_text((status.rule, status.reason)):
+        raise TypeError("fields of the wrong type")
+    return status
 
 
 def encode_observation(observation: Observation) -> bytes:
@@ -264,7 +279,24 @@ def encode_observation(observation: Observation) -> bytes:
 
 def decode_observation(payload: bytes) -> Observation:
     """The observation of a payload."""
-    return _record(_object(payload, "an observation"), "an observation", Observation.from_json)
+    return _record(_object(payload, "an observation"), "an observation", _sound_observation)
+
+
+def _sound_observation(data: dict[str, Any]) -> Observation:
+    seen: Any = Observation.from_json(data)
+    place = seen.after if seen.after is not None else (0, 0, 0)
+    numbers = (seen.attempt, *place)
+    if not _all_text((seen.kind,)) or not _all_integers(numbers) or len(place) != 3 or not isinstance(seen.data, dict):
+        raise TypeError("fields of the wrong type")
+    return Observation(seen.kind, seen.attempt, seen.after, seen.data)
+
+
+def _all_text(values: Iterable[Any]) -> bool:
+    return all(isinstance(value, str) for value in values)
+
+
+def _all_integers(values: Iterable[Any]) -> bool:
+    return all(type(value) is int for value in values)
 
 
 def _is_count(value: Any, bits: int) -> bool:

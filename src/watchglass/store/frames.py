@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Literal, NamedTuple
@@ -54,9 +55,11 @@ class Frame:
     Attributes:
         kind: A :class:`FrameKind`, or a number that this release does not know.
         schema: Version of the payload's layout.
-        payload: The bytes.
+        payload: The bytes; b"" where they were left in the object.
         offset: Where the frame begins in its object, in bytes.
         source: Path of that object, "" where unknown; for messages.
+        left: Bytes of the payload that were checked and left in the object, behind the header; 0 where ``payload``
+            is all.
     """
 
     kind: int
@@ -64,6 +67,13 @@ class Frame:
     payload: bytes
     offset: int = 0
     source: str = ""
+    left: int = 0
+
+    @property
+    def left_at(self) -> tuple[int, int]:
+        """Where in the object the payload lies that was left there, in bytes, half-open."""
+        begin = self.offset + HEADER_BYTES
+        return begin, begin + self.left
 
 
 class Scan(NamedTuple):
@@ -95,7 +105,9 @@ def encode_frame(kind: FrameKind, payload: bytes, schema: int = 1) -> bytes:
     return _HEADER.pack(MAGIC, kind, schema, len(payload), crc) + payload
 
 
-def scan(data: bytes, offset: int = 0, *, base: int = 0, source: str = "") -> Scan:
+def scan(
+    data: bytes | memoryview, offset: int = 0, *, base: int = 0, source: str = "", leave: Collection[int] = ()
+) -> Scan:
     """All whole frames of ``data`` from ``offset`` on, up to the first incomplete or damaged one.
 
     Nothing behind a damaged frame is returned: with its length in doubt, what follows could be anything.
@@ -105,12 +117,14 @@ def scan(data: bytes, offset: int = 0, *, base: int = 0, source: str = "") -> Sc
         offset: Where in ``data`` to begin.
         base: Offset of ``data`` in its object, added to :attr:`Frame.offset`.
         source: Path of that object.
+        leave: Kinds whose payloads are checked and not copied, see :attr:`Frame.left`.
     """
     frames: list[Frame] = []
     position = offset
+    view = memoryview(data)
     problem: Literal["incomplete", "damaged"] | None = None
     while position < len(data):
-        head = data[position : position + HEADER_BYTES]
+        head = bytes(view[position : position + HEADER_BYTES])
         if not MAGIC.startswith(head[:4]) and head[:4] != MAGIC:
             problem = "damaged"
             break
@@ -125,11 +139,14 @@ def scan(data: bytes, offset: int = 0, *, base: int = 0, source: str = "") -> Sc
         if end > len(data):
             problem = "incomplete"
             break
-        payload = bytes(data[position + HEADER_BYTES : end])
+        payload = view[position + HEADER_BYTES : end]
         if zlib.crc32(payload, zlib.crc32(head[4:12])) != crc:
             problem = "damaged"
             break
-        frames.append(Frame(kind, schema, payload, base + position, source))
+        if length and kind in leave:
+            frames.append(Frame(kind, schema, b"", base + position, source, length))
+        else:
+            frames.append(Frame(kind, schema, bytes(payload), base + position, source))
         position = end
     return Scan(frames, position - offset, problem)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import time
 import uuid
 from collections.abc import Callable
@@ -14,19 +13,10 @@ from watchglass.errors import FormatVersionError, MissingFileError, NotARunError
 from watchglass.records import FORMAT_VERSION
 from watchglass.store import layout
 from watchglass.store.contract import Store
+from watchglass.store.redaction import redact
 
 _PRODUCT = "watchglass"
 _MAX_BYTES = 1 << 20
-_REDACTED = "[redacted]"
-_SECRET_WORD = re.compile(
-    r"(?i)(?:^|[-_./+])(?:password|passwd|pwd|secret|token|api-?_?key|access-?_?key|credentials?|auth)"
-)
-_SECRET_VALUE = re.compile(
-    r"\b(?:sk-[\w-]{16,}|gh[pousr]_\w{16,}|github_pat_\w{16,}|hf_\w{16,}|xox[a-z]-[\w-]{10,}|A[KS]IA[0-9A-Z]{16}"
-    r"|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*)"
-)
-_URL_CREDENTIALS = re.compile(r"\b(\w+://)[^/@\s]+@")
-_URL_PARAMETER = re.compile(r"([?&#;])([^=?&#;\s]+)=([^&#;\s]+)")
 #: Characters of a command line and of one word of it that are kept. JSON may take twelve bytes for each, and a reader
 #: reads so much of run.json and no more.
 _COMMAND_CHARACTERS, _WORD_CHARACTERS = 1 << 16, 1 << 12
@@ -95,7 +85,10 @@ def read_manifest(store: Store) -> Manifest:
                 f"{store.location} does not exist or is empty; give the path of a run, "
                 "which `watchglass run` prints when it starts"
             ) from None
-        raise _foreign(store, "it holds no run.json") from None
+        try:
+            data = store.read(layout.MANIFEST, 0, _MAX_BYTES)  # it may just have become a run
+        except MissingFileError:
+            raise _foreign(store, "it holds no run.json") from None
     try:
         value = json.loads(data)
     except (ValueError, RecursionError):
@@ -143,28 +136,6 @@ def has_attempt(store: Store, number: int) -> bool:
     return True
 
 
-def redact(command: list[str]) -> list[str]:
-    """``command`` with what looks like a secret replaced: values of options like ``--api-key``, tokens, URL logins."""
-    shown: list[str] = []
-    hide_next = False
-    for argument in command:
-        name, equals, value = argument.partition("=")
-        if hide_next and not argument.startswith("--"):  # tokens may begin with one dash
-            argument = _REDACTED
-        elif equals and value and _SECRET_WORD.search(name):
-            argument = f"{name}={_REDACTED}"
-        argument = _URL_CREDENTIALS.sub(rf"\1{_REDACTED}@", _SECRET_VALUE.sub(_REDACTED, argument))
-        argument = _URL_PARAMETER.sub(_without_secret, argument)
-        hide_next = name.startswith("-") and not equals and bool(_SECRET_WORD.search(name))
-        shown.append(argument)
-    return shown
-
-
-def _without_secret(parameter: re.Match[str]) -> str:
-    mark, name, _ = parameter.groups()
-    return f"{mark}{name}={_REDACTED}" if _SECRET_WORD.search(name) else parameter[0]
-
-
 def _shortened(command: list[str]) -> list[str]:
     """``command`` as far as a manifest has room for it, with a last word that says what is left out."""
     shown: list[str] = []
@@ -193,6 +164,8 @@ def _parse(store: Store, value: Any) -> Manifest:
     run_id, created, command = value.get("run_id"), value.get("created_ns"), value.get("command", [])
     if not isinstance(run_id, str) or type(created) is not int or not isinstance(command, list):
         raise _foreign(store, "its run.json lacks run_id or created_ns")
+    if not 0 <= created < 1 << 63:  # later than 2262, which no calendar of Python's has
+        raise _foreign(store, f"its run.json says that it was created at {ascii(created)[:40]} nanoseconds")
     return Manifest(
         run_id, (version[0], version[1]), created, str(value.get("version", "")), tuple(str(word) for word in command)
     )

@@ -10,7 +10,7 @@ import pytest
 
 from watchglass import store
 from watchglass.errors import DamagedDataError, InvalidValueError
-from watchglass.records import Fact, Role, TensorInfo
+from watchglass.records import Fact, Finding, Mode, Observation, Role, RuleStatus, Severity, Status, TensorInfo
 
 
 def payload(frame):
@@ -149,3 +149,32 @@ def test_a_catalog_row_of_the_wrong_types_is_left_out(row):
     rows = [{**sound.to_json(), **row}, sound.to_json()]
     assert store.decode_catalog(json.dumps(rows).encode(), left_out) == [sound]
     assert ["a catalog row" in str(error) for error in left_out] == [True]
+
+
+FOUND = Finding("a", "R", Severity.INFO, 0, 0, 1, Mode.TRAIN, "worker_0", ("x",), None, None, "m").to_json()
+
+
+@pytest.mark.parametrize(
+    ("decode", "sound", "change"),
+    [
+        *((store.decode_finding, FOUND, change) for change in (
+            {"rule": 1}, {"message": None}, {"tensors": [1]}, {"tensors": 1}, {"causes": [[]]}, {"step": 1.5},
+            {"count": "1"}, {"step": True}, {"evidence": []}, {"attempt": None}, {"value": []}, {"mode": "LATER"},
+        )),
+        *((store.decode_status, RuleStatus("R", Status.ERROR).to_json(), change) for change in (
+            {"rule": 1}, {"reason": {}}, {"status": 1}, {"status": "Later"},
+        )),
+        *((store.decode_observation, Observation("k", 0, (0, 0, 0)).to_json(), change) for change in (
+            {"kind": 1}, {"attempt": "0"}, {"after": [1, 2]}, {"after": [0, 0, "0"]}, {"after": 1}, {"data": 1},
+        )),
+    ],
+)  # fmt: skip
+def test_records_of_the_journal_have_the_types_that_they_declare(decode, sound, change):
+    decode(json.dumps(sound).encode())
+    with pytest.raises(DamagedDataError, match="malformed"):
+        decode(json.dumps({**sound, **change}).encode())
+
+
+def test_of_a_key_that_stands_twice_the_last_counts():
+    (row,) = store.decode_catalog(b'[{"tensor_id": 1, "name": "a", "role": "weight", "name": "b"}]')
+    assert row.name == "b"

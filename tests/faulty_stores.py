@@ -1,0 +1,281 @@
+"""Stores that can be away, slow or forbidden while a training writes to them: a local folder, and a real S3 server."""
+
+from __future__ import annotations
+
+import functools
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from servers.proxy import Proxy
+from watchglass import Hook
+from watchglass.capture import worker as worker_module
+from watchglass.errors import StoreError
+from watchglass.record import opening
+from watchglass.store import (
+    FrameKind,
+    LocalStore,
+    Store,
+    credentials,
+    decode_lifecycle,
+    decode_scalars,
+    decode_step_ends,
+    layout,
+    open_store,
+    read_claims,
+    scan,
+    spool,
+)
+
+#: Methods by which anything of a store is asked.
+METHODS = ("read", "write", "append", "list", "delete", "size", "folders", "map", "is_empty")
+
+
+class Faulty:
+    """Where a test writes a run, and what can go wrong with it.
+
+    Attributes:
+        location: For ``Hook(run=...)``.
+        appends: Whether that is a folder.
+        threads: Names of the threads that asked the store for something, with how often.
+    """
+
+    def __init__(self, location: str, *, appends: bool) -> None:
+        self.location = location
+        self.appends = appends
+        self.threads: Counter[str] = Counter()
+
+    def cut(self) -> None:
+        """The store is away."""
+        raise NotImplementedError
+
+    def forbid(self) -> None:
+        """The permission to use it is lost."""
+        raise NotImplementedError
+
+    def slow_down(self, bytes_per_s: float) -> None:
+        """It takes so many bytes per second."""
+        raise NotImplementedError
+
+    def restore(self) -> None:
+        """All is well again."""
+        raise NotImplementedError
+
+    def store(self) -> Store:
+        """The store, past the faults where there is a way; for looking at what arrived."""
+        raise NotImplementedError
+
+
+class FaultyFolder(Faulty):
+    """A local folder whose every call fails, waits, or works: a network mount, say."""
+
+    def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__(str(path), appends=True)
+        self._fault: Callable[[Any], None] = lambda data: None
+        self._path = path
+
+        def opened(location: str) -> Store:
+            assert location == self.location
+            store = LocalStore(location)
+            for name in METHODS:
+                setattr(store, name, self._faulty(getattr(store, name)))
+            return store
+
+        monkeypatch.setattr(worker_module, "open_store", opened)
+
+    def _faulty(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(call)
+        def ask(*args: Any, **named: Any) -> Any:
+            self.threads[threading.current_thread().name] += 1
+            self._fault(args[1] if call.__name__ in ("write", "append") else b"")
+            return call(*args, **named)
+
+        return ask
+
+    def _refuse(self, data: Any) -> None:
+        raise StoreError(f"cannot write {self.location}: the mount is gone; check the network")
+
+    def cut(self) -> None:
+        self._fault = self._refuse
+
+    forbid = cut
+
+    def slow_down(self, bytes_per_s: float) -> None:
+        def wait(data: Any) -> None:
+            parts = [data] if isinstance(data, bytes) else data
+            time.sleep(sum(map(len, parts)) / bytes_per_s)
+
+        self._fault = wait
+
+    def restore(self) -> None:
+        self._fault = lambda data: None
+
+    def store(self) -> Store:
+        return LocalStore(self._path)
+
+
+class FaultyBucket(Faulty):
+    """A prefix of a bucket of an S3 server, behind a proxy."""
+
+    def __init__(self, location: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__(location, appends=False)
+        self.proxy = proxy
+        self._monkeypatch = monkeypatch
+
+        def opened(location: str) -> Store:
+            store = open_store(location)
+            for name in METHODS:
+                setattr(store, name, self._counted(getattr(store, name)))
+            return store
+
+        monkeypatch.setattr(worker_module, "open_store", opened)
+
+    def _counted(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(call)
+        def ask(*args: Any, **named: Any) -> Any:
+            self.threads[threading.current_thread().name] += 1
+            return call(*args, **named)
+
+        return ask
+
+    def cut(self) -> None:
+        self.proxy.cut()
+
+    def forbid(self) -> None:
+        self.proxy.refuse(403, "AccessDenied")
+
+    def slow_down(self, bytes_per_s: float) -> None:
+        self.proxy.limit(bytes_per_s)
+
+    def restore(self) -> None:
+        self.proxy.restore()
+
+    def store(self) -> Store:
+        return open_store(self.location)
+
+
+def hasten(monkeypatch: pytest.MonkeyPatch, *, patience_s: float = 20.0) -> None:
+    """Minutes become moments: pauses between tries, and how long an end may take without a store."""
+    monkeypatch.setattr(spool, "FIRST_PAUSE_S", 0.02)
+    monkeypatch.setattr(spool, "LONGEST_PAUSE_S", 0.1)
+    monkeypatch.setattr(spool, "PATIENCE_S", patience_s)
+    monkeypatch.setattr(worker_module, "PATIENCE_S", patience_s)
+    monkeypatch.setattr(opening, "_FIRST_PAUSE_S", 0.02)
+    monkeypatch.setattr(opening, "_LONGEST_PAUSE_S", 0.1)
+    quick = functools.partial(credentials.Patience, connect_s=1.0, request_s=5.0, retry_s=0.05)
+    monkeypatch.setattr(credentials, "Patience", quick)
+
+
+def train(hook: Hook, steps: range, *, size: int = 8, after: Callable[[int], None] = lambda step: None) -> list[float]:
+    """Train by hand with a number and a tensor per step; returns the losses."""
+    losses = []
+    for number in steps:
+        with hook.step("train"):
+            losses.append(1.0 / (number + 1))
+            hook.save_scalar("loss", losses[-1])
+            hook.save_tensor("weight", np.arange(float(size)) + number)
+        after(number)
+    return losses
+
+
+class Recorded:
+    """What segments hold, read without any of the readers: every segment whole, numbers without gaps."""
+
+    def __init__(self, store: Store, attempt: int = 0, worker: str = "worker_0") -> None:
+        self.steps: list[int] = []
+        self.losses: list[float] = []
+        self.statistics = 0
+        self.ends: list[dict[str, Any]] = []
+        self.raw: list[str] = []
+        names = [(layout.parse_segment(entry.path), entry.path) for entry in store.list(layout.segments(attempt))]
+        own = sorted((name.seq, path) for name, path in names if name is not None and name.worker == worker)
+        self.segments = [path for _, path in own]
+        assert [seq for seq, _ in own] == list(range(len(own))), "a hole, or two of one number"
+        for path in self.segments:
+            found = scan(store.read(path))
+            assert found.problem is None, (path, found.problem)
+            assert found.frames[0].kind == FrameKind.HEADER
+            for frame in found.frames:
+                if frame.kind == FrameKind.STEP_ENDS:
+                    self.steps += [end.global_step for end in decode_step_ends(frame.payload)]
+                elif frame.kind == FrameKind.SCALARS:
+                    rows = decode_scalars(frame.payload)
+                    self.losses += rows["value"][rows["tensor_id"] == rows["tensor_id"].min()].tolist()
+                elif frame.kind == FrameKind.STATISTICS:
+                    self.statistics += 1
+                elif frame.kind == FrameKind.LIFECYCLE:
+                    event = decode_lifecycle(frame.payload)
+                    self.ends += [event] if event["event"] == "left" else []
+
+
+def hook_of(faulty: Faulty, **settings: object) -> Hook:
+    """A hook that captures every step and writes often."""
+    return Hook(faulty.location, **{"save_interval": 1, "flush_interval_s": 0.02, **settings})
+
+
+def arrived(faulty: Faulty) -> bool:
+    """Whether the worker is there, so that something was written."""
+    return bool(read_claims(faulty.store(), 0)) and bool(Recorded(faulty.store()).segments)
+
+
+def child(code: str, *arguments: str) -> subprocess.Popen[str]:
+    """A process that runs this code; its last argument is the folder of this module."""
+    here = str(Path(__file__).resolve().parent)
+    return subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-c", code, *arguments, here],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+    """Until it is so."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, f"did not happen within {seconds} s"
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def spools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where this machine keeps spools, of the test's own; also for processes that it starts."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
+    return folder
+
+
+@pytest.fixture(scope="session", params=["folder", "s3"])
+def kind_of_store(request: pytest.FixtureRequest) -> str:
+    """Which one; the server is started before anybody looks at what a test leaves behind."""
+    kind: str = request.param
+    if kind == "s3":
+        request.getfixturevalue("s3_server")
+    return kind
+
+
+@pytest.fixture
+def faulty(
+    request: pytest.FixtureRequest,
+    kind_of_store: str,
+    tmp_path: Path,
+    spools: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Faulty]:
+    """A folder, then a bucket."""
+    hasten(monkeypatch)
+    if kind_of_store == "folder":
+        yield FaultyFolder(tmp_path / "run", monkeypatch)
+        return
+    location, proxy = request.getfixturevalue("s3_location"), request.getfixturevalue("s3_proxy")
+    found = FaultyBucket(location, proxy, monkeypatch)
+    yield found
+    found.restore()  # so that what is left there can be removed

@@ -1,0 +1,93 @@
+"""Hostile bytes into everything that reads some, for a short time; ``make fuzz`` goes on for as long as one likes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from fuzz.bounds import bounded, peak_bytes
+from fuzz.choices import Choices
+from fuzz.targets import TARGETS
+
+RUN = Path(__file__).with_name("run.py")
+
+#: Whole runs take some ten milliseconds each.
+_EXAMPLES = {name: 15 if name.startswith("run_") else 100 for name in TARGETS}
+_SUPPRESSED = [HealthCheck.too_slow, HealthCheck.data_too_large]
+
+
+@pytest.mark.parametrize("name", sorted(TARGETS))
+def test_only_our_errors_come_out_in_bounded_time_and_memory(name: str) -> None:
+    TARGETS[name](Choices(b""))
+    before = peak_bytes()
+
+    @settings(max_examples=_EXAMPLES[name], suppress_health_check=_SUPPRESSED)
+    @example(b"\xff" * 200)
+    @given(st.binary(min_size=8, max_size=200))
+    def check(data: bytes) -> None:
+        with bounded(before):
+            TARGETS[name](Choices(data))
+
+    check()
+
+
+PLANTED = """
+import time
+from fuzz.choices import Choices
+
+def raises(choices):
+    if choices.number(4) == 3:
+        raise ZeroDivisionError("planted")
+
+def hogs(choices):
+    if choices.number(4) == 3:
+        bytearray(3 << 30)
+
+def dies(choices):
+    import os
+    if choices.number(4) == 3:
+        os.abort()
+
+def fine(choices):
+    choices.content(10)
+
+TARGETS = {each.__name__: each for each in (raises, hogs, dies, fine)}
+"""
+
+
+def fuzz(folder: Path, *arguments: str) -> tuple[int, str]:
+    command = [sys.executable, str(RUN), "--findings", str(folder / "found"), *arguments]
+    ended = subprocess.run(
+        command, capture_output=True, text=True, timeout=250, check=False, env={"PYTHONPATH": str(folder), "PATH": ""}
+    )
+    return ended.returncode, ended.stdout + ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [("raises", "ZeroDivisionError: planted"), ("hogs", "TooMuch"), ("dies", "status -6"), ("fine", "")],
+)
+def test_the_runner_notices_what_goes_wrong(tmp_path: Path, target: str, expected: str) -> None:
+    (tmp_path / "planted.py").write_text(PLANTED)
+    status, output = fuzz(
+        tmp_path, "--targets", "planted:TARGETS", "--target", target, "--seconds", "0.5", "--engine", "chance"
+    )
+    assert status == (1 if expected else 0), output
+    assert expected in output
+    if expected.startswith(("ZeroDivision", "TooMuch")):
+        (found,) = (tmp_path / "found" / target).glob("*.input")
+        assert found.read_bytes()[0] % 4 == 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["chance", "atheris"])
+def test_two_seconds_of_each_find_nothing(tmp_path: Path, engine: str) -> None:
+    if engine == "atheris":
+        pytest.importorskip("atheris")
+    status, output = fuzz(tmp_path, "--seconds", str(2 * len(TARGETS)), "--engine", engine)
+    assert status == 0, output
