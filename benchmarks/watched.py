@@ -95,7 +95,7 @@ def housekeeper(watched: Watched) -> Callable[[], None]:
 def complaints(watched: Watched, configuration: Configuration, expected: Captured) -> list[str]:
     """What the run lacks of what its configuration says, once it is closed: empty where the figure can be believed."""
     run = watchglass.open_run(watched.run)
-    dropped = run.lifecycle()[-1]["counters"]["dropped"]
+    dropped = run.worker().lifecycle[-1]["counters"]["dropped"]
     found = [f"{count} {what} dropped" for what, count in dropped.items() if count]
     steps = run.steps()
     if len(steps) != watched.steps:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -23,10 +22,20 @@ class StepIndex(Generic[_Table]):
         """Add a table whose rows belong to ``steps``; a run of equal steps is one range."""
         if not len(steps):
             return
-        edges = [0, *(np.flatnonzero(steps[1:] != steps[:-1]) + 1).tolist(), len(steps)]
-        for start, stop in pairwise(edges):
-            self._ranges.setdefault(int(steps[start]), []).append((table, start, stop))
-        self._tables.append((int(steps.max()), table))
+        edges = np.concatenate([[0], np.flatnonzero(steps[1:] != steps[:-1]) + 1])
+        numbers, starts = steps[edges].tolist(), edges.tolist()
+        self.add_ranges(table, [*zip(numbers, starts, [*starts[1:], len(steps)], strict=True)])
+
+    def add_ranges(self, table: _Table, ranges: Sequence[tuple[int, int, int]]) -> None:
+        """Add a table of which it is known where its steps are: ``(step, first row, row behind the last)``."""
+        for step, start, stop in ranges:
+            found = self._ranges.get(step)
+            if found is None:
+                self._ranges[step] = [(table, start, stop)]
+            else:
+                found.append((table, start, stop))
+        if ranges:
+            self._tables.append((max(ranges)[0], table))
 
     def at(self, step: int) -> Sequence[tuple[_Table, int, int]]:
         """The (table, start, stop) of a step."""
@@ -36,8 +45,9 @@ class StepIndex(Generic[_Table]):
         """All tables, in the order in which they arrived."""
         return [table for _, table in self._tables]
 
-    def forget(self, before: int) -> None:
-        """Drop the ranges of earlier steps; a table goes with the last of its steps."""
+    def forget(self, before: int) -> list[_Table]:
+        """Drop the ranges of earlier steps; a table goes with the last of its steps. Returns those that stay."""
         for step in [step for step in self._ranges if step < before]:
             del self._ranges[step]
         self._tables = [(last, table) for last, table in self._tables if last >= before]
+        return self.tables()

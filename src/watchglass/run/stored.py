@@ -1,25 +1,24 @@
-"""Statistics of one worker as they were stored: rows by step and by tensor, histograms decoded when asked for."""
+"""Statistics of one worker as they were stored: rows by step and by tensor, decoded when asked for."""
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import fields as fields_of
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from watchglass.errors import DamagedDataError
 from watchglass.records import STATISTIC_FIELDS, Origin
 from watchglass.run.histograms import LazyHistograms
+from watchglass.run.payloads import OnProblem, Payloads
+from watchglass.run.sources import CompactedBlock, LiveBatch, Wanted
 from watchglass.run.step_index import StepIndex
 from watchglass.stats import Histograms
-from watchglass.store import Frame, StatisticsBatch, decode_histograms, decode_statistics, has_histograms
+from watchglass.store import Frame, StatisticsBatch, Store
 
-#: Batches whose histograms are kept decoded: readers go from step to step, and a batch holds several.
-_DECODED = 4
+#: Frames that are fetched together where a store answers late.
+_AHEAD = 256
 
 
 class StatisticsRows(NamedTuple):
@@ -45,108 +44,219 @@ class StatisticsRows(NamedTuple):
         return StatisticsRows(self.ids[index], self.values[index], self.calls[index], self.sampled[index], histograms)
 
 
-@dataclass(eq=False)
-class _Batch:
-    """Rows of one frame, and the frame itself where its histograms are still to be decoded."""
-
-    rows: StatisticsBatch
-    frame: Frame | None
-
-
 class StoredStatistics:
-    """All statistics of one worker.
+    """All statistics of one worker: of frames, and of blocks of steps that were compacted. For one thread.
 
     Args:
-        problem: Called with a frame whose histograms make no sense; it then has none.
+        store: Where payloads were left, and what was compacted lies; None where neither is.
+        problem: Called with a frame that makes no sense; its rows are left out.
     """
 
-    def __init__(self, problem: Callable[[Frame, DamagedDataError], None]) -> None:
-        self._problem = problem
-        self._batches = StepIndex[_Batch]()
-        self._decoded: OrderedDict[_Batch, Histograms] = OrderedDict()
+    def __init__(self, store: Store | None, problem: OnProblem) -> None:
+        self._store, self._problem = store, problem
+        self._blocks: list[CompactedBlock] = []
+        self._batches: list[LiveBatch] = []
+        self._payloads = Payloads(store)
+        self._payloads.decoded.members += 1
+        self._index = StepIndex[LiveBatch]()
+        #: Global steps, half-open, that whole histories are limited to; None for no limit.
+        self.within: tuple[int, int] | None = None
+        self._indexed = 0
+
+    def __del__(self) -> None:
+        self._payloads.decoded.members -= 1
+        for block in self._blocks:
+            block.forget()
+        for batch in self._batches:
+            batch.forget()
+
+    def found_in(self, source: str) -> None:
+        """The newest segment is this one; those before it are complete."""
+        self._payloads.newest = source
 
     def add(self, frame: Frame) -> None:
-        """Take in a STATISTICS frame.
+        """Take in a STATISTICS frame; what makes no sense in it shows when somebody asks for it."""
+        self._batches.append(LiveBatch(self._payloads.keep(frame), self._payloads, self._problem))
+
+    def add_block(self, frame: Frame) -> None:
+        """Take in a COMPACTED frame, before any STATISTICS frame of later steps.
 
         Raises:
-            DamagedDataError: Its rows make no sense.
+            DamagedDataError: It makes no sense.
         """
-        rows = decode_statistics(frame.payload, histograms=False)
-        self._batches.add(_Batch(rows, frame if has_histograms(frame.payload) else None), rows.global_step)
+        if self._store is not None:
+            self._blocks.append(CompactedBlock(frame, self._store, self._payloads, self._problem))
+
+    def check(self) -> None:
+        """Look into every frame that nobody asked for so far, so that those that make no sense are told."""
+        self._number()
 
     def at(self, global_step: int, *, planned_only: bool) -> StatisticsRows:
-        """Rows of a step, one per tensor (the last one written); empty where nothing was captured."""
-        parts = [self._rows(batch, start, stop, planned_only) for batch, start, stop in self._batches.at(global_step)]
-        rows = parts[0] if len(parts) == 1 else _joined(parts)
-        return _last_of_each(rows)
+        """Rows of a step, one per tensor (the last one written), by tensor; empty where nothing was captured."""
+        self._number()
+        found = [
+            part
+            for block in self._blocks
+            if block.first <= global_step <= block.last
+            for part in self._of_block(block, global_step)
+        ]
+        found += [self._of_batch(batch, start, stop) for batch, start, stop in self._index.at(global_step)]
+        parts = [
+            rows if not planned_only or planned.all() else rows.take(np.flatnonzero(planned)) for rows, planned in found
+        ]
+        return _last_of_each(parts[0] if len(parts) == 1 else _joined(parts))
+
+    def read(
+        self,
+        *,
+        tensor_ids: Collection[int] | None = None,
+        global_steps: tuple[int, int] | None = None,
+        fields: Sequence[str] = STATISTIC_FIELDS,
+        planned_only: bool = True,
+        histograms: bool = False,
+    ) -> StatisticsBatch:
+        """Rows by global step, then tensor, one for each (the last one written); see WorkerTables.read_statistics."""
+        ids = None if tensor_ids is None else np.unique(np.fromiter(tensor_ids, np.uint32))
+        wanted = Wanted(ids, self._limited(global_steps), tuple(fields), histograms)
+        if ids is not None and not len(ids):
+            return _empty(histograms)
+        parts = []
+        for source in self._sources():
+            part = source.select(wanted)
+            if part is not None and planned_only and (part.origin != Origin.PLANNED).any():
+                part = part.take(part.origin == Origin.PLANNED)
+            if part is not None and len(part):
+                parts.append(part)
+        return _in_order(_concatenated(parts, histograms))
 
     def of_tensor(
-        self, tensor_id: int, *, planned_only: bool
+        self, tensor_id: int, *, planned_only: bool, fields: Sequence[str] = STATISTIC_FIELDS
     ) -> tuple[NDArray[np.uint64], NDArray[np.float64], LazyHistograms | None]:
         """All rows of a tensor by step, one per step: global steps u64[n], values float64[n, 11], their histograms."""
-        steps, values = [np.empty(0, np.uint64)], [np.empty((0, len(STATISTIC_FIELDS)))]
-        histograms: list[tuple[LazyHistograms | None, int]] = []
-        for batch in self._batches.tables():
-            rows = batch.rows
-            chosen = rows.tensor_id == tensor_id
-            if planned_only:
-                chosen &= rows.origin == Origin.PLANNED
-            if chosen.any():
-                steps.append(rows.global_step[chosen])
-                values.append(rows.values[chosen])
-                histograms.append((self._lazy(batch, np.flatnonzero(chosen)), len(steps[-1])))
-        all_steps, all_values = np.concatenate(steps), np.concatenate(values)
-        order = last_index_of_each(all_steps)
-        return all_steps[order], all_values[order], _together(histograms, order)
+        rows = self.read(tensor_ids=[tensor_id], fields=fields, planned_only=planned_only)
+
+        def load() -> Histograms:
+            again = self.read(tensor_ids=[tensor_id], fields=(), planned_only=planned_only, histograms=True)
+            known = again.histograms if again.histograms is not None else Histograms.none(len(again))
+            # Frames that came since the rows were read have later steps, but for what was written twice.
+            return known.take(np.flatnonzero(np.isin(again.global_step, rows.global_step)))
+
+        return rows.global_step, rows.values, LazyHistograms(load) if len(rows) else None
 
     def steps_of(self, tensor_id: int) -> set[int]:
         """Global steps that have a row of a tensor."""
-        found: set[int] = set()
-        for batch in self._batches.tables():
-            found.update(batch.rows.global_step[batch.rows.tensor_id == tensor_id].tolist())
-        return found
+        wanted = Wanted(np.array([tensor_id], np.uint32), self._limited(None), ())
+        parts = (source.select(wanted) for source in self._sources())
+        return {step for part in parts if part is not None for step in part.global_step.tolist()}
 
     def ids_of(self, global_steps: NDArray[np.uint64]) -> set[int]:
         """Ids of the tensors that have a row of any of these steps."""
+        if not len(global_steps):
+            return set()
+        wanted = Wanted(None, self._limited((int(global_steps.min()), int(global_steps.max()) + 1)), ())
         found: set[int] = set()
-        for batch in self._batches.tables():
-            chosen = np.isin(batch.rows.global_step, global_steps)
-            found.update(np.unique(batch.rows.tensor_id[chosen]).tolist())
+        for source in self._sources():
+            part = source.select(wanted)
+            if part is not None:
+                found.update(np.unique(part.tensor_id[np.isin(part.global_step, global_steps)]).tolist())
         return found
 
     def forget(self, before: int) -> None:
         """Drop the rows of earlier steps."""
-        self._batches.forget(before)
+        self._number()
+        kept = set(map(id, self._index.forget(before)))
+        for batch in self._batches:
+            if id(batch) not in kept:
+                batch.forget()
+        self._batches = [batch for batch in self._batches if id(batch) in kept]
+        self._indexed = len(self._batches)
+        for block in self._blocks:
+            if block.last < before:
+                block.forget()
+        self._blocks = [block for block in self._blocks if block.last >= before]
 
-    def _rows(self, batch: _Batch, start: int, stop: int, planned_only: bool) -> StatisticsRows:
-        chosen = np.arange(start, stop)
-        if planned_only:
-            chosen = chosen[batch.rows.origin[start:stop] == Origin.PLANNED]
-        rows = batch.rows
-        if len(chosen) == stop - start:
-            span = slice(start, stop)
-            part = StatisticsRows(rows.tensor_id[span], rows.values[span], rows.calls[span], rows.sampled[span])
-        else:
-            part = StatisticsRows(rows.tensor_id, rows.values, rows.calls, rows.sampled).take(chosen)
-        return part._replace(histograms=self._lazy(batch, chosen))
+    def _limited(self, steps: tuple[int, int] | None) -> tuple[int, int] | None:
+        if self.within is None or steps is None:
+            return steps or self.within
+        return max(steps[0], self.within[0]), min(steps[1], self.within[1])
 
-    def _lazy(self, batch: _Batch, rows: NDArray[np.intp]) -> LazyHistograms | None:
-        return LazyHistograms(partial(self._histograms, batch)).take(rows) if batch.frame is not None else None
+    def _sources(self) -> Iterator[CompactedBlock | LiveBatch]:
+        """All of them in the order in which they were written; what was compacted came first."""
+        yield from self._blocks
+        for number, batch in enumerate(self._batches):
+            if number % _AHEAD == 0:
+                self._payloads.ahead([each.frame for each in self._batches[number : number + _AHEAD]])
+            yield batch
 
-    def _histograms(self, batch: _Batch) -> Histograms:
-        found = self._decoded.get(batch)
-        if found is None:
-            found = Histograms.none(len(batch.rows))
-            if batch.frame is not None:
-                try:
-                    found = decode_histograms(batch.frame.payload) or found
-                except DamagedDataError as error:
-                    self._problem(batch.frame, error)
-                    batch.frame = None
-            while len(self._decoded) >= _DECODED:
-                self._decoded.popitem(last=False)
-            self._decoded[batch] = found
-        return found
+    def _number(self) -> None:
+        """Find out which steps new frames hold."""
+        for batch in self._batches[self._indexed :]:
+            self._index.add_ranges(batch, batch.ranges)
+        self._indexed = len(self._batches)
+
+    def _of_batch(self, batch: LiveBatch, start: int, stop: int) -> tuple[StatisticsRows, NDArray[np.bool_]]:
+        values, columns = batch.values(), batch.columns(("tensor_id", "calls", "origin", "sampled"))
+        if min(len(values), len(columns["tensor_id"])) < stop:  # a part of it turned out to make no sense
+            start = stop = 0
+        span = slice(start, stop)
+        ids, calls, sampled, origin = (columns[name][span] for name in ("tensor_id", "calls", "sampled", "origin"))
+
+        def load() -> Histograms:
+            known = batch.histograms()
+            return Histograms.none(len(ids)) if known is None else known.take(np.arange(start, stop))
+
+        histograms = LazyHistograms(load) if batch.may_have_histograms() else None
+        return StatisticsRows(ids, values[span], calls, sampled, histograms), origin == Origin.PLANNED
+
+    def _of_block(self, block: CompactedBlock, step: int) -> Iterator[tuple[StatisticsRows, NDArray[np.bool_]]]:
+        chunk = block.chunk(step)
+        if chunk is None:
+            return
+        start, stop = np.searchsorted(chunk.global_step, [step, step + 1]).tolist()
+        if start == stop:
+            return
+
+        def load() -> Histograms:
+            known = block.histograms(step)
+            return Histograms.none(stop - start) if known is None else known.take(np.arange(start, stop))
+
+        span = slice(start, stop)
+        rows = StatisticsRows(
+            chunk.tensor_id[span], chunk.values[span], chunk.calls[span], chunk.sampled[span], LazyHistograms(load)
+        )
+        yield rows, chunk.origin[span] == Origin.PLANNED
+
+
+def _empty(histograms: bool) -> StatisticsBatch:
+    none = Histograms.none(0) if histograms else None
+    return StatisticsBatch(
+        np.empty(0, np.uint64), np.empty(0, np.uint32), np.empty(0, np.uint32), np.empty((0, len(STATISTIC_FIELDS))),
+        np.empty(0, np.uint8), np.empty(0, np.bool_), none,
+    )  # fmt: skip
+
+
+def _concatenated(parts: list[StatisticsBatch], histograms: bool) -> StatisticsBatch:
+    if not parts:
+        return _empty(histograms)
+    if len(parts) == 1:
+        return parts[0]
+    names = [field.name for field in fields_of(StatisticsBatch) if field.name != "histograms"]
+    columns: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
+    known = [part.histograms if part.histograms is not None else Histograms.none(len(part)) for part in parts]
+    return StatisticsBatch(**columns, histograms=Histograms.concatenate(known) if histograms else None)
+
+
+def _in_order(rows: StatisticsBatch) -> StatisticsBatch:
+    """``rows`` by step, then tensor, the last one of each."""
+    steps, ids = rows.global_step, rows.tensor_id
+    later = (steps[1:] > steps[:-1]) | ((steps[1:] == steps[:-1]) & (ids[1:] > ids[:-1]))
+    if later.all():
+        return rows
+    order = np.lexsort((ids, steps))
+    steps, ids = steps[order], ids[order]
+    last = np.ones(len(order), bool)
+    last[:-1] = (steps[1:] != steps[:-1]) | (ids[1:] != ids[:-1])
+    return rows.take(order[last])
 
 
 def _joined(parts: list[StatisticsRows]) -> StatisticsRows:
@@ -165,11 +275,10 @@ def _together(parts: list[tuple[LazyHistograms | None, int]], order: NDArray[np.
 
 
 def _last_of_each(rows: StatisticsRows) -> StatisticsRows:
-    """``rows`` with one row per tensor: a write that failed halfway and was repeated may have left two."""
+    """``rows`` by tensor, one of each: a write that failed halfway and was repeated may have left two."""
     if len(rows.ids) < 2 or (rows.ids[1:] > rows.ids[:-1]).all():
         return rows
-    last = last_index_of_each(rows.ids)
-    return rows if len(last) == len(rows.ids) else rows.take(np.sort(last))
+    return rows.take(last_index_of_each(rows.ids))
 
 
 def last_index_of_each(keys: NDArray[Any]) -> NDArray[np.intp]:

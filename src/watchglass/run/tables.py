@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from watchglass.errors import DamagedDataError
-from watchglass.records import Fact, Reduction, StepEnd, UnitKind
+from watchglass.records import STATISTIC_FIELDS, Fact, Reduction, StepEnd, UnitKind
 from watchglass.run.catalog import Catalog
 from watchglass.run.histograms import LazyHistograms
 from watchglass.run.step_index import StepIndex
@@ -20,6 +20,8 @@ from watchglass.store import (
     Frame,
     FrameKind,
     Problem,
+    StatisticsBatch,
+    Store,
     decode_catalog,
     decode_facts,
     decode_header,
@@ -36,6 +38,8 @@ from watchglass.store import (
 _SCHEMA = 1
 #: So many frames of facts are known again when they come twice; more than wait while a store refuses them.
 _FACTS_SEEN = 4096
+#: Frames whose rows belong to steps, and come before these end.
+_OF_STEPS = (FrameKind.SCALARS, FrameKind.STATISTICS, FrameKind.UNITS, FrameKind.RAW, FrameKind.REDUCTIONS)
 _REDUCTIONS = {int(reduction) for reduction in Reduction}
 
 
@@ -46,64 +50,127 @@ class RawPlace(NamedTuple):
     key: str
 
 
+class Ingested(NamedTuple):
+    """What a frame added.
+
+    Attributes:
+        ends: Ends of steps that were not known before.
+        facts: Facts that were not; a write that failed halfway and was repeated has the same ones again.
+    """
+
+    ends: Sequence[StepEnd] = ()
+    facts: Sequence[Fact] = ()
+
+
+_NOTHING = Ingested()
+
+
 class WorkerTables:
     """Everything one worker of one attempt recorded so far. For one thread.
 
     Frames may come in any order of kinds; what belongs to a step is complete once :attr:`steps` has the step.
+
+    Args:
+        store: Where payloads were left that frames do not hold, and where compacted statistics are.
+        steps: Keep only what belongs to TRAIN steps of this half-open range, or to evaluations after one of them;
+            catalog, facts of the run and lifecycle are kept in any case. None keeps everything.
 
     Attributes:
         catalog: What tensor ids mean; grows in place.
         steps: Ends of steps by global step, in the order in which they arrived.
         lifecycle: ``joined`` and ``left`` events.
         headers: Header of each segment: worker's clocks paired, host, process.
-        problems: Whole frames, and rows of frames, whose content makes no sense; they are left out.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, store: Store | None = None, *, steps: tuple[int, int] | None = None) -> None:
         self.catalog = Catalog()
         self.steps: dict[int, StepEnd] = {}
         self.lifecycle: list[dict[str, Any]] = []
         self.headers: list[dict[str, Any]] = []
-        self.problems: list[Problem] = []
+        self._problems: list[Problem] = []
+        self._range = steps
+        self._open: list[Frame] = []
+        self._wanted: NDArray[np.uint64] | None = None
         self._left_out: list[DamagedDataError] = []
         self._scalars = StepIndex[NDArray[Any]]()
         self._reductions = StepIndex[NDArray[Any]]()
-        self._statistics = StoredStatistics(lambda frame, error: self.problems.append(describe(frame, error)))
+        # Not self: what only a cycle keeps alive stays in memory for long.
+        problems = self._problems
+        self._statistics = StoredStatistics(store, lambda frame, error: problems.append(describe(frame, error)))
         self._units: dict[int, list[tuple[int, int, int, bytes]]] = {}
         self._facts: dict[int, list[Fact]] = {}
         self._facts_seen: dict[int, None] = {}
         self._raw: dict[int, dict[int, RawPlace]] = {}
-        self._ingest: dict[int, Callable[[bytes], None]] = {
-            FrameKind.HEADER: lambda payload: self.headers.append(decode_header(payload)),
-            FrameKind.CATALOG: self._add_catalog,
-            FrameKind.SCALARS: self._add_scalars,
-            FrameKind.REDUCTIONS: self._add_reductions,
-            FrameKind.UNITS: self._add_units,
-            FrameKind.FACTS: self._add_facts,
-            FrameKind.STEP_ENDS: lambda payload: self.steps.update(
-                (s.global_step, s) for s in decode_step_ends(payload)
-            ),
-            FrameKind.LIFECYCLE: lambda payload: self.lifecycle.append(decode_lifecycle(payload)),
-            FrameKind.RAW: self._add_raw,
-        }
+        self._source = ""
+        if steps is not None:
+            self._statistics.within = (0, 0)
 
-    def ingest(self, frame: Frame) -> None:
-        """Take in one frame. Unknown kinds and schemas are left out; nonsense becomes one of :attr:`problems`."""
+    @property
+    def problems(self) -> list[Problem]:
+        """Whole frames, and rows of frames, whose content makes no sense; they are left out."""
+        self._statistics.check()
+        return list(self._problems)
+
+    def ingest(self, frame: Frame) -> Ingested:
+        """Take in one frame; returns what is new in it.
+
+        Unknown kinds and schemas are left out; nonsense becomes one of :attr:`problems`.
+        """
         if frame.schema != _SCHEMA:
-            return
-        add = self._ingest.get(frame.kind)
+            return _NOTHING
+        if frame.source != self._source:
+            self._source = frame.source
+            self._statistics.found_in(frame.source)
+        if self._range is not None and frame.kind in _OF_STEPS:
+            # Whether their steps are wanted is known once those have ended.
+            self._open.append(frame)
+            return _NOTHING
+        return self._take(frame)
+
+    def _take(self, frame: Frame) -> Ingested:
         self._left_out = []
+        added = _NOTHING
         try:
-            if frame.kind == FrameKind.STATISTICS:
-                self._statistics.add(frame)
-            elif add is not None:
-                add(frame.payload)
+            added = self._add(frame)
         except DamagedDataError as error:
-            self.problems.append(describe(frame, error))
+            self._problems.append(describe(frame, error))
         else:
             if self._left_out:
                 others = f" (and {len(self._left_out) - 1} more rows)" if len(self._left_out) > 1 else ""
-                self.problems.append(describe(frame, DamagedDataError(f"{self._left_out[0]}{others}")))
+                self._problems.append(describe(frame, DamagedDataError(f"{self._left_out[0]}{others}")))
+        return added
+
+    def _add(self, frame: Frame) -> Ingested:
+        kind, payload = frame.kind, frame.payload
+        if kind == FrameKind.STATISTICS:
+            self._statistics.add(frame)
+        elif kind == FrameKind.SCALARS:
+            rows = self._of_wanted(decode_scalars(payload))
+            self._scalars.add(rows, rows["global_step"])
+        elif kind == FrameKind.STEP_ENDS:
+            return Ingested(ends=self._add_ends(payload))
+        elif kind == FrameKind.FACTS:
+            return Ingested(facts=self._add_facts(payload))
+        elif kind == FrameKind.HEADER:
+            self.headers.append(decode_header(payload))
+        elif kind == FrameKind.CATALOG:
+            for row in decode_catalog(payload, self._left_out):
+                self.catalog.add(row)
+        elif kind == FrameKind.REDUCTIONS:
+            rows = self._of_wanted(decode_reductions(payload))
+            self._reductions.add(rows, rows["global_step"])
+        elif kind == FrameKind.UNITS:
+            self._add_units(payload)
+        elif kind == FrameKind.LIFECYCLE:
+            self.lifecycle.append(decode_lifecycle(payload))
+        elif kind == FrameKind.RAW:
+            for place in decode_raw_index(payload, self._left_out):
+                step, tensor_id = place["global_step"], place["tensor_id"]
+                if self._wanted is None or step in self._wanted:
+                    self._raw.setdefault(step, {})[tensor_id] = RawPlace(place["file"], place["key"])
+        elif kind == FrameKind.COMPACTED:
+            self._statistics.add_block(frame)
+        return _NOTHING
 
     # By step
 
@@ -167,10 +234,44 @@ class WorkerTables:
         return rows["global_step"], rows["value"], rows["weight"].astype(np.float64)
 
     def statistics_history(
-        self, tensor_id: int, *, planned_only: bool = True
+        self, tensor_id: int, *, planned_only: bool = True, fields: Sequence[str] = STATISTIC_FIELDS
     ) -> tuple[NDArray[np.uint64], NDArray[np.float64]]:
-        """All rows of one tensor: global steps u64[n] and values float64[n, 11], by step, one row per step."""
-        return self._statistics.of_tensor(tensor_id, planned_only=planned_only)[:2]
+        """All rows of one tensor: global steps u64[n] and values float64[n, 11], by step, one row per step.
+
+        Args:
+            tensor_id: The tensor.
+            planned_only: Leave out rows that were written because of a finding.
+            fields: Columns that are wanted; the others are NaN, and are not decoded.
+        """
+        return self._statistics.of_tensor(tensor_id, planned_only=planned_only, fields=fields)[:2]
+
+    def read_statistics(
+        self,
+        *,
+        tensor_ids: Collection[int] | None = None,
+        global_steps: tuple[int, int] | None = None,
+        fields: Sequence[str] = STATISTIC_FIELDS,
+        planned_only: bool = True,
+        histograms: bool = False,
+    ) -> StatisticsBatch:
+        """Rows of many tensors and steps, by global step, then tensor; one of each, the last one written.
+
+        Only what is asked for is decoded, and nothing of it is kept beyond a bound that all readers of a store share.
+
+        Args:
+            tensor_ids: Of these tensors; None for all.
+            global_steps: Of global steps of this half-open range; None for all.
+            fields: Columns of ``values`` that are wanted; the others are NaN.
+            planned_only: Leave out rows that were written because of a finding, which must never feed a rule.
+            histograms: Also the histograms; where rows have none, those are empty.
+
+        Raises:
+            CompactedError: Segments were compacted and removed since they were found.
+        """
+        return self._statistics.read(
+            tensor_ids=tensor_ids, global_steps=global_steps, fields=fields, planned_only=planned_only,
+            histograms=histograms,
+        )  # fmt: skip
 
     def histogram_history(
         self, tensor_id: int
@@ -214,38 +315,53 @@ class WorkerTables:
             for step in [step for step in table if 0 <= step < before_global_step]:
                 del table[step]
 
-    # One for each kind of frame
+    # Kinds of frames that take more than a line
 
-    def _add_catalog(self, payload: bytes) -> None:
-        for row in decode_catalog(payload, self._left_out):
-            self.catalog.add(row)
+    def _add_ends(self, payload: bytes) -> list[StepEnd]:
+        ends = decode_step_ends(payload)
+        if self._range is not None:
+            low, high = self._range
+            wanted = [end for end in ends if low <= end.train_step < high]
+            self._settle([end.global_step for end in wanted], {end.global_step for end in ends})
+            ends = wanted
+        new = [end for end in ends if end.global_step not in self.steps]
+        self.steps.update((end.global_step, end) for end in ends)
+        return new
 
-    def _add_scalars(self, payload: bytes) -> None:
-        rows = decode_scalars(payload)
-        self._scalars.add(rows, rows["global_step"])
+    def _settle(self, wanted: list[int], ended: set[int]) -> None:
+        """Take in what came before ends of steps, as far as it belongs to those of them that are wanted."""
+        waiting, self._open = self._open, []
+        if wanted:
+            first, last = self._statistics.within or (0, 0)
+            known = [first, last - 1] if first < last else []
+            self._statistics.within = min([*known, *wanted]), max([*known, *wanted]) + 1
+            self._wanted = np.array(wanted, np.uint64)
+            for frame in waiting:
+                self._take(frame)
+            self._left_out = []
+        for step in ended.difference(wanted, self.steps):
+            self._facts.pop(step, None)
 
-    def _add_reductions(self, payload: bytes) -> None:
-        rows = decode_reductions(payload)
-        self._reductions.add(rows, rows["global_step"])
+    def _of_wanted(self, rows: NDArray[Any]) -> NDArray[Any]:
+        return rows if self._wanted is None else rows[np.isin(rows["global_step"], self._wanted)]
 
     def _add_units(self, payload: bytes) -> None:
         batch = decode_units(payload)
         columns = (batch.global_step, batch.tensor_id, batch.kind, batch.units)
         for step, tensor_id, kind, units, bits in zip(*(c.tolist() for c in columns), batch.bits, strict=True):
-            self._units.setdefault(step, []).append((tensor_id, kind, units, bits))
+            if self._wanted is None or step in self._wanted:
+                self._units.setdefault(step, []).append((tensor_id, kind, units, bits))
 
-    def _add_facts(self, payload: bytes) -> None:
+    def _add_facts(self, payload: bytes) -> list[Fact]:
         # Facts have no key by which the last one could count, but a write that failed halfway and was repeated has the
         # same frames again.
         key = hash(payload)
         if key in self._facts_seen:
-            return
+            return []
         self._facts_seen[key] = None
         if len(self._facts_seen) > _FACTS_SEEN:
             del self._facts_seen[next(iter(self._facts_seen))]
-        for fact in decode_facts(payload, self._left_out):
+        facts = decode_facts(payload, self._left_out)
+        for fact in facts:
             self._facts.setdefault(fact.global_step, []).append(fact)
-
-    def _add_raw(self, payload: bytes) -> None:
-        for row in decode_raw_index(payload, self._left_out):
-            self._raw.setdefault(row["global_step"], {})[row["tensor_id"]] = RawPlace(row["file"], row["key"])
+        return facts

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from watchglass.errors import DamagedDataError, InvalidValueError
 from watchglass.stats import Histograms
+from watchglass.store.arrow_columns import as_array
 
 #: Column of the bins: a list of structs of unsigned bytes.
 BINS = "histogram_bins"
@@ -82,6 +83,15 @@ def decode(seen: NDArray[np.uint64], first: NDArray[np.int16], chunks: list[Any]
     return found
 
 
+def check_histograms(histograms: Histograms) -> None:
+    """Refuse what no histogram can be: keys that do not rise, impossible counts, more counted than seen.
+
+    Raises:
+        DamagedDataError: They are not sound.
+    """
+    _check(histograms, histograms.keys.astype(np.int64))
+
+
 def _planes(numbers: NDArray[Any], names: tuple[str, ...]) -> dict[str, NDArray[np.uint8]]:
     """The bytes of unsigned integers, lowest first, as columns; those behind the last that is ever set are left out."""
     largest = int(numbers.max()) if len(numbers) else 0
@@ -108,8 +118,10 @@ def _bins(chunk: Any) -> tuple[NDArray[np.int64], dict[str, NDArray[np.uint8]]]:
     if not sound or chunk.null_count or chunk.values.null_count or chunk.offset:
         raise DamagedDataError(f"histograms must be lists of structs without nulls but are {str(kind)[:80]}")
     values = chunk.values
-    offsets = chunk.offsets.to_numpy() if len(chunk) else np.zeros(1, np.int32)
-    sizes = np.diff(offsets.astype(np.int64))
+    offsets: NDArray[np.int64] = np.zeros(1, np.int64)
+    if len(chunk):
+        offsets = as_array(pa.chunked_array([chunk.offsets])).astype(np.int64)
+    sizes = np.diff(offsets)
     if offsets[0] != 0 or (sizes < 0).any() or offsets[-1] != len(values):
         raise DamagedDataError("the offsets of histograms do not fit their bins")
     if len(values) > MAX_BINS:
@@ -122,7 +134,7 @@ def _bins(chunk: Any) -> tuple[NDArray[np.int64], dict[str, NDArray[np.uint8]]]:
         plane = values.field(index)
         if plane.type != pa.uint8() or plane.null_count or len(plane) != len(values):
             raise DamagedDataError(f"the field {name!r} of histograms must be unsigned bytes but is {plane.type}")
-        planes[name] = plane.to_numpy()
+        planes[name] = as_array(pa.chunked_array([plane]))
     if _GAPS[0] not in planes or _COUNTS[0] not in planes:
         raise DamagedDataError("histograms lack their gaps or counts")
     return sizes, planes

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
-from watchglass.errors import DamagedDataError, MissingFileError
-from watchglass.store import layout, manifest
+from watchglass.errors import CompactedError, DamagedDataError, MissingFileError, StoreError
+from watchglass.store import layout
 from watchglass.store.contract import Entry, Store
+from watchglass.store.discovery import Clock, Discovery
 from watchglass.store.frames import HEADER_BYTES, MAX_PAYLOAD, Frame, FrameKind, frame_length, scan
+from watchglass.store.generations import Covered, newest_generation
 
 #: Bytes read at a time. A frame that is longer is read by itself.
 _CHUNK = 4 << 20
-#: Buckets before the newest that every poll lists again, for workers whose clocks are behind.
-_SKEW_BUCKETS = 2
-#: Every so many polls everything is listed, for clocks that are further behind and for late data of old attempts.
-_FULL_EVERY = 50
+#: What a poll reads at least of each worker that it reads anything of.
+_SHARE = 64 << 10
+#: Objects that one call asks a store for.
+_MOST_AT_ONCE = 1 << 16
+#: Shorter objects are read: mapping one into memory costs as much as copying so many bytes.
+_MAPPED = 256 << 10
 
 
 @dataclass(frozen=True)
@@ -48,15 +53,26 @@ class _Stream:
     """Why reading of the current segment stopped before its end, None when all of it was read."""
     seen: int = -1
     """Size of the current segment when it was last read."""
+    taken: int = 0
+    """Bytes read so far."""
 
     def found(self, seq: int, entry: Entry) -> None:
         """Note a listed segment. Of two with one number the later bucket counts: the first was a write that failed."""
         known = self.paths.get(seq, "")
-        if entry.path < known:
+        if seq < self.seq or entry.path < known:
             return
         if known and entry.path != known and seq == self.seq:
             self.offset, self.tail, self.seen = 0, None, -1
         self.paths[seq], self.sizes[seq] = entry.path, entry.size
+
+    def is_ready(self) -> bool:
+        """Whether something of it is there that was not read yet."""
+        return self.seq in self.paths and (self.seq + 1 in self.paths or self.sizes[self.seq] != self.seen)
+
+    def behind_hole(self) -> str | None:
+        """The first segment that is there although the one before it is missing."""
+        later = min((seq for seq in self.paths if seq > self.seq), default=None)
+        return self.paths[later] if later is not None and later - 1 not in self.paths else None
 
 
 class RunReader:
@@ -64,23 +80,42 @@ class RunReader:
 
     Each frame comes once, in order within a worker. A segment whose successor exists is final: what is unreadable in
     it is a :class:`Problem`, and reading goes on with the successor. The end of the newest segment may be torn by a
-    write under way or a writer that was killed: it is tried again at each poll, see :meth:`unfinished`.
+    write under way or a writer that was killed: it is tried again at each poll, see :meth:`unfinished`. Where a run
+    was compacted, the newest generation stands in the place of the segments that it covers.
+
+    Args:
+        store: The store of the run.
+        leave: Kinds of frames whose payloads are checked and then left where they are, see :attr:`Frame.left`. On
+            object stores nothing is left: it would be fetched twice.
+        attempt: Read the segments of this attempt only; of all if None.
+        clock: For tests.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(
+        self, store: Store, *, leave: Collection[int] = (), attempt: int | None = None, clock: Clock = time
+    ) -> None:
         self._store = store
+        self._leave = leave if store.appends else ()
+        self._attempt = attempt
+        self._discovery = Discovery(store, attempt, clock)
         self._streams: dict[tuple[int, str], _Stream] = {}
         self._journal = _Stream()
         self._journal_frames: list[Frame] = []
         self._problems: dict[tuple[str, int], Problem] = {}
-        self._attempts = 0
-        self._newest_bucket = 0
-        self._polls = 0
+        self._generation: int | None = None
+        self._most_at_once = _MOST_AT_ONCE
+        self._fetched: dict[tuple[str, int], bytes | None] = {}
+        self._mapped: tuple[str, memoryview] = ("", memoryview(b""))
 
     @property
     def problems(self) -> list[Problem]:
         """What could not be read so far, by path; the rest of such a segment is skipped."""
         return sorted(self._problems.values(), key=lambda problem: (problem.path, problem.offset))
+
+    @property
+    def waiting(self) -> set[tuple[int, str]]:
+        """(attempt, worker) of which something is there that no poll has given yet, or cannot before a hole closes."""
+        return {key for key, stream in self._streams.items() if stream.is_ready() or stream.behind_hole()}
 
     def unfinished(self) -> list[Problem]:
         """Torn ends of newest segments and holes before them: still being written, or all that a killed writer left."""
@@ -91,9 +126,9 @@ class RunReader:
             if stream.tail == "incomplete" and stream.seq in stream.paths
         ]
         holes = [
-            Problem(stream.paths[later[0]], 0, "cannot be read yet: the segment before it is missing")
+            Problem(path, 0, "cannot be read yet: the segment before it is missing")
             for stream in streams
-            if (later := sorted(seq for seq in stream.paths if seq > stream.seq)) and later[0] - 1 not in stream.paths
+            if (path := stream.behind_hole()) is not None
         ]
         return torn + holes
 
@@ -101,32 +136,55 @@ class RunReader:
         """The frames since the last call as (attempt, worker, frame), by attempt, then worker, in order within each.
 
         Never blocks, and never raises for what is inside files. HEADER frames and kinds that this release does not
-        know are among them.
+        know are among them. Of several workers with more than ``max_bytes`` those that were read least come first,
+        each with its share.
 
         Args:
             max_bytes: Stop after about so many bytes; the next call goes on. One frame is always read.
-            full: List everything. Else old buckets are looked at every 50th call only; pass it before concluding that
+            full: List everything. Else old buckets are looked at twice a minute only; pass it before concluding that
                 nothing more will come.
+
+        Raises:
+            CompactedError: The run was compacted since, and segments that were not read yet are gone.
         """
-        self._discover(full or self._polls % _FULL_EVERY == 0)
-        self._polls += 1
+        self._discover(full)
         found: list[tuple[int, str, Frame]] = []
-        left = max_bytes
-        for attempt, worker in sorted(self._streams, key=lambda key: (key[0], layout.worker_order(key[1]))):
-            if left <= 0:
-                break
-            for frame in self._read(self._streams[attempt, worker], left):
-                left -= HEADER_BYTES + len(frame.payload)
-                found.append((attempt, worker, frame))
+        try:
+            self._read_new(found, max_bytes)
+        except StoreError:
+            if not found:
+                raise
+            # What was read before it refused counts as read, so it is given; the next poll asks for the rest again.
+        self._fetched, self._mapped = {}, ("", memoryview(b""))
         return found
+
+    def _read_new(self, found: list[tuple[int, str, Frame]], left: int) -> None:
+        """Appends to ``found`` what is new, until so many bytes were read."""
+        for attempt in sorted({attempt for attempt, _ in self._streams}):
+            ready = [
+                (worker, stream) for (a, worker), stream in self._streams.items() if a == attempt and stream.is_ready()
+            ]
+            if not ready:
+                continue
+            before, share = len(found), max(_SHARE, left // len(ready))
+            chosen = sorted(ready, key=lambda item: item[1].taken)[: max(1, left // share)]
+            self._fetch([stream for _, stream in chosen], share)
+            for worker, stream in sorted(chosen, key=lambda item: layout.worker_order(item[0])):
+                for frame in self._read(stream, min(share, left) if len(chosen) == 1 else share):
+                    size = HEADER_BYTES + (frame.left or len(frame.payload))
+                    left -= size
+                    stream.taken += size
+                    found.append((attempt, worker, frame))
+            if left <= 0 or (len(found) > before and any(stream.is_ready() for _, stream in ready)):
+                break  # what an attempt left unread comes before the next attempt
 
     def journal(self) -> list[Frame]:
         """All FINDING, STATUS and OBSERVATION frames of the journal so far, in order."""
-        for entry in self._store.list(layout.JOURNAL):
+        after = layout.journal(self._journal.seq - 1) if self._journal.seq else ""
+        for entry in self._store.list(layout.JOURNAL, after):
             seq = layout.parse_journal(entry.path)
             if seq is not None:
-                self._journal.paths[seq] = entry.path
-                self._journal.sizes[seq] = entry.size
+                self._journal.found(seq, entry)
         for frame in self._read(self._journal, None):
             if frame.kind in (FrameKind.FINDING, FrameKind.STATUS, FrameKind.OBSERVATION):
                 self._journal_frames.append(frame)
@@ -134,20 +192,76 @@ class RunReader:
 
     def _discover(self, full: bool) -> None:
         """List new segments into the streams."""
-        while manifest.has_attempt(self._store, self._attempts):
-            self._attempts += 1
-            full = True
-        for attempt in range(self._attempts):
-            if not full and attempt < self._attempts - 1:
-                continue
-            after = "" if full else layout.segments(attempt, self._newest_bucket - _SKEW_BUCKETS)
-            for entry in self._store.list(layout.segments(attempt), after):
-                name = layout.parse_segment(entry.path)
-                if name is None:
-                    continue
-                stream = self._streams.setdefault((attempt, name.worker), _Stream())
-                stream.found(name.seq, entry)
-                self._newest_bucket = max(self._newest_bucket, name.bucket)
+        if self._generation is None:
+            self._begin()
+        for name, entry in self._discovery.find(full=full):
+            self._streams.setdefault((name.attempt, name.worker), _Stream()).found(name.seq, entry)
+        if full:
+            self._check_generation(unread_only=True)
+
+    def _begin(self) -> None:
+        """Start with what was compacted, if anything was."""
+        try:
+            generation = newest_generation(self._store)
+        except DamagedDataError as error:
+            self._generation = 0
+            self._problems[layout.COMPACTED, 0] = Problem(layout.COMPACTED, 0, str(error))
+            return
+        # Not before it is known: where the store refuses, the next poll has to ask again.
+        self._generation = generation.number if generation is not None else 0
+        for covered in generation.covers if generation is not None else ():
+            if covered.segments and self._attempt in (None, covered.attempt):
+                stream = self._streams[covered.attempt, covered.worker] = _Stream(seq=covered.segments - 1)
+                stream.found(stream.seq, Entry(covered.frames, covered.bytes))
+
+    def _check_generation(self, *, unread_only: bool = False) -> None:
+        """Whatever is missing may be in a generation that was written since."""
+        try:
+            newest = newest_generation(self._store)
+        except DamagedDataError as error:
+            self._problems[layout.COMPACTED, 0] = Problem(layout.COMPACTED, 0, str(error))
+            return
+        if newest is None or newest.number <= (self._generation or 0):
+            return
+        if not unread_only or any(self._is_unread(covered) for covered in newest.covers):
+            raise CompactedError(f"{self._store.location} was compacted while it was read; open it again")
+
+    def _is_unread(self, covered: Covered) -> bool:
+        """Whether segments that a newer generation has are gone, and not known to have been read to their end."""
+        if not covered.segments or self._attempt not in (None, covered.attempt):
+            return False
+        stream = self._streams.get((covered.attempt, covered.worker))
+        if stream is None or stream.behind_hole():
+            return True
+        path = stream.paths.get(stream.seq)
+        return stream.seq < covered.segments and (path is None or self._store.size(path) is None)
+
+    def _is_fixed(self, path: str) -> bool:
+        """Whether an object never grows."""
+        return not self._store.appends or path.startswith(layout.COMPACTED)
+
+    def _fetch(self, streams: list[_Stream], share: int) -> None:
+        """On a store that answers late: ask for what the streams will read all at once."""
+        if self._store.appends:
+            return
+        ranges: list[tuple[str, int, int | None]] = []
+        for stream in streams:
+            seq, offset, left = stream.seq, stream.offset, share
+            while left > 0 and seq in stream.paths:
+                end = min(stream.sizes[seq], offset + max(_SHARE, left))
+                if end > offset and (seq != stream.seq or stream.seen != stream.sizes[seq]):
+                    ranges.append((stream.paths[seq], offset, end))
+                left -= end - offset
+                seq, offset = seq + 1, 0
+        ranges = ranges[: self._most_at_once]
+        if len(ranges) > 1:
+            try:
+                found = self._store.read_many(ranges)
+            except StoreError:
+                self._most_at_once = max(1, len(ranges) // 2)  # of a store that answers now and then: some of it
+                raise
+            self._most_at_once = min(_MOST_AT_ONCE, 2 * self._most_at_once)
+            self._fetched = {key[:2]: data for key, data in zip(ranges, found, strict=True)}
 
     def _read(self, stream: _Stream, limit: int | None) -> Iterator[Frame]:
         """New frames of a stream, until ``limit`` bytes were read or there are no more."""
@@ -155,16 +269,18 @@ class RunReader:
         while stream.seq in stream.paths and (left is None or left > 0):
             # The writer finishes a segment before it begins the next: once the next was listed, a read from now on
             # sees all of this one. The size listed together with the next may be older, so it does not count then.
-            final = stream.seq + 1 in stream.paths
-            if not final and stream.sizes[stream.seq] == stream.seen:
+            path, final = stream.paths[stream.seq], stream.seq + 1 in stream.paths
+            all_seen = stream.sizes[stream.seq] == stream.seen
+            if all_seen and not final:
                 return
-            for frame in self._read_segment(stream, left, final):
-                if left is not None:
-                    left -= HEADER_BYTES + len(frame.payload)
-                yield frame
-            if not final:
-                return
+            if not (all_seen and self._is_fixed(path)):
+                for frame in self._read_segment(stream, left, final):
+                    if left is not None:
+                        left -= HEADER_BYTES + (frame.left or len(frame.payload))
+                    yield frame
             if left is not None and left <= 0 and stream.tail == "more":
+                return
+            if not final and (stream.tail is not None or not self._is_fixed(path)):
                 return
             self._finish(stream)
 
@@ -172,17 +288,19 @@ class RunReader:
         """New frames of the current segment; sets ``stream.tail`` to why it stopped."""
         path, left = stream.paths[stream.seq], limit
         listed = stream.sizes[stream.seq]
-        want = _CHUNK
+        least = 0
         while True:
             if left is not None and left <= 0:
                 stream.tail = "more"
                 return
+            want = max(least, _CHUNK if left is None else min(_CHUNK, max(left, _SHARE)))
             try:
-                data = self._store.read(path, stream.offset, stream.offset + want)
+                data, ended = self._load(path, stream.offset, want, listed, final)
             except MissingFileError:
+                self._check_generation()
                 stream.tail = "missing"
                 return
-            result = scan(data, base=stream.offset, source=path)
+            result = scan(data, base=stream.offset, source=path, leave=self._leave)
             stream.offset += result.consumed
             if left is not None:
                 left -= result.consumed
@@ -193,13 +311,32 @@ class RunReader:
                 stream.tail, stream.seen = "damaged", listed
                 self._problems[path, stream.offset] = Problem(path, stream.offset, "damaged frame; the rest is skipped")
                 return
-            if len(data) < want:
+            if ended:
                 stream.tail = result.problem
                 stream.seen = max(listed, stream.offset + len(data) - result.consumed)
                 return
             # The chunk ended within a frame: read on, or where that frame is longer than a chunk read just that.
-            length = frame_length(data[result.consumed : result.consumed + HEADER_BYTES])
-            want = max(_CHUNK, min(length or 0, HEADER_BYTES + MAX_PAYLOAD))
+            length = frame_length(bytes(data[result.consumed : result.consumed + HEADER_BYTES]))
+            least = min(length or 0, HEADER_BYTES + MAX_PAYLOAD)
+
+    def _load(self, path: str, offset: int, want: int, listed: int, final: bool) -> tuple[bytes | memoryview, bool]:
+        """Some bytes of an object, and whether they are the last of it."""
+        if self._is_fixed(path) and not self._store.appends:
+            end = min(listed, offset + want)
+            data = self._fetched.pop((path, offset), b"")
+            if data is None:
+                raise MissingFileError(f"{path} does not exist; check the path of the run")
+            if len(data) < min(end - offset, want):
+                data += self._store.read(path, offset + len(data), end) if end > offset + len(data) else b""
+            return data, offset + len(data) >= listed or len(data) < end - offset
+        if (final or self._is_fixed(path)) and listed >= _MAPPED:
+            # Nobody shortens it any more: the writer cuts off what it failed to append only of its newest segment.
+            if self._mapped[0] != path:
+                self._mapped = (path, memoryview(self._store.map(path)))
+            whole = self._mapped[1]
+            return whole[offset : offset + want], offset + want >= len(whole)
+        data = self._store.read(path, offset, offset + want)
+        return data, len(data) < want
 
     def _finish(self, stream: _Stream) -> None:
         """Leave a final segment for its successor."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -12,13 +13,17 @@ from watchglass.errors import DamagedDataError, InvalidValueError
 from watchglass.records import COUNT_FIELDS, STATISTIC_FIELDS
 from watchglass.stats import Histograms
 from watchglass.store import histogram_columns
-from watchglass.store.arrow_guard import decoded_bytes
+from watchglass.store.arrow_columns import MAX_DECODED, as_array, flat_columns
+from watchglass.store.arrow_guard import decoded_bytes, read_layout
 from watchglass.store.frames import FrameKind, encode_frame
 
-#: Most bytes that one batch may take in memory; about two million rows.
-MAX_DECODED = 256 << 20
-
 _KEYS = (("global_step", np.uint64), ("tensor_id", np.uint32), ("calls", np.uint32), ("origin", np.uint8))
+#: Every flat column and its dtype as this release writes it.
+_DTYPES: dict[str, np.dtype[Any]] = {
+    **{name: np.dtype(kind) for name, kind in _KEYS},
+    "sampled": np.dtype(bool),
+    **{name: np.dtype(np.uint64 if name in COUNT_FIELDS else np.float64) for name in STATISTIC_FIELDS},
+}
 
 
 @dataclass
@@ -89,29 +94,60 @@ def encode_statistics(batch: StatisticsBatch) -> bytes:
     return encode_frame(FrameKind.STATISTICS, sink.getvalue())
 
 
-def decode_statistics(payload: bytes, *, histograms: bool = True) -> StatisticsBatch:
+def decode_statistics(
+    payload: bytes | memoryview, *, histograms: bool = True, fields: Sequence[str] = STATISTIC_FIELDS
+) -> StatisticsBatch:
     """The statistics of a payload; columns that this release does not know are ignored.
 
     Args:
         payload: Of a STATISTICS frame.
         histograms: Also decode the histograms, which take several times the time and memory of the rows.
+        fields: Columns of ``values`` that are wanted; the others are NaN.
 
     Raises:
         DamagedDataError: It is no such stream, lacks a column, or would take more than :data:`MAX_DECODED` bytes.
     """
-    names = [*(name for name, _ in _KEYS), "sampled", *STATISTIC_FIELDS]
-    table = _table(payload, [*names, *histogram_columns.NAMES] if histograms else names)
-    columns: dict[str, Any] = {name: _column(table, name, np.dtype(dtype)) for name, dtype in _KEYS}
-    values = np.empty((table.num_rows, len(STATISTIC_FIELDS)))
-    for index, name in enumerate(STATISTIC_FIELDS):
-        values[:, index] = _column(table, name, np.dtype(np.uint64 if name in COUNT_FIELDS else np.float64))
-    batch = StatisticsBatch(values=values, sampled=_column(table, "sampled", np.dtype(bool)), **columns)
-    if histograms:
-        batch.histograms = _histograms(table)
-    return batch
+    columns = decode_columns(payload, [*(name for name, _ in _KEYS), "sampled", *fields])
+    values = statistics_matrix(columns, fields)
+    keys = {name: columns[name] for name in (*(name for name, _ in _KEYS), "sampled")}
+    return StatisticsBatch(values=values, histograms=decode_histograms(payload) if histograms else None, **keys)
 
 
-def decode_histograms(payload: bytes) -> Histograms | None:
+def statistics_matrix(
+    columns: dict[str, NDArray[Any]], fields: Sequence[str] = STATISTIC_FIELDS
+) -> NDArray[np.float64]:
+    """``values`` of a batch, float64[n, 11], from columns; those that are not among ``fields`` are NaN.
+
+    Args:
+        columns: ``global_step``, and at least ``fields``, n numbers each.
+        fields: The columns to fill in.
+    """
+    shape = (len(columns["global_step"]), len(STATISTIC_FIELDS))
+    values = np.empty(shape) if len(fields) == len(STATISTIC_FIELDS) else np.full(shape, np.nan)
+    for name in fields:
+        values[:, STATISTIC_FIELDS.index(name)] = columns[name]
+    return values
+
+
+def decode_columns(payload: bytes | memoryview, names: Sequence[str]) -> dict[str, NDArray[Any]]:
+    """Some flat columns of a payload, read-only; nothing else of it is decompressed or looked at.
+
+    Args:
+        payload: Of a STATISTICS frame.
+        names: Any of ``global_step``, ``tensor_id``, ``calls``, ``origin``, ``sampled`` and STATISTIC_FIELDS.
+
+    Raises:
+        DamagedDataError: As :func:`decode_statistics`.
+    """
+    wanted = {name: _DTYPES[name] for name in names}
+    found = flat_columns(payload, wanted)
+    if found is not None:
+        return found
+    table = _table(payload, list(names))
+    return {name: _column(table, name, dtype) for name, dtype in wanted.items()}
+
+
+def decode_histograms(payload: bytes | memoryview) -> Histograms | None:
     """Only the histograms of a payload; None where it has none.
 
     Raises:
@@ -120,12 +156,16 @@ def decode_histograms(payload: bytes) -> Histograms | None:
     return _histograms(_table(payload, list(histogram_columns.NAMES)))
 
 
-def has_histograms(payload: bytes) -> bool:
-    """Whether a payload of STATISTICS that was decoded before has histograms."""
-    return histogram_columns.NAMES[0].encode() in payload
+def has_histograms(payload: bytes | memoryview) -> bool:
+    """Whether a payload of STATISTICS has histograms.
+
+    Raises:
+        DamagedDataError: It is no Arrow stream.
+    """
+    return histogram_columns.NAMES[0].encode() in read_layout(payload)[0]
 
 
-def _table(payload: bytes, names: list[str]) -> Any:
+def _table(payload: bytes | memoryview, names: list[str]) -> Any:
     """The named columns of a stream, as far as it has them; the others are not even decompressed."""
     import pyarrow as pa
 
@@ -133,12 +173,13 @@ def _table(payload: bytes, names: list[str]) -> Any:
     if size > MAX_DECODED:
         raise DamagedDataError(f"a batch of statistics would take {size} bytes; at most {MAX_DECODED} are read")
     try:
-        with pa.ipc.open_stream(payload) as stream:
+        buffer = pa.py_buffer(payload)
+        with pa.ipc.open_stream(buffer) as stream:
             known = stream.schema.names
         wanted = [index for index, name in enumerate(known) if name in names]
         # Handing a batch this small to a thread pool takes longer than decompressing it.
         options = pa.ipc.IpcReadOptions(use_threads=False, included_fields=wanted)
-        with pa.ipc.open_stream(payload, options=options) as stream:
+        with pa.ipc.open_stream(buffer, options=options) as stream:
             table = stream.read_all()
         table.validate()
         return table
@@ -164,9 +205,9 @@ def _column(table: Any, name: str, dtype: np.dtype[Any]) -> NDArray[Any]:
     column = table.column(found)
     if column.null_count:
         raise DamagedDataError(f"the column {name!r} of a batch of statistics has nulls")
-    array = column.to_numpy()
+    array = as_array(column)
     if array.dtype == dtype:
-        return np.asarray(array)
+        return array
     if array.dtype.kind not in {"u": "ui", "i": "ui", "f": "f"}.get(dtype.kind, ""):
         raise DamagedDataError(f"the column {name!r} of a batch of statistics has type {column.type}")
     converted = array.astype(dtype)

@@ -1,0 +1,317 @@
+"""Where statistics of one worker come from: frames of live segments, and blocks of steps that were compacted."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from watchglass.errors import DamagedDataError, InvalidValueError, MissingFileError
+from watchglass.records import STATISTIC_FIELDS
+from watchglass.run.payloads import OnProblem, Payloads, compacted_meanwhile, new_token
+from watchglass.stats import Histograms
+from watchglass.store import (
+    Frame,
+    ParquetStatistics,
+    StatisticsBatch,
+    Store,
+    check_path,
+    decode_columns,
+    decode_histograms,
+    has_histograms,
+    newest_generation,
+    statistics_matrix,
+)
+
+#: Most rows of a block that are read at a time to be looked at step by step.
+_CHUNK_ROWS = 1 << 17
+#: Bytes that a decoded row takes: eleven numbers, its keys, and about as much again with a histogram.
+_ROW_BYTES = 8 * len(STATISTIC_FIELDS) + 18
+_KEYS = ("tensor_id", "calls", "origin", "sampled")
+
+
+class Wanted(NamedTuple):
+    """Which rows and columns are asked for.
+
+    Attributes:
+        ids: Of these tensors; None for all.
+        steps: Of these global steps, half-open; None for all.
+        fields: These columns of ``values``; the others are NaN.
+        histograms: Also the histograms.
+    """
+
+    ids: NDArray[np.uint32] | None = None
+    steps: tuple[int, int] | None = None
+    fields: Sequence[str] = STATISTIC_FIELDS
+    histograms: bool = False
+
+
+class LiveBatch:
+    """The rows of one STATISTICS frame; nothing of it is decoded before it is asked for, and then only that.
+
+    Args:
+        frame: The frame.
+        payloads: Gives its payload.
+        problem: Called where it makes no sense; it then has no rows.
+    """
+
+    def __init__(self, frame: Frame, payloads: Payloads, problem: OnProblem) -> None:
+        self.frame = frame
+        self._token = new_token()
+        self._payloads, self._problem = payloads, problem
+        self._steps: NDArray[np.uint64] | None = None
+        self._edges: NDArray[np.intp] = np.zeros(1, np.intp)
+        self._damaged = False
+        self._has_histograms: bool | None = None
+
+    @property
+    def ranges(self) -> list[tuple[int, int, int]]:
+        """(global step, first row, row behind the last) of each run of rows of one step."""
+        if self._steps is None:
+            self.columns(())
+        assert self._steps is not None
+        return [(step, *edge) for step, edge in zip(self._steps.tolist(), pairwise(self._edges.tolist()), strict=True)]
+
+    @property
+    def global_step(self) -> NDArray[np.uint64]:
+        """u64[n]."""
+        if self._steps is None:
+            self.columns(())
+        assert self._steps is not None
+        return np.repeat(self._steps, np.diff(self._edges))
+
+    def columns(self, names: Sequence[str]) -> dict[str, NDArray[Any]]:
+        """Some columns, read-only, n rows each; empty ones where the frame makes no sense."""
+        kept = {name: self._payloads.decoded.get(self._token, name) for name in names}
+        missing = [name for name, column in kept.items() if column is None]
+        unknown = ["global_step"] if self._steps is None else []
+        if (missing or unknown) and not self._damaged:
+            try:
+                found = decode_columns(self._payloads.get(self.frame), [*unknown, *missing])
+            except DamagedDataError as error:
+                self._is_damaged(error)
+            else:
+                if unknown:
+                    self._number(found.pop("global_step"))
+                for name, column in found.items():
+                    self._payloads.decoded.put(self._token, name, column, column.nbytes)
+                kept |= found
+        if self._damaged:
+            return {name: np.zeros(0) for name in names}
+        return kept
+
+    def values(self, fields: Sequence[str] = STATISTIC_FIELDS) -> NDArray[np.float64]:
+        """float64[n, 11], read-only; columns that are not among ``fields`` are NaN."""
+        if len(fields) < len(STATISTIC_FIELDS):
+            columns = self.columns(fields)
+            return statistics_matrix({"global_step": self.global_step, **columns}, fields)
+        matrix: NDArray[np.float64] | None = self._payloads.decoded.get(self._token, "values")
+        if matrix is None:
+            try:
+                names = list(STATISTIC_FIELDS) if self._steps is not None else ["global_step", *STATISTIC_FIELDS]
+                columns = {} if self._damaged else decode_columns(self._payloads.get(self.frame), names)
+            except DamagedDataError as error:
+                self._is_damaged(error)
+                columns = {}
+            if not columns:
+                return np.zeros((0, len(STATISTIC_FIELDS)))
+            if "global_step" in columns:
+                self._number(columns["global_step"])
+            matrix = statistics_matrix({"global_step": self.global_step, **columns})
+            matrix.flags.writeable = False
+            self._payloads.decoded.put(self._token, "values", matrix, matrix.nbytes)
+        return matrix
+
+    def may_have_histograms(self) -> bool:
+        """Whether its columns are there; that they make sense shows when they are decoded."""
+        if self._has_histograms is None:
+            try:
+                self._has_histograms = not self._damaged and has_histograms(self._payloads.get(self.frame))
+            except DamagedDataError as error:
+                self._has_histograms = False
+                self._is_damaged(error)
+        return self._has_histograms
+
+    def histograms(self) -> Histograms | None:
+        """Those of all rows; None where no row has one."""
+        if not self.may_have_histograms():
+            return None
+        found: Histograms | None = self._payloads.decoded.get(self._token, "histograms")
+        if found is None:
+            try:
+                found = decode_histograms(self._payloads.get(self.frame))
+            except DamagedDataError as error:
+                self._problem(self.frame, error)
+            self._has_histograms = found is not None
+            if found is not None:
+                self._payloads.decoded.put(self._token, "histograms", found, _histogram_bytes(found))
+        return found
+
+    def select(self, wanted: Wanted) -> StatisticsBatch | None:
+        """The rows that are wanted; None for none."""
+        if wanted.steps is not None:
+            if self._steps is None:
+                self.columns(())
+            if not self._reaches(wanted.steps):
+                return None
+        columns = self.columns((*_KEYS, *wanted.fields))
+        if self._damaged:
+            return None
+        chosen, numbers = _among(columns["tensor_id"], wanted.ids), self.global_step
+        if wanted.steps is not None:
+            chosen &= (numbers >= wanted.steps[0]) & (numbers < wanted.steps[1])
+        rows = np.flatnonzero(chosen)
+        if not len(rows):
+            return None
+        values = np.full((len(rows), len(STATISTIC_FIELDS)), np.nan)
+        for name in wanted.fields:
+            values[:, STATISTIC_FIELDS.index(name)] = columns[name][rows]
+        histograms = None
+        if wanted.histograms:
+            known = self.histograms()
+            histograms = Histograms.none(len(rows)) if known is None else known.take(rows)
+        keys = {name: columns[name][rows] for name in _KEYS}
+        return StatisticsBatch(global_step=numbers[rows], values=values, histograms=histograms, **keys)
+
+    def forget(self) -> None:
+        """Nobody will ask for it again."""
+        self._payloads.decoded.drop(self._token, (*_KEYS, *STATISTIC_FIELDS, "values", "histograms"))
+        self._payloads.drop(self.frame)
+
+    def _reaches(self, steps: tuple[int, int]) -> bool:
+        known = self._steps
+        return known is not None and len(known) > 0 and int(known.max()) >= steps[0] and int(known.min()) < steps[1]
+
+    def _number(self, steps: NDArray[np.uint64]) -> None:
+        changes = np.flatnonzero(steps[1:] != steps[:-1]) + 1
+        self._edges = np.concatenate([[0], changes, [len(steps)]]) if len(steps) else np.zeros(1, np.intp)
+        self._steps = steps[self._edges[:-1]].copy()
+
+    def _is_damaged(self, error: DamagedDataError) -> None:
+        self._damaged = True
+        self._steps, self._edges = np.zeros(0, np.uint64), np.zeros(1, np.intp)
+        self._problem(self.frame, error)
+
+
+class CompactedBlock:
+    """A contiguous block of steps in a Parquet file, read in part when asked for.
+
+    Args:
+        frame: The COMPACTED frame that stands in its place.
+        store: Where the file is.
+        payloads: Keeps what was read.
+        problem: Called where the file makes no sense; the block then has no rows.
+
+    Attributes:
+        first: Least global step.
+        last: Greatest global step.
+
+    Raises:
+        DamagedDataError: The frame makes no sense.
+    """
+
+    def __init__(self, frame: Frame, store: Store, payloads: Payloads, problem: OnProblem) -> None:
+        self._frame, self._store, self._payloads, self._problem = frame, store, payloads, problem
+        try:
+            data = json.loads(frame.payload)
+            self._path = check_path(data["path"])
+            first, last = data["global_steps"]
+            self._rows, self._size, self._crc = data["rows"], data["bytes"], data.get("footer_crc")
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError, InvalidValueError) as error:
+            raise DamagedDataError("a block of compacted statistics is described wrongly") from error
+        numbers = (first, last, self._rows, self._size, 0 if self._crc is None else self._crc)
+        if not all(type(number) is int and 0 <= number < 1 << 63 for number in numbers) or first > last:
+            raise DamagedDataError("a block of compacted statistics is described wrongly")
+        self.first, self.last = int(first), int(last)
+        self._file: ParquetStatistics | None = None
+        self._damaged = False
+        self._chunks: set[str] = set()
+        self._token = new_token()
+
+    def select(self, wanted: Wanted) -> StatisticsBatch | None:
+        """The rows that are wanted, by tensor, then step; None for none."""
+        steps = wanted.steps
+        if self._damaged or (steps is not None and (self.last < steps[0] or self.first >= steps[1])):
+            return None
+        ids: Collection[int] | None = None if wanted.ids is None else wanted.ids.tolist()
+        try:
+            if self._file is None:
+                self._file = ParquetStatistics(self._store, self._path, size=self._size, footer_crc=self._crc)
+            found = self._file.read(
+                tensor_ids=ids, steps=steps, fields=tuple(wanted.fields), histograms=wanted.histograms
+            )
+        except MissingFileError as error:
+            generation = newest_generation(self._store)
+            if generation is not None and f"{generation.number:08}" not in self._path.split("/"):
+                raise compacted_meanwhile(self._store) from error
+            self._is_damaged(DamagedDataError(str(error)))
+            return None
+        except DamagedDataError as error:
+            self._is_damaged(error)
+            return None
+        return found if len(found) else None
+
+    def chunk(self, step: int) -> StatisticsBatch | None:
+        """All rows of a stretch of steps around one, by step, then tensor; None for none."""
+        low, high = self._stretch(step)
+        name = f"chunk {low}"
+        found: StatisticsBatch | None = self._payloads.decoded.get(self._token, name)
+        if found is None:
+            found = self.select(Wanted(steps=(low, high)))
+            if found is not None:
+                found = found.take(_by_step(found))
+                self._keep(name, found, len(found) * _ROW_BYTES)
+        return found
+
+    def histograms(self, step: int) -> Histograms | None:
+        """The histograms of the rows of :meth:`chunk`, in their order."""
+        low, high = self._stretch(step)
+        name = f"histograms {low}"
+        found: Histograms | None = self._payloads.decoded.get(self._token, name)
+        if found is None:
+            rows = self.select(Wanted(steps=(low, high), fields=(), histograms=True))
+            if rows is not None and rows.histograms is not None:
+                found = rows.histograms.take(_by_step(rows))
+                self._keep(name, found, _histogram_bytes(found))
+        return found
+
+    def forget(self) -> None:
+        """Nobody will ask for it again."""
+        self._payloads.decoded.drop(self._token, tuple(self._chunks))
+        self._file = None
+
+    def _keep(self, name: str, value: Any, size: int) -> None:
+        self._chunks.add(name)
+        self._payloads.decoded.put(self._token, name, value, size)
+
+    def _stretch(self, step: int) -> tuple[int, int]:
+        """The global steps, half-open, that are read together with one: as many as the cache holds of every worker."""
+        steps = self.last - self.first + 1
+        rows = max(1, min(_CHUNK_ROWS, self._payloads.decoded.share // (2 * _ROW_BYTES)))
+        # Numbers of rows are foreign: never divide by them.
+        length = max(1, min(steps, rows * steps // max(1, self._rows)))
+        low = self.first + (step - self.first) // length * length
+        return low, low + length
+
+    def _is_damaged(self, error: DamagedDataError) -> None:
+        self._damaged = True
+        self._problem(self._frame, error)
+
+
+def _among(ids: NDArray[np.uint32], wanted: NDArray[np.uint32] | None) -> NDArray[np.bool_]:
+    if wanted is None:
+        return np.ones(len(ids), bool)
+    return np.asarray(ids == wanted[0] if len(wanted) == 1 else np.isin(ids, wanted))
+
+
+def _by_step(rows: StatisticsBatch) -> NDArray[np.intp]:
+    """Order by step, then tensor; rows of one step and tensor stay in theirs."""
+    return np.lexsort((rows.tensor_id, rows.global_step))
+
+
+def _histogram_bytes(histograms: Histograms) -> int:
+    return histograms.keys.nbytes + histograms.counts.nbytes + histograms.offsets.nbytes + histograms.seen.nbytes
