@@ -15,6 +15,8 @@ import pytest
 
 from leaks import differences, snapshot
 
+pytest_plugins = ("servers.fixtures",)
+
 # Found examples must not depend on the day; a slow machine is no failure.
 hypothesis.settings.register_profile("watchglass", derandomize=True, deadline=None, print_blob=True, database=None)
 hypothesis.settings.load_profile("watchglass")
@@ -28,8 +30,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A test sets what it needs; whatever the caller's shell has is not its business. Children inherit this as well.
-for _name in [name for name in os.environ if name.startswith("WATCHGLASS") or name in ("COLUMNS", "LINES")]:
-    del os.environ[_name]
+_FOREIGN = ("WATCHGLASS", "AWS_", "AZURE_", "GOOGLE_")
+for _name in [name for name in os.environ if name.startswith(_FOREIGN) or name in ("COLUMNS", "LINES")]:
+    if not _name.startswith("WATCHGLASS_TEST_"):
+        del os.environ[_name]
 
 
 @pytest.fixture(autouse=True)

@@ -31,7 +31,7 @@ def facts(run: Path, kind: str) -> list[dict[str, Any]]:
 def facts_by_step(run: Path, kind: str, mode: Mode = Mode.TRAIN) -> dict[int, dict[str, Any]]:
     """The last fact of a kind by the step of a mode."""
     opened = open_run(run)
-    ends = opened.tables().steps.values()
+    ends = opened.worker().tables.steps.values()
     numbers = {end.global_step: end.mode_step for end in ends if end.mode is mode}
     return {numbers[fact.global_step]: fact.data for fact in opened.facts(kind) if fact.global_step in numbers}
 

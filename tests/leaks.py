@@ -18,10 +18,12 @@ import psutil
 PATIENCE_S = 2.0
 
 #: Set by pytest or by importing third parties, and nothing of ours.
-FOREIGN_VARIABLES = ("PYTEST_", "KMP_", "OMP_", "TORCH_", "TORCHINDUCTOR_", "PL_", "CUBLAS_", "TOKENIZERS_", "TQDM_")
+FOREIGN_VARIABLES = (
+    "PYTEST_", "KMP_", "OMP_", "TORCH_", "TORCHINDUCTOR_", "PL_", "CUBLAS_", "TOKENIZERS_", "TQDM_", "_RJEM_",
+)  # fmt: skip
 
 #: Packages whose import puts finders on ``sys.meta_path``.
-FOREIGN_FINDERS = ("six", "_distutils_hack", "setuptools", "_pytest", "torch", "__editable__", "hypothesis")
+FOREIGN_FINDERS = ("six", "botocore", "_distutils_hack", "setuptools", "_pytest", "torch", "__editable__", "hypothesis")
 
 #: Processes and threads that third parties keep for the life of the interpreter.
 FOREIGN_PROCESSES = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", "loky.backend.resource_tracker")

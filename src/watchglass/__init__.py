@@ -12,24 +12,26 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from watchglass.capture import Hook
     from watchglass.config import Collection
-    from watchglass.errors import TrainingStopped
+    from watchglass.errors import NeverError, NoMoreError, NotYetError, TrainingStopped, UnknownNameError
     from watchglass.records import Finding, Mode, Role, Severity
     from watchglass.rules import Needs, Rule
-    from watchglass.run import Run, open_run
+    from watchglass.run import Run, Runs, open_run, open_runs
     from watchglass.session import save_scalar, save_tensor, watch, xgboost_callback
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "Collection": "config", "Finding": "records", "Hook": "capture", "Mode": "records", "Needs": "rules",
-    "Role": "records", "Rule": "rules", "Run": "run", "Severity": "records", "TrainingStopped": "errors",
-    "open_run": "run", "save_scalar": "session", "save_tensor": "session", "watch": "session",
+    "NeverError": "errors", "NoMoreError": "errors", "NotYetError": "errors", "Role": "records", "Rule": "rules",
+    "Run": "run", "Runs": "run", "Severity": "records", "TrainingStopped": "errors", "UnknownNameError": "errors",
+    "open_run": "run", "open_runs": "run", "save_scalar": "session", "save_tensor": "session", "watch": "session",
     "xgboost_callback": "session",
 }  # fmt: skip
 
 __all__ = [
-    "Collection", "Finding", "Hook", "Mode", "Needs", "Role", "Rule", "Run", "Severity", "TrainingStopped",
-    "__version__", "open_run", "save_scalar", "save_tensor", "watch", "xgboost_callback",
+    "Collection", "Finding", "Hook", "Mode", "Needs", "NeverError", "NoMoreError", "NotYetError", "Role", "Rule", "Run",
+    "Runs", "Severity", "TrainingStopped", "UnknownNameError", "__version__", "open_run", "open_runs", "save_scalar",
+    "save_tensor", "watch", "xgboost_callback",
 ]  # fmt: skip
 
 

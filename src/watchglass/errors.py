@@ -57,11 +57,19 @@ class DamagedDataError(WatchglassError, ValueError):
     """Bytes in a run that cannot be what was written; the message names file and offset."""
 
 
+class CompactedError(WatchglassError, RuntimeError):
+    """Segments that were being read have been replaced by a compacted generation: reading must begin again."""
+
+
 class StoreError(WatchglassError, OSError):
     """The store refused or failed: read-only, full, away."""
 
     def __str__(self) -> str:
         return str(self.args[0]) if self.args else ""
+
+
+class NoRoomError(StoreError):
+    """A bounded place is full. Nothing was written, so the same may be written again under the same name."""
 
 
 class RuleFileError(WatchglassError, ImportError):

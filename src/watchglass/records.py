@@ -309,7 +309,8 @@ class Observation:
     """Something that depended on arrival or time, written down so that a replay sees it at the same place.
 
     Attributes:
-        kind: ``"worker_lost"``, ``"rule_error"``, ``"stop_requested"``, ``"stop_committed"``, ``"worker_stopped"``.
+        kind: ``"worker_lost"``, ``"worker_returned"``, ``"rule_error"``, ``"stop_requested"``, ``"stop_committed"``,
+            ``"worker_stopped"``.
         attempt: Attempt it concerns.
         after: Order key of the last step evaluated before it, as :attr:`StepEnd.order`; None before any.
         data: Plain JSON values.

@@ -145,7 +145,7 @@ def test_a_script_s_own_mistake_under_the_launcher_is_the_script_s_error(folder:
 
 
 def launched(folder: Path, *options: str, **env: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "watchglass", "run", "--run", "run", "--no-rules", *options, "train.py"]
+    command = [sys.executable, "-m", "watchglass", "run", "--run", "run", "--evaluator=none", *options, "train.py"]
     return subprocess.run(
         command, cwd=folder, env={**os.environ, **env}, capture_output=True, text=True, timeout=120, check=False
     )  # fmt: skip

@@ -115,7 +115,7 @@ def test_the_command_line_comes_before_the_script_and_the_script_before_the_file
     (place / "train.py").write_text(
         TRAINING.format(watch="import watchglass; watchglass.watch(model, save_interval=15, save_raw=True)")
     )
-    words = ("--no-rules", "--collection", "outputs:save_interval=10", "--collection", "updates:end_step=0")
+    words = ("--evaluator=none", "--collection", "outputs:save_interval=10", "--collection", "updates:end_step=0")
     with launch(place, *words) as done:
         said = done.communicate(timeout=120)[1]
     assert done.returncode == 0, said
@@ -143,6 +143,6 @@ def test_one_worker_keeps_tensors_and_the_others_only_what_every_step_has(place:
         assert list(steps) == list(range(30))
         assert len(losses) == 30
     assert run.finished
-    statuses = {status.rule: status.status.value for status in run.statuses()}
-    assert statuses["DeadRelu"] in ("NoIssuesFound", "IssuesFound"), run.statuses()
+    statuses = {status.rule: status.status.value for status in run.journal.statuses}
+    assert statuses["DeadRelu"] in ("NoIssuesFound", "IssuesFound"), run.journal.statuses
     assert "Starved" not in statuses.values()

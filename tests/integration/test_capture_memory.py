@@ -53,7 +53,7 @@ def updates_by_step(run: Run, steps: int = STEPS) -> list[dict[str, tuple[bool, 
     """Of each step the updates that it has: whether they are sampled, and their row of statistics."""
     found = []
     for step in range(steps):
-        rows = run.statistics(step)
+        rows = run.step(step).statistics()
         names = [name.removeprefix("update/") if name.startswith("update/") else "" for name in rows.names]
         found.append(
             {name: (bool(rows.sampled[at]), rows.values[at]) for at, name in enumerate(names) if name}
@@ -69,7 +69,7 @@ def assert_rows_of(row: Any, array: np.ndarray[Any, Any]) -> None:
 
 
 def peak(run: Run) -> int:
-    (left,) = (event for event in run.lifecycle() if event["event"] == "left")
+    (left,) = (event for event in run.worker().lifecycle if event["event"] == "left")
     return int(left["counters"]["peak_bytes"]["cpu"])
 
 
@@ -169,7 +169,7 @@ def test_of_a_parameter_beyond_the_bound_a_fixed_sample_is_looked_at(tmp_path: P
             tensor = run.tensor(f"update/{name}")
             assert tensor.info.shape == delta.shape
             # What is not of the whole tensor does not pass for it.
-            raw = run.tables().raw(run.step_numbers().global_step(step))
+            raw = run.worker().tables.raw(run.global_step(step))
             assert (tensor.info.tensor_id in raw) == (not sampled)
             assert (step in tensor.reductions("median")[0]) == (not sampled)
     assert seen == set(deltas[0])
@@ -258,7 +258,7 @@ def test_on_a_device_working_memory_is_beside_the_bound_and_small(tmp_path: Path
                 optimizer.step()
     run = open_run(tmp_path)
     assert any(updates_by_step(run)), "updates were on"
-    (left,) = (event for event in run.lifecycle() if event["event"] == "left")
+    (left,) = (event for event in run.worker().lifecycle if event["event"] == "left")
     held = left["counters"]["peak_bytes"]["xpu:0"]
     # A block for each of six tensors at most.
     assert 1 << 14 < held <= bound + block_rows.peak_bytes([torch.empty(1)] * 6) < 5 << 20

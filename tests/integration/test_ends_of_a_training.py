@@ -74,13 +74,13 @@ def test_everything_is_written_however_the_script_ends(tmp_path: Path, end: str)
     assert run.steps() == list(range(STEPS))
     assert len(run.scalars("loss")[1]) == STEPS
     assert run.tensor("0.weight").steps() == run.tensor("gradient/2.bias").steps() == [0, 10, 20]
-    (left,) = (event for event in run.lifecycle() if event["event"] == "left")
+    (left,) = (event for event in run.worker().lifecycle if event["event"] == "left")
     assert left["status"] == said
     assert left["counters"]["train_steps"] == STEPS
     assert not any(left["counters"]["dropped"].values())
 
 
-@pytest.mark.parametrize("words", [(), ("-m", "watchglass", "run", "--run", "run", "--no-rules")])
+@pytest.mark.parametrize("words", [(), ("-m", "watchglass", "run", "--run", "run", "--evaluator=none")])
 def test_nothing_is_written_before_the_first_training_step(tmp_path: Path, words: tuple[str, ...]) -> None:
     body = """
 nothing = nothing_yet if len(sys.argv) < 2 else lambda: None

@@ -59,7 +59,7 @@ def test_captures_become_rarer_when_the_queue_is_full_and_before_anything_else_i
     # A step is put as the next one begins.
     assert changes[0] == (pressed[0], 2)
     # Statistics are what is dropped for it, and counted; each step is there, with its loss.
-    dropped = run.lifecycle()[-1]["counters"]["dropped"]
+    dropped = run.worker().lifecycle[-1]["counters"]["dropped"]
     assert dropped["statistics"] > 0
     assert (dropped["scalars"], dropped["facts"], dropped["steps"]) == (0, 0, 0)
     assert run.steps() == list(range(STEPS))
@@ -80,5 +80,5 @@ def test_a_fixed_interval_stays_and_only_statistics_are_lost(tmp_path: Path) -> 
     run, seen = train(tmp_path / "run", queue_bytes=160_000, save_interval=1)
     assert seen[-1] == (True, 1)
     assert run.facts("capture_interval") == []
-    assert run.lifecycle()[-1]["counters"]["dropped"]["statistics"] > 0
+    assert run.worker().lifecycle[-1]["counters"]["dropped"]["statistics"] > 0
     assert run.steps() == list(range(STEPS))

@@ -42,12 +42,13 @@ def test_a_script_that_does_not_train_is_told_in_one_line(tmp_path: Path) -> Non
 
 
 def test_a_second_start_is_a_new_attempt_of_the_same_run(tmp_path: Path) -> None:
-    assert run(tmp_path, "--run", "here", "--no-rules").returncode == 0
+    assert run(tmp_path, "--run", "here", "--evaluator=none").returncode == 0
     manifest = (tmp_path / "here" / "run.json").read_bytes()
-    done = run(tmp_path, "--run", "here", "--no-rules")
+    done = run(tmp_path, "--run", "here", "--evaluator=none")
     assert done.stderr.splitlines() == [
-        "watchglass: run directory here, which is a run already: this is attempt 1",
-        "watchglass: recorded; evaluate with: watchglass check here",
+        "watchglass: run directory here, which is a run already: this is attempt 1; judged nowhere yet, "
+        "follow it with: watchglass follow here",
+        "watchglass: recorded; for the verdict: watchglass check here",
     ]
     assert (tmp_path / "here" / "run.json").read_bytes() == manifest
 

@@ -54,7 +54,7 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def watched(*options: str, flags: Sequence[str] = ()) -> list[str]:
-    return [sys.executable, *flags, "-m", "watchglass", "run", "--no-rules", "--quiet", *options]
+    return [sys.executable, *flags, "-m", "watchglass", "run", "--evaluator=none", "--quiet", *options]
 
 
 def plain(*words: str, flags: Sequence[str] = ()) -> list[str]:

@@ -46,7 +46,7 @@ def test_a_tensor_of_any_dtype_is_recorded_as_it_is(run_path: Path, value: Tenso
     assert tensor.info.dtype == str(value.dtype).removeprefix("torch.")
     assert tensor.reductions("max")[1][0] == largest
     wide = value.detach().resolve_conj()
-    held = tensor.value(0)
+    held = tensor.value(0, as_float32=True)
     np.testing.assert_array_equal(held, wide.float().numpy() if held.dtype == np.float32 else wide.numpy())
 
 

@@ -150,8 +150,7 @@ def recorded(path: Path, happening: Happening, steps: int = STEPS) -> tuple[dict
     content: dict[str, Any] = {"parameters": repr([parameter.tolist() for parameter in loop.model.parameters()])}
     for mode in (Mode.TRAIN, Mode.EVAL):
         content[f"{mode.name} steps"] = run.steps(mode)
-        numbers = run.step_numbers(mode)
-        content[f"{mode.name} global"] = [numbers.global_step(step) for step in numbers]
+        content[f"{mode.name} global"] = [run.global_step(step, mode) for step in run.steps(mode)]
         for name in ("loss", "learning_rate", "reward"):
             if name in run.tensor_names():
                 at, values = run.scalars(name, mode=mode)

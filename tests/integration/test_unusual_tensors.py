@@ -155,4 +155,4 @@ def test_attention_of_some_sequences_only_is_marked_as_a_sample(tmp_path: Path) 
             model(torch.randn(size, 3, 8)).sum().backward()
             optimizer.step()
     run = open_run(tmp_path / "run")
-    assert [run.statistics(step).sampled.tolist() for step in (0, 1)] == [[False] * 4, [True] * 4]
+    assert [run.step(step).statistics().sampled.tolist() for step in (0, 1)] == [[False] * 4, [True] * 4]

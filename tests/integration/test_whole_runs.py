@@ -88,7 +88,7 @@ def test_a_diverging_training_is_stopped_at_a_boundary_and_the_script_may_clean_
     assert watched.finished
     last = int(done.stdout.split()[-1])
     assert len(watched.steps(Mode.TRAIN)) == last < 2500
-    assert any(finding.severity == "error" for finding in watched.findings())
+    assert any(finding.severity == "error" for finding in watched.journal.findings)
     assert not processes_about(tmp_path)
 
 
@@ -101,7 +101,7 @@ def test_nothing_is_stopped_unless_asked(tmp_path: Path, script: Path) -> None:
 def test_live_findings_equal_replayed_ones(tmp_path: Path, script: Path) -> None:
     done = run("--run", "run", script, "400", "1e9", "0.002", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    live = [finding.to_json() for finding in open_run(tmp_path / "run").findings()]
+    live = [finding.to_json() for finding in open_run(tmp_path / "run").journal.findings]
     assert live
     command = [sys.executable, "-m", "watchglass", "check", "run", "--format", "json"]
     checked = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
@@ -255,7 +255,7 @@ def test_watch_in_a_script_evaluates_in_another_process(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "watchglass: error: " in done.stderr
     watched = open_run(tmp_path / "run")
-    assert watched.findings()
+    assert watched.journal.findings
     assert watched.scalars("half")[1][10] == 5.0
     assert not processes_about(tmp_path)
 

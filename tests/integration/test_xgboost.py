@@ -260,8 +260,8 @@ def test_a_finding_stops_the_training_which_keeps_its_trees(tmp_path: Path, data
     run = open_run(tmp_path / "run")
     assert 200 <= model.num_boosted_rounds() < rounds
     assert len(run.steps()) == model.num_boosted_rounds()
-    assert run.lifecycle()[-1]["status"] == "stopped"
-    assert [finding.rule for finding in run.findings()] == ["LossNotDecreasing"]
+    assert run.worker().lifecycle[-1]["status"] == "stopped"
+    assert [finding.rule for finding in run.journal.findings] == ["LossNotDecreasing"]
     assert current_hook() is None
 
 
@@ -313,9 +313,9 @@ def test_after_an_exception_the_callback_watches_the_next_training(tmp_path: Pat
                       verbose_eval=False)  # fmt: skip
     boost(data, 5, callback)
     first, second = (open_run(tmp_path / "run", attempt=attempt) for attempt in (0, 1))
-    assert first.lifecycle()[-1]["status"] == "failed"
+    assert first.worker().lifecycle[-1]["status"] == "failed"
     assert len(first.scalars("loss")[0]) == 3
-    assert second.lifecycle()[-1]["status"] == "finished"
+    assert second.worker().lifecycle[-1]["status"] == "finished"
     assert len(second.scalars("loss")[0]) == 5
 
 

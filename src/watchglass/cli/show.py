@@ -1,15 +1,16 @@
-"""``watchglass show``: what is in a run."""
+"""``watchglass show``: what is in a run, or which runs are in a folder."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from watchglass.cli.failure import failing_in_one_line, print_warning
 from watchglass.cli.options import Debug, RunPath
+from watchglass.errors import MissingFileError, NotARunError
 from watchglass.records import Mode, Role
 
 if TYPE_CHECKING:
@@ -27,14 +28,25 @@ def show(
     tensors: Annotated[bool, typer.Option("--tensors", help="List every tensor.")] = False,
     debug: Debug = False,
 ) -> int:
-    """Show what is in a run: attempts, workers, steps, tensors, last values, what the rules said."""
+    """Show what is in a run: attempts, workers, steps, tensors, last values, what the rules said.
+
+    Of a folder that holds runs and is none itself: the runs.
+    """
     with failing_in_one_line(debug):
         from watchglass.cli.terminal import stdout_console, working
         from watchglass.run import open_run
 
-        with working("reading the run"):
-            opened = open_run(run)
         console = stdout_console()
+        try:
+            with working("reading the run"):
+                opened = open_run(run)
+        except NotARunError:
+            with working("looking for runs"):
+                found = _runs_in(run)
+            if found is None:
+                raise
+            _print_runs(console, run, found)
+            return 0
         _print_head(console, run, opened)
         _print_steps(console, opened)
         _print_scalars(console, opened)
@@ -44,6 +56,42 @@ def show(
         for problem in opened.problems:
             print_warning(str(problem))
     return 0
+
+
+def _runs_in(folder: str) -> list[dict[str, Any]] | None:
+    """One row per run below a folder, None where there is none."""
+    from watchglass.run import open_runs
+
+    try:
+        rows: list[dict[str, Any]] = open_runs(folder).to_arrow().to_pylist()
+    except MissingFileError:
+        return None
+    return rows
+
+
+def _print_runs(console: Console, folder: str, runs: list[dict[str, Any]]) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    from watchglass.view import count, duration, number, printable
+
+    console.print(Text(f"{printable(folder)}: {count(len(runs), 'run')}", style="bold"), soft_wrap=True)
+    table = Table.grid(padding=(0, 2))
+    for name in ("run", "begun", "state", "steps", "time", "loss", "validation", "findings"):
+        right = name in ("steps", "loss", "validation")
+        table.add_column(Text(name, style="dim"), justify="right" if right else "left")
+    table.show_header = True
+    for row in runs:
+        begun = time.strftime("%Y-%m-%d %H:%M", time.localtime(row["created"].timestamp())) if row["created"] else ""
+        if row["problem"]:
+            table.add_row(Text(printable(row["name"])), begun, Text(printable(row["problem"]), style="yellow"))
+            continue
+        findings = f"{row['findings']}, worst {row['worst']}" if row["findings"] else "none"
+        table.add_row(
+            Text(printable(row["name"])), begun, Text(printable(row["state"])), f"{row['train_steps']:,}",
+            duration(row["seconds"]), number(row["loss"]), number(row["validation_loss"]), findings,
+        )  # fmt: skip
+    console.print(table)
 
 
 def _grid(title: str, console: Console) -> Table:
@@ -70,9 +118,10 @@ def _print_head(console: Console, path: str, run: Run) -> None:
     for label, text in (
         ("command", printable(" ".join(manifest.command))),
         ("run", manifest.run_id),
-        ("begun", f"{begun}, {duration(run.seconds)} recorded"),
+        ("begun", f"{begun}, {duration(run.worker().seconds)} recorded"),
         ("state", printable(_state(run))),
         ("attempts", str(len(run.attempts))),
+        *(("", str(seam)) for seam in run.seams),
         ("workers", ", ".join(map(printable, run.workers)) or "none joined"),
         ("format", f"{manifest.format[0]}.{manifest.format[1]}, written by watchglass {printable(manifest.version)}"),
     ):
@@ -81,11 +130,12 @@ def _print_head(console: Console, path: str, run: Run) -> None:
 
 
 def _state(run: Run) -> str:
-    """How the workers left: ``"finished"``, ``"stopped"``, ``"failed"``; or that not all of them have."""
-    if run.finished:
-        ends = {str(run.lifecycle(worker)[-1].get("status", "finished")) for worker in run.workers}
-        return " and ".join(sorted(ends))
-    return "died without leaving" if run.lost else "not finished: still training, or died" if run.workers else "no data"
+    """How the training ended, or that it has not."""
+    from watchglass.run import state_of
+
+    words = {"lost": "died without leaving", "not finished": "not finished: still training, or died"}
+    state = state_of(run)
+    return words.get(state, state)
 
 
 def _print_steps(console: Console, run: Run) -> None:
@@ -144,9 +194,9 @@ def _print_capture(console: Console, run: Run) -> None:
 
     table = _grid("Capture", console)
     for worker in run.workers:
-        ends = [event for event in run.lifecycle(worker) if event.get("event") == "left"]
+        ends = [event for event in run.worker(worker).lifecycle if event.get("event") == "left"]
         counters = ends[-1].get("counters") if ends else None
-        recovered = {"recovered_steps": recovered_steps(run.lifecycle(worker))}
+        recovered = {"recovered_steps": recovered_steps(run.worker(worker).lifecycle)}
         lines = list(capture_lines({**(counters if isinstance(counters, dict) else {}), **recovered}))
         if not isinstance(counters, dict):
             lines.append("has not left: no account of it yet")
@@ -161,12 +211,12 @@ def _print_rules(console: Console, path: str, run: Run) -> None:
 
     from watchglass.view import printable
 
-    statuses = run.statuses()
+    statuses = run.journal.statuses
     table = _grid("Rules", console)
     if not statuses:
         console.print(Text(f"  not evaluated yet: watchglass check {printable(path)}"), soft_wrap=True)
         return
-    found = Counter(finding.rule for finding in run.findings())
+    found = Counter(finding.rule for finding in run.journal.findings)
     for status in statuses:
         findings = f"{found[status.rule]}" if found[status.rule] else ""
         table.add_row("", Text(printable(status.rule)), status.status.value, findings, Text(printable(status.reason)))

@@ -1,16 +1,25 @@
 """Reading a run: the catalog, one complete step at a time, or the whole run."""
 
 from watchglass.run.catalog import Catalog
+from watchglass.run.description import state_of
 from watchglass.run.histograms import Histogram, LazyHistograms
 from watchglass.run.history import History, Phase
+from watchglass.run.lineage import Seam
+from watchglass.run.reading import Journal
+from watchglass.run.recorded_step import RecordedStep
 from watchglass.run.run import Run, open_run
+from watchglass.run.runs import ListedRun, Runs, open_runs
+from watchglass.run.selection import Selection
 from watchglass.run.statistics import REDUCTIONS, Statistics
 from watchglass.run.stored import StatisticsRows
+from watchglass.run.table import Table
 from watchglass.run.tables import RawPlace, WorkerTables
 from watchglass.run.tensor import Tensor
 from watchglass.run.view import StepRecords, StepView
+from watchglass.run.worker import Worker
 
 __all__ = [
-    "REDUCTIONS", "Catalog", "Histogram", "History", "LazyHistograms", "Phase", "RawPlace", "Run", "Statistics",
-    "StatisticsRows", "StepRecords", "StepView", "Tensor", "WorkerTables", "open_run",
+    "REDUCTIONS", "Catalog", "Histogram", "History", "Journal", "LazyHistograms", "ListedRun", "Phase", "RawPlace",
+    "RecordedStep", "Run", "Runs", "Seam", "Selection", "Statistics", "StatisticsRows", "StepRecords", "StepView",
+    "Table", "Tensor", "Worker", "WorkerTables", "open_run", "open_runs", "state_of",
 ]  # fmt: skip

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from watchglass.config import BUILT_IN_COLLECTIONS
-from watchglass.records import Role, TensorInfo
+from watchglass.records import TensorInfo
+from watchglass.run.selection import ALL, Selection
 
 #: Ids above this are not looked up in a dense table, so that a damaged row cannot ask for gigabytes.
 _DENSE_LIMIT = 1 << 22
@@ -78,81 +77,40 @@ class Catalog:
         """All names, in the order of their ids."""
         return [self._by_id[i].name for i in sorted(self._by_id)]
 
-    def select(
-        self,
-        role: Role | None = None,
-        *,
-        module_types: Sequence[str] = (),
-        name_regex: str | None = None,
-        collection: str | None = None,
-        min_dims: int = 0,
-    ) -> list[TensorInfo]:
-        """The rows that match every condition given, in the order of their ids. The list is the caller's.
+    def select(self, selection: Selection = ALL) -> list[TensorInfo]:
+        """The rows that a selection takes, in the order of their ids. The list is the caller's."""
 
-        Args:
-            role: Only this role.
-            module_types: Only tensors of modules of one of these class names.
-            name_regex: Only names in which this regular expression is found (``re.search``).
-            collection: Only what this collection holds, one of the user or a built-in one.
-            min_dims: Only tensors with at least so many axes; 2 leaves the weight matrices and kernels.
-        """
-        key = ("rows", role, tuple(module_types), name_regex, collection, min_dims)
-        types = frozenset(module_types)
-        return list(self._cached(key, lambda: self._matching(role, types, name_regex, collection, min_dims)))
+        def build() -> list[TensorInfo]:
+            matches = selection.matcher()
+            return [row for _, row in sorted(self._by_id.items()) if matches(row)]
 
-    def ids(
-        self,
-        role: Role | None = None,
-        *,
-        module_types: Sequence[str] = (),
-        name_regex: str | None = None,
-        collection: str | None = None,
-        min_dims: int = 0,
-    ) -> npt.NDArray[np.uint32]:
+        return list(self._cached(("rows", selection), build))
+
+    def ids(self, selection: Selection = ALL) -> npt.NDArray[np.uint32]:
         """Ids of :meth:`select`, ascending, as a uint32 array (read-only)."""
-        key = ("ids", role, tuple(module_types), name_regex, collection, min_dims)
 
         def build() -> npt.NDArray[np.uint32]:
-            rows = self.select(
-                role, module_types=module_types, name_regex=name_regex, collection=collection, min_dims=min_dims
-            )
-            found = np.array([row.tensor_id for row in rows], dtype=np.uint32)
+            found = np.array([row.tensor_id for row in self.select(selection)], dtype=np.uint32)
             found.flags.writeable = False
             return found
 
-        result: npt.NDArray[np.uint32] = self._cached(key, build)
+        result: npt.NDArray[np.uint32] = self._cached(("ids", selection), build)
         return result
 
-    def mask(
-        self,
-        ids: npt.NDArray[np.uint32],
-        role: Role | None = None,
-        *,
-        module_types: Sequence[str] = (),
-        name_regex: str | None = None,
-        collection: str | None = None,
-        min_dims: int = 0,
-    ) -> npt.NDArray[np.bool_]:
+    def mask(self, ids: npt.NDArray[np.uint32], selection: Selection = ALL) -> npt.NDArray[np.bool_]:
         """Which of ``ids`` (uint32[n], any order, unknown ones allowed) :meth:`select` would return, as bool[n]."""
-        key = ("table", role, tuple(module_types), name_regex, collection, min_dims)
 
         def build() -> npt.NDArray[np.bool_] | None:
-            chosen = self.ids(
-                role, module_types=module_types, name_regex=name_regex, collection=collection, min_dims=min_dims
-            )
             top = max(self._by_id, default=-1)
             if top > _DENSE_LIMIT:
                 return None
             table = np.zeros(top + 1, dtype=np.bool_)
-            table[chosen] = True
+            table[self.ids(selection)] = True
             return table
 
-        table: npt.NDArray[np.bool_] | None = self._cached(key, build)
+        table: npt.NDArray[np.bool_] | None = self._cached(("table", selection), build)
         if table is None:
-            chosen = self.ids(
-                role, module_types=module_types, name_regex=name_regex, collection=collection, min_dims=min_dims
-            )
-            return np.isin(ids, chosen)
+            return np.isin(ids, self.ids(selection))
         inside = ids < len(table)
         result = np.zeros(len(ids), dtype=np.bool_)
         result[inside] = table[ids[inside]]
@@ -175,39 +133,9 @@ class Catalog:
         table: dict[int, int] = self._cached(("owners",), build)
         return np.array([table.get(i, -1) for i in ids.tolist()], dtype=np.int64)
 
-    def _matching(
-        self,
-        role: Role | None,
-        module_types: frozenset[str],
-        name_regex: str | None,
-        collection: str | None,
-        min_dims: int,
-    ) -> list[TensorInfo]:
-        pattern = re.compile(name_regex) if name_regex is not None else None
-        return [
-            row
-            for _, row in sorted(self._by_id.items())
-            if (role is None or row.role is role)
-            and (not module_types or row.module_type in module_types)
-            and (pattern is None or pattern.search(row.name) is not None)
-            and (collection is None or _belongs(row, collection))
-            and len(row.shape) >= min_dims
-        ]
-
     def _cached(self, key: Any, build: Callable[[], Any]) -> Any:
         try:
             return self._cache[key]
         except KeyError:
             value = self._cache[key] = build()
             return value
-
-
-def _belongs(row: TensorInfo, collection: str) -> bool:
-    """Whether a collection holds a tensor: it was saved under it, or it is what a built-in one holds."""
-    built_in = BUILT_IN_COLLECTIONS.get(collection)
-    if collection in row.collections or built_in is None:
-        return collection in row.collections
-    if built_in.tags:
-        # What is recorded at every step carries no tag, but the name.
-        return built_in.every_step and row.name.partition("/")[0] in built_in.tags
-    return row.role in built_in.roles or (not built_in.roles and row.role is not Role.CUSTOM)

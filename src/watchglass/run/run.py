@@ -1,35 +1,36 @@
-"""The whole of a run for people and programs: names, steps, scalars, tensors, findings."""
+"""The whole of a run for people and programs: names, steps, scalars, tensors, statistics, findings."""
 
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from watchglass.config import suggest
-from watchglass.errors import DamagedDataError, InvalidValueError, UnknownNameError
-from watchglass.records import Fact, Finding, Mode, Observation, Role, RuleStatus
-from watchglass.run.history import Phase, PhaseTracker
-from watchglass.run.statistics import Statistics
-from watchglass.run.steps import StepNumbers
+from watchglass.errors import UnknownNameError
+from watchglass.records import Fact, Mode, Role
+from watchglass.run.description import page_of, summary
+from watchglass.run.history import Phase
+from watchglass.run.lineage import Lineage, Seam, trace
+from watchglass.run.reading import Journal, Reading, new_tables
+from watchglass.run.recorded_step import RecordedStep
+from watchglass.run.selection import Selection
+from watchglass.run.statistics_table import StatisticsQuery
+from watchglass.run.steps import Range, half_open
+from watchglass.run.table import Table, run_query
 from watchglass.run.tables import WorkerTables
+from watchglass.run.tabular import table_of, tables_for
 from watchglass.run.tensor import Tensor
+from watchglass.run.waiting import locate, reading_again, statistics_again, wait_for
+from watchglass.run.worker import Worker
 from watchglass.store import (
-    Frame,
-    FrameKind,
     Manifest,
     Problem,
-    RunReader,
     Store,
     attempts,
-    decode_finding,
-    decode_observation,
-    decode_status,
-    describe,
     is_alive,
     layout,
     open_store,
@@ -38,177 +39,201 @@ from watchglass.store import (
 )
 
 
-def open_run(path: str | os.PathLike[str], *, attempt: int | None = None) -> Run:
+def open_run(path: str | os.PathLike[str], *, attempt: int | None = None, steps: Range | None = None) -> Run:
     """The run at a path, with everything read that was written so far; :meth:`Run.refresh` reads on.
 
     Args:
-        path: Folder of the run.
-        attempt: Which attempt to look at; None for the newest that has a step.
+        path: Folder of the run, or its address in an object store.
+        attempt: Look at one attempt alone, in its own numbers; None for the course of the training over all of them.
+        steps: Open only these TRAIN steps, and the evaluations that followed them; bounds time and memory. Where the
+            training was resumed within them, evaluations count on from those that were opened.
 
     Raises:
         MissingFileError: There is nothing.
         NotARunError: There is something else.
         FormatVersionError: It was written by a newer major version.
         UnknownNameError: There is no such attempt.
+        InvalidValueError: The steps are no range.
     """
-    return Run(open_store(os.fspath(path)), attempt=attempt)
+    return Run(open_store(os.fspath(path)), attempt=attempt, steps=steps)
 
 
 class Run:
-    """A run, one attempt of it at a time. Reads only; for one thread. Damaged parts are left out, see ``problems``.
+    """A run over all its attempts, or one of them. Reads only; for one thread. Damaged parts are left out, see
+    ``problems``.
 
-    Everything of a step is shown once the step is complete. ``worker`` arguments are names such as ``"worker_1"``,
-    the worker with the lowest rank where they are None. Steps count from 0 within their mode.
+    Everything of a step is shown once the step is complete. Steps count from 0 within their mode; where a training
+    was resumed they go on, and a step that was repeated is seen once, as the newest attempt has it. ``worker``
+    arguments are names such as ``"worker_1"``, the worker with the lowest rank where they are None.
+
+    What takes a step raises :class:`NotYetError` for one that is still to come, :class:`NoMoreError` for one beyond
+    the end of the training, and :class:`NeverError` for one that was left out for good: all of them are
+    :class:`UnknownNameError`.
 
     Attributes:
         store: Where the run is.
         location: The same as it was given.
         manifest: What the run says of itself.
-    """
+        opened_steps: The TRAIN steps that it was opened with, half-open; None for all.
+        attempts: Numbers of the attempts that have data, oldest first.
+        attempt: The attempt that is looked at: the one asked for, else the newest with a step, else the newest.
+        seams: Where attempts are joined; ``str()`` of one is a sentence.
+        workers: Names of the workers, by rank.
+        modes: Modes of which there are complete steps.
+        finished: Whether every worker that joined the newest attempt has left; False while nobody has joined.
+        journal: What the evaluator wrote: findings, statuses, observations.
+    """  # noqa: D205
 
-    def __init__(self, store: Store, *, attempt: int | None = None) -> None:
+    def __init__(self, store: Store, *, attempt: int | None = None, steps: Range | None = None) -> None:
         self.store = store
         self.location = store.location
         self.manifest: Manifest = read_manifest(store)
-        self._reader = RunReader(store)
-        self._tables: dict[tuple[int, str], WorkerTables] = {}
-        self._numbers: dict[tuple[int, str, Mode], tuple[int, StepNumbers]] = {}
-        self._findings: dict[str, Finding] = {}
-        self._statuses: dict[str, RuleStatus] = {}
-        self._observations: list[Observation] = []
-        self._journal_read = 0
-        self._journal_problems: list[Problem] = []
+        self.opened_steps = half_open(steps)
+        self.attempts: list[int] = []
+        self.attempt = attempt or 0
+        self.seams: tuple[Seam, ...] = ()
+        self.workers: list[str] = []
+        self.modes: list[Mode] = []
+        self.finished = False
+        self.journal = Journal()
+        self._reading = Reading(store, self.opened_steps)
         self._fixed_attempt = attempt
-        self._full = True
+        self._matches: dict[int, int | None] = {}
+        self._lineage: Lineage | None = None
+        self._workers: dict[str | None, Worker] = {}
         if attempt is not None and attempt not in attempts(store):
             raise UnknownNameError(f"{self.location} has no attempt {attempt}; it has {len(attempts(store))}, from 0")
         self.refresh()
 
-    def refresh(self) -> int:
-        """Read what was written since the last call; returns the number of new frames. Never waits."""
-        count = 0
-        while found := self._reader.poll(full=self._full):
-            for attempt, worker, frame in found:
-                if (attempt, worker) not in self._tables:
-                    self._tables[attempt, worker] = WorkerTables()
-                self._tables[attempt, worker].ingest(frame)
-            count += len(found)
-            self._full = False
-        self._full = True  # someone who asks now and then, not ten times a second, can afford the whole listing
-        journal = self._reader.journal()
-        for frame in journal[self._journal_read :]:
-            self._add_journal(frame)
-        count += len(journal) - self._journal_read
-        self._journal_read = len(journal)
+    def refresh(self, *, again: bool = False) -> int:
+        """Read what was written since the last call; returns the number of new frames. Never waits.
+
+        Args:
+            again: Forget what was read and read all of it again.
+        """
+        if again:
+            self._reading.restart()
+        count = self._reading.refresh()
+        if count or again or not self._workers:
+            _look(self)
         return count
 
-    # Attempts, workers, steps
+    def wait_for_steps(
+        self,
+        steps: int | Iterable[int],
+        *,
+        mode: Mode = Mode.TRAIN,
+        worker: str | None = None,
+        timeout_s: float | None = None,
+        poll_s: float | None = None,
+    ) -> None:
+        """Refresh until steps are complete: every worker has ended them, is past them or has left.
 
-    @property
-    def attempts(self) -> list[int]:
-        """Numbers of the attempts that have data, oldest first."""
-        return sorted({attempt for attempt, _ in self._tables})
+        Args:
+            steps: One or several.
+            mode: Of which mode.
+            worker: Wait for this one only; for all if None.
+            timeout_s: Wait at most so long; for ever if None. 0 looks once.
+            poll_s: Time between two looks; as often as the store bears it if None.
 
-    @property
-    def attempt(self) -> int:
-        """The attempt that is looked at: the one asked for, else the newest with a step, else the newest."""
-        if self._fixed_attempt is not None:
-            return self._fixed_attempt
-        with_steps = [attempt for (attempt, _), tables in self._tables.items() if tables.steps]
-        return max(with_steps or self.attempts or [0])
+        Raises:
+            NotYetError: The time is over; the message says how far the run is.
+            NoMoreError: The training ended, or all its workers died, before that step.
+            NeverError: It was left out: later steps are complete.
+            UnknownNameError: There is no such worker.
+        """
+        wait_for(self, steps, mode, worker, timeout_s, poll_s)
 
-    @property
-    def workers(self) -> list[str]:
-        """Names of the attempt's workers, by rank."""
-        chosen = self.attempt
-        return sorted((worker for attempt, worker in self._tables if attempt == chosen), key=layout.worker_order)
-
-    def tables(self, worker: str | None = None) -> WorkerTables:
-        """Everything a worker recorded, as tables; empty ones where the run has no worker yet.
+    def worker(self, name: str | None = None) -> Worker:
+        """A worker: its tables, lifecycle and steps; an empty one where the run has no worker yet.
 
         Raises:
             UnknownNameError: There is no such worker.
         """
-        known = self.workers
-        if worker is None:
-            return self._tables[self.attempt, known[0]] if known else WorkerTables()
-        if worker not in known:
-            raise UnknownNameError(f"{self.location} has no worker {worker!r}; it has {', '.join(known) or 'none'}")
-        return self._tables[self.attempt, worker]
+        known = self._workers.get(name)
+        if known is not None:
+            return known
+        if name is not None and name not in self.workers:
+            raise UnknownNameError(
+                f"{self.location} has no worker {name!r}; it has {', '.join(self.workers) or 'none'}"
+            )
+        chosen = name if name is not None else self.workers[0] if self.workers else ""
+        tables = {attempt: found for (attempt, who), found in self._reading.tables.items() if who == chosen}
+        if self._fixed_attempt is not None:
+            tables = {attempt: found for attempt, found in tables.items() if attempt == self._fixed_attempt}
+        newest = max(self.attempts, default=0)
+        over = bool(tables) and max(tables) < newest
+        self._workers[name] = Worker(
+            chosen, tables or {self.attempt: new_tables(self.store)}, self._lineage, steps=self.opened_steps, over=over
+        )
+        return self._workers[name]
 
-    def step_numbers(self, mode: Mode = Mode.TRAIN, worker: str | None = None) -> StepNumbers:
-        """The complete steps of a mode with their global steps."""
-        tables = self.tables(worker)
-        key = (self.attempt, worker or "", Mode(mode))
-        cached = self._numbers.get(key)
-        if cached is None or cached[0] != len(tables.steps):
-            cached = self._numbers[key] = (len(tables.steps), StepNumbers(tables.steps.values(), Mode(mode)))
-        return cached[1]
+    # Steps
 
     def steps(self, mode: Mode = Mode.TRAIN, worker: str | None = None) -> list[int]:
         """Complete steps of a mode, ascending; of ``Mode.GLOBAL`` the worker's steps over all modes."""
-        return list(self.step_numbers(mode, worker))
+        return list(self.worker(worker).numbers(mode))
 
-    @property
-    def finished(self) -> bool:
-        """Whether every worker that joined the newest attempt has left; False while nobody has joined."""
-        newest = max(self.attempts, default=0)
-        tables = [t for (attempt, _), t in self._tables.items() if attempt == newest]
-        return bool(tables) and all(_has_left(t) for t in tables)
+    def global_step(self, step: int, mode: Mode = Mode.TRAIN, worker: str | None = None) -> int:
+        """The number among the worker's steps over all modes of a complete step of a mode."""
+        source = self.worker(worker)
+        return source.end_at(locate(self, source, step, mode)).global_step
 
-    @property
-    def lost(self) -> list[str]:
-        """Workers that never left and whose process is gone, as far as can be seen from this machine."""
-        claims = read_claims(self.store, self.attempt)
-        return [
-            worker
-            for worker in self.workers
-            if not _has_left(self.tables(worker)) and worker in claims and is_alive(claims[worker]) is False
-        ]
+    def mode_step(self, global_step: int, worker: str | None = None) -> tuple[Mode, int]:
+        """The mode of a complete step, and its number among those of that mode."""
+        source = self.worker(worker)
+        found = source.end_at(locate(self, source, global_step, Mode.GLOBAL))
+        return found.mode, found.mode_step
 
-    @property
-    def seconds(self) -> float:
-        """Time from the begin of the first to the end of the last step of the default worker, in seconds."""
-        ends = self.tables().steps.values()
-        return (max(e.end_ns for e in ends) - min(e.start_ns for e in ends)) / 1e9 if ends else 0.0
+    def step(self, step: int, mode: Mode = Mode.TRAIN, worker: str | None = None) -> RecordedStep:
+        """Everything recorded at a complete step, frozen."""
 
-    def lifecycle(self, worker: str | None = None) -> list[dict[str, Any]]:
-        """``joined`` and ``left`` events of a worker; ``left`` has ``status`` and what the capture cost."""
-        return list(self.tables(worker).lifecycle)
+        def read() -> RecordedStep:
+            source = self.worker(worker)
+            place = locate(self, source, step, mode)
+            tables, end = source.attempts[place.attempt], source.end_at(place)
+            again = partial(statistics_again, self, source.name, place)
+            return RecordedStep.of(self.store, source.name, tables, end, place, again)
+
+        return reading_again(self, read)
 
     # Tensors and scalars
 
     def tensor_names(
         self,
         *,
+        step: int | None = None,
+        mode: Mode | None = None,
         regex: str | None = None,
         role: Role | str | None = None,
         module: str | None = None,
-        mode: Mode | None = None,
         collection: str | None = None,
         worker: str | None = None,
     ) -> list[str]:
         """Names of the tensors that match every condition given, in the order in which they were first seen.
 
         Args:
+            step: Something of it was recorded at this complete step, of ``mode`` or else of TRAIN.
+            mode: Something of it was recorded at a complete step of this mode.
             regex: The name contains a match of this regular expression.
             role: What the tensor is.
             module: Path of the module that owns it, or of one that contains that module.
-            mode: Something of it was recorded at a complete step of this mode.
             collection: This collection holds it, one of the user or a built-in one.
             worker: Whose tensors.
 
         Raises:
             InvalidValueError: The regular expression or the role is none.
+            NotYetError, NeverError, NoMoreError: There is no such complete step.
         """
-        tables = self.tables(worker)
-        rows = tables.catalog.select(_role(role), name_regex=_regex(regex), collection=collection)
-        if module is not None:
-            rows = [row for row in rows if row.module == module or row.module.startswith(f"{module}.")]
+        source = self.worker(worker)
+        matches = Selection(role, module=module, regex=regex, collection=collection).matcher()
+        rows = [row for row in source.infos().values() if matches(row)]
+        if step is not None:
+            recorded = frozenset(self.step(step, Mode.TRAIN if mode is None else mode, worker).names)
+            return [row.name for row in rows if row.name in recorded]
         if mode is not None:
-            numbers = self.step_numbers(mode, worker)
-            captured = tables.captured_ids({numbers.global_step(step) for step in numbers})
-            rows = [row for row in rows if row.tensor_id in captured]
+            recorded = reading_again(self, lambda: self.worker(worker).names_of(mode))
+            return [row.name for row in rows if row.name in recorded]
         return [row.name for row in rows]
 
     def tensor(self, name: str) -> Tensor:
@@ -217,10 +242,12 @@ class Run:
         Raises:
             UnknownNameError: No worker has it; the message says the nearest name.
         """
-        catalogs = [self.tables(worker).catalog for worker in self.workers]
-        if not any(catalog.by_name(name) for catalog in catalogs):
-            known = [each for catalog in catalogs for each in catalog.names]
-            raise UnknownNameError(f"{self.location} has no tensor {name!r}{suggest(name, known)}; see tensor_names()")
+        team = [self.worker(worker) for worker in self.workers]
+        if not any(worker.has(name) for worker in team):
+            known = dict.fromkeys(each for worker in team for each in worker.infos())
+            raise UnknownNameError(
+                f"{self.location} has no tensor {name!r}{suggest(name, list(known))}; see tensor_names()"
+            )
         return Tensor(self, name)
 
     def scalars(
@@ -229,119 +256,141 @@ class Run:
         """The course of a scalar such as ``"loss"``: steps int64[n], ascending, and values float64[n].
 
         One value for each step that has one: a scalar that was saved several times in a step is the mean of these.
+        ``table("scalars")`` has all of them.
 
         Raises:
             UnknownNameError: There is no such name; the message says the nearest.
         """
-        info = self.tables(worker).catalog.by_name(name)
-        if info is None:
-            known = self.tables(worker).catalog.names
+        source = self.worker(worker)
+        if not source.has(name):
+            known = list(source.infos())
             raise UnknownNameError(f"{self.location} has no scalar {name!r}{suggest(name, known)}; see tensor_names()")
-        global_steps, values, _ = self.tables(worker).scalar_history(info.tensor_id)
-        steps, chosen = self.step_numbers(mode, worker).of_global(global_steps)
-        return steps, values[chosen]
+        found_steps, found = [np.empty(0, np.int64)], [np.empty(0)]
+        for steps, index, (_, values, _) in source.pieces(name, mode, WorkerTables.scalar_history):
+            found_steps.append(steps)
+            found.append(values[index])
+        return np.concatenate(found_steps), np.concatenate(found)
+
+    # Tables
 
     def statistics(
-        self, step: int, role: Role | str | None = None, *, mode: Mode = Mode.TRAIN, worker: str | None = None
-    ) -> Statistics:
-        """Statistics, histograms and quantiles of all tensors (of a role) at a step, as columns; empty for none.
+        self,
+        role: Role | str | None = None,
+        *,
+        module: str | None = None,
+        regex: str | None = None,
+        names: Sequence[str] = (),
+        collection: str | None = None,
+        mode: Mode = Mode.TRAIN,
+        steps: Range | None = None,
+        worker: str | None = None,
+        merged: bool = False,
+        histograms: bool = False,
+        fields: Sequence[str] | None = None,
+    ) -> Table:
+        """Statistics of tensors over steps as a table, one row per worker, step and tensor, read when looked at.
+
+        Columns: ``attempt, worker, mode, step, global_step, tensor, role, module, module_type, layer_index, calls,
+        sampled``, then the fields.
+
+        Args:
+            role: Only this role.
+            module: Only of this module, or of one within it.
+            regex: Only names that contain a match of this regular expression.
+            names: Only these.
+            collection: Only what this collection holds.
+            mode: Of which steps; of all for ``Mode.GLOBAL``.
+            steps: Only these steps of the mode, as ``range(0, 100)`` or ``(0, 100)``.
+            worker: Of which worker; ``"all"`` for all of them.
+            merged: One row per step and tensor over all workers: what each recorded of its part of the tensor, or of
+                its own data, is put together, see :mod:`watchglass.run.merged`.
+            histograms: Add the columns ``histogram_seen, histogram_low, histogram_high, histogram_counts``.
+            fields: Which of :data:`~watchglass.run.REDUCTIONS`; all stored and the usual derived ones if None.
 
         Raises:
-            UnknownNameError: There is no such complete step.
-            InvalidValueError: The role is none.
+            InvalidValueError: A role, regular expression, field or range that is none.
+            UnknownNameError: There is no such worker.
         """
-        tables, numbers = self.tables(worker), self.step_numbers(mode, worker)
-        if step not in numbers:
-            raise UnknownNameError(f"{self.location} has no complete {mode.name} step {step}; it has {numbers}")
-        number = numbers.global_step(step)
-        rows = tables.statistics(number)
-        known = rows.take(tables.catalog.mask(rows.ids, _role(role)))
-        return Statistics(tables.catalog, *known, tables.reductions(number))
+        selection = Selection(role, tuple(names), module, regex, collection)
+        query = StatisticsQuery(
+            selection, Mode(mode), half_open(steps), worker, merged=merged, histograms=histograms,
+            fields=None if fields is None else tuple(fields),
+        )  # fmt: skip
+        query.team(self)  # a wrong name is told at once
+        return Table("statistics", lambda: reading_again(self, lambda: query.read(query.team(self))))
+
+    def table(self, name: str) -> Table:
+        """One of the tables of :meth:`sql` as a whole, over all workers and modes.
+
+        Args:
+            name: ``statistics``, ``scalars``, ``steps``, ``tensors``, ``facts`` or ``findings``.
+
+        Raises:
+            UnknownNameError: There is no such table.
+        """
+        return table_of(self, name)
+
+    def sql(self, query: str) -> Table:
+        """The result of a query by DuckDB over the tables ``statistics, scalars, steps, tensors, facts, findings``.
+
+        Only tables that the query names are read, and of statistics only the columns. The query reaches neither files
+        nor the network.
+
+        Raises:
+            InvalidValueError: The query makes no sense.
+            MissingExtraError: DuckDB is not installed.
+        """
+        return run_query(query, tables_for(self, query))
 
     def phases(self, mode: Mode = Mode.EVAL, worker: str | None = None) -> list[Phase]:
         """Stretches of steps of one mode with the mean of each scalar, weighted by batch size, in order.
 
         An EVAL phase is one evaluation; a TRAIN phase is the training between two evaluations.
         """
-        tables, tracker = self.tables(worker), PhaseTracker()
-        found: list[Phase] = []
-        for end in sorted(tables.steps.values(), key=lambda end: end.order):
-            rows = tables.scalars(end.global_step)
-            known = ((tables.catalog.get(row_id), value, weight) for row_id, value, weight in rows)
-            found += tracker.enter(end, [(info, value, weight) for info, value, weight in known if info is not None])
-        found += tracker.finish()
-        return [phase for phase in found if phase.mode is mode]
+        return self.worker(worker).phases(mode)
 
     def facts(self, kind: str | None = None, worker: str | None = None) -> list[Fact]:
         """Facts of a worker in the order of their steps, those of the run (step -1) first."""
-        return [fact for fact in self.tables(worker).facts() if kind is None or fact.kind == kind]
+        return self.worker(worker).facts(kind)
 
-    # What the evaluator wrote
-
-    def findings(self) -> list[Finding]:
-        """Findings of the journal in their newest state, in the order in which they first appeared."""
-        return list(self._findings.values())
-
-    def statuses(self) -> list[RuleStatus]:
-        """Newest status of each rule, in the order in which rules first appeared."""
-        return list(self._statuses.values())
-
-    def observations(self) -> list[Observation]:
-        """Observations of the journal, in order."""
-        return list(self._observations)
+    @property
+    def lost(self) -> list[str]:
+        """Workers that never left and whose process is gone, as far as can be seen from this machine."""
+        waiting = [worker for worker in self.workers if not self.worker(worker).ended]
+        claims = read_claims(self.store, self.attempt) if waiting else {}
+        return [worker for worker in waiting if worker in claims and is_alive(claims[worker]) is False]
 
     @property
     def problems(self) -> list[Problem]:
         """What of the run cannot be read, each with file, offset and reason. The torn end of a killed writer counts."""
-        found = self._reader.problems + self._journal_problems
-        for tables in self._tables.values():
-            found += tables.problems
-        return found + (self._reader.unfinished() if self.finished or self.lost else [])
+        found = reading_again(self, lambda: self._reading.problems)
+        return found + (self._reading.unfinished() if self.finished or self.lost else [])
 
     def __repr__(self) -> str:
-        modes = [(len(self.step_numbers(mode)), mode.name) for mode in (Mode.TRAIN, Mode.EVAL, Mode.PREDICT)]
-        steps = " and ".join(f"{count} {name}" for count, name in modes if count) or "no"
-        state = "finished" if self.finished else "lost" if self.lost else "not finished"
-        parts = [_many(len(self.workers), "worker"), f"{steps} steps", _many(len(self.tables().catalog), "tensor")]
-        if self._findings:
-            parts.append(_many(len(self._findings), "finding"))
-        return f"Run({self.location!r}: {', '.join(parts)}, {state})"
+        return f"Run({self.location!r}: {', '.join(summary(self))})"
 
-    def _add_journal(self, frame: Frame) -> None:
-        try:
-            if frame.kind == FrameKind.FINDING:
-                finding = decode_finding(frame.payload)
-                self._findings[finding.id] = finding
-            elif frame.kind == FrameKind.STATUS:
-                status = decode_status(frame.payload)
-                self._statuses[status.rule] = status
-            else:
-                self._observations.append(decode_observation(frame.payload))
-        except DamagedDataError as error:
-            self._journal_problems.append(describe(frame, error))
+    def _repr_html_(self) -> str:
+        return page_of(self)
 
 
-def _has_left(tables: WorkerTables) -> bool:
-    """Whether the newest lifecycle event is that the worker left (a restarted process joins again)."""
-    return bool(tables.lifecycle) and tables.lifecycle[-1]["event"] == "left"
-
-
-def _role(role: Role | str | None) -> Role | None:
-    try:
-        return None if role is None else Role(role)
-    except ValueError:
-        known: Iterable[str] = [item.value for item in Role]
-        raise InvalidValueError(f"a role must be one of {', '.join(known)} but got {role!r}") from None
-
-
-def _regex(regex: str | None) -> str | None:
-    if regex is not None:
-        try:
-            re.compile(regex)
-        except re.error as error:
-            raise InvalidValueError(f"a regex must be a regular expression but got {regex!r}: {error}") from None
-    return regex
-
-
-def _many(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+def _look(run: Run) -> None:
+    """Take the attributes of a run from what was read."""
+    reading = run._reading
+    fixed = run._fixed_attempt
+    run._workers.clear()
+    run.journal = reading.journal
+    keys = reading.tables
+    run.attempts = sorted({attempt for attempt, _ in keys})
+    if fixed is None:
+        first = reading.first_workers()
+        run._lineage = trace(first, run._matches)
+        run.seams = run._lineage.seams
+        run.attempt = max((at for at, tables in first.items() if tables.steps), default=max(run.attempts, default=0))
+        counting = {part.attempt for part in run._lineage.parts} | {run.attempt, max(run.attempts, default=0)}
+    else:
+        counting = {fixed}
+    run.workers = sorted({who for attempt, who in keys if attempt in counting}, key=layout.worker_order)
+    newest = [Worker(who, {at: found}) for (at, who), found in keys.items() if at == max(run.attempts)]
+    run.finished = bool(newest) and all(worker.left for worker in newest)
+    found = {end.mode for end, _ in run.worker().course}
+    run.modes = [mode for mode in (Mode.TRAIN, Mode.EVAL, Mode.PREDICT) if mode in found]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,24 @@ EXACT: dict[str, tuple[Reduction, Callable[[Column], Column]]] = {
 }
 #: All reductions that can be asked for by name: stored, derived and exact ones.
 REDUCTIONS = (*STATISTIC_FIELDS, *DERIVED, *EXACT)
+
+
+_FINITE = ("count", "nan", "posinf", "neginf")
+#: Stored columns that derived ones are made from; all for those that are not listed.
+_SOURCES = {
+    "mean": ("sum", *_FINITE), "abs_mean": ("abs_sum", *_FINITE), "variance": ("m2", *_FINITE), "std": ("m2", *_FINITE),
+    "rms": ("l2", *_FINITE), "zero_ratio": ("zero", *_FINITE), "nonfinite": _FINITE, "l1": ("abs_sum",),
+    "abs_l1": ("abs_sum",), "abs_l2": ("l2",), "abs_max": ("min", "max"),
+}  # fmt: skip
+
+
+def stored_fields(names: Iterable[str]) -> tuple[str, ...]:
+    """The stored columns from which these reductions come, in their order; none for exact reductions."""
+    needed: set[str] = set()
+    for name in names:
+        if name not in EXACT:
+            needed.update((name,) if name in STATISTIC_FIELDS else _SOURCES.get(name, STATISTIC_FIELDS))
+    return tuple(name for name in STATISTIC_FIELDS if name in needed)
 
 
 def check_reduction(name: str) -> None:
@@ -105,6 +123,11 @@ class Statistics:
 
     def __repr__(self) -> str:
         return f"Statistics({len(self)} tensors)"
+
+    @property
+    def exact(self) -> Mapping[tuple[int, Reduction], float]:
+        """Exact reductions by tensor id and reduction, of all tensors of the step."""
+        return self._exact
 
     @property
     def tensors(self) -> list[TensorInfo]:

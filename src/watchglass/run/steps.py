@@ -1,55 +1,109 @@
-"""Steps of one mode of one worker, and how they number against its global steps."""
+"""Steps of one mode of one worker, and how they number against the steps of its attempts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from watchglass.records import Mode, StepEnd
+from watchglass.errors import InvalidValueError
+
+#: Steps as ``range(10, 20)`` or ``(10, 20)``, both half-open.
+Range: TypeAlias = range | tuple[int, int]
+
+
+class Place(NamedTuple):
+    """Where a step was recorded: the attempt, and the worker's global step within that attempt."""
+
+    attempt: int
+    global_step: int
 
 
 class StepNumbers:
-    """The complete steps of a mode, ascending. For ``Mode.GLOBAL`` step and global step are the same.
+    """The complete steps of a mode over the attempts that count, ascending.
 
     Args:
-        ends: Ends of steps of one worker, in any order.
-        mode: Which of them.
+        rows: Steps with their places, in the order of steps, which within an attempt is that of global steps.
     """
 
-    def __init__(self, ends: Iterable[StepEnd], mode: Mode) -> None:
-        pairs = sorted(
-            (end.global_step if mode is Mode.GLOBAL else end.mode_step, end.global_step)
-            for end in ends
-            if mode in (end.mode, Mode.GLOBAL)
-        )
-        self._global = dict(pairs)
-        self._steps = {number: step for step, number in pairs}
+    def __init__(self, rows: Sequence[tuple[int, Place]]) -> None:
+        self._places = dict(rows)
+        self._known: dict[int, tuple[NDArray[np.uint64], NDArray[np.int64]]] = {}
+        for attempt in {place.attempt for place in self._places.values()}:
+            own = [(place.global_step, step) for step, place in self._places.items() if place.attempt == attempt]
+            numbers, steps = zip(*own, strict=True)
+            self._known[attempt] = np.array(numbers, np.uint64), np.array(steps, np.int64)
 
     def __len__(self) -> int:
-        return len(self._global)
+        return len(self._places)
 
     def __iter__(self) -> Iterator[int]:
-        return iter(self._global)
+        return iter(self._places)
 
     def __contains__(self, step: object) -> bool:
-        return step in self._global
+        return step in self._places
 
     def __str__(self) -> str:
-        if not self._global:
+        if not self._places:
             return "none"
-        steps = list(self._global)
+        steps = list(self._places)
         return f"{steps[0]} to {steps[-1]}"
 
-    def global_step(self, step: int) -> int:
-        """The global step of a step that is there."""
-        return self._global[step]
+    @property
+    def last(self) -> int:
+        """The last step, -1 where there is none."""
+        return next(reversed(self._places), -1)
 
-    def of_global(self, global_steps: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.intp]]:
-        """Which of ``global_steps`` belong here: their steps, ascending int64[k], and their positions, intp[k]."""
-        found = [
-            (self._steps[number], index) for index, number in enumerate(global_steps.tolist()) if number in self._steps
-        ]
-        table = np.array(sorted(found), dtype=np.int64).reshape(-1, 2)
-        return table[:, 0], table[:, 1].astype(np.intp)
+    def place(self, step: int) -> Place:
+        """Where a step that is there was recorded."""
+        return self._places[step]
+
+    def of_global(self, attempt: int, global_steps: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.intp]]:
+        """Which of an attempt's ``global_steps`` belong here: their steps, ascending int64[k], and positions, intp[k].
+
+        Of equal global steps all positions, in their order.
+        """
+        numbers, steps = self._known.get(attempt, (np.empty(0, np.uint64), np.empty(0, np.int64)))
+        wanted = np.asarray(global_steps, np.uint64)
+        if not len(numbers) or not len(wanted):
+            return np.empty(0, np.int64), np.empty(0, np.intp)
+        place = np.minimum(np.searchsorted(numbers, wanted), len(numbers) - 1)
+        index = np.flatnonzero(numbers[place] == wanted)
+        found = steps[place[index]]
+        if len(found) > 1 and (found[1:] < found[:-1]).any():
+            order = np.argsort(found, kind="stable")
+            found, index = found[order], index[order]
+        return found, index
+
+    def within(self, low: int, high: int) -> list[int]:
+        """Those of ``[low, high)``, ascending."""
+        return [step for step in self._places if low <= step < high]
+
+    def between(self, low: int, high: int) -> dict[int, tuple[int, int]]:
+        """Of steps ``[low, high)`` the global steps by attempt, half-open."""
+        found: dict[int, tuple[int, int]] = {}
+        for attempt, (numbers, steps) in self._known.items():
+            first, last = np.searchsorted(steps, [low, high])
+            if first < last:
+                found[attempt] = int(numbers[first]), int(numbers[last - 1]) + 1
+        return found
+
+
+def half_open(steps: Range | None) -> tuple[int, int] | None:
+    """A range of steps as its first one and the first one behind it; None for None.
+
+    Raises:
+        InvalidValueError: It is no range, or one with gaps.
+    """
+    if steps is None:
+        return None
+    if isinstance(steps, range):
+        if steps.step != 1:
+            raise InvalidValueError(f"steps must be a range without gaps but got {steps}")
+        return steps.start, max(steps.start, steps.stop)
+    given: Any = steps
+    if not (isinstance(given, tuple | list) and len(given) == 2 and all(hasattr(n, "__index__") for n in given)):
+        raise InvalidValueError(f"steps must be range(first, end) or (first, end), end exclusive, but got {steps!r}")
+    return int(given[0]), max(int(given[0]), int(given[1]))

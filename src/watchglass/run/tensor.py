@@ -2,22 +2,45 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from watchglass.errors import UnknownNameError
-from watchglass.records import Mode, TensorInfo
+from watchglass.errors import NeverError
+from watchglass.records import STATISTIC_FIELDS, Mode, TensorInfo
 from watchglass.run.histograms import Histogram
-from watchglass.run.statistics import EXACT, check_reduction
-from watchglass.run.steps import StepNumbers
+from watchglass.run.markup import page
+from watchglass.run.raw_tensors import as_array, as_torch, stored_tensor
+from watchglass.run.statistics import EXACT, check_reduction, stored_fields
+from watchglass.run.tables import WorkerTables
+from watchglass.run.waiting import reading_again, recorded_at
 from watchglass.stats import Histograms, column, exact_reduction, of_array, quantiles
-from watchglass.store import read_tensor
+from watchglass.store import StoredTensor, as_numbers
 
 if TYPE_CHECKING:
     from watchglass.run.run import Run
+
+#: Reductions shown in a notebook, as far as something of the tensor was captured.
+_SHOWN = ("mean", "std", "min", "max", "l2", "zero_ratio")
+
+
+_Given = ParamSpec("_Given")
+_Found = TypeVar("_Found")
+
+
+def reads_again(method: Callable[Concatenate[Tensor, _Given], _Found]) -> Callable[Concatenate[Tensor, _Given], _Found]:
+    """A method that reads the run anew and tries once more where it was compacted since it was read."""
+
+    @wraps(method)
+    def read(tensor: Tensor, /, *args: _Given.args, **kwargs: _Given.kwargs) -> _Found:
+        return reading_again(tensor.run, lambda: method(tensor, *args, **kwargs))
+
+    return read
 
 
 @dataclass(frozen=True)
@@ -26,6 +49,9 @@ class Tensor:
 
     Steps are steps of a mode, counted from 0 within the mode (``Mode.GLOBAL``: over all modes). ``worker`` is a name
     such as ``"worker_1"``, the one with the lowest rank where it is None.
+
+    What takes a step raises :class:`NotYetError` for one that is still to come, :class:`NoMoreError` for one beyond
+    the end of the training, and :class:`NeverError` where nothing was recorded; all are :class:`UnknownNameError`.
 
     Attributes:
         run: The run.
@@ -38,7 +64,7 @@ class Tensor:
     @property
     def info(self) -> TensorInfo:
         """The catalog row: role, module, shape, dtype."""
-        return self._info(None)
+        return self.run.worker().info(self.name)
 
     def __repr__(self) -> str:
         info = self.info
@@ -46,44 +72,123 @@ class Tensor:
         shape = f"{info.dtype}{list(info.shape)}" if info.shape else info.dtype or "scalar"
         return f"Tensor({self.name!r}: {info.role.value}{owner}, {shape}, {len(self.steps())} TRAIN steps)"
 
+    def _repr_html_(self) -> str:
+        info, steps = self.info, self.steps()
+        owner = f", of {info.module} ({info.module_type})" if info.module else ""
+        note = f"{info.role.value}{owner}, {info.dtype}{list(info.shape) if info.shape else ''}"
+        rows: list[tuple[object, ...]] = []
+        for name in _SHOWN:
+            found, values = self.reductions(name)
+            if len(found):
+                ends = float(values[0]), float(values.min()), float(values.max()), float(values[-1])
+                rows.append((name, *ends))
+        header = ("", "first", "least", "greatest", "last")
+        if not rows and steps:
+            return page(self.name, note, ("step", "value"), [(step, self._shown(step)) for step in steps[-3:]])
+        more = f"captured at {len(steps)} TRAIN steps, {steps[0]} to {steps[-1]}" if steps else "no TRAIN steps"
+        return page(self.name, note, header, rows, more)
+
+    @reads_again
     def steps(self, mode: Mode = Mode.TRAIN, worker: str | None = None) -> list[int]:
         """Complete steps of a mode at which anything of the tensor was recorded, ascending."""
-        numbers = self.run.step_numbers(mode, worker)
-        captured = self.run.tables(worker).captured(self._info(worker).tensor_id)
-        return [step for step in numbers if numbers.global_step(step) in captured]
+        found: list[int] = []
 
-    def value(self, step: int, mode: Mode = Mode.TRAIN, worker: str | None = None) -> Any:
-        """The value at a step: a float for a scalar, else the whole tensor as a NumPy array (read-only).
+        def captured(tables: WorkerTables, tensor_id: int) -> tuple[NDArray[np.uint64]]:
+            numbers = tables.captured(tensor_id)
+            return (np.fromiter(sorted(numbers), np.uint64, len(numbers)),)
 
-        bfloat16 comes as float32.
-
-        Raises:
-            UnknownNameError: Neither was recorded there; the message says at which steps it was.
-        """
-        info, tables = self._info(worker), self.run.tables(worker)
-        global_step = self._global_step(step, mode, worker)
-        place = tables.raw(global_step).get(info.tensor_id)
-        if place is not None:
-            return read_tensor(self.run.store, place.file, place.key)
-        for row_id, value, _ in tables.scalars(global_step):
-            if row_id == info.tensor_id:
-                return value
-        raise UnknownNameError(
-            f"no value of {self.name} was recorded at {mode.name} step {step}; to keep whole tensors save it in a "
-            f"collection, and for its statistics use reduction(); {self._where(mode, worker)}"
-        )
-
-    def values(self, mode: Mode = Mode.TRAIN, worker: str | None = None) -> dict[int, Any]:
-        """Step -> value as by :meth:`value`, for the steps that have one."""
-        info, tables, numbers = self._info(worker), self.run.tables(worker), self.run.step_numbers(mode, worker)
-        found: dict[int, Any] = {}
-        for step in numbers:
-            global_step = numbers.global_step(step)
-            stored = info.tensor_id in tables.raw(global_step)
-            if stored or any(row[0] == info.tensor_id for row in tables.scalars(global_step)):
-                found[step] = self.value(step, mode, worker)
+        self.run.worker(worker).info(self.name)
+        for steps, _, _ in self.run.worker(worker).pieces(self.name, mode, captured):
+            found += steps.tolist()
         return found
 
+    def prev_steps(
+        self, step: int, n: int | None = None, mode: Mode = Mode.TRAIN, worker: str | None = None
+    ) -> list[int]:
+        """The last ``n`` steps up to and including ``step`` at which it was recorded, ascending; all if n is None."""
+        steps = self.steps(mode, worker)
+        found = steps[: bisect_right(steps, step)]
+        return found if n is None else found[max(0, len(found) - n) :]
+
+    @reads_again
+    def shape(self, step: int | None = None, mode: Mode = Mode.TRAIN, worker: str | None = None) -> tuple[int, ...]:
+        """Its shape; ``()`` for a scalar.
+
+        Args:
+            step: The shape that a collection with ``save_shape`` had recorded at that step; the one first seen where
+                it had none recorded, and where ``step`` is None.
+            mode: Of which steps.
+            worker: Whose tensor.
+
+        Raises:
+            NotYetError, NeverError, NoMoreError: There is no such complete step.
+        """
+        info = self.run.worker(worker).info(self.name)
+        if step is None:
+            return info.shape
+        tables, number = recorded_at(self.run, step, mode, worker)
+        for fact in tables.facts(number):
+            if fact.kind == "shape" and fact.data.get("tensor") == self.name:
+                found = fact.data.get("shape")
+                if isinstance(found, list) and all(type(size) is int for size in found):
+                    return tuple(found)
+        row = tables.catalog.by_name(self.name)
+        return row.shape if row is not None else info.shape
+
+    def value(self, step: int, mode: Mode = Mode.TRAIN, worker: str | None = None, *, as_float32: bool = False) -> Any:
+        """The value at a step: a float for a scalar, else the whole tensor as a NumPy array in its own dtype.
+
+        The array lies over a mapped file where the run is in a local folder, and may be changed: the run stays as it
+        is. It stays valid when the run is gone.
+
+        Args:
+            step: The step.
+            mode: Of which steps.
+            worker: Whose tensor.
+            as_float32: Give bfloat16 and float8, which NumPy lacks, as float32, which holds them exactly; else they
+                come with the dtypes of ml-dtypes.
+
+        Raises:
+            NeverError: Neither was recorded there, or it was removed since; the message says at which steps it was.
+            NotYetError, NoMoreError: There is no such complete step.
+            MissingExtraError: The dtype needs ml-dtypes, which is not installed.
+        """
+        found = self._value(step, mode, worker)
+        if not isinstance(found, StoredTensor):
+            return found
+        return as_numbers(found) if as_float32 else as_array(found)
+
+    def torch(self, step: int, mode: Mode = Mode.TRAIN, worker: str | None = None) -> Any:
+        """The whole tensor at a step as a ``torch.Tensor`` on the CPU, over the same memory as :meth:`value`.
+
+        Raises:
+            MissingExtraError: torch is not installed.
+            Others as :meth:`value`.
+        """
+        found = self._value(step, mode, worker)
+        return as_torch(found if isinstance(found, StoredTensor) else StoredTensor(np.array(found)))
+
+    @reads_again
+    def values(self, mode: Mode = Mode.TRAIN, worker: str | None = None, *, as_float32: bool = False) -> dict[int, Any]:
+        """Step -> value as by :meth:`value`, for the steps that have one; what was removed since is left out."""
+        source = self.run.worker(worker)
+        found: dict[int, Any] = {}
+        source.info(self.name)
+        for steps, index, (_, values, _) in source.pieces(self.name, mode, WorkerTables.scalar_history):
+            found.update(zip(steps.tolist(), values[index].tolist(), strict=True))
+        numbers = source.numbers(mode)
+        for step in numbers:
+            place = numbers.place(step)
+            tables = source.attempts[place.attempt]
+            info = tables.catalog.by_name(self.name)
+            if info is not None and info.tensor_id in tables.raw(place.global_step):
+                try:
+                    found[step] = self.value(step, mode, worker, as_float32=as_float32)
+                except NeverError:
+                    found.pop(step, None)
+        return dict(sorted(found.items()))
+
+    @reads_again
     def reduction(self, step: int, name: str, mode: Mode = Mode.TRAIN, worker: str | None = None) -> float:
         """One number at a step, from :data:`~watchglass.run.REDUCTIONS`; NaN where the tensor had no finite value.
 
@@ -93,28 +198,31 @@ class Tensor:
 
         Raises:
             InvalidValueError: There is no such reduction.
-            UnknownNameError: It was not captured at that step.
+            NeverError: It was not captured at that step.
+            NotYetError, NoMoreError: There is no such complete step.
         """
         check_reduction(name)
-        tables, tensor_id = self.run.tables(worker), self._info(worker).tensor_id
-        global_step = self._global_step(step, mode, worker)
+        tables, number = recorded_at(self.run, step, mode, worker)
+        info = tables.catalog.by_name(self.name) or self.run.worker(worker).info(self.name)
+        tensor_id = info.tensor_id
         if name in EXACT:
             which, finish = EXACT[name]
-            found = tables.reductions(global_step).get((tensor_id, which))
+            found = tables.reductions(number).get((tensor_id, which))
             if found is not None:
                 return float(finish(np.asarray(found)))
         else:
-            rows = tables.statistics(global_step)
+            rows = tables.statistics(number)
             chosen = np.flatnonzero(rows.ids == tensor_id)
             if len(chosen):
                 return float(column(rows.values[chosen[0]], name))
-        place = tables.raw(global_step).get(tensor_id)
+        place = tables.raw(number).get(tensor_id)
         if place is not None:
-            return _reduced(read_tensor(self.run.store, place.file, place.key), name)
+            return _reduced(as_numbers(stored_tensor(self.run.store, place, self.name, f"step {step}")), name)
         what = f"{name} of {self.name} was" if name in EXACT else f"statistics of {self.name} were"
         cure = f"; ask for it in a collection (reductions={name!r})" if name in EXACT else ""
-        raise UnknownNameError(f"no {what} captured at {mode.name} step {step}{cure}; {self._where(mode, worker)}")
+        raise NeverError(f"no {what} captured at {mode.name} step {step}{cure}; {self._where(mode, worker)}")
 
+    @reads_again
     def reductions(
         self, name: str, mode: Mode = Mode.TRAIN, worker: str | None = None
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
@@ -126,30 +234,38 @@ class Tensor:
             InvalidValueError: There is no such reduction.
         """
         check_reduction(name)
-        tables, tensor_id = self.run.tables(worker), self._info(worker).tensor_id
-        if name in EXACT:
-            which, finish = EXACT[name]
-            global_steps, values = tables.reduction_history(tensor_id, which)
-            values = finish(values)
-        else:
-            global_steps, rows = tables.statistics_history(tensor_id)
-            values = column(rows, name)
-        steps, chosen = self.run.step_numbers(mode, worker).of_global(global_steps)
-        return steps, values[chosen]
+        source = self.run.worker(worker)
+        source.info(self.name)
+        found_steps, found = [np.empty(0, np.int64)], [np.empty(0)]
+        exact = EXACT.get(name)
 
+        def read(tables: WorkerTables, tensor_id: int) -> tuple[NDArray[np.uint64], NDArray[np.float64]]:
+            if exact is None:
+                return tables.statistics_history(tensor_id, fields=stored_fields([name]))
+            return tables.reduction_history(tensor_id, exact[0])
+
+        for steps, index, (_, rows) in source.pieces(self.name, mode, read):
+            found_steps.append(steps)
+            found.append(column(rows[index], name) if exact is None else exact[1](rows[index]))
+        return np.concatenate(found_steps), np.concatenate(found)
+
+    @reads_again
     def histogram(self, step: int, mode: Mode = Mode.TRAIN, worker: str | None = None) -> Histogram:
         """How the elements were spread at a step.
 
         Raises:
-            UnknownNameError: No histogram was captured at that step.
+            NeverError: No histogram was captured at that step.
+            NotYetError, NoMoreError: There is no such complete step.
         """
-        rows = self.run.tables(worker).statistics(self._global_step(step, mode, worker))
-        chosen = np.flatnonzero(rows.ids == self._info(worker).tensor_id)
+        tables, number = recorded_at(self.run, step, mode, worker)
+        rows = tables.statistics(number)
+        info = tables.catalog.by_name(self.name) or self.run.worker(worker).info(self.name)
+        chosen = np.flatnonzero(rows.ids == info.tensor_id)
         if rows.histograms is not None and len(chosen):
             found = rows.histograms.take(chosen).get()
             if found.seen[0] > 0:
                 return Histogram.of(found, rows.values[chosen[0]])
-        raise UnknownNameError(
+        raise NeverError(
             f"no histogram of {self.name} was captured at {mode.name} step {step}; ask for it in a collection "
             f"(save_histogram=True); {self._where(mode, worker)}"
         )
@@ -172,25 +288,38 @@ class Tensor:
         steps, rows, histograms = self._histograms(mode, worker)
         return steps, quantiles(histograms, rows, q)
 
+    @reads_again
     def _histograms(self, mode: Mode, worker: str | None) -> tuple[NDArray[np.int64], NDArray[np.float64], Histograms]:
         """Steps with a histogram, ascending, their rows of statistics and the histograms."""
-        global_steps, rows, lazy = self.run.tables(worker).histogram_history(self._info(worker).tensor_id)
-        found = lazy.get() if lazy is not None else Histograms.none(len(rows))
-        known = np.flatnonzero(found.seen > 0)
-        steps, chosen = self.run.step_numbers(mode, worker).of_global(global_steps[known])
-        return steps, rows[known[chosen]], found.take(known[chosen])
+        source = self.run.worker(worker)
+        source.info(self.name)
+        found_steps, found = [np.empty(0, np.int64)], [np.empty((0, len(STATISTIC_FIELDS)))]
+        parts: list[Histograms] = []
+        for steps, index, (_, rows, lazy) in source.pieces(self.name, mode, WorkerTables.histogram_history):
+            histograms = (lazy.get() if lazy is not None else Histograms.none(len(rows))).take(index)
+            known = np.flatnonzero(histograms.seen > 0)
+            found_steps.append(steps[known])
+            found.append(rows[index[known]])
+            parts.append(histograms.take(known))
+        return np.concatenate(found_steps), np.concatenate(found), Histograms.concatenate(parts)
 
-    def _info(self, worker: str | None) -> TensorInfo:
-        info = self.run.tables(worker).catalog.by_name(self.name)
-        if info is None:
-            raise UnknownNameError(f"{worker or 'the run'} has no tensor {self.name!r}; ask tensor_names() for all")
-        return info
+    def _value(self, step: int, mode: Mode, worker: str | None) -> float | StoredTensor:
+        tables, number = recorded_at(self.run, step, mode, worker)
+        info = tables.catalog.by_name(self.name) or self.run.worker(worker).info(self.name)
+        place = tables.raw(number).get(info.tensor_id)
+        if place is not None:
+            return stored_tensor(self.run.store, place, self.name, f"{mode.name} step {step}")
+        for row_id, value, _ in tables.scalars(number):
+            if row_id == info.tensor_id:
+                return value
+        raise NeverError(
+            f"no value of {self.name} was recorded at {mode.name} step {step}; to keep whole tensors save it in a "
+            f"collection, and for its statistics use reduction(); {self._where(mode, worker)}"
+        )
 
-    def _global_step(self, step: int, mode: Mode, worker: str | None) -> int:
-        numbers: StepNumbers = self.run.step_numbers(mode, worker)
-        if step not in numbers:
-            raise UnknownNameError(f"{self.run.location} has no complete {mode.name} step {step}; it has {numbers}")
-        return numbers.global_step(step)
+    def _shown(self, step: int) -> object:
+        found = self._value(step, Mode.TRAIN, None)
+        return found if isinstance(found, float) else f"{found.elements.shape}"
 
     def _where(self, mode: Mode, worker: str | None) -> str:
         steps = self.steps(mode, worker)

@@ -12,6 +12,7 @@ from watchglass.records import Fact, Mode, Reduction, Role, StepEnd, TensorInfo,
 from watchglass.run.catalog import Catalog
 from watchglass.run.histograms import LazyHistograms
 from watchglass.run.history import BaselineKey, History, Phase
+from watchglass.run.selection import Selection
 from watchglass.run.statistics import Statistics
 from watchglass.stats import RollingBaseline
 from watchglass.stats import column as column_of
@@ -166,7 +167,12 @@ class StepView:
     ) -> Statistics:
         """Statistics of the tensors captured at this step that match; empty when the step was not due.
 
-        Arguments as for :meth:`Catalog.select`.
+        Args:
+            role: Only this role.
+            module_types: Only tensors of modules of one of these class names.
+            name_regex: Only names in which this regular expression is found (``re.search``).
+            collection: Only what this collection holds, one of the user or a built-in one.
+            min_dims: Only tensors with at least so many axes; 2 leaves the weight matrices and kernels.
         """
         records = self.records
         if records.ids is None or records.statistics is None or not len(records.ids):
@@ -177,15 +183,10 @@ class StepView:
         )  # fmt: skip
         if role is None and not module_types and name_regex is None and collection is None and not min_dims:
             return rows
-        mask = self.catalog.mask(
-            records.ids,
-            role,
-            module_types=module_types,
-            name_regex=name_regex,
-            collection=collection,
-            min_dims=min_dims,
+        selection = Selection(
+            role, regex=name_regex, collection=collection, module_types=tuple(module_types), min_dims=min_dims
         )
-        return rows.where(mask)
+        return rows.where(self.catalog.mask(records.ids, selection))
 
     def units(self, kind: UnitKind = UnitKind.INACTIVE) -> list[tuple[TensorInfo, npt.NDArray[np.bool_]]]:
         """The bitmaps of a kind recorded at this step: per tensor one boolean per unit."""

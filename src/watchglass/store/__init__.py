@@ -4,8 +4,10 @@ from watchglass.store import layout
 from watchglass.store.claim import (
     Claim,
     claim_worker,
+    claims_of_worker,
     claims_of_workers,
     is_alive,
+    is_untouched,
     lease_holder,
     read_claims,
     release_worker,
@@ -41,8 +43,20 @@ from watchglass.store.codec import (
     encode_step_ends,
     encode_units,
 )
+from watchglass.store.compaction import Compaction, compact
+from watchglass.store.condensing import CompactedFile, compacted_file
 from watchglass.store.contract import Buffer, Content, Entry, Store, check_path
 from watchglass.store.frames import Frame, FrameKind, Scan, encode_frame, scan
+from watchglass.store.generations import Covered, Generation, newest_generation
+from watchglass.store.liveness import (
+    LEASE_EXPIRY_S,
+    LEASE_RENEWAL_S,
+    Attendance,
+    LaunchEnd,
+    Renewal,
+    RenewalWatch,
+    write_launch_end,
+)
 from watchglass.store.local import LocalStore
 from watchglass.store.locations import open_store
 from watchglass.store.manifest import (
@@ -50,57 +64,105 @@ from watchglass.store.manifest import (
     attempts,
     create_attempt,
     create_run,
+    has_attempt,
     read_manifest,
-    redact,
 )
 from watchglass.store.pace import Pace, pace_of
+from watchglass.store.parquet_statistics import ParquetStatistics
+from watchglass.store.pins import Pin, pin
 from watchglass.store.reader import Problem, RunReader, describe
-from watchglass.store.ring import ABSENT, ABSENT_BITS, LeftBehind, Rings, RowWriter, read_rings, rings_exist
+from watchglass.store.redaction import redact, redacted
+from watchglass.store.removal import Removal, check_idle, plan_removal, remove
+from watchglass.store.retention import RawRetention, remove_raw, was_removed
+from watchglass.store.ring import (
+    ABSENT,
+    ABSENT_BITS,
+    LeftBehind,
+    Rings,
+    RowWriter,
+    left_on_this_machine,
+    read_rings,
+    rings_exist,
+)
+from watchglass.store.spool import PATIENCE_S, Spool, send_left, spool_exists
 from watchglass.store.statistics import (
     StatisticsBatch,
+    decode_columns,
     decode_histograms,
     decode_statistics,
     encode_statistics,
     has_histograms,
+    statistics_matrix,
 )
-from watchglass.store.tensors import RawTensor, is_storable, read_tensor, write_tensors
+from watchglass.store.tensors import (
+    RawTensor,
+    StoredTensor,
+    as_numbers,
+    is_storable,
+    load_tensor,
+    read_tensor,
+    write_tensors,
+)
 from watchglass.store.writer import Clock, JournalWriter, SegmentWriter
 
 __all__ = [
     "ABSENT",
     "ABSENT_BITS",
+    "LEASE_EXPIRY_S",
+    "LEASE_RENEWAL_S",
+    "PATIENCE_S",
     "REDUCTION_DTYPE",
     "SCALAR_DTYPE",
     "STEP_END_DTYPE",
+    "Attendance",
     "Buffer",
     "Claim",
     "Clock",
+    "CompactedFile",
+    "Compaction",
     "Content",
+    "Covered",
     "Entry",
     "Frame",
     "FrameKind",
+    "Generation",
     "JournalWriter",
+    "LaunchEnd",
     "LeftBehind",
     "LocalStore",
     "Manifest",
     "Pace",
+    "ParquetStatistics",
+    "Pin",
     "Problem",
+    "RawRetention",
     "RawTensor",
+    "Removal",
+    "Renewal",
+    "RenewalWatch",
     "Rings",
     "RowWriter",
     "RunReader",
     "Scan",
     "SegmentWriter",
+    "Spool",
     "StatisticsBatch",
     "Store",
+    "StoredTensor",
     "UnitsBatch",
+    "as_numbers",
     "attempts",
+    "check_idle",
     "check_path",
     "claim_worker",
+    "claims_of_worker",
     "claims_of_workers",
+    "compact",
+    "compacted_file",
     "create_attempt",
     "create_run",
     "decode_catalog",
+    "decode_columns",
     "decode_facts",
     "decode_finding",
     "decode_header",
@@ -129,21 +191,36 @@ __all__ = [
     "encode_status",
     "encode_step_ends",
     "encode_units",
+    "has_attempt",
     "has_histograms",
     "is_alive",
     "is_storable",
+    "is_untouched",
     "layout",
     "lease_holder",
+    "left_on_this_machine",
+    "load_tensor",
+    "newest_generation",
     "open_store",
     "pace_of",
+    "pin",
+    "plan_removal",
     "read_claims",
     "read_manifest",
     "read_rings",
     "read_tensor",
     "redact",
+    "redacted",
     "release_worker",
+    "remove",
+    "remove_raw",
     "rings_exist",
     "scan",
+    "send_left",
+    "spool_exists",
+    "statistics_matrix",
     "this_process",
+    "was_removed",
+    "write_launch_end",
     "write_tensors",
 ]  # fmt: skip

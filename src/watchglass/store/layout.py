@@ -10,13 +10,23 @@ from watchglass.errors import InvalidValueError
 MANIFEST = "run.json"
 JOURNAL = "journal"
 LEASE = "journal/lease"
+COMPACTED = "compacted"
+COMPACTION_LEASE = "compacted/lease"
+#: Written again and again by who compacts.
+COMPACTION_RENEWED = "compacted/renewed"
+PINS = "compacted/pins"
+#: Written again and again by who holds the lease of the journal.
+LEASE_RENEWED = "journal/renewed"
 #: Seconds of wall time that share a flush bucket. Buckets make "everything since" one listing.
 BUCKET_SECONDS = 60
 
 _WORKER = re.compile(r"[a-z][a-z0-9_]{0,62}\Z")
 _SEGMENT = re.compile(r"attempts/(\d{4,9})/segments/(\d{12})/([a-z][a-z0-9_]{0,62})-(\d{8})\Z", re.ASCII)
 _JOURNAL = re.compile(r"journal/(\d{8})\Z", re.ASCII)
-_CLAIM = re.compile(r"attempts/(\d{4,9})/workers/([a-z][a-z0-9_]{0,62})\.json(?:\.\d+)?\Z", re.ASCII)
+_CLAIM = re.compile(r"attempts/(\d{4,9})/workers/([a-z][a-z0-9_]{0,62})\.json(?:\.(\d{1,9}))?\Z", re.ASCII)
+_LAUNCH_END = re.compile(r"attempts/(\d{4,9})/workers/launch-(\d{1,9})\Z", re.ASCII)
+_TENSORS = re.compile(r"attempts/(\d{4,9})/tensors/([a-z][a-z0-9_]{0,62})-(\d{8,12})\.safetensors\Z", re.ASCII)
+_GENERATION = re.compile(r"\d{8}\Z", re.ASCII)
 
 
 class SegmentName(NamedTuple):
@@ -76,6 +86,23 @@ def parse_claim(path: str) -> tuple[int, str] | None:
     return (int(match[1]), match[2]) if match else None
 
 
+def claim_generation(path: str) -> int:
+    """Which of a worker's claims a path names: 0 for the first, and for what is none."""
+    match = _CLAIM.match(path)
+    return int(match[3] or 0) if match else 0
+
+
+def launch_end(attempt: int, rank: int) -> str:
+    """Written by a launcher whose training process has ended."""
+    return f"{workers(attempt)}/launch-{rank}"
+
+
+def parse_launch_end(path: str) -> tuple[int, int] | None:
+    """(attempt, rank) of the path that :func:`launch_end` gave, or None."""
+    match = _LAUNCH_END.match(path)
+    return (int(match[1]), int(match[2])) if match else None
+
+
 def segments(attempt: int, bucket: int | None = None) -> str:
     """Folder of the segments of an attempt, or of one flush bucket of it."""
     folder = f"{attempt_path(attempt)}/segments"
@@ -98,6 +125,17 @@ def tensors(attempt: int, worker: str, seq: int) -> str:
     return f"{attempt_path(attempt)}/tensors/{check_worker(worker)}-{seq:08}.safetensors"
 
 
+def parse_tensors(path: str) -> tuple[int, str, int] | None:
+    """(attempt, worker, seq) of the path of a file of raw tensors, or None."""
+    match = _TENSORS.match(path)
+    return (int(match[1]), match[2], int(match[3])) if match else None
+
+
+def retention(attempt: int, worker: str) -> str:
+    """What says which files of raw tensors of a worker were removed on purpose."""
+    return f"control/retention/{attempt:04}/{check_worker(worker)}"
+
+
 def journal(seq: int) -> str:
     """A segment of the evaluator's journal."""
     return f"{JOURNAL}/{seq:08}"
@@ -107,6 +145,36 @@ def parse_journal(path: str) -> int | None:
     """Sequence number of a journal segment's path, or None where it is none."""
     match = _JOURNAL.match(path)
     return int(match[1]) if match else None
+
+
+def generation(number: int) -> str:
+    """Folder of a generation of compacted data, counted from 1."""
+    return f"{COMPACTED}/{number:08}"
+
+
+def parse_generation(name: str) -> int | None:
+    """Number of the generation that a folder right below :data:`COMPACTED` holds, or None where it holds none."""
+    return int(name) if _GENERATION.match(name) and int(name) else None
+
+
+def generation_manifest(number: int) -> str:
+    """What makes a generation whole; written last."""
+    return f"{generation(number)}/manifest.json"
+
+
+def compacted_frames(number: int, attempt: int, worker: str) -> str:
+    """All frames of a worker but statistics, in one object."""
+    return f"{generation(number)}/{attempt:04}/{check_worker(worker)}.frames"
+
+
+def compacted_statistics(number: int, attempt: int, worker: str, block: int) -> str:
+    """Statistics of a block of steps of a worker, as Parquet."""
+    return f"{generation(number)}/{attempt:04}/{check_worker(worker)}-{block:05}.parquet"
+
+
+def pin(name: str) -> str:
+    """A reader that must not have its generation, or the segments it reads, taken away."""
+    return f"{PINS}/{name}.json"
 
 
 def stop_request(attempt: int) -> str:

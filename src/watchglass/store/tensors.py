@@ -18,10 +18,12 @@ from numpy.typing import NDArray
 from watchglass.errors import DamagedDataError, InvalidValueError, UnknownNameError
 from watchglass.stats import DTYPE_CODES, numbers
 from watchglass.store import layout
-from watchglass.store.contract import Store
+from watchglass.store.contract import Buffer, Store
 
 #: Longest header in bytes that is read.
 MAX_HEADER = 16 << 20
+#: Bytes of a file that is not mapped that are read first: most headers, and small tensors, are in them.
+_FIRST_READ = 64 << 10
 
 #: safetensors name -> NumPy dtype that holds the same bytes.
 _DTYPES = {
@@ -82,45 +84,101 @@ def write_tensors(
     ]
 
 
-def read_tensor(store: Store, path: str, key: str) -> NDArray[Any]:
-    """One tensor of a file, as a read-only array; bfloat16 and float8 come as float32, which holds them exactly.
+class StoredTensor(NamedTuple):
+    """A tensor as it was stored, in memory that is its reader's: changing it changes nothing in the run.
 
-    Reads the header and the tensor's own bytes only.
+    Attributes:
+        elements: Its elements in its shape; where NumPy lacks the dtype, their bits as unsigned integers.
+        dtype: Name of that dtype, ``"bfloat16"`` or one of the ``"float8_..."``; "" for the array's own.
+    """
+
+    elements: NDArray[Any]
+    dtype: str = ""
+
+
+def load_tensor(store: Store, path: str, key: str) -> StoredTensor:
+    """One tensor of a file, without a copy where the store lies in a file system: then the file is mapped.
+
+    Of a file elsewhere the header and the tensor's own bytes are read.
 
     Raises:
         MissingFileError: There is no such file.
         UnknownNameError: The file holds no such tensor.
         DamagedDataError: The file is no safetensors file.
     """
-    length = int.from_bytes(store.read(path, 0, 8), "little")
+    buffer: Buffer | None = store.map(path) if store.appends else None
+    head = bytes(memoryview(buffer)[:8]) if buffer is not None else store.read(path, 0, _FIRST_READ)
+    length = int.from_bytes(head[:8], "little")
     if length > MAX_HEADER:
         raise DamagedDataError(f"{path} claims a header of {length} bytes; at most {MAX_HEADER} are read")
+    begin = 8 + length
+    if buffer is not None:
+        head = bytes(memoryview(buffer)[:begin])
+    elif len(head) < begin:
+        head += store.read(path, len(head), begin)
+    place = _place(path, key, head[8:begin])
+    size = place.end - place.start
+    if buffer is None:
+        start, end = begin + place.start, begin + place.end
+        buffer = bytearray(head[start:end] if end <= len(head) else store.read(path, start, end))
+        start = 0
+    else:
+        start = begin + place.start
+    if len(buffer) < start + size:
+        raise DamagedDataError(f"{path} does not hold the bytes of its tensor {key!r}")
+    count = size // place.dtype.itemsize
+    array = np.frombuffer(buffer, place.dtype, count, start) if count else np.empty(0, place.dtype)
+    if not array.flags.aligned:
+        array = array.copy()
+    array = array.view("<c16").reshape(place.shape[:-1]) if place.paired else array.reshape(place.shape)
+    return StoredTensor(array, place.foreign)
+
+
+def read_tensor(store: Store, path: str, key: str) -> NDArray[Any]:
+    """One tensor as numbers that NumPy has: as :func:`load_tensor`; bfloat16 and float8 as float32, which is exact."""
+    return as_numbers(load_tensor(store, path, key))
+
+
+def as_numbers(tensor: StoredTensor) -> NDArray[Any]:
+    """The elements; those of a dtype that NumPy lacks as float32, which holds them exactly."""
+    if not tensor.dtype:
+        return tensor.elements
+    return numbers(tensor.elements.reshape(-1), DTYPE_CODES[tensor.dtype]).reshape(tensor.elements.shape)
+
+
+class _Place(NamedTuple):
+    """Where a tensor lies in a file's data, and what it is; ``foreign`` names a dtype that NumPy lacks."""
+
+    start: int
+    end: int
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    foreign: str
+    paired: bool
+
+
+def _place(path: str, key: str, text: bytes) -> _Place:
+    """What the header says of a tensor."""
     try:
-        header = json.loads(store.read(path, 8, 8 + length))
+        header = json.loads(text)
         entry = header.get(key) if key != "__metadata__" else None
-        metadata = header.get("__metadata__") or {}
-        paired = metadata.get(key) == _PAIRS
+        paired = (header.get("__metadata__") or {}).get(key) == _PAIRS
     except (ValueError, RecursionError, AttributeError) as error:
         raise DamagedDataError(f"{path} has no safetensors header") from error
     if entry is None:
         raise UnknownNameError(f"{path} holds no tensor {key!r}")
     try:
         code, shape, (start, end) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
-        sizes = all(type(n) is int and 0 <= n < 1 << 62 for n in (*shape, start, end))
-        dtype = np.dtype(_DTYPES[code] if code in _DTYPES else _FOREIGN_NAMES[code][1])
-        sound = sizes and math.prod(shape) * dtype.itemsize == end - start
+        sound = all(type(n) is int and 0 <= n < 1 << 62 for n in (*shape, start, end))
+        foreign, name = _FOREIGN_NAMES.get(code, ("", _DTYPES.get(code)))
+        dtype = np.dtype(name if name is not None else _DTYPES[code])
+        sound = sound and math.prod(shape) * dtype.itemsize == end - start
         sound = sound and (not paired or (code == "F64" and shape[-1:] == (2,)))
     except (KeyError, TypeError, ValueError) as error:
         raise DamagedDataError(f"{path} describes its tensor {key!r} wrongly: {ascii(entry)[:120]}") from error
-    data = store.read(path, 8 + length + start, 8 + length + end) if sound else b""
-    if not sound or len(data) != end - start:
+    if not sound:
         raise DamagedDataError(f"{path} does not hold the bytes of its tensor {key!r}")
-    array = np.frombuffer(data, dtype)
-    if code in _FOREIGN_NAMES:
-        array = numbers(array, DTYPE_CODES[_FOREIGN_NAMES[code][0]])
-    array = array.view("<c16").reshape(shape[:-1]) if paired else array.reshape(shape)
-    array.flags.writeable = False
-    return array
+    return _Place(start, end, shape, dtype, foreign, paired)
 
 
 def _content(tensors: dict[str, RawTensor]) -> list[bytes | memoryview]:

@@ -118,7 +118,7 @@ class AdapterSuite(ABC):
         """TRAIN steps count updates, and an evaluation belongs to the update before it."""
         case, run = self.watch(tmp_path / "run")
         _equal(run.steps(), list(range(self.steps)), "TRAIN steps")
-        ends = list(run.tables().steps.values())
+        ends = list(run.worker().tables.steps.values())
         _equal(sorted(end.global_step for end in ends), list(range(len(ends))), "global steps over all modes")
         if case.evaluation_losses:
             evaluated = sorted({end.train_step for end in ends if end.mode is Mode.EVAL})
@@ -151,7 +151,7 @@ class AdapterSuite(ABC):
         catalogs = []
         for name in ("first", "second"):
             _, run = self.watch(tmp_path / name)
-            rows = [info.to_json() for info in run.tables().catalog]
+            rows = [info.to_json() for info in run.worker().tables.catalog]
             _equal(
                 [row for row, count in Counter(row["name"] for row in rows).items() if count > 1], [], "double names"
             )
@@ -169,7 +169,8 @@ class AdapterSuite(ABC):
             case.train(1, lambda step: None)
         first = open_run(path)
         if evaluated:
-            early = [end for end in first.tables().steps.values() if end.mode is Mode.EVAL and end.train_step == -1]
+            ends = first.worker().tables.steps.values()
+            early = [end for end in ends if end.mode is Mode.EVAL and end.train_step == -1]
             _true(bool(early), "the evaluation before the first training step was lost")
 
     def test_a_stop_ends_the_training_between_two_updates(self, tmp_path: Path) -> None:
@@ -188,7 +189,8 @@ class AdapterSuite(ABC):
             if stop:
                 run = open_run(path)
                 _equal(run.steps(), list(range(stop)), "TRAIN steps of a training that was stopped")
-                _equal([event.get("status") for event in run.lifecycle()][-1:], ["stopped"], "how the worker left")
+                ends = [event.get("status") for event in run.worker().lifecycle]
+                _equal(ends[-1:], ["stopped"], "how the worker left")
 
     def test_no_fault_of_ours_reaches_the_training(self, tmp_path: Path) -> None:
         """Each thing that the adapter asks of the hook breaks, once at first and once at last: one warning, no more."""

@@ -178,6 +178,8 @@ class RunBuilder:
         tensors: See :func:`build_run`.
         workers: See :func:`build_run`.
         alive: Whether the workers' process shall be this one, which lives, or one that has died.
+        resumed: The ``resumed`` fact of an attempt that continues a training, ``{"start_step": 500, "source":
+            "optimizer"}``; its TRAIN steps count from there. None for an attempt that records none.
     """
 
     def __init__(
@@ -188,6 +190,7 @@ class RunBuilder:
         tensors: Iterable[TensorInfo] = (),
         workers: int = 1,
         alive: bool = True,
+        resumed: Mapping[str, Any] | None = None,
     ) -> None:
         self.store = LocalStore(path)
         if self.store.is_empty():
@@ -197,7 +200,10 @@ class RunBuilder:
         layers = Layers(modules or {}, tensors)
         # The same process id with another start time is a process that is gone.
         process = this_process() if alive else replace(this_process(), process_start=1)
-        self.workers = [_Worker(self.store, self.attempt, rank, layers, process) for rank in range(workers)]
+        first = int((resumed or {}).get("start_step") or 0)
+        self.workers = [_Worker(self.store, self.attempt, rank, layers, process, first) for rank in range(workers)]
+        if resumed is not None:
+            self.facts([Fact("resumed", -1, "test", dict(resumed))])
 
     def step(self, step: Step | Mapping[str, Any] | None = None, *, flush: bool = True, **values: Any) -> None:
         """Record one step, given whole or as arguments of :class:`Step`; readers see it once it is flushed."""
@@ -239,12 +245,14 @@ class RunBuilder:
 class _Worker:
     """One worker of a builder: numbers its steps as a training would, and collects rows until they are flushed."""
 
-    def __init__(self, store: LocalStore, attempt: int, rank: int, layers: Layers, process: Claim) -> None:
+    def __init__(
+        self, store: LocalStore, attempt: int, rank: int, layers: Layers, process: Claim, first_step: int
+    ) -> None:
         self.rank, self.name, self.left = rank, layout.worker_name(rank), False
         self.facts: list[Fact] = []
         self._store, self._attempt, self._layers, self._process = store, attempt, layers, process
         self._ids: dict[str, int] = {}
-        self._mode_steps = {Mode.TRAIN: 0, Mode.EVAL: 0, Mode.PREDICT: 0}
+        self._mode_steps = {Mode.TRAIN: first_step, Mode.EVAL: 0, Mode.PREDICT: 0}
         self._now_ns, self._global_step, self._files = 1_000_000_000, 0, 0
         claim_worker(store, attempt, self.name, process)
         self._writer = SegmentWriter(store, attempt, self.name)

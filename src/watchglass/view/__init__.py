@@ -9,6 +9,7 @@ from watchglass.view.text import count, duration, number, printable, size
 from watchglass.view.verdict import verdict_panel, verdict_text
 
 if TYPE_CHECKING:
+    from watchglass.view.export import Exported, check_export_path, export_parquet
     from watchglass.view.figures import (
         accuracy_figure,
         gradient_heatmap,
@@ -19,13 +20,14 @@ if TYPE_CHECKING:
     from watchglass.view.report import check_report_path, render_report, write_report
 
 __all__ = [
-    "accuracy_figure", "capture_lines", "check_report_path", "count", "duration", "gradient_heatmap", "loss_figure",
-    "number", "printable", "render_report", "run_figures", "size", "update_ratio_figure", "verdict_panel",
-    "verdict_text", "write_report",
+    "Exported", "accuracy_figure", "capture_lines", "check_export_path", "check_report_path", "count", "duration",
+    "export_parquet", "gradient_heatmap", "loss_figure", "number", "printable", "render_report", "run_figures",
+    "size", "update_ratio_figure", "verdict_panel", "verdict_text", "write_report",
 ]  # fmt: skip
 
 #: Names that need NumPy and later plotly, so that a launcher which only prints an error does not wait for them.
 _LAZY = {
+    **dict.fromkeys(("Exported", "check_export_path", "export_parquet"), "watchglass.view.export"),
     **dict.fromkeys(("check_report_path", "render_report", "write_report"), "watchglass.view.report"),
     **dict.fromkeys(
         ("accuracy_figure", "gradient_heatmap", "loss_figure", "run_figures", "update_ratio_figure"),

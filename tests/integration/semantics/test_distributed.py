@@ -121,12 +121,12 @@ def merged(run: Run, name: str, step: int) -> tuple[NDArray[Any], Any]:
     """Statistics and histogram of the whole tensor, from those of the ranks' shards."""
     rows, histograms = [], []
     for worker in WORKERS:
-        table = run.tables(worker)
+        table = run.worker(worker).tables
         info = table.catalog.by_name(name)
         assert info is not None
         assert info.placement == "shard"
         steps, values = table.statistics_history(info.tensor_id)
-        place = list(steps).index(run.step_numbers(worker=worker).global_step(step))
+        place = list(steps).index(run.global_step(step, worker=worker))
         rows.append(values[place])
         histograms.append(table.histogram_history(info.tensor_id)[2].get().take([place]))
     return merge(*rows), merge_histograms(*histograms)
@@ -183,7 +183,7 @@ def test_ranks_with_shards_train_as_one_process_does(sharded: Any, alone: Run) -
 def test_shards_say_what_they_are_and_what_the_whole_is(sharded: Any) -> None:
     run, more = sharded
     for worker in WORKERS:
-        catalog = run.tables(worker).catalog
+        catalog = run.worker(worker).tables.catalog
         for kind in ("", "gradient/", "update/", "optimizer/exp_avg/"):
             info = catalog.by_name(f"{kind}first.weight")
             assert info is not None
@@ -211,7 +211,7 @@ def test_tensor_parallel_layers_are_recorded_by_what_each_rank_holds(tmp_path: P
             for kind, prefix in KINDS.items():
                 check_whole(run, f"{prefix}{name}", step, more[0]["whole"][step][name][kind].numpy())
     for worker in WORKERS:
-        catalog = run.tables(worker).catalog
+        catalog = run.worker(worker).tables.catalog
         assert catalog.by_name("gradient/second.bias").placement == "replicated"
         assert catalog.by_name("gradient/head.weight").placement == "local"
         # A module's output is read as the module returns it, before ranks are asked for theirs.

@@ -168,7 +168,7 @@ def test_a_scaler_is_seen_through_and_a_step_it_skips_is_a_step_and_a_fact(
     assert run.steps() == ALL
     assert skipped
     assert skipped != ALL
-    numbers = {run.step_numbers().global_step(step): step for step in ALL}
+    numbers = {run.global_step(step): step for step in ALL}
     assert [numbers[fact.global_step] for fact in run.facts("step_skipped")] == skipped
     recorded = l2(run, "gradient/0.weight")
     for step in set(ALL) - set(skipped):

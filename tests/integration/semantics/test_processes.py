@@ -260,7 +260,9 @@ SCRIPT = """
 
 def outcome(folder: Path, kind: str, *, watched: bool) -> str:
     (folder / "train.py").write_text(textwrap.dedent(SCRIPT))
-    launcher = ["-m", "watchglass", "run", "--no-rules", "--run-dir", "run", "--save-interval", "1"] if watched else []
+    launcher = (
+        ["-m", "watchglass", "run", "--evaluator=none", "--run-dir", "run", "--save-interval", "1"] if watched else []
+    )
     done = subprocess.run(
         [sys.executable, *launcher, "train.py", kind],
         cwd=folder, env={**os.environ, "WATCHGLASS_STRICT": "1"},

@@ -186,7 +186,7 @@ def test_a_stop_is_raised_before_the_next_training_step(tmp_path: Path) -> None:
     with Hook(tmp_path / "run", strict=True) as hook, pytest.raises(TrainingStopped):
         loop(hook)
     assert done == [0, 1, 2, 3]
-    assert open_run(tmp_path / "run").lifecycle()[-1]["status"] == "stopped"
+    assert open_run(tmp_path / "run").worker().lifecycle[-1]["status"] == "stopped"
 
 
 def test_an_evaluation_is_not_cut_off_by_a_stop(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 from watchglass.errors import InvalidValueError, UnknownNameError
 from watchglass.records import Mode, Reduction, Role
 from watchglass.run import REDUCTIONS, History, Statistics, StepRecords, StepView, WorkerTables, open_run
-from watchglass.run import stored as stored_module
+from watchglass.run import sources as sources_module
 from watchglass.stats import exact_reduction, histograms_of
 from watchglass.store import REDUCTION_DTYPE, LocalStore, RunReader, decode_histograms, encode_reductions, scan
 from watchglass.testing import Row, Step, build_run
@@ -59,7 +59,7 @@ def test_every_reduction_of_the_original_is_there_by_name(run, name):
     assert tensor.reduction(2, name) == values[1]
     assert tensor.reduction(5, name) == pytest.approx(reference(name, array(5)))  # from the whole tensor
     assert tensor.reduction(0, name, Mode.EVAL) == pytest.approx(reference(name, array(6)))
-    by_column = run.statistics(2).reduction(name)
+    by_column = run.step(2).statistics().reduction(name)
     assert by_column[0] == values[1]
 
 
@@ -71,8 +71,8 @@ def test_exact_reductions_need_no_statistics_beside_them(tmp_path):
     assert [tensor.reduction(1, name) for name in ("prod", "abs_prod", "median")] == [-6.0, 6.0, 2.0]
     rows = np.array([(1, 1, 99, 0.5)], REDUCTION_DTYPE)  # of a later release
     (frame,) = scan(encode_reductions(rows)).frames
-    run.tables().ingest(frame)
-    assert set(run.tables().reductions(1)) == {(1, Reduction.PROD), (1, Reduction.MEDIAN)}
+    run.worker().tables.ingest(frame)
+    assert set(run.worker().tables.reductions(1)) == {(1, Reduction.PROD), (1, Reduction.MEDIAN)}
 
 
 def test_a_reduction_that_was_not_asked_for_says_how(run):
@@ -83,7 +83,7 @@ def test_a_reduction_that_was_not_asked_for_says_how(run):
         tensor.reduction(1, "mean")
     with pytest.raises(InvalidValueError, match="abs_median"):
         tensor.reduction(2, "mode")
-    statistics = run.statistics(2, Role.GRADIENT)
+    statistics = run.step(2).statistics(Role.GRADIENT)
     assert np.isnan(statistics.reduction("prod")).all()
     with pytest.raises(InvalidValueError, match="abs_median"):
         statistics.reduction("mode")
@@ -116,7 +116,7 @@ def test_quantiles_are_right_within_a_bin(run):
         assert row[-1] <= true[-1]
         np.testing.assert_array_equal(tensor.histogram(int(step)).quantile(wanted), row)
     assert tensor.histogram(2).quantile(0.5).shape == ()
-    statistics = run.statistics(2)
+    statistics = run.step(2).statistics()
     assert statistics.quantile(0.9)[0] == values[1][3]
     assert np.isnan(statistics.quantile(0.9)[2])
     for use in (tensor.quantiles, tensor.histogram(2).quantile, statistics.quantile):
@@ -132,22 +132,22 @@ def test_a_histogram_that_is_not_there_is_named(run):
     with pytest.raises(UnknownNameError, match="no complete TRAIN step 99"):
         run.tensor("fc1.weight").histogram(99)
     with pytest.raises(UnknownNameError, match="no complete TRAIN step 99"):
-        run.statistics(99)
+        run.step(99).statistics()
 
 
 def test_statistics_of_a_step_by_role(run):
-    assert run.statistics(2).names == ["fc1.weight", "gradient/fc1.weight", "b"]
-    weights = run.statistics(4, "weight")
+    assert run.step(2).statistics().names == ["fc1.weight", "gradient/fc1.weight", "b"]
+    weights = run.step(4).statistics("weight")
     assert weights.names == ["fc1.weight"]
     assert weights.max.tolist() == [array(4).max()]
     assert weights.histograms.seen.tolist() == [600]
-    assert len(run.statistics(1)) == 0
-    assert len(run.statistics(1).histograms) == 0
-    assert run.statistics(0, mode=Mode.EVAL).max[0] == array(6).max()
+    assert len(run.step(1).statistics()) == 0
+    assert len(run.step(1).statistics().histograms) == 0
+    assert run.step(0, Mode.EVAL).statistics().max[0] == array(6).max()
 
 
 def test_rules_see_the_same(run):
-    tables = run.tables()
+    tables = run.worker().tables
     rows = tables.statistics(2)
     records = StepRecords(
         tables.steps[2], tables.catalog, ids=rows.ids, statistics=rows.values, calls=rows.calls, sampled=rows.sampled,
@@ -170,13 +170,13 @@ def test_histograms_are_decoded_only_when_asked_for_and_once(run, monkeypatch):
         decoded.append(len(payload))
         return decode_histograms(payload)
 
-    monkeypatch.setattr(stored_module, "decode_histograms", counting)
+    monkeypatch.setattr(sources_module, "decode_histograms", counting)
     fresh = open_run(run.location)
     fresh.tensor("fc1.weight").reductions("mean")
-    statistics = fresh.statistics(2)
+    statistics = fresh.step(2).statistics()
     assert decoded == []
     assert statistics.histograms.seen.tolist() == [600, 600, 0]
-    assert fresh.statistics(0).histograms.seen.tolist() == [600, 600, 0]
+    assert fresh.step(0).statistics().histograms.seen.tolist() == [600, 600, 0]
     assert len(decoded) == 1  # both steps are of one batch
 
 
@@ -190,7 +190,7 @@ def test_a_loop_over_steps_reads_each_step_once(tmp_path, monkeypatch):
         decoded.append(len(payload))
         return decode_histograms(payload)
 
-    monkeypatch.setattr(stored_module, "decode_histograms", counting)
+    monkeypatch.setattr(sources_module, "decode_histograms", counting)
     for name in ("statistics_history", "histogram_history", "reduction_history"):
         monkeypatch.setattr(WorkerTables, name, lambda *args, **more: courses.append(args))
     for n in range(12):
@@ -206,12 +206,12 @@ def test_histograms_that_make_no_sense_leave_the_rows(run, monkeypatch):
     fresh = open_run(run.location)
     assert fresh.problems == []
     assert fresh.tensor("fc1.weight").histograms() == {}
-    assert fresh.statistics(2).max[0] == array(2).max()
+    assert fresh.step(2).statistics().max[0] == array(2).max()
     assert "histogram" in fresh.problems[0].what
 
 
 def test_repeated_flushes_and_forgotten_steps(run):
-    tables = run.tables()
+    tables = run.worker().tables
     frames = [frame for _, _, frame in RunReader(LocalStore(run.location)).poll()]
     for frame in frames:
         tables.ingest(frame)

@@ -46,7 +46,7 @@ def test_steps_by_mode_and_worker(run):
     assert run.steps(Mode.GLOBAL) == list(range(18))
     assert run.finished
     assert run.lost == run.problems == []
-    assert run.seconds == pytest.approx(1.8)
+    assert run.worker().seconds == pytest.approx(1.8)
 
 
 def test_names_by_what_they_are(run):
@@ -112,10 +112,10 @@ def test_what_is_not_there_says_what_is(run):
 
 
 def test_the_journal_in_its_newest_state(run):
-    (found,) = run.findings()
+    (found,) = run.journal.findings
     assert found.count == 5
-    assert run.statuses() == [RuleStatus("R", Status.ISSUES_FOUND)]
-    assert run.observations() == [Observation("o", 0)]
+    assert run.journal.statuses == [RuleStatus("R", Status.ISSUES_FOUND)]
+    assert run.journal.observations == [Observation("o", 0)]
 
 
 def test_repr_says_what_is_there(run):
@@ -143,7 +143,7 @@ def test_a_run_is_followed_while_it_is_written(tmp_path):
         builder.leave("stopped", reason="asked")
         run.refresh()
     assert run.finished
-    assert run.lifecycle()[-1]["status"] == "stopped"
+    assert run.worker().lifecycle[-1]["status"] == "stopped"
 
 
 def test_the_newest_attempt_with_a_step_is_looked_at(tmp_path):

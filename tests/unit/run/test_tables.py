@@ -1,15 +1,18 @@
 """Tables of one worker by step and as a whole."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
 
-from watchglass.records import Fact, Mode, Origin, Role, TensorInfo, UnitKind
-from watchglass.run import WorkerTables
+from watchglass.errors import CompactedError
+from watchglass.records import STATISTIC_FIELDS, Fact, Mode, Origin, Reduction, Role, TensorInfo, UnitKind
+from watchglass.run import WorkerTables, payloads, sources
+from watchglass.run.payloads import Decoded, new_token
 from watchglass.stats import column, of_array
-from watchglass.store import Frame, FrameKind, LocalStore, RunReader
-from watchglass.testing import Row, build_run
+from watchglass.store import Frame, FrameKind, LocalStore, RunReader, SegmentWriter, compact, encode_frame
+from watchglass.testing import Row, Step, build_run
 
 
 def tables_of(path, worker="worker_0"):
@@ -136,3 +139,175 @@ def test_forgetting_keeps_what_comes_after(tables):
     assert tables.units(2) == []
     assert [fact.kind for fact in tables.facts()] == ["model"]
     assert len(tables.catalog) == 4
+
+
+def captures(count, names=("a.weight", "b.weight", "c.weight")):
+    """Steps with statistics of tensors whose maximum says step and tensor; every fourth is of an evaluation."""
+    return [
+        Step(
+            {"loss": float(n)},
+            {name: np.array([-1.0, 100.0 * n + index]) for index, name in enumerate(names)},
+            {"fc.output": [n % 2, 1]}, {"k": {"n": n}}, {"a.weight": np.ones(2)} if n % 2 else {},
+            Mode.EVAL if n % 4 == 3 else Mode.TRAIN, reductions={"a.weight": {Reduction.MEDIAN: float(n)}},
+        )
+        for n in range(count)
+    ]  # fmt: skip
+
+
+def left_in(path, **how):
+    """Tables of which the payloads of statistics stay in the store."""
+    store = LocalStore(path)
+    tables = WorkerTables(store, **how)
+    for _, _, frame in RunReader(store, leave=(FrameKind.STATISTICS,)).poll():
+        assert frame.kind != FrameKind.STATISTICS or (frame.payload == b"" and frame.left > 0)
+        tables.ingest(frame)
+    return tables
+
+
+def ids(tables, *names):
+    return [tables.catalog.by_name(name).tensor_id for name in names]
+
+
+@pytest.mark.parametrize("compacted", [False, True])
+def test_rows_of_some_tensors_and_steps_in_some_columns(tmp_path, compacted):
+    path = build_run(tmp_path / "run", captures(20), steps_per_flush=3, facts={"model": {}})
+    if compacted:
+        assert compact(LocalStore(path)).rows == 60
+    tables = left_in(path)
+    a, c = ids(tables, "a.weight", "c.weight")
+    rows = tables.read_statistics(tensor_ids=[c, a], global_steps=(5, 9), fields=("max", "count"), histograms=True)
+    assert rows.global_step.tolist() == [5, 5, 6, 6, 7, 7, 8, 8]
+    assert rows.tensor_id.tolist() == [a, c] * 4
+    assert rows.values[:, STATISTIC_FIELDS.index("max")].tolist() == [
+        100.0 * s + t for s in range(5, 9) for t in (0, 2)
+    ]
+    assert rows.values[:, STATISTIC_FIELDS.index("count")].tolist() == [2.0] * 8
+    assert np.isnan(rows.values[:, STATISTIC_FIELDS.index("l2")]).all()
+    assert rows.histograms.seen.tolist() == [2] * 8
+    everything = tables.read_statistics()
+    assert len(everything) == 60
+    assert everything.histograms is None
+    assert np.isfinite(everything.values).all()
+    assert len(tables.read_statistics(tensor_ids=[])) == len(tables.read_statistics(global_steps=(50, 60))) == 0
+    for step in range(20):
+        by_step = tables.statistics(step)
+        np.testing.assert_array_equal(by_step.values, everything.values[everything.global_step == step])
+        assert by_step.histograms.get().seen.tolist() == [2] * 3
+    steps, values = tables.statistics_history(a, fields=("max",))
+    assert steps.tolist() == list(range(20))
+    assert values[:, STATISTIC_FIELDS.index("max")].tolist() == [100.0 * n for n in range(20)]
+    assert tables.captured(c) == set(range(20))
+    assert set(ids(tables, "a.weight", "b.weight", "c.weight")) <= tables.captured_ids({3, 4})
+    assert tables.problems == []
+
+
+@pytest.mark.parametrize("compacted", [False, True])
+def test_only_what_belongs_to_a_range_of_train_steps_is_kept(tmp_path, compacted, monkeypatch):
+    path = build_run(tmp_path / "run", captures(20), steps_per_flush=3, facts={"model": {}})
+    if compacted:
+        compact(LocalStore(path))
+    whole, part = left_in(path), left_in(path, steps=(3, 6))
+    # TRAIN steps 3, 4 and 5 are global steps 4, 5 and 6; an evaluation follows, global step 7.
+    kept = [4, 5, 6, 7]
+    assert sorted(part.steps) == kept
+    assert [part.steps[n] for n in kept] == [whole.steps[n] for n in kept]
+    assert [event["event"] for event in part.lifecycle] == ["joined", "left"]
+    assert [fact.global_step for fact in part.facts()] == [-1, *kept]
+    assert [len(part.scalars(n)) for n in range(20)] == [n in kept for n in range(20)]
+    assert [len(part.units(n)) for n in range(20)] == [n in kept for n in range(20)]
+    assert [len(part.raw(n)) for n in range(20)] == [n in (5, 7) for n in range(20)]
+    (a,) = ids(part, "a.weight")
+    assert part.statistics_history(a)[0].tolist() == part.reduction_history(a, Reduction.MEDIAN)[0].tolist() == kept
+    assert part.captured(a) == set(kept)
+    assert part.read_statistics(global_steps=(0, 6)).global_step.tolist() == [4] * 3 + [5] * 3
+    assert len(part.catalog) == len(whole.catalog)
+    np.testing.assert_array_equal(part.statistics(5).values, whole.statistics(5).values)
+    assert len(left_in(path, steps=(50, 60)).read_statistics()) == 0
+
+
+def test_statistics_outside_a_range_are_not_decoded(tmp_path, monkeypatch):
+    path = build_run(tmp_path / "run", captures(30), steps_per_flush=3)
+    decoded = []
+    real = sources.decode_columns
+    monkeypatch.setattr(sources, "decode_columns", lambda payload, names: decoded.append(names) or real(payload, names))
+    tables = left_in(path, steps=(3, 6))
+    assert decoded == []
+    tables.read_statistics()
+    assert len(decoded) <= 2 * 2  # two batches hold these steps: which steps they have, and their columns
+
+
+def test_only_the_columns_that_are_asked_for_are_decoded(tmp_path, monkeypatch):
+    path = build_run(tmp_path / "run", captures(4))
+    decoded = []
+    real = sources.decode_columns
+    monkeypatch.setattr(sources, "decode_columns", lambda payload, names: decoded.extend(names) or real(payload, names))
+    tables = left_in(path)
+    tables.statistics_history(ids(tables, "a.weight")[0], fields=("max",))
+    assert set(decoded) & set(STATISTIC_FIELDS) == {"max"}
+
+
+def test_what_is_kept_decoded_is_bounded_and_shared_by_the_readers_of_a_store():
+    cache = Decoded(limit=100)
+    tokens = [new_token() for _ in range(5)]
+    for token in tokens:
+        cache.put(token, "values", token, 30)
+    assert [cache.get(token, "values") for token in tokens] == [None, None, *tokens[2:]]
+    cache.put(tokens[4], "values", "large", 1000)
+    assert cache.get(tokens[4], "values") == "large"  # what is in use now fits in any case
+    assert cache.get(tokens[3], "values") is None
+    cache.drop(tokens[4], ["values"])
+    cache.put(tokens[0], "values", 0, 30)
+    cache.put(tokens[1], "values", 1, 30)
+    assert cache.get(tokens[0], "values") == 0
+
+
+def test_payloads_beyond_the_bound_are_fetched_again(tmp_path, monkeypatch):
+    """On an object store nothing is left behind when it is read; what is too much to keep is asked for again."""
+
+    class Objects(LocalStore):
+        appends = False
+
+    path = build_run(tmp_path / "run", captures(30), steps_per_flush=3)
+    expected = left_in(path).read_statistics(histograms=True)
+    monkeypatch.setattr(payloads, "KEPT_BYTES", 10_000)
+    store = Objects(path)
+    tables, fetched = WorkerTables(store), []
+    for _, _, frame in RunReader(store, leave=(FrameKind.STATISTICS,)).poll():
+        assert frame.left == 0
+        tables.ingest(frame)
+    monkeypatch.setattr(
+        store, "read_many", lambda ranges: fetched.append(len(ranges)) or LocalStore.read_many(store, ranges)
+    )
+    found = tables.read_statistics(histograms=True)
+    assert sum(fetched) > 3
+    np.testing.assert_array_equal(found.values, expected.values)
+    np.testing.assert_array_equal(found.histograms.counts, expected.histograms.counts)
+
+
+def test_statistics_that_were_compacted_and_removed_meanwhile_ask_for_a_new_beginning(tmp_path):
+    path = build_run(tmp_path / "run", captures(6), steps_per_flush=3)
+    early, removed = left_in(path), left_in(path)
+    compact(LocalStore(path))
+    with pytest.raises(CompactedError, match="open it again"):
+        early.read_statistics()
+    shutil.rmtree(tmp_path / "run" / "compacted")
+    assert len(removed.read_statistics()) == 0
+    assert "removed" in removed.problems[0].what
+
+
+def test_statistics_that_make_no_sense_are_told_and_their_neighbours_are_read(tmp_path):
+    path = build_run(tmp_path / "run", captures(6), steps_per_flush=3)
+    frames = [frame for _, _, frame in RunReader(LocalStore(path)).poll()]
+    payload = bytearray(next(frame.payload for frame in frames if frame.kind == FrameKind.STATISTICS))
+    for at in range(len(payload) * 2 // 3, len(payload) - 16):
+        payload[at] ^= 0x5A
+    nonsense = [
+        encode_frame(FrameKind.STATISTICS, b"\xffnonsense"), encode_frame(FrameKind.STATISTICS, bytes(payload)),
+        encode_frame(FrameKind.COMPACTED, b'{"path": "../x"}'),
+    ]  # fmt: skip
+    SegmentWriter(LocalStore(path), 0, "worker_0").write(nonsense)
+    tables = left_in(path)
+    assert len(tables.read_statistics()) == 18
+    assert len(tables.statistics(1).ids) == 3
+    assert len(tables.problems) == 3
+    assert all("worker_0" in str(problem) for problem in tables.problems)

@@ -1,0 +1,55 @@
+"""A run in a few words: its repr, its page in a notebook, how it ended."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from watchglass.records import Mode, Role
+from watchglass.run.markup import page
+
+if TYPE_CHECKING:
+    from watchglass.run.run import Run
+
+
+def state_of(run: Run) -> str:
+    """How a training ended: ``finished``, ``failed``, ``stopped``, or ``lost``; else ``not finished`` or ``no data``.
+
+    Where workers left differently, all of it: ``failed and finished``.
+    """
+    if run.finished:
+        ends = {str(run.worker(worker).lifecycle[-1].get("status", "finished")) for worker in run.workers}
+        return " and ".join(sorted(ends))
+    return "lost" if run.lost else "not finished" if run.workers else "no data"
+
+
+def summary(run: Run) -> list[str]:
+    """What a run holds, in a few words each."""
+    modes = [(len(run.worker().numbers(mode)), mode.name) for mode in (Mode.TRAIN, Mode.EVAL, Mode.PREDICT)]
+    steps = " and ".join(f"{count} {name}" for count, name in modes if count) or "no"
+    parts = [_many(len(run.workers), "worker"), f"{steps} steps", _many(len(run.worker().infos()), "tensor")]
+    if len(run.attempts) > 1:
+        alone = len(run.worker().attempts) == 1
+        parts.insert(0, f"attempt {run.attempt}" if alone else f"{len(run.attempts)} attempts")
+    if run.journal.findings:
+        parts.append(_many(len(run.journal.findings), "finding"))
+    return [*parts, "finished" if run.finished else "lost" if run.lost else "not finished"]
+
+
+def page_of(run: Run) -> str:
+    """A run as HTML: what it holds, its scalars, its seams."""
+    created = datetime.fromtimestamp(run.manifest.created_ns / 1e9).strftime("%Y-%m-%d %H:%M")
+    rows: list[tuple[Any, ...]] = []
+    for role in (Role.LOSS, Role.METRIC):
+        for name in run.tensor_names(role=role):
+            for mode in run.modes:
+                steps, values = run.scalars(name, mode)
+                if len(steps):
+                    rows.append((name, mode.name, float(values[0]), float(values[-1]), int(steps[-1])))
+    more = "; ".join(str(seam) for seam in run.seams)
+    note = f"{', '.join(summary(run))}; begun {created}"
+    return page(run.location, note, ("scalar", "mode", "first", "last", "at step"), rows, more)
+
+
+def _many(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -1,0 +1,106 @@
+"""Statistics of one tensor from several workers, put together.
+
+What the rows of several workers are to each other is the tensor's *placement*:
+
+* ``shard``: each has a part of one tensor. Counts and sums are added, minima and maxima compared, ``m2`` follows Chan's
+  formula, ``l2`` is the root of the sum of squares, histograms are added: the row of the whole tensor.
+* ``local``: each has data of its own (activations, gradients before they are averaged). They are merged the same way,
+  as if all had been one tensor.
+* ``replicated``: all have the same. The first one's row is taken.
+* ``partial``: the tensor is the sum of what they have, whose statistics cannot be had from theirs. Each row stays as it
+  is, with its worker's name.
+
+Workers are merged in the order of their ranks, so that the same run gives the same bits.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from watchglass.records import STATISTIC_FIELDS
+from watchglass.stats import Histograms, merge, merge_histograms
+from watchglass.store import StatisticsBatch
+
+#: Placements by code.
+PLACEMENTS = ("local", "shard", "replicated", "partial")
+_SHARD, _REPLICATED = PLACEMENTS.index("shard"), PLACEMENTS.index("replicated")
+
+
+class Merger:
+    """Rows by key, merged in the order in which they are added.
+
+    Args:
+        histograms: Whether rows have histograms.
+
+    Attributes:
+        keys: Keys that were added, ascending, int64[n].
+        values: float64[n, 11].
+        calls: uint32[n]: of parts of one tensor the most that any has, else their sum.
+        sampled: bool[n]: whether any was.
+        workers: How many rows were put together, int32[n].
+        histograms: Of the n rows; None where none were asked for.
+    """
+
+    def __init__(self, *, histograms: bool = False) -> None:
+        self.keys = np.empty(0, np.int64)
+        self.values = np.empty((0, len(STATISTIC_FIELDS)))
+        self.calls = np.empty(0, np.uint32)
+        self.sampled = np.empty(0, bool)
+        self.workers = np.empty(0, np.int32)
+        self.histograms: Histograms | None = Histograms.none(0) if histograms else None
+
+    def add(self, keys: NDArray[np.int64], placement: NDArray[np.int8], batch: StatisticsBatch) -> None:
+        """Add one worker's rows.
+
+        Args:
+            keys: What each row belongs to, int64[m], each at most once.
+            placement: Index into :data:`PLACEMENTS` of each, int8[m].
+            batch: The rows.
+        """
+        if not len(keys):
+            return
+        place = self._make_room(keys)
+        first = self.workers[place] == 0
+        more = ~first & (placement != _REPLICATED)
+        new, old = place[first], place[more]
+        self.values[new] = batch.values[first]
+        self.calls[new], self.sampled[new] = batch.calls[first], batch.sampled[first]
+        self.values[old] = merge(self.values[old], batch.values[more])
+        parts = placement[more] == _SHARD
+        self.calls[old] = np.where(
+            parts, np.maximum(self.calls[old], batch.calls[more]), self.calls[old] + batch.calls[more]
+        )
+        self.sampled[old] |= batch.sampled[more]
+        self.workers[place] += 1
+        if self.histograms is not None:
+            found = batch.histograms if batch.histograms is not None else Histograms.none(len(keys))
+            chosen = np.full(len(self.keys), len(keys))
+            chosen[place[first | more]] = np.flatnonzero(first | more)
+            aligned = Histograms.concatenate([found, Histograms.none(1)]).take(chosen)
+            self.histograms = merge_histograms(self.histograms, aligned)
+
+    def _make_room(self, keys: NDArray[np.int64]) -> NDArray[np.intp]:
+        """Where each key's row is; keys that are new get one."""
+        place = np.searchsorted(self.keys, keys)
+        known = np.minimum(place, max(len(self.keys) - 1, 0))
+        if len(self.keys) and (self.keys[known] == keys).all():
+            return place
+        merged = np.union1d(self.keys, keys)
+        at = np.searchsorted(merged, self.keys)
+        self.values = _spread(self.values, at, len(merged))
+        self.calls = _spread(self.calls, at, len(merged))
+        self.sampled = _spread(self.sampled, at, len(merged))
+        self.workers = _spread(self.workers, at, len(merged))
+        if self.histograms is not None:
+            chosen = np.full(len(merged), len(self.keys))
+            chosen[at] = np.arange(len(self.keys))
+            self.histograms = Histograms.concatenate([self.histograms, Histograms.none(1)]).take(chosen)
+        self.keys = merged
+        return np.searchsorted(merged, keys)
+
+
+def _spread(column: NDArray, at: NDArray[np.intp], size: int) -> NDArray:  # type: ignore[type-arg]
+    found = np.zeros((size, *column.shape[1:]), column.dtype)
+    found[at] = column
+    return found

@@ -1,0 +1,148 @@
+"""What was read of a run so far: tables of every worker of every attempt, and the journal."""
+
+from __future__ import annotations
+
+from watchglass.errors import CompactedError, DamagedDataError
+from watchglass.records import Finding, Observation, RuleStatus
+from watchglass.run.tables import WorkerTables
+from watchglass.store import (
+    Frame,
+    FrameKind,
+    Problem,
+    RunReader,
+    Store,
+    decode_finding,
+    decode_observation,
+    decode_status,
+    describe,
+    layout,
+)
+
+#: How often a run may be compacted under a reader that begins again each time, before that is an error.
+_MOST_RESTARTS = 8
+
+
+class Journal:
+    """What the evaluator wrote about a run.
+
+    Attributes:
+        findings: In their newest state, in the order in which they first appeared.
+        statuses: The newest status of each rule, in the order in which rules first appeared.
+        observations: In order.
+    """
+
+    def __init__(self) -> None:
+        self.findings: list[Finding] = []
+        self.statuses: list[RuleStatus] = []
+        self.observations: list[Observation] = []
+        self._places: dict[tuple[type, str], int] = {}
+
+    def __repr__(self) -> str:
+        counts = (len(self.findings), "finding"), (len(self.statuses), "rule"), (len(self.observations), "observation")
+        return f"Journal({', '.join(f'{count} {word}' + 's' * (count != 1) for count, word in counts)})"
+
+    def add(self, frame: Frame) -> None:
+        """Take in one frame.
+
+        Raises:
+            DamagedDataError: Its payload makes no sense.
+        """
+        if frame.kind == FrameKind.FINDING:
+            finding = decode_finding(frame.payload)
+            self._put(self.findings, (Finding, finding.id), finding)
+        elif frame.kind == FrameKind.STATUS:
+            status = decode_status(frame.payload)
+            self._put(self.statuses, (RuleStatus, status.rule), status)
+        else:
+            self.observations.append(decode_observation(frame.payload))
+
+    def _put(self, rows: list[Finding] | list[RuleStatus], key: tuple[type, str], row: Finding | RuleStatus) -> None:
+        place = self._places.setdefault(key, len(rows))
+        rows[place : place + 1] = [row]  # type: ignore[list-item]  # of one kind by its key
+
+
+class Reading:
+    """Everything that was read of a run. For one thread.
+
+    Args:
+        store: Where the run is.
+        steps: Keep only these TRAIN steps, half-open, and what belongs to them; all if None.
+
+    Attributes:
+        tables: What each worker recorded, by attempt and name.
+        journal: What the evaluator wrote.
+    """
+
+    def __init__(self, store: Store, steps: tuple[int, int] | None = None) -> None:
+        self._store = store
+        self._steps = steps
+        self._begin()
+
+    def restart(self) -> None:
+        """Forget everything; the next :meth:`refresh` reads it again."""
+        self._begin()
+
+    def refresh(self) -> int:
+        """Read what was written since the last call; returns the number of new frames. Never waits.
+
+        Where the run was compacted meanwhile, everything is read again, from the compacted files.
+        """
+        for restart in range(_MOST_RESTARTS + 1):
+            try:
+                return self._read()
+            except CompactedError:
+                if restart == _MOST_RESTARTS:
+                    raise
+                self._begin()
+        raise AssertionError("the loop returns or raises")
+
+    @property
+    def problems(self) -> list[Problem]:
+        """What cannot be read, without the torn ends of segments that may still be written."""
+        found = self._reader.problems + self._journal_problems
+        for tables in self.tables.values():
+            found += tables.problems
+        return found
+
+    def first_workers(self) -> dict[int, WorkerTables]:
+        """Of each attempt the tables of its worker with the lowest rank."""
+        names: dict[int, str] = {}
+        for attempt, name in self.tables:
+            names[attempt] = min(names.get(attempt, name), name, key=layout.worker_order)
+        return {attempt: self.tables[attempt, name] for attempt, name in sorted(names.items())}
+
+    def unfinished(self) -> list[Problem]:
+        """See :meth:`RunReader.unfinished`."""
+        return self._reader.unfinished()
+
+    def _begin(self) -> None:
+        self._reader = RunReader(self._store, leave=(FrameKind.STATISTICS,))
+        self.tables: dict[tuple[int, str], WorkerTables] = {}
+        self.journal = Journal()
+        self._journal_read = 0
+        self._journal_problems: list[Problem] = []
+
+    def _read(self) -> int:
+        # Someone who asks now and then, not ten times a second, can afford the whole listing.
+        count, full = 0, True
+        while found := self._reader.poll(full=full):
+            for attempt, worker, frame in found:
+                if (attempt, worker) not in self.tables:
+                    self.tables[attempt, worker] = new_tables(self._store, self._steps)
+                self.tables[attempt, worker].ingest(frame)
+            count += len(found)
+            full = False
+        journal = self._reader.journal()
+        for frame in journal[self._journal_read :]:
+            try:
+                self.journal.add(frame)
+            except DamagedDataError as error:
+                self._journal_problems.append(describe(frame, error))
+        count += len(journal) - self._journal_read
+        self._journal_read = len(journal)
+        return count
+
+
+def new_tables(store: Store, steps: tuple[int, int] | None = None) -> WorkerTables:
+    """Empty tables for what one worker recorded in a store."""
+    return WorkerTables(store, steps=steps)

@@ -1,0 +1,199 @@
+"""Everything recorded at one complete step, as it was when it was asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from watchglass.config import suggest
+from watchglass.errors import CompactedError, NeverError, UnknownNameError
+from watchglass.records import Fact, Mode, Role, StepEnd, TensorInfo, UnitKind
+from watchglass.run.catalog import Catalog
+from watchglass.run.histograms import Histogram, LazyHistograms
+from watchglass.run.markup import page
+from watchglass.run.raw_tensors import as_array, stored_tensor
+from watchglass.run.selection import Selection
+from watchglass.run.statistics import Statistics
+from watchglass.run.steps import Place
+from watchglass.run.stored import StatisticsRows
+from watchglass.run.tables import RawPlace, WorkerTables
+from watchglass.stats import Histograms
+from watchglass.store import Store, as_numbers
+
+
+@dataclass(frozen=True, eq=False)
+class RecordedStep:
+    """One complete step of one worker, frozen: nothing that is recorded or read later changes it. :meth:`Run.step`.
+
+    Attributes:
+        worker: Name of the worker.
+        attempt: The attempt that recorded it.
+        mode: TRAIN, EVAL or PREDICT.
+        step: Number of the step among those of its mode.
+        global_step: Number of the step among all of the worker, over the attempts that count.
+        train_step: The TRAIN step itself, or the last one begun before this step; -1 for none.
+        seconds: How long it took.
+        scalars: Name -> value.
+        facts: What was observed besides tensors.
+    """
+
+    worker: str
+    attempt: int
+    mode: Mode
+    step: int
+    global_step: int
+    train_step: int
+    seconds: float
+    scalars: Mapping[str, float]
+    facts: tuple[Fact, ...]
+    _store: Store
+    _catalog: Catalog
+    _rows: Statistics
+    _raw: Mapping[int, RawPlace]
+    _units: tuple[tuple[int, UnitKind, NDArray[np.bool_]], ...]
+
+    @classmethod
+    def of(
+        cls,
+        store: Store,
+        worker: str,
+        tables: WorkerTables,
+        end: StepEnd,
+        place: Place,
+        again: Callable[[], StatisticsRows],
+    ) -> RecordedStep:
+        """The step that ``tables`` of an attempt hold at ``place``; ``end`` numbers it as a step of the run.
+
+        Histograms are decoded when they are looked at; where the run was compacted by then, ``again`` reads its
+        statistics anew.
+        """
+        catalog = tables.catalog.snapshot()
+        number = place.global_step
+        rows: StatisticsRows = tables.statistics(number)
+        rows = rows.take(catalog.mask(rows.ids))
+        if rows.histograms is not None:
+            rows = rows._replace(histograms=LazyHistograms(partial(_histograms, rows.ids, rows.histograms, again)))
+        named = [(catalog.get(tensor_id), value) for tensor_id, value, _ in tables.scalars(number)]
+        return cls(
+            worker, place.attempt, end.mode, end.mode_step, end.global_step, end.train_step,
+            (end.end_ns - end.start_ns) / 1e9, {info.name: value for info, value in named if info is not None},
+            tuple(tables.facts(number)), store, catalog, Statistics(catalog, *rows, tables.reductions(number)),
+            tables.raw(number), tuple(tables.units(number)),
+        )  # fmt: skip
+
+    def __repr__(self) -> str:
+        parts = [f"{len(self.scalars)} scalars", f"{len(self._rows)} tensors captured", f"{len(self._raw)} whole"]
+        return f"RecordedStep({self.mode.name} step {self.step} of {self.worker}: {', '.join(parts)})"
+
+    def _repr_html_(self) -> str:
+        rows = list(self.scalars.items())
+        title = f"{self.mode.name} step {self.step} of {self.worker}"
+        note = f"global step {self.global_step}, {self.seconds:.3g} s, {len(self._rows)} tensors captured"
+        return page(title, note, ("scalar", "value"), rows)
+
+    @cached_property
+    def names(self) -> list[str]:
+        """Names of everything recorded here: scalars, tensors with statistics, whole tensors; in order of ids."""
+        ids = {*self._rows.ids.tolist(), *self._raw, *(row[0] for row in self._units)}
+        ids.update(tensor_id for tensor_id, _ in self._rows.exact)
+        names = {info.name for i in sorted(ids) if (info := self._catalog.get(i)) is not None} | self.scalars.keys()
+        return [name for name in self._catalog.names if name in names]
+
+    def statistics(
+        self, role: Role | str | None = None, *, module: str | None = None, regex: str | None = None,
+        names: tuple[str, ...] = (), collection: str | None = None,
+    ) -> Statistics:  # fmt: skip
+        """Statistics, histograms and quantiles of the tensors captured here that match, as columns; empty for none.
+
+        Arguments as for :meth:`Run.tensor_names`, and ``names``: only these.
+
+        Raises:
+            InvalidValueError: The role or the regular expression is none.
+        """
+        selection = Selection(role, tuple(names), module, regex, collection)
+        return self._rows.where(self._catalog.mask(self._rows.ids, selection))
+
+    def value(self, name: str, *, as_float32: bool = False) -> Any:
+        """The value of a scalar, or a whole tensor as by :meth:`Tensor.value`.
+
+        Raises:
+            UnknownNameError: There is no such name.
+            NeverError: Neither was recorded here, or the whole tensor was removed since.
+        """
+        if name in self.scalars:
+            return self.scalars[name]
+        info = self._info(name)
+        place = self._raw.get(info.tensor_id)
+        if place is None:
+            raise NeverError(f"no value of {name} was recorded at {self._here}; ask statistics() for its numbers")
+        stored = stored_tensor(self._store, place, name, self._here)
+        return as_numbers(stored) if as_float32 else as_array(stored)
+
+    def reduction(self, tensor: str, name: str) -> float:
+        """One number of a tensor, from :data:`~watchglass.run.REDUCTIONS`, as far as it was recorded.
+
+        Raises:
+            UnknownNameError: There is no such tensor.
+            NeverError: It was not captured here.
+            InvalidValueError: There is no such reduction.
+        """
+        row = self._row(tensor)
+        return float(self._rows.reduction(name)[row])
+
+    def histogram(self, name: str) -> Histogram:
+        """How the elements of a tensor were spread.
+
+        Raises:
+            UnknownNameError: There is no such tensor.
+            NeverError: No histogram of it was captured here.
+        """
+        row = self._row(name)
+        found = self._rows.where(np.arange(len(self._rows)) == row)
+        if not found.histograms.seen[0]:
+            raise NeverError(
+                f"no histogram of {name} was captured at {self._here}; ask for it in a collection (save_histogram=True)"
+            )
+        return Histogram.of(found.histograms, found.values[0])
+
+    def units(self, kind: UnitKind = UnitKind.INACTIVE) -> dict[str, NDArray[np.bool_]]:
+        """The bitmaps of a kind recorded here: tensor name -> one boolean per unit."""
+        known = ((self._catalog.get(row[0]), row[1], row[2]) for row in self._units)
+        return {info.name: bits for info, found, bits in known if info is not None and found is kind}
+
+    @property
+    def _here(self) -> str:
+        return f"{self.mode.name} step {self.step}"
+
+    def _info(self, name: str) -> TensorInfo:
+        info = self._catalog.by_name(name)
+        if info is None:
+            raise UnknownNameError(f"{self.worker} has no tensor {name!r}{suggest(name, self._catalog.names)}")
+        return info
+
+    def _row(self, name: str) -> int:
+        self._info(name)
+        row = self._rows.row(name)
+        if row is None:
+            raise NeverError(f"no statistics of {name} were captured at {self._here}; it has {_some(self._rows.names)}")
+        return row
+
+
+def _histograms(ids: NDArray[np.uint32], histograms: LazyHistograms, again: Callable[[], StatisticsRows]) -> Histograms:
+    """Histograms of the tensors ``ids``, in their order."""
+    try:
+        return histograms.get()
+    except CompactedError:
+        rows = again()
+        if rows.histograms is None:
+            return Histograms.none(len(ids))
+        order = np.argsort(rows.ids)
+        return rows.histograms.get().take(order[np.searchsorted(rows.ids, ids, sorter=order)])
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "") or "none"

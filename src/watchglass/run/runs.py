@@ -1,0 +1,247 @@
+"""Many runs below one folder: listed, opened when something of them is asked for, compared."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from watchglass.config import joined, suggest
+from watchglass.errors import InvalidValueError, MissingFileError, UnknownNameError, WatchglassError
+from watchglass.records import Mode, Severity
+from watchglass.run.description import state_of
+from watchglass.run.markup import page
+from watchglass.run.run import Run, open_run
+from watchglass.run.table import Table
+from watchglass.store import Store, check_path, layout, open_store, read_manifest
+
+if TYPE_CHECKING:
+    import pandas
+    import polars
+    import pyarrow
+
+#: How far below the folder runs are looked for, and how many folders are looked at before that is refused.
+_DEPTH, _MOST_FOLDERS = 4, 10_000
+
+
+def open_runs(folder: str | os.PathLike[str]) -> Runs:
+    """The runs below a folder or a prefix of an object store, by name. Only their manifests are read.
+
+    Args:
+        folder: What holds runs, up to four folders deep; or a run itself, which then is the only one.
+
+    Raises:
+        MissingFileError: There is no run.
+        InvalidValueError: It holds more than 10,000 folders that are no runs.
+    """
+    location = os.fspath(folder)
+    store = open_store(location)
+    found = [_listed(location, path) for path in _run_folders(store)]
+    if not found:
+        raise MissingFileError(f"{location} holds no runs; give a folder below which `watchglass run` wrote some")
+    return Runs(location, sorted(found, key=lambda each: (each.created_ns, each.name)))
+
+
+@dataclass(frozen=True)
+class ListedRun:
+    """A run as a listing shows it.
+
+    Attributes:
+        name: Its path below the folder; of a folder that is the run itself, the folder's name.
+        location: Where it is, for :func:`open_run`.
+        created_ns: Wall time of its creation, nanoseconds since 1970; 0 where unknown.
+        problem: Why it cannot be read, "" where it can.
+    """
+
+    name: str
+    location: str
+    created_ns: int
+    problem: str = ""
+
+
+class Runs:
+    """Runs of a folder, oldest first. Made by :func:`open_runs`; for one thread.
+
+    ``runs["name"]`` and ``runs[0]`` open one, and iterating opens one after another, leaving out those that cannot be
+    read. Nothing is kept open. Tables have one row per run, also for those that cannot be read, with the reason.
+
+    Attributes:
+        location: The folder.
+        listed: What was found.
+    """
+
+    def __init__(self, location: str, listed: list[ListedRun]) -> None:
+        self.location = location
+        self.listed = listed
+        self._summaries: dict[str, dict[str, Any]] = {}
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the runs, oldest first."""
+        return [each.name for each in self.listed]
+
+    def __len__(self) -> int:
+        return len(self.listed)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.names
+
+    def __iter__(self) -> Iterator[Run]:
+        for each in self.listed:
+            try:
+                run = open_run(each.location)
+            except WatchglassError:
+                continue
+            yield run
+
+    def __getitem__(self, key: str | int) -> Run:
+        """Open a run by name, or by its place in the list.
+
+        Raises:
+            UnknownNameError: There is no such run.
+            WatchglassError: It cannot be read.
+        """
+        if isinstance(key, str):
+            chosen = [each for each in self.listed if each.name == key]
+            if not chosen:
+                raise UnknownNameError(f"{self.location} has no run {key!r}{suggest(key, self.names)}; see names")
+            return open_run(chosen[0].location)
+        if not -len(self) <= key < len(self):
+            raise UnknownNameError(f"{self.location} has {len(self)} runs, so none with number {key}")
+        return open_run(self.listed[key].location)
+
+    def table(self) -> Table:
+        """One row per run: ``name, created, state, attempts, workers, train_steps, eval_steps, loss,
+        validation_loss, findings, worst, seconds, problem, location``. Opens each run that was not opened before.
+        """  # noqa: D205
+        return Table("runs", self._table)
+
+    def to_arrow(self) -> pyarrow.Table:
+        """:meth:`table` as a ``pyarrow.Table``."""
+        return self.table().to_arrow()
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """:meth:`table` as a pandas data frame."""
+        return self.table().to_pandas()
+
+    def to_polars(self) -> polars.DataFrame:
+        """:meth:`table` as a polars data frame."""
+        return self.table().to_polars()
+
+    def compare(self, name: str, mode: Mode = Mode.TRAIN) -> Table:
+        """The course of a scalar in all runs: a column ``step``, then one for each run that has the scalar.
+
+        Values stand at their steps; NaN where a run has none. Runs that cannot be read are left out.
+
+        Raises:
+            UnknownNameError: No run has it.
+        """
+        courses: dict[str, Any] = {}
+        for each in self.listed:
+            try:
+                courses[each.name] = open_run(each.location).scalars(name, mode)
+            except WatchglassError:
+                continue
+        if not courses:
+            raise UnknownNameError(f"no run of {self.location} has a scalar {name!r}")
+        return Table(f"{name} by run", lambda: _aligned(courses))
+
+    def __repr__(self) -> str:
+        broken = sum(bool(each.problem) for each in self.listed)
+        note = f", {broken} of them not readable" if broken else ""
+        return f"Runs({self.location!r}: {len(self)} run{'s' * (len(self) != 1)}{note})"
+
+    def _repr_html_(self) -> str:
+        header = ("name", "state", "train_steps", "loss", "validation_loss", "findings", "worst", "problem")
+        rows = [[self._summary(each)[column] for column in header] for each in self.listed]
+        return page(self.location, f"{len(self)} runs", [name.replace("_", " ") for name in header], rows)
+
+    def _summary(self, listed: ListedRun) -> dict[str, Any]:
+        found = self._summaries.get(listed.name)
+        if found is None:
+            found = self._summaries[listed.name] = _summary(listed)
+        return found
+
+    def _table(self) -> pyarrow.Table:
+        import pyarrow as pa
+
+        kinds = {
+            "name": pa.string(), "created": pa.timestamp("us", "UTC"), "state": pa.string(), "attempts": pa.int64(),
+            "workers": pa.int64(), "train_steps": pa.int64(), "eval_steps": pa.int64(), "loss": pa.float64(),
+            "validation_loss": pa.float64(), "findings": pa.int64(), "worst": pa.string(), "seconds": pa.float64(),
+            "problem": pa.string(), "location": pa.string(),
+        }  # fmt: skip
+        rows = [self._summary(each) for each in self.listed]
+        return pa.table({name: pa.array([row[name] for row in rows], kind) for name, kind in kinds.items()})
+
+
+def _summary(listed: ListedRun) -> dict[str, Any]:
+    found: dict[str, Any] = dict.fromkeys(
+        ("state", "attempts", "workers", "train_steps", "eval_steps", "loss", "validation_loss", "findings", "worst",
+         "seconds")
+    )  # fmt: skip
+    created = listed.created_ns // 1000 or None
+    found.update(name=listed.name, created=created, problem=listed.problem or None, location=listed.location)
+    if listed.problem:
+        return found
+    try:
+        run = open_run(listed.location)
+        findings = run.journal.findings
+        phases = [phase.means["loss"] for phase in run.phases() if "loss" in phase.means]
+        losses = run.scalars("loss")[1] if run.worker().has("loss") else np.empty(0)
+        found.update(
+            state=state_of(run), attempts=len(run.attempts), workers=len(run.workers), train_steps=len(run.steps()),
+            eval_steps=len(run.steps(Mode.EVAL)), loss=float(losses[-1]) if len(losses) else None,
+            validation_loss=phases[-1] if phases else None, findings=len(findings),
+            worst=max((each.severity for each in findings), key=lambda severity: Severity(severity).rank).value
+            if findings else None,
+            seconds=run.worker().seconds,
+        )  # fmt: skip
+    except WatchglassError as error:
+        found["problem"] = str(error)
+    return found
+
+
+def _aligned(courses: dict[str, Any]) -> pyarrow.Table:
+    import pyarrow as pa
+
+    steps = np.unique(np.concatenate([np.empty(0, np.int64), *(steps for steps, _ in courses.values())]))
+    columns: dict[str, Any] = {"step": pa.array(steps)}
+    for name, (own, values) in courses.items():
+        column = np.full(len(steps), np.nan)
+        column[np.searchsorted(steps, own)] = values
+        columns[name if name != "step" else "step (run)"] = pa.array(column)
+    return pa.table(columns)
+
+
+def _run_folders(store: Store) -> Iterator[str]:
+    """Folders that are runs, as paths in the store; what is below a run is not looked at."""
+    waiting, looked = [("", 0)], 0
+    while waiting:
+        folder, depth = waiting.pop()
+        looked += 1
+        if looked > _MOST_FOLDERS:
+            raise InvalidValueError(
+                f"{store.location} holds more than {_MOST_FOLDERS:,} folders; give one that is closer to the runs"
+            )
+        if store.size(f"{folder}/{layout.MANIFEST}".lstrip("/")) is not None:
+            yield folder
+        elif depth < _DEPTH:
+            for name in store.folders(folder):
+                path = f"{folder}/{name}".lstrip("/")
+                try:
+                    waiting.append((check_path(path), depth + 1))
+                except InvalidValueError:
+                    continue  # no run of ours has such a name
+
+
+def _listed(location: str, path: str) -> ListedRun:
+    own = joined(location, path) if path else location
+    name = path or own.rstrip("/").rpartition("/")[2] or own
+    try:
+        return ListedRun(name, own, read_manifest(open_store(own)).created_ns)
+    except WatchglassError as error:
+        return ListedRun(name, own, 0, str(error))

@@ -1,0 +1,90 @@
+"""Which tensors: one record of conditions for everything that takes some of a run's tensors."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from watchglass.config import BUILT_IN_COLLECTIONS
+from watchglass.errors import InvalidValueError
+from watchglass.records import Role, TensorInfo
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Conditions on tensors, all of which must hold; the default selects every tensor. Hashable.
+
+    Attributes:
+        role: What the tensor is, also by its word, ``"gradient"``.
+        names: One of these names; any if empty.
+        module: Path of the module that owns it, or of one that contains that module.
+        regex: The name contains a match of this regular expression (``re.search``).
+        collection: This collection holds it, one of the user or a built-in one.
+        module_types: Its module is of one of these class names; any if empty.
+        min_dims: It has at least so many axes; 2 leaves the weight matrices and kernels.
+
+    Raises:
+        InvalidValueError: The role or the regular expression is none.
+    """
+
+    role: Role | str | None = None
+    names: tuple[str, ...] = ()
+    module: str | None = None
+    regex: str | None = None
+    collection: str | None = None
+    module_types: tuple[str, ...] = ()
+    min_dims: int = 0
+
+    def __post_init__(self) -> None:
+        if self.role is not None and not isinstance(self.role, Role):
+            try:
+                object.__setattr__(self, "role", Role(self.role))
+            except ValueError:
+                known = ", ".join(item.value for item in Role)
+                raise InvalidValueError(f"a role must be one of {known} but got {self.role!r}") from None
+        if self.regex is not None:
+            try:
+                re.compile(self.regex)
+            except re.error as error:
+                raise InvalidValueError(
+                    f"a regex must be a regular expression but got {self.regex!r}: {error}"
+                ) from None
+
+    def matcher(self) -> Callable[[TensorInfo], bool]:
+        """A function that says whether a tensor is selected."""
+        conditions: list[Callable[[TensorInfo], bool]] = []
+        if self.role is not None:
+            conditions.append(lambda row: row.role is self.role)
+        if self.names:
+            names = frozenset(self.names)
+            conditions.append(lambda row: row.name in names)
+        if self.module is not None:
+            inside = f"{self.module}."
+            conditions.append(lambda row: row.module == self.module or row.module.startswith(inside))
+        if self.regex is not None:
+            search = re.compile(self.regex).search
+            conditions.append(lambda row: search(row.name) is not None)
+        if self.collection is not None:
+            collection = self.collection
+            conditions.append(lambda row: _belongs(row, collection))
+        if self.module_types:
+            conditions.append(lambda row: row.module_type in self.module_types)
+        if self.min_dims:
+            conditions.append(lambda row: len(row.shape) >= self.min_dims)
+        return lambda row: all(holds(row) for holds in conditions)
+
+
+#: Every tensor.
+ALL = Selection()
+
+
+def _belongs(row: TensorInfo, collection: str) -> bool:
+    """Whether a collection holds a tensor: it was saved under it, or it is what a built-in one holds."""
+    built_in = BUILT_IN_COLLECTIONS.get(collection)
+    if collection in row.collections or built_in is None:
+        return collection in row.collections
+    if built_in.tags:
+        # What is recorded at every step carries no tag, but the name.
+        return built_in.every_step and row.name.partition("/")[0] in built_in.tags
+    return row.role in built_in.roles or (not built_in.roles and row.role is not Role.CUSTOM)

@@ -1,0 +1,305 @@
+"""Statistics of many tensors over many steps as an Arrow table, read in pieces of bounded size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from watchglass.records import COUNT_FIELDS, STATISTIC_FIELDS, Mode, TensorInfo
+from watchglass.run.merged import PLACEMENTS, Merger
+from watchglass.run.selection import Selection
+from watchglass.run.statistics import EXACT, check_reduction, stored_fields
+from watchglass.run.worker import Worker
+from watchglass.stats import Histograms, column, edges
+from watchglass.store import StatisticsBatch
+
+if TYPE_CHECKING:
+    import pyarrow
+
+    from watchglass.run.run import Run
+
+#: What a table has where no fields are asked for: all that is stored, and the derived numbers that people look at.
+FIELDS = (*STATISTIC_FIELDS, "mean", "std", "rms", "abs_mean", "abs_max", "zero_ratio", "nonfinite")
+#: Columns of the table before the fields.
+KEYS = (
+    "attempt", "worker", "mode", "step", "global_step", "tensor", "role", "module", "module_type", "layer_index",
+    "calls", "sampled",
+)  # fmt: skip
+#: Rows read at a time; bounds what is needed beside the table itself to some 100 MB.
+_AT_ONCE = 1 << 20
+
+
+class _Rows(NamedTuple):
+    """Rows of one worker and attempt: ``name`` is a place in the table's list of tensors."""
+
+    attempt: int
+    mode: NDArray[np.int64]
+    step: NDArray[np.int64]
+    number: NDArray[np.int64]
+    name: NDArray[np.int64]
+    batch: StatisticsBatch
+    exact: Mapping[str, NDArray[np.float64]]
+    workers: NDArray[np.int32] | None = None
+
+
+@dataclass(frozen=True)
+class StatisticsQuery:
+    """What :meth:`Run.statistics` was asked for, and how to read it.
+
+    Attributes:
+        selection: Which tensors.
+        mode: Of which steps.
+        steps: Which steps of that mode, half-open; None for all.
+        worker: Of which worker: a name, None for the first, ``"all"``.
+        merged: One row over all workers.
+        histograms: Add their columns.
+        fields: Which reductions; None for :data:`FIELDS`.
+
+    Raises:
+        InvalidValueError: A field is no reduction.
+    """
+
+    selection: Selection
+    mode: Mode
+    steps: tuple[int, int] | None
+    worker: str | None
+    merged: bool = False
+    histograms: bool = False
+    fields: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        for name in self.fields or ():
+            check_reduction(name)
+
+    def team(self, run: Run) -> list[Worker]:
+        """The workers asked for.
+
+        Raises:
+            UnknownNameError: There is no such worker.
+        """
+        if self.worker not in (None, "all"):
+            return [run.worker(self.worker)]
+        everybody = self.worker == "all" or self.merged
+        return [run.worker(name) for name in (run.workers if everybody else run.workers[:1])]
+
+    def read(self, team: Sequence[Worker]) -> pyarrow.Table:
+        """The table."""
+        import pyarrow as pa
+
+        matches = self.selection.matcher()
+        infos: dict[str, TensorInfo] = {}
+        for worker in team:
+            for name, row in worker.infos().items():
+                if name not in infos and matches(row):
+                    infos[name] = row
+        tensors = list(infos.values())
+        layout = _Layout(tensors, [worker.name for worker in team], self)
+        pieces = self._merged(team, layout) if self.merged else self._each(team, layout)
+        tables = [layout.table(rows, worker) for rows, worker in pieces]
+        return pa.concat_tables(tables) if tables else layout.empty()
+
+    def _each(self, team: Sequence[Worker], layout: _Layout) -> Iterator[tuple[_Rows, NDArray[np.int64]]]:
+        for place, worker in enumerate(team):
+            for low, high in _spans(worker, self.mode, self.steps, len(layout.infos)):
+                for rows in self._rows(worker, self.mode, low, high, layout):
+                    yield rows, np.full(len(rows.step), place)
+
+    def _merged(self, team: Sequence[Worker], layout: _Layout) -> Iterator[tuple[_Rows, NDArray[np.int64]]]:
+        everybody = len(team)
+        modes = [self.mode] if self.mode is not Mode.GLOBAL else [Mode.TRAIN, Mode.EVAL, Mode.PREDICT]
+        placement = np.array([_placement(info) for info in layout.infos], np.int8)
+        width, partial = max(len(layout.infos), 1), PLACEMENTS.index("partial")
+        for mode in modes:
+            for low, high in _together(team, mode, self.steps if self.mode is not Mode.GLOBAL else None, width):
+                merger = Merger(histograms=self.histograms)
+                steps = sorted({step for worker in team for step in worker.numbers(mode).within(low, high)})
+                known = np.array(steps, np.int64)
+                numbers = np.full(len(known), -1, np.int64)
+                origin = np.zeros(len(known), np.int64)
+                for place, worker in enumerate(team):
+                    for rows in self._rows(worker, mode, low, high, layout):
+                        at = np.searchsorted(known, rows.step)
+                        numbers[at] = np.where(numbers[at] < 0, rows.number, numbers[at])
+                        origin[at] = np.maximum(origin[at], rows.attempt)
+                        slot = np.where(placement[rows.name] == partial, place, everybody)
+                        keys = (at * width + rows.name) * (everybody + 1) + slot
+                        merger.add(keys, placement[rows.name], rows.batch)
+                rest, slot = np.divmod(merger.keys, everybody + 1)
+                at, name = np.divmod(rest, width)
+                batch = StatisticsBatch(
+                    np.empty(len(at), np.uint64), np.empty(len(at), np.uint32), merger.calls, merger.values,
+                    np.zeros(len(at), np.uint8), merger.sampled, merger.histograms,
+                )  # fmt: skip
+                for attempt in np.unique(origin[at]).tolist():
+                    own = np.flatnonzero(origin[at] == attempt)
+                    modes_of = np.full(len(own), int(mode), np.int64)
+                    yield _Rows(
+                        attempt, modes_of, known[at[own]], numbers[at[own]], name[own], batch.take(own), {},
+                        merger.workers[own],
+                    ), slot[own]  # fmt: skip
+
+    def _rows(self, worker: Worker, mode: Mode, low: int, high: int, layout: _Layout) -> Iterator[_Rows]:
+        """Rows of steps ``[low, high)`` of a mode, attempt by attempt."""
+        for attempt, own in worker.numbers(mode).between(low, high).items():
+            tables = worker.attempts[attempt]
+            known = {row.tensor_id: layout.places[row.name] for row in tables.catalog if row.name in layout.places}
+            if not known:
+                continue
+            ids = np.array(sorted(known), np.uint32)
+            places = np.array([known[i] for i in ids.tolist()], np.int64)
+            every = len(ids) == len(tables.catalog)
+            batch = tables.read_statistics(
+                tensor_ids=None if every else ids.tolist(), global_steps=own, fields=layout.stored,
+                histograms=self.histograms,
+            )  # fmt: skip
+            numbering = worker.numbering(attempt)
+            at = np.minimum(np.searchsorted(numbering.own, batch.global_step), max(len(numbering.own) - 1, 0))
+            name = np.minimum(np.searchsorted(ids, batch.tensor_id), len(ids) - 1)
+            chosen = (numbering.own[at] == batch.global_step) & (ids[name] == batch.tensor_id)
+            if mode is not Mode.GLOBAL:
+                chosen &= numbering.mode[at] == int(mode)
+            if not chosen.all():
+                at, name, batch = at[chosen], name[chosen], batch.take(chosen)
+            if len(batch):
+                steps = numbering.mode[at], numbering.step[at], numbering.number[at]
+                yield _Rows(attempt, *steps, places[name], batch, _exact(tables, batch, layout.fields))
+
+
+class _Layout:
+    """How rows become columns: one dictionary of names for all pieces, and which fields there are."""
+
+    def __init__(self, infos: list[TensorInfo], workers: list[str], query: StatisticsQuery) -> None:
+        self.infos = infos
+        self.places = {info.name: place for place, info in enumerate(infos)}
+        self.fields = query.fields if query.fields is not None else FIELDS
+        self.stored = STATISTIC_FIELDS if query.merged else stored_fields(self.fields)
+        self._merged = query.merged
+        self._workers = [*workers, "all"]
+        self._histograms = query.histograms
+
+    def table(self, rows: _Rows, worker: NDArray[np.int64]) -> pyarrow.Table:
+        """One piece of the table; ``worker`` are places in the list of workers."""
+        import pyarrow as pa
+
+        count = len(rows.step)
+        columns: dict[str, Any] = {
+            "attempt": pa.array(np.full(count, rows.attempt, np.int32)),
+            "worker": _texts(self._workers, worker),
+            "mode": _texts(["", "TRAIN", "EVAL", "PREDICT"], rows.mode),
+            "step": pa.array(rows.step),
+            "global_step": pa.array(rows.number),
+            "tensor": _texts([info.name for info in self.infos], rows.name),
+        }
+        for name in ("role", "module", "module_type"):
+            texts = [info.role.value if name == "role" else str(getattr(info, name)) for info in self.infos]
+            known = list(dict.fromkeys(texts))
+            places = {text: place for place, text in enumerate(known)}
+            codes = np.array([places[text] for text in texts], np.int64)
+            columns[name] = _texts(known, codes[rows.name])
+        layers = np.array([info.layer_index for info in self.infos], np.int32)
+        columns["layer_index"] = pa.array(layers[rows.name])
+        columns["calls"], columns["sampled"] = pa.array(rows.batch.calls), pa.array(rows.batch.sampled)
+        if self._merged:
+            columns["workers"] = pa.array(rows.workers if rows.workers is not None else np.empty(0, np.int32))
+        for name in self.fields:
+            if name in EXACT:
+                found = rows.exact.get(name, np.full(count, np.nan))
+            else:
+                found = column(rows.batch.values, name)
+            columns[name] = pa.array(found.astype(np.int64) if name in _COUNTS else np.ascontiguousarray(found))
+        if self._histograms:
+            columns.update(_histogram_columns(rows.batch.histograms, count))
+        return pa.table(columns)
+
+    def empty(self) -> pyarrow.Table:
+        """The table without a row."""
+        none = np.empty(0, np.int64)
+        batch = StatisticsBatch(
+            none.astype(np.uint64), none.astype(np.uint32), none.astype(np.uint32),
+            np.empty((0, len(STATISTIC_FIELDS))), none.astype(np.uint8), none.astype(bool),
+        )  # fmt: skip
+        return self.table(_Rows(0, none, none, none, none, batch, {}), none)
+
+
+_COUNTS = (*COUNT_FIELDS, "nonfinite")
+
+
+def _spans(worker: Worker, mode: Mode, steps: tuple[int, int] | None, width: int) -> Iterator[tuple[int, int]]:
+    """Ranges of steps, half-open, each of about :data:`_AT_ONCE` rows."""
+    rows, begin, end_step = 0, None, 0
+    ends = sorted(
+        (end.global_step if mode is Mode.GLOBAL else end.mode_step, end.captures)
+        for end, _ in worker.course
+        if mode in (end.mode, Mode.GLOBAL)
+    )
+    for step, captures in ends:
+        if steps is not None and not steps[0] <= step < steps[1]:
+            continue
+        if begin is None:
+            begin = step
+        rows += min(captures, width)
+        end_step = step + 1
+        if rows >= _AT_ONCE:
+            yield begin, end_step
+            rows, begin = 0, None
+    if begin is not None:
+        yield begin, end_step
+
+
+def _together(
+    team: Sequence[Worker], mode: Mode, steps: tuple[int, int] | None, width: int
+) -> Iterator[tuple[int, int]]:
+    """As :func:`_spans`, over the steps of all workers: those of the one with the most, and what lies around them."""
+    if not team:
+        return
+    first = min(team, key=lambda worker: -len(worker.numbers(mode)))
+    low = min((next(iter(worker.numbers(mode)), 0) for worker in team), default=0)
+    high = max(worker.numbers(mode).last for worker in team) + 1
+    if steps is not None:
+        low, high = max(low, steps[0]), min(high, steps[1])
+    cuts = [end for _, end in _spans(first, mode, steps, width)][:-1]
+    for end in (*cuts, high):
+        if low < end:
+            yield low, end
+        low = max(low, end)
+
+
+def _placement(info: TensorInfo) -> int:
+    return PLACEMENTS.index(info.placement) if info.placement in PLACEMENTS else PLACEMENTS.index("partial")
+
+
+def _exact(tables: Any, batch: StatisticsBatch, fields: Sequence[str]) -> dict[str, NDArray[np.float64]]:
+    """Columns of the exact reductions that are asked for; NaN where none was recorded."""
+    wanted = [name for name in fields if name in EXACT]
+    found = {name: np.full(len(batch), np.nan) for name in wanted}
+    if wanted:
+        by_step = {step: tables.reductions(step) for step in np.unique(batch.global_step).tolist()}
+        for row, (step, tensor_id) in enumerate(zip(batch.global_step.tolist(), batch.tensor_id.tolist(), strict=True)):
+            for name in wanted:
+                found[name][row] = by_step[step].get((tensor_id, EXACT[name][0]), np.nan)
+        found = {name: EXACT[name][1](values) for name, values in found.items()}
+    return found
+
+
+def _texts(known: list[str], codes: NDArray[np.int64]) -> pyarrow.DictionaryArray:
+    import pyarrow as pa
+
+    return pa.DictionaryArray.from_arrays(pa.array(codes.astype(np.int32)), pa.array(known, pa.string()))
+
+
+def _histogram_columns(histograms: Histograms | None, count: int) -> dict[str, Any]:
+    import pyarrow as pa
+
+    found = histograms if histograms is not None else Histograms.none(count)
+    low, high = edges(found.keys)
+    offsets = pa.array(found.offsets.astype(np.int64))
+    return {
+        "histogram_seen": pa.array(found.seen),
+        "histogram_low": pa.LargeListArray.from_arrays(offsets, pa.array(low)),
+        "histogram_high": pa.LargeListArray.from_arrays(offsets, pa.array(high)),
+        "histogram_counts": pa.LargeListArray.from_arrays(offsets, pa.array(found.counts)),
+    }

@@ -1,0 +1,140 @@
+"""Tables for analysis: made when somebody looks at them, and given as Arrow, pandas, polars or the result of SQL."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from watchglass.errors import InvalidValueError, MissingExtraError
+from watchglass.run.markup import page
+
+if TYPE_CHECKING:
+    import pandas
+    import polars
+    import pyarrow
+
+#: Rows shown in a notebook.
+_SHOWN = 8
+
+
+class Table:
+    """Rows and columns of a run. They are read when they are first asked for, and stay as they were then.
+
+    Anything that reads Arrow takes one as it is: ``polars.DataFrame(table)``, ``pyarrow.table(table)``.
+
+    Args:
+        name: What it is called in :meth:`sql`.
+        load: Gives it as a ``pyarrow.Table``; called once.
+    """
+
+    def __init__(self, name: str, load: Callable[[], pyarrow.Table]) -> None:
+        self.name = name
+        self._load: Callable[[], pyarrow.Table] | None = load
+        self._found: pyarrow.Table | None = None
+
+    def to_arrow(self) -> pyarrow.Table:
+        """As a ``pyarrow.Table``; names and other repeated texts are dictionaries."""
+        if self._load is not None:
+            self._found, self._load = self._load(), None
+        return self._found
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """As a pandas data frame; texts are plain strings.
+
+        Raises:
+            MissingExtraError: pandas is not installed.
+        """
+        _needed("pandas")
+        frame = self.to_arrow().to_pandas()
+        for column in frame.columns:
+            # Categories warn in group-bys and cannot be compared across frames; the strings are shared, not copied.
+            if hasattr(frame[column], "cat"):
+                frame[column] = frame[column].astype(frame[column].cat.categories.dtype)
+        return frame
+
+    def to_polars(self) -> polars.DataFrame:
+        """As a polars data frame; repeated texts are categories.
+
+        Raises:
+            MissingExtraError: polars is not installed.
+        """
+        frame: polars.DataFrame = _needed("polars").from_arrow(self.to_arrow())
+        return frame
+
+    def sql(self, query: str) -> Table:
+        """The result of a query by DuckDB, in which this table is called as it is named, here and in its repr.
+
+        Raises:
+            InvalidValueError: The query makes no sense.
+            MissingExtraError: DuckDB is not installed.
+        """
+        return run_query(query, {self.name: self.to_arrow})
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of the columns."""
+        return list(self.to_arrow().column_names)
+
+    def __len__(self) -> int:
+        return int(self.to_arrow().num_rows)
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        return self.to_arrow().__arrow_c_stream__(requested_schema)
+
+    def __repr__(self) -> str:
+        if self._load is not None:
+            return f"Table({self.name!r}: not read yet)"
+        return f"Table({self.name!r}: {len(self):,} rows, columns {', '.join(self.columns)})"
+
+    def _repr_html_(self) -> str:
+        table = self.to_arrow()
+        rows = zip(*(column.to_pylist() for column in table.slice(0, _SHOWN).columns), strict=True)
+        more = f"and {len(self) - _SHOWN:,} more rows" if len(self) > _SHOWN else ""
+        return page(self.name, f"{len(self):,} rows, {len(self.columns)} columns", self.columns, rows, more)
+
+
+def run_query(query: str, tables: Mapping[str, Callable[[], pyarrow.Table]]) -> Table:
+    """The result of a query over tables, in a database in memory that reaches neither files nor the network.
+
+    Args:
+        query: One SQL statement with a result.
+        tables: What each table is; called for those that the query names.
+
+    Raises:
+        InvalidValueError: The query makes no sense, or asks for what it may not.
+        MissingExtraError: DuckDB is not installed.
+    """
+    duckdb = _needed("duckdb")
+    words = set(re.findall(r"\w+", query.lower()))
+    with duckdb.connect(":memory:") as connection:
+        for name in tables.keys() & words:
+            connection.register(name, tables[name]())
+        for setting in ("python_enable_replacements = false", "enable_external_access = false"):
+            try:
+                connection.execute(f"SET {setting}")
+            except duckdb.CatalogException:
+                if "external" in setting:
+                    raise  # without the other, which 1.0 lacks, nothing outside is found either
+        connection.execute("SET lock_configuration = true")
+        try:
+            result = connection.sql(query)
+            if result is None:
+                raise InvalidValueError(f"a query must give rows but got {query!r}; begin it with SELECT")
+            found = result.to_arrow_table()
+        except duckdb.Error as error:
+            reason = " ".join(str(error).split())
+            raise InvalidValueError(f"DuckDB refused the query: {reason}; tables are {', '.join(tables)}") from None
+    return Table("result", lambda: found)
+
+
+def _needed(name: str) -> Any:
+    """A package of the extra ``analysis``."""
+    from importlib import import_module
+
+    try:
+        return import_module(name)
+    except ImportError:
+        raise MissingExtraError(
+            f"this needs {name}, which is not installed: pip install 'watchglass[analysis]'"
+        ) from None

@@ -1,0 +1,162 @@
+"""Steps that are there, still to come, or never: the errors that tell them apart, and waiting for those to come."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, TypeVar
+
+from watchglass.errors import CompactedError, InvalidValueError, NeverError, NoMoreError, NotYetError, UnknownNameError
+from watchglass.records import Mode
+from watchglass.run.steps import Place
+from watchglass.run.stored import StatisticsRows
+from watchglass.run.tables import WorkerTables
+from watchglass.run.worker import Worker
+from watchglass.store import pace_of
+
+if TYPE_CHECKING:
+    from watchglass.run.run import Run
+
+_Found = TypeVar("_Found")
+
+
+def locate(run: Run, worker: Worker, step: int, mode: Mode) -> Place:
+    """Where a complete step was recorded.
+
+    Raises:
+        NotYetError: It is not complete yet.
+        NeverError: It was not recorded, while later ones were, or the run was opened without it.
+        NoMoreError: The training ended before it.
+        InvalidValueError: It is no step.
+    """
+    numbers = worker.numbers(mode)
+    if step in numbers:
+        return numbers.place(step)
+    raise missing_step(run, worker, step, mode, ended=_ended(run, [worker]))
+
+
+def recorded_at(run: Run, step: int, mode: Mode, worker: str | None) -> tuple[WorkerTables, int]:
+    """The tables that hold a complete step, and its number there. Raises as :func:`locate`."""
+    source = run.worker(worker)
+    place = locate(run, source, step, mode)
+    return source.attempts[place.attempt], place.global_step
+
+
+def reading_again(run: Run, read: Callable[[], _Found]) -> _Found:
+    """What ``read`` gives; where the run was compacted since it was read, from the compacted files."""
+    try:
+        return read()
+    except CompactedError:
+        run.refresh(again=True)
+        return read()
+
+
+def statistics_again(run: Run, worker: str, place: Place) -> StatisticsRows:
+    """Statistics of a step, from the compacted files of a run that was compacted since it was read."""
+    run.refresh(again=True)
+    return run.worker(worker).attempts[place.attempt].statistics(place.global_step)
+
+
+def missing_step(run: Run, worker: Worker, step: int, mode: Mode, *, ended: bool) -> UnknownNameError:
+    """Why a worker has no such complete step.
+
+    Raises:
+        InvalidValueError: It is no step.
+    """
+    if isinstance(step, bool) or not hasattr(step, "__index__") or step < 0:
+        raise InvalidValueError(f"steps are whole numbers from 0 but got {step!r}")
+    numbers, what = worker.numbers(mode), f"complete {Mode(mode).name} step {step}"
+    if run.opened_steps is not None and mode is Mode.TRAIN:
+        low, high = run.opened_steps
+        if not low <= step < high:
+            return NeverError(f"no {what} here: {run.location} was opened with steps {low} to {high - 1} only")
+    last = numbers.last
+    if mode is Mode.GLOBAL and not ended:
+        # Steps of one mode end in order, but what began behind the last TRAIN step may still be open.
+        last = max((end.global_step for end, _ in worker.course if end.mode is Mode.TRAIN), default=-1)
+    if step < last:
+        return NeverError(f"{run.location} has no {what} and never will: later ones are there; it has {numbers}")
+    if ended:
+        return NoMoreError(f"{run.location} has no {what}: the training ended before; it has {numbers}")
+    return NotYetError(
+        f"{run.location} has no {what} yet; it has {numbers} and goes on: wait_for_steps({step}) waits for it"
+    )
+
+
+def wait_for(
+    run: Run,
+    steps: int | Iterable[int],
+    mode: Mode,
+    worker: str | None,
+    timeout_s: float | None,
+    poll_s: float | None,
+    *,
+    now: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """See :meth:`Run.wait_for_steps`; ``now`` and ``sleep`` are the clock, in seconds."""
+    wanted: list[int] = list(steps) if isinstance(steps, Iterable) else [steps]
+    if timeout_s is not None and not timeout_s >= 0:
+        raise InvalidValueError(f"timeout_s must be at least 0 but got {timeout_s}")
+    pace = pace_of(run.store, len(run.workers))
+    pause = pace.poll_s if poll_s is None else poll_s
+    if not pause > 0:
+        raise InvalidValueError(f"poll_s must be more than 0 but got {poll_s}")
+    begun = looked = now()
+    ended = False
+    while True:
+        run.refresh()
+        waiting = _first_missing(run, wanted, mode, worker)
+        if waiting is None:
+            return
+        source, step = waiting
+        error = missing_step(run, source, step, mode, ended=ended)
+        if not isinstance(error, NotYetError):
+            raise error
+        passed = now() - begun
+        if timeout_s is not None and passed >= timeout_s:
+            raise NotYetError(
+                f"{run.location} has no complete {Mode(mode).name} step {step} of {source.name} yet, after waiting "
+                f"{timeout_s:g} s; it has {source.numbers(mode)}"
+            )
+        team = [run.worker(worker)] if worker is not None else [run.worker(name) for name in run.workers]
+        # What they wrote before they ended may have come since, so it is read once more before giving up.
+        if team and all(each.ended for each in team):
+            ended = True
+            continue
+        if now() - looked >= pace.liveness_s:
+            looked = now()
+            ended = _ended(run, team)
+            if ended:
+                continue
+        left = pause if timeout_s is None else min(pause, timeout_s - passed)
+        sleep(max(left, 0.001))
+
+
+def _first_missing(run: Run, steps: Iterable[int], mode: Mode, worker: str | None) -> tuple[Worker, int] | None:
+    """The first step that is not complete, and the worker that it is missing of; None where all are complete.
+
+    Of all workers a step is complete when each has ended it, is past it, or has left.
+    """
+    names = [worker] if worker is not None else run.workers
+    team = [run.worker(name) for name in names] or [run.worker()]
+    for step in steps:
+        have = [each for each in team if step in each.numbers(mode)]
+        if not have:
+            return team[0], step
+        if len(have) == len(team):
+            continue
+        place = have[0].numbers(mode).place(step)
+        order = next(end.order for end, at in have[0].course if at == place)
+        lost = set(run.lost)
+        for each in team:
+            reached = each.course[-1][0].order if each.course else (-1, 0, 0)
+            if each not in have and reached < order and not each.ended and each.name not in lost:
+                return each, step
+    return None
+
+
+def _ended(run: Run, team: Iterable[Worker]) -> bool:
+    """Whether none of these workers goes on: all have left or belong to an attempt that is over, or are dead."""
+    going_on = {each.name for each in team if not each.ended}
+    return bool(run.workers) and (not going_on or going_on <= set(run.lost))

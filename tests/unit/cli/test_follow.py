@@ -1,0 +1,112 @@
+"""``watchglass follow``: its output, its exit status, and how it ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+
+from command_line import Watchglass, training
+from watchglass.cli.app import app
+from watchglass.records import Severity, Status
+from watchglass.run import open_run
+from watchglass.store import JournalWriter, LocalStore, lease_holder
+from watchglass.testing import RunBuilder
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody will start these trainings again, so there is nothing to wait for."""
+    monkeypatch.setattr("watchglass.evaluate.evaluator._SETTLED_S", 0.0)
+    monkeypatch.setattr("watchglass.evaluate.evaluator._RESTARTED_S", 0.1)
+
+
+def test_a_healthy_run_exits_0_and_is_judged_in_its_journal(watchglass: Watchglass, healthy: Path) -> None:
+    said = watchglass("follow", healthy)
+    assert said.status == 0
+    assert said.out.startswith("no issues found\n")
+    assert said.err.splitlines() == [
+        f"watchglass: waiting for {healthy}",
+        f"watchglass: following {healthy}",
+        "watchglass: the training has ended: finished",
+    ]
+    assert {status.status for status in open_run(healthy).journal.statuses} <= {
+        Status.NO_ISSUES_FOUND, Status.NOT_APPLICABLE, Status.STARVED,
+    }  # fmt: skip
+    assert lease_holder(LocalStore(healthy)) is None
+
+
+def test_a_broken_run_exits_1_with_the_verdict_of_check(watchglass: Watchglass, broken: Path) -> None:
+    checked = watchglass("check", broken)
+    said = watchglass("follow", broken)
+    assert (said.status, said.out) == (1, checked.out)
+    assert any(line.startswith("watchglass: error: ") and "(ExplodingTensor)" in line for line in said.err.splitlines())
+    assert watchglass("follow", broken, "--fail-on", "never").status == 0
+
+
+def test_a_training_that_died_is_told(watchglass: Watchglass, killed: Path) -> None:
+    said = watchglass("follow", killed)
+    assert said.status == 2
+    assert "watchglass: the training has ended: lost" in said.err
+    assert "still going on or died" in said.err
+
+
+def test_quiet_says_nothing_but_what_is_wrong(watchglass: Watchglass, broken: Path) -> None:
+    said = watchglass("follow", broken, "--quiet")
+    assert (said.status, said.out, said.err) == (1, "", "")
+    assert any(finding.severity is Severity.ERROR for finding in open_run(broken).journal.findings)
+
+
+def test_only_the_rules_that_were_asked_for(watchglass: Watchglass, broken: Path) -> None:
+    said = watchglass("follow", broken, "--rules", "Overfit")
+    assert said.status == 0
+    assert [status.rule for status in open_run(broken).journal.statuses] == ["Overfit"]
+
+
+def test_a_training_that_goes_on_is_left_when_the_time_is_over(watchglass: Watchglass, run_path: Path) -> None:
+    with RunBuilder(run_path) as builder:
+        for step in training(20):
+            builder.step(step)
+        said = watchglass("follow", run_path, "--timeout", "0.5")
+        assert said.status == 2
+        assert "following ended before the training: the 0.5 s of --timeout are over" in said.err
+        assert Status.IN_PROGRESS in {status.status for status in open_run(run_path).journal.statuses}
+        JournalWriter(LocalStore(run_path)).close()
+
+
+def test_ctrl_c_ends_it_in_order(watchglass: Watchglass, run_path: Path) -> None:
+    with RunBuilder(run_path) as builder:
+        for step in training(20, broken_at=10):
+            builder.step(step)
+        before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+        timer = threading.Timer(1.5, os.kill, (os.getpid(), signal.SIGINT))
+        timer.start()
+        said = watchglass("follow", run_path)
+        timer.join()
+        assert said.status == 130
+        assert "following ended before the training: interrupted" in said.err
+        assert "ExplodingTensor" in said.out
+        assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+        JournalWriter(LocalStore(run_path)).close()
+
+
+def test_it_is_a_verb(watchglass: Watchglass) -> None:
+    assert "follow" in {command.name or command.callback.__name__ for command in app.registered_commands}
+    assert "watchglass follow" in watchglass("follow", "--help").out
+
+
+def test_runs_go_below_what_the_environment_or_the_option_says(
+    watchglass: Watchglass, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    jobs = []
+    monkeypatch.setattr("watchglass.cli.run._launch", lambda job, *_, **__: jobs.append(job) or 0)
+    (tmp_path / "train.py").write_text("")
+    watchglass("run", "train.py")
+    monkeypatch.setenv("WATCHGLASS_RUNS", "s3://bucket/team")
+    watchglass("run", "train.py")
+    watchglass("run", "--runs", "mine", "--evaluator", "none", "train.py")
+    assert [job.runs for job in jobs] == ["runs", "s3://bucket/team", "mine"]
+    assert [bool(job.rules) for job in jobs] == [True, True, False]

@@ -1,0 +1,125 @@
+"""Who is at work on a run, told from what is written, with few requests."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from watchglass.store import (
+    Attendance,
+    LocalStore,
+    Renewal,
+    RenewalWatch,
+    claim_worker,
+    create_attempt,
+    create_run,
+    layout,
+    read_claims,
+    release_worker,
+    this_process,
+    write_launch_end,
+)
+
+
+class Counting(LocalStore):
+    """A folder that counts what is asked of it."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.asked: Counter[str] = Counter()
+
+    def read(self, path, start=0, end=None):
+        self.asked[f"read {path}"] += 1
+        return super().read(path, start, end)
+
+    def list(self, prefix="", after=""):
+        self.asked["list"] += 1
+        return super().list(prefix, after)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Counting:
+    store = Counting(tmp_path)
+    create_run(store, command=[])
+    create_attempt(store, "")
+    return store
+
+
+def test_the_newest_claim_counts_as_everywhere(store: Counting) -> None:
+    attendance = Attendance(store)
+    attendance.look(0)
+    assert attendance.claims(0) == {}
+    for rank in (10, 9, 0):
+        claim_worker(store, 0, f"worker_{rank}")
+    for _ in range(6):  # generations beyond 9 sort behind .10 as text
+        release_worker(store, 0, "worker_9")
+        claim_worker(store, 0, "worker_9")
+    attendance.look(0)
+    assert list(attendance.claims(0)) == ["worker_0", "worker_9", "worker_10"]
+    assert attendance.claims(0) == read_claims(store, 0)
+
+
+def test_a_look_is_one_listing_and_every_claim_is_read_once(store: Counting) -> None:
+    attendance = Attendance(store)
+    claim_worker(store, 0, "worker_0")
+    store.asked.clear()
+    for _ in range(5):
+        attendance.look(0)
+    claim_worker(store, 0, "worker_1")
+    store.asked.pop(f"read {layout.worker_claim(0, 'worker_1')}", None)
+    attendance.look(0)
+    assert store.asked["list"] == 6
+    assert {number for asked, number in store.asked.items() if asked != "list"} == {1}
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{", b'{"pid": []}', b"\xff"])
+def test_an_unreadable_claim_is_left_out(store: Counting, content: bytes) -> None:
+    store.write(layout.worker_claim(0, "worker_0"), content)
+    store.write(layout.launch_end(0, 0), content)
+    claim_worker(store, 0, "worker_1")
+    attendance = Attendance(store)
+    attendance.look(0)
+    assert list(attendance.claims(0)) == ["worker_1"]
+    assert attendance.launch_ended(0, "worker_0") is None
+
+
+def test_the_end_of_one_launcher_is_that_of_its_workers(store: Counting) -> None:
+    attendance = Attendance(store)
+    write_launch_end(store, 0, rank=1, world_size=2, exit_status=3)
+    attendance.look(0)
+    assert attendance.launch_ended(0) is None
+    assert attendance.launch_ended(0, "worker_0") is None
+    assert attendance.launch_ended(0, "worker_1").exit_status == 3
+    create_attempt(store, "")
+    write_launch_end(store, 1, rank=0, world_size=1, exit_status=0)
+    attendance.look(1)
+    assert attendance.launch_ended(1, "worker_7") == attendance.launch_ended(1)
+
+
+def test_a_lease_is_renewed_in_time_and_its_silence_is_measured_by_ones_own_clock(
+    store: Counting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+    watch = RenewalWatch(store, monotonic=lambda: now)
+    renewal = Renewal(store, every_s=10.0)
+    monkeypatch.setattr("watchglass.store.liveness.time.time_ns", lambda: 5)  # a wall clock that stands still
+    assert renewal.tick(now_s=0.0)
+    now = 4.0
+    assert watch.look() == (True, 0.0)
+    assert not renewal.tick(now_s=9.0)
+    now = 9.0
+    assert watch.look() == (False, 5.0)
+    assert renewal.tick(now_s=10.0)
+    now = 12.0
+    assert watch.look() == (True, 0.0)
+
+
+def test_what_is_written_of_launches_is_no_claim(store: Counting) -> None:
+    assert layout.parse_claim(layout.launch_end(3, 5)) is None
+    assert layout.parse_launch_end(layout.launch_end(3, 5)) == (3, 5)
+    claim_worker(store, 0, "worker_0", replace(this_process(), pid=4))
+    write_launch_end(store, 0, rank=0, world_size=1, exit_status=0)
+    assert list(read_claims(store, 0)) == ["worker_0"]
