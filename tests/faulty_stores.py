@@ -24,7 +24,6 @@ from watchglass.store import (
     FrameKind,
     LocalStore,
     Store,
-    credentials,
     decode_lifecycle,
     decode_scalars,
     decode_step_ends,
@@ -32,8 +31,9 @@ from watchglass.store import (
     open_store,
     read_claims,
     scan,
-    spool,
 )
+from watchglass.store.media import credentials
+from watchglass.store.spool import spool
 
 #: Methods by which anything of a store is asked.
 METHODS = ("read", "write", "append", "list", "delete", "size", "folders", "map", "is_empty")

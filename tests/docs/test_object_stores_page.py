@@ -10,8 +10,8 @@ import pytest
 from obstore.store import MemoryStore
 
 from watchglass.store import pace_of
-from watchglass.store.credentials import Patience
-from watchglass.store.objects import PIECE, ObjectStore
+from watchglass.store.media.credentials import Patience
+from watchglass.store.media.objects import PIECE, ObjectStore
 
 #: USD of a request, as the page says.
 WRITE_USD, READ_USD = 0.005 / 1000, 0.0004 / 1000
@@ -64,7 +64,7 @@ def test_the_policy_is_one(page: str) -> None:
 
 def test_variables_of_aws_are_those_that_are_read(page: str, repository: Path) -> None:
     """The client reads the others by itself."""
-    source = (repository / "src" / "watchglass" / "store" / "credentials.py").read_text()
+    source = (repository / "src" / "watchglass" / "store" / "media" / "credentials.py").read_text()
     for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_REGION", "AWS_PROFILE", "AWS_SKIP_SIGNATURE"):
         assert f"`{name}" in page
         assert f'"{name}"' in source

@@ -21,9 +21,10 @@ from watchglass.records import (
     Severity,
     Status,
 )
-from watchglass.store import FrameKind, LocalStore, compact, histogram_columns
-from watchglass.store.codec import REDUCTION_DTYPE, SCALAR_DTYPE, STEP_END_DTYPE, UNIT_DTYPE
-from watchglass.store.frames import MAX_PAYLOAD
+from watchglass.store import FrameKind, LocalStore, compact
+from watchglass.store.encoding import histogram_columns
+from watchglass.store.encoding.codec import REDUCTION_DTYPE, SCALAR_DTYPE, STEP_END_DTYPE, UNIT_DTYPE
+from watchglass.store.encoding.frames import MAX_PAYLOAD
 from watchglass.testing import Step, build_run
 
 PAGE = Path(__file__).parents[2] / "docs" / "run-format.md"

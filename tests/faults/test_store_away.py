@@ -26,7 +26,9 @@ from faulty_stores import (
 from servers.proxy import Proxy
 from watchglass import Hook
 from watchglass.record import harvest
-from watchglass.store import layout, open_store, read_claims, spool, spool_exists, spool_folder
+from watchglass.store import layout, open_store, read_claims, spool_exists
+from watchglass.store.spool import folder as spool_folder
+from watchglass.store.spool import spool
 
 __all__ = ["faulty", "kind_of_store", "spools"]
 

@@ -14,7 +14,7 @@ from watchglass.errors import WatchglassError
 from watchglass.records import Mode, Reduction, RuleStatus, Status
 from watchglass.run import open_run
 from watchglass.store import LocalStore
-from watchglass.store.frames import HEADER_BYTES
+from watchglass.store.encoding.frames import HEADER_BYTES
 from watchglass.testing import Step, build_run
 
 

@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 
 from watchglass.errors import DamagedDataError
 from watchglass.stats import Histograms, edges, quantiles
-from watchglass.store import StatisticsBatch, decode_statistics, encode_statistics, histogram_columns
-from watchglass.store.frames import HEADER_BYTES
+from watchglass.store import StatisticsBatch, decode_statistics, encode_statistics
+from watchglass.store.encoding import histogram_columns
+from watchglass.store.encoding.frames import HEADER_BYTES
 
 KEYS = st.integers(2, 4197) | st.integers(-4197, -2)
 ROWS = st.lists(

@@ -20,7 +20,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, preco
 
 from faulty_store import Fault, FaultyStore
 from watchglass.store import LocalStore, Store, compact, create_attempt, create_run, open_store
-from watchglass.store.objects import ObjectStore
+from watchglass.store.media.objects import ObjectStore
 from written_steps import Clock, Looker, Writer
 
 _SUPPRESSED = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]

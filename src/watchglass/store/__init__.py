@@ -13,7 +13,14 @@ from watchglass.store.claim import (
     release_worker,
     this_process,
 )
-from watchglass.store.codec import (
+from watchglass.store.compaction.compaction import Compaction, compact
+from watchglass.store.compaction.condensing import CompactedFile, compacted_file
+from watchglass.store.compaction.generations import Covered, Generation, newest_generation
+from watchglass.store.compaction.pins import Pin, pin
+from watchglass.store.compaction.removal import Removal, check_idle, plan_removal, remove
+from watchglass.store.compaction.retention import RawRetention, remove_raw, was_removed
+from watchglass.store.contract import Buffer, Content, Entry, Store, check_path
+from watchglass.store.encoding.codec import (
     REDUCTION_DTYPE,
     SCALAR_DTYPE,
     STEP_END_DTYPE,
@@ -43,11 +50,25 @@ from watchglass.store.codec import (
     encode_step_ends,
     encode_units,
 )
-from watchglass.store.compaction import Compaction, compact
-from watchglass.store.condensing import CompactedFile, compacted_file
-from watchglass.store.contract import Buffer, Content, Entry, Store, check_path
-from watchglass.store.frames import Frame, FrameKind, Scan, encode_frame, scan
-from watchglass.store.generations import Covered, Generation, newest_generation
+from watchglass.store.encoding.frames import Frame, FrameKind, Scan, encode_frame, scan
+from watchglass.store.encoding.statistics import (
+    StatisticsBatch,
+    decode_columns,
+    decode_histograms,
+    decode_statistics,
+    encode_statistics,
+    has_histograms,
+    statistics_matrix,
+)
+from watchglass.store.encoding.tensors import (
+    RawTensor,
+    StoredTensor,
+    as_numbers,
+    is_storable,
+    load_tensor,
+    read_tensor,
+    write_tensors,
+)
 from watchglass.store.liveness import (
     LEASE_EXPIRY_S,
     LEASE_RENEWAL_S,
@@ -57,8 +78,6 @@ from watchglass.store.liveness import (
     RenewalWatch,
     write_launch_end,
 )
-from watchglass.store.local import LocalStore
-from watchglass.store.locations import open_store
 from watchglass.store.manifest import (
     Manifest,
     attempts,
@@ -67,14 +86,13 @@ from watchglass.store.manifest import (
     has_attempt,
     read_manifest,
 )
+from watchglass.store.media.local import LocalStore
+from watchglass.store.media.locations import open_store
 from watchglass.store.pace import Pace, pace_of
-from watchglass.store.parquet_statistics import ParquetStatistics
-from watchglass.store.pins import Pin, pin
+from watchglass.store.parquet.statistics import ParquetStatistics
 from watchglass.store.reader import Problem, RunReader, describe
 from watchglass.store.redaction import redact, redacted
-from watchglass.store.removal import Removal, check_idle, plan_removal, remove
-from watchglass.store.retention import RawRetention, remove_raw, was_removed
-from watchglass.store.ring import (
+from watchglass.store.rings.ring import (
     ABSENT,
     ABSENT_BITS,
     LeftBehind,
@@ -84,25 +102,7 @@ from watchglass.store.ring import (
     read_rings,
     rings_exist,
 )
-from watchglass.store.spool import PATIENCE_S, Spool, send_left, spool_exists
-from watchglass.store.statistics import (
-    StatisticsBatch,
-    decode_columns,
-    decode_histograms,
-    decode_statistics,
-    encode_statistics,
-    has_histograms,
-    statistics_matrix,
-)
-from watchglass.store.tensors import (
-    RawTensor,
-    StoredTensor,
-    as_numbers,
-    is_storable,
-    load_tensor,
-    read_tensor,
-    write_tensors,
-)
+from watchglass.store.spool.spool import PATIENCE_S, Spool, send_left, spool_exists
 from watchglass.store.writer import Clock, JournalWriter, SegmentWriter
 
 __all__ = [

@@ -35,9 +35,10 @@ class Claim:
         host: Name of its machine.
         wall_ns: When the claim was made, nanoseconds since 1970.
         released: True in the generation that an owner adds when it is done.
-        rings: Files that hold what the owner recorded last, see :mod:`watchglass.store.ring`.
+        rings: Files that hold what the owner recorded last, see :mod:`watchglass.store.rings.ring`.
         harvest: It trains nothing, it only writes down what a dead owner left behind.
-        spool: Folder of what the owner has not sent to the store yet, see :mod:`watchglass.store.spool`; "" for none.
+        spool: Folder of what the owner has not sent to the store yet, see :mod:`watchglass.store.spool.spool`; "" for
+            none.
     """
 
     pid: int

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 
 from watchglass.errors import CompactedError, DamagedDataError, MissingFileError, StoreError
 from watchglass.store import layout
+from watchglass.store.compaction.generations import Covered, newest_generation
 from watchglass.store.contract import Entry, Store
 from watchglass.store.discovery import Clock, Discovery
-from watchglass.store.frames import HEADER_BYTES, MAX_PAYLOAD, Frame, FrameKind, frame_length, scan
-from watchglass.store.generations import Covered, newest_generation
+from watchglass.store.encoding.frames import HEADER_BYTES, MAX_PAYLOAD, Frame, FrameKind, frame_length, scan
 
 #: Bytes read at a time. A frame that is longer is read by itself.
 _CHUNK = 4 << 20

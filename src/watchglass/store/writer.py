@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Protocol
 
 from watchglass.errors import NoRoomError, RunExistsError, StoreError
 from watchglass.records import FORMAT_VERSION, Finding, Observation, RuleStatus
-from watchglass.store import claim, codec, layout
+from watchglass.store import claim, layout
+from watchglass.store.compaction.generations import newest_generation
 from watchglass.store.contract import Store
-from watchglass.store.generations import newest_generation
+from watchglass.store.encoding import codec
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -10,7 +10,8 @@ from watchglass.record.encoding import encode_steps, row_bytes
 from watchglass.records import Mode, Reduction, Role, TensorInfo, UnitKind
 from watchglass.run import WorkerTables
 from watchglass.stats import exact_reduction, histograms_of, merge, of_array
-from watchglass.store import FrameKind, RawTensor, codec, decode_scalars, decode_statistics, scan
+from watchglass.store import FrameKind, RawTensor, decode_scalars, decode_statistics, scan
+from watchglass.store.encoding import codec
 
 
 class Later:

@@ -19,7 +19,8 @@ from watchglass.record.flight import FlightRecorder, pack, settle, unpack
 from watchglass.record.steps import Forward, SteadyRow
 from watchglass.records import Mode, Reduction, Role, TensorInfo, UnitKind
 from watchglass.stats import Histograms, histograms_of, of_array
-from watchglass.store import ABSENT, LocalStore, Rings, read_rings, ring, scan
+from watchglass.store import ABSENT, LocalStore, Rings, read_rings, scan
+from watchglass.store.rings import ring
 
 LABEL = {"run": "r", "attempt": 0, "worker": "worker_0"}
 

@@ -32,11 +32,11 @@ from watchglass.store import (
     create_run,
     encode_lifecycle,
     read_claims,
-    ring,
     rings_exist,
     scan,
     this_process,
 )
+from watchglass.store.rings import ring
 
 TENSORS = [
     TensorInfo(1, "loss", Role.LOSS), TensorInfo(2, "learning_rate", Role.METRIC), TensorInfo(3, "w", Role.WEIGHT),
@@ -209,7 +209,9 @@ def test_a_harvest_that_was_interrupted_is_done_again_without_doubles(
     worker.train(range(5))
     worker.die()
     with monkeypatch.context() as patch:
-        patch.setattr("watchglass.store.ring.LeftBehind.discard", lambda self: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(
+            "watchglass.store.rings.ring.LeftBehind.discard", lambda self: (_ for _ in ()).throw(KeyboardInterrupt)
+        )
         with pytest.raises(KeyboardInterrupt):
             harvest(worker.store, by="test")
     assert harvest(worker.store, by="test") == []

@@ -202,7 +202,7 @@ def test_a_loop_over_steps_reads_each_step_once(tmp_path, monkeypatch):
 
 
 def test_histograms_that_make_no_sense_leave_the_rows(run, monkeypatch):
-    monkeypatch.setattr("watchglass.store.histogram_columns._MAX_KEY", 1)
+    monkeypatch.setattr("watchglass.store.encoding.histogram_columns._MAX_KEY", 1)
     fresh = open_run(run.location)
     assert fresh.problems == []
     assert fresh.tensor("fc1.weight").histograms() == {}

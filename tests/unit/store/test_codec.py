@@ -233,7 +233,7 @@ def test_columns_of_histograms_that_are_none_are_damaged_data():
 def test_more_bins_than_are_read_are_refused_on_both_sides(monkeypatch):
     given = with_histograms(3)
     frame = payload(store.encode_statistics(given))
-    monkeypatch.setattr(store.histogram_columns, "MAX_BINS", 10)
+    monkeypatch.setattr(store.encoding.histogram_columns, "MAX_BINS", 10)
     with pytest.raises(DamagedDataError, match="at most 10"):
         store.decode_statistics(frame)
     with pytest.raises(InvalidValueError, match="fewer rows"):

@@ -25,7 +25,6 @@ from watchglass.store import (
     claim_worker,
     compact,
     compacted_file,
-    condensing,
     encode_frame,
     encode_statistics,
     encode_step_ends,
@@ -33,11 +32,11 @@ from watchglass.store import (
     newest_generation,
     open_store,
     pin,
-    pins,
     release_worker,
     this_process,
 )
-from watchglass.store.compaction_lease import CompactionLease
+from watchglass.store.compaction import condensing, pins
+from watchglass.store.compaction.lease import CompactionLease
 from watchglass.testing.build_run import RunBuilder
 
 

@@ -9,7 +9,7 @@ import pytest
 from obstore.store import MemoryStore
 
 from watchglass.store import LocalStore, Store, open_store
-from watchglass.store.objects import ObjectStore
+from watchglass.store.media.objects import ObjectStore
 from watchglass.testing.store_suite import StoreSuite
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from watchglass.errors import InvalidValueError
 from watchglass.store import FrameKind, encode_frame, scan
-from watchglass.store.frames import MAX_PAYLOAD, frame_length
+from watchglass.store.encoding.frames import MAX_PAYLOAD, frame_length
 
 ONE = encode_frame(FrameKind.FACTS, b"one")
 TWO = encode_frame(FrameKind.SCALARS, b"twotwo", schema=7)

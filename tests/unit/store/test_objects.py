@@ -18,8 +18,8 @@ from servers.fixtures import S3Server
 from servers.proxy import Proxy
 from watchglass.errors import MissingFileError, RunExistsError, StoreError, WatchglassError
 from watchglass.store import Store, open_store
-from watchglass.store.credentials import Patience
-from watchglass.store.objects import PIECE, ObjectStore
+from watchglass.store.media.credentials import Patience
+from watchglass.store.media.objects import PIECE, ObjectStore
 
 IMPATIENT = Patience(connect_s=1.0, request_s=1.0, retry_s=0.6)
 

@@ -12,7 +12,7 @@ import pytest
 from servers.fixtures import S3Server
 from watchglass.errors import InvalidValueError, MissingExtraError, StoreError
 from watchglass.store import open_store
-from watchglass.store.credentials import azure_settings, s3_settings
+from watchglass.store.media.credentials import azure_settings, s3_settings
 
 
 @pytest.fixture

@@ -19,10 +19,12 @@ from compacted_runs import rows_of
 from watchglass.errors import DamagedDataError, InvalidValueError, MissingFileError
 from watchglass.records import STATISTIC_FIELDS
 from watchglass.stats import Histograms, histograms_of
-from watchglass.store import LocalStore, ParquetStatistics, StatisticsBatch, count_matrices, parquet_columns
-from watchglass.store.parquet_guard import check_pages
-from watchglass.store.parquet_index import add_index, end_bytes, end_crc
-from watchglass.store.parquet_writing import encode_block, sorted_rows
+from watchglass.store import LocalStore, ParquetStatistics, StatisticsBatch
+from watchglass.store.parquet import columns as parquet_columns
+from watchglass.store.parquet import count_matrices
+from watchglass.store.parquet.guard import check_pages
+from watchglass.store.parquet.index import add_index, end_bytes, end_crc
+from watchglass.store.parquet.writing import encode_block, sorted_rows
 
 _numbers = itertools.count()
 

@@ -25,7 +25,7 @@ from watchglass.store import (
     remove,
     this_process,
 )
-from watchglass.store.compaction_lease import CompactionLease
+from watchglass.store.compaction.lease import CompactionLease
 
 
 def complete_run(folder: Path) -> LocalStore:

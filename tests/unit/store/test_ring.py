@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 
 from watchglass.errors import RunExistsError
-from watchglass.store import ABSENT, ABSENT_BITS, LocalStore, Rings, RowWriter, read_rings, ring, rings_exist
-from watchglass.store.ring import ENTRY_BYTES, ROWS, EntryRing, RowRing
-from watchglass.store.ring_file import HEADER_BYTES
+from watchglass.store import ABSENT, ABSENT_BITS, LocalStore, Rings, RowWriter, read_rings, rings_exist
+from watchglass.store.rings import ring
+from watchglass.store.rings.file import HEADER_BYTES
+from watchglass.store.rings.ring import ENTRY_BYTES, ROWS, EntryRing, RowRing
 
 LABEL = {"run": "r", "attempt": 0, "worker": "worker_0"}
 
@@ -259,7 +260,7 @@ def test_rings_that_nobody_comes_for_are_removed_after_a_week_unless_their_write
     long_ago = time.time() - 8 * 86400
     for path in (old, Path(ours.names[0])):
         os.utime(path, (long_ago, long_ago))
-    command = [sys.executable, "-c", f"from watchglass.store import ring\nfrom pathlib import Path\n"
+    command = [sys.executable, "-c", f"from watchglass.store.rings import ring\nfrom pathlib import Path\n"
                f"ring._MEMORY = Path({str(tmp_path / 'memory')!r})\n" + HOLD, str(store.root)]  # fmt: skip
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

@@ -16,7 +16,10 @@ import pytest
 
 from faulty_stores import spools, wait_for
 from watchglass.errors import NoRoomError, RunExistsError, StoreError
-from watchglass.store import LocalStore, Spool, layout, ring_file, send_left, spool, spool_exists, spool_folder
+from watchglass.store import LocalStore, Spool, layout, send_left, spool_exists
+from watchglass.store.rings import file as ring_file
+from watchglass.store.spool import folder as spool_folder
+from watchglass.store.spool import spool
 
 __all__ = ["spools"]
 

@@ -18,9 +18,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from watchglass.errors import NoRoomError, RunExistsError, StoreError
-from watchglass.store import layout, spool_folder
+from watchglass.store import layout
 from watchglass.store.contract import Buffer, Content, Entry, Store
-from watchglass.store.spool_folder import SpooledObject, SpoolFolder, open_left, read_object, spool_exists
+from watchglass.store.spool import folder as spool_folder
+from watchglass.store.spool.folder import SpooledObject, SpoolFolder, open_left, read_object, spool_exists
 
 __all__ = ["Spool", "send_left", "spool_exists"]
 

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from watchglass.errors import DamagedDataError, InvalidValueError
 from watchglass.records import COUNT_FIELDS, STATISTIC_FIELDS
 from watchglass.stats import Histograms
-from watchglass.store import histogram_columns
-from watchglass.store.arrow_columns import MAX_DECODED, as_array, flat_columns
-from watchglass.store.arrow_guard import decoded_bytes, read_layout
-from watchglass.store.frames import FrameKind, encode_frame
+from watchglass.store.encoding import histogram_columns
+from watchglass.store.encoding.arrow_columns import MAX_DECODED, arrow_array, as_array, flat_columns
+from watchglass.store.encoding.arrow_guard import decoded_bytes, read_layout
+from watchglass.store.encoding.frames import FrameKind, encode_frame
 
 _KEYS = (("global_step", np.uint64), ("tensor_id", np.uint32), ("calls", np.uint32), ("origin", np.uint8))
 #: Every flat column and its dtype as this release writes it.
@@ -84,7 +84,7 @@ def encode_statistics(batch: StatisticsBatch) -> bytes:
         columns[name] = np.ascontiguousarray(batch.values[:, index]).astype(dtype, copy=False)
     if batch.histograms is not None:
         columns.update(histogram_columns.encode(batch.histograms, rows))
-    arrays = [column if isinstance(column, pa.Array) else pa.array(column) for column in columns.values()]
+    arrays = [column if isinstance(column, pa.Array) else arrow_array(column) for column in columns.values()]
     table = pa.RecordBatch.from_arrays(arrays, names=list(columns))
     codec = next((name for name in ("zstd", "lz4") if pa.Codec.is_available(name)), None)
     sink = pa.BufferOutputStream()

@@ -14,12 +14,13 @@ from numpy.typing import NDArray
 from watchglass.errors import DamagedDataError, InvalidValueError, MissingFileError
 from watchglass.records import COUNT_FIELDS, STATISTIC_FIELDS
 from watchglass.stats import Histograms
-from watchglass.store import count_matrices, parquet_columns
-from watchglass.store.arrow_columns import as_array
 from watchglass.store.contract import Store
-from watchglass.store.parquet_guard import check_pages
-from watchglass.store.parquet_index import Group, end_bytes, read_index
-from watchglass.store.statistics import StatisticsBatch
+from watchglass.store.encoding.arrow_columns import as_array
+from watchglass.store.encoding.statistics import StatisticsBatch
+from watchglass.store.parquet import columns as parquet_columns
+from watchglass.store.parquet import count_matrices
+from watchglass.store.parquet.guard import check_pages
+from watchglass.store.parquet.index import Group, end_bytes, read_index
 
 #: Bytes at the end of a file that are read first; the footer of most files is shorter.
 _TAIL = 1 << 16

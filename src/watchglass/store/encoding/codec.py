@@ -31,7 +31,7 @@ from watchglass.records import (
     TensorInfo,
     number_to_json,
 )
-from watchglass.store.frames import FrameKind, encode_frame
+from watchglass.store.encoding.frames import FrameKind, encode_frame
 
 #: Largest JSON payload in bytes that is written and parsed; parsing takes some twenty times as much memory.
 MAX_JSON = 32 << 20

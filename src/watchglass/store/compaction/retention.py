@@ -10,11 +10,11 @@ from contextlib import suppress
 
 from watchglass.errors import DamagedDataError, MissingFileError
 from watchglass.store import layout
-from watchglass.store.codec import decode_header, decode_raw_index
-from watchglass.store.condensing import UnfitError, whole_frames
+from watchglass.store.compaction.condensing import UnfitError, whole_frames
+from watchglass.store.compaction.generations import Covered, newest_generation
 from watchglass.store.contract import Store
-from watchglass.store.frames import FrameKind
-from watchglass.store.generations import Covered, newest_generation
+from watchglass.store.encoding.codec import decode_header, decode_raw_index
+from watchglass.store.encoding.frames import FrameKind
 
 _MAX_BYTES = 1 << 12
 

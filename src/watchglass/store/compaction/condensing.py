@@ -12,14 +12,25 @@ import numpy as np
 from watchglass.errors import DamagedDataError, InvalidValueError, MissingFileError, StoreError
 from watchglass.records import REDUCTION_FIELDS, SCALAR_FIELDS, STATISTIC_FIELDS, STEP_END_FIELDS
 from watchglass.stats import Histograms
-from watchglass.store import histogram_columns, layout, parquet_columns
+from watchglass.store import layout
 from watchglass.store.contract import Store, check_path
-from watchglass.store.frames import HEADER_BYTES, MAGIC, MAX_PAYLOAD, Frame, FrameKind, encode_frame, frame_length, scan
-from watchglass.store.parquet_index import end_crc
-from watchglass.store.parquet_statistics import ParquetStatistics
-from watchglass.store.parquet_writing import encode_block, sorted_rows
-from watchglass.store.spooled_bytes import SpooledBytes
-from watchglass.store.statistics import StatisticsBatch, decode_statistics
+from watchglass.store.encoding import histogram_columns
+from watchglass.store.encoding.frames import (
+    HEADER_BYTES,
+    MAGIC,
+    MAX_PAYLOAD,
+    Frame,
+    FrameKind,
+    encode_frame,
+    frame_length,
+    scan,
+)
+from watchglass.store.encoding.statistics import StatisticsBatch, decode_statistics
+from watchglass.store.parquet import columns as parquet_columns
+from watchglass.store.parquet.index import end_crc
+from watchglass.store.parquet.statistics import ParquetStatistics
+from watchglass.store.parquet.writing import encode_block, sorted_rows
+from watchglass.store.spool.content import SpooledBytes
 
 if TYPE_CHECKING:
     from typing_extensions import Self

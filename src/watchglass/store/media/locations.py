@@ -7,7 +7,7 @@ import re
 from watchglass.config import local_path, scheme_of
 from watchglass.errors import InvalidValueError
 from watchglass.store.contract import Store, check_path
-from watchglass.store.local import LocalStore
+from watchglass.store.media.local import LocalStore
 
 #: Names of buckets (S3, Google) and containers (Azure); the services themselves are stricter.
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,221}")
@@ -29,8 +29,8 @@ def open_store(location: str) -> Store:
     if not scheme:
         return LocalStore(local_path(location))
     bucket, prefix = _bucket_and_prefix(scheme, location)
-    from watchglass.store.credentials import Patience, connector
-    from watchglass.store.objects import ObjectStore
+    from watchglass.store.media.credentials import Patience, connector
+    from watchglass.store.media.objects import ObjectStore
 
     patience = Patience()
     plain = f"{scheme}://{bucket}/{prefix}" if prefix else f"{scheme}://{bucket}"

@@ -15,14 +15,14 @@ from dataclasses import dataclass, field
 from watchglass.errors import DamagedDataError, MissingFileError, RunExistsError, StoreError
 from watchglass.store import layout, manifest
 from watchglass.store.claim import Claim, claims_of_workers, is_alive
-from watchglass.store.compaction_lease import CompactionLease
-from watchglass.store.condensing import Condensed, UnfitError, condense
+from watchglass.store.compaction.condensing import Condensed, UnfitError, condense
+from watchglass.store.compaction.generations import Covered, Generation, generation_numbers, newest_generation
+from watchglass.store.compaction.lease import CompactionLease
+from watchglass.store.compaction.pins import PinRecord, pins
 from watchglass.store.contract import Store
-from watchglass.store.generations import Covered, Generation, generation_numbers, newest_generation
 from watchglass.store.liveness import Attendance
-from watchglass.store.pins import PinRecord, pins
-from watchglass.store.ring import rings_exist
-from watchglass.store.spool_folder import spool_exists
+from watchglass.store.rings.ring import rings_exist
+from watchglass.store.spool.folder import spool_exists
 
 
 @dataclass

@@ -14,10 +14,10 @@ from pathlib import Path
 from watchglass.errors import FormatVersionError, RunExistsError
 from watchglass.store import claim, layout, manifest
 from watchglass.store.claim import Claim, claims_of_workers, is_alive
+from watchglass.store.compaction.pins import pins
 from watchglass.store.contract import Store
 from watchglass.store.liveness import Attendance
-from watchglass.store.local import LocalStore
-from watchglass.store.pins import pins
+from watchglass.store.media.local import LocalStore
 
 #: Everything that a run may consist of. run.json goes last: until then it is a run, and its removal can be repeated.
 _OF_A_RUN = re.compile(

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from watchglass.errors import InvalidValueError, MissingFileError, RunExistsError, StoreError, WatchglassError
 from watchglass.store.contract import Buffer, Content, Entry, Store, check_path
-from watchglass.store.credentials import Patience
-from watchglass.store.object_doubts import MARK, Doubts
-from watchglass.store.object_errors import Failure, What, understood
+from watchglass.store.media.credentials import Patience
+from watchglass.store.media.doubts import MARK, Doubts
+from watchglass.store.media.failures import Failure, What, understood
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore as Client
@@ -42,7 +42,7 @@ class ObjectStore(Store):
     mark of its own in the object's metadata, and a repeated one that finds its own mark has succeeded.
 
     A call tries again for a few seconds where that may help, then raises: see
-    :class:`~watchglass.store.credentials.Patience`.
+    :class:`~watchglass.store.media.credentials.Patience`.
 
     A process that was forked from one that has used an object store cannot use any: the client's threads are not there.
     It gets a :class:`~watchglass.errors.StoreError` at once.

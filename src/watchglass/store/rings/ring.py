@@ -31,10 +31,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from watchglass.store import layout, ring_file, spool_folder
+from watchglass.store import layout
 from watchglass.store.contract import Store
-from watchglass.store.local import LocalStore
-from watchglass.store.ring_file import HEADER_BYTES
+from watchglass.store.media.local import LocalStore
+from watchglass.store.rings import file as ring_file
+from watchglass.store.rings.file import HEADER_BYTES
+from watchglass.store.spool import folder as spool_folder
 
 #: Rows kept: those of the time that the recorder's thread may be busy elsewhere. A power of two.
 ROWS = 2048

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from watchglass.errors import DamagedDataError
-from watchglass.store.arrow_guard import ArrowBatch, read_layout
+from watchglass.store.encoding.arrow_guard import ArrowBatch, read_layout
 
 #: Most bytes that one batch may take in memory; about two million rows.
 MAX_DECODED = 256 << 20
@@ -63,6 +63,21 @@ def flat_columns(stream: bytes | memoryview, wanted: Mapping[str, np.dtype[Any]]
             return None
         found[name] = column
     return found
+
+
+def arrow_array(values: NDArray[Any]) -> Any:
+    """An array of numbers or booleans as one of Arrow's, without a copy where it is contiguous.
+
+    What ``pyarrow.array`` gives; but that imports pandas, where it is, into a training that has not asked for it.
+    """
+    import pyarrow as pa
+
+    if values.dtype == np.dtype(bool):
+        return pa.Array.from_buffers(
+            pa.bool_(), len(values), [None, pa.py_buffer(np.packbits(values, bitorder="little"))]
+        )
+    data = np.ascontiguousarray(values)
+    return pa.Array.from_buffers(pa.from_numpy_dtype(data.dtype), len(data), [None, pa.py_buffer(data)])
 
 
 def as_array(column: Any) -> NDArray[Any]:

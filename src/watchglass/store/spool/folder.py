@@ -19,8 +19,9 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from watchglass.errors import InvalidValueError
-from watchglass.store import layout, ring_file
+from watchglass.store import layout
 from watchglass.store.contract import Content, check_path
+from watchglass.store.rings import file as ring_file
 
 #: Bytes that stay free on the disk: a training writes checkpoints there, too.
 RESERVE_BYTES = 256 << 20

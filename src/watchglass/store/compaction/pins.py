@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from watchglass.errors import DamagedDataError, StoreError
 from watchglass.store import layout
 from watchglass.store.claim import Claim, is_alive, this_process
+from watchglass.store.compaction.generations import newest_generation
 from watchglass.store.contract import Store
-from watchglass.store.generations import newest_generation
 
 if TYPE_CHECKING:
     from typing_extensions import Self

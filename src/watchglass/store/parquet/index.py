@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from watchglass.errors import DamagedDataError
-from watchglass.store import parquet_columns
+from watchglass.store.parquet import columns as parquet_columns
 
 _MAGIC, _PARQUET = b"WGIX", b"PAR1"
 #: Bytes behind the index and behind the footer: a length and a magic number.

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from watchglass.errors import DamagedDataError
 from watchglass.stats import Histograms
-from watchglass.store.histogram_columns import check_histograms
+from watchglass.store.encoding.histogram_columns import check_histograms
 
 #: Most cells of a matrix: decoding takes some 40 bytes for each.
 MAX_CELLS = 1 << 22

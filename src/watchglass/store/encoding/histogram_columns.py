@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from watchglass.errors import DamagedDataError, InvalidValueError
 from watchglass.stats import Histograms
-from watchglass.store.arrow_columns import as_array
+from watchglass.store.encoding.arrow_columns import arrow_array, as_array
 
 #: Column of the bins: a list of structs of unsigned bytes.
 BINS = "histogram_bins"
@@ -51,8 +51,8 @@ def encode(histograms: Histograms, rows: int) -> dict[str, Any]:
     gaps = np.diff(histograms.keys, prepend=np.int16(0)).view(np.uint16)
     gaps[begins] = 0
     planes = _planes(gaps, _GAPS) | _planes(histograms.counts, _COUNTS)
-    bins = pa.StructArray.from_arrays([pa.array(plane) for plane in planes.values()], names=list(planes))
-    offsets = pa.array(histograms.offsets.astype(np.int32))
+    bins = pa.StructArray.from_arrays([arrow_array(plane) for plane in planes.values()], names=list(planes))
+    offsets = arrow_array(histograms.offsets.astype(np.int32))
     return {
         "histogram_seen": np.asarray(histograms.seen, np.uint64), "histogram_first": first,
         BINS: pa.ListArray.from_arrays(offsets, bins),

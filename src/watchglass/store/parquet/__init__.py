@@ -1,0 +1,1 @@
+"""Statistics of many steps in Parquet: written once, read by tensor or by step."""
