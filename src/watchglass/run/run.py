@@ -392,5 +392,4 @@ def _look(run: Run) -> None:
     run.workers = sorted({who for attempt, who in keys if attempt in counting}, key=layout.worker_order)
     newest = [Worker(who, {at: found}) for (at, who), found in keys.items() if at == max(run.attempts)]
     run.finished = bool(newest) and all(worker.left for worker in newest)
-    found = {end.mode for end, _ in run.worker().course}
-    run.modes = [mode for mode in (Mode.TRAIN, Mode.EVAL, Mode.PREDICT) if mode in found]
+    run.modes = [mode for mode in (Mode.TRAIN, Mode.EVAL, Mode.PREDICT) if len(run.worker().numbers(mode))]

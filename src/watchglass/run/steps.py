@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -25,40 +25,45 @@ class StepNumbers:
     """The complete steps of a mode over the attempts that count, ascending.
 
     Args:
-        rows: Steps with their places, in the order of steps, which within an attempt is that of global steps.
+        steps: The steps, int64[n], ascending.
+        attempts: Where each was recorded: the attempt, int64[n].
+        numbers: And the worker's global step there, int64[n], within an attempt ascending too.
     """
 
-    def __init__(self, rows: Sequence[tuple[int, Place]]) -> None:
-        self._places = dict(rows)
+    def __init__(self, steps: NDArray[np.int64], attempts: NDArray[np.int64], numbers: NDArray[np.int64]) -> None:
+        self._steps, self._attempts, self._global = steps, attempts, numbers
         self._known: dict[int, tuple[NDArray[np.uint64], NDArray[np.int64]]] = {}
-        for attempt in {place.attempt for place in self._places.values()}:
-            own = [(place.global_step, step) for step, place in self._places.items() if place.attempt == attempt]
-            numbers, steps = zip(*own, strict=True)
-            self._known[attempt] = np.array(numbers, np.uint64), np.array(steps, np.int64)
+        for attempt in np.unique(attempts).tolist():
+            own = attempts == attempt
+            self._known[attempt] = numbers[own].astype(np.uint64), steps[own]
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._steps)
 
     def __iter__(self) -> Iterator[int]:
-        return iter(self._places)
+        return iter(self._steps.tolist())
 
     def __contains__(self, step: object) -> bool:
-        return step in self._places
+        return isinstance(step, int | np.integer) and self._index(int(step)) is not None
 
     def __str__(self) -> str:
-        if not self._places:
-            return "none"
-        steps = list(self._places)
-        return f"{steps[0]} to {steps[-1]}"
+        return f"{self._steps[0]} to {self._steps[-1]}" if len(self) else "none"
 
     @property
     def last(self) -> int:
         """The last step, -1 where there is none."""
-        return next(reversed(self._places), -1)
+        return int(self._steps[-1]) if len(self) else -1
 
     def place(self, step: int) -> Place:
-        """Where a step that is there was recorded."""
-        return self._places[step]
+        """Where a step that is there was recorded; KeyError where it is not."""
+        index = self._index(int(step))
+        if index is None:
+            raise KeyError(step)
+        return Place(int(self._attempts[index]), int(self._global[index]))
+
+    def _index(self, step: int) -> int | None:
+        index = int(np.searchsorted(self._steps, step))
+        return index if index < len(self) and int(self._steps[index]) == step else None
 
     def of_global(self, attempt: int, global_steps: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.intp]]:
         """Which of an attempt's ``global_steps`` belong here: their steps, ascending int64[k], and positions, intp[k].
@@ -79,7 +84,9 @@ class StepNumbers:
 
     def within(self, low: int, high: int) -> list[int]:
         """Those of ``[low, high)``, ascending."""
-        return [step for step in self._places if low <= step < high]
+        first, last = np.searchsorted(self._steps, [low, high])
+        found: list[int] = self._steps[first:last].tolist()
+        return found
 
     def between(self, low: int, high: int) -> dict[int, tuple[int, int]]:
         """Of steps ``[low, high)`` the global steps by attempt, half-open."""

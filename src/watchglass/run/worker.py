@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from watchglass.config import suggest
 from watchglass.errors import UnknownNameError
 from watchglass.records import Fact, Mode, StepEnd, TensorInfo
-from watchglass.run.course import STORED_MODES, counting, course_of
+from watchglass.run.course import STORED_MODES, Course, counting, course_of
 from watchglass.run.history import Phase, PhaseTracker
 from watchglass.run.lineage import Lineage
 from watchglass.run.steps import Place, StepNumbers
@@ -108,9 +108,14 @@ class Worker:
         return total / 1e9
 
     @cached_property
-    def course(self) -> list[tuple[StepEnd, Place]]:
+    def columns(self) -> Course:
         """The complete steps that count, in the order of training, numbered as steps of the run."""
         return course_of(self.attempts, self._lineage, self._steps)
+
+    @cached_property
+    def course(self) -> list[tuple[StepEnd, Place]]:
+        """The same as records, with where each was recorded."""
+        return list(self.columns.rows(self.attempts))
 
     @cached_property
     def _ends(self) -> dict[Place, StepEnd]:
@@ -120,12 +125,14 @@ class Worker:
         """The complete steps of a mode, and where they were recorded; of ``Mode.GLOBAL`` those of all modes."""
         mode = Mode(mode)
         if mode not in self._numbers:
-            rows = [
-                (end.global_step if mode is Mode.GLOBAL else end.mode_step, place)
-                for end, place in self.course
-                if mode in (end.mode, Mode.GLOBAL)
-            ]
-            self._numbers[mode] = StepNumbers(sorted(rows))
+            rows = self.columns if mode is Mode.GLOBAL else self.columns.take(self.columns.mode == mode)
+            steps = rows.number if mode is Mode.GLOBAL else rows.step
+            order = np.lexsort((rows.own, rows.attempt, steps))
+            # Of a step that two have (in a damaged run) the newest attempt's counts.
+            last = np.ones(len(order), bool)
+            last[:-1] = np.diff(steps[order]) > 0
+            order = order[last]
+            self._numbers[mode] = StepNumbers(steps[order], rows.attempt[order], rows.own[order])
         return self._numbers[mode]
 
     def end_at(self, place: Place) -> StepEnd:
@@ -135,13 +142,9 @@ class Worker:
     def numbering(self, attempt: int) -> Numbering:
         """The steps of an attempt that count, by their numbers in that attempt."""
         if attempt not in self._numberings:
-            rows = sorted(
-                (place.global_step, int(end.mode), end.mode_step, end.global_step)
-                for end, place in self.course
-                if place.attempt == attempt
-            )
-            table = np.array(rows, np.int64).reshape(-1, 4)
-            self._numberings[attempt] = Numbering(table[:, 0].astype(np.uint64), *table[:, 1:].T)
+            rows = self.columns.take(self.columns.attempt == attempt)
+            rows = rows.take(np.argsort(rows.own, kind="stable"))
+            self._numberings[attempt] = Numbering(rows.own.astype(np.uint64), rows.mode, rows.step, rows.number)
         return self._numberings[attempt]
 
     def has(self, name: str) -> bool:

@@ -156,6 +156,9 @@ def decode_step_ends(payload: bytes) -> list[StepEnd]:
         raise DamagedDataError(f"a step end has mode {int(rows['mode'].max())}; 1, 2 and 3 are known")
     if len(rows) and int(rows["train_step"].min()) < -1:
         raise DamagedDataError(f"a step end has train_step {int(rows['train_step'].min())}; -1 is the least")
+    for name in ("global_step", "mode_step"):
+        if len(rows) and int(rows[name].max()) >= 1 << 62:
+            raise DamagedDataError(f"a step end has {name} {int(rows[name].max())}; no training has so many steps")
     columns = [rows[name].tolist() for name in ("global_step", "mode", "mode_step", "train_step", "start_ns", "end_ns")]
     columns[1] = [_MODES[mode] for mode in columns[1]]
     return [StepEnd(*row) for row in zip(*columns, rows["captures"].tolist(), strict=True)]
