@@ -13,6 +13,8 @@ from watchglass.run.selection import ALL, Selection
 
 #: Ids above this are not looked up in a dense table, so that a damaged row cannot ask for gigabytes.
 _DENSE_LIMIT = 1 << 22
+#: Answers that are kept; a rule may ask about other tensors at every step.
+_MOST_REMEMBERED = 256
 
 
 class Catalog:
@@ -84,7 +86,7 @@ class Catalog:
             matches = selection.matcher()
             return [row for _, row in sorted(self._by_id.items()) if matches(row)]
 
-        return list(self._cached(("rows", selection), build))
+        return list(self.remembered(("rows", selection), build))
 
     def ids(self, selection: Selection = ALL) -> npt.NDArray[np.uint32]:
         """Ids of :meth:`select`, ascending, as a uint32 array (read-only)."""
@@ -94,7 +96,7 @@ class Catalog:
             found.flags.writeable = False
             return found
 
-        result: npt.NDArray[np.uint32] = self._cached(("ids", selection), build)
+        result: npt.NDArray[np.uint32] = self.remembered(("ids", selection), build)
         return result
 
     def mask(self, ids: npt.NDArray[np.uint32], selection: Selection = ALL) -> npt.NDArray[np.bool_]:
@@ -108,7 +110,7 @@ class Catalog:
             table[self.ids(selection)] = True
             return table
 
-        table: npt.NDArray[np.bool_] | None = self._cached(("table", selection), build)
+        table: npt.NDArray[np.bool_] | None = self.remembered(("table", selection), build)
         if table is None:
             return np.isin(ids, self.ids(selection))
         inside = ids < len(table)
@@ -130,12 +132,15 @@ class Catalog:
                     found[row.tensor_id] = owner.tensor_id
             return found
 
-        table: dict[int, int] = self._cached(("owners",), build)
+        table: dict[int, int] = self.remembered(("owners",), build)
         return np.array([table.get(i, -1) for i in ids.tolist()], dtype=np.int64)
 
-    def _cached(self, key: Any, build: Callable[[], Any]) -> Any:
+    def remembered(self, key: Any, build: Callable[[], Any]) -> Any:
+        """What ``build`` gives, worked out once for ``key`` until a row changes."""
         try:
             return self._cache[key]
         except KeyError:
+            if len(self._cache) >= _MOST_REMEMBERED:
+                self._cache.clear()
             value = self._cache[key] = build()
             return value

@@ -73,9 +73,7 @@ def counting(attempts: Mapping[int, WorkerTables], lineage: Lineage | None) -> d
     return {attempt: attempts[attempt] for attempt in parts}
 
 
-def course_of(
-    attempts: Mapping[int, WorkerTables], lineage: Lineage | None, steps: tuple[int, int] | None
-) -> Course:
+def course_of(attempts: Mapping[int, WorkerTables], lineage: Lineage | None, steps: tuple[int, int] | None) -> Course:
     """The steps that count.
 
     Args:

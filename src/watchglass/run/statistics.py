@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +16,7 @@ from watchglass.run.histograms import LazyHistograms
 from watchglass.stats import DERIVED, Histograms, column, finite_count, quantiles
 
 Column = npt.NDArray[np.float64]
+_Found = TypeVar("_Found")
 #: Reductions that are recorded only where a collection asks for them, and what becomes of the recorded number.
 EXACT: dict[str, tuple[Reduction, Callable[[Column], Column]]] = {
     name: (which, np.abs if name == "abs_prod" else np.asarray) for name, which in EXACT_REDUCTIONS.items()
@@ -171,6 +173,16 @@ class Statistics:
         which, finish = EXACT[name]
         found = [self._exact.get((tensor_id, which), np.nan) for tensor_id in self.ids.tolist()]
         return finish(np.array(found, np.float64))
+
+    def remembered(self, name: str, build: Callable[[], _Found]) -> _Found:
+        """What ``build`` gives, worked out once for these tensors: steps come with the same ones again and again.
+
+        Args:
+            name: Says what it is.
+            build: May look at the tensors and at nothing else.
+        """
+        found: _Found = self._catalog.remembered((name, self.ids.tobytes()), build)
+        return found
 
     def where(self, mask: npt.NDArray[np.bool_]) -> Statistics:
         """The rows at which ``mask`` (bool[n]) is true, in the same order."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -70,6 +71,8 @@ class StepView:
     records: StepRecords
     history: History
     phases: tuple[Phase, ...] = ()
+    #: Several rules ask for the same rows of a step.
+    _selected: dict[Any, Statistics] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @classmethod
     def after(
@@ -174,6 +177,15 @@ class StepView:
             collection: Only what this collection holds, one of the user or a built-in one.
             min_dims: Only tensors with at least so many axes; 2 leaves the weight matrices and kernels.
         """
+        key = (role, tuple(module_types), name_regex, collection, min_dims)
+        if key not in self._selected:
+            self._selected[key] = self._select(*key)
+        return self._selected[key]
+
+    def _select(
+        self, role: Role | None, module_types: tuple[str, ...], name_regex: str | None, collection: str | None,
+        min_dims: int,
+    ) -> Statistics:  # fmt: skip
         records = self.records
         if records.ids is None or records.statistics is None or not len(records.ids):
             return Statistics.empty(self.catalog)
@@ -184,7 +196,7 @@ class StepView:
         if role is None and not module_types and name_regex is None and collection is None and not min_dims:
             return rows
         selection = Selection(
-            role, regex=name_regex, collection=collection, module_types=tuple(module_types), min_dims=min_dims
+            role, regex=name_regex, collection=collection, module_types=module_types, min_dims=min_dims
         )
         return rows.where(self.catalog.mask(records.ids, selection))
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import ClassVar, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from watchglass.config import parameter
 from watchglass.records import Finding, Mode, Role, Severity, TensorInfo
@@ -96,20 +97,7 @@ class VanishingGradient(Rule):
 
         Embeddings are left out: which rows get a gradient depends on the batch, and their scale on the vocabulary.
         """
-        # Parameters of containers (positions, class tokens, layers that are used without being called) have no place
-        # between the layers.
-        containers = {""}
-        for info in gradients.tensors:
-            parts = info.module.split(".")
-            containers.update(".".join(parts[:n]) for n in range(1, len(parts)))
-        keep = np.array(
-            [
-                info.module_type not in signals.EMBEDDINGS and info.layer_index >= 0 and info.module not in containers
-                for info in gradients.tensors
-            ],
-            dtype=np.bool_,
-        )
-        layers = gradients.where(keep)
+        layers = gradients.where(gradients.remembered("layers", lambda: _in_layers(gradients)))
         if len(layers) < 3:
             return None
         means = np.nan_to_num(layers.nonzero_abs_mean)
@@ -160,3 +148,21 @@ class VanishingGradient(Rule):
             "and the loss has not fallen to half of its start",
             symptoms=("gradients_exactly_zero" if zero else "vanishing_everywhere",),
         )
+
+
+def _in_layers(gradients: Statistics) -> npt.NDArray[np.bool_]:
+    """Which gradients are of a layer between others, bool[n].
+
+    Parameters of containers (positions, class tokens, layers that are used without being called) have no place there.
+    """
+    containers = {""}
+    for info in gradients.tensors:
+        parts = info.module.split(".")
+        containers.update(".".join(parts[:n]) for n in range(1, len(parts)))
+    return np.array(
+        [
+            info.module_type not in signals.EMBEDDINGS and info.layer_index >= 0 and info.module not in containers
+            for info in gradients.tensors
+        ],
+        dtype=np.bool_,
+    )
