@@ -9,7 +9,8 @@ import typer
 
 from watchglass.cli.failure import failing_in_one_line, print_note
 from watchglass.cli.options import Debug, Force
-from watchglass.errors import InvalidValueError
+from watchglass.config import joined
+from watchglass.errors import InvalidValueError, NotARunError, WatchglassError
 
 if TYPE_CHECKING:
     from watchglass.store import Removal, Store
@@ -44,9 +45,27 @@ def _planned(store: Store, force: bool) -> Removal:
     from watchglass.store import check_idle, plan_removal
 
     with working(f"looking at {store.location}"):
-        removal = plan_removal(store)
+        try:
+            removal = plan_removal(store)
+        except NotARunError as error:
+            raise _of_many(store.location, error) from None
         check_idle(store, even_if_unseen=force)
     return removal
+
+
+def _of_many(location: str, error: NotARunError) -> NotARunError:
+    """The error of a location that is no run, which says so where it is a folder of runs."""
+    from watchglass.run import open_runs
+    from watchglass.view import count
+
+    try:
+        names = open_runs(location).names
+    except WatchglassError:
+        return error
+    return NotARunError(
+        f"{location} is not a run but holds {count(len(names), 'run')}; name each that is to be removed: "
+        + joined(location, names[0])
+    )
 
 
 def _ask(store: Store, removal: Removal) -> None:
@@ -58,13 +77,19 @@ def _ask(store: Store, removal: Removal) -> None:
     )
     if not sys.stdin.isatty():
         raise InvalidValueError(f"{store.location} is removed only after a question; without a terminal say --yes")
-    typer.confirm(what, abort=True)
+    try:
+        agreed = typer.confirm(what)
+    except typer.Abort:
+        typer.echo()  # Ctrl-C leaves the line of the question open
+        agreed = False
+    if not agreed:
+        print_note(f"{store.location} stays as it is")
+        raise typer.Abort
 
 
 def _steps(store: Store) -> str:
     """How many training steps a run has, as far as it can be read."""
     from watchglass.cli.terminal import working
-    from watchglass.errors import WatchglassError
     from watchglass.run import open_run
     from watchglass.view import count
 

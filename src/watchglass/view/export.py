@@ -76,7 +76,7 @@ def export_parquet(
         StoreError: It cannot be written.
     """
     target = check_export_path(path)
-    temporary = target.with_name(f".{target.name}.watchglass-{os.getpid()}")
+    temporary = target.with_name(f".{target.name}.watchglass-{os.getpid()}-{os.urandom(4).hex()}")
     try:
         os.makedirs(target.parent, exist_ok=True)
         os.mkdir(temporary)
@@ -204,8 +204,9 @@ def _tensors(steps: _Steps, tables: WorkerTables) -> _Columns:
 
 def _step_rows(steps: _Steps, tables: WorkerTables) -> _Columns:
     ends = steps.ends
-    start = np.array([end.start_ns for end in ends], np.int64)
-    stop = np.array([end.end_ns for end in ends], np.int64)
+    latest = (1 << 63) - 1
+    start = np.array([min(end.start_ns, latest) for end in ends], np.int64)
+    stop = np.array([min(end.end_ns, latest) for end in ends], np.int64)
     return steps.columns(steps.own) | {
         "train_step": [end.train_step for end in ends], "captures": [end.captures for end in ends],
         "began": _wall_ns(start, tables), "seconds": (stop - start) / 1e9,
@@ -215,9 +216,9 @@ def _step_rows(steps: _Steps, tables: WorkerTables) -> _Columns:
 def _wall_ns(monotonic_ns: NDArray[np.int64], tables: WorkerTables) -> NDArray[np.int64]:
     """Wall time of moments of the worker's clock, by the header of the segment that was begun last before each."""
     pairs = sorted(
-        (int(header["monotonic_ns"]), int(header["wall_ns"]))
+        (header["monotonic_ns"], header["wall_ns"])
         for header in tables.headers
-        if type(header.get("monotonic_ns")) is int and type(header.get("wall_ns")) is int
+        if _is_time(header.get("monotonic_ns")) and _is_time(header.get("wall_ns"))
     )
     if not pairs:
         return np.zeros(len(monotonic_ns), np.int64)
@@ -226,12 +227,17 @@ def _wall_ns(monotonic_ns: NDArray[np.int64], tables: WorkerTables) -> NDArray[n
     return np.asarray(wall[at] + monotonic_ns - begun[at])
 
 
+def _is_time(value: object) -> bool:
+    """Whether a number of a header, which is foreign JSON, is one of nanoseconds."""
+    return type(value) is int and 0 <= value < 1 << 62
+
+
 def _scalars(steps: _Steps, tables: WorkerTables) -> _Columns:
-    rows = [(step, *row) for step in steps.own.tolist() for row in tables.scalars(step)]
-    table = np.array(rows, np.float64).reshape(-1, 4)
-    ids = table[:, 1].astype(np.uint32)
-    columns = steps.columns(table[:, 0].astype(np.uint64)) | _names(tables, ids)
-    return columns | {"value": table[:, 2], "weight": table[:, 3]}
+    rows = [(step, row) for step in steps.own.tolist() for row in tables.scalars(step)]
+    table = np.array([row for _, row in rows], np.float64).reshape(-1, 3)
+    columns = steps.columns(np.array([step for step, _ in rows], np.uint64))
+    columns |= _names(tables, table[:, 0].astype(np.uint32))
+    return columns | {"value": table[:, 1], "weight": table[:, 2]}
 
 
 def _facts(steps: _Steps, tables: WorkerTables) -> _Columns:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 
@@ -12,9 +13,23 @@ import pytest
 
 from command_line import Watchglass
 from compacted_runs import small_run
-from watchglass.records import STATISTIC_FIELDS
+from watchglass.records import SCALAR_FIELDS, STATISTIC_FIELDS, STEP_END_FIELDS, Mode, StepEnd
 from watchglass.run import open_run
-from watchglass.store import LocalStore, pin, this_process
+from watchglass.stats import Histograms
+from watchglass.store import (
+    FrameKind,
+    JournalWriter,
+    LocalStore,
+    SegmentWriter,
+    StatisticsBatch,
+    compact,
+    encode_frame,
+    encode_scalars,
+    encode_statistics,
+    encode_step_ends,
+    pin,
+    this_process,
+)
 from watchglass.testing.build_run import RunBuilder
 
 
@@ -193,6 +208,13 @@ def test_rm_removes_nothing_where_one_of_several_is_no_run(
     assert (healthy / "run.json").exists()
 
 
+def test_rm_says_of_a_folder_of_runs_that_each_is_to_be_named(watchglass: Watchglass, healthy: Path) -> None:
+    error = watchglass("rm", healthy.parent, "--yes").error
+    assert f"{healthy.parent} is not a run but holds" in error
+    assert "name each that is to be removed" in error
+    assert (healthy / "run.json").exists()
+
+
 @pytest.mark.parametrize(("answer", "removed"), [("y\n", True), ("n\n", False), ("\n", False)])
 def test_rm_asks_on_a_terminal(
     watchglass: Watchglass, healthy: Path, monkeypatch: pytest.MonkeyPatch, answer: str, removed: bool
@@ -206,6 +228,7 @@ def test_rm_asks_on_a_terminal(
     monkeypatch.setattr("sys.stdin", Terminal(answer))
     said = watchglass("rm", healthy)
     assert said.status == (0 if removed else 130)
+    assert (f"{healthy} stays as it is" in said.err) is not removed
     assert re.search(rf"{healthy}: \d+\.\d kB in \d+ objects, 120 training steps. Remove it for ever\?", said.out)
     assert (healthy / "run.json").exists() is not removed
 
@@ -234,3 +257,74 @@ def everything(path: Path) -> list[object]:
         for info in tables.catalog.select():
             found += [column.tobytes() for column in tables.statistics_history(info.tensor_id)]
     return found
+
+
+def test_export_of_a_run_with_impossible_numbers(watchglass: Watchglass, tmp_path: Path) -> None:
+    """What no table has room for is left out and told; it ends nothing."""
+    store = small_run(tmp_path / "run", workers=1, steps=3)
+    much = 1 << 80
+    header = {"format": [1, 2], "attempt": 0, "worker": "worker_0", "seq": 1, "wall_ns": much, "monotonic_ns": -much}
+    row = {"tensor_id": 77, "name": "x", "role": "custom", "shape": [], "dtype": "float32", "layer_index": much}
+    ends = np.zeros(1, list(STEP_END_FIELDS))
+    ends["global_step"], ends["mode"], ends["end_ns"] = 9, 1, (1 << 64) - 1
+    finding = {
+        "id": "a", "rule": "LossNotDecreasing", "severity": "warning", "step": much, "last_step": much, "count": 1,
+        "mode": "TRAIN", "worker": "worker_0", "tensors": [], "value": 1.0, "limit": 1.0, "message": "m", "causes": [],
+        "try": [], "attempt": 0, "global_step": much, "evidence": {},
+    }  # fmt: skip
+    SegmentWriter(store, 0, "worker_0").write(
+        [
+            encode_frame(FrameKind.HEADER, json.dumps(header).encode()),
+            encode_frame(FrameKind.CATALOG, json.dumps([row]).encode()),
+            encode_frame(FrameKind.STEP_ENDS, ends.tobytes()),
+        ]
+    )
+    with JournalWriter(store) as journal:
+        journal.write([encode_frame(FrameKind.FINDING, json.dumps(finding).encode())])
+    said = watchglass("export", tmp_path / "run", "-o", tmp_path / "tables", "--histograms")
+    assert said.status == 0, said.err
+    assert "catalog row is malformed" in said.err
+    assert "finding is malformed" in said.err
+    assert len(pq.read_table(tmp_path / "tables/steps.parquet")) == 4
+
+
+def test_scalars_of_very_late_steps_are_exported_at_their_step(watchglass: Watchglass, tmp_path: Path) -> None:
+    """Steps beyond 2**53 are no exact float64."""
+    store = small_run(tmp_path / "run", workers=1, steps=3)
+    late = (1 << 60) + 129
+    scalars = np.zeros(1, list(SCALAR_FIELDS))
+    scalars["global_step"], scalars["tensor_id"], scalars["value"] = late, 1, 7.0
+    end = StepEnd(late, Mode.TRAIN, 5, 5, 0, 1)
+    SegmentWriter(store, 0, "worker_0").write([encode_scalars(scalars), encode_step_ends([end])])
+    assert watchglass("export", tmp_path / "run", "-o", tmp_path / "tables").status == 0
+    rows = pq.read_table(tmp_path / "tables/scalars.parquet").to_pylist()
+    assert [row["value"] for row in rows if row["global_step"] == late] == [7.0]
+
+
+def test_export_beside_what_a_killed_export_left(watchglass: Watchglass, tmp_path: Path) -> None:
+    """In a container the next process may have the same number."""
+    small_run(tmp_path / "run", workers=1, steps=3)
+    (tmp_path / f".tables.watchglass-{os.getpid()}").mkdir()
+    assert watchglass("export", tmp_path / "run", "-o", tmp_path / "tables").status == 0
+
+
+@pytest.mark.parametrize("compacted", [False, True])
+def test_export_refuses_histograms_of_impossibly_many_elements(
+    watchglass: Watchglass, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compacted: bool
+) -> None:
+    store = small_run(tmp_path / "run", workers=1, steps=3)
+    histograms = Histograms.none(1)
+    histograms.seen[:] = (1 << 64) - 1
+    row = StatisticsBatch(
+        np.zeros(1, np.uint64), np.ones(1, np.uint32), np.ones(1, np.uint32),
+        np.zeros((1, len(STATISTIC_FIELDS))), np.zeros(1, np.uint8), np.zeros(1, bool), histograms,
+    )  # fmt: skip
+    SegmentWriter(store, 0, "worker_0").write([encode_statistics(row)])
+    if compacted:
+        with monkeypatch.context() as patched:
+            patched.setattr("watchglass.store.encoding.histogram_columns._check", lambda *_: None)
+            patched.setattr("watchglass.store.compaction.condensing._check_statistics", lambda *_: None)
+            assert compact(store).written
+    said = watchglass("export", tmp_path / "run", "-o", tmp_path / "tables", "--histograms")
+    assert said.status == 0, said.err
+    assert "impossible" in said.err

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 
 from compacted_runs import CrashingStore, Interrupted, content, small_run
-from watchglass.errors import NotARunError, RunExistsError
+from watchglass.errors import DamagedDataError, NotARunError, RunExistsError, StoreError
 from watchglass.records import STATISTIC_FIELDS, Mode, StepEnd
 from watchglass.store import (
     FrameKind,
@@ -35,7 +36,7 @@ from watchglass.store import (
     release_worker,
     this_process,
 )
-from watchglass.store.compaction import condensing, pins
+from watchglass.store.compaction import compaction, condensing, pins
 from watchglass.store.compaction.lease import CompactionLease
 from watchglass.testing.build_run import RunBuilder
 
@@ -283,6 +284,119 @@ def test_a_process_that_lost_its_lease_stops_before_it_makes_anything_valid(tmp_
         compact(store, tick=take_over)
     assert newest_generation(store) is None
     assert content(store) == before
+
+
+def test_a_process_that_slept_while_another_compacted_takes_nothing_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both have chosen the same number: the first had written nothing yet when it fell asleep."""
+    store = small_run(tmp_path / "run", workers=1)
+    for _ in range(3):
+        SegmentWriter(store, 0, "worker_0").write([encode_frame(FrameKind.FACTS, b"[]")])
+    before = content(store)
+    others: list[int] = []
+
+    def other_compacts() -> None:
+        if not others:
+            others.append(0)
+            with monkeypatch.context() as patched:
+                patched.setattr(compaction, "CompactionLease", lambda _: nullcontext(_NoLease()))
+                others.append(compact(store).generation)
+
+    with pytest.raises((RunExistsError, StoreError)):
+        compact(store, tick=other_compacts)
+    assert others == [0, 1]
+    assert content(store) == before
+
+
+class _NoLease:
+    def tick(self) -> None:
+        pass
+
+    check = tick
+
+
+def test_the_lease_is_renewed_within_an_object_of_many_frames(tmp_path: Path) -> None:
+    store = small_run(tmp_path / "run", workers=1)
+    compact(store)
+    small_run(tmp_path / "run", workers=1, seed=1, steps=1)
+    frames = len([frame for attempt, _, frame in RunReader(store).poll(full=True) if attempt == 0])
+    ticks = [0]
+
+    def tick() -> None:
+        ticks[0] += 1
+
+    compact(store, tick=tick)
+    assert ticks[0] > frames > 10
+
+
+def test_a_writer_that_looks_dead_from_here_is_known_by_what_it_writes(tmp_path: Path) -> None:
+    """It may be in another container, or on another machine that has the same name."""
+    store = small_run(tmp_path / "run", workers=1)
+    path = segments(store)[-1]
+    size = store.size(path)
+    before = content(store)
+
+    def write() -> None:
+        if store.size(path) == size:
+            store.append(path, encode_frame(FrameKind.FACTS, b"[1]"))
+
+    with pytest.raises(RunExistsError, match=r"worker_0 of attempt 0 of .* is still being written"):
+        compact(store, tick=write)
+    assert newest_generation(store) is None
+    assert not [entry.path for entry in store.list(layout.COMPACTED) if entry.path.endswith((".frames", ".parquet"))]
+    others = content(store)[0, "worker_0"]["others"]
+    assert others[: len(before[0, "worker_0"]["others"])] == before[0, "worker_0"]["others"]
+    assert others[-1] == (FrameKind.FACTS, b"[1]")
+
+
+@pytest.mark.parametrize("ending", [".frames", ".parquet"])
+@pytest.mark.parametrize("how", ["missing", "damaged"])
+def test_segments_stay_where_what_stands_in_their_place_was_damaged_before_they_went(
+    tmp_path: Path, how: str, ending: str
+) -> None:
+    store = small_run(tmp_path / "run", workers=1)
+    with pin(store):
+        assert compact(store).written
+    there = segments(store)
+    (name,) = (entry.path for entry in store.list(layout.generation(1)) if entry.path.endswith(ending))
+    data = bytearray(store.read(name))
+    store.delete(name)
+    if how == "damaged":
+        data[-100] ^= 1
+        store.write(name, bytes(data))
+    for _ in range(2):
+        with pytest.raises(DamagedDataError, match="deleted"):
+            compact(store)
+    assert segments(store) == there
+
+
+def test_it_is_said_that_what_was_compacted_before_cannot_be_compacted_again(tmp_path: Path) -> None:
+    store = small_run(tmp_path / "run", workers=1)
+    compact(store)
+    (name,) = (entry.path for entry in store.list(layout.generation(1)) if entry.path.endswith(".parquet"))
+    data = bytearray(store.read(name))
+    data[-100] ^= 1
+    store.write(name, bytes(data), replace=True)
+    small_run(tmp_path / "run", workers=1, seed=1)
+    done = compact(store)
+    assert not done.written
+    assert "what was compacted before cannot be compacted again" in done.kept[0]
+    assert segments(store, 1)
+    assert store.list(layout.generation(2)) == []
+
+
+def test_numbers_of_compacted_segments_are_never_used_again(tmp_path: Path) -> None:
+    store = small_run(tmp_path / "run", workers=1)
+    for _ in range(2):
+        SegmentWriter(store, 0, "worker_0").write([encode_frame(FrameKind.FACTS, b"[]")])
+    with pin(store):
+        compact(store)
+    for path in segments(store)[1:]:
+        store.delete(path)
+    SegmentWriter(store, 0, "worker_0").write([encode_frame(FrameKind.FACTS, b"[3]")])
+    assert segments(store)[-1].endswith("worker_0-00000003")
+    assert content(store)[0, "worker_0"]["others"][-1] == (FrameKind.FACTS, b"[3]")
 
 
 def test_a_pinned_reader_keeps_what_it_reads(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from watchglass.errors import DamagedDataError, MissingFileError, RunExistsError, StoreError
 from watchglass.store import layout, manifest
 from watchglass.store.claim import Claim, claims_of_workers, is_alive
-from watchglass.store.compaction.condensing import Condensed, UnfitError, condense
+from watchglass.store.compaction.condensing import Condensed, UnfitError, check_condensed, condense
 from watchglass.store.compaction.generations import Covered, Generation, generation_numbers, newest_generation
 from watchglass.store.compaction.lease import CompactionLease
 from watchglass.store.compaction.pins import PinRecord, pins
@@ -38,6 +38,7 @@ class Compaction:
         statistics_bytes: Of these, statistics.
         deleted: Objects that were deleted, and their bytes.
         kept: What was left as it is, each with the reason, in a sentence.
+        objects: Objects that were written, each with its length.
     """
 
     generation: int = 0
@@ -48,6 +49,7 @@ class Compaction:
     statistics_bytes: int = 0
     deleted: tuple[int, int] = (0, 0)
     kept: list[str] = field(default_factory=list)
+    objects: dict[str, int] = field(default_factory=dict, repr=False)
 
 
 @dataclass
@@ -150,17 +152,28 @@ def _still_written(store: Store, attempt: int, even_if_unseen: bool) -> str:
     attendance = Attendance(store)
     attendance.look(attempt)
     claims = claims_of_workers(store, attempt)
-    named = {parsed[1] for entry in store.list(layout.workers(attempt)) if (parsed := layout.parse_claim(entry.path))}
-    for worker in sorted(named, key=layout.worker_order):
+    for worker in claimed_workers(store, attempt):
         of_worker = claims.get(worker)
         if not of_worker:
             return f"the claim of {worker} cannot be read"
         reason = _may_write(store, worker, of_worker)
         if reason and not (even_if_unseen and is_alive(of_worker[-1]) is None):
-            if is_alive(of_worker[-1]) is None and attendance.launch_ended(attempt, worker) is not None:
+            if is_alive(of_worker[-1]) is None and has_ended(attendance, attempt, worker, of_worker[-1]):
                 continue
             return reason
     return ""
+
+
+def claimed_workers(store: Store, attempt: int) -> list[str]:
+    """Workers of an attempt that have a claim, be it readable or not, in order of rank."""
+    found = {parsed[1] for entry in store.list(layout.workers(attempt)) if (parsed := layout.parse_claim(entry.path))}
+    return sorted(found, key=layout.worker_order)
+
+
+def has_ended(attendance: Attendance, attempt: int, worker: str, newest: Claim) -> bool:
+    """Whether the launch of a worker's newest claim has ended: not an earlier one, after which it was started again."""
+    end = attendance.launch_ended(attempt, worker)
+    return end is not None and end.wall_ns >= newest.wall_ns
 
 
 def _may_write(store: Store, worker: str, claims: list[Claim]) -> str:
@@ -192,20 +205,24 @@ def _write(
     number = max(generation_numbers(store), default=0) + 1
     covers: list[Covered] = []
     written: list[Condensed] = []
+    own: dict[str, int] = {}
     try:
         for key, worker in workers.items():
-            covered, condensed = _condense_fit(store, number, worker, new, key, tick, result)
+            covered, condensed = _condense_fit(store, number, worker, new, key, tick, result, own)
             if covered is not None:
                 covers.append(covered)
                 written.append(condensed)
-    except (StoreError, UnfitError) as error:
+        _check_unchanged(store, [workers[key] for key in sorted(new)])
+    except (StoreError, RunExistsError, UnfitError) as error:
         with suppress(StoreError):
-            _delete_all(store, layout.generation(number))
-        if isinstance(error, StoreError):
+            _delete_own(store, own)
+        if not isinstance(error, UnfitError):
             raise
+        result.kept.append(f"what was compacted before cannot be compacted again: {error}")
         new.clear()
     if not new:
-        _delete_all(store, layout.generation(number))
+        _delete_own(store, own)
+        store.prune(layout.generation(number))
         return None
     result.before_bytes += sum(sum(workers[key].sizes.values()) for key in new)
     generation = Generation(number, time.time_ns(), tuple(covers))
@@ -213,6 +230,7 @@ def _write(
     lease.check()
     _write_manifest(store, number, content)
     result.generation, result.written = number, True
+    result.objects = own
     if newest is not None:
         result.before_bytes += sum(entry.size for entry in store.list(layout.generation(newest.number)))
     for condensed in written:
@@ -231,6 +249,7 @@ def _condense_fit(
     key: tuple[int, str],
     tick: Callable[[], None],
     result: Compaction,
+    own: dict[str, int],
 ) -> tuple[Covered | None, Condensed]:
     """What was compacted of a worker before, and its segments where it is among the new ones and they are sound.
 
@@ -240,29 +259,49 @@ def _condense_fit(
     earlier = [worker.covered.frames] if worker.covered is not None else []
     if key in new:
         try:
-            return _condense(store, number, worker, earlier, tick, list(dict(sorted(worker.segments.items())).values()))
+            segments = list(dict(sorted(worker.segments.items())).values())
+            return _condense(store, number, worker, [*earlier, *segments], worker.first + len(segments), tick, own)
         except UnfitError as error:
             result.kept.append(f"{worker.name} of attempt {worker.attempt} stays as it is: {error}")
             new.discard(key)
-            _delete_own(store, number, worker)
-    return _condense(store, number, worker, earlier, tick) if earlier else (None, Condensed())
+            stem = layout.compacted_frames(number, worker.attempt, worker.name).removesuffix(".frames")
+            _delete_own(store, own, (f"{stem}.", f"{stem}-"))
+    return _condense(store, number, worker, earlier, worker.first, tick, own) if earlier else (None, Condensed())
 
 
 def _condense(
     store: Store,
     number: int,
     worker: _Worker,
-    earlier: list[str],
+    sources: Sequence[str],
+    count: int,
     tick: Callable[[], None],
-    segments: Sequence[str] = (),
+    own: dict[str, int],
 ) -> tuple[Covered, Condensed]:
     try:
-        condensed = condense(store, number, worker.attempt, worker.name, [*earlier, *segments], tick)
+        condensed = condense(store, number, worker.attempt, worker.name, sources, tick, own)
     except MissingFileError as error:
         raise StoreError(f"{error}; another process removed it, run it again") from error
     frames = layout.compacted_frames(number, worker.attempt, worker.name)
-    count = worker.first + len(segments)
     return Covered(worker.attempt, worker.name, count, frames, condensed.frames_bytes), condensed
+
+
+def _check_unchanged(store: Store, workers: Sequence[_Worker]) -> None:
+    """Segments that grew since they were listed have a writer, whatever its claim looks like from here.
+
+    It may be in another container, or on another machine of the same name. What it appends to a segment that is
+    compacted would be lost.
+
+    Raises:
+        RunExistsError: One grew.
+    """
+    for worker in workers if store.appends else ():
+        for seq, path in worker.segments.items():
+            if store.size(path) != worker.sizes[seq]:
+                raise RunExistsError(
+                    f"{worker.name} of attempt {worker.attempt} of {store.location} is still being written: {path} has "
+                    "changed; wait for its process to end"
+                )
 
 
 def _write_manifest(store: Store, number: int, content: bytes) -> None:
@@ -293,7 +332,9 @@ def _clean(store: Store, newest: Generation, lease: CompactionLease, result: Com
             f"reads it (and {len(readers) - 1} more); compact again when it has ended"
         )
         return
-    _check_newest(store, newest)
+    _check_newest(store, newest, result.objects)
+    if replaced and not result.written:
+        _check_whole(store, newest, lease.tick)
     for path, length in replaced:
         lease.tick()
         store.delete(path)
@@ -304,15 +345,24 @@ def _clean(store: Store, newest: Generation, lease: CompactionLease, result: Com
         store.prune(layout.segments(attempt))
 
 
-def _check_newest(store: Store, newest: Generation) -> None:
+def _check_newest(store: Store, newest: Generation, own: dict[str, int]) -> None:
     """Nothing is deleted for the sake of a generation that is not the newest, or of which an object is missing."""
     now = newest_generation(store)
     if now is None or now.number != newest.number:
         raise RunExistsError(f"another process compacted {store.location} in the meantime; nothing was lost")
     sizes = {entry.path: entry.size for entry in store.list(layout.generation(newest.number))}
-    for covered in newest.covers:
-        if sizes.get(covered.frames) != covered.bytes:
-            raise DamagedDataError(f"{covered.frames} of {store.location} is missing or cut off; nothing was deleted")
+    for path, size in ({covered.frames: covered.bytes for covered in newest.covers} | own).items():
+        if sizes.get(path) != size:
+            raise DamagedDataError(f"{path} of {store.location} is missing or cut off; nothing was deleted")
+
+
+def _check_whole(store: Store, newest: Generation, tick: Callable[[], None]) -> None:
+    """The same for a generation of an earlier process: it was read back then, but that may be long ago."""
+    try:
+        for covered in newest.covers:
+            check_condensed(store, covered.frames, tick)
+    except (UnfitError, MissingFileError) as error:
+        raise DamagedDataError(f"{error}; nothing of {store.location} was deleted") from error
 
 
 def _replaced(store: Store, newest: Generation) -> Iterator[tuple[str, int]]:
@@ -331,15 +381,11 @@ def _replaced(store: Store, newest: Generation) -> Iterator[tuple[str, int]]:
                 yield entry.path, entry.size
 
 
-def _delete_own(store: Store, number: int, worker: _Worker) -> None:
-    """Delete what was written of a worker into a generation that has no manifest yet."""
-    stem = layout.compacted_frames(number, worker.attempt, worker.name).removesuffix(".frames")
-    for entry in store.list(stem.rpartition("/")[0]):
-        if entry.path == f"{stem}.frames" or entry.path.startswith(f"{stem}-"):
-            store.delete(entry.path)
+def _delete_own(store: Store, own: dict[str, int], stems: tuple[str, ...] = ("",)) -> None:
+    """Delete what this process wrote into a generation that has no manifest yet, and nothing of anybody else.
 
-
-def _delete_all(store: Store, folder: str) -> None:
-    for entry in store.list(folder):
-        store.delete(entry.path)
-    store.prune(folder)
+    A process that was asleep may find that another one has taken its lease and its number since.
+    """
+    for path in [path for path in own if path.startswith(stems)]:
+        store.delete(path)
+        del own[path]

@@ -13,7 +13,7 @@ from watchglass.errors import DamagedDataError, InvalidValueError, MissingFileEr
 from watchglass.records import REDUCTION_FIELDS, SCALAR_FIELDS, STATISTIC_FIELDS, STEP_END_FIELDS
 from watchglass.stats import Histograms
 from watchglass.store import layout
-from watchglass.store.contract import Store, check_path
+from watchglass.store.contract import Content, Store, check_path
 from watchglass.store.encoding import histogram_columns
 from watchglass.store.encoding.frames import (
     HEADER_BYTES,
@@ -78,6 +78,7 @@ def condense(
     worker: str,
     sources: Sequence[str],
     tick: Callable[[], None],
+    written: dict[str, int],
 ) -> Condensed:
     """Write the frames object and the Parquet files of one worker, and read back what was written.
 
@@ -88,22 +89,24 @@ def condense(
         worker: Its name.
         sources: What its frames are in, in order: the frames object of an earlier generation, then segments.
         tick: Called now and then.
+        written: Gets the path and the length of each object as soon as it was written, whatever comes then.
 
     Raises:
         UnfitError: Something in it cannot be read, or would not be kept.
         StoreError: The store refused, or does not hold what was written.
     """
-    with _Condenser(store, generation, attempt, worker) as condenser:
+    with _Condenser(store, generation, attempt, worker, written) as condenser:
         for path in sources:
             for frame in whole_frames(store, path):
                 condenser.add(frame)
-            tick()
+                tick()  # the frames of an earlier generation are one object, however many they are
         return condenser.finish()
 
 
 class _Condenser:
-    def __init__(self, store: Store, generation: int, attempt: int, worker: str) -> None:
+    def __init__(self, store: Store, generation: int, attempt: int, worker: str, written: dict[str, int]) -> None:
         self._store, self._generation, self._attempt, self._worker = store, generation, attempt, worker
+        self._written = written
         self._done = Condensed()
         self._frames = SpooledBytes()
         self._block = SpooledBytes()
@@ -133,7 +136,7 @@ class _Condenser:
         path = layout.compacted_frames(self._generation, self._attempt, self._worker)
         self._done.frames_bytes = self._frames.size
         with self._frames.parts() as parts:
-            self._store.write(path, parts)
+            self._write(path, parts, self._frames.size)
         _check_written(self._store, path, self._frames.size, self._frames.crc)
         return self._done
 
@@ -204,7 +207,7 @@ class _Condenser:
         batch = sorted_rows(batch)
         block = encode_block(batch)
         path = self._next_path()
-        self._store.write(path, block.data)
+        self._write(path, block.data, len(block.data))
         self._announce(path, block.data, block.rows, (block.first, block.last))
         _check_statistics(self._store, path, batch, end_crc(block.data))
 
@@ -215,9 +218,13 @@ class _Condenser:
         if len(data) != old.bytes or end_crc(data) != old.footer_crc:
             raise UnfitError(f"{old.path} is not what was written: {len(data)} of {old.bytes} bytes, or another footer")
         path = self._next_path()
-        self._store.write(path, data)
+        self._write(path, data, len(data))
         self._announce(path, data, old.rows, old.global_steps)
         _check_written(self._store, path, len(data), zlib.crc32(data))
+
+    def _write(self, path: str, content: Content, size: int) -> None:
+        self._store.write(path, content)
+        self._written[path] = size
 
     def _next_path(self) -> str:
         self._files += 1
@@ -231,6 +238,29 @@ class _Condenser:
             "footer_crc": end_crc(data),
         }  # fmt: skip
         self._frames.add(encode_frame(FrameKind.COMPACTED, json.dumps(value).encode()))
+
+
+def check_condensed(store: Store, frames: str, tick: Callable[[], None]) -> None:
+    """Make sure that what :func:`condense` wrote of a worker is all there, whoever wrote it and whenever.
+
+    Frames are read whole, of files of statistics what says where everything in them is.
+
+    Raises:
+        UnfitError: Something is missing or damaged.
+        MissingFileError: The object of frames is not there.
+    """
+    for frame in whole_frames(store, frames):
+        tick()
+        if frame.kind != FrameKind.COMPACTED:
+            continue
+        try:
+            file = compacted_file(frame)
+            found = store.size(file.path)
+            if found != file.bytes:
+                raise DamagedDataError(f"{file.path} is missing or has {found} and not {file.bytes} bytes")
+            ParquetStatistics(store, file.path, size=file.bytes, footer_crc=file.footer_crc)
+        except (DamagedDataError, MissingFileError) as error:
+            raise UnfitError(str(error)) from error
 
 
 class CompactedFile(NamedTuple):

@@ -11,9 +11,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from watchglass.errors import FormatVersionError, RunExistsError
+from watchglass.errors import FormatVersionError, RunExistsError, StoreError
 from watchglass.store import claim, layout, manifest
 from watchglass.store.claim import Claim, claims_of_workers, is_alive
+from watchglass.store.compaction.compaction import claimed_workers, has_ended
 from watchglass.store.compaction.pins import pins
 from watchglass.store.contract import Store
 from watchglass.store.liveness import Attendance
@@ -93,9 +94,17 @@ def check_idle(store: Store, *, even_if_unseen: bool = False) -> None:
     for attempt in manifest.attempts(store):
         attendance = Attendance(store)
         attendance.look(attempt)
-        for worker, claims in claims_of_workers(store, attempt).items():
-            ended = attendance.launch_ended(attempt, worker) is not None
-            _refuse(store, claims[-1], f"{worker} writes it", even_if_unseen or ended)
+        claims = claims_of_workers(store, attempt)
+        for worker in claimed_workers(store, attempt):
+            if claims.get(worker):
+                newest = claims[worker][-1]
+                ended = has_ended(attendance, attempt, worker, newest)
+                _refuse(store, newest, f"{worker} writes it", even_if_unseen or ended)
+            elif not even_if_unseen:
+                raise RunExistsError(
+                    f"{store.location} may be in use: the claim of {worker} in attempt {attempt} cannot be read; make "
+                    "sure that its process has ended, then say --force"
+                )
     for path, what in ((layout.LEASE, "evaluates it"), (layout.COMPACTION_LEASE, "compacts it")):
         holder = claim.holder_of(store, path)
         if holder is not None:
@@ -113,8 +122,10 @@ def remove(store: Store, removal: Removal) -> None:
         StoreError: The store refused.
     """
     for hidden in removal.hidden:
-        with suppress(FileNotFoundError):
-            hidden.unlink()
+        try:
+            hidden.unlink(missing_ok=True)
+        except OSError as error:
+            raise StoreError(f"cannot delete {hidden}: {error.strerror or error}; see to its folder") from error
     for path in removal.paths:
         store.delete(path)
     store.prune()
@@ -143,5 +154,6 @@ def _hidden_files(store: Store) -> Iterator[Path]:
             folders[:] = [name for name in folders if name in ours]
         for name in files:
             path = Path(at, name)
-            if _HIDDEN.match(name) and stat.S_ISREG(path.lstat().st_mode):
-                yield path
+            with suppress(FileNotFoundError):  # what was being written has its own name now
+                if _HIDDEN.match(name) and stat.S_ISREG(path.lstat().st_mode):
+                    yield path

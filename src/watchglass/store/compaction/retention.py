@@ -89,7 +89,7 @@ def remove_raw(store: Store, *, keep_bytes: int | None = None, before_ns: int | 
     """
     generation = newest_generation(store)
     covers = generation.covers if generation is not None else ()
-    written = _written_ns(store, covers) if before_ns is not None else {}
+    written = _written_ns(store, covers)
     order: list[tuple[int, int, str, str, int]] = []
     for attempt in sorted({each.attempt for each in covers}):
         for worker, files in _files(store, attempt).items():

@@ -307,6 +307,8 @@ def _batch(
 def _histograms(table: Any, rows: NDArray[np.intp]) -> Histograms:
     """The histograms of some rows of a row group; only the matrices that have one of them are decoded."""
     seen, steps = _array(table, parquet_columns.SEEN), _array(table, parquet_columns.STEPS)
+    if len(seen) and int(seen.max()) >= 1 << 63:
+        raise DamagedDataError("a histogram has seen an impossible number of elements")
     begins = np.flatnonzero(steps)
     ends = begins + steps[begins].astype(np.int64)
     needed = np.searchsorted(rows, ends) > np.searchsorted(rows, begins)
