@@ -234,5 +234,5 @@ class _Stop:
 def _step(data: bytes | None) -> int | None:
     try:
         return int(json.loads(data or b"")["train_step"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, LookupError, TypeError, OverflowError, RecursionError):
         return None  # not there yet, or being written

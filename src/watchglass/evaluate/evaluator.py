@@ -6,7 +6,6 @@ else, which has nothing but the store.
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable
 from typing import TextIO
@@ -14,13 +13,13 @@ from typing import TextIO
 from watchglass.actions import Action, StopTraining
 from watchglass.config import EvaluatorConfig
 from watchglass.errors import CompactedError, StoreError, WatchglassError
+from watchglass.evaluate.departures import Departures
 from watchglass.evaluate.engine import Engine
-from watchglass.evaluate.follower import FollowedWorker, Follower
+from watchglass.evaluate.follower import Follower
 from watchglass.evaluate.journal import Journal
 from watchglass.evaluate.presence import Presence
 from watchglass.evaluate.replay import Evaluation, most_steps
 from watchglass.evaluate.roster import Roster
-from watchglass.record import harvest
 from watchglass.records import Finding, Observation, RuleStatus
 from watchglass.run import StepView
 from watchglass.store import Pin, Store, open_store, pace_of, pin
@@ -34,6 +33,8 @@ _BACKOFF_S, _PATIENCE_S = 30.0, 300.0
 #: How long nothing new may come after the end of a training: of one that ended in order, and of one that may be
 #: started again.
 _SETTLED_S, _RESTARTED_S = 3.0, 30.0
+#: How long is read on of a training that goes on, by an evaluator that was told to go.
+_LAST_LOOK_S = 3.0
 
 
 class Evaluator:
@@ -66,12 +67,11 @@ class Evaluator:
             self._actions.append(stop)
         self._statuses: tuple[RuleStatus, ...] = ()
         self._roster = Roster(self._presence)
-        self._after: dict[int, tuple[int, int, int]] = {}
-        self._harvested: set[tuple[int, str]] = set()
-        self._losses: dict[tuple[int, str], int] = {}
+        self._departures = Departures(self._store, self._presence, self._roster, self._journal.write)
         self._told: set[str] = set()
         self._away_since_s: float | None = None
         self._backoff_s = 0.0
+        self._outdated = False
         self._news_s = time.monotonic()
         self._finished = False
 
@@ -102,8 +102,8 @@ class Evaluator:
         Raises:
             RunExistsError: Another one still writes it.
         """
-        self._journal.open(pause, patience_s=patience_s, poll_s=self.poll_s)
         try:
+            self._journal.open(pause, patience_s=patience_s, poll_s=self.poll_s)
             self._pin = pin(self._store)
             self._write_statuses()
         except WatchglassError:
@@ -116,17 +116,15 @@ class Evaluator:
         Raises:
             RunExistsError: Another evaluator has taken the journal over.
         """
-        try:
-            new = self._turn()
-        except StoreError as error:
-            self._gone_away(error)
-            return False
-        except CompactedError:
-            self._begin_again()
-            return True
+        new = self._asked(self._turn)
+        if new is None:
+            return self._outdated
         if self._away_since_s is not None:
-            self._say(f"the store answers again, after {self.away_s:.0f} s; nothing was missed")
+            away_s = self.away_s
+            self._say(f"the store answers again, after {away_s:.0f} s; nothing was missed")
             self._away_since_s, self._backoff_s = None, 0.0
+            self._news_s += away_s
+            self._presence.excuse(away_s)
         return new
 
     def over(self, *, lifeline_open: bool) -> bool:
@@ -135,11 +133,7 @@ class Evaluator:
             return False
         if self._away_since_s is not None:
             return self.away_s > _PATIENCE_S
-        try:
-            return not self._waits(_SILENCE_S)
-        except StoreError as error:
-            self._gone_away(error)
-            return False
+        return self._asked(lambda: self._waits(_SILENCE_S)) is False
 
     def ended(self) -> str:
         """How the training ended, in words, once nothing more is expected of it; "" while it goes on.
@@ -147,13 +141,7 @@ class Evaluator:
         For who has no lifeline: the training has ended when all its workers have left or were lost, and no new attempt
         came for a moment.
         """
-        if self._away_since_s is not None:
-            return ""
-        try:
-            if self._waits(None):
-                return ""
-        except StoreError as error:
-            self._gone_away(error)
+        if self._away_since_s is not None or self._asked(lambda: self._waits(None)) is not False:
             return ""
         presence = self._presence
         newest = presence.newest
@@ -171,27 +159,36 @@ class Evaluator:
         """Whether any worker has joined yet."""
         return bool(self._follower.workers)
 
-    def finish(self) -> None:
-        """Evaluates what is left, writes final findings and statuses, and gives the lease back."""
-        self._again_while_away(self._drain_all)
-        workers = self._follower.workers.values()
-        newest = max([self._presence.newest, *(worker.attempt for worker in workers)])
-        if not any(worker.active for worker in workers if worker.attempt == newest):
-            # Else this evaluator was told to go while the training goes on, and the rules are not done.
-            last = [worker.view for worker in self._follower.workers.values() if worker.view is not None]
-            self._report(self._engine.finish(last))
-            self._finished = True
-        self._journal.write(self._engine.take_changed())
-        self._write_statuses()
-        self._again_while_away(self._journal.flush)
-        self.close()
+    def finish(self, *, patience_s: float = _PATIENCE_S / 5) -> None:
+        """Evaluates what is left, writes final findings and statuses, and gives the lease back.
+
+        Args:
+            patience_s: How long a store that is away is asked again. What could then not be read leaves the rules
+                in progress, so that nobody takes this for their last word.
+
+        Raises:
+            RunExistsError: Another evaluator has taken the journal over.
+        """
+        try:
+            read = self._again_while_away(self._drain_all, patience_s)
+            if read and not self._is_active():
+                # Else this evaluator was told to go while the training goes on, and the rules are not done.
+                last = [worker.view for worker in self._follower.workers.values() if worker.view is not None]
+                self._report(self._engine.finish(last))
+                self._finished = True
+            self._journal.write(self._engine.take_changed())
+            self._write_statuses()
+            self._again_while_away(self._journal.flush, patience_s)
+        finally:
+            self.close()
 
     def close(self) -> None:
-        """Gives the lease back, and lets go of what it holds."""
-        self._journal.close()
-        if self._pin is not None:
+        """Gives the lease back, and lets go of what it holds; what a store that is away keeps ends by itself."""
+        away = self._away_since_s is not None
+        self._journal.close(give_back=not away)
+        if self._pin is not None and not away:
             self._pin.close()
-            self._pin = None
+        self._pin = None
         if self._own_store:
             self._store.close()
 
@@ -206,12 +203,11 @@ class Evaluator:
         before = self._follower.frames
         for views in self._follower.poll():
             self._evaluated(views)
+            self._stay()
         new = self._follower.frames != before
         if new:
             self._news_s = time.monotonic()
-            for worker in self._follower.workers.values():
-                if self._presence.listen(worker) and worker.lost:
-                    self._returned(worker)
+            self._departures.listen(self._follower)
             self._write_statuses()
         busy = any(action.busy for action in self._actions)
         if self._presence.look(self.poll_s if busy else pace_of(self._store).liveness_s):
@@ -219,64 +215,37 @@ class Evaluator:
         if busy:
             workers = self._roster.workers(self._follower)
             self._journal.write([seen for action in self._actions for seen in action.tick(workers)])
-        self._journal.renew()
-        if self._pin is not None:
-            self._pin.tick()
+        self._stay()
         self._journal.flush()
         return new
 
+    def _stay(self) -> None:
+        """Show that we live, also in the middle of much to evaluate: what nobody renews is taken from us."""
+        self._journal.renew()
+        if self._pin is not None:
+            self._pin.tick()
+
     def _waits(self, silence_s: float | None) -> bool:
-        """Whether some worker may still write; those that cannot are harvested, and lost once all of them is read."""
-        waiting = False
-        if any(w.worker not in self._presence.claims(w.attempt) for w in self._follower.active):
-            self._presence.look(0.0)
-        for worker in self._follower.active:
-            if worker.attempt < self._presence.newest:
-                continue  # an attempt that has a successor is over
-            key = (worker.attempt, worker.worker)
-            if not self._presence.gone(worker, step_s=self._roster.step_s(worker), lost_after_s=silence_s):
-                waiting = True
-            elif key not in self._harvested:
-                self._harvested.add(key)
-                self._harvest(worker.attempt)
-                waiting = True
-            elif self._drained():
-                # It may have written its last words between our last look and its death: hence only once drained.
-                worker.lost = True
-                self._losses[key] = self._losses.get(key, 0) + 1
-                self._observe("worker_lost", worker)
-            else:
-                waiting = True
-        return waiting
-
-    def _returned(self, worker: FollowedWorker) -> None:
-        """A worker that was taken for lost has written again."""
-        worker.lost = False
-        self._harvested.discard((worker.attempt, worker.worker))
-        self._observe("worker_returned", worker)
-
-    def _observe(self, kind: str, worker: FollowedWorker) -> None:
-        times = self._losses.get((worker.attempt, worker.worker), 1)
-        data = {"worker": worker.worker, **({"times": times} if times > 1 else {})}
-        self._journal.write([Observation(kind, worker.attempt, self._after.get(worker.attempt), data)])
-
-    def _harvest(self, attempt: int) -> None:
-        """Recovers what a dead worker recorded last; whatever comes of it is read like everything else."""
-        try:
-            harvest(self._store, by="evaluator", attempt=attempt)
-        except WatchglassError as error:
-            print(f"watchglass: the last steps of a killed worker are not recovered yet: {error}", file=sys.stderr)
-        self._presence.look(0.0)
+        """Whether some worker may still write."""
+        return self._departures.awaited(self._follower, silence_s, self._drained)
 
     def _drained(self) -> bool:
         """Reads everything that is there; returns whether there was nothing."""
         before = self._follower.frames
         for views in self._follower.poll(full=True):
             self._evaluated(views)
+            self._stay()
         return self._follower.frames == before
 
+    def _is_active(self) -> bool:
+        """Whether more may come from the newest attempt."""
+        workers = self._follower.workers.values()
+        newest = max([self._presence.newest, *(worker.attempt for worker in workers)])
+        return any(worker.active for worker in workers if worker.attempt == newest)
+
     def _drain_all(self) -> bool:
-        while not self._drained():
+        give_up_s = time.monotonic() + _LAST_LOOK_S
+        while not self._drained() and (time.monotonic() < give_up_s or not self._is_active()):
             pass
         for views in self._follower.drain():
             self._evaluated(views)
@@ -284,7 +253,6 @@ class Evaluator:
 
     def _evaluated(self, views: list[StepView]) -> None:
         for view in views:
-            self._after[view.attempt] = view.records.end.order
             self._roster.evaluated(view)
         self._report(self._engine.feed(views))
         for view, rule, text in self._engine.take_errors():
@@ -322,28 +290,49 @@ class Evaluator:
             self._say(f"the store does not answer and is asked again: {error}")
         self._backoff_s = min(_BACKOFF_S, max(self.poll_s, 2 * self._backoff_s))
 
-    def _again_while_away(self, work: Callable[[], bool]) -> None:
-        """Do ``work`` until it has succeeded, or the store has been away for too long."""
-        give_up_s = time.monotonic() + _PATIENCE_S / 5
-        while True:
-            try:
-                if work():
-                    return
-                error = ""
-            except CompactedError:
+    def _asked(self, question: Callable[[], bool]) -> bool | None:
+        """The answer of ``question``; None where the store is away, or what was read has been compacted."""
+        try:
+            if self._outdated:
                 self._begin_again()
+            return question()
+        except StoreError as error:
+            self._gone_away(error)
+        except CompactedError:
+            self._outdated = True
+        return None
+
+    def _again_while_away(self, work: Callable[[], bool], patience_s: float) -> bool:
+        """Do ``work`` until it has succeeded, or the store has been away for too long; returns whether it has."""
+        give_up_s = time.monotonic() + patience_s
+        while True:
+            error = ""
+            try:
+                if self._outdated:
+                    self._begin_again()
+                if work():
+                    self._away_since_s = None
+                    return True
+            except CompactedError:
+                self._outdated = True
                 continue
             except StoreError as refused:
                 error = str(refused)
-            if time.monotonic() > give_up_s:
+            if time.monotonic() >= give_up_s:
                 self._say(f"not everything could be evaluated and written; watchglass check does it again. {error}")
-                return
+                self._away_since_s = time.monotonic() if self._away_since_s is None else self._away_since_s
+                return False
             time.sleep(self.poll_s)
 
     def _begin_again(self) -> None:
         """What was being read has been replaced by a compacted generation: all of it is evaluated again."""
-        self._engine = Engine(self._config.rules)
+        held, self._pin = self._pin, pin(self._store)
+        if held is not None:
+            held.close()
         self._follower = Follower(self._store, attempt=self._config.attempt)
+        self._engine = Engine(self._config.rules)
+        self._departures.begin_again()
+        self._outdated = False
 
     def _say(self, sentence: str) -> None:
         if self._output is not None:

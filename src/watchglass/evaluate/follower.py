@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from watchglass.records import Fact, StepEnd
-from watchglass.run import Catalog, History, StepRecords, StepView, WorkerTables
+from watchglass.run import Catalog, History, StatisticsRows, StepRecords, StepView, WorkerTables
 from watchglass.store import Frame, FrameKind, Problem, RunReader, Store, layout, read_manifest
 
 Order = tuple[int, int, int]
@@ -58,6 +58,7 @@ class FollowedWorker:
     _waiting: list[Fact] = field(default_factory=list)
     _events: int = 0
     _since_forget: int = 0
+    _fetched: tuple[int, StatisticsRows] | None = None
 
     @property
     def active(self) -> bool:
@@ -72,6 +73,8 @@ class FollowedWorker:
         for end in added.ends:
             if end.global_step not in self._seen:
                 self._end(end)
+        if frame.kind == FrameKind.HEADER:
+            del self.tables.headers[:-1]  # there is one for every flush, and nobody asks for those of a live run
         if frame.kind == FrameKind.LIFECYCLE:
             for event in self.tables.lifecycle[self._events :]:
                 # A restarted process joins again under the same name.
@@ -79,11 +82,22 @@ class FollowedWorker:
                 self.lost = self.lost and event["event"] != "joined"
             self._events = len(self.tables.lifecycle)
 
+    def fetch(self) -> None:
+        """Reads what the view of the next queued step needs and is still in the store; no step is lost if it refuses.
+
+        Raises:
+            StoreError, CompactedError: See :meth:`RunReader.poll`.
+        """
+        number = self.queue[0].end.global_step
+        if self._fetched is None or self._fetched[0] != number:
+            self._fetched = number, self.tables.statistics(number)
+
     def next_view(self, run_id: str) -> StepView:
         """The view of the next queued step; moves the history on."""
+        self.fetch()
+        assert self._fetched is not None
+        (number, rows), self._fetched = self._fetched, None
         ended = self.queue.popleft()
-        number = ended.end.global_step
-        rows = self.tables.statistics(number)
         scalars = {row[0]: row for row in self.tables.scalars(number)}
         catalog = ended.catalog
         records = StepRecords(
@@ -195,6 +209,8 @@ class Follower:
             # One that nothing was read of yet may begin with any step.
             unmet = bool(behind.difference(worker.worker for worker in team))
             while group := _next_group(team, behind, over=over, unmet=unmet):
+                for worker in group:
+                    worker.fetch()
                 yield [worker.next_view(self.run_id) for worker in group]
             if not over and any(worker.queue for worker in team):
                 return

@@ -17,6 +17,7 @@ from watchglass.store import Store, layout, open_store, pace_of
 
 #: Longest pause between looks for a run that is not there yet, in seconds.
 _MOST_WAITING_S = 5.0
+_INTERRUPTED = "interrupted"
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ def _follow(
 ) -> Followed:
     end_s = time.monotonic() + (math.inf if timeout_s is None else timeout_s)
     if not _wait_for_run(store, pause, min(time.monotonic() + wait_s, end_s)):
-        return Followed(Evaluation(config.run, (), (), 0, False), "", "interrupted")
+        return Followed(Evaluation(config.run, (), (), 0, False), "", _INTERRUPTED)
     begun()
     evaluator = Evaluator(config, store=store, output=output)
     evaluator.open(pause, patience_s=0.0)
@@ -89,13 +90,19 @@ def _follow(
                     "framework that is watched? --wait gives it longer"
                 )
             if not ended and not pause(0.0 if new else evaluator.pause_s):
-                left_off = "interrupted"
+                left_off = _INTERRUPTED
             elif not ended and time.monotonic() > end_s:
                 left_off = f"the {timeout_s:g} s of --timeout are over"
-        evaluator.finish()
+        if left_off == _INTERRUPTED:
+            evaluator.finish(patience_s=0.0)
+        else:
+            evaluator.finish()
     finally:
         evaluator.close()
-    return Followed(evaluator.evaluation(), ended, left_off)
+    evaluation = evaluator.evaluation()
+    if ended and not evaluation.ended:
+        return Followed(evaluation, "", "the store does not answer any more")
+    return Followed(evaluation, ended, left_off)
 
 
 def _wait_for_run(store: Store, pause: Callable[[float], bool], give_up_s: float) -> bool:

@@ -11,6 +11,7 @@ from watchglass.errors import DamagedDataError, RunExistsError, StoreError
 from watchglass.records import Finding, Observation, RuleStatus
 from watchglass.store import (
     LEASE_EXPIRY_S,
+    Claim,
     FrameKind,
     JournalWriter,
     Renewal,
@@ -80,15 +81,18 @@ class Journal:
         """
         give_up_s = time.monotonic() + patience_s
         watch: RenewalWatch | None = None
-        gone = None
+        watched = gone = None
         while self._writer is None:
             try:
                 self._writer = JournalWriter(self._store, gone)
             except RunExistsError:
                 holder = lease_holder(self._store)
                 late = time.monotonic() >= give_up_s
+                gone = None
                 if holder is not None and is_alive(holder) is None:
-                    watch = watch or RenewalWatch(self._store, monotonic=time.monotonic)
+                    if watch is None or holder != watched:
+                        # One that has just come has not been silent yet, however long the one before was.
+                        watch, watched = RenewalWatch(self._store, monotonic=time.monotonic), holder
                     renewed, silent_s = watch.look()
                     gone = holder if silent_s >= LEASE_EXPIRY_S else None
                     late = late and renewed
@@ -149,18 +153,28 @@ class Journal:
         if self._writer is not None and self._renewal.tick():
             self._check_lease()
 
-    def close(self) -> None:
-        """Give the lease back. A second call does nothing."""
+    def close(self, *, give_back: bool = True) -> None:
+        """Give the lease back, where nobody else has it by now. A second call does nothing.
+
+        Args:
+            give_back: False where the store is away: the lease ends with this process, or when nobody renews it.
+        """
         writer, self._writer = self._writer, None
-        if writer is not None:
-            writer.close()
+        if writer is None or not give_back:
+            return
+        with suppress(StoreError, DamagedDataError):
+            if self._is_ours(lease_holder(self._store)):
+                writer.close()
+
+    def _is_ours(self, holder: Claim | None) -> bool:
+        ours = self._process
+        return holder is not None and (holder.host, holder.pid, holder.process_start) == (
+            ours.host, ours.pid, ours.process_start,
+        )  # fmt: skip
 
     def _check_lease(self) -> None:
         holder = lease_holder(self._store)
-        ours = self._process
-        if holder is None or (holder.host, holder.pid, holder.process_start) != (
-            ours.host, ours.pid, ours.process_start,
-        ):  # fmt: skip
+        if not self._is_ours(holder):
             self._writer = None
             by = f" by process {holder.pid} on {holder.host}" if holder is not None else ""
             raise RunExistsError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from watchglass.evaluate.follower import FollowedWorker
@@ -89,10 +90,11 @@ class Presence:
         self._heard[key] = _Heard(mark, time.monotonic())
         return True
 
-    def silent_s(self, worker: FollowedWorker) -> float:
-        """Seconds for which nothing was read of a worker."""
-        heard = self._heard.get((worker.attempt, worker.worker))
-        return time.monotonic() - heard.since_s if heard is not None else 0.0
+    def excuse(self, seconds: float) -> None:
+        """Nothing could be read for so long: that is nobody's silence."""
+        self.begun_s += seconds
+        for heard in self._heard.values():
+            heard.since_s += seconds
 
     def is_active(self, worker: FollowedWorker) -> bool:
         """Whether there may be a training in this worker: whoever only writes down its last steps trains nothing."""
@@ -107,7 +109,26 @@ class Presence:
             step_s: Typical length of its steps in seconds: long ones are waited for.
             lost_after_s: Silence that is long enough, where that differs.
         """
-        claim = self.claims(worker.attempt).get(worker.worker)
+        return self._gone(worker.attempt, worker.worker, step_s, lost_after_s)
+
+    def awaits(self, known: Collection[tuple[int, str]], *, lost_after_s: float | None = None) -> bool:
+        """Whether a worker of the newest attempt has claimed its place, of which nothing was read and more may come.
+
+        Args:
+            known: Attempts and names of those of which something was read.
+            lost_after_s: As for :meth:`gone`.
+        """
+        waits = False
+        for name, claim in self.claims(self.newest).items():
+            key = self.newest, name
+            if key in known or claim.released or claim.harvest:
+                continue
+            self._heard.setdefault(key, _Heard(None, time.monotonic()))
+            waits = waits or not self._gone(*key, 0.0, lost_after_s)
+        return waits
+
+    def _gone(self, attempt: int, name: str, step_s: float, lost_after_s: float | None) -> str:
+        claim = self.claims(attempt).get(name)
         if claim is None:
             return "no process claims it"
         alive = is_alive(claim)
@@ -115,9 +136,10 @@ class Presence:
             alive = False
         if alive is not None:
             return "" if alive else "its process has ended without a word"
-        silent_s = self.silent_s(worker)
-        flush_s = pace_of(self._store, len(self.claims(worker.attempt))).flush_s
-        if self.launch_ended(worker.attempt, worker.worker) and silent_s > 2 * flush_s + _AFTER_LAUNCH_S:
+        heard = self._heard.get((attempt, name))
+        silent_s = time.monotonic() - heard.since_s if heard is not None else 0.0
+        flush_s = pace_of(self._store, len(self.claims(attempt))).flush_s
+        if self.launch_ended(attempt, name) and silent_s > 2 * flush_s + _AFTER_LAUNCH_S:
             return "its launcher has seen it end without a word"
         limit_s = self._lost_after_s if lost_after_s is None else lost_after_s
         if silent_s > max(limit_s, _SILENT_STEPS * step_s) + 2 * flush_s:

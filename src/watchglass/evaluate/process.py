@@ -10,7 +10,6 @@ import os
 import select
 import signal
 import sys
-import time
 from types import FrameType
 
 from watchglass.config import EvaluatorConfig
@@ -19,32 +18,34 @@ from watchglass.evaluate.evaluator import Evaluator
 
 
 class _Lifeline:
-    """Standard input as a sign of life of whoever started this process; what comes through it is thrown away."""
+    """Standard input as a sign of life of whoever started this process; what comes through it is thrown away.
+
+    SIGTERM says the same in other words. It interrupts waiting and nothing else: not a rule, which would take it for
+    an error of its own, and not the reading of a segment.
+    """
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
+        self._woken, waker = os.pipe()
+        os.set_blocking(waker, False)
+        signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
         self.open = True
+        self.terminated = False
+        signal.signal(signal.SIGTERM, self._terminate)
 
     def wait(self, seconds: float) -> bool:
-        """Sleeps, but wakes when the lifeline closes; returns whether it is open."""
-        if not self.open:
-            time.sleep(seconds)
-            return False
+        """Sleeps, but wakes when the lifeline closes; returns whether it is open and nobody said to end."""
+        watched = [self._woken, self._descriptor] if self.open else [self._woken]
         try:
-            ready, _, _ = select.select([self._descriptor], [], [], seconds)
-            if ready and not os.read(self._descriptor, 4096):
+            ready, _, _ = select.select(watched, [], [], 0.0 if self.terminated else seconds)
+            if self._descriptor in ready and not os.read(self._descriptor, 4096):
                 self.open = False
         except (OSError, ValueError):
             self.open = False
-        return self.open
+        return self.open and not self.terminated
 
-
-class _Terminated(Exception):
-    """SIGTERM arrived."""
-
-
-def _on_sigterm(number: int, frame: FrameType | None) -> None:
-    raise _Terminated
+    def _terminate(self, number: int, frame: FrameType | None) -> None:
+        self.terminated = True
 
 
 def main(arguments: list[str]) -> int:
@@ -54,27 +55,24 @@ def main(arguments: list[str]) -> int:
         return 2
     # Ctrl-C goes to the whole process group: the training decides what it means, and we follow it to its end.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, _on_sigterm)
     lifeline = _Lifeline(0)
     try:
         evaluator = Evaluator(EvaluatorConfig.from_json(arguments[0]), output=sys.stderr)
         evaluator.open(lifeline.wait)
     except WatchglassError as error:
+        if lifeline.terminated:
+            return 0
         print(f"watchglass: {error}", file=sys.stderr)
         return 2
-    except _Terminated:
-        return 0
     try:
-        while True:
+        while not lifeline.terminated:
             new = evaluator.turn()
             if not new and evaluator.over(lifeline_open=lifeline.open):
                 break
             lifeline.wait(0.0 if new and lifeline.open else evaluator.pause_s)
-    except _Terminated:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        evaluator.finish()
     except WatchglassError as error:
         print(f"watchglass: {error}", file=sys.stderr)
         evaluator.close()
         return 2
-    evaluator.finish()
     return 0

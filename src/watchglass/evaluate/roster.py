@@ -22,13 +22,19 @@ class Roster:
         self._presence = presence
         self._lengths: dict[tuple[int, str], deque[float]] = {}
         self._train_steps: dict[tuple[int, str], int] = {}
+        self._reached: dict[int, tuple[int, int, int]] = {}
 
     def evaluated(self, view: StepView) -> None:
         """Note a step that was evaluated."""
+        self._reached[view.attempt] = view.records.end.order
         if view.mode is Mode.TRAIN:
             key = (view.attempt, view.worker)
             self._train_steps[key] = view.train_step
             self._lengths.setdefault(key, deque(maxlen=_STEPS)).append((view.end_ns - view.start_ns) / 1e9)
+
+    def reached(self, attempt: int) -> tuple[int, int, int] | None:
+        """Order of the last step of an attempt that was evaluated; None for none."""
+        return self._reached.get(attempt)
 
     def step_s(self, worker: FollowedWorker) -> float:
         """Typical length of a worker's TRAIN steps in seconds; 0 where unknown."""

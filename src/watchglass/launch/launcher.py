@@ -162,7 +162,7 @@ def _harvest(run: str, attempt: int, problems: list[str]) -> None:
     """Recover what a killed worker recorded last, before the evaluator concludes that nothing more comes."""
     try:
         harvest(open_store(run), by="launcher", attempt=attempt)
-    except WatchglassError as error:
+    except Exception as error:  # the training's exit status must come through
         problems.append(f"the last steps of a killed worker are not recovered yet: {error}")
 
 
@@ -171,7 +171,7 @@ def _tell_end(run: str, attempt: int, status: int, problems: list[str]) -> None:
     rank, world_size = environment.rank(), environment.world_size()
     try:
         write_launch_end(open_store(run), attempt, rank=rank, world_size=world_size, exit_status=status)
-    except WatchglassError as error:
+    except Exception as error:
         problems.append(f"followers on other machines wait for more for a while: {error}")
 
 
@@ -189,7 +189,7 @@ def _patience_s() -> float:
 def _stop_was_committed(run: str, attempt: int) -> bool:
     try:
         return open_store(run).size(layout.stop_commit(attempt)) is not None
-    except WatchglassError:
+    except Exception:
         return False
 
 

@@ -122,11 +122,12 @@ def test_a_worker_that_has_left_is_not_asked(tmp_path: Path) -> None:
     assert protocol.commit()["stop_at_step"] == 8
 
 
-def test_torn_answers_are_read_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("answer", [b'{"train_st', b'{"train_step": Infinity}', b"[" * 100_000, b'"train_step"'])
+def test_torn_answers_are_read_again(tmp_path: Path, answer: bytes) -> None:
     protocol = Protocol(tmp_path, 2)
     protocol.stop.found(FINDING)
     protocol.answers(1, 9)
-    protocol.store.write(layout.stop_seen(0, "worker_0"), b'{"train_st')
+    protocol.store.write(layout.stop_seen(0, "worker_0"), answer)
     assert protocol.tick() == []
     protocol.answers(0, 9)
     assert protocol.tick() == ["stop_committed"]

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
+import json
 import sys
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from watchglass.config import EvaluatorConfig
 from watchglass.errors import StoreError
-from watchglass.evaluate import Evaluator, replay
-from watchglass.records import Severity
+from watchglass.evaluate import Evaluator, Follower, follow, replay
+from watchglass.records import Severity, Status
 from watchglass.rules import default_rules
 from watchglass.run import open_run
 from watchglass.store import LocalStore, layout, pace_of
-from watchglass.testing import RunBuilder
+from watchglass.testing import RunBuilder, Step, build_run
 
 NAN = float("nan")
 
@@ -117,6 +121,112 @@ def test_a_quiet_run_costs_few_requests_a_minute(run_path: Path, monkeypatch: py
     assert store.asked["write"] <= 8
     assert 60 <= store.asked["list"] <= 75
     assert sum(store.asked.values()) <= 130
+
+
+def test_a_worker_that_was_killed_in_an_earlier_attempt_costs_no_requests(run_path: Path) -> None:
+    RunBuilder(run_path, alive=False).step(scalars={"loss": 1.0})
+    store = Objects(run_path)
+    with RunBuilder(run_path) as builder:
+        builder.step(scalars={"loss": 1.0})
+        followed = evaluator(store)
+        followed.open(lambda seconds: True)
+        while followed.turn():
+            pass
+        assert followed.ended() == ""
+        store.asked.clear()
+        for _ in range(20):
+            assert followed.ended() == ""
+        followed.close()
+        assert store.asked["list"] <= 2  # the end of the lease
+        assert store.asked["size"] == 0
+
+
+def test_what_could_not_be_read_at_the_end_is_not_judged(run_path: Path) -> None:
+    store = Objects(run_path)
+    with RunBuilder(run_path) as builder:
+        builder.step(scalars={"loss": 1.0})
+        followed = evaluator(store)
+        followed.open(lambda seconds: True)
+        while followed.turn():
+            pass
+        builder.step(scalars={"loss": NAN})
+        builder.leave()
+    store.answers = lambda number: False
+    followed.finish(patience_s=0.0)
+    assert not followed.evaluation().ended
+    assert {status.status for status in open_run(run_path).journal.statuses} == {Status.IN_PROGRESS}
+
+
+def test_following_a_run_whose_end_could_not_be_read_ends_without_a_verdict(
+    run_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build_run(run_path, [Step({"loss": 1.0})] * 5)
+    store, ended = Objects(run_path), Evaluator.ended
+
+    def away_from_then_on(followed: Evaluator) -> str:
+        said = ended(followed)
+        store.answers = lambda number: not said
+        return said
+
+    monkeypatch.setattr(Evaluator, "ended", away_from_then_on)
+    monkeypatch.setattr("watchglass.evaluate.evaluator._SETTLED_S", -1.0)
+    monkeypatch.setattr("watchglass.evaluate.following.open_store", lambda location: store)
+    monkeypatch.setattr(Evaluator, "finish", functools.partialmethod(Evaluator.finish, patience_s=0.0))
+    config = EvaluatorConfig(store.location, None, default_rules())
+    followed = follow(config, lambda seconds: True, timeout_s=20.0)
+    assert (followed.ended, followed.left_off) == ("", "the store does not answer any more")
+    assert {status.status for status in followed.evaluation.statuses} == {Status.IN_PROGRESS}
+
+
+def test_a_step_is_not_lost_with_the_answer_that_its_statistics_wait_for(
+    run_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is beyond the memory for payloads is fetched when its step is shown."""
+    monkeypatch.setattr("watchglass.run.payloads.KEPT_BYTES", 0)
+    build_run(run_path, [Step({}, {"fc.weight": np.ones(4)})] * 20, workers=2, steps_per_flush=1)
+    for seed in range(3):
+        store, chance = Objects(run_path), np.random.default_rng(seed)
+        follower = Follower(store)
+        store.answers = lambda number, chance=chance: chance.random() < 0.8
+        shown: list[tuple[str, int, int]] = []
+        for _ in range(400):
+            with suppress(StoreError):
+                for views in follower.poll(full=True):
+                    shown += [(view.worker, view.global_step, len(view.statistics())) for view in views]
+        assert shown == [(worker, n, 1) for n in range(20) for worker in ("worker_0", "worker_1")]
+
+
+def test_what_every_flush_begins_with_is_not_kept(run_path: Path) -> None:
+    with RunBuilder(run_path) as builder:
+        follower = Follower(Objects(run_path))
+        for _ in range(30):
+            builder.step(scalars={"loss": 1.0})
+            assert len(list(follower.poll(full=True))) == 1
+        (worker,) = follower.workers.values()
+        assert len(worker.tables.headers) == 1
+
+
+@pytest.mark.parametrize("seconds", [0.0, 3.0])
+def test_the_lease_is_renewed_in_the_middle_of_much_to_evaluate(
+    run_path: Path, seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build_run(run_path, [Step({"loss": 1.0})] * 20)
+    followed = evaluator(Objects(run_path))
+    followed.open(lambda seconds: True)
+    start, steps = time.monotonic(), itertools.count()
+    feed, now = followed._engine.feed, [start]
+
+    def slow(views: Any) -> Any:
+        now[0] = start + seconds * next(steps)
+        return feed(views)
+
+    monkeypatch.setattr(followed._engine, "feed", slow)
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    before = json.loads(Whole(run_path).read(layout.LEASE_RENEWED))["number"]
+    followed.turn()
+    monkeypatch.undo()
+    assert json.loads(Whole(run_path).read(layout.LEASE_RENEWED))["number"] - before == 57 // 12 * (seconds > 0)
+    followed.close()
 
 
 @pytest.mark.parametrize("workers", [1, 8, 1024])

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from watchglass.config import EvaluatorConfig
-from watchglass.errors import CompactedError
+from watchglass.errors import CompactedError, StoreError
 from watchglass.evaluate import Evaluator, replay
 from watchglass.records import Status
 from watchglass.rules import default_rules
@@ -21,10 +21,12 @@ from watchglass.store import (
     LocalStore,
     RunReader,
     claim_worker,
+    compact,
     release_worker,
     this_process,
     write_launch_end,
 )
+from watchglass.store.compaction.pins import pins
 from watchglass.testing import RunBuilder, Step, build_run
 
 ELSEWHERE = replace(this_process(), host="another machine")
@@ -142,6 +144,46 @@ def test_the_launcher_of_another_rank_says_nothing_about_it(claimed: Make, later
     assert case.ended() == ""
 
 
+def test_silence_of_a_store_that_was_away_is_no_silence_of_a_worker(
+    claimed: Make, later, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = claimed(ELSEWHERE)
+
+    def away(*words: object, **named: object) -> None:
+        raise StoreError("the store is away")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(LocalStore, "list", away)
+        assert not case.evaluator.turn()
+        assert case.evaluator.away_s > 0
+    later(3600.0)
+    assert case.ended() == ""
+    assert case.observed() == []
+    later(640.0)
+    assert case.ended() == "lost"
+
+
+def test_a_worker_that_has_claimed_its_place_and_written_nothing_yet_is_waited_for(claimed: Make, later) -> None:
+    case = claimed(this_process())
+    claim_worker(case.store, 0, "worker_1", ELSEWHERE)
+    case.builder.leave()
+    case.ended()
+    later(60.0)
+    assert case.ended() == ""
+    later(700.0)
+    assert case.ended() == "finished"
+
+
+def test_one_that_never_wrote_and_whose_launcher_saw_it_end_is_not(claimed: Make, later) -> None:
+    case = claimed(this_process())
+    claim_worker(case.store, 0, "worker_1", ELSEWHERE)
+    write_launch_end(case.store, 0, rank=1, world_size=2, exit_status=0)
+    case.builder.leave()
+    case.ended()
+    later(60.0)
+    assert case.ended() == "finished"
+
+
 def test_who_was_lost_and_writes_again_is_followed_on(claimed: Make, later) -> None:
     case = claimed(ELSEWHERE)
     later(640.0)
@@ -199,3 +241,20 @@ def test_a_run_that_is_compacted_under_the_reader_is_read_again(
         pass
     evaluator.finish()
     assert [finding.to_json() for finding in open_run(run_path).journal.findings] == expected
+
+
+def test_who_begins_again_holds_what_it_reads_then(claimed: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where it was compacted between the last look for news and the look for the dead."""
+    case = claimed(replace(this_process(), pid=2**22 + 5, process_start=0))
+    compact(case.store)
+    assert [each.generation for each in pins(case.store)] == [0]
+    poll, calls = RunReader.poll, itertools.count()
+
+    def compacting(reader: RunReader, *words: object, full: bool = False, **named: object):
+        if full and not next(calls):
+            raise CompactedError("compacted while it was read")
+        return poll(reader, *words, full=full, **named)
+
+    monkeypatch.setattr(RunReader, "poll", compacting)
+    assert case.over()
+    assert [each.generation for each in pins(case.store)] == [1]

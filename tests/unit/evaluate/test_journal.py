@@ -191,3 +191,35 @@ def test_who_was_taken_for_gone_notices_and_ends(store: Objects) -> None:
         journal.flush()
     journal._renewal._next_s = float("-inf")
     journal.renew()  # it holds nothing any more, so there is nothing to renew
+
+
+def take_over(store: LocalStore, number: int = 1, host: str = "elsewhere") -> None:
+    """The lease as another evaluator takes it from one that was silent."""
+    lease = json.loads(store.read(layout.LEASE))
+    store.write(f"{layout.LEASE}.{number}", json.dumps({**lease, "host": host, "pid": 77}).encode())
+
+
+def test_who_was_taken_for_gone_does_not_give_back_what_another_one_has(store: Objects) -> None:
+    journal = opened(store)
+    take_over(store)
+    journal.close()
+    assert lease_holder(store).host == "elsewhere"
+
+
+def test_one_that_has_just_come_is_not_taken_for_the_silent_one_before_it(
+    store: Objects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two evaluators wait for a third that is gone: one of them gets the lease, and has not renewed it yet."""
+    holder_elsewhere(store)
+    clock = Clock(monkeypatch, store, renewing=False)
+
+    def pause(seconds: float) -> bool:
+        waited = clock.now_s - 1000 + seconds
+        if waited >= LEASE_EXPIRY_S and f"{layout.LEASE}.1" not in [entry.path for entry in store.list(layout.JOURNAL)]:
+            take_over(store, host="a third machine")
+        clock.renewing = waited >= LEASE_EXPIRY_S + 5
+        return clock.pause(seconds)
+
+    with pytest.raises(RunExistsError, match="on a third machine"):
+        Journal(store, print).open(pause, patience_s=0.0, poll_s=1.0)
+    assert lease_holder(store).host == "a third machine"

@@ -221,6 +221,27 @@ def test_a_rule_that_raises_is_observed(run_path: Path, tmp_path: Path) -> None:
     assert "ZeroDivisionError" in error.data["traceback"]
 
 
+def test_the_signal_to_end_is_no_error_of_a_rule(run_path: Path, tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text(
+        "import time\nfrom watchglass.rules import Rule\nclass Slow(Rule):\n    'Slow.'\n"
+        "    def check(self, view):\n        time.sleep(0.1)\n"
+    )
+    with RunBuilder(run_path) as builder:
+        for _ in range(10):
+            builder.step(scalars={"loss": 1.0}, flush=False)
+        builder.flush()
+        with evaluator(config(run_path, rules=(RuleSpec(f"{tmp_path}/slow.py:Slow"),))) as process:
+            wait_for(lambda: open_run(run_path).journal.statuses)
+            time.sleep(0.3)
+            process.terminate()
+            _, errors = process.communicate(timeout=20)
+        assert (process.returncode, errors) == (0, "")
+        journal = open_run(run_path).journal
+        assert journal.observations == []
+        assert [status.status for status in journal.statuses] == [Status.IN_PROGRESS]
+        JournalWriter(LocalStore(run_path)).close()
+
+
 def test_it_starts_without_heavy_imports() -> None:
     code = "import sys, watchglass.evaluate; print(sorted({'pyarrow', 'plotly', 'typer', 'torch'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

@@ -1,0 +1,94 @@
+"""Workers that go without a word: waited for, harvested, lost, and welcome again when they write again."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+
+from watchglass.errors import WatchglassError
+from watchglass.evaluate.follower import FollowedWorker, Follower
+from watchglass.evaluate.presence import Presence
+from watchglass.evaluate.roster import Roster
+from watchglass.record import harvest
+from watchglass.records import Observation
+from watchglass.store import Store
+
+
+class Departures:
+    """Which workers of a run may still write, and what is written down of those that cannot. For one thread."""
+
+    def __init__(
+        self, store: Store, presence: Presence, roster: Roster, write: Callable[[Sequence[Observation]], None]
+    ) -> None:
+        """Nobody has gone yet.
+
+        Args:
+            store: The store of a run.
+            presence: Who the workers are and whether they live.
+            roster: How far they are.
+            write: Takes what shall be in the journal.
+        """
+        self._store, self._presence, self._roster, self._write = store, presence, roster, write
+        self._harvested: set[tuple[int, str]] = set()
+        self._losses: dict[tuple[int, str], int] = {}
+
+    def begin_again(self) -> None:
+        """All of the run is read again."""
+        self._harvested.clear()
+        self._losses.clear()
+
+    def listen(self, follower: Follower) -> None:
+        """Note whom something new was read of; a worker that was taken for lost and has written again is not lost."""
+        for worker in follower.workers.values():
+            if self._presence.listen(worker) and worker.lost:
+                worker.lost = False
+                self._harvested.discard((worker.attempt, worker.worker))
+                self._observe("worker_returned", worker)
+
+    def awaited(self, follower: Follower, silence_s: float | None, drained: Callable[[], bool]) -> bool:
+        """Whether some worker may still write; those that cannot are harvested, and lost once all of them is read.
+
+        Args:
+            follower: What was read of the run.
+            silence_s: Silence after which a worker that cannot be seen is lost, None for what was configured.
+            drained: Reads everything that is there; returns whether there was nothing.
+
+        Raises:
+            StoreError, CompactedError: See :meth:`Follower.poll`.
+        """
+        newest = self._presence.newest
+        claims = self._presence.claims(newest)
+        if any(w.worker not in claims for w in follower.active if w.attempt >= newest):
+            self._presence.look(0.0)
+        awaited = self._presence.awaits(follower.workers, lost_after_s=silence_s)
+        for worker in follower.active:
+            if worker.attempt < self._presence.newest:
+                continue  # an attempt that has a successor is over
+            key = (worker.attempt, worker.worker)
+            if not self._presence.gone(worker, step_s=self._roster.step_s(worker), lost_after_s=silence_s):
+                awaited = True
+            elif key not in self._harvested:
+                self._harvested.add(key)
+                self._harvest(worker.attempt)
+                awaited = True
+            elif drained():
+                # It may have written its last words between our last look and its death: hence only once drained.
+                worker.lost = True
+                self._losses[key] = self._losses.get(key, 0) + 1
+                self._observe("worker_lost", worker)
+            else:
+                awaited = True
+        return awaited
+
+    def _observe(self, kind: str, worker: FollowedWorker) -> None:
+        times = self._losses.get((worker.attempt, worker.worker), 1)
+        data = {"worker": worker.worker, **({"times": times} if times > 1 else {})}
+        self._write([Observation(kind, worker.attempt, self._roster.reached(worker.attempt), data)])
+
+    def _harvest(self, attempt: int) -> None:
+        """Recovers what a dead worker recorded last; whatever comes of it is read like everything else."""
+        try:
+            harvest(self._store, by="evaluator", attempt=attempt)
+        except WatchglassError as error:
+            print(f"watchglass: the last steps of a killed worker are not recovered yet: {error}", file=sys.stderr)
+        self._presence.look(0.0)
