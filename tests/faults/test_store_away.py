@@ -236,7 +236,7 @@ def test_what_waited_in_memory_at_the_end_is_recovered_from_the_rings(
     """No store and no disk at the end of a training: as much as the flight recorder holds is still not lost."""
     code = KILLED.replace("1_000_000", "60").replace("MonkeyPatch())", "MonkeyPatch(), patience_s=0.3)")
     code = code.replace("sys.stdin.readline()\n", "sys.stdin.readline()\nspool_folder.RESERVE_BYTES = 1 << 60\n")
-    code = code.replace("import Hook\n", "import Hook\nfrom watchglass.store import spool_folder\n")
+    code = code.replace("import Hook\n", "import Hook\nfrom watchglass.store.spool import folder as spool_folder\n")
     with child(code, s3_location) as process:
         assert process.stdout.readline() == "begun\n"
         wait_for(lambda: bool(Recorded(open_store(s3_location)).segments))
@@ -318,14 +318,14 @@ class HeldUploads:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, until: threading.Event) -> None:
         self.began = threading.Event()
-        send = spool._write_once
+        send = spool.write_once
 
         def wait(*arguments: object) -> None:
             self.began.set()
             until.wait(60)
             send(*arguments)
 
-        monkeypatch.setattr(spool, "_write_once", wait)
+        monkeypatch.setattr(spool, "write_once", wait)
 
 
 def test_a_process_ends_although_its_store_never_answers(s3_location: str, s3_proxy: Proxy, spools: Path) -> None:
@@ -341,6 +341,52 @@ def test_a_process_ends_although_its_store_never_answers(s3_location: str, s3_pr
     s3_proxy.restore()
     harvest(open_store(s3_location), by="test")
     assert Recorded(open_store(s3_location)).steps == list(range(60))
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.02, 0.1])
+def test_a_training_that_is_over_at_once_is_recorded_as_its_process_ends(faulty: Faulty, seconds: float) -> None:
+    """What an object store needs is imported and asked while the interpreter ends already."""
+    code = (
+        "import sys, time\nfrom watchglass import Hook\nhook = Hook(sys.argv[1])\n"
+        "for step in range(3):\n    with hook.step('train'):\n        hook.save_scalar('loss', 1.0 / (step + 1))\n"
+        f"time.sleep({seconds})\n"
+    )
+    with child(code, faulty.location) as process:
+        _, told = process.communicate(timeout=60)
+    assert (process.returncode, told) == (0, "")
+    found = Recorded(faulty.store())
+    assert found.steps == [0, 1, 2]
+    assert [end["status"] for end in found.ends] == ["finished"]
+
+
+def test_what_a_notebook_could_not_send_its_next_training_or_anybody_sends(
+    faulty: Faulty, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its process lives on for days after the training's end."""
+    if faulty.appends:
+        pytest.skip("a folder has no spool")
+    hasten(monkeypatch, patience_s=0.2)
+    for number in range(2):
+        with hook_of(faulty) as hook:
+            losses = train(hook, range(5))
+            wait_for(lambda at=number: at in map(int, faulty.store().folders("attempts")))
+            wait_for(lambda at=number: bool(Recorded(faulty.store(), at).segments))
+            faulty.cut()
+            losses += train(hook, range(5, 60))
+        faulty.restore()
+        assert len(Recorded(faulty.store(), number).steps) < 60
+        assert not Recorded(faulty.store(), number).ends
+    with hook_of(faulty) as hook:
+        train(hook, range(5))
+        wait_for(lambda: any(Recorded(faulty.store(), at).ends for at in range(2)))
+    code = "import sys\nfrom watchglass.record import harvest\nfrom watchglass.store import open_store\n"
+    code += "harvest(open_store(sys.argv[1]), by='test')\n"
+    with child(code, faulty.location) as process:
+        assert process.wait(60) == 0
+    for number in range(2):
+        found = Recorded(faulty.store(), number)
+        assert (found.steps, found.losses) == (list(range(60)), losses)
+        assert [end["status"] for end in found.ends] == ["finished"]
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ import json
 import logging
 import threading
 import time
+from contextlib import suppress
 from typing import Any
 
 from watchglass.errors import MissingFileError
@@ -67,7 +68,8 @@ class PatientStopControl:
         self._stop: tuple[int, str] | None = None
         self._closed = threading.Event()
         self._blind = False
-        threading.Thread(target=self._look, name="watchglass-stop", daemon=True).start()
+        with suppress(RuntimeError):  # the interpreter ends, and begins no threads: there is nothing left to stop
+            threading.Thread(target=self._look, name="watchglass-stop", daemon=True).start()
 
     def poll(self, train_step: int) -> tuple[int, str] | None:
         """``(stop_at_step, reason)`` once it was seen to be committed, else None."""

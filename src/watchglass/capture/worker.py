@@ -248,10 +248,17 @@ class WorkerWriter:
         self.flush_s = pace_of(store, environment.world_size()).flush_s
         self.urgent_s = 0.0 if store.appends else _URGENT_SHARE * self.flush_s
         self.patience_s, self.closing_s = (0.0, 0.0) if spool is None else (PATIENCE_S, _CLOSING_S)
+        if spool is not None and self._raw is not None:
+            # What is removed is asked of the store, which may be away; and only what has arrived can be removed.
+            spool.arrived = self._retain
 
     def write(self, frames: list[bytes]) -> None:
         """Append frames to the worker's segment."""
-        self._segments.write(frames)
+        try:
+            self._segments.write(frames)
+        except RunExistsError:
+            self.patience_s = 0.0  # another process writes it: the end of the training need not wait
+            raise
 
     def write_tensors(self, tensors: list[tuple[int, RawTensor]]) -> list[dict[str, Any]]:
         """Write ``(global_step, tensor)`` to one safetensors file; returns the index rows."""
@@ -263,10 +270,15 @@ class WorkerWriter:
                 if self._spool is not None:
                     raise
                 continue  # a dead process had this rank before us, and wrote some
-            if self._raw is not None:
-                with suppress(StoreError):  # then more is kept for now; the next file tries again
-                    self._raw.added(rows[0]["file"], sum(tensor.array.nbytes for _, tensor in tensors))
+            if self._spool is None:
+                self._retain(rows[0]["file"], sum(tensor.array.nbytes for _, tensor in tensors))
             return rows
+
+    def _retain(self, path: str, size: int) -> None:
+        """Remove the oldest raw tensors for a file that the store has now."""
+        if self._raw is not None and layout.parse_tensors(path):
+            with suppress(StoreError):  # then more is kept for now; the next file tries again
+                self._raw.added(path, size)
 
     def close(self) -> bool:
         """Send what waits and give the worker's place back; returns whether nothing waits in memory alone."""

@@ -8,11 +8,13 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from watchglass.errors import StoreError
+from watchglass.errors import ForkedError, StoreError
 from watchglass.store import RawTensor, Rings
 
 _log = logging.getLogger("watchglass")
 
+#: Seconds that the end of a training waits without a word.
+_QUIET_S = 3.0
 #: Seconds between tries: the first and the longest.
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 15.0
 
@@ -90,6 +92,33 @@ def open_patiently(opening: Opening, wake: threading.Event, closing: Callable[[]
         raise
 
 
+def has_ended(thread: threading.Thread, limit_s: Callable[[], float], is_open: Callable[[], bool]) -> bool:
+    """Wait for the end of a recorder's thread; says so where the training is over and nothing was opened yet.
+
+    Args:
+        thread: The recorder's.
+        limit_s: Seconds to wait in all, asked again and again.
+        is_open: Whether its writer is there, which says itself what it waits for.
+
+    Returns:
+        Whether it ended in time.
+    """
+    began_s, told = time.monotonic(), False
+    while thread.is_alive():
+        waited_s = time.monotonic() - began_s
+        left_s = limit_s() - waited_s
+        if left_s <= 0:
+            return False
+        if waited_s >= _QUIET_S and not told and not is_open():
+            told = True
+            _log.warning(
+                "watchglass: the training is over and its store has not let anything be written yet; the process tries "
+                "for %.0f s more at most, and Ctrl-C gives up what was recorded", left_s,
+            )  # fmt: skip
+        thread.join(0.2)
+    return True
+
+
 def _tried(opening: Opening, wake: threading.Event, closing: Callable[[], bool]) -> FrameWriter:
     pause_s, given_up_s = 0.0, float("inf")
     told = over = False
@@ -98,6 +127,8 @@ def _tried(opening: Opening, wake: threading.Event, closing: Callable[[], bool])
             over, pause_s, given_up_s = True, 0.0, time.monotonic() + opening.patience_s
         try:
             return opening()
+        except ForkedError:
+            raise
         except StoreError as error:
             now = time.monotonic()
             if over and now >= given_up_s:

@@ -22,7 +22,7 @@ from watchglass.record.backlog import fitting
 from watchglass.record.encoding import ROW_BYTES, encode_ending, encode_singly, encode_steps, row_bytes
 from watchglass.record.flight import FlightRecorder
 from watchglass.record.observed import ObservedCost
-from watchglass.record.opening import FrameWriter, Opening, StopControl, open_patiently
+from watchglass.record.opening import FrameWriter, Opening, StopControl, has_ended, open_patiently
 from watchglass.record.steps import OpenStep, SteadyRow, StepRecords
 from watchglass.records import Fact, TensorInfo
 from watchglass.store import RawTensor, encode_facts
@@ -197,13 +197,10 @@ class Recorder:
             return True
         self._closing = (status, counters)
         self._wake.set()
-        began_s = time.monotonic()
-        while self._thread.is_alive():
-            more_s = self._opening.patience_s if self._unhurried_s is None else self._unhurried_s
-            if time.monotonic() - began_s >= timeout_s + more_s:
-                return False
-            self._thread.join(0.2)
-        return True
+        return has_ended(self._thread, lambda: timeout_s + self._more_s(), lambda: self._unhurried_s is not None)
+
+    def _more_s(self) -> float:
+        return self._opening.patience_s if self._unhurried_s is None else self._unhurried_s
 
     def _waiting(self) -> int:
         return self._bytes_put - self._bytes_taken

@@ -20,6 +20,7 @@ from typing import Any
 from watchglass.errors import DamagedDataError, MissingFileError, RunExistsError
 from watchglass.store import layout
 from watchglass.store.contract import Store
+from watchglass.store.spool.folder import is_given_up
 
 _MAX_BYTES = 1 << 16
 
@@ -81,7 +82,8 @@ def this_process() -> Claim:
 def is_alive(claim: Claim | Mapping[str, Any]) -> bool | None:
     """Whether the process of a claim (or of a lifecycle record) runs; None where it is on another machine.
 
-    A zombie is dead: it writes no more. So is, as far as its claim goes, a process that released it.
+    A zombie is dead: it writes no more. So is, as far as its claim goes, a process that released it, or that has
+    ended a training and left to others what the store did not take.
     """
     if not isinstance(claim, Claim):
         claim = Claim.from_json(claim)
@@ -90,6 +92,8 @@ def is_alive(claim: Claim | Mapping[str, Any]) -> bool | None:
     if claim.host != platform.node():
         return None
     if claim.pid <= 0 or (claim.boot_id and claim.boot_id != _boot_id()):
+        return False
+    if is_given_up(claim.spool):
         return False
     start = _process_start(claim.pid)
     if start is not None:

@@ -137,7 +137,7 @@ class SegmentWriter:
         compacted = newest_generation(self._store)
         covered = compacted.covered(self._attempt, self._worker) if compacted is not None else None
         first = covered.segments if covered is not None else 0
-        return max((name.seq + 1 for name in own), default=first), max((name.bucket for name in own), default=0)
+        return max([first, *(name.seq + 1 for name in own)]), max((name.bucket for name in own), default=0)
 
     def _header(self, wall_ns: int, monotonic_ns: int) -> bytes:
         process = claim.this_process()

@@ -8,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from faulty_stores import Recorded, hasten, spools, wait_for
@@ -19,6 +20,7 @@ from watchglass.errors import NotARunError, RunExistsError, StoreError
 from watchglass.store import (
     LocalStore,
     Pace,
+    RawTensor,
     Store,
     claim_worker,
     create_attempt,
@@ -286,6 +288,57 @@ def test_who_asks_patiently_never_waits_for_the_store(remote: Remote) -> None:
     wait_for(lambda: control.poll(7) is not None)
     assert control.poll(7) == (9, "because")
     assert json.loads(remote.read(layout.stop_seen(0, "worker_0")))["train_step"] == 7
+
+
+def test_a_process_that_ends_looks_for_no_stop(remote: Remote, monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    control = PatientStopControl(StopControl(remote, 0, "worker_0"), Pace(0.01, 0.01, 0.01, 0.01, 0.01))
+    assert control.poll(3) is None
+    control.close()
+
+
+def test_raw_tensors_are_removed_by_nobody_who_records(remote: Remote, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To remove is to ask the store, which may take its time."""
+    make, told = opening(remote, raw_keep_bytes=2000)
+    writer = make()
+    threads: set[str] = set()
+
+    def delete(path: str) -> None:
+        threads.add(threading.current_thread().name)
+        LocalStore.delete(remote, path)
+
+    monkeypatch.setattr(remote, "delete", delete)
+    for number in range(5):
+        writer.write_tensors([(number, RawTensor(1, np.ones(200)))])
+    end(writer, told)
+    assert threads == {"watchglass-uploader"}
+    assert len(remote.list("attempts/0000/tensors")) == 1
+
+
+def test_a_place_that_somebody_else_writes_to_is_not_waited_for(remote: Remote) -> None:
+    make, told = opening(remote)
+    writer = make()
+    assert writer.patience_s > 0
+    wait_for(lambda: bool(Recorded(remote).segments))
+    (first,) = Recorded(remote).segments
+    for bucket in range(3):
+        name = layout.parse_segment(first)
+        remote.write(layout.segment(0, name.bucket + bucket, "worker_0", 1), b"of somebody else")
+    writer.write([b"ours"])
+
+    def refused() -> bool:
+        try:
+            writer.write([b"ours"])
+        except RunExistsError as error:
+            return "give each a rank" in str(error)
+        return False
+
+    wait_for(refused)
+    assert writer.patience_s == 0.0
+    end(writer, told)
 
 
 def test_an_object_store_is_looked_at_as_rarely_as_it_is_written_to(remote: Remote) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from watchglass.errors import NoRoomError, NotARunError, RunExistsError, StoreError
+from watchglass.errors import ForkedError, NoRoomError, NotARunError, RunExistsError, StoreError
 from watchglass.record import Captured, OpenStep, Recorder, SteadyRow
 from watchglass.record.encoding import ROW_BYTES, row_bytes
 from watchglass.records import Mode, Reduction, Role, TensorInfo, UnitKind
@@ -435,15 +435,21 @@ def test_a_store_that_is_away_at_the_start_is_waited_for_and_what_fits_the_queue
 
 
 @pytest.mark.parametrize("patience_s", [0.0, 0.3])
-def test_a_store_that_never_comes_is_given_up_after_the_training(patience_s: float) -> None:
+def test_a_store_that_never_comes_is_given_up_after_the_training(
+    patience_s: float, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     opening = Failing(Writer(), [StoreError("away")] * 10_000)
     opening.patience_s = patience_s
+    monkeypatch.setattr("watchglass.record.opening._QUIET_S", 0.0)
     made = Recorder(opening, flush_interval_s=600.0, queue_bytes=1 << 20)
     made.start()
     made.put(step(0))
     began = time.monotonic()
     assert made.close("finished", {}, timeout_s=10.0)
     assert patience_s <= time.monotonic() - began < 5
+    told = [text for text in caplog.messages if "training is over" in text]
+    assert len(told) <= 1
+    assert told or not patience_s
     assert made.dropped["steps"] == 1
     assert opening.abandoned == 1
 
@@ -461,7 +467,9 @@ def test_the_end_of_the_training_is_tried_at_once() -> None:
     assert holds(writer.tables(), 0) >= {"end"}
 
 
-@pytest.mark.parametrize("error", [RunExistsError("taken"), NotARunError("foreign"), RuntimeError("broken")])
+@pytest.mark.parametrize(
+    "error", [RunExistsError("taken"), NotARunError("foreign"), RuntimeError("broken"), ForkedError("forked")]
+)
 def test_what_does_not_pass_by_waiting_ends_it_at_once(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
     opening = Failing(Writer(), [error])
     opening.patience_s = 60.0

@@ -16,7 +16,7 @@ from obstore.store import MemoryStore
 
 from servers.fixtures import S3Server
 from servers.proxy import Proxy
-from watchglass.errors import MissingFileError, RunExistsError, StoreError, WatchglassError
+from watchglass.errors import ForkedError, MissingFileError, RunExistsError, StoreError
 from watchglass.store import Store, open_store
 from watchglass.store.media.credentials import Patience
 from watchglass.store.media.objects import PIECE, ObjectStore
@@ -323,7 +323,7 @@ def test_parts_are_not_copied() -> None:
 def _look(store: Store, answers: Any) -> None:
     try:
         store.size("x")
-    except WatchglassError as error:
+    except ForkedError as error:
         answers.put(str(error))
     store.close()
 

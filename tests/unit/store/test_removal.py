@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -102,11 +103,37 @@ def test_a_run_in_use_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RunExistsError, match=r"worker_0 writes it .*on elsewhere.*--force"):
         check_idle(store)
     check_idle(store, even_if_unseen=True)
-    store.write(layout.launch_end(0, 0), json.dumps({"world_size": 1, "exit_status": 0, "wall_ns": 1}).encode())
+    _end_launch(store, time.time_ns())
     check_idle(store)
     claim_worker(store, 0, "worker_1")
     with pytest.raises(RunExistsError, match=f"worker_1 writes it.*{here}"):
         check_idle(store, even_if_unseen=True)
+
+
+def _end_launch(store: LocalStore, wall_ns: int) -> None:
+    end = {"world_size": 1, "exit_status": 0, "wall_ns": wall_ns}
+    store.write(layout.launch_end(0, 0), json.dumps(end).encode(), replace=True)
+
+
+def test_the_end_of_an_earlier_launch_says_nothing_of_a_worker_that_was_started_again(tmp_path: Path) -> None:
+    store = small_run(tmp_path / "run", workers=1, steps=1)
+    _end_launch(store, time.time_ns())
+    claim_worker(store, 0, "worker_0", replace(this_process(), host="elsewhere"))
+    with pytest.raises(RunExistsError, match=r"worker_0 writes it .*on elsewhere.*--force"):
+        check_idle(store)
+    with pytest.raises(RunExistsError, match="cannot be seen from here"):
+        compact(store, must=True)
+    _end_launch(store, time.time_ns())
+    check_idle(store)
+    assert compact(store).written
+
+
+def test_a_claim_that_cannot_be_read_may_be_of_a_process_that_lives(tmp_path: Path) -> None:
+    store = small_run(tmp_path / "run", workers=1, steps=1)
+    store.write(layout.worker_claim(0, "worker_1"), b"{half")
+    with pytest.raises(RunExistsError, match=r"the claim of worker_1 in attempt 0 cannot be read.*--force"):
+        check_idle(store)
+    check_idle(store, even_if_unseen=True)
 
 
 def test_a_removal_that_was_interrupted_can_be_done_again(tmp_path: Path) -> None:
@@ -140,3 +167,33 @@ def test_a_run_in_an_object_store(tmp_path: Path, s3_location: str) -> None:
         assert [entry.path for entry in remote.list()] == ["notes.txt"]
     finally:
         remote.close()
+
+
+def test_a_run_whose_prefix_begins_another_ones(tmp_path: Path, s3_location: str) -> None:
+    local = complete_run(tmp_path / "run")
+    stores = [open_store(s3_location), open_store(f"{s3_location}2")]
+    try:
+        for remote in stores:
+            for entry in local.list():
+                remote.write(entry.path, local.read(entry.path))
+        removal = plan_removal(stores[0])
+        assert removal.foreign == ()
+        remove(stores[0], removal)
+        assert stores[0].list() == []
+        assert stores[1].list() == local.list()
+    finally:
+        for remote in stores:
+            remote.close()
+
+
+def test_a_whole_bucket_is_no_run_although_it_holds_some(tmp_path: Path, s3_location: str) -> None:
+    remote = open_store(f"{s3_location}/runs/a")
+    above = open_store(s3_location)
+    try:
+        for entry in complete_run(tmp_path / "run").list():
+            remote.write(entry.path, LocalStore(tmp_path / "run").read(entry.path))
+        with pytest.raises(NotARunError):
+            plan_removal(above)
+    finally:
+        remote.close()
+        above.close()

@@ -116,3 +116,33 @@ def test_by_age(tmp_path: Path) -> None:
     assert remove_raw(store, before_ns=now - 2 * DAY_NS)[0] == 2
     assert files(store) == paths[3:]
     assert load_tensor(store, paths[3], "3/1").elements.shape == (100,)
+
+
+def test_of_several_workers_the_oldest_files_go_first(tmp_path: Path) -> None:
+    """Not all of the first worker's before the first of the second's."""
+    store = small_run(tmp_path / "run", workers=2, steps=1)
+    paths = {name: list[str]() for name in ("worker_0", "worker_1")}
+    for path in files(store):
+        store.delete(path)
+    now = time.time_ns()
+    for seq in (1, 2):
+        for worker, found in paths.items():
+            array = np.zeros(100, np.uint8)
+            rows = write_tensors(store, 0, worker, seq, [(seq, RawTensor(1, array))])
+            found.append(str(rows[0]["file"]))
+            at_ns = now + seq * DAY_NS
+            SegmentWriter(store, 0, worker, clock=At(at_ns)).write([encode_raw_index(rows)])
+    compact(store)
+    left = store.size(paths["worker_0"][0]) or 0
+    assert remove_raw(store, keep_bytes=2 * left)[0] == 2
+    assert files(store) == [paths["worker_0"][1], paths["worker_1"][1]]
+
+
+class At:
+    def __init__(self, ns: int) -> None:
+        self._ns = ns
+
+    def time_ns(self) -> int:
+        return self._ns
+
+    monotonic_ns = time_ns

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,23 @@ import pytest
 
 from faulty_stores import spools, wait_for
 from watchglass.errors import NoRoomError, RunExistsError, StoreError
-from watchglass.store import LocalStore, Spool, layout, send_left, spool_exists
+from watchglass.records import Fact
+from watchglass.store import (
+    FrameKind,
+    LocalStore,
+    RunReader,
+    SegmentWriter,
+    Spool,
+    create_attempt,
+    decode_facts,
+    encode_facts,
+    is_alive,
+    layout,
+    left_on_this_machine,
+    send_left,
+    spool_exists,
+    this_process,
+)
 from watchglass.store.rings import file as ring_file
 from watchglass.store.spool import folder as spool_folder
 from watchglass.store.spool import spool
@@ -426,6 +443,132 @@ def test_a_store_that_never_answers_ends_nobodys_end(
     assert time.monotonic() - began < 5
     remote.gate.set()
     assert "wait in" in caplog.text
+
+
+def test_the_end_says_what_it_waits_for(
+    remote: Remote, open_spool: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(spool, "_QUIET_S", 0.05)
+    remote.away = True
+    one = open_spool()
+    one.write(segment(0), bytes(123))
+    one.close(0.3)
+    (told,) = [message for message in caplog.messages if "training is over" in message]
+    assert "123 bytes of worker_0" in told
+    assert f"Ctrl-C leaves the rest in {one.folder}" in told
+
+
+@pytest.fixture
+def no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interpreter that is about to end."""
+
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+
+
+@pytest.mark.usefixtures("no_threads")
+def test_an_interpreter_that_begins_no_threads_any_more_sends_at_the_end(remote: Remote, open_spool: Any) -> None:
+    one = open_spool()
+    for seq in range(5):
+        one.write(segment(seq), b"x")
+    assert remote.written == []
+    one.close()
+    assert remote.written == [segment(seq) for seq in range(5)]
+    assert not spool_exists(one.folder)
+
+
+@pytest.mark.usefixtures("no_threads")
+def test_without_threads_the_end_gives_up_in_time_too(remote: Remote, open_spool: Any) -> None:
+    remote.away = True
+    one = open_spool()
+    one.write(segment(0), b"x")
+    began = time.monotonic()
+    one.close(0.1)
+    assert time.monotonic() - began < 5
+    assert 1 < remote.tries < 100
+    assert spool_exists(one.folder)
+
+
+def test_a_process_that_is_short_of_files_loses_none_that_waits(
+    remote: Remote, open_spool: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, failures = spool.read_object, iter([errno.EMFILE, errno.ENOMEM])
+
+    def short(found: Any) -> bytes:
+        for number in failures:
+            raise OSError(number, os.strerror(number))
+        return read(found)
+
+    monkeypatch.setattr(spool, "read_object", short)
+    one = open_spool()
+    one.write(segment(0), b"whole")
+    one.close()
+    assert remote.read(segment(0)) == b"whole"
+
+
+def test_what_the_disk_has_lost_hides_nothing_of_what_comes_behind_it(
+    remote: Remote, open_spool: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A folder for temporary files that somebody cleans up while the store is away."""
+    assert create_attempt(remote, "launch", lambda attempt: True) == 0
+    remote.written.clear()
+    one, frames = open_spool(), [encode_facts([Fact("note", at, "test", {})]) for at in range(3)]
+    writer = SegmentWriter(one, 0, "worker_0", first=True)
+    writer.write(frames[:1])
+    wait_for(lambda: len(remote.written) == 1)
+    remote.away = True
+    writer.write(frames[1:2])
+    one.write(tensors(0), b"raw")
+    for file in Path(one.folder).glob("*~*"):
+        file.unlink()
+    writer.write(frames[2:])
+    remote.away = False
+    one.close()
+    reader = RunReader(remote)
+    facts = [frame for *_, frame in reader.poll(full=True) if frame.kind == FrameKind.FACTS]
+    assert [decode_facts(frame.payload)[0].global_step for frame in facts] == [0, 2]
+    assert [problem.what for problem in reader.problems] == ["damaged frame; the rest is skipped"]
+    assert remote.size(tensors(0)) is None
+    assert len([message for message in caplog.messages if "is lost" in message]) == 2
+
+
+def test_who_wants_to_know_is_told_what_arrived_and_disturbs_nobody(remote: Remote, open_spool: Any) -> None:
+    one, told = open_spool(), []
+
+    def arrived(path: str, size: int) -> None:
+        assert remote.size(path) == size
+        told.append(path)
+        raise StoreError("the store is away; see to it")
+
+    one.arrived = arrived
+    one.write(tensors(0), b"raw")
+    one.write(segment(0), b"x")
+    one.close()
+    assert told == [tensors(0), segment(0)]
+
+
+def test_what_a_living_process_has_given_up_anybody_may_send(remote: Remote, open_spool: Any) -> None:
+    """A notebook goes on for days after its training."""
+    one, other = open_spool(), open_spool()
+    claim = replace(this_process(), spool=one.folder)
+    remote.away = True
+    one.write(segment(0), b"x")
+    other.write(segment(0), b"x")
+    assert is_alive(claim)
+    assert LABEL not in left_on_this_machine()
+    one.close(0.0)
+    assert is_alive(claim) is False
+    assert is_alive(replace(claim, spool=other.folder))
+    assert left_on_this_machine().count(LABEL) == 1
+    remote.away = False
+    assert send_left(remote, one.folder, LABEL) == 1
+    assert not spool_exists(one.folder)
+
+
+def test_a_name_of_a_spool_that_no_system_has_is_no_spool() -> None:
+    assert not spool_exists(f"/a\0b/watchglass-{os.getuid()}/worker_0-1-a.spool")
 
 
 def test_the_room_that_a_training_needs_for_itself_is_left_free(remote: Remote, open_spool: Any, spools: Path) -> None:

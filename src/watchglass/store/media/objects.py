@@ -7,14 +7,21 @@ import random
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from watchglass.errors import InvalidValueError, MissingFileError, RunExistsError, StoreError, WatchglassError
+from watchglass.errors import (
+    ForkedError,
+    InvalidValueError,
+    MissingFileError,
+    RunExistsError,
+    StoreError,
+    WatchglassError,
+)
 from watchglass.store.contract import Buffer, Content, Entry, Store, check_path
 from watchglass.store.media.credentials import Patience
 from watchglass.store.media.doubts import MARK, Doubts
 from watchglass.store.media.failures import Failure, What, understood
+from watchglass.store.media.parallel import at_once
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore as Client
@@ -22,7 +29,6 @@ if TYPE_CHECKING:
 #: Not the module's own: a training's chance must not depend on being watched.
 _chance = random.Random()
 _Answer = TypeVar("_Answer")
-_Item = TypeVar("_Item")
 
 #: Bytes of an object that one request carries: larger ones are read, and where it is possible written, in pieces.
 PIECE = 8 << 20
@@ -45,7 +51,7 @@ class ObjectStore(Store):
     :class:`~watchglass.store.media.credentials.Patience`.
 
     A process that was forked from one that has used an object store cannot use any: the client's threads are not there.
-    It gets a :class:`~watchglass.errors.StoreError` at once.
+    It gets a :class:`~watchglass.errors.ForkedError` at once.
 
     Args:
         location: For messages: ``s3://bucket/prefix``, without anything secret.
@@ -96,7 +102,7 @@ class ObjectStore(Store):
             except MissingFileError:
                 return None
 
-        return _at_once(AT_ONCE, read, ranges)
+        return at_once(AT_ONCE, read, ranges)
 
     def write(self, path: str, data: Content, *, replace: bool = False) -> None:
         """See :meth:`Store.write`.
@@ -254,7 +260,7 @@ class ObjectStore(Store):
 
             return self._ask("read", path, ask, carried=PIECE * PIECES_AT_ONCE)
 
-        return _at_once(PIECES_AT_ONCE, get, bounds)
+        return at_once(PIECES_AT_ONCE, get, bounds)
 
     def _get(self, client: Client, path: str, start: int, stop: int, tag: str | None) -> tuple[int, str | None, Any]:
         """Size and tag of the whole object, and the bytes ``[start, stop)`` of the one that has ``tag``."""
@@ -316,7 +322,7 @@ class ObjectStore(Store):
     def _client(self, carried: int, tries: bool) -> Client:
         """A client whose time limit suits what a request carries; limits are few, since each client has connections."""
         if _is_forked():
-            raise StoreError(
+            raise ForkedError(
                 f"cannot use {self.location} in a process forked from one that has used an object store: start it "
                 "with spawn, or use the store in the child only"
             )
@@ -388,11 +394,3 @@ def _is_path(path: str) -> bool:
 def _mark_of(client: Client, key: str) -> str | None:
     attributes: Any = client.get(key, options={"head": True}).attributes
     return attributes.get(MARK)  # type: ignore[no-any-return]
-
-
-def _at_once(count: int, call: Callable[[_Item], _Answer], items: Sequence[_Item]) -> list[_Answer]:
-    """``call`` of each item, in their order; after the first failure nothing more is begun."""
-    if len(items) < 2:
-        return [call(item) for item in items]
-    with ThreadPoolExecutor(min(count, len(items)), thread_name_prefix="watchglass-objects") as pool:
-        return list(pool.map(call, items))

@@ -21,6 +21,8 @@ from watchglass.errors import RunExistsError
 #: Bytes at the beginning that say what the ring is of; their end is the ring's own.
 HEADER_BYTES = 4096
 NAME = re.compile(r"\.?[\w-]+\.(rows|entries)\Z", re.ASCII)
+#: Name of a file in a spool that its writer has let go of, although its process may live.
+GIVEN_UP = "given-up"
 SPOOL_NAME = re.compile(r"[\w-]+\.spool\Z", re.ASCII)
 
 _LABEL_BYTES = HEADER_BYTES - 64
@@ -53,7 +55,7 @@ def is_private(folder: str) -> bool:
         return False
     try:
         found = os.lstat(folder)
-    except OSError:
+    except (OSError, ValueError):  # a claim may hold any name
         return False
     return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
 
@@ -79,11 +81,12 @@ def labels_left(parent: Path) -> list[Any]:
 
 
 def _of_others(folder: Path) -> list[Path]:
-    """Rings and spools there. Not our own: opening and closing one would end our lock on it."""
+    """Rings and spools there. Not our own, unless given up: opening and closing one would end our lock on it."""
     return [
         path
         for path in folder.iterdir()
-        if (NAME.match(path.name) or SPOOL_NAME.match(path.name)) and f"-{os.getpid()}-" not in path.name
+        if (NAME.match(path.name) or SPOOL_NAME.match(path.name))
+        and (f"-{os.getpid()}-" not in path.name or (path / GIVEN_UP).is_file())
     ]
 
 

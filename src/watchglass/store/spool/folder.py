@@ -96,9 +96,11 @@ class SpoolFolder:
         return SpooledObject(number, path, size, file)
 
     def close(self) -> None:
-        """Let go of the folder; with nothing in it, it is removed."""
+        """Let go of the folder; with nothing in it, it is removed, else it is anybody's, see :func:`is_given_up`."""
         with suppress(OSError):
-            if not any(_objects(self.path)):
+            if any(_objects(self.path)):
+                (self.path / ring_file.GIVEN_UP).touch()
+            else:
                 _remove(self.path)
         os.close(self._lock)
 
@@ -137,6 +139,12 @@ def spool_exists(name: str) -> bool:
     """Whether the folder that a claim names is on this machine."""
     path = _path(name)
     return path is not None and (path / _LABEL).is_file()
+
+
+def is_given_up(name: str) -> bool:
+    """Whether the folder that a claim names is on this machine, and its writer has let go of what is in it."""
+    path = _path(name)
+    return path is not None and (path / ring_file.GIVEN_UP).is_file()
 
 
 def open_left(name: str, label: Mapping[str, Any]) -> LeftSpool | None:

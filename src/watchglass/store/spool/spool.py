@@ -2,11 +2,12 @@
 
 Whoever writes hands an object over to the disk and goes on. A thread of the spool's own sends the objects in their
 order, one after another, and tries again for as long as it takes. Should the process die, the folder is what it leaves:
-:func:`send_left` sends that, from any process of this machine.
+:func:`~watchglass.store.spool.left.send_left` sends that, from any process of this machine.
 """
 
 from __future__ import annotations
 
+import errno
 import logging
 import random
 import threading
@@ -17,13 +18,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from watchglass.errors import NoRoomError, RunExistsError, StoreError
+from watchglass.errors import NoRoomError, RunExistsError, StoreError, WatchglassError
 from watchglass.store import layout
 from watchglass.store.contract import Buffer, Content, Entry, Store
 from watchglass.store.spool import folder as spool_folder
-from watchglass.store.spool.folder import SpooledObject, SpoolFolder, open_left, read_object, spool_exists
-
-__all__ = ["Spool", "send_left", "spool_exists"]
+from watchglass.store.spool.folder import SpooledObject, SpoolFolder, read_object
+from watchglass.store.spool.left import write_once
 
 _log = logging.getLogger("watchglass")
 
@@ -32,6 +32,12 @@ RAW_SHARE = 0.75
 #: Seconds until the next try: of the first one, and the longest. Each is up to a half shorter, by chance, so that the
 #: workers of a run do not come back to a store all at once.
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
+#: Of which reading a file may fail although the file is whole: the process is short of something just now.
+_PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR)
+#: Stands for a segment that the disk has lost: readers say that it is damaged and go on, while they wait behind a hole.
+_LOST = b"lost by the disk on which it waited"
+#: When a worker ends: seconds that it waits without a word.
+_QUIET_S = 3.0
 #: When a worker ends: seconds without any progress, and in all, after which the rest is left to others.
 PATIENCE_S, LONGEST_PATIENCE_S = 60.0, 600.0
 
@@ -53,6 +59,8 @@ class Spool(Store):
     Attributes:
         folder: Where objects wait, for the worker's claim; "" where they wait in memory alone.
         refused: Why the disk is not used; "" where it is.
+        arrived: Called with path and size of each object that the store has taken, by whoever sends it; nobody waits
+            for that, and an error of ours that it raises changes nothing.
     """
 
     appends = False
@@ -91,12 +99,13 @@ class Spool(Store):
                 self.folder = str(self._folder.path)
             except OSError as error:
                 self.refused = f"{error.strerror or error}"
+        self.arrived: Callable[[str, int], None] | None = None
         self._waiting: deque[SpooledObject | _InMemory] = deque()
         self._on_disk = self._in_memory = self._number = 0
         self._change = threading.Condition()
         self._thread: threading.Thread | None = None
         self._closing = self._given_up = False
-        self._conflict = ""
+        self._conflict = self._lost = ""
         self._away = False
         self._progress_s = 0.0
         # Not the module's: a training's chance must not depend on being watched.
@@ -159,8 +168,10 @@ class Spool(Store):
             self._count(found, 1)
             self._change.notify_all()
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="watchglass-uploader", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._run, name="watchglass-uploader", daemon=True)
+            with suppress(RuntimeError):  # the interpreter ends, and begins no threads: close will send it
+                thread.start()
+                self._thread = thread
 
     def _count(self, found: SpooledObject | _InMemory, sign: int) -> None:
         if isinstance(found, _InMemory):
@@ -192,13 +203,22 @@ class Spool(Store):
                 return
             self._closing = True
             self._change.notify_all()
-            began = self._progress_s = time.monotonic()
+            began = now = self._progress_s = time.monotonic()
             longest_s = patience_s * LONGEST_PATIENCE_S / PATIENCE_S
+            telling_s = began + _QUIET_S
             while self._waiting and not self._conflict:
-                left_s = min(self._progress_s + patience_s, began + longest_s) - time.monotonic()
+                left_s = min(self._progress_s + patience_s, began + longest_s) - now
                 if left_s <= 0:
                     break
-                self._change.wait(left_s)
+                if now >= telling_s:
+                    telling_s = float("inf")
+                    self._tell_waiting(patience_s)
+                if self._thread is None and self._tried(self._waiting[0]):
+                    left_s = 0.0
+                elif self._thread is None:
+                    left_s = min(left_s, self._pauses_s[0])
+                self._change.wait(min(left_s, max(0.0, telling_s - now)))
+                now = time.monotonic()
             self._given_up = True
             self._change.notify_all()
         if self._thread is not None:
@@ -208,6 +228,14 @@ class Spool(Store):
             self._tell_what_waits()
         if self._folder is not None:
             self._folder.close()
+
+    def _tell_waiting(self, patience_s: float) -> None:
+        left = f"leaves the rest in {self.folder}" if self._on_disk else "gives it up"
+        _log.warning(
+            "watchglass: the training is over; %d bytes of %s are still on their way to %s, and the process waits for "
+            "them until nothing has moved for %.0f s; Ctrl-C %s",
+            self.waiting_bytes, self._worker, self.location, patience_s, left,
+        )  # fmt: skip
 
     def _tell_what_waits(self) -> None:
         if self._conflict:
@@ -235,34 +263,48 @@ class Spool(Store):
                 if self._given_up or not self._waiting:
                     return
                 first = self._waiting[0]
-            try:
-                sent = self._send(first)
-            except RunExistsError as error:
-                with self._change:
-                    self._conflict = str(error)
-                    self._change.notify_all()
-                _log.warning("watchglass: %s", error)
+            if self._tried(first):
+                pause_s = 0.0
+            elif self._conflict:
                 return
-            except Exception as error:  # whatever it was, the store may take it another time
+            else:
                 pause_s = min(self._pauses_s[1], max(self._pauses_s[0], 2 * pause_s))
-                self._tell_away(error)
-                continue
-            pause_s = 0.0
-            self._sent(first, sent)
 
     def _pause(self, seconds: float) -> bool:
         """Wait; returns whether the end of it all was told meanwhile, which makes haste."""
         before = self._closing
         return self._change.wait_for(lambda: self._given_up or self._closing is not before, seconds)
 
+    def _tried(self, first: SpooledObject | _InMemory) -> bool:
+        """Send the object that is next; returns whether that is done with."""
+        try:
+            sent = self._send(first)
+        except RunExistsError as error:
+            with self._change:
+                self._conflict = str(error)
+                self._change.notify_all()
+            _log.warning("watchglass: %s", error)
+            return False
+        except Exception as error:  # whatever it was, the store may take it another time
+            self._tell_away(error)
+            return False
+        self._sent(first, sent)
+        return True
+
     def _send(self, found: SpooledObject | _InMemory) -> bool:
         """Write an object to the store; returns whether there was anything to write."""
         try:
             content = found.content if isinstance(found, _InMemory) else read_object(found)
         except OSError as error:
-            _log.warning("watchglass: %s of %s is lost: %s", found.path, self.location, error)
-            return False
-        _write_once(self._store, found.path, content, self._worker)
+            if error.errno in _PASSING:
+                raise
+            if found.path != self._lost:  # its stand-in may have to be sent several times
+                self._lost = found.path
+                _log.warning("watchglass: %s of %s is lost: %s", found.path, self.location, error)
+            if layout.parse_segment(found.path) is None:
+                return False
+            content = _LOST
+        write_once(self._store, found.path, content, self._worker)
         return True
 
     def _sent(self, found: SpooledObject | _InMemory, sent: bool) -> None:
@@ -277,6 +319,9 @@ class Spool(Store):
             self._count(found, -1)
             self._progress_s = time.monotonic()
             self._change.notify_all()
+        if sent and self.arrived is not None:
+            with suppress(WatchglassError):
+                self.arrived(found.path, found.size)
 
     def _tell_away(self, error: Exception) -> None:
         if not self._away:
@@ -313,54 +358,3 @@ class Spool(Store):
     def map(self, path: str) -> Buffer:
         """See :meth:`Store.map`."""
         return self._store.map(path)
-
-
-def send_left(
-    store: Store, name: str, label: Mapping[str, Any], sent: Callable[[str], None] = lambda path: None
-) -> int:
-    """Send what a worker left in the folder that its claim names; twice is harmless.
-
-    Args:
-        store: Where the objects belong.
-        name: The folder.
-        label: What it must be of.
-        sent: Called with the path of each object that is in the store now.
-
-    Returns:
-        The number of objects that were sent.
-
-    Raises:
-        StoreError: The store refused; what is not sent stays, and it may be tried again.
-        RunExistsError: Its writer lives, or the run holds other objects under these names.
-    """
-    left = open_left(name, label)
-    if left is None:
-        return 0
-    number, done = 0, False
-    try:
-        for found in left.objects():
-            try:
-                content = read_object(found)
-            except OSError as error:
-                raise StoreError(f"{found.file} cannot be read: {error}; see to the disk") from error
-            _write_once(store, found.path, content, str(label["worker"]))
-            with suppress(OSError):
-                found.file.unlink()
-            number += 1
-            sent(found.path)
-        done = True
-    finally:
-        left.close(discard=done)
-    return number
-
-
-def _write_once(store: Store, path: str, content: bytes, worker: str) -> None:
-    """Write an object that may be there already: an answer that was lost on its way, or somebody before us."""
-    try:
-        store.write(path, content)
-    except RunExistsError as error:
-        if store.size(path) != len(content) or store.read(path) != content:
-            raise RunExistsError(
-                f"{worker} of {store.location} is written by another process, too: {path} is not ours; "
-                "give each process a rank of its own"
-            ) from error

@@ -1,0 +1,67 @@
+"""Sending what a worker has left in its spool, or let go of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from watchglass.errors import RunExistsError, StoreError
+from watchglass.store.contract import Store
+from watchglass.store.spool.folder import open_left, read_object
+
+
+def send_left(
+    store: Store, name: str, label: Mapping[str, Any], sent: Callable[[str], None] = lambda path: None
+) -> int:
+    """Send what a worker left in the folder that its claim names; twice is harmless.
+
+    Args:
+        store: Where the objects belong.
+        name: The folder.
+        label: What it must be of.
+        sent: Called with the path of each object that is in the store now.
+
+    Returns:
+        The number of objects that were sent.
+
+    Raises:
+        StoreError: The store refused; what is not sent stays, and it may be tried again.
+        RunExistsError: Its writer lives, or the run holds other objects under these names.
+    """
+    left = open_left(name, label)
+    if left is None:
+        return 0
+    number, done = 0, False
+    try:
+        for found in left.objects():
+            try:
+                content = read_object(found)
+            except OSError as error:
+                raise StoreError(f"{found.file} cannot be read: {error}; see to the disk") from error
+            write_once(store, found.path, content, str(label["worker"]))
+            with suppress(OSError):
+                found.file.unlink()
+            number += 1
+            sent(found.path)
+        done = True
+    finally:
+        left.close(discard=done)
+    return number
+
+
+def write_once(store: Store, path: str, content: bytes, worker: str) -> None:
+    """Write an object that may be there already: an answer that was lost on its way, or somebody before us.
+
+    Raises:
+        RunExistsError: There is another one.
+        StoreError: The store refused.
+    """
+    try:
+        store.write(path, content)
+    except RunExistsError as error:
+        if store.size(path) != len(content) or store.read(path) != content:
+            raise RunExistsError(
+                f"{worker} of {store.location} is written by another process, too: {path} is not ours; "
+                "give each process a rank of its own"
+            ) from error

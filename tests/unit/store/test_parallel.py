@@ -1,0 +1,42 @@
+"""Several requests at once, whenever."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from watchglass.store.media.parallel import at_once
+
+
+def test_answers_come_in_the_order_of_the_items_and_calls_overlap() -> None:
+    both = threading.Barrier(2, timeout=10)
+
+    def call(item: int) -> int:
+        both.wait()
+        return -item
+
+    assert at_once(2, call, [1, 2, 3, 4]) == [-1, -2, -3, -4]
+
+
+@pytest.mark.parametrize("error", [OSError, RuntimeError])
+def test_a_failure_is_raised_once(error: type[Exception]) -> None:
+    calls: list[int] = []
+
+    def call(item: int) -> None:
+        calls.append(item)
+        raise error(item)
+
+    with pytest.raises(error):
+        at_once(2, call, [1, 2, 3])
+    assert len(calls) == len(set(calls))
+
+
+@pytest.mark.parametrize("imported", ["", "import concurrent.futures.thread\n"], ids=["new", "imported"])
+def test_a_process_that_ends_does_one_after_another(imported: str) -> None:
+    code = "import atexit\nfrom watchglass.store.media.parallel import at_once\n" + imported
+    code += "atexit.register(lambda: print(at_once(4, abs, [-1, -2, -3])))\n"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert (ended.stdout, ended.stderr) == ("[1, 2, 3]\n", "")
