@@ -8,7 +8,11 @@ demo=${1:-runs/demo}
 script=$(dirname "$0")/train.py
 stopped=86 # exit status of a training that watchglass stopped because it was asked to
 
-show() { printf '\n\033[1m$ %s\033[0m\n' "$*"; "$@"; }
+bold='' plain=''
+if [ -t 1 ] && [ -z "${NO_COLOR:-}" ]; then
+    bold=$'\033[1m' plain=$'\033[0m'
+fi
+show() { printf '\n%s$ %s%s\n' "$bold" "$*" "$plain"; "$@"; }
 
 rm -rf "$demo/broken" "$demo/healthy" "$demo/broken.html" "$demo/healthy.html"
 mkdir -p "$demo"

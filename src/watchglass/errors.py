@@ -68,6 +68,10 @@ class StoreError(WatchglassError, OSError):
         return str(self.args[0]) if self.args else ""
 
 
+class ForkedError(StoreError):
+    """A store that this process cannot use, since it was forked from one that has: trying again makes no sense."""
+
+
 class NoRoomError(StoreError):
     """A bounded place is full. Nothing was written, so the same may be written again under the same name."""
 

@@ -193,13 +193,16 @@ def _print_capture(console: Console, run: Run) -> None:
     from watchglass.view import capture_lines, printable
 
     table = _grid("Capture", console)
+    lost = run.lost
     for worker in run.workers:
         ends = [event for event in run.worker(worker).lifecycle if event.get("event") == "left"]
         counters = ends[-1].get("counters") if ends else None
         recovered = {"recovered_steps": recovered_steps(run.worker(worker).lifecycle)}
         lines = list(capture_lines({**(counters if isinstance(counters, dict) else {}), **recovered}))
         if not isinstance(counters, dict):
-            lines.append("has not left: no account of it yet")
+            lines.append(
+                "died without leaving: no account of it" if worker in lost else "has not left: no account of it yet"
+            )
         for line in lines or ["no cost was recorded"]:
             table.add_row("", Text(printable(worker)), Text(line))
     if table.row_count:

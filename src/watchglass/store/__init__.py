@@ -102,7 +102,9 @@ from watchglass.store.rings.ring import (
     read_rings,
     rings_exist,
 )
-from watchglass.store.spool.spool import PATIENCE_S, Spool, send_left, spool_exists
+from watchglass.store.spool.folder import spool_exists
+from watchglass.store.spool.left import send_left
+from watchglass.store.spool.spool import PATIENCE_S, Spool
 from watchglass.store.writer import Clock, JournalWriter, SegmentWriter
 
 __all__ = [

@@ -112,9 +112,8 @@ def _is_sound(row: Any) -> bool:
     return (
         _is_count(row.tensor_id, 32)
         and _all_text((row.name, row.module, row.module_type, row.dtype, row.placement, *row.collections))
-        and type(row.layer_index) is int
+        and _all_integers((row.layer_index, 0 if row.unit_axis is None else row.unit_axis))
         and all(_is_count(size, 63) for size in row.shape)
-        and (row.unit_axis is None or type(row.unit_axis) is int)
         and row.trainable in (None, True, False)
     )
 
@@ -299,7 +298,8 @@ def _all_text(values: Iterable[Any]) -> bool:
 
 
 def _all_integers(values: Iterable[Any]) -> bool:
-    return all(type(value) is int for value in values)
+    """Whether all are integers that tables and arrays have room for."""
+    return all(type(value) is int and -1 << 63 <= value < 1 << 63 for value in values)
 
 
 def _is_count(value: Any, bits: int) -> bool:
@@ -402,7 +402,7 @@ def _records(
         try:
             found.append(_record(value, what, parse))
         except DamagedDataError as error:
-            errors.append(error)
+            errors.append(DamagedDataError(str(error)))  # without the traceback, which holds all that its frames do
             if len(errors) > MAX_BAD_ROWS:
                 raise DamagedDataError(
                     f"{what} among {len(values)} makes no sense more than {MAX_BAD_ROWS} times; the last: {error}"

@@ -169,3 +169,5 @@ def _check(found: Histograms, keys: NDArray[np.int64]) -> None:
     total[filled] = np.add.reduceat(found.counts.astype(np.float64), found.offsets[:-1][filled]) if len(keys) else 0
     if (total > found.seen).any():
         raise DamagedDataError("a histogram counts more elements than it has seen")
+    if len(found) and found.seen.max() >= 1 << 63:  # tables have no room for it
+        raise DamagedDataError("a histogram has seen an impossible number of elements")
