@@ -9,6 +9,7 @@ from urllib.parse import unquote, urlsplit
 from watchglass.errors import InvalidValueError
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
+_ONE_SLASH = re.compile(r"(s3|gs|az|file):/(?!/)", re.IGNORECASE)
 #: What addresses of object stores begin with.
 OBJECT_SCHEMES = ("s3", "gs", "az")
 #: Folder of runs that nobody named.
@@ -23,6 +24,9 @@ def scheme_of(location: str) -> str:
     """
     if not location or any(ord(c) < 32 for c in location):
         raise InvalidValueError(f"the location of a run must be a path or an address but got {location!a}")
+    if _ONE_SLASH.match(location):
+        scheme = location.partition(":")[0].lower()
+        raise InvalidValueError(f"{scheme}: is followed by one slash in {location!a}; did you mean {scheme}://?")
     found = _SCHEME.match(location)
     scheme = found[1].lower() if found else ""
     if scheme and scheme not in (*OBJECT_SCHEMES, "file"):

@@ -33,7 +33,8 @@ def summary(run: Run) -> list[str]:
         parts.insert(0, f"attempt {run.attempt}" if alone else f"{len(run.attempts)} attempts")
     if run.journal.findings:
         parts.append(_many(len(run.journal.findings), "finding"))
-    return [*parts, "finished" if run.finished else "lost" if run.lost else "not finished"]
+    state = "finished" if run.finished else "lost" if run.lost else "not finished"
+    return [*parts, "replaced by a later attempt" if run.attempt < max(run.attempts, default=0) else state]
 
 
 def page_of(run: Run) -> str:

@@ -63,3 +63,12 @@ def test_the_distance_to_an_earlier_attempt_starves_nobody(tmp_path: Path) -> No
     found(tmp_path / "run", "DeadRelu", training(1), RESUMED, before=40)
     (status,) = replay(tmp_path / "run", [RuleSpec("DeadRelu")]).statuses
     assert (status.status, status.reason) == (Status.NO_ISSUES_FOUND, "")
+
+
+def test_an_attempt_that_was_resumed_has_no_initial_weights(tmp_path: Path) -> None:
+    with RunBuilder(tmp_path / "run", modules=MODULES, resumed=RESUMED) as builder:
+        for step in training(20):
+            builder.step(step)
+        builder.leave()
+    (status,) = replay(tmp_path / "run", [RuleSpec("PoorWeightInitialization")]).statuses
+    assert (status.status, "goes on with a training" in status.reason) == (Status.NOT_APPLICABLE, True)

@@ -104,6 +104,12 @@ def test_locations_that_are_none_are_refused(location):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("location", ["s3:/bucket/run", "GS:/bucket", "az:/c/r", "file:/tmp/run"])
+def test_an_address_with_one_slash_is_no_folder(location):
+    with pytest.raises(InvalidValueError, match=f"did you mean {location[:2].lower()}"):
+        open_store(location)
+
+
 def test_a_folder_may_be_written_as_an_address(tmp_path):
     open_store(f"file://{tmp_path}/a%20run").write("x", b"1")
     assert (tmp_path / "a run" / "x").read_bytes() == b"1"

@@ -237,3 +237,16 @@ def test_a_connection_string_of_azure() -> None:
         "endpoint": "http://127.0.0.1:1/me",
     }
     assert azure_settings({}) == {}
+
+
+@pytest.mark.parametrize("endpoint", ["127.0.0.1:9000", "minio", "ftp://host", "http://", "http://user:word@host"])
+def test_an_endpoint_is_a_whole_url(endpoint: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidValueError, match="whole URL") as caught:
+        s3_settings({"HOME": str(tmp_path), "AWS_ENDPOINT_URL": endpoint})
+    assert "word" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"])
+def test_half_a_key_is_told(name: str, tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="only one is set"):
+        s3_settings({"HOME": str(tmp_path), name: "x"})

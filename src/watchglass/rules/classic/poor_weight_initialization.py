@@ -58,7 +58,9 @@ class PoorWeightInitialization(Rule):
             yield from self._scale(view)
 
     def applicable(self, view: StepView) -> str:
-        """Not for models without layers."""
+        """Not for models without layers, nor for an attempt that goes on with a training."""
+        if signals.resumed(view) and not self.weights:
+            return "this attempt goes on with a training, whose weights are no initial ones"
         return signals.without_layers(view)
 
     def _identical(self, view: StepView) -> Iterable[Finding]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import configparser
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
@@ -103,7 +104,7 @@ def s3_settings(environ: Mapping[str, str]) -> dict[str, Any]:
     credentials, those of the instance.
 
     Raises:
-        InvalidValueError: ``AWS_PROFILE`` names a profile that there is not.
+        InvalidValueError: ``AWS_PROFILE`` names a profile that there is not, or the endpoint is no URL.
         MissingExtraError: The profile holds no keys, and what finds them is not installed.
         StoreError: There are no credentials, and the instance may not be asked for them.
     """
@@ -112,9 +113,16 @@ def s3_settings(environ: Mapping[str, str]) -> dict[str, Any]:
     endpoint = environ.get("AWS_ENDPOINT_URL_S3") or environ.get("AWS_ENDPOINT_URL") or environ.get("AWS_ENDPOINT")
     endpoint = endpoint or profile.endpoint
     if endpoint:
+        if not re.match(r"https?://[^/@\s]+(/|$)", endpoint, re.IGNORECASE):
+            raise InvalidValueError(
+                "an endpoint must be a whole URL without a login, such as http://minio:9000; check AWS_ENDPOINT_URL, "
+                "AWS_ENDPOINT_URL_S3 and endpoint_url of the profile"
+            )
         settings["endpoint"] = endpoint.rstrip("/")
     region = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION") or profile.get("region")
     settings["region"] = region or "us-east-1"  # servers that are not AWS take any
+    if bool(environ.get("AWS_ACCESS_KEY_ID")) != bool(environ.get("AWS_SECRET_ACCESS_KEY")):
+        raise StoreError("AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY belong together, but only one is set; set both")
     known = ("AWS_ACCESS_KEY_ID", "AWS_WEB_IDENTITY_TOKEN_FILE")
     if any(environ.get(name) for name in known) or _is_set(environ, "AWS_SKIP_SIGNATURE"):
         return settings
