@@ -112,7 +112,8 @@ def _sections(title: str, parts: Sequence[str]) -> Sequence[str]:
 
 def _summary(run: Run, verdict: Verdict) -> str:
     severity = worst(verdict)
-    lines = "".join(f"<li>{escape(line)}</li>" for line in closing(verdict))
+    told = (*closing(verdict), *(str(seam) for seam in run.seams))
+    lines = "".join(f"<li>{escape(line)}</li>" for line in told)
     return (
         f'<header class="{severity or "healthy"}"><p class="brand">watchglass</p>'
         f"<h1><span aria-hidden='true'>{_SYMBOLS[severity]}</span> {escape(headline(verdict))}</h1>"

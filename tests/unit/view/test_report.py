@@ -11,6 +11,7 @@ import pytest
 from watchglass.errors import InvalidValueError, RunExistsError, StoreError
 from watchglass.records import Verdict
 from watchglass.run import Run, open_run
+from watchglass.testing import RunBuilder
 from watchglass.testing.build_run import build_run
 from watchglass.view import check_report_path, render_report, write_report
 
@@ -113,3 +114,14 @@ def test_folders_are_made_and_refused_as_files(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="cannot make the folder"):
         check_report_path(tmp_path / "file" / "report.html")
+
+
+def test_the_seam_of_a_resumed_training_is_marked(tmp_path: Path) -> None:
+    for start, resumed in ((0, None), (3, {"start_step": 3, "source": "optimizer"})):
+        with RunBuilder(tmp_path / "run", resumed=resumed) as builder:
+            for step in range(start, start + 5):
+                builder.step(scalars={"loss": 1.0 / (1 + step)})
+            builder.leave()
+    run = open_run(tmp_path / "run")
+    verdict = Verdict(str(tmp_path / "run"), "no issues found", (), (), ())
+    assert "attempt 1 continues at step 3 (by the optimizer)" in " ".join(Page(render_report(run, verdict)).words)
