@@ -173,7 +173,7 @@ def _launch(job: Job, report: str | None, *, file: str | None, quiet: bool, debu
     outcome = launch(
         job,
         started=lambda run, attempt: None if quiet else print_note(_announcement(job, run, attempt, file)),
-        waiting=lambda: progress("watchglass evaluates the last steps (Ctrl-C to skip)", enabled=not quiet),
+        waiting=lambda: progress("watchglass: evaluating the last steps (Ctrl-C to skip)", enabled=not quiet),
     )
     for problem in outcome.problems:
         print_warning(problem)

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 #: Progress is shown on what takes longer than this.
 _PATIENCE_S = 1.0
 
+#: Off a terminal one line tells what takes longer than this.
+_SILENCE_S = 15.0
+
 #: Columns of tables that nobody looks at in a terminal.
 _PIPE_WIDTH = 120
 
@@ -52,10 +55,13 @@ def print_verdict(console: Console, verdict: Verdict) -> None:
 def progress(what: str, *, enabled: bool = True) -> Iterator[Callable[[float], None]]:
     """A context for slow work, which gives a function to call with the seconds waited so far.
 
-    The first call after a second shows a spinner on stderr. Off a terminal nothing is shown.
+    The first call after a second shows a spinner on stderr; off a terminal the first one after 15 s prints a line.
     """
-    if not enabled or not sys.stderr.isatty():
+    if not enabled:
         yield lambda _: None
+        return
+    if not sys.stderr.isatty():
+        yield _told_once(what)
         return
     status = stderr_console().status(what)
     shown = False
@@ -71,6 +77,18 @@ def progress(what: str, *, enabled: bool = True) -> Iterator[Callable[[float], N
     finally:
         if shown:
             status.stop()
+
+
+def _told_once(what: str) -> Callable[[float], None]:
+    told = False
+
+    def tick(waited_s: float) -> None:
+        nonlocal told
+        if not told and waited_s > _SILENCE_S:
+            told = True
+            print(what, file=sys.stderr, flush=True)
+
+    return tick
 
 
 @contextmanager
