@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from watchglass.errors import EXIT_STOPPED
-from watchglass.store import create_attempt, create_run, layout, open_store
+from watchglass.run import open_run
+from watchglass.store import create_attempt, create_run, layout, newest_generation, open_store
 
 #: A rule that is fine for the launcher, which checks it, and ends the evaluator, which has capture switched off.
 DEADLY = """
@@ -100,3 +101,37 @@ def test_torchrun_does_not_restart_what_was_stopped_on_purpose(tmp_path: Path) -
     assert "stopped by request; it stays stopped" in done.stderr
     # On purpose, that is by a new launch, it goes on.
     assert run(tmp_path, "--run-dir", "here", TORCHELASTIC_RESTART_COUNT="0", **elastic).returncode == 0
+
+
+TRAINING = """
+import torch
+torch.manual_seed(0)
+model = torch.nn.Linear(8, 3)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for _ in range(12):
+    inputs = torch.randn(16, 8)
+    optimizer.zero_grad()
+    torch.nn.functional.cross_entropy(model(inputs), inputs[:, :3].argmax(1)).backward()
+    optimizer.step()
+raise SystemExit(3)
+"""
+
+
+def test_a_run_is_compacted_when_its_training_has_ended(tmp_path: Path) -> None:
+    done = run(tmp_path, "--run", "here", "--save-interval", "1", "--compact", body=TRAINING)
+    assert done.returncode == 3
+    assert "watchglass: compacted: " in done.stderr
+    store = open_store(str(tmp_path / "here"))
+    assert newest_generation(store) is not None
+    assert store.list(layout.segments(0)) == []
+    opened = open_run(tmp_path / "here")
+    assert opened.steps() == list(range(12))
+    assert len(opened.tensor("gradient/weight").reductions("l2")[1]) == 12
+
+
+def test_a_compaction_that_fails_changes_nothing_for_the_script(tmp_path: Path) -> None:
+    body = "open('here/compacted', 'w').close()" + TRAINING
+    done = run(tmp_path, "--run", "here", "--evaluator=none", "--compact", body=body)
+    assert done.returncode == 3
+    assert "watchglass: warning: here is not compacted: " in done.stderr
+    assert open_run(tmp_path / "here").steps() == list(range(12))

@@ -118,6 +118,9 @@ def run(
     overhead_budget: OverheadBudget = None,
     planned_steps: PlannedSteps = None,
     report: ReportFile = None,
+    compact: Annotated[
+        bool, typer.Option("--compact", help="Compact the run when the training has ended, as 'watchglass compact'.")
+    ] = False,
     no_capture: Annotated[bool, typer.Option("--no-capture", help="Run the script as if by python alone.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No line per finding and no verdict.")] = False,
     debug: Debug = False,
@@ -163,10 +166,10 @@ def run(
             settings=settings,
             quiet=quiet,
         )
-        return _launch(job, report, file=file, quiet=quiet, debug=debug)
+        return _launch(job, report, file=file, compact=compact, quiet=quiet, debug=debug)
 
 
-def _launch(job: Job, report: str | None, *, file: str | None, quiet: bool, debug: bool) -> int:
+def _launch(job: Job, report: str | None, *, file: str | None, compact: bool, quiet: bool, debug: bool) -> int:
     from watchglass.cli.terminal import progress
     from watchglass.launch import launch
 
@@ -186,6 +189,8 @@ def _launch(job: Job, report: str | None, *, file: str | None, quiet: bool, debu
             if debug:
                 traceback.print_exc()
             print_warning(f"no verdict on {outcome.run}: {error}")
+        if compact:
+            _compact(outcome.run, quiet=quiet)
     return outcome.exit_status
 
 
@@ -225,6 +230,30 @@ def _conclude(job: Job, outcome: Outcome, report: str | None, *, quiet: bool) ->
         from watchglass.view import size, write_report
 
         print_note(f"report {report} ({size(write_report(run, verdict, report))})")
+
+
+def _compact(run: str, *, quiet: bool) -> None:
+    """The run in less room, once nobody writes or reads it here any more."""
+    from watchglass.cli.terminal import working
+    from watchglass.store import compact, open_store
+    from watchglass.view import size
+
+    try:
+        with working("compacting the run (Ctrl-C to skip)"):
+            store = open_store(run)
+            try:
+                done = compact(store)
+            finally:
+                store.close()
+    except KeyboardInterrupt:
+        print_note(f"interrupted; to compact it: watchglass compact {run}")
+    except Exception as error:  # the training's exit status must come through
+        print_warning(f"{run} is not compacted: {error}")
+    else:
+        if done.written and not quiet:
+            print_note(f"compacted: {size(done.before_bytes)} are {size(done.after_bytes)} now")
+        for reason in done.kept:
+            print_note(reason)
 
 
 def _recorded(outcome: Outcome) -> str:
