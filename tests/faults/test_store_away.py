@@ -409,3 +409,7 @@ def test_a_minute_without_a_store_with_pauses_as_they_are(
     hook.close()
     assert_whole(faulty, losses)
     assert longest_s < 2.0, "a step that waits for a store waits for its time limit"
+    # A look for a request to stop that began while the server was away ends with its own time limit.
+    for thread in threading.enumerate():
+        if thread.name == "watchglass-stop":
+            thread.join(60)

@@ -386,7 +386,10 @@ def test_a_watched_booster_imports_nothing_that_a_guest_should_not(tmp_path: Pat
     imported = {name for name in script(tmp_path, WATCHGLASS_STRICT="1") if not name.startswith("_cython")}
     # pyarrow takes cloudpickle along where it finds it.
     assert imported <= {"watchglass", "pyarrow", "safetensors", "cloudpickle"}
-    assert "pyarrow" in imported, "the recorder encodes statistics"
+    # XGBoost itself imports it where there is pandas, so it need not be among what is new; but it has been used.
+    written = list((tmp_path / "runs").iterdir())
+    assert written
+    assert all(len(open_run(run).tensor("feature_importance/gain").reductions("l2")[1]) for run in written)
 
 
 def test_switched_off_it_writes_nothing(tmp_path: Path) -> None:
