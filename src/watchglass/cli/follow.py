@@ -61,10 +61,12 @@ def follow(
         check_choice("--fail-on", fail_on, ("warning", "error", "never"))
         from watchglass.config import EvaluatorConfig
         from watchglass.evaluate import follow as follow_run
+        from watchglass.store import open_store
 
         config = EvaluatorConfig(
             run, None, rules_to_evaluate(rules), severity_to_stop_on(stop_on), lost_after_s=lost_after, quiet=quiet
         )
+        open_store(run).close()  # what can never come is not waited for
         if not quiet:
             print_note(f"waiting for {run}")
         with _interruptible() as interruption:

@@ -93,6 +93,10 @@ def test_ctrl_c_ends_it_in_order(watchglass: Watchglass, run_path: Path) -> None
         JournalWriter(LocalStore(run_path)).close()
 
 
+def test_what_can_never_come_is_not_waited_for(watchglass: Watchglass) -> None:
+    assert "s3://" in watchglass("follow", "s3://").error
+
+
 def test_it_is_a_verb(watchglass: Watchglass) -> None:
     assert "follow" in {command.name or command.callback.__name__ for command in app.registered_commands}
     assert "watchglass follow" in watchglass("follow", "--help").out
