@@ -76,8 +76,8 @@ class NoRoomError(StoreError):
     """A bounded place is full. Nothing was written, so the same may be written again under the same name."""
 
 
-class RuleFileError(WatchglassError, ImportError):
-    """A file of custom rules that cannot be imported or holds no such rule."""
+class PluginFileError(WatchglassError, ImportError):
+    """A file of custom rules or actions that cannot be imported, or holds no such class."""
 
 
 class LaunchError(WatchglassError, RuntimeError):

@@ -45,7 +45,7 @@ def test_each_fault_has_its_own_first_cause(tmp_path: Path, digits_script: Path,
     train(digits_script, tmp_path / "run", "--fault", fault, "--model", model, "--epochs", str(epochs))
     run = open_run(tmp_path / "run")
     first = verdict(run).diagnoses[0]
-    assert first.causes[0][0].id == cause
+    assert first.causes[0].cause.id == cause
     assert first.what_to_try
     status, said = check(tmp_path / "run")
     assert status == 1

@@ -7,8 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
+from watchglass.cli.evaluating import Calibration, Causes, Rules, RuleTimeout, evaluator_config
 from watchglass.cli.failure import CLEAN, COULD_NOT, FINDINGS, failing_in_one_line, print_error, print_warning
-from watchglass.cli.options import Debug, FailOn, Rules, RunPath, check_choice, rules_to_evaluate
+from watchglass.cli.options import Debug, FailOn, RunPath, check_choice
 from watchglass.records import Finding, Severity, Status, Verdict
 
 #: What a finding has in the JSON, in this order.
@@ -28,11 +29,14 @@ _UNFINISHED = {
 def check(
     run: RunPath,
     rules: Rules = None,
+    calibration: Calibration = "default",
     fail_on: FailOn = "warning",
     output: Annotated[str, typer.Option("--format", metavar="text|json", help="For people or for programs.")] = "text",
     allow_unfinished: Annotated[
         bool, typer.Option("--allow-unfinished", help="Exit 0 also when an unfinished run has no findings so far.")
     ] = False,
+    causes: Causes = None,
+    rule_timeout: RuleTimeout = 30.0,
     debug: Debug = False,
 ) -> int:
     """Evaluate rules on a stored run.
@@ -46,7 +50,10 @@ def check(
         check_choice("--format", output, ("text", "json"))
         from watchglass.cli.judge import replayed
 
-        opened, verdict = replayed(run, rules_to_evaluate(rules))
+        config = evaluator_config(
+            run=run, rules=rules, calibration=calibration, causes=causes, rule_timeout=rule_timeout
+        )
+        opened, verdict = replayed(config)
         if output == "json":
             typer.echo(json.dumps(as_json(verdict), allow_nan=False, indent=2))
         else:

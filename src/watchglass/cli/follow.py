@@ -12,17 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from watchglass.cli.evaluating import Calibration, Causes, Rules, RuleTimeout, StopOn, evaluator_config
 from watchglass.cli.failure import COULD_NOT, FINDINGS, failing_in_one_line, print_note
-from watchglass.cli.options import (
-    Debug,
-    FailOn,
-    Rules,
-    RunPath,
-    StopOn,
-    check_choice,
-    rules_to_evaluate,
-    severity_to_stop_on,
-)
+from watchglass.cli.options import Debug, FailOn, RunPath, check_choice
 
 if TYPE_CHECKING:
     from watchglass.evaluate import Evaluation
@@ -34,6 +26,7 @@ _SIGNALLED = 128
 def follow(
     run: RunPath,
     rules: Rules = None,
+    calibration: Calibration = "default",
     stop_on: StopOn = None,
     fail_on: FailOn = "warning",
     wait: Annotated[
@@ -48,6 +41,8 @@ def follow(
             "--lost-after", metavar="S", min=1.0, help="A worker elsewhere that is silent for so long is lost."
         ),
     ] = 600.0,
+    causes: Causes = None,
+    rule_timeout: RuleTimeout = 30.0,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No line per finding and no verdict.")] = False,
     debug: Debug = False,
 ) -> int:
@@ -59,13 +54,13 @@ def follow(
     """
     with failing_in_one_line(debug):
         check_choice("--fail-on", fail_on, ("warning", "error", "never"))
-        from watchglass.config import EvaluatorConfig
         from watchglass.evaluate import follow as follow_run
         from watchglass.store import open_store
 
-        config = EvaluatorConfig(
-            run, None, rules_to_evaluate(rules), severity_to_stop_on(stop_on), lost_after_s=lost_after, quiet=quiet
-        )
+        config = evaluator_config(
+            run=run, rules=rules, calibration=calibration, stop_on=stop_on, causes=causes, rule_timeout=rule_timeout,
+            lost_after=lost_after, quiet=quiet,
+        )  # fmt: skip
         open_store(run).close()  # what can never come is not waited for
         if not quiet:
             print_note(f"waiting for {run}")

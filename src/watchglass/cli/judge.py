@@ -9,7 +9,7 @@ from watchglass.cli.terminal import working
 from watchglass.records import Status
 
 if TYPE_CHECKING:
-    from watchglass.config import RuleSpec
+    from watchglass.config import EvaluatorConfig
     from watchglass.records import Verdict
     from watchglass.run import Run
 
@@ -29,13 +29,14 @@ def judged(path: str) -> tuple[Run, Verdict]:
         # An evaluator that was killed, or is still at it, has not said its last word.
         if statuses and not any(status.status is Status.IN_PROGRESS for status in statuses):
             return run, replace(verdict(run), run=path)
+    from watchglass.config import EvaluatorConfig
     from watchglass.rules import default_rules
 
-    return replayed(path, default_rules())
+    return replayed(EvaluatorConfig(path, None, default_rules()))
 
 
-def replayed(path: str, rules: tuple[RuleSpec, ...]) -> tuple[Run, Verdict]:
-    """The run and what ``rules`` find in it now. Nothing is written.
+def replayed(config: EvaluatorConfig) -> tuple[Run, Verdict]:
+    """The run and what the rules of a configuration find in it now. Nothing is written.
 
     Raises:
         WatchglassError: It is no run, or not readable.
@@ -44,5 +45,6 @@ def replayed(path: str, rules: tuple[RuleSpec, ...]) -> tuple[Run, Verdict]:
     from watchglass.run import open_run
 
     with working("evaluating the run"):
-        run = open_run(path)
-        return run, replace(verdict(run, replay(path, rules)), run=path)
+        run = open_run(config.run)
+        found = replay(config.run, config.rules, calibration=config.calibration)
+        return run, replace(verdict(run, found), run=config.run)

@@ -21,8 +21,9 @@ from watchglass.cli.capturing import (
     given_settings,
     with_file,
 )
+from watchglass.cli.evaluating import Calibration, Causes, Rules, RuleTimeout, StopOn, evaluator_config
 from watchglass.cli.failure import failing_in_one_line, print_note, print_warning
-from watchglass.cli.options import Debug, Rules, StopOn, check_choice, rules_to_evaluate, severity_to_stop_on
+from watchglass.cli.options import Debug, check_choice
 from watchglass.errors import EXIT_STOPPED, LaunchError
 
 if TYPE_CHECKING:
@@ -108,7 +109,10 @@ def run(
     runs: RunsFolder = None,
     evaluator: EvaluatorKind = "local",
     rules: Rules = None,
+    calibration: Calibration = "default",
     stop_on: StopOn = None,
+    causes: Causes = None,
+    rule_timeout: RuleTimeout = 30.0,
     config: ConfigFile = None,
     collection: Collections = None,
     save_interval: SaveInterval = None,
@@ -140,7 +144,7 @@ def run(
         target, arguments = _split(words, module)
         if no_capture or environment.disabled():
             return run_untouched(Job(target, arguments, is_module=module is not None))
-        _check_evaluator(evaluator, rules)
+        _check_evaluator(evaluator, rules, stop_on)
         if runs is not None and run_directory is not None:
             raise LaunchError("--run names the run and --runs a place for many; leave one of them away")
         if report is not None:
@@ -155,16 +159,20 @@ def run(
             planned_steps=planned_steps,
         )
         file, settings = with_file(config, given)
+        told = None
+        if evaluator == "local":
+            told = evaluator_config(
+                rules=rules, calibration=calibration, stop_on=stop_on, causes=causes, rule_timeout=rule_timeout,
+                quiet=quiet,
+            )  # fmt: skip
         job = Job(
             target,
             arguments,
             is_module=module is not None,
             run=run_directory,
             runs=runs or environment.runs() or DEFAULT_RUNS,
-            rules=rules_to_evaluate(rules) if evaluator == "local" else (),
-            stop_on=severity_to_stop_on(stop_on),
+            evaluator=told,
             settings=settings,
-            quiet=quiet,
         )
         return _launch(job, report, file=file, compact=compact, quiet=quiet, debug=debug)
 
@@ -197,23 +205,24 @@ def _launch(job: Job, report: str | None, *, file: str | None, compact: bool, qu
 def _announcement(job: Job, run: str, attempt: int, file: str | None) -> str:
     again = f", which is a run already: this is attempt {attempt}" if attempt else ""
     settings = f", settings from {file}" if file else ""
-    follow = "" if job.rules else f"; judged nowhere yet, follow it with: watchglass follow {run}"
+    follow = "" if job.evaluator else f"; judged nowhere yet, follow it with: watchglass follow {run}"
     return f"run directory {run}{again}{settings}{follow}"
 
 
 def _conclude(job: Job, outcome: Outcome, report: str | None, *, quiet: bool) -> None:
     """The verdict on stderr, behind the script's own last words, and the report."""
-    if not job.rules and not quiet:
+    if not job.evaluator and not quiet:
         print_note(_recorded(outcome))
-    wants_verdict = bool(job.rules) and not quiet
-    if job.rules and not outcome.evaluated:
+    wants_verdict = job.evaluator is not None and not quiet
+    if job.evaluator and not outcome.evaluated:
         print_note(f"for the verdict: watchglass check {outcome.run}")
         return
     if not wants_verdict and report is None:
         return
     from watchglass.cli.judge import judged, replayed
+    from watchglass.config import EvaluatorConfig
 
-    run, verdict = judged(outcome.run) if job.rules else replayed(outcome.run, ())
+    run, verdict = judged(outcome.run) if job.evaluator else replayed(EvaluatorConfig(outcome.run, None, ()))
     if wants_verdict and verdict.status == "no data":
         print_warning(
             f"no training step was recorded in {outcome.run}; {job.target} ended with exit status "
@@ -261,10 +270,15 @@ def _recorded(outcome: Outcome) -> str:
     return f"{stopped}recorded; for the verdict: watchglass check {outcome.run}"
 
 
-def _check_evaluator(evaluator: str, rules: list[str] | None) -> None:
+def _check_evaluator(evaluator: str, rules: list[str] | None, stop_on: str | None) -> None:
     check_choice("--evaluator", evaluator, ("local", "none"))
     if evaluator == "none" and rules:
         raise LaunchError("with --evaluator none no rule is evaluated here; give --rules to watchglass follow or check")
+    if evaluator == "none" and stop_on:
+        raise LaunchError(
+            "a training can only be stopped on findings where rules are evaluated; drop --evaluator none, "
+            "or give --stop-on to watchglass follow"
+        )
 
 
 def _split(words: list[str] | None, module: str | None) -> tuple[str, tuple[str, ...]]:

@@ -2,6 +2,7 @@
 
 from watchglass.config import environment
 from watchglass.config.collection import BUILT_IN_COLLECTIONS, DEFAULT_COLLECTIONS, BuiltIn, Collection
+from watchglass.config.evaluation import CALIBRATIONS, ActionSpec, EvaluatorConfig, RuleSpec
 from watchglass.config.facts import FACTS, FactKind, chosen_facts
 from watchglass.config.files import FILE_NAME, find_file, read_file
 from watchglass.config.locations import DEFAULT_RUNS, OBJECT_SCHEMES, absolute, joined, local_path, scheme_of
@@ -16,14 +17,16 @@ from watchglass.config.parameters import (
     validate,
     values,
 )
+from watchglass.config.plugins import Contract, class_from_file, names_file
 from watchglass.config.saving import EXACT_REDUCTIONS, MODE_NAMES, REDUCTION_NAMES, ModeSteps, Schedule
-from watchglass.config.session import SETTINGS, EvaluatorConfig, RuleSpec, SessionConfig
+from watchglass.config.session import SETTINGS, SessionConfig
 from watchglass.config.sources import add_settings, combine
 
 __all__ = [
-    "BUILT_IN_COLLECTIONS", "DEFAULT_COLLECTIONS", "DEFAULT_RUNS", "EXACT_REDUCTIONS", "FACTS", "FILE_NAME",
-    "MODE_NAMES", "OBJECT_SCHEMES", "REDUCTION_NAMES", "SETTINGS", "BuiltIn", "Collection", "EvaluatorConfig",
-    "FactKind", "ModeSteps", "ParameterError", "ParameterInfo", "RuleSpec", "Schedule", "SessionConfig",
-    "absolute", "add_settings", "build", "check_names", "chosen_facts", "combine", "describe", "environment",
-    "find_file", "joined", "local_path", "parameter", "read_file", "scheme_of", "suggest", "validate", "values",
+    "BUILT_IN_COLLECTIONS", "CALIBRATIONS", "DEFAULT_COLLECTIONS", "DEFAULT_RUNS", "EXACT_REDUCTIONS", "FACTS",
+    "FILE_NAME", "MODE_NAMES", "OBJECT_SCHEMES", "REDUCTION_NAMES", "SETTINGS", "ActionSpec", "BuiltIn", "Collection",
+    "Contract", "EvaluatorConfig", "FactKind", "ModeSteps", "ParameterError", "ParameterInfo", "RuleSpec", "Schedule",
+    "SessionConfig", "absolute", "add_settings", "build", "check_names", "chosen_facts", "class_from_file", "combine",
+    "describe", "environment", "find_file", "joined", "local_path", "names_file", "parameter", "read_file",
+    "scheme_of", "suggest", "validate", "values",
 ]  # fmt: skip

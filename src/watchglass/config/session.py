@@ -1,4 +1,4 @@
-"""What a launcher tells a training and an evaluator, validated before it leaves."""
+"""What a launcher tells a training, validated before it leaves."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from watchglass.config.locations import absolute
 from watchglass.config.parameters import ParameterError, check_names, describe, parameter, validate, values
 from watchglass.config.saving import MODE_NAMES, SaveSettings, Schedule, schedule_of
 from watchglass.config.sources import combine, read_collections
-from watchglass.records import Severity
 
 MEBIBYTE = 1 << 20
 
@@ -137,68 +136,3 @@ class SessionConfig(SaveSettings):
 
 #: Fields of :class:`SessionConfig` that a file or a script may set.
 SETTINGS = ("collections", *(info.name for info in describe(SessionConfig)))
-
-
-@dataclass(frozen=True)
-class RuleSpec:
-    """Names a rule to evaluate, with the parameters that differ from its defaults.
-
-    Attributes:
-        name: Built-in name, ``"DeadRelu"``, or ``"path/to/file.py:ClassName"``.
-        parameters: Values by parameter name; strings are converted to the parameter's type.
-    """
-
-    name: str
-    parameters: dict[str, Any] = field(default_factory=dict)
-
-    def to_json(self) -> dict[str, Any]:
-        """Name and parameters as plain JSON types."""
-        return {"name": self.name, "parameters": self.parameters}
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> RuleSpec:
-        """The specification that :meth:`to_json` gave."""
-        return cls(data["name"], dict(data.get("parameters", {})))
-
-
-@dataclass(frozen=True)
-class EvaluatorConfig:
-    """What an evaluator process is told.
-
-    Attributes:
-        run: Location of the run: a folder, or an address like ``s3://bucket/path``.
-        attempt: The attempt to follow; None for all of the run.
-        rules: Rules to evaluate.
-        stop_on: Stop the training at a finding of at least this severity; None never stops it.
-        grace_s: Seconds to wait for a step boundary before a stop by signal.
-        poll_s: Seconds between looks at the run; None for those that fit its store.
-        lost_after_s: Silence after which a worker that cannot be seen from here counts as lost.
-        quiet: Print no line per finding.
-    """
-
-    run: str
-    attempt: int | None
-    rules: tuple[RuleSpec, ...]
-    stop_on: Severity | None = None
-    grace_s: float = parameter(30.0, help="wait for a step boundary before a stop by signal", unit="seconds", gt=0)
-    poll_s: float | None = parameter(None, help="time between looks at the run", unit="seconds", gt=0)
-    lost_after_s: float = parameter(600.0, help="silence of a worker that is lost", unit="seconds", gt=0)
-    quiet: bool = parameter(False, help="print no line per finding")
-
-    def __post_init__(self) -> None:
-        validate(self)
-
-    def to_json(self) -> str:
-        """One line of JSON."""
-        data = {"run": absolute(self.run), "attempt": self.attempt, **values(self)}
-        data["rules"] = [rule.to_json() for rule in self.rules]
-        data["stop_on"] = self.stop_on.value if self.stop_on else None
-        return json.dumps(data)
-
-    @classmethod
-    def from_json(cls, text: str) -> EvaluatorConfig:
-        """The configuration that :meth:`to_json` gave."""
-        data = json.loads(text)
-        data["rules"] = tuple(RuleSpec.from_json(row) for row in data["rules"])
-        data["stop_on"] = Severity(data["stop_on"]) if data.get("stop_on") else None
-        return cls(**data)

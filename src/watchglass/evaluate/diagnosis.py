@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from watchglass.records import Cause, Diagnosis, Finding, Severity
+from watchglass.records import Cause, Diagnosis, Finding, RankedCause, Severity
 from watchglass.rules import CAUSES, CONCRETE_ADVICE, CONSEQUENCES, links_of
 
 #: Added log odds of the causes that a rule without symptoms names, first to third: 0.6, 0.3 and 0.15 as noisy-or.
@@ -83,7 +83,7 @@ def _follows(finding: Finding, group: Sequence[Finding], cause: str) -> bool:
 def _diagnosis(group: Sequence[Finding], consequences: Sequence[Finding]) -> Diagnosis:
     support = _support(group)
     ranked = sorted(support, key=lambda cause: -support[cause])[:_MOST_CAUSES]
-    causes = tuple((_cause(name), round(1.0 - math.exp(-support[name]), 3)) for name in ranked)
+    causes = tuple(_ranked(name, support[name], group) for name in ranked)
     # A value that is not finite is what people will have noticed, else what tells most of the cause; the chain of
     # symptoms shows what came before it.
     best = ranked[0] if ranked else ""
@@ -92,7 +92,7 @@ def _diagnosis(group: Sequence[Finding], consequences: Sequence[Finding]) -> Dia
         serious, key=lambda f: (_breaks(f), _support([f]).get(best, 0.0), f.severity.rank, [-n for n in _when(f)])
     )
     first = min(group, key=_when)
-    title = causes[0][0].title if causes else f"{key.rule} has found something"
+    title = causes[0].cause.title if causes else f"{key.rule} has found something"
     return Diagnosis(
         causes=causes,
         findings=tuple(finding.id for finding in [*group, *consequences]),
@@ -100,7 +100,15 @@ def _diagnosis(group: Sequence[Finding], consequences: Sequence[Finding]) -> Dia
         step=first.step,
         subject=str(key.evidence.get("module") or "") or next(iter(key.tensors), ""),
         headline=f"{title[:1].upper()}{title[1:]}: {key.message}",
-        what_to_try=_advice(causes[0][0], group) if causes else key.what_to_try,
+        what_to_try=_advice(causes[0].cause, group) if causes else key.what_to_try,
+    )
+
+
+def _ranked(name: str, odds: float, group: Sequence[Finding]) -> RankedCause:
+    speak = [finding for finding in sorted(group, key=_when) if _support([finding]).get(name, 0.0) > 0]
+    first = speak[0] if speak else min(group, key=_when)
+    return RankedCause(
+        _cause(name), round(1.0 - math.exp(-odds), 3), first.step, tuple(finding.message for finding in speak)
     )
 
 

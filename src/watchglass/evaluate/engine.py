@@ -29,7 +29,7 @@ class Engine:
         """Builds every rule once, so that a wrong name or parameter shows before any step.
 
         Raises:
-            UnknownNameError, InvalidValueError, MissingFileError, RuleFileError: See :func:`build_rule`.
+            UnknownNameError, InvalidValueError, MissingFileError, PluginFileError: See :func:`build_rule`.
         """
         self._runners = [_Runner(spec, calibration) for spec in rules]
         names = [runner.name for runner in self._runners]

@@ -55,7 +55,7 @@ class Evaluator:
         self._store = store if store is not None else open_store(config.run)
         self._own_store = store is None
         self._pin: Pin | None = None
-        self._engine = Engine(config.rules)
+        self._engine = Engine(config.rules, calibration=config.calibration)
         self._follower = Follower(self._store, attempt=config.attempt)
         self._journal = Journal(self._store, self._say)
         self._presence = Presence(self._store, config.attempt, lost_after_s=config.lost_after_s)
@@ -330,7 +330,7 @@ class Evaluator:
         if held is not None:
             held.close()
         self._follower = Follower(self._store, attempt=self._config.attempt)
-        self._engine = Engine(self._config.rules)
+        self._engine = Engine(self._config.rules, calibration=self._config.calibration)
         self._departures.begin_again()
         self._outdated = False
 

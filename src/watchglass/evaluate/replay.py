@@ -64,7 +64,7 @@ def replay(
 
     Raises:
         MissingFileError, NotARunError, FormatVersionError: There is no run that this release can read.
-        UnknownNameError, InvalidValueError, MissingFileError, RuleFileError: See :func:`watchglass.rules.build_rule`.
+        UnknownNameError, InvalidValueError, MissingFileError, PluginFileError: See :func:`watchglass.rules.build_rule`.
     """
     specs = default_rules() if rules is None else rules
     store = open_store(os.fspath(run)) if not isinstance(run, Store) else run

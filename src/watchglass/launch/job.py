@@ -10,10 +10,9 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
-from watchglass.config import DEFAULT_RUNS, RuleSpec, SessionConfig, scheme_of, suggest
+from watchglass.config import DEFAULT_RUNS, EvaluatorConfig, SessionConfig, scheme_of, suggest
 from watchglass.errors import LaunchError, MissingFileError
 from watchglass.launch.interpreter import python_command
-from watchglass.records import Severity
 
 
 @dataclass(frozen=True)
@@ -26,11 +25,9 @@ class Job:
         is_module: Run ``target`` as ``python -m`` does.
         run: Where the run is; None for a new ``<name of the script>-<date>-<time>`` below ``runs``.
         runs: Folder, or prefix of an object store, below which runs that nobody named get a path of their own.
-        rules: What the evaluator evaluates; empty for none: the run is recorded, and a stop that another evaluator
-            asks for through the store is obeyed.
-        stop_on: Stop the training at a finding of at least this severity; None never stops it.
+        evaluator: What the evaluator is told, but for the run; None for no evaluator: the run is recorded, and a stop
+            that another one asks for through the store is obeyed.
         settings: Fields of :class:`~watchglass.config.SessionConfig` that differ from their defaults.
-        quiet: The evaluator prints no line per finding.
     """
 
     target: str
@@ -38,17 +35,10 @@ class Job:
     is_module: bool = False
     run: str | None = None
     runs: str = DEFAULT_RUNS
-    rules: tuple[RuleSpec, ...] = ()
-    stop_on: Severity | None = None
+    evaluator: EvaluatorConfig | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
-    quiet: bool = False
 
     def __post_init__(self) -> None:
-        if self.stop_on is not None and not self.rules:
-            raise LaunchError(
-                "a training can only be stopped on findings where rules are evaluated; drop --evaluator none, "
-                "or give --stop-on to watchglass follow"
-            )
         for location in (self.run, self.runs):
             if location is not None:
                 scheme_of(location)  # refuses what cannot be a location

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from watchglass.config import EvaluatorConfig, environment
@@ -83,7 +83,7 @@ def launch(
         note = "torchrun restarted a training that was stopped by request; it stays stopped"
         return Outcome(EXIT_STOPPED, run, attempt, leads, False, 0.0, (note,))
     problems: list[str] = []
-    evaluator = _start_evaluator(job, run, attempt, problems) if leads and job.rules else None
+    evaluator = _start_evaluator(job.evaluator, run, attempt, problems) if leads and job.evaluator else None
     if leads:
         started(run, attempt)
     begin = time.monotonic()
@@ -133,11 +133,10 @@ def training_environment(job: Job, run: str, attempt: int) -> dict[str, str]:
     return environ
 
 
-def _start_evaluator(job: Job, run: str, attempt: int, problems: list[str]) -> EvaluatorProcess | None:
+def _start_evaluator(config: EvaluatorConfig, run: str, attempt: int, problems: list[str]) -> EvaluatorProcess | None:
     """The evaluator; where it cannot be started None and a noted problem, since the training goes on regardless."""
-    config = EvaluatorConfig(run=run, attempt=attempt, rules=job.rules, stop_on=job.stop_on, quiet=job.quiet)
     try:
-        return EvaluatorProcess(config, os.environ, BOOTSTRAP)
+        return EvaluatorProcess(replace(config, run=run, attempt=attempt), os.environ, BOOTSTRAP)
     except WatchglassError as error:
         problems.append(f"{error}; evaluate the run later with: watchglass check {run}")
         return None

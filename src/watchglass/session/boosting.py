@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from watchglass.capture import Hook
 from watchglass.config import (
+    EvaluatorConfig,
     RuleSpec,
     SessionConfig,
     environment,
@@ -143,7 +144,7 @@ def _joining(joined: SessionConfig, settings: Mapping[str, Any]) -> Hook:
 def _own(config: SessionConfig, rules: tuple[RuleSpec, ...] | None, stop_on: Severity | None, runs: str | None) -> Hook:
     hook = Hook(config=config if config.run else replace(config, run=_unused(_default_run(runs))))
     if rules is not None and not environment.disabled():
-        evaluator = WatchedEvaluator(hook.config.run, rules, stop_on)
+        evaluator = WatchedEvaluator(EvaluatorConfig(hook.config.run, None, rules, stop_on))
         hook.on_start.append(evaluator.start)
         hook.on_close.append(evaluator.finish)
     return hook

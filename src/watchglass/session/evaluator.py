@@ -8,11 +8,11 @@ import subprocess
 import sys
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from watchglass.config import EvaluatorConfig, RuleSpec, environment, values
 from watchglass.errors import InvalidValueError
-from watchglass.records import Severity
 
 #: How long the end of a training waits for the last findings to be printed.
 _LAST_WORDS_S = 10.0
@@ -75,16 +75,14 @@ def start_evaluator(config: EvaluatorConfig, environ: Mapping[str, str]) -> subp
 class WatchedEvaluator:
     """Starts the evaluator when the worker has joined, and lets it finish when the training ends."""
 
-    def __init__(self, run: str, rules: tuple[RuleSpec, ...], stop_on: Severity | None) -> None:
-        self._run = run
-        self._rules = rules
-        self._stop_on = stop_on
+    def __init__(self, config: EvaluatorConfig) -> None:
+        self._config = config
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, attempt: int) -> None:
         """Called on the recorder's thread once the run exists; only rank 0 has an evaluator."""
         if environment.rank() == 0:
-            config = EvaluatorConfig(self._run, attempt, self._rules, self._stop_on)
+            config = replace(self._config, attempt=attempt)
             self._process = start_evaluator(config, environment.for_evaluator(os.environ))
 
     def finish(self) -> None:

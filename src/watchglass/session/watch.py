@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from watchglass.capture import Hook
-from watchglass.config import DEFAULT_RUNS, SessionConfig, environment, find_file, joined, read_file
+from watchglass.config import DEFAULT_RUNS, EvaluatorConfig, SessionConfig, environment, find_file, joined, read_file
 from watchglass.errors import InvalidValueError
 from watchglass.records import Severity
 from watchglass.session.current import current_hook, set_current
@@ -74,8 +74,7 @@ def watch(
     if stop_on is not None and rules is None:
         rules = "default"
     if rules is not None:
-        severity = _severity(stop_on)
-        evaluator = WatchedEvaluator(path, rule_specs(rules), severity)
+        evaluator = WatchedEvaluator(EvaluatorConfig(path, None, rule_specs(rules), _severity(stop_on)))
         hook.on_start.append(evaluator.start)
         hook.on_close.append(evaluator.finish)
     _adapter(hook, discover=False).attach(model)

@@ -125,11 +125,11 @@ def _diagnosis(diagnosis: Diagnosis, findings: Sequence[Finding]) -> str:
     known = {finding.id: finding for finding in findings}
     seen = [known[name] for name in diagnosis.findings if name in known]
     causes = "".join(
-        f"<li><b>{escape(cause.title)}</b> <span class='score'>{100 * score:.0f} %</span>"
-        f"<br>{escape(cause.explanation)}"
-        + (f"<br><small>Source: {escape(cause.source)}</small>" if cause.source else "")
+        f"<li><b>{escape(ranked.cause.title)}</b> <span class='score'>{100 * ranked.score:.0f} %</span>"
+        f"<br>{escape(ranked.cause.explanation)}"
+        + (f"<br><small>Source: {escape(ranked.cause.source)}</small>" if ranked.cause.source else "")
         + "</li>"
-        for cause, score in diagnosis.causes
+        for ranked in diagnosis.causes
     )
     parts = [
         f'<article class="{diagnosis.severity.value}"><h3>{escape(diagnosis.headline)}</h3><dl>',

@@ -149,11 +149,11 @@ def _told_in_full(diagnosis: Diagnosis, findings: list[Finding]) -> Iterator[Row
     if diagnosis.subject:
         yield Row(printable(diagnosis.subject), "first in")
     yield Row(since(diagnosis, findings), "since")
-    for position, (cause, score) in enumerate(diagnosis.causes):
+    for position, ranked in enumerate(diagnosis.causes):
         label = "cause" if position == 0 else "or" if position == 1 else ""
-        yield Row(f"{printable(cause.title)} ({100 * score:.0f} %)", label)
+        yield Row(f"{printable(ranked.cause.title)} ({100 * ranked.score:.0f} %)", label)
         if position == 0:
-            yield Row(printable(cause.explanation), "", "dim")
+            yield Row(printable(ranked.cause.explanation), "", "dim")
     links = chain(findings)
     for position, link in enumerate(links[:_CHAIN]):
         yield Row(link, "chain" if position == 0 else "")

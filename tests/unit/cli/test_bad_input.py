@@ -21,6 +21,8 @@ def script(tmp_path: Path) -> Path:
     [
         (["run"], "run needs the script to run: watchglass run [options] train.py ARGS"),
         (["run", "trian.py"], 'script trian.py does not exist in {folder} (did you mean "train.py"?)'),
+        (["run", "--evaluator", "none", "--stop-on", "error", "train.py"], "drop --evaluator none, or give --stop-on"),
+        (["run", "--calibration", "sagemakr", "train.py"], "--calibration must be one of default, sagemaker but got"),
         (["run", "-m", "nope.train"], "no module named 'nope' can be found from {folder}"),
         (["run", "--save-interval", "0", "train.py"], "--save-interval must be >= 1 but got '0'"),
         (

@@ -113,4 +113,4 @@ def test_runs_go_below_what_the_environment_or_the_option_says(
     watchglass("run", "train.py")
     watchglass("run", "--runs", "mine", "--evaluator", "none", "train.py")
     assert [job.runs for job in jobs] == ["runs", "s3://bucket/team", "mine"]
-    assert [bool(job.rules) for job in jobs] == [True, True, False]
+    assert [job.evaluator is not None for job in jobs] == [True, True, False]

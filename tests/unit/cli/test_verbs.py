@@ -8,7 +8,7 @@ import pytest
 
 import watchglass as package
 from command_line import Watchglass
-from watchglass.cli.options import parse_rules
+from watchglass.cli.evaluating import parse_rules
 from watchglass.cli.run import _end_options_at_module
 from watchglass.config import RuleSpec
 from watchglass.rules import rule_names

@@ -32,12 +32,12 @@ def test_a_divergence_is_one_disease_with_its_chain() -> None:
         finding("ExplodingGradient", 2, ("gradient_growth",), severity=Severity.ERROR),
     ]  # fmt: skip
     (diagnosis,) = diagnose(findings)
-    assert diagnosis.causes[0][0].id == "learning_rate_too_high"
+    assert diagnosis.causes[0].cause.id == "learning_rate_too_high"
     assert diagnosis.findings == ("WeightUpdateRatio@1", "ExplodingGradient@2", "ExplodingTensor@4", "DeadRelu@9")
     assert (diagnosis.step, diagnosis.severity, diagnosis.subject) == (1, Severity.ERROR, "b")
     assert diagnosis.headline == "The learning rate is too high: ExplodingTensor at 4"
     assert diagnosis.what_to_try[0] == "Learning rate 5 with SGD: try 0.5"
-    assert [score for _, score in diagnosis.causes] == sorted((s for _, s in diagnosis.causes), reverse=True)
+    assert [ranked.score for ranked in diagnosis.causes] == sorted((r.score for r in diagnosis.causes), reverse=True)
 
 
 @pytest.mark.parametrize(("ratio", "advice"), [(None, "0.5"), (0.01, "0.5"), (2.0, "0.05"), (1e9, "0.005")])
@@ -75,7 +75,7 @@ def test_without_numbers_advice_is_general() -> None:
 )
 def test_symptoms_point_to_their_cause(symptoms: tuple[str, ...], cause: str) -> None:
     (diagnosis,) = diagnose([finding("Rule", 3, symptoms)])
-    assert diagnosis.causes[0][0].id == cause
+    assert diagnosis.causes[0].cause.id == cause
     assert len(diagnosis.causes) <= 3
 
 
@@ -85,7 +85,7 @@ def test_two_diseases_are_two_diagnoses_worst_first() -> None:
         finding("PoorWeightInitialization", 0, ("identical_rows",), severity=Severity.ERROR),
     ]
     first, second = diagnose(findings)
-    assert (first.causes[0][0].id, second.causes[0][0].id) == ("identical_initialization", "overfitting")
+    assert (first.causes[0].cause.id, second.causes[0].cause.id) == ("identical_initialization", "overfitting")
 
 
 def test_what_a_cause_leads_to_joins_it() -> None:
@@ -95,7 +95,7 @@ def test_what_a_cause_leads_to_joins_it() -> None:
         finding("WeightUpdateRatio", 90, ("update_ratio_small",)),
     ]
     (diagnosis,) = diagnose(findings)
-    assert diagnosis.causes[0][0].id == "learning_rate_too_high"
+    assert diagnosis.causes[0].cause.id == "learning_rate_too_high"
     assert len(diagnosis.findings) == 3
 
 

@@ -81,7 +81,7 @@ def test_live_findings_are_written_and_equal_replayed_ones(run_path: Path) -> No
     assert sorted(f.to_json()["id"] for f in run.journal.findings) == sorted(f.id for f in evaluation.findings)
     assert {f.id: f.to_json() for f in run.journal.findings} == {f.id: f.to_json() for f in evaluation.findings}
     assert tuple(run.journal.statuses) == evaluation.statuses
-    assert diagnose(run.journal.findings)[0].causes[0][0].id == "learning_rate_too_high"
+    assert diagnose(run.journal.findings)[0].causes[0].cause.id == "learning_rate_too_high"
     assert "watchglass: error: the loss became NaN at step 4 (ExplodingTensor)" in errors
     assert verdict(run).diagnoses == verdict(run, evaluation).diagnoses
 

@@ -10,7 +10,6 @@ import pytest
 
 from watchglass.errors import InvalidValueError, LaunchError, MissingFileError
 from watchglass.launch import Job
-from watchglass.records import Severity
 
 
 @pytest.fixture(autouse=True)
@@ -79,8 +78,3 @@ def test_settings_are_checked_early(folder: Path) -> None:
     (folder / "train.py").write_text("")
     with pytest.raises(InvalidValueError, match="save_interval must be >= 1 but got 0"):
         Job("train.py", settings={"save_interval": 0}).check()
-
-
-def test_a_stop_needs_rules() -> None:
-    with pytest.raises(LaunchError, match="drop --evaluator none"):
-        Job("train.py", stop_on=Severity.ERROR)

@@ -271,7 +271,7 @@ def test_functional_sigmoids_show_in_what_they_take_from_the_gradient(
     modules = {f"part{i}": "Linear" for i in range(6)}
     run = build_run(run_path, _stack(derivative, rectified=rectified), modules=modules)
     (diagnosis,) = diagnose(replay(run).findings)
-    assert diagnosis.causes[0][0].id == cause
+    assert diagnosis.causes[0].cause.id == cause
 
 
 def test_rounding_behind_dead_units_is_no_bad_scale(run_path: Path) -> None:

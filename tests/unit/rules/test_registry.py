@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from watchglass.config import RuleSpec, parameter
-from watchglass.errors import InvalidValueError, MissingFileError, RuleFileError, UnknownNameError
+from watchglass.errors import InvalidValueError, MissingFileError, PluginFileError, UnknownNameError
 from watchglass.evaluate import replay
 from watchglass.records import Status
 from watchglass.rules import (
@@ -117,9 +117,9 @@ def test_a_bare_default_is_a_checked_parameter(rule_file: str) -> None:
     [
         ("no_such.py:Rule", MissingFileError, "there is no rule file"),
         ("{file}:LossToHigh", UnknownNameError, 'did you mean "LossTooHigh"'),
-        ("{file}:NoRule", RuleFileError, "is not a rule"),
-        ("{file}:Unfinished", RuleFileError, "has no method check"),
-        ("{file}", RuleFileError, "has 2 rules; name one"),
+        ("{file}:NoRule", PluginFileError, "is not a rule"),
+        ("{file}:Unfinished", PluginFileError, "has no method check"),
+        ("{file}", PluginFileError, "has 2 rules; name one"),
     ],
 )
 def test_mistakes_in_naming_a_file(rule_file: str, spec: str, error: type[Exception], message: str) -> None:
@@ -138,7 +138,7 @@ def test_mistakes_in_naming_a_file(rule_file: str, spec: str, error: type[Except
 def test_a_file_that_fails_to_import(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "bad.py"
     path.write_text(text)
-    with pytest.raises(RuleFileError, match=message):
+    with pytest.raises(PluginFileError, match=message):
         find_rule(f"{path}:Rule")
 
 

@@ -1,0 +1,100 @@
+"""What an evaluator is told, validated before it leaves."""
+
+from __future__ import annotations
+
+import json
+from abc import ABC
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from watchglass.config.locations import absolute
+from watchglass.config.parameters import parameter, validate, values
+from watchglass.records import Severity
+
+#: Sets of thresholds: ours, and those that SageMaker Debugger documents.
+CALIBRATIONS = ("default", "sagemaker")
+
+_Spec = TypeVar("_Spec", bound="Spec")
+
+
+@dataclass(frozen=True)
+class Spec(ABC):
+    """Names a class with the parameters that differ from its defaults.
+
+    Attributes:
+        name: Built-in name, or ``"path/to/file.py:ClassName"``.
+        parameters: Values by parameter name; strings are converted to the parameter's type.
+    """
+
+    name: str
+    parameters: dict[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Name and parameters as plain JSON types."""
+        return {"name": self.name, "parameters": self.parameters}
+
+    @classmethod
+    def from_json(cls: type[_Spec], data: dict[str, Any]) -> _Spec:
+        """The specification that :meth:`to_json` gave."""
+        return cls(data["name"], dict(data.get("parameters", {})))
+
+
+class RuleSpec(Spec):
+    """Names a rule to evaluate, ``"DeadRelu"`` or ``"path/to/file.py:MyRule"``, with parameters."""
+
+
+class ActionSpec(Spec):
+    """Names an action to take, ``"Webhook"`` or ``"path/to/file.py:MyAction"``, with parameters."""
+
+
+@dataclass(frozen=True)
+class EvaluatorConfig:
+    """What an evaluator process is told.
+
+    Attributes:
+        run: Location of the run: a folder, or an address like ``s3://bucket/path``; "" where it is not known yet.
+        attempt: The attempt to follow; None for all of the run.
+        rules: Rules to evaluate.
+        calibration: Which set of thresholds rules begin with.
+        stop_on: Stop the training at a finding of at least this severity; None never stops it.
+        actions: What else is done about findings and changes of status.
+        causes: Files of causes and links that are added to the built-in knowledge.
+        grace_s: Seconds to wait for a step boundary before a stop by signal.
+        poll_s: Seconds between looks at the run; None for those that fit its store.
+        lost_after_s: Silence after which a worker that cannot be seen from here counts as lost.
+        rule_timeout_s: How long a rule may take over one step.
+        quiet: Print no line per finding.
+    """
+
+    run: str
+    attempt: int | None
+    rules: tuple[RuleSpec, ...]
+    stop_on: Severity | None = None
+    actions: tuple[ActionSpec, ...] = ()
+    calibration: str = parameter("default", help="which set of thresholds rules begin with", choices=CALIBRATIONS)
+    causes: tuple[str, ...] = parameter((), help="files of causes beside the built-in ones", split=False)
+    grace_s: float = parameter(30.0, help="wait for a step boundary before a stop by signal", unit="seconds", gt=0)
+    poll_s: float | None = parameter(None, help="time between looks at the run", unit="seconds", gt=0)
+    lost_after_s: float = parameter(600.0, help="silence of a worker that is lost", unit="seconds", gt=0)
+    rule_timeout_s: float = parameter(30.0, help="how long a rule may take over one step", unit="seconds", gt=0)
+    quiet: bool = parameter(False, help="print no line per finding")
+
+    def __post_init__(self) -> None:
+        validate(self)
+
+    def to_json(self) -> str:
+        """One line of JSON."""
+        data = {"run": absolute(self.run), "attempt": self.attempt, **values(self)}
+        data["rules"] = [rule.to_json() for rule in self.rules]
+        data["actions"] = [action.to_json() for action in self.actions]
+        data["stop_on"] = self.stop_on.value if self.stop_on else None
+        return json.dumps(data)
+
+    @classmethod
+    def from_json(cls, text: str) -> EvaluatorConfig:
+        """The configuration that :meth:`to_json` gave."""
+        data = json.loads(text)
+        data["rules"] = tuple(RuleSpec.from_json(row) for row in data["rules"])
+        data["actions"] = tuple(ActionSpec.from_json(row) for row in data.get("actions", ()))
+        data["stop_on"] = Severity(data["stop_on"]) if data.get("stop_on") else None
+        return cls(**data)

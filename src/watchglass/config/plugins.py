@@ -1,0 +1,95 @@
+"""Classes of a user's own, named by file and class: rules and actions alike."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import inspect
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import NamedTuple
+
+from watchglass.config.parameters import suggest
+from watchglass.errors import MissingFileError, PluginFileError, UnknownNameError
+
+
+class Contract(NamedTuple):
+    """What a class in a user's file has to be.
+
+    Attributes:
+        base: The class that it derives from.
+        word: What it is called, ``"rule"``.
+        name: The name under which users import the base, ``"watchglass.Rule"``.
+        method: The method that it has to have, ``"check(self, view)"``.
+    """
+
+    base: type
+    word: str
+    name: str
+    method: str
+
+
+def names_file(name: str) -> bool:
+    """Whether a name is that of a file, ``"my_rules.py:MyRule"`` or ``"my_rules.py"``, and no built-in one."""
+    return ":" in name or name.endswith(".py")
+
+
+def class_from_file(name: str, contract: Contract) -> type:
+    """The class that ``"path/to/file.py:MyRule"`` names; the class may be left out where the file has only one.
+
+    Raises:
+        MissingFileError: No such file.
+        UnknownNameError: No such class in the file; the message has the near name.
+        PluginFileError: The file cannot be imported, or the class is not what the contract says.
+    """
+    path, colon, class_name = name.rpartition(":")
+    if not colon or (class_name.endswith(".py") and not class_name.isidentifier()):
+        path, class_name = name, ""
+    module = _import_file(path, contract.word)
+    found = {
+        name: value
+        for name, value in vars(module).items()
+        if isinstance(value, type) and issubclass(value, contract.base) and value.__module__ == module.__name__
+    }
+    if not class_name:
+        if len(found) == 1:
+            return next(iter(found.values()))
+        raise PluginFileError(f'{path} has {len(found)} {contract.word}s; name one: "{path}:ClassName"')
+    cls = getattr(module, class_name, None)
+    if cls is None:
+        raise UnknownNameError(f'{path} has no class "{class_name}"{suggest(class_name, found)}')
+    if not (isinstance(cls, type) and issubclass(cls, contract.base)):
+        raise PluginFileError(
+            f"{name} is not a {contract.word}; a {contract.word} is a class that derives from {contract.name}"
+        )
+    if inspect.isabstract(cls):
+        raise PluginFileError(f"{name} has no method {contract.method}; every {contract.word} needs one")
+    return cls
+
+
+def _import_file(path: str, word: str) -> ModuleType:
+    file = Path(path)
+    if not file.is_file():
+        raise MissingFileError(f'there is no {word} file "{path}"; give its path from {Path.cwd()} or an absolute one')
+    # The name is made from path and time of change: two files called rules.py do not collide, and an edited file is
+    # imported anew in a notebook. It has to be in sys.modules for dataclasses to resolve the annotations.
+    stamp = f"{file.resolve()}\0{file.stat().st_mtime_ns}"
+    name = f"watchglass_plugin_{hashlib.sha256(stamp.encode()).hexdigest()[:16]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    loader = importlib.util.spec_from_file_location(name, file)
+    if loader is None or loader.loader is None:
+        raise PluginFileError(f"{path} cannot be imported: its name must end in .py")
+    module = importlib.util.module_from_spec(loader)
+    sys.modules[name] = module
+    try:
+        loader.loader.exec_module(module)
+    except BaseException as error:
+        del sys.modules[name]
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        where = f"line {error.lineno}, " if isinstance(error, SyntaxError) and error.lineno else ""
+        text = " ".join(str(error).split())
+        raise PluginFileError(f"{path} cannot be imported: {where}{type(error).__name__}: {text}") from error
+    return module

@@ -1,0 +1,64 @@
+"""What the rooms exchange: plain dataclasses and field tables, with no behaviour beyond conversion.
+
+Rooms meet here and never at each other's classes. Everything is immutable and can be written as JSON or as
+fixed-size rows; nothing here imports a framework, Arrow or any other room but :mod:`watchglass.errors`.
+"""
+
+from watchglass.records.events import Event
+from watchglass.records.findings import (
+    Finding,
+    Observation,
+    RuleStatus,
+    Severity,
+    Status,
+    number_from_json,
+    number_to_json,
+)
+from watchglass.records.training import (
+    COUNT_FIELDS,
+    FORMAT_VERSION,
+    HISTOGRAM_MANTISSA_BITS,
+    REDUCTION_FIELDS,
+    SCALAR_FIELDS,
+    STATISTIC_FIELDS,
+    STEP_END_FIELDS,
+    Fact,
+    Mode,
+    Origin,
+    Reduction,
+    Role,
+    StepEnd,
+    TensorInfo,
+    UnitKind,
+)
+from watchglass.records.verdict import Cause, Diagnosis, RankedCause, Verdict
+
+__all__ = [
+    "COUNT_FIELDS",
+    "FORMAT_VERSION",
+    "HISTOGRAM_MANTISSA_BITS",
+    "REDUCTION_FIELDS",
+    "SCALAR_FIELDS",
+    "STATISTIC_FIELDS",
+    "STEP_END_FIELDS",
+    "Cause",
+    "Diagnosis",
+    "Event",
+    "Fact",
+    "Finding",
+    "Mode",
+    "Observation",
+    "Origin",
+    "RankedCause",
+    "Reduction",
+    "Role",
+    "RuleStatus",
+    "Severity",
+    "Status",
+    "StepEnd",
+    "TensorInfo",
+    "UnitKind",
+    "Verdict",
+    "number_from_json",
+    "number_to_json",
+]

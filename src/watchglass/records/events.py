@@ -1,0 +1,63 @@
+"""What actions are told: a new finding, or a rule that stands elsewhere than before."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from watchglass.records.findings import Finding, RuleStatus, Severity, Status
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that an action may subscribe to.
+
+    Attributes:
+        kind: ``"finding"``: a rule has found something new; ``"status"``: a rule's status has changed.
+        id: The same for the same event whoever tells it: an evaluator that starts again comes by the same ids.
+        run: Location of the run.
+        run_id: Identifier of the run.
+        attempt: Attempt of the run.
+        rule: Name of the rule.
+        time_ns: Wall time at which the evaluator came by it, nanoseconds since 1970.
+        finding: The finding, for ``"finding"``.
+        status: Where the rule stands now, for ``"status"``.
+        previous: Where it stood before, for ``"status"``; None for nowhere.
+    """
+
+    kind: str
+    id: str
+    run: str
+    run_id: str
+    attempt: int
+    rule: str
+    time_ns: int
+    finding: Finding | None = None
+    status: RuleStatus | None = None
+    previous: Status | None = None
+
+    @property
+    def severity(self) -> Severity | None:
+        """That of the finding; None for a change of status."""
+        return self.finding.severity if self.finding is not None else None
+
+    def to_json(self) -> dict[str, Any]:
+        """This event as plain JSON types."""
+        return {
+            "kind": self.kind, "id": self.id, "run": self.run, "run_id": self.run_id, "attempt": self.attempt,
+            "rule": self.rule, "time_ns": self.time_ns,
+            "finding": self.finding.to_json() if self.finding is not None else None,
+            "status": self.status.to_json() if self.status is not None else None,
+            "previous": self.previous.value if self.previous is not None else None,
+        }  # fmt: skip
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Event:
+        """The event that :meth:`to_json` gave."""
+        finding, status, previous = data.get("finding"), data.get("status"), data.get("previous")
+        return cls(
+            data["kind"], data["id"], data["run"], data["run_id"], data["attempt"], data["rule"], data["time_ns"],
+            Finding.from_json(finding) if finding else None,
+            RuleStatus.from_json(status) if status else None,
+            Status(previous) if previous else None,
+        )  # fmt: skip

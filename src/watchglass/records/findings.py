@@ -1,0 +1,161 @@
+"""What an evaluator says of a training: findings, where each rule stands, and what it observed itself."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, field
+from enum import Enum
+from typing import Any
+
+from watchglass.records.training import Mode
+
+
+class Severity(str, Enum):
+    """How bad a finding is. ``error``: this training is broken. ``warning``: look now. ``info``: worth knowing."""
+
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+    @property
+    def rank(self) -> int:
+        """0 for info, 1 for warning, 2 for error."""
+        return ("info", "warning", "error").index(self.value)
+
+
+class Status(str, Enum):
+    """Where a rule stands. The first six words are those of SageMaker Debugger."""
+
+    IN_PROGRESS = "InProgress"
+    NO_ISSUES_FOUND = "NoIssuesFound"
+    ISSUES_FOUND = "IssuesFound"
+    ERROR = "Error"
+    STOPPING = "Stopping"
+    STOPPED = "Stopped"
+    NOT_APPLICABLE = "NotApplicable"
+    STARVED = "Starved"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing a rule found, with evidence. Repeats of one thing fold into one finding.
+
+    Attributes:
+        id: 12 hexadecimal digits: hash of run, rule and parameters, subject, worker and first step.
+        rule: Name of the rule, ``"DeadRelu"``.
+        severity: How bad.
+        step: Mode step at which it was first seen (steps of ``mode``).
+        last_step: Mode step at which it was last seen.
+        count: Number of steps at which it was seen.
+        mode: Mode of those steps.
+        worker: Worker it was seen on, ``"worker_0"``.
+        tensors: Names of the tensors or modules it is about, the first one first; may be empty.
+        value: The measured value; None where there is no number, NaN and infinities where that is the measurement.
+        limit: The limit it crossed, or None.
+        message: One sentence for people.
+        causes: Identifiers of likely causes, most likely first (see watchglass.rules.causes).
+        what_to_try: Sentences, most promising first. ``try`` in JSON.
+        attempt: Attempt of the run.
+        global_step: The worker's global step at ``step``.
+        evidence: Further plain JSON values, for reports and diagnoses.
+    """
+
+    id: str
+    rule: str
+    severity: Severity
+    step: int
+    last_step: int
+    count: int
+    mode: Mode
+    worker: str
+    tensors: tuple[str, ...]
+    value: float | None
+    limit: float | None
+    message: str
+    causes: tuple[str, ...] = ()
+    what_to_try: tuple[str, ...] = ()
+    attempt: int = 0
+    global_step: int = 0
+    evidence: dict[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON types; a number that JSON does not have becomes the string "NaN", "Infinity" or "-Infinity"."""
+        return {
+            "id": self.id, "rule": self.rule, "severity": self.severity.value,
+            "step": self.step, "last_step": self.last_step, "count": self.count,
+            "mode": self.mode.name, "worker": self.worker, "tensors": list(self.tensors),
+            "value": number_to_json(self.value), "limit": number_to_json(self.limit),
+            "message": self.message, "causes": list(self.causes), "try": list(self.what_to_try),
+            "attempt": self.attempt, "global_step": self.global_step, "evidence": self.evidence,
+        }  # fmt: skip
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Finding:
+        """The finding that :meth:`to_json` gave."""
+        return cls(
+            id=data["id"], rule=data["rule"], severity=Severity(data["severity"]),
+            step=data["step"], last_step=data["last_step"], count=data["count"],
+            mode=Mode[data["mode"]], worker=data["worker"], tensors=tuple(data["tensors"]),
+            value=number_from_json(data["value"]), limit=number_from_json(data["limit"]),
+            message=data["message"], causes=tuple(data["causes"]), what_to_try=tuple(data["try"]),
+            attempt=data.get("attempt", 0), global_step=data.get("global_step", 0),
+            evidence=data.get("evidence", {}),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class RuleStatus:
+    """Where one rule stands on a run, with the reason where the status needs one."""
+
+    rule: str
+    status: Status
+    reason: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """This status as plain JSON types."""
+        return {"rule": self.rule, "status": self.status.value, "reason": self.reason}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> RuleStatus:
+        """The status that :meth:`to_json` gave."""
+        return cls(data["rule"], Status(data["status"]), data.get("reason", ""))
+
+
+@dataclass(frozen=True)
+class Observation:
+    """Something that depended on arrival or time, written down so that a replay sees it at the same place.
+
+    Attributes:
+        kind: ``"worker_lost"``, ``"worker_returned"``, ``"rule_error"``, ``"stop_requested"``, ``"stop_committed"``,
+            ``"worker_stopped"``.
+        attempt: Attempt it concerns.
+        after: Order key of the last step evaluated before it, as :attr:`StepEnd.order`; None before any.
+        data: Plain JSON values.
+    """
+
+    kind: str
+    attempt: int
+    after: tuple[int, int, int] | None = None
+    data: dict[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """This observation as plain JSON types."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Observation:
+        """The observation that :meth:`to_json` gave."""
+        after = data.get("after")
+        return cls(data["kind"], data["attempt"], tuple(after) if after else None, data.get("data", {}))
+
+
+def number_to_json(value: float | None) -> float | str | None:
+    """``value`` as JSON can hold it: NaN and infinities become strings."""
+    if value is None or math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def number_from_json(value: float | str | None) -> float | None:
+    """The number that :func:`number_to_json` wrote."""
+    return None if value is None else float(value)

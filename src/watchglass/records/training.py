@@ -1,0 +1,188 @@
+"""What is recorded of a training: steps, tensors, facts, and the rows they are stored in."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from enum import Enum, IntEnum
+from typing import Any
+
+#: Version of the run format that this release writes: (major, minor). See docs/run-format.md.
+FORMAT_VERSION = (1, 2)
+
+
+class Mode(IntEnum):
+    """What the training was doing at a step. ``GLOBAL`` is the view over all, never stored."""
+
+    TRAIN = 1
+    EVAL = 2
+    PREDICT = 3
+    GLOBAL = 4
+
+
+class Role(str, Enum):
+    """What a tensor is to the training; decides which rules look at it."""
+
+    WEIGHT = "weight"
+    BIAS = "bias"
+    GRADIENT = "gradient"
+    UPDATE = "update"
+    INPUT = "input"
+    OUTPUT = "output"
+    OPTIMIZER_STATE = "optimizer_state"
+    LOSS = "loss"
+    METRIC = "metric"
+    LABEL = "label"
+    PREDICTION = "prediction"
+    CUSTOM = "custom"
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """One catalog row: what a tensor id means. A later row with the same id replaces the earlier one (an alias).
+
+    Attributes:
+        tensor_id: Number that rows refer to; unique within one worker of one attempt.
+        name: ``fc1.weight``, ``gradient/fc1.weight``, ``update/fc1.weight``, ``fc1.input.0``, ``fc1.output``, ``loss``.
+        role: What the tensor is.
+        module: Dotted path of the module that owns it, wrappers stripped; "" for the root or for none.
+        module_type: Class name of that module, for instance ``"ReLU"``; "" for none.
+        layer_index: Position of the module in its model, 0 first; -1 for none. Orders "first" and "last" layers.
+        shape: Shape when first seen; ``()`` for a scalar.
+        dtype: NumPy-style name of the dtype as captured, ``"float32"``, ``"bfloat16"``.
+        unit_axis: Axis that counts units (neurons, channels), or None.
+        trainable: Whether an optimizer may change it; None where that has no meaning.
+        placement: ``local``, ``replicated``, ``shard`` or ``partial``: how ranks' rows relate to the whole tensor.
+        collections: Names of user collections it was saved under.
+    """
+
+    tensor_id: int
+    name: str
+    role: Role
+    module: str = ""
+    module_type: str = ""
+    layer_index: int = -1
+    shape: tuple[int, ...] = ()
+    dtype: str = ""
+    unit_axis: int | None = None
+    trainable: bool | None = None
+    placement: str = "local"
+    collections: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """This row as plain JSON types."""
+        return {**asdict(self), "role": self.role.value}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> TensorInfo:
+        """The row that :meth:`to_json` gave; unknown keys of newer minor versions are ignored."""
+        known = {k: v for k, v in data.items() if k in cls.__dataclass_fields__}
+        known["role"] = Role(known["role"])
+        known["shape"] = tuple(known.get("shape", ()))
+        known["collections"] = tuple(known.get("collections", ()))
+        return cls(**known)
+
+
+#: Columns of the statistics matrix (float64), in order. Counts are exact up to 2**53. ``min`` to ``l2`` are over the
+#: finite values only; ``min`` and ``max`` are NaN when there is none. ``m2`` is the sum of squared deviations from the
+#: mean, ``l2`` the Euclidean norm.
+STATISTIC_FIELDS = (
+    "count", "nan", "posinf", "neginf", "zero", "min", "max", "sum", "abs_sum", "m2", "l2",
+)  # fmt: skip
+
+#: Those of :data:`STATISTIC_FIELDS` that are counts (stored as unsigned 64-bit integers).
+COUNT_FIELDS = STATISTIC_FIELDS[:5]
+
+#: Fixed-size little-endian rows, as NumPy structured dtype descriptions. Rows refer to a worker's ``global_step``;
+#: the step's row in STEP_END_FIELDS gives its mode and mode step.
+SCALAR_FIELDS = (
+    ("global_step", "<u8"), ("tensor_id", "<u4"), ("weight", "<f4"), ("value", "<f8"),
+)  # fmt: skip
+STEP_END_FIELDS = (
+    ("global_step", "<u8"), ("mode_step", "<u8"), ("train_step", "<i8"),
+    ("start_ns", "<u8"), ("end_ns", "<u8"), ("captures", "<u4"), ("mode", "<u4"),
+)  # fmt: skip
+
+
+REDUCTION_FIELDS = (
+    ("global_step", "<u8"), ("tensor_id", "<u4"), ("reduction", "<u4"), ("value", "<f8"),
+)  # fmt: skip
+
+#: A histogram counts finite, nonzero elements by sign, binary exponent and so many leading mantissa bits.
+HISTOGRAM_MANTISSA_BITS = 1
+
+
+class Reduction(IntEnum):
+    """Exact numbers that the columns of statistics do not give, computed only where a collection asks for them."""
+
+    MEDIAN = 1
+    PROD = 2
+    ABS_MEDIAN = 3
+    ABS_MIN = 4
+
+
+class Origin(IntEnum):
+    """Why a statistics row was written. Rows written because of a finding never feed a rule."""
+
+    PLANNED = 0
+    FINDING = 1
+
+
+class UnitKind(IntEnum):
+    """What a bitmap over units says of each unit, over every element of the step."""
+
+    INACTIVE = 1
+
+
+@dataclass(frozen=True)
+class StepEnd:
+    """A worker finished a step and wrote all its records.
+
+    Attributes:
+        global_step: Counts a worker's steps over all modes from 0, in the order in which they began.
+        mode: TRAIN, EVAL or PREDICT.
+        mode_step: Counts the steps of that mode from 0.
+        train_step: For TRAIN the mode step itself; else the last TRAIN step begun before this one, -1 for none.
+            Aligns workers whose evaluation differs (rank 0 alone validates, uneven shards).
+        start_ns: Worker's monotonic clock when the step began.
+        end_ns: The same when it ended.
+        captures: Number of statistics rows of the step.
+    """
+
+    global_step: int
+    mode: Mode
+    mode_step: int
+    train_step: int
+    start_ns: int
+    end_ns: int
+    captures: int = 0
+
+    @property
+    def order(self) -> tuple[int, int, int]:
+        """Sort key that is the same for every worker: a TRAIN step, then the evaluation that follows it."""
+        return (self.train_step, 0 if self.mode is Mode.TRAIN else int(self.mode), self.mode_step)
+
+
+@dataclass(frozen=True)
+class Fact:
+    """A non-tensor observation of a step or a run.
+
+    Attributes:
+        kind: What was observed, ``"step_skipped"``, ``"first_bad_module"``; see docs/run-format.md for all.
+        global_step: Worker's step it belongs to, -1 for the run.
+        source: What observed it, for instance ``"GradScaler.step"``.
+        data: Plain JSON values.
+    """
+
+    kind: str
+    global_step: int
+    source: str
+    data: dict[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """This fact as plain JSON types."""
+        return {"kind": self.kind, "global_step": self.global_step, "source": self.source, "data": self.data}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Fact:
+        """The fact that :meth:`to_json` gave."""
+        return cls(data["kind"], data["global_step"], data.get("source", ""), data.get("data", {}))
