@@ -43,7 +43,9 @@ _SAMPLE = 16_384
 _BELOW, _ABOVE = 34, 6
 #: Scales within an octave that bins are worked out for.
 _LEVELS = 16
+#: Each parameter has all three. With the octaves between which the scales of its kind begin.
 _ROLES = ((Role.GRADIENT, "gradient/"), (Role.WEIGHT, ""), (Role.UPDATE, "update/"))
+_SCALES = ((-12, -8), (-6, -3), (-16, -13))
 _STEP_NS = 12_000_000
 
 
@@ -87,26 +89,31 @@ class Tensors:
         self._random = np.random.default_rng(seed)
         self._histograms = histograms
         self.count = count
-        self.sizes = np.array([_SIZES[n % len(_SIZES)] for n in range(count)], np.float64)
-        self._logarithm = self._random.uniform(-12, 0, count)
+        self.sizes = np.array([_SIZES[n // len(_ROLES) % len(_SIZES)] for n in range(count)], np.float64)
+        low, high = np.array([_SCALES[n % len(_ROLES)] for n in range(count)]).reshape(count, 2).T
+        self._logarithm = self._random.uniform(low, high)
 
     def catalog(self) -> list[TensorInfo]:
         """Catalog rows; loss is the one behind them."""
-        rows = [
-            TensorInfo(
-                n, f"{prefix}blocks.{n // 6}.linear_{n % 6}.weight", role, module=f"blocks.{n // 6}.linear_{n % 6}",
-                module_type="Linear", layer_index=n // 3, shape=(int(self.sizes[n]) // 16, 16), dtype="float32",
-            )
-            for n in range(self.count)
-            for role, prefix in [_ROLES[n % len(_ROLES)]]
-        ]  # fmt: skip
+        rows = []
+        for n in range(self.count):
+            layer, (role, prefix) = n // len(_ROLES), _ROLES[n % len(_ROLES)]
+            size, module = int(self.sizes[n]), f"blocks.{layer // 6}.linear_{layer % 6}"
+            vector = size < _SIZES[4]
+            row = TensorInfo(
+                n, f"{prefix}{module}.weight", role, module=module, module_type="LayerNorm" if vector else "Linear",
+                layer_index=layer, shape=(size,) if vector else (size // 128, 128), dtype="float32",
+                trainable=True if role is Role.WEIGHT else None,
+            )  # fmt: skip
+            rows.append(row)
         return [*rows, TensorInfo(self.count, "loss", Role.LOSS)]
 
-    def rows(self, steps: Sequence[int]) -> StatisticsBatch:
-        """Statistics of all tensors at some steps, by step."""
+    def rows(self, steps: Sequence[int], *, updates: float = 0.0) -> StatisticsBatch:
+        """Statistics of all tensors at some steps, by step; updates larger by so many octaves."""
         random, n = self._random, len(steps) * self.count
         self._logarithm += random.normal(0, 0.02, self.count)
         logarithm = np.tile(self._logarithm, len(steps)) + random.normal(0, 0.05, n)
+        logarithm += np.tile(updates * (np.arange(self.count) % len(_ROLES) == 2), len(steps))
         scale, size = 2.0**logarithm, np.tile(self.sizes, len(steps))
         mean = scale * random.normal(0, 1, n) / np.sqrt(size)
         m2 = scale**2 * (size - 1) * (1 + random.normal(0, 1, n) * np.sqrt(2 / size))
@@ -148,13 +155,37 @@ def _as_float32(numbers: NDArray[np.float64]) -> NDArray[np.float64]:
     return numbers.astype(np.float32).astype(np.float64)
 
 
-def flush_frames(tensors: Tensors, steps: Sequence[int], losses: NDArray[np.float64]) -> list[bytes]:
-    """What a recorder writes of some captured steps."""
-    scalars = np.zeros(len(steps), SCALAR_DTYPE)
-    scalars["global_step"], scalars["tensor_id"], scalars["weight"] = steps, tensors.count, 32
-    scalars["value"] = losses
+def with_scalars(infos: Sequence[TensorInfo]) -> list[TensorInfo]:
+    """A catalog, its loss last, with what else is recorded at every step."""
+    names = ("learning_rate", "gradient_norm")
+    return [*infos, *(TensorInfo(len(infos) + n, name, Role.METRIC) for n, name in enumerate(names))]
+
+
+def flush_frames(
+    tensors: Tensors,
+    steps: Sequence[int],
+    losses: NDArray[np.float64],
+    *,
+    scalars: bool = False,
+    updates: float = 0.0,
+) -> list[bytes]:
+    """What a recorder writes of some captured steps.
+
+    Args:
+        tensors: Their tensors; none where there are none.
+        steps: Their numbers.
+        losses: A loss each.
+        scalars: Also those of :func:`with_scalars`.
+        updates: Octaves by which updates are larger than in a healthy training.
+    """
+    series = [losses, np.full(len(losses), 1e-3), 0.5 + 0.1 * np.sin(losses)] if scalars else [losses]
+    table = np.zeros((len(steps), len(series)), SCALAR_DTYPE)
+    table["global_step"], table["weight"] = np.asarray(steps)[:, None], 32
+    table["tensor_id"] = tensors.count + np.arange(len(series))
+    table["value"] = np.transpose(series)
     ends = [StepEnd(n, Mode.TRAIN, n, n, n * _STEP_NS, (n + 1) * _STEP_NS, tensors.count) for n in steps]
-    return [encode_statistics(tensors.rows(steps)), encode_scalars(scalars), encode_step_ends(ends)]
+    rows = [encode_statistics(tensors.rows(steps, updates=updates))] if tensors.count else []
+    return [*rows, encode_scalars(table.ravel()), encode_step_ends(ends)]
 
 
 def simulate(store: Store, run: Simulated, *, seed: int = 0, kinds: int | None = None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy.typing as npt
 
 from watchglass.records import Mode, Role
 from watchglass.run import Statistics, StepView
+from watchglass.stats import median
 
 #: Modules whose output is exactly zero where their input is negative.
 RECTIFIERS = ("ReLU", "ReLU6", "Threshold")
@@ -116,13 +118,13 @@ def progress(start: list[float], recent: npt.NDArray[np.float64]) -> float:
     """
     if not start or not len(recent):
         return 0.0
-    first = float(np.median(start))
-    return (first - float(np.median(recent))) / abs(first) if first != 0 else 0.0
+    first = median(start)
+    return (first - median(recent.tolist())) / abs(first) if first != 0 else 0.0
 
 
 def remember_start(start: list[float], value: float | None, length: int = 8) -> None:
     """Appends a finite value to the first ``length`` ones of a series, in place."""
-    if value is not None and len(start) < length and np.isfinite(value):
+    if value is not None and len(start) < length and math.isfinite(value):
         start.append(float(value))
 
 
@@ -134,20 +136,24 @@ def weight_gradients(view: StepView) -> Statistics:
     return view.statistics(Role.GRADIENT, min_dims=2).in_layer_order()
 
 
-def update_ratios(view: StepView) -> tuple[list[str], npt.NDArray[np.float64]]:
+def update_ratios(view: StepView) -> tuple[Statistics, npt.NDArray[np.int64], npt.NDArray[np.float64]]:
     """Root mean square of this step's update over that of the weight, for weights with two or more axes.
 
     Returns:
-        Names of the weights, and their ratios; only where both are known, finite and the weight is not all zero.
+        The weights, which of their rows have a ratio, int64[n], and the ratios, float64[n]; only where both are known,
+        finite and the weight is not all zero.
     """
     updates = view.statistics(Role.UPDATE, min_dims=2)
     weights = view.statistics(Role.WEIGHT, min_dims=2)
     if not len(updates) or not len(weights):
-        return [], np.empty(0)
-    position = {tensor_id: row for row, tensor_id in enumerate(weights.ids.tolist())}
-    rows = np.array([position.get(owner, -1) for owner in view.catalog.owners(updates.ids).tolist()], dtype=np.int64)
+        return weights, np.empty(0, np.int64), np.empty(0)
+
+    def build() -> npt.NDArray[np.int64]:
+        found = map(weights.group.row, view.catalog.owners(updates.ids).tolist())
+        return np.array([-1 if row is None else row for row in found], dtype=np.int64)
+
+    rows: npt.NDArray[np.int64] = updates.group.remembered(("weights", weights.group), build)
     with np.errstate(all="ignore"):
         ratios = updates.rms / weights.rms[rows]
     usable = (rows >= 0) & np.isfinite(ratios) & (updates.nonfinite == 0)
-    names = weights.names
-    return [names[row] for row in rows[usable].tolist()], ratios[usable]
+    return weights, rows[usable], ratios[usable]

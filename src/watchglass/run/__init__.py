@@ -9,6 +9,7 @@ from watchglass.run.reading import Journal
 from watchglass.run.recorded_step import RecordedStep
 from watchglass.run.run import Run, open_run
 from watchglass.run.runs import ListedRun, Runs, open_runs
+from watchglass.run.search import RunSearch
 from watchglass.run.selection import Selection
 from watchglass.run.statistics import REDUCTIONS, Statistics
 from watchglass.run.stored import StatisticsRows
@@ -20,6 +21,6 @@ from watchglass.run.worker import Worker
 
 __all__ = [
     "REDUCTIONS", "Catalog", "Histogram", "History", "Journal", "LazyHistograms", "ListedRun", "Phase", "RawPlace",
-    "RecordedStep", "Run", "Runs", "Seam", "Selection", "Statistics", "StatisticsRows", "StepRecords", "StepView",
-    "Table", "Tensor", "Worker", "WorkerTables", "open_run", "open_runs", "state_of",
+    "RecordedStep", "Run", "RunSearch", "Runs", "Seam", "Selection", "Statistics", "StatisticsRows", "StepRecords",
+    "StepView", "Table", "Tensor", "Worker", "WorkerTables", "open_run", "open_runs", "state_of",
 ]  # fmt: skip

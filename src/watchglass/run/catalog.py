@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from watchglass.records import TensorInfo
 from watchglass.run.selection import ALL, Selection
+from watchglass.run.tensor_group import TensorGroup
 
 #: Ids above this are not looked up in a dense table, so that a damaged row cannot ask for gigabytes.
 _DENSE_LIMIT = 1 << 22
@@ -117,6 +118,21 @@ class Catalog:
         result = np.zeros(len(ids), dtype=np.bool_)
         result[inside] = table[ids[inside]]
         return result
+
+    def group(self, ids: npt.NDArray[np.uint32]) -> TensorGroup:
+        """The tensors with these ids (uint32[n], any order), the same object for the same ids until a row changes."""
+
+        def build() -> TensorGroup:
+            # The ids may be a piece of a whole flush, which must not stay in memory for their sake.
+            return TensorGroup(self._by_id, ids.copy())
+
+        found: TensorGroup = self.remembered(("group", ids.tobytes()), build)
+        return found
+
+    def knows(self, ids: npt.NDArray[np.uint32]) -> bool:
+        """Whether there is a row for each of ``ids`` (uint32[n])."""
+        known: bool = self.group(ids).remembered("known", lambda: bool(self.mask(ids).all()))
+        return known
 
     def owners(self, ids: npt.NDArray[np.uint32]) -> npt.NDArray[np.int64]:
         """The id of the parameter that each gradient, update or optimizer state belongs to, int64[n]; -1 for none.

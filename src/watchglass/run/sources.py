@@ -91,15 +91,12 @@ class LiveBatch:
         unknown = ["global_step"] if self._steps is None else []
         if (missing or unknown) and not self._damaged:
             try:
-                found = decode_columns(self._payloads.get(self.frame), [*unknown, *missing])
+                found = self._decoded([*unknown, *missing])
             except DamagedDataError as error:
                 self._is_damaged(error)
             else:
-                if unknown:
-                    self._number(found.pop("global_step"))
-                for name, column in found.items():
-                    self._payloads.decoded.put(self._token, name, column, column.nbytes)
-                kept |= found
+                self._keep(found)
+                kept |= {name: found[name] for name in missing}
         if self._damaged:
             return {name: np.zeros(0) for name in names}
         return kept
@@ -112,19 +109,35 @@ class LiveBatch:
         matrix: NDArray[np.float64] | None = self._payloads.decoded.get(self._token, "values")
         if matrix is None:
             try:
-                names = list(STATISTIC_FIELDS) if self._steps is not None else ["global_step", *STATISTIC_FIELDS]
-                columns = {} if self._damaged else decode_columns(self._payloads.get(self.frame), names)
+                unknown = ["global_step"] if self._steps is None else []
+                # Who looks at whole rows looks at their keys, too, and fetching the payload again takes longer.
+                columns = {} if self._damaged else self._decoded([*unknown, *_KEYS, *STATISTIC_FIELDS])
             except DamagedDataError as error:
                 self._is_damaged(error)
                 columns = {}
             if not columns:
                 return np.zeros((0, len(STATISTIC_FIELDS)))
-            if "global_step" in columns:
-                self._number(columns["global_step"])
-            matrix = statistics_matrix({"global_step": self.global_step, **columns})
+            numbers = {name: columns.pop(name) for name in STATISTIC_FIELDS}
+            self._keep(columns)
+            matrix = statistics_matrix({"global_step": self.global_step, **numbers})
             matrix.flags.writeable = False
             self._payloads.decoded.put(self._token, "values", matrix, matrix.nbytes)
         return matrix
+
+    def _decoded(self, names: Sequence[str]) -> dict[str, NDArray[Any]]:
+        """Some columns of the payload, and whether it has histograms, for which it is not fetched again."""
+        payload = self._payloads.get(self.frame)
+        found = decode_columns(payload, names)
+        if self._has_histograms is None:
+            self._has_histograms = has_histograms(payload)
+        return found
+
+    def _keep(self, columns: dict[str, NDArray[Any]]) -> None:
+        for name, column in columns.items():
+            if name == "global_step":
+                self._number(column)
+            else:
+                self._payloads.decoded.put(self._token, name, column, column.nbytes)
 
     def may_have_histograms(self) -> bool:
         """Whether its columns are there; that they make sense shows when they are decoded."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import TypeVar
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +13,8 @@ from watchglass.errors import InvalidValueError
 from watchglass.records import STATISTIC_FIELDS, Reduction, TensorInfo
 from watchglass.run.catalog import Catalog
 from watchglass.run.histograms import LazyHistograms
+from watchglass.run.selection import Selection
+from watchglass.run.tensor_group import TensorGroup
 from watchglass.stats import DERIVED, Histograms, column, finite_count, quantiles
 
 Column = npt.NDArray[np.float64]
@@ -50,28 +52,22 @@ def check_reduction(name: str) -> None:
 
 
 class _Named:
-    """A stored or derived column, as an attribute."""
+    """A column by its own name, as an attribute."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
 
     def __get__(self, instance: Statistics, owner: type) -> Column:
-        return column(instance.values, self._name)
+        return instance._column(self._name)
 
 
-class _Finite:
-    """How many elements are finite, as an attribute."""
-
-    def __get__(self, instance: Statistics, owner: type) -> Column:
-        return np.asarray(finite_count(instance.values))
+def _nonzero_abs_mean(rows: Column) -> Column:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray(column(rows, "abs_sum") / (finite_count(rows) - column(rows, "zero")))
 
 
-class _NonzeroAbsMean:
-    """``nonzero_abs_mean`` as an attribute."""
-
-    def __get__(self, instance: Statistics, owner: type) -> Column:
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return np.asarray(instance.abs_sum / (instance.finite - instance.zero))
+#: Columns that are attributes and no reductions.
+_OTHERS: dict[str, Callable[[Column], Column]] = {"finite": finite_count, "nonzero_abs_mean": _nonzero_abs_mean}
 
 
 class Statistics:
@@ -83,18 +79,19 @@ class Statistics:
     that are not exactly zero, NaN where there is none: what a sparse gradient (an embedding, inputs with many zeros)
     carries where it carries anything. Others come by name, see :meth:`reduction`.
 
+    A column is worked out once for all tensors of a step, whatever part of them is looked at, and is read-only. So are
+    columns of the catalog, which many steps share.
+
     Attributes:
         ids: Tensor ids, uint32[n].
-        values: The matrix, float64[n, 11], columns in the order of STATISTIC_FIELDS.
-        calls: How often each tensor was seen in the step (calls of a shared module, micro-batches), uint32[n].
-        sampled: Which rows were computed from a sample of the tensor, bool[n].
+        exact: Exact reductions by tensor id and reduction, of all tensors of the step.
     """
 
     count, nan, posinf, neginf, zero = _Named(), _Named(), _Named(), _Named(), _Named()
     min, max, sum, abs_sum, m2, l2 = _Named(), _Named(), _Named(), _Named(), _Named(), _Named()
-    nonfinite, finite = _Named(), _Finite()
+    nonfinite, finite = _Named(), _Named()
     mean, abs_mean, variance, std, rms, zero_ratio = _Named(), _Named(), _Named(), _Named(), _Named(), _Named()
-    nonzero_abs_mean = _NonzeroAbsMean()
+    nonzero_abs_mean = _Named()
 
     def __init__(
         self,
@@ -106,14 +103,17 @@ class Statistics:
         histograms: LazyHistograms | None = None,
         exact: Mapping[tuple[int, Reduction], float] | None = None,
     ) -> None:
-        self.ids = ids
-        self.values = values
-        self.calls = calls if calls is not None else np.ones(len(ids), dtype=np.uint32)
-        self.sampled = sampled if sampled is not None else np.zeros(len(ids), dtype=np.bool_)
-        self._histograms = histograms
-        self._exact = exact if exact is not None else {}
         self._catalog = catalog
-        self._tensors: list[TensorInfo] | None = None
+        self.ids = ids
+        self._values: npt.NDArray[np.float64] | None = values
+        self._calls, self._sampled = calls, sampled
+        self._histograms = histograms
+        self.exact: Mapping[tuple[int, Reduction], float] = exact if exact is not None else {}
+        self._columns: dict[str, Column] = {}
+        self._group: TensorGroup | None = None
+        # Of a part: the rows it was taken from, and which of them it has.
+        self._whole: Statistics | None = None
+        self._index: npt.NDArray[np.intp] | None = None
 
     @classmethod
     def empty(cls, catalog: Catalog) -> Statistics:
@@ -127,25 +127,52 @@ class Statistics:
         return f"Statistics({len(self)} tensors)"
 
     @property
-    def exact(self) -> Mapping[tuple[int, Reduction], float]:
-        """Exact reductions by tensor id and reduction, of all tensors of the step."""
-        return self._exact
+    def values(self) -> npt.NDArray[np.float64]:
+        """The matrix, float64[n, 11], columns in the order of STATISTIC_FIELDS."""
+        if self._values is None:
+            assert self._whole is not None
+            self._values = self._whole.values[self._index]
+        return self._values
+
+    @property
+    def calls(self) -> npt.NDArray[np.uint32]:
+        """How often each tensor was seen in the step (calls of a shared module, micro-batches), uint32[n]."""
+        if self._calls is None:
+            whole = self._whole
+            self._calls = np.ones(len(self), np.uint32) if whole is None else whole.calls[self._index]
+        return self._calls
+
+    @property
+    def sampled(self) -> npt.NDArray[np.bool_]:
+        """Which rows were computed from a sample of the tensor, bool[n]."""
+        if self._sampled is None:
+            whole = self._whole
+            self._sampled = np.zeros(len(self), np.bool_) if whole is None else whole.sampled[self._index]
+        return self._sampled
+
+    @property
+    def group(self) -> TensorGroup:
+        """The tensors of the rows, the same object for the same tensors."""
+        if self._group is None:
+            self._group = self._catalog.group(self.ids)
+        return self._group
 
     @property
     def tensors(self) -> list[TensorInfo]:
         """The catalog row of each row."""
-        if self._tensors is None:
-            self._tensors = [self._catalog[int(i)] for i in self.ids]
-        return self._tensors
+        return list(self.group.infos)
 
     @property
     def names(self) -> list[str]:
         """The name of each row."""
-        return [info.name for info in self.tensors]
+        return list(self.group.names)
 
     @property
     def histograms(self) -> Histograms:
         """The histogram of each row; an empty one (``seen`` is 0) where none was captured."""
+        if self._histograms is None and self._whole is not None and self._whole._histograms is not None:
+            assert self._index is not None
+            self._histograms = self._whole._histograms.take(self._index)
         return self._histograms.get() if self._histograms is not None else Histograms.none(len(self))
 
     def quantile(self, q: float) -> Column:
@@ -169,9 +196,9 @@ class Statistics:
         """
         check_reduction(name)
         if name not in EXACT:
-            return column(self.values, name)
+            return self._column(name)
         which, finish = EXACT[name]
-        found = [self._exact.get((tensor_id, which), np.nan) for tensor_id in self.ids.tolist()]
+        found = [self.exact.get((tensor_id, which), np.nan) for tensor_id in self.ids.tolist()]
         return finish(np.array(found, np.float64))
 
     def remembered(self, name: str, build: Callable[[], _Found]) -> _Found:
@@ -181,30 +208,74 @@ class Statistics:
             name: Says what it is.
             build: May look at the tensors and at nothing else.
         """
-        found: _Found = self._catalog.remembered((name, self.ids.tobytes()), build)
+        found: _Found = self.group.remembered(("of rule", name), build)
         return found
 
     def where(self, mask: npt.NDArray[np.bool_]) -> Statistics:
-        """The rows at which ``mask`` (bool[n]) is true, in the same order."""
-        return self._take(np.flatnonzero(mask))
+        """The rows at which ``mask`` (bool[n]) is true, in the same order; these themselves where all are."""
+        return self if mask.all() else self._take(np.flatnonzero(mask))
+
+    def select(self, selection: Selection) -> Statistics:
+        """The rows of the tensors that a selection takes, in the same order; these themselves where it takes all."""
+        return self.part(selection, lambda: np.flatnonzero(self._catalog.mask(self.ids, selection)))
 
     def in_layer_order(self) -> Statistics:
         """The same rows by the position of their module in the model, first layer first; ties keep their order."""
-        positions = np.array([info.layer_index for info in self.tensors], dtype=np.int64)
-        return self._take(np.argsort(positions, kind="stable"))
+        return self.part("in layer order", lambda: np.argsort(self.column_of("layer_index", np.int64), kind="stable"))
+
+    def column_of(self, attribute: str, dtype: npt.DTypeLike | None = None) -> npt.NDArray[Any]:
+        """An attribute of the tensors' catalog rows as a column, read-only: ``"layer_index"``, ``"trainable"``.
+
+        Args:
+            attribute: Any of :class:`~watchglass.records.TensorInfo`.
+            dtype: Of the column; what NumPy makes of the values if None.
+        """
+
+        def build() -> npt.NDArray[Any]:
+            found = np.array([getattr(info, attribute) for info in self.group.infos], dtype)
+            found.flags.writeable = False
+            return found
+
+        result: npt.NDArray[Any] = self.group.remembered(("column", attribute, dtype), build)
+        return result
 
     def row(self, name: str) -> int | None:
         """Index of the tensor with this name, or None."""
         info = self._catalog.by_name(name)
-        if info is None:
-            return None
-        found = np.flatnonzero(self.ids == info.tensor_id)
-        return int(found[0]) if len(found) else None
+        return self.group.row(info.tensor_id) if info is not None else None
 
-    def _take(self, index: npt.NDArray[np.intp]) -> Statistics:
-        histograms = self._histograms.take(index) if self._histograms is not None else None
-        columns = (self.ids[index], self.values[index], self.calls[index], self.sampled[index])
-        taken = Statistics(self._catalog, *columns, histograms, self._exact)
-        if self._tensors is not None:
-            taken._tensors = [self._tensors[int(i)] for i in index]
+    def _column(self, name: str) -> Column:
+        found = self._columns.get(name)
+        if found is None:
+            if self._whole is not None:
+                found = self._whole._column(name)[self._index]
+            elif name in _OTHERS:
+                found = np.asarray(_OTHERS[name](self.values))
+            else:
+                found = column(self.values, name)
+            # Several rules look at it.
+            found.flags.writeable = False
+            self._columns[name] = found
+        return found
+
+    def part(self, key: Hashable, build: Callable[[], npt.NDArray[np.intp]]) -> Statistics:
+        """Some of the rows, chosen by what their tensors are, which steps have in common.
+
+        Args:
+            key: Says which; the same rows of the same tensors are taken for the same key.
+            build: Gives the rows once, intp[m]. May look at the tensors and at nothing else.
+        """
+        part = self.group.part(key, build)
+        if part.is_whole:
+            return self
+        return self._take(part.rows, part.group)
+
+    def _take(self, index: npt.NDArray[np.intp], group: TensorGroup | None = None) -> Statistics:
+        taken = Statistics.__new__(Statistics)
+        whole = self if self._whole is None else self._whole
+        taken._catalog, taken.exact = self._catalog, self.exact
+        taken.ids = group.ids if group is not None else self.ids[index]
+        taken._values = taken._calls = taken._sampled = taken._histograms = None
+        taken._columns, taken._group = {}, group
+        taken._whole, taken._index = whole, index if self._index is None else self._index[index]
         return taken

@@ -41,6 +41,7 @@ _FACTS_SEEN = 4096
 #: Frames whose rows belong to steps, and come before these end.
 _OF_STEPS = (FrameKind.SCALARS, FrameKind.STATISTICS, FrameKind.UNITS, FrameKind.RAW, FrameKind.REDUCTIONS)
 _REDUCTIONS = {int(reduction) for reduction in Reduction}
+_UNIT_KINDS = {int(kind): kind for kind in UnitKind}
 
 
 class RawPlace(NamedTuple):
@@ -177,9 +178,9 @@ class WorkerTables:
     def scalars(self, global_step: int) -> list[tuple[int, float, float]]:
         """Scalars of a step as (tensor id, value, weight), one row per tensor (the last one written)."""
         rows = {
-            row[0]: row
+            tensor_id: (tensor_id, value, weight)
             for table, start, stop in self._scalars.at(global_step)
-            for row in table[["tensor_id", "value", "weight"]][start:stop].tolist()
+            for _, tensor_id, weight, value in table[start:stop].tolist()
         }
         return list(rows.values())
 
@@ -206,12 +207,11 @@ class WorkerTables:
 
         Kinds that this release does not know are left out.
         """
-        known = {int(kind) for kind in UnitKind}
         rows = {row[:2]: row for row in self._units.get(global_step, ())}
         return [
-            (tensor_id, UnitKind(kind), unpack_units(bits, units))
+            (tensor_id, _UNIT_KINDS[kind], unpack_units(bits, units))
             for tensor_id, kind, units, bits in rows.values()
-            if kind in known
+            if kind in _UNIT_KINDS
         ]
 
     def facts(self, global_step: int | None = None) -> list[Fact]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from watchglass.records import Fact, Mode, Reduction, Role, StepEnd, TensorInfo, UnitKind
+from watchglass.records import Fact, Mode, Observation, Reduction, Role, StepEnd, TensorInfo, UnitKind
 from watchglass.run.catalog import Catalog
 from watchglass.run.histograms import LazyHistograms
 from watchglass.run.history import BaselineKey, History, Phase
@@ -63,6 +63,8 @@ class StepView:
         records: What was recorded.
         history: Everything up to and including this step.
         phases: The phases that ended just before this step.
+        observed: What the evaluator observed since the step before.
+        others: The same step of other runs, by the rule's parameter that names the run.
     """
 
     run_id: str
@@ -71,6 +73,8 @@ class StepView:
     records: StepRecords
     history: History
     phases: tuple[Phase, ...] = ()
+    observed: tuple[Observation, ...] = ()
+    others: Mapping[str, StepView | None] = field(default_factory=dict)
     #: Several rules ask for the same rows of a step.
     _selected: dict[Any, Statistics] = field(default_factory=dict, init=False, repr=False, compare=False)
 
@@ -189,16 +193,14 @@ class StepView:
         records = self.records
         if records.ids is None or records.statistics is None or not len(records.ids):
             return Statistics.empty(self.catalog)
-        rows = Statistics(
-            self.catalog, records.ids, records.statistics, records.calls, records.sampled, records.histograms,
-            records.reductions,
-        )  # fmt: skip
         if role is None and not module_types and name_regex is None and collection is None and not min_dims:
-            return rows
-        selection = Selection(
-            role, regex=name_regex, collection=collection, module_types=module_types, min_dims=min_dims
+            return Statistics(
+                self.catalog, records.ids, records.statistics, records.calls, records.sampled, records.histograms,
+                records.reductions,
+            )  # fmt: skip
+        return self.statistics().select(
+            Selection(role, regex=name_regex, collection=collection, module_types=module_types, min_dims=min_dims)
         )
-        return rows.where(self.catalog.mask(records.ids, selection))
 
     def units(self, kind: UnitKind = UnitKind.INACTIVE) -> list[tuple[TensorInfo, npt.NDArray[np.bool_]]]:
         """The bitmaps of a kind recorded at this step: per tensor one boolean per unit."""
@@ -207,6 +209,18 @@ class StepView:
     def facts(self, kind: str | None = None) -> list[Fact]:
         """Facts recorded with this step (those of the run with the first step after them)."""
         return [fact for fact in self.records.facts if kind is None or fact.kind == kind]
+
+    def observations(self, kind: str | None = None) -> list[Observation]:
+        """What the evaluator observed since the step before: ``"worker_lost"``, ``"worker_returned"``."""
+        return [seen for seen in self.observed if kind is None or seen.kind == kind]
+
+    def beside(self, parameter: str) -> StepView | None:
+        """The same mode step of another run, of the same worker or else of the first one; None where it has none.
+
+        Args:
+            parameter: The parameter of the rule that says which run, one of its ``compares``.
+        """
+        return self.others.get(parameter)
 
     # What came before.
 

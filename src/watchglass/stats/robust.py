@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from watchglass.errors import InvalidValueError
 
@@ -81,11 +83,23 @@ class RollingBaseline:
 
     def _fitted(self) -> tuple[float, float]:
         if self._fit is None:
-            logs = np.array(self._logs)
-            median = float(np.median(logs))
-            mad = float(np.median(np.abs(logs - median)))
-            self._fit = (median, max(_MAD_TO_STD * mad, _LEAST_SPREAD))
+            middle = median(self._logs)
+            mad = median([abs(log - middle) for log in self._logs])
+            self._fit = (middle, max(_MAD_TO_STD * mad, _LEAST_SPREAD))
         return self._fit
+
+
+def median(values: Sequence[float] | NDArray[np.float64]) -> float:
+    """What ``numpy.median`` gives of finite numbers, bit by bit, several times as fast for as few as rules look at.
+
+    Raises:
+        InvalidValueError: There is no value.
+    """
+    if not len(values):
+        raise InvalidValueError("a median needs at least 1 value but got none")
+    ordered: Sequence[float] | NDArray[np.float64]
+    ordered, middle = np.sort(values) if isinstance(values, np.ndarray) else sorted(values), len(values) // 2
+    return float(ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2)
 
 
 def _is_positive(value: float) -> bool:

@@ -36,6 +36,7 @@ class DeadRelu(Rule):
     needs = (
         Needs(units=(UnitKind.INACTIVE,), max_interval=1024, why="to see units that are zero on every batch"),
         Needs(role=Role.OUTPUT, statistics=("count",), optional=True, why="to know how many values a unit had"),
+        Needs(role=Role.WEIGHT, optional=True, why="to know which layers lie behind a convolution"),
     )
     calibrations: ClassVar = {"sagemaker": {"threshold_layer": 50.0, "window": 1, "min_values": 0}}
 
@@ -56,8 +57,8 @@ class DeadRelu(Rule):
         units = view.units(UnitKind.INACTIVE)
         if not units:
             return
-        has_modules = any(view.catalog.select(Selection(Role.OUTPUT, module_types=signals.RECTIFIERS)))
-        after_convolution = _flattened(view)
+        has_modules = len(view.catalog.ids(Selection(Role.OUTPUT, module_types=signals.RECTIFIERS))) > 0
+        after_convolution = view.catalog.remembered("DeadRelu, flattened", lambda: _flattened(view))
         for info, zero in units:
             if has_modules != (info.role is Role.OUTPUT) or len(zero) < self.min_units:
                 continue
@@ -81,12 +82,14 @@ class DeadRelu(Rule):
         values = self._values_per_unit(view, info, len(zero))
         run = self.runs.get(info.name)
         if run is None or len(run["captures"]) != len(zero):
-            run = self.runs[info.name] = {"captures": [0] * len(zero), "values": [0] * len(zero)}
-        captures = np.where(zero, np.array(run["captures"]) + 1, 0)
-        seen = np.where(zero, np.array(run["values"]) + values, 0)
-        run["captures"], run["values"] = captures.tolist(), seen.tolist()
+            nothing = np.zeros(len(zero), np.int64)
+            run = self.runs[info.name] = {"captures": nothing, "values": nothing}
+        # Lists after a restart of the evaluator.
+        captures = (np.asarray(run["captures"], np.int64) + 1) * zero
+        seen = (np.asarray(run["values"], np.int64) + values) * zero
+        run["captures"], run["values"] = captures, seen
         dead = (captures >= self.window) & ((seen >= self.min_values) | (captures >= _ENOUGH_CAPTURES))
-        percent = 100.0 * float(np.mean(dead))
+        percent = 100.0 * (np.count_nonzero(dead) / len(dead))
         if percent <= limit:
             return None
         count, every = int(np.sum(dead)), bool(np.all(dead))

@@ -13,6 +13,7 @@ from watchglass.rules import signals
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.run import StepView
+from watchglass.stats import median
 
 _WINDOW = 64
 
@@ -102,18 +103,23 @@ class ExplodingGradient(Rule):
         """Far outside the recent norms, several times, while the loss is far above the recent losses."""
         if len(self.recent) < 32 or len(self.recent_loss) < 32 or not self.start_loss:
             return None
-        median = float(np.median(self.recent))
-        # 1.4826 x MAD estimates the standard deviation; the floor keeps a very quiet history from making noise loud.
-        spread = max(1.4826 * float(np.median(np.abs(np.array(self.recent) - median))), 0.05)
-        deviations = (math.log10(norm) - median) / spread
-        self.flags = [*self.flags[-4:], deviations > self.deviations and math.log10(norm) - median > 1.0]
-        usual, now = float(np.median(self.recent_loss)), float(np.median(self.recent_loss[-5:]))
-        if sum(self.flags) < 3 or not self.flags[-1] or now < 2 * usual or now < 0.25 * min(self.start_loss):
+        middle = median(self.recent)
+        excess, deviations, spread = math.log10(norm) - middle, 0.0, 0.0
+        if excess > 1.0:
+            # 1.4826 x MAD estimates the standard deviation; the floor keeps a very quiet history from making noise
+            # loud.
+            spread = max(1.4826 * median([abs(log - middle) for log in self.recent]), 0.05)
+            deviations = excess / spread
+        self.flags = [*self.flags[-4:], deviations > self.deviations]
+        if sum(self.flags) < 3 or not self.flags[-1]:
+            return None
+        usual, now = median(self.recent_loss), median(self.recent_loss[-5:])
+        if now < 2 * usual or now < 0.25 * min(self.start_loss):
             return None
         return self._finding(
-            view, norm, 10 ** (median + self.deviations * spread),
+            view, norm, 10 ** (middle + self.deviations * spread),
             f"the gradient norm jumped to {norm:.3g} at step {view.mode_step}, {deviations:.1f} robust deviations "
-            f"above the median of {10**median:.3g}, and the loss rises with it",
+            f"above the median of {10**middle:.3g}, and the loss rises with it",
             "gradient_growth",
         )  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 import numpy as np
@@ -55,18 +56,18 @@ class ExplodingTensor(Rule):
                 yield self._evaluation(view, loss if bad_loss else None, bad)
             return
         signals.remember_start(self.start, loss)
-        vital = bad.where(np.array([info.role in _VITAL for info in bad.tensors], dtype=np.bool_))
+        vital = any(info.role in _VITAL for info in bad.tensors) if len(bad) else False
         gradient_fact = bool(view.facts("nonfinite_gradients"))
         named = view.facts("first_bad_module")
         if signals.skipped(view) and not bad_loss and not self._weights_bad(bad):
             yield self._skipped(view)
-        elif bad_loss or len(vital) or gradient_fact or named:
+        elif bad_loss or vital or gradient_fact or named:
             yield self._broken(view, loss, bad_loss, bad, named)
         elif len(bad):
             yield self._activations(view, bad)
 
     def _is_bad(self, value: float) -> bool:
-        return bool(np.isnan(value)) or (not self.only_nan and bool(np.isinf(value)))
+        return math.isnan(value) or (not self.only_nan and math.isinf(value))
 
     def _bad(self, view: StepView) -> Statistics:
         rows = view.statistics(name_regex=self.name_regex)

@@ -15,6 +15,7 @@ from watchglass.rules import signals
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.run import StepView
+from watchglass.stats import median
 
 
 class LossNotDecreasing(Rule):
@@ -76,12 +77,13 @@ class LossNotDecreasing(Rule):
             return None
         recent = signals.losses(view, min(5, self.seen - 1))
         # While the start is still being gathered its smallest value stands for it: a divergence may be in it already.
-        reference = float(np.median(self.start)) if len(self.start) >= 8 else min(self.start)
+        reference = median(self.start) if len(self.start) >= 8 else min(self.start)
         if reference <= 0:
             return None
-        if len(self.start) >= 8 and float(np.median(self.start)) > 4 * min(self.start):
+        if reference > 4 * min(self.start):
             reference = min(self.start)
-        rise = float(np.median(recent)) / reference
+        now = median(recent.tolist())
+        rise = now / reference
         self.away = self.away + 1 if rise >= self.diverged else 0
         # The smaller limit needs more evidence: a few high losses are common right after the start.
         # And where a training was resumed the loss is low, so that multiples of it are soon reached.
@@ -92,9 +94,9 @@ class LossNotDecreasing(Rule):
             severity=Severity.ERROR if self.away >= self.hopeless else Severity.WARNING,
             subject="divergence",
             tensors=[signals.loss_name(view) or "loss"],
-            value=float(np.median(recent)),
+            value=now,
             limit=reference * (self.diverged if rise >= self.diverged else 4.0),
-            message=f"the loss has diverged: {float(np.median(recent)):.3g} at step {view.mode_step}, "
+            message=f"the loss has diverged: {now:.3g} at step {view.mode_step}, "
             f"{rise:.3g} times what it was at the start",
             symptoms=("loss_diverged",),
             evidence={**signals.optimizer_evidence(view), **signals.loss_evidence(view)},

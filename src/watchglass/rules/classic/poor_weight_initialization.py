@@ -34,6 +34,7 @@ class PoorWeightInitialization(Rule):
     needs = (
         Needs(facts=("initialization",), why="to compare the rows of the initial weights"),
         Needs(role=Role.OUTPUT, statistics=("m2",), optional=True, why="to follow the spread over the layers"),
+        Needs(role=Role.WEIGHT, statistics=("l2",), optional=True, why="to see which weights are zero for long"),
     )
     calibrations: ClassVar = {"sagemaker": {"threshold": 10.0, "steps": 10}}
 
@@ -128,6 +129,7 @@ class PoorWeightInitialization(Rule):
 def _usable(view: StepView, tensors: Any) -> dict[str, dict[str, Any]]:
     """The initial weights that count: trainable, at least two rows, no embeddings; with what is derived from them."""
     found: dict[str, dict[str, Any]] = {}
+    nonzero = _nonzero_names(view)
     for name, row in (tensors if isinstance(tensors, dict) else {}).items():
         info = view.catalog.by_name(name)
         shape = row.get("shape") or []
@@ -140,7 +142,7 @@ def _usable(view: StepView, tensors: Any) -> dict[str, dict[str, Any]]:
             "layer_index": info.layer_index if info is not None else len(found),
             "same": bool(row.get("constant")) or float(row.get("identical_rows") or 0.0) >= 0.99,
             "constant": bool(row.get("constant")),
-            "zero": bool(row.get("constant")) and name not in _nonzero_names(view),
+            "zero": bool(row.get("constant")) and name not in nonzero,
             "factor": std * float(np.sqrt(fan_in)),
         }
     return found

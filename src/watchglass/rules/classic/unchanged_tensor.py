@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,10 @@ from watchglass.rules.rule import Rule, state
 from watchglass.run import Statistics, StepView
 
 #: Irrational-looking weights of the statistics in a tensor's fingerprint, so that changes do not cancel.
-_FINGERPRINT = np.array([0, 0, 0, 0, 0.0271828, 1.4142135, 1.7320508, 2.2360679, 2.6457513, 3.3166247, 3.6055512])
+_FINGERPRINT = {
+    "zero": 0.0271828, "min": 1.4142135, "max": 1.7320508, "sum": 2.2360679, "abs_sum": 2.6457513, "m2": 3.3166247,
+    "l2": 3.6055512,
+}  # fmt: skip
 
 
 class UnchangedTensor(Rule):
@@ -32,15 +35,18 @@ class UnchangedTensor(Rule):
     Source: SageMaker Debugger (allclose over 3 captures); TrainCheck (OSDI 2025); "since the start" is ours (house).
     """
 
-    needs = (Needs(role=Role.WEIGHT, statistics=("sum", "m2", "l2"), why="to see whether weights move"),)
+    needs = (
+        Needs(role=Role.WEIGHT, statistics=("sum", "m2", "l2"), why="to see whether weights move"),
+        Needs(role=Role.GRADIENT, statistics=("l2",), optional=True, why="to tell why one does not"),
+    )
     calibrations: ClassVar = {"sagemaker": {"num_steps": 3}}
 
     num_steps: int = parameter(8, help="captures in a row without a change", unit="captures", ge=2)
 
-    #: Aligned lists: tensor ids, their last fingerprints, captures without a change (-1 once it has moved).
-    ids: list[int] = state(list)
-    prints: list[float] = state(list)
-    still: list[int] = state(list)
+    #: Aligned columns: tensor ids, their last fingerprints, captures without a change (-1 once it has moved).
+    ids: Any = state(lambda: np.empty(0, np.int64))
+    prints: Any = state(lambda: np.empty(0))
+    still: Any = state(lambda: np.empty(0, np.int64))
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """At most one finding at a TRAIN step with captured weights."""
@@ -48,8 +54,10 @@ class UnchangedTensor(Rule):
             return
         rate = signals.learning_rate(view)
         weights = view.statistics(Role.WEIGHT)
-        trainable = np.array([info.trainable is True for info in weights.tensors], dtype=np.bool_)
-        weights = weights.where(trainable & (weights.nonfinite == 0))
+        weights = weights.part(
+            "trainable", lambda: np.flatnonzero([info.trainable is True for info in weights.tensors])
+        )
+        weights = weights.where(weights.nonfinite == 0)
         if not len(weights):
             return
         still, moved_now = self._compare(weights, counts=rate is None or rate > 0)
@@ -72,22 +80,30 @@ class UnchangedTensor(Rule):
             weights: This capture.
             counts: Whether the optimizer could have moved anything.
         """
-        known = {tensor_id: i for i, tensor_id in enumerate(self.ids)}
-        rows = np.array([known.get(tensor_id, -1) for tensor_id in weights.ids.tolist()], dtype=np.int64)
-        prints = weights.values @ _FINGERPRINT
-        before = np.array([*self.prints, np.nan])[rows]
-        still = np.array([*self.still, 0], dtype=np.int64)[rows]
-        changed = (rows >= 0) & (prints != before)
-        still = np.where(changed, -1, np.where((rows >= 0) & (still >= 0) & counts, still + 1, still))
-        if set(weights.ids.tolist()) == set(self.ids):
-            self.ids, self.prints, self.still = weights.ids.tolist(), prints.tolist(), still.tolist()
+        # Lists after a restart of the evaluator.
+        ids, prints_before = np.asarray(self.ids, np.int64), np.asarray(self.prints, np.float64)
+        still_before = np.asarray(self.still, np.int64)
+        captured = weights.ids.astype(np.int64)
+        prints = _fingerprints(weights)
+        same = np.array_equal(ids, captured)
+        rows = np.arange(len(ids)) if same else _places(captured, ids)
+        known = rows >= 0
+        still = np.zeros(len(rows), np.int64)
+        changed = np.zeros(len(rows), np.bool_)
+        still[known] = still_before[rows[known]]
+        changed[known] = prints[known] != prints_before[rows[known]]
+        if counts:
+            still += known & (still >= 0)
+        still[changed] = -1
+        if len(rows) == len(ids) and known.all():
+            self.ids, self.prints, self.still = captured, prints, still
         else:
             # Groups of parameters may be captured in turn: rows that are absent now keep what is known of them.
-            merged = dict(zip(self.ids, zip(self.prints, self.still, strict=True), strict=True))
-            latest = zip(prints.tolist(), still.tolist(), strict=True)
-            merged.update(zip(weights.ids.tolist(), latest, strict=True))
-            self.ids = list(merged)
-            self.prints, self.still = [p for p, _ in merged.values()], [s for _, s in merged.values()]
+            prints_before, still_before = prints_before.copy(), still_before.copy()
+            prints_before[rows[known]], still_before[rows[known]] = prints[known], still[known]
+            self.ids = np.concatenate([ids, captured[~known]])
+            self.prints = np.concatenate([prints_before, prints[~known]])
+            self.still = np.concatenate([still_before, still[~known]])
         return still, bool(np.any(changed))
 
     def _nothing_moves(self, view: StepView, weights: Statistics) -> Finding:
@@ -129,3 +145,21 @@ class UnchangedTensor(Rule):
             message=f"{names[0]}{others} has not changed since the training began, up to step {view.mode_step}: {why}",
             symptoms=(symptom,),
         )
+
+
+def _fingerprints(weights: Statistics) -> npt.NDArray[np.float64]:
+    """One number per row, float64[n], the same bits for the same statistics wherever the row lies.
+
+    Column by column: the bits of a matrix product depend on where a row is in memory, and on the rows beside it.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        return sum((getattr(weights, name) * factor for name, factor in _FINGERPRINT.items()), np.zeros(len(weights)))
+
+
+def _places(wanted: npt.NDArray[np.int64], among: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Where each of ``wanted`` is in ``among`` (no doubles), int64; -1 for nowhere."""
+    if not len(among):
+        return np.full(len(wanted), -1, np.int64)
+    order = np.argsort(among)
+    found = order[np.minimum(np.searchsorted(among, wanted, sorter=order), len(among) - 1)]
+    return np.where(among[found] == wanted, found, -1)

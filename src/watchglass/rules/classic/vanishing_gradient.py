@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Role, Severity, TensorInfo
+from watchglass.records import Finding, Mode, Role, Severity, TensorInfo, UnitKind
 from watchglass.rules import signals
 from watchglass.rules.classic.saturation import saturating_between
 from watchglass.rules.needs import Needs
@@ -43,6 +43,8 @@ class VanishingGradient(Rule):
     needs = (
         Needs(role=Role.GRADIENT, statistics=("abs_sum",), why="to compare the gradients of the layers"),
         Needs(scalars=("loss",), optional=True, why="to tell vanishing from convergence"),
+        Needs(role=Role.WEIGHT, statistics=("m2",), optional=True, why="to tell what activations take from gradients"),
+        Needs(units=(UnitKind.INACTIVE,), optional=True, why="to tell ReLU from activations that saturate"),
     )
     calibrations: ClassVar = {"sagemaker": {"threshold": 1e-7, "window": 1, "unless_progress": 2.0}}
 
@@ -73,17 +75,20 @@ class VanishingGradient(Rule):
             return
         depth = self._depth(gradients)
         shrinks = depth is not None and depth.last_mean > 1e-9 and depth.first_mean < self.ratio * depth.last_mean
-        alive = np.nan_to_num(gradients.nonzero_abs_mean)
+        # Those of layers without any gradient are NaN.
+        largest = float(np.fmax.reduce(gradients.nonzero_abs_mean, initial=0.0))
         self.over_depth = self.over_depth + 1 if shrinks else 0
+        vanished = largest < self.threshold
         # An exactly solved problem (a loss of zero) has no gradient either.
-        solved = bool(np.all(signals.losses(view, 1) == 0))
-        self.everywhere = self.everywhere + 1 if float(np.max(alive)) < self.threshold and not solved else 0
+        self.everywhere = self.everywhere + 1 if vanished and not np.all(signals.losses(view, 1) == 0) else 0
+        if max(self.over_depth, self.everywhere) < self.window:
+            return
         # Behind a last layer that starts from zero little arrives until the learning rate has let that grow.
         window = 4 * self.window if signals.warming_up(view) else self.window
         if shrinks and depth is not None and self.over_depth >= window:
             yield self._vanishes_over_depth(view, gradients, depth)
         elif self.everywhere >= window:
-            yield self._vanishes_everywhere(view, gradients, float(np.max(alive)))
+            yield self._vanishes_everywhere(view, gradients, largest)
 
     def applicable(self, view: StepView) -> str:
         """Not without a layer of weights."""
@@ -97,13 +102,16 @@ class VanishingGradient(Rule):
 
         Embeddings are left out: which rows get a gradient depends on the batch, and their scale on the vocabulary.
         """
-        layers = gradients.where(gradients.remembered("layers", lambda: _in_layers(gradients)))
+        layers = gradients.part("layers", lambda: np.flatnonzero(_in_layers(gradients)))
         if len(layers) < 3:
             return None
-        means = np.nan_to_num(layers.nonzero_abs_mean)
+        means = layers.nonzero_abs_mean
+        if not np.isfinite(means).all():
+            means = np.nan_to_num(means)
         tail = max(1, len(layers) // 3)
         last = len(layers) - tail + int(np.argmax(means[-tail:]))
-        return _Depth(layers.tensors[0], layers.tensors[last], float(means[0]), float(means[last]))
+        infos = layers.group.infos
+        return _Depth(infos[0], infos[last], float(means[0]), float(means[last]))
 
     def _vanishes_over_depth(self, view: StepView, gradients: Statistics, depth: _Depth) -> Finding:
         zero = depth.first_mean == 0

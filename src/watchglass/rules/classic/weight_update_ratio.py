@@ -14,6 +14,7 @@ from watchglass.rules import signals
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.run import StepView
+from watchglass.stats import median
 
 
 class WeightUpdateRatio(Rule):
@@ -60,32 +61,38 @@ class WeightUpdateRatio(Rule):
         signals.remember_start(self.start, view.scalar(name) if name is not None else None)
         if not view.captured or signals.skipped(view):
             return
-        names, ratios = signals.update_ratios(view)
+        weights, rows, ratios = signals.update_ratios(view)
         if not len(ratios) or not np.any(ratios > 0):
             return
-        median = float(np.median(ratios))
-        self.extremes = self.extremes + 1 if np.mean(ratios > self.extreme) >= 0.5 else 0
-        self.larges = self.larges + 1 if np.mean(ratios > self.large) >= 0.5 else 0
-        self.smalls = self.smalls + 1 if median < self.small else 0
-        if self.extremes >= 2 or np.mean(ratios > 10 * self.extreme) >= 0.5:
-            message = f"the update is {median:.3g} times as large as the weights themselves at step {view.mode_step}"
+        usual = median(ratios)
+
+        def share(limit: float) -> float:
+            return int(np.count_nonzero(ratios > limit)) / len(ratios)
+
+        def named(order: npt.NDArray[np.float64]) -> list[str]:
+            names = weights.names
+            return [names[row] for row in rows[np.argsort(-order)[:8]].tolist()]
+
+        self.extremes = self.extremes + 1 if share(self.extreme) >= 0.5 else 0
+        self.larges = self.larges + 1 if share(self.large) >= 0.5 else 0
+        self.smalls = self.smalls + 1 if usual < self.small else 0
+        if self.extremes >= 2 or share(10 * self.extreme) >= 0.5:
+            message = f"the update is {usual:.3g} times as large as the weights themselves at step {view.mode_step}"
             yield self._finding(
-                view, Severity.WARNING, "extreme", names, ratios, median, self.extreme, message, "update_ratio_extreme"
+                view, Severity.WARNING, "extreme", named(ratios), usual, self.extreme, message, "update_ratio_extreme"
             )
         elif self.larges >= self.window:
-            severity = Severity.WARNING if np.mean(ratios > 3 * self.large) >= 0.5 else Severity.INFO
-            message = (
-                f"updates are {median:.3g} times the weights in {self.larges} captures up to step {view.mode_step}"
-            )
+            severity = Severity.WARNING if share(3 * self.large) >= 0.5 else Severity.INFO
+            message = f"updates are {usual:.3g} times the weights in {self.larges} captures up to step {view.mode_step}"
             yield self._finding(
-                view, severity, "large", names, ratios, median, self.large, message, "update_ratio_large"
+                view, severity, "large", named(ratios), usual, self.large, message, "update_ratio_large"
             )
         elif self.smalls >= self.window_small and self._stuck(view):
             message = (
-                f"updates are only {median:.2g} times the weights at step {view.mode_step}, and the loss barely moves"
+                f"updates are only {usual:.2g} times the weights at step {view.mode_step}, and the loss barely moves"
             )
             yield self._finding(
-                view, Severity.WARNING, "small", names, -ratios, median, self.small, message, "update_ratio_small"
+                view, Severity.WARNING, "small", named(-ratios), usual, self.small, message, "update_ratio_small"
             )
 
     def applicable(self, view: StepView) -> str:
@@ -103,12 +110,11 @@ class WeightUpdateRatio(Rule):
         )
 
     def _finding(
-        self, view: StepView, severity: Severity, subject: str, names: list[str], order: npt.NDArray[np.float64],
-        median: float, limit: float, message: str, symptom: str,
+        self, view: StepView, severity: Severity, subject: str, worst: list[str], usual: float, limit: float,
+        message: str, symptom: str,
     ) -> Finding:  # fmt: skip
-        worst = [names[int(i)] for i in np.argsort(-order)[:8]]
         return self.finding(
-            view, severity=severity, subject=subject, tensors=worst, value=median, limit=limit, message=message,
+            view, severity=severity, subject=subject, tensors=worst, value=usual, limit=limit, message=message,
             symptoms=(symptom,),
-            evidence={**signals.optimizer_evidence(view), **signals.loss_evidence(view), "update_ratio": median},
+            evidence={**signals.optimizer_evidence(view), **signals.loss_evidence(view), "update_ratio": usual},
         )  # fmt: skip

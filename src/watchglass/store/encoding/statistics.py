@@ -123,7 +123,10 @@ def statistics_matrix(
         fields: The columns to fill in.
     """
     shape = (len(columns["global_step"]), len(STATISTIC_FIELDS))
-    values = np.empty(shape) if len(fields) == len(STATISTIC_FIELDS) else np.full(shape, np.nan)
+    # Column by column: that is how it is filled and looked at.
+    values = np.empty(shape, order="F")
+    if len(fields) < len(STATISTIC_FIELDS):
+        values.fill(np.nan)
     for name in fields:
         values[:, STATISTIC_FIELDS.index(name)] = columns[name]
     return values
