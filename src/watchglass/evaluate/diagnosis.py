@@ -6,39 +6,215 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from watchglass.records import Cause, Diagnosis, Finding, RankedCause, Severity
-from watchglass.rules import CAUSES, CONCRETE_ADVICE, CONSEQUENCES, links_of
+from watchglass.records import Diagnosis, Finding, Mode, RankedCause, Severity
+from watchglass.rules import Knowledge, built_in_knowledge
 
-#: Added log odds of the causes that a rule without symptoms names, first to third: 0.6, 0.3 and 0.15 as noisy-or.
-_NAMED = (0.92, 0.36, 0.16)
 _MOST_CAUSES = 3
 _MOST_ADVICE = 5
+#: Sentences for a cause, and against it, beyond which they are counted.
+_MOST_EVIDENCE = 12
+
+_MODES = {Mode.TRAIN: "training", Mode.EVAL: "evaluation", Mode.PREDICT: "prediction"}
 
 
-def diagnose(findings: Iterable[Finding]) -> tuple[Diagnosis, ...]:
+def diagnose(findings: Iterable[Finding], knowledge: Knowledge | None = None) -> tuple[Diagnosis, ...]:
     """The diseases behind findings, worst first, then earliest. Findings that are only info make none of their own.
 
-    The cause that the symptoms of all open findings support most explains every finding that speaks for it; the rest
-    is explained anew. What is first seen after values have become NaN or infinite is a consequence of that: it joins
-    the same diagnosis and says nothing about causes.
+    The cause that the symptoms of all open findings support most explains every finding that speaks for it, on
+    whatever worker; the rest is explained anew. What is first seen after values have become NaN or infinite is a
+    consequence of that: it joins the same diagnosis and says nothing about causes. So does, on other workers, what
+    broke at the very same step, since workers share their gradients; but this does say something about causes.
+
+    Args:
+        findings: In any order.
+        knowledge: What speaks for what; the built-in knowledge if None.
     """
-    ordered = sorted(findings, key=_when)
-    broken = next((f for f in ordered if f.severity is Severity.ERROR and _breaks(f)), None)
-    after = [f for f in ordered if broken is not None and f.attempt == broken.attempt and _when(f) > _when(broken)]
-    rest = [f for f in ordered if f not in after]
-    found: list[Diagnosis] = []
-    while any(f.severity is not Severity.INFO for f in rest):
-        group, best = _next_group(rest)
-        rest = [f for f in rest if f not in group]
-        led_to = [f for f in rest if _follows(f, group, best)]
-        rest = [f for f in rest if f not in led_to]
-        aftermath = after if broken is not None and broken in group else []
-        found.append(_diagnosis(group, sorted([*led_to, *aftermath], key=_when)))
-    return tuple(sorted(found, key=lambda diagnosis: (-diagnosis.severity.rank, diagnosis.step)))
+    return _Diagnosing(knowledge or built_in_knowledge()).diagnose(findings)
+
+
+class _Diagnosing:
+    """One diagnosis after the other, with one knowledge."""
+
+    def __init__(self, knowledge: Knowledge) -> None:
+        self._knowledge = knowledge
+        self._known_support: dict[tuple[str, ...], dict[str, float]] = {}
+
+    def diagnose(self, findings: Iterable[Finding]) -> tuple[Diagnosis, ...]:
+        ordered = sorted(findings, key=_order)
+        broken = self._broken(ordered)
+        rest: list[Finding] = []
+        after: dict[int, list[Finding]] = {}
+        for finding in ordered:
+            first = broken.get(finding.attempt)
+            if first and _when(finding) > _when(first[0]):
+                after.setdefault(finding.attempt, []).append(finding)
+            else:
+                rest.append(finding)
+        found: list[Diagnosis] = []
+        while any(finding.severity is not Severity.INFO for finding in rest):
+            group, rest = self._next_group(rest, broken)
+            best = max(support, key=lambda cause: support[cause]) if (support := self._support(group)) else ""
+            begun = min(_when(finding) for finding in group)
+            led_to = [finding for finding in rest if self._follows(finding, begun, best)]
+            rest = _without(rest, led_to)
+            for attempt in [attempt for attempt, first in broken.items() if first[0] in group]:
+                led_to += after.pop(attempt, [])
+            found.append(self._diagnosis(group, led_to))
+        return tuple(sorted(found, key=lambda diagnosis: (-diagnosis.severity.rank, diagnosis.step)))
+
+    def _broken(self, ordered: Sequence[Finding]) -> dict[int, list[Finding]]:
+        """By attempt, the errors with which values became NaN or infinite: those of the earliest such step."""
+        broken: dict[int, list[Finding]] = {}
+        for finding in ordered:
+            if finding.severity is Severity.ERROR and self._breaks(finding):
+                first = broken.setdefault(finding.attempt, [])
+                if not first or _when(finding) == _when(first[0]):
+                    first.append(finding)
+        return broken
+
+    def _breaks(self, finding: Finding) -> bool:
+        return self._knowledge.breaks(_symptoms(finding))
+
+    def _support_of(self, finding: Finding) -> dict[str, float]:
+        """Added log odds of each cause by one finding: of its symptoms, or of the causes that its rule names."""
+        symptoms = tuple(_symptoms(finding))
+        if symptoms not in self._known_support:
+            self._known_support[symptoms] = self._knowledge.support(symptoms)
+        return self._known_support[symptoms] or self._knowledge.named(finding.causes)
+
+    def _support(self, findings: Sequence[Finding]) -> dict[str, float]:
+        """The same of all findings together: each symptom counts once, and so does what one rule names."""
+        support = self._knowledge.support(symptom for finding in findings for symptom in _symptoms(finding))
+        named = {
+            (finding.rule, finding.causes)
+            for finding in findings
+            if finding.causes and not self._knowledge.support(_symptoms(finding))
+        }
+        for _, causes in sorted(named):
+            for cause, odds in self._knowledge.named(causes).items():
+                support[cause] = support.get(cause, 0.0) + odds
+        return support
+
+    def _next_group(
+        self, rest: Sequence[Finding], broken: dict[int, list[Finding]]
+    ) -> tuple[list[Finding], list[Finding]]:
+        """The findings that the best supported cause explains, and the others.
+
+        Where no cause is known it is what one rule says of one subject, whatever the worker.
+        """
+        serious = [finding for finding in rest if finding.severity is not Severity.INFO]
+        backed = {cause for finding in serious for cause in self._support_of(finding)}
+        candidates = {cause: odds for cause, odds in self._support(rest).items() if cause in backed}
+        if candidates:
+            best = max(candidates, key=lambda cause: candidates[cause])
+            group = [finding for finding in rest if self._support_of(finding).get(best, 0.0) > 0]
+        else:
+            group = [finding for finding in rest if _subject(finding) == _subject(serious[0])]
+        for first in broken.values():
+            if any(finding in first for finding in group if self._breaks(finding)):
+                group = sorted([*_without(group, first), *first], key=_order)
+        return group, _without(rest, group)
+
+    def _follows(self, finding: Finding, begun: tuple[int, int], cause: str) -> bool:
+        """Whether a finding is later than the beginning of a group and nothing but what its cause leads to."""
+        symptoms = _symptoms(finding)
+        leads_to = self._knowledge.consequences.get(cause, frozenset())
+        return bool(symptoms) and _when(finding) >= begun and set(symptoms) <= leads_to
+
+    def _diagnosis(self, group: Sequence[Finding], consequences: Sequence[Finding]) -> Diagnosis:
+        support = self._support(group)
+        ranked = sorted(support, key=lambda cause: -support[cause])[:_MOST_CAUSES]
+        causes = tuple(self._ranked(name, support[name], group) for name in ranked)
+        # A value that is not finite is what people will have noticed, else what tells most of the cause; the chain of
+        # symptoms shows what came before it.
+        best = ranked[0] if ranked else ""
+        serious = [finding for finding in group if finding.severity is not Severity.INFO]
+        key = max(
+            serious,
+            key=lambda f: (
+                self._breaks(f), self._support_of(f).get(best, 0.0), f.severity.rank, [-n for n in _when(f)]
+            ),
+        )  # fmt: skip
+        chain = sorted([*group, *consequences], key=_order)
+        title = causes[0].cause.title if causes else f"{key.rule} has found something"
+        return Diagnosis(
+            causes=causes,
+            findings=tuple(finding.id for finding in chain),
+            severity=max(chain, key=lambda finding: finding.severity.rank).severity,
+            step=group[0].step,
+            subject=str(key.evidence.get("module") or "") or next(iter(key.tensors), ""),
+            headline=f"{title[:1].upper()}{title[1:]}: {key.message}",
+            what_to_try=causes[0].what_to_try if causes else key.what_to_try,
+            workers=tuple(sorted({finding.worker for finding in chain}, key=_by_number)),
+        )
+
+    def _ranked(self, name: str, odds: float, group: Sequence[Finding]) -> RankedCause:
+        speaking = [finding for finding in group if self._support_of(finding).get(name, 0.0) > 0]
+        evidence, against = self._evidence(name, group)
+        first = (speaking or group)[0]
+        score = round(1.0 - math.exp(-odds), 3)
+        return RankedCause(self._knowledge.cause(name), score, first.step, evidence, against, self._advice(name, group))
+
+    def _evidence(self, cause: str, group: Sequence[Finding]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """What speaks for a cause and what against it, earliest first; what several workers saw alike is said once.
+
+        A finding's sentence says its first symptom; the others, such as what came before, are said by what they mean.
+        """
+        alike: dict[tuple[object, ...], list[Finding]] = {}
+        for finding in group:
+            key = (finding.attempt, finding.mode, finding.step, finding.rule, finding.tensors[:1], *_symptoms(finding))
+            alike.setdefault(key, []).append(finding)
+        speaks: tuple[list[str], list[str]] = ([], [])
+        for findings in alike.values():
+            first, symptoms = findings[0], _symptoms(findings[0])
+            for position, symptom in enumerate(symptoms):
+                weight = self._knowledge.links.get(symptom, {}).get(cause, 0.0)
+                if weight:
+                    means = self._knowledge.symptoms[symptom].means
+                    speaks[weight < 0].append(_told(first.message if position == 0 else means, findings))
+            if not self._knowledge.support(symptoms) and cause in self._knowledge.named(first.causes):
+                speaks[0].append(_told(first.message, findings))
+        return _counted(speaks[0]), _counted(speaks[1])
+
+    def _advice(self, cause: str, group: Sequence[Finding]) -> tuple[str, ...]:
+        """Sentences with numbers where they are known, then the general ones, then what custom rules say."""
+        sentences = list(self._knowledge.advise(cause, self._known(cause, group)))
+        for finding in group:
+            usual = self._knowledge.cause(finding.causes[0]).what_to_try if finding.causes else ()
+            if self._support_of(finding).get(cause, 0.0) > 0 and finding.what_to_try != usual:
+                sentences += finding.what_to_try
+        return tuple(dict.fromkeys(sentences))[:_MOST_ADVICE]
+
+    def _known(self, cause: str, group: Sequence[Finding]) -> dict[str, Any]:
+        """What the findings have for the placeholders of concrete advice; of evidence, the earliest value counts."""
+        known: dict[str, Any] = {}
+        for finding in group:
+            for name, value in finding.evidence.items():
+                known.setdefault(name, value)
+        # The first of those that speak most for it: `max` keeps the first of equals.
+        telling = max(group, key=lambda finding: self._support_of(finding).get(cause, 0.0))
+        tensor = next(iter(telling.tensors), "").rpartition("/")[2]
+        return {
+            **known, "step": telling.step, "mode": _MODES.get(telling.mode, ""), "worker": telling.worker,
+            "tensor": tensor,
+        }  # fmt: skip
 
 
 def _when(finding: Finding) -> tuple[int, int]:
     return (finding.attempt, finding.global_step)
+
+
+def _order(finding: Finding) -> tuple[object, ...]:
+    """Earliest first; what happened at one step in an order that does not depend on arrival."""
+    return (*_when(finding), finding.rule, _by_number(finding.worker), finding.id)
+
+
+def _by_number(worker: str) -> tuple[int, str]:
+    return (len(worker), worker)  # worker_10 comes after worker_9
+
+
+def _subject(finding: Finding) -> tuple[object, ...]:
+    return (finding.rule, finding.evidence.get("subject"), finding.tensors[:1])
 
 
 def _symptoms(finding: Finding) -> list[str]:
@@ -46,113 +222,21 @@ def _symptoms(finding: Finding) -> list[str]:
     return [str(symptom) for symptom in symptoms] if isinstance(symptoms, (list, tuple)) else []
 
 
-def _breaks(finding: Finding) -> bool:
-    """Whether from this finding on every value may be NaN, whatever its cause."""
-    return any(symptom.startswith("nonfinite") for symptom in _symptoms(finding))
+def _without(findings: Sequence[Finding], others: Sequence[Finding]) -> list[Finding]:
+    """Those that are not among others, which are the very same objects: comparing a million by value takes too long."""
+    left_out = {id(finding) for finding in others}
+    return [finding for finding in findings if id(finding) not in left_out]
 
 
-def _support(findings: Sequence[Finding]) -> dict[str, float]:
-    """Added log odds of each cause over the symptoms of all findings, and over the causes that rules name."""
-    support = links_of(symptom for finding in findings for symptom in _symptoms(finding))
-    for finding in findings:
-        if not links_of(_symptoms(finding)):
-            for cause, odds in zip(finding.causes, _NAMED, strict=False):
-                support[cause] = support.get(cause, 0.0) + odds
-    return support
+def _told(sentence: str, findings: Sequence[Finding]) -> str:
+    """A sentence with step and rule: ``"step 4: the loss rose in the steps before (ExplodingTensor)"``."""
+    first, workers = findings[0], len({finding.worker for finding in findings})
+    mode = "" if first.mode is Mode.TRAIN else f"{first.mode.name} "
+    on = f", on {workers} workers" if workers > 1 else ""
+    return f"{mode}step {first.step}: {sentence} ({first.rule}{on})"
 
 
-def _next_group(rest: Sequence[Finding]) -> tuple[list[Finding], str]:
-    """The findings that the best supported cause explains, and it; the first finding alone where none is known."""
-    serious = [finding for finding in rest if finding.severity is not Severity.INFO]
-    support = _support(rest)
-    backed = {cause for finding in serious for cause in _support([finding])}
-    candidates = {cause: odds for cause, odds in support.items() if cause in backed}
-    if not candidates:
-        return serious[:1], ""
-    best = max(candidates, key=lambda cause: candidates[cause])
-    return [finding for finding in rest if _support([finding]).get(best, 0.0) > 0], best
-
-
-def _follows(finding: Finding, group: Sequence[Finding], cause: str) -> bool:
-    """Whether a finding is later than all of a group's beginning and nothing but what its cause leads to."""
-    symptoms = _symptoms(finding)
-    later = _when(finding) >= min(_when(member) for member in group)
-    return bool(symptoms) and later and set(symptoms) <= CONSEQUENCES.get(cause, frozenset())
-
-
-def _diagnosis(group: Sequence[Finding], consequences: Sequence[Finding]) -> Diagnosis:
-    support = _support(group)
-    ranked = sorted(support, key=lambda cause: -support[cause])[:_MOST_CAUSES]
-    causes = tuple(_ranked(name, support[name], group) for name in ranked)
-    # A value that is not finite is what people will have noticed, else what tells most of the cause; the chain of
-    # symptoms shows what came before it.
-    best = ranked[0] if ranked else ""
-    serious = [finding for finding in group if finding.severity is not Severity.INFO]
-    key = max(
-        serious, key=lambda f: (_breaks(f), _support([f]).get(best, 0.0), f.severity.rank, [-n for n in _when(f)])
-    )
-    first = min(group, key=_when)
-    title = causes[0].cause.title if causes else f"{key.rule} has found something"
-    return Diagnosis(
-        causes=causes,
-        findings=tuple(finding.id for finding in [*group, *consequences]),
-        severity=max((*group, *consequences), key=lambda finding: finding.severity.rank).severity,
-        step=first.step,
-        subject=str(key.evidence.get("module") or "") or next(iter(key.tensors), ""),
-        headline=f"{title[:1].upper()}{title[1:]}: {key.message}",
-        what_to_try=_advice(causes[0].cause, group) if causes else key.what_to_try,
-    )
-
-
-def _ranked(name: str, odds: float, group: Sequence[Finding]) -> RankedCause:
-    speak = [finding for finding in sorted(group, key=_when) if _support([finding]).get(name, 0.0) > 0]
-    first = speak[0] if speak else min(group, key=_when)
-    return RankedCause(
-        _cause(name), round(1.0 - math.exp(-odds), 3), first.step, tuple(finding.message for finding in speak)
-    )
-
-
-def _cause(name: str) -> Cause:
-    return CAUSES.get(name) or Cause(name, name.replace("_", " "), "", ())
-
-
-def _advice(cause: Cause, group: Sequence[Finding]) -> tuple[str, ...]:
-    """Sentences with numbers where they are known, then the general ones, then what custom rules say."""
-    known = _numbers(group)
-    sentences: list[str] = []
-    for template in CONCRETE_ADVICE.get(cause.id, ()):
-        try:
-            sentences.append(template.format(**known))
-        except (KeyError, ValueError, TypeError):
-            continue  # a number that it needs is not known
-    # The first general sentence says the same without numbers.
-    sentences += cause.what_to_try[1:] if sentences else cause.what_to_try
-    if cause.id not in CAUSES:
-        sentences += [sentence for finding in group for sentence in finding.what_to_try]
-    return tuple(dict.fromkeys(sentences))[:_MOST_ADVICE]
-
-
-def _numbers(group: Sequence[Finding]) -> dict[str, Any]:
-    """What the findings' evidence has for the placeholders of concrete advice; the earliest value counts."""
-    known: dict[str, Any] = {}
-    for finding in sorted(group, key=_when):
-        for name, value in finding.evidence.items():
-            known.setdefault(name, value)
-    rate, ratio = known.get("learning_rate"), known.get("update_ratio")
-    if isinstance(rate, (int, float)) and math.isfinite(rate) and rate > 0:
-        known.setdefault("optimizer", "this optimizer")
-        known["lower_learning_rate"] = _rounded(rate / _factor(ratio, healthy=1e-2, above=True))
-        known["higher_learning_rate"] = _rounded(rate * _factor(ratio, healthy=1e-3, above=False))
-    return known
-
-
-def _factor(ratio: Any, *, healthy: float, above: bool) -> float:
-    """By which power of ten the learning rate is off, from the ratio of update to weight; 10 at least, 1000 at most."""
-    if not isinstance(ratio, (int, float)) or not math.isfinite(ratio) or ratio <= 0:
-        return 10.0
-    decades = math.log10(ratio / healthy) * (1 if above else -1)
-    return float(10.0 ** min(max(round(decades), 1), 3))
-
-
-def _rounded(value: float) -> float:
-    return float(f"{value:.1g}")
+def _counted(sentences: Sequence[str]) -> tuple[str, ...]:
+    unique = list(dict.fromkeys(sentences))
+    rest = len(unique) - _MOST_EVIDENCE
+    return (*unique[:_MOST_EVIDENCE], f"and {rest:,} more") if rest > 1 else tuple(unique)

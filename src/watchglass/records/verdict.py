@@ -35,13 +35,17 @@ class RankedCause:
         cause: The cause.
         score: How likely, in 0..1.
         step: Mode step of the earliest finding that speaks for it.
-        evidence: Sentences of the findings that speak for it, earliest first.
+        evidence: Sentences that speak for it, earliest first, each with its step and rule.
+        against: Sentences that speak against it, alike.
+        what_to_try: What to try if this is the cause, most promising first.
     """
 
     cause: Cause
     score: float
     step: int
     evidence: tuple[str, ...]
+    against: tuple[str, ...] = ()
+    what_to_try: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,7 @@ class Diagnosis:
         subject: Tensor or module that was hit first, "" where none can be named.
         headline: One sentence: what is wrong, where, since when.
         what_to_try: Concrete sentences, most promising first.
+        workers: Workers on which it was seen.
     """
 
     causes: tuple[RankedCause, ...]
@@ -65,6 +70,45 @@ class Diagnosis:
     subject: str
     headline: str
     what_to_try: tuple[str, ...]
+    workers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class SymptomReading:
+    """A symptom of a finding, and what it says of causes.
+
+    Attributes:
+        symptom: Its identifier, ``"gradient_growth"``.
+        means: One sentence; "" where the knowledge does not have it.
+        links: Causes with weights, what speaks most for one first: above 0 speaks for a cause, below 0 against it.
+    """
+
+    symptom: str
+    means: str
+    links: tuple[tuple[Cause, float], ...]
+
+
+@dataclass(frozen=True)
+class ExplainedFinding:
+    """All that is known of one finding.
+
+    Attributes:
+        finding: The finding.
+        looks_at: What its rule looks at, "" where the rule is not at hand.
+        fires_when: The condition of the rule.
+        source: Where rule and thresholds come from.
+        diagnosis: Position in the verdict's diagnoses of the one that it belongs to, None for none.
+        symptoms: What it says of causes, by symptom.
+        what_to_try: Sentences, most promising first.
+    """
+
+    finding: Finding
+    looks_at: str
+    fires_when: str
+    source: str
+    diagnosis: int | None
+    symptoms: tuple[SymptomReading, ...]
+    what_to_try: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -73,7 +117,8 @@ class Verdict:
 
     Attributes:
         run: Path of the run as it was given.
-        status: ``"no issues found"``, ``"issues found"``, ``"stopped"``, ``"incomplete"`` or ``"no data"``.
+        status: ``"no issues found"``, ``"issues found"``, ``"stopped"``, ``"incomplete"``, ``"no data"``, ``"damaged"``
+            (nothing found, but records are missing) or ``"unreadable"``.
         diagnoses: Worst and earliest first.
         findings: All findings, in order of severity, then step.
         statuses: One for each rule.
@@ -81,8 +126,14 @@ class Verdict:
         train_steps: TRAIN steps seen.
         planned_train_steps: TRAIN steps the run would have had, None where unknown.
         seconds: Length of the training as recorded.
+        steps_saved: TRAIN steps not run because of the stop; None where unknown or not stopped.
         seconds_saved: Estimated seconds not spent because of the stop; None where unknown.
+        price_per_hour: Price of an hour of the whole training, in any currency; None where nobody told.
+        cost_saved: Estimated price of the time not spent; None where unknown.
         capture: What the capture cost and dropped, as recorded, for the last line.
+        problems: What of the run cannot be read, one line each.
+        records_missing: Whether one of the problems means that something was recorded and is not there any more.
+        script: The training's script as it was given on its command line, "" where there is none.
     """
 
     run: str
@@ -94,5 +145,11 @@ class Verdict:
     train_steps: int = 0
     planned_train_steps: int | None = None
     seconds: float = 0.0
+    steps_saved: int | None = None
     seconds_saved: float | None = None
+    price_per_hour: float | None = None
+    cost_saved: float | None = None
     capture: dict[str, Any] = field(default_factory=dict)
+    problems: tuple[str, ...] = ()
+    records_missing: bool = False
+    script: str = ""

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Sequence
-from contextlib import suppress
 from functools import cache
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from watchglass.errors import InvalidValueError, RunExistsError, StoreError
-from watchglass.records import Diagnosis, Finding, RuleStatus, Status, Verdict
+from watchglass.records import Diagnosis, Finding, RankedCause, RuleStatus, Status, Verdict
 from watchglass.view.capture import capture_lines
 from watchglass.view.figures import run_figures
-from watchglass.view.text import duration, number, printable, size
+from watchglass.view.output_file import check_output_path, write_whole
+from watchglass.view.text import duration, number, percent, printable, size
 from watchglass.view.verdict import chain, closing, headline, since, worst
 
 if TYPE_CHECKING:
@@ -27,6 +25,8 @@ _SYMBOLS = {"error": "✖", "warning": "▲", "info": "●", "": "✔"}
 
 #: Rows of the findings table; a run that has more is past reading row by row.
 _MAX_FINDINGS = 500
+#: Sentences of evidence that are shown without being asked for.
+_OPEN_EVIDENCE = 6
 
 
 def write_report(run: Run, verdict: Verdict, path: str | os.PathLike[str], *, replace: bool = False) -> int:
@@ -43,21 +43,7 @@ def write_report(run: Run, verdict: Verdict, path: str | os.PathLike[str], *, re
         StoreError: It cannot be written.
     """
     target = check_report_path(path, replace=replace)
-    data = render_report(run, verdict).encode()
-    try:
-        descriptor, temporary = tempfile.mkstemp(dir=target.parent, prefix=".report-")
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(data)
-            os.chmod(temporary, 0o666 & ~_umask())
-            os.replace(temporary, target)
-        except BaseException:
-            with suppress(OSError):
-                os.unlink(temporary)
-            raise
-    except OSError as error:
-        raise StoreError(f"cannot write {target}: {error.strerror or error}; choose another file with -o") from error
-    return len(data)
+    return write_whole(target, render_report(run, verdict).encode(), option="-o")
 
 
 def check_report_path(path: str | os.PathLike[str], *, replace: bool = False) -> Path:
@@ -68,18 +54,7 @@ def check_report_path(path: str | os.PathLike[str], *, replace: bool = False) ->
         InvalidValueError: It is a folder.
         StoreError: Its folder cannot be made or written.
     """
-    target = Path(path)
-    if target.is_dir():
-        raise InvalidValueError(f"{target} is a folder; name the file to write, for instance {target / 'report.html'}")
-    if os.path.lexists(target) and not replace:
-        raise RunExistsError(f"{target} exists; choose another file, or overwrite it with watchglass report --force")
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StoreError(f"cannot make the folder {target.parent}: {error.strerror or error}") from error
-    if not os.access(target.parent, os.W_OK):
-        raise StoreError(f"cannot write {target}: its folder does not allow it; choose another file")
-    return target
+    return check_output_path(path, replace=replace, cure="watchglass report --force", example="report.html")
 
 
 def render_report(run: Run, verdict: Verdict) -> str:
@@ -124,21 +99,34 @@ def _summary(run: Run, verdict: Verdict) -> str:
 def _diagnosis(diagnosis: Diagnosis, findings: Sequence[Finding]) -> str:
     known = {finding.id: finding for finding in findings}
     seen = [known[name] for name in diagnosis.findings if name in known]
-    causes = "".join(
-        f"<li><b>{escape(ranked.cause.title)}</b> <span class='score'>{100 * ranked.score:.0f} %</span>"
-        f"<br>{escape(ranked.cause.explanation)}"
-        + (f"<br><small>Source: {escape(ranked.cause.source)}</small>" if ranked.cause.source else "")
-        + "</li>"
-        for ranked in diagnosis.causes
-    )
+    causes = "".join(f"<li>{_cause(ranked, rank)}</li>" for rank, ranked in enumerate(diagnosis.causes, 1))
     parts = [
         f'<article class="{diagnosis.severity.value}"><h3>{escape(diagnosis.headline)}</h3><dl>',
         f"<dt>First in</dt><dd><code>{escape(diagnosis.subject)}</code></dd>" if diagnosis.subject else "",
         f"<dt>Since</dt><dd>{escape(since(diagnosis, seen))}</dd>",
-        f"<dt>Likely causes</dt><dd><ol>{causes}</ol></dd>" if causes else "",
+        f"<dt>Likely causes</dt><dd><ol class='causes'>{causes}</ol></dd>" if causes else "",
         _listed("What was seen, in order", chain(seen), "ol"),
         _listed("What to try", diagnosis.what_to_try, "ul"),
         "</dl></article>",
+    ]
+    return "".join(parts)
+
+
+def _cause(ranked: RankedCause, rank: int) -> str:
+    """A cause, with what speaks for it and what against it: folded away where that is long."""
+    cause = ranked.cause
+    opened = " open" if len(ranked.evidence) + len(ranked.against) <= _OPEN_EVIDENCE else ""
+    evidence = "".join(
+        f"<p>{title}</p><ul>{''.join(f'<li>{escape(printable(line))}</li>' for line in lines)}</ul>"
+        for title, lines in (("Speaks for it", ranked.evidence), ("Speaks against it", ranked.against))
+        if lines
+    )
+    parts = [
+        f"<b>{escape(cause.title)}</b> <span class='score'>{percent(ranked.score)}, from step {ranked.step} on</span>",
+        f"<br>{escape(cause.explanation)}" if cause.explanation else "",
+        f"<details{opened}><summary>Evidence</summary>{evidence}</details>" if evidence else "",
+        f"<p class='if-so'>If so: {escape(ranked.what_to_try[0])}</p>" if rank > 1 and ranked.what_to_try else "",
+        f"<small>Source: {escape(cause.source)}</small>" if cause.source else "",
     ]
     return "".join(parts)
 
@@ -224,10 +212,3 @@ def _plotly_script() -> str:
 @cache
 def _asset(name: str) -> str:
     return Path(__file__).with_name("assets").joinpath(name).read_text(encoding="utf-8")
-
-
-def _umask() -> int:
-    """The process's file mode mask, which can only be read by setting it."""
-    mask = os.umask(0o022)
-    os.umask(mask)
-    return mask

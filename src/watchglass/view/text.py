@@ -35,6 +35,18 @@ def number(value: float | None) -> str:
     return f"{value:.4g}"
 
 
+def money(amount: float) -> str:
+    """``"39.20"``, ``"1,204.00"``; two significant digits of what is less than a hundredth."""
+    return f"{amount:,.2f}" if amount == 0 or amount >= 0.01 else f"{amount:.2g}"
+
+
+def percent(ratio: float) -> str:
+    """``"83 %"`` for 0.83; nothing short of certainty is 100 %, and nothing above zero is 0 %."""
+    if 0.995 <= ratio < 1 or 0 < ratio < 0.005:
+        return "over 99 %" if ratio > 0.5 else "under 1 %"
+    return f"{100 * ratio:.0f} %"
+
+
 def count(amount: int, noun: str, plural: str = "") -> str:
     """``"1 step"``, ``"1,200 steps"``."""
     return f"{amount:,} {noun if amount == 1 else plural or noun + 's'}"

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import shlex
 import textwrap
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from watchglass.records import Diagnosis, Finding, Severity, Status, Verdict
+from watchglass.records import Diagnosis, Finding, RankedCause, Severity, Status, Verdict
 from watchglass.view.capture import capture_lines
-from watchglass.view.text import count, duration, number, printable
+from watchglass.view.text import count, duration, money, number, percent, printable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -22,6 +23,8 @@ STYLES = {"error": "bold red", "warning": "bold yellow", "info": "cyan", "": "bo
 _IN_FULL = 3
 #: Symptoms of a chain, and sentences of advice, that fit a terminal.
 _CHAIN, _ADVICE = 5, 3
+#: Sentences against a cause that fit there too.
+_AGAINST = 1
 
 
 @dataclass(frozen=True)
@@ -41,8 +44,13 @@ class Row:
 
 def verdict_text(verdict: Verdict, *, width: int = 100) -> str:
     """The verdict as plain text, wrapped at ``width``."""
+    return rows_text(outline(verdict), width=width)
+
+
+def rows_text(rows: Sequence[Row], *, width: int = 100) -> str:
+    """An outline as plain text, wrapped at ``width``."""
     lines: list[str] = []
-    for row in outline(verdict):
+    for row in rows:
         indent = "" if row.label is None else f"   {row.label:<8} "
         lines += textwrap.wrap(
             row.text, width, initial_indent=indent, subsequent_indent=" " * len(indent), break_long_words=False
@@ -52,6 +60,11 @@ def verdict_text(verdict: Verdict, *, width: int = 100) -> str:
 
 def verdict_panel(verdict: Verdict) -> RenderableType:
     """The verdict for a rich console."""
+    return rows_panel(outline(verdict), verdict.run, STYLES[worst(verdict)])
+
+
+def rows_panel(rows: Sequence[Row], run: str, style: str) -> RenderableType:
+    """An outline for a rich console, in a frame that names the run."""
     from rich.console import Group
     from rich.padding import Padding
     from rich.panel import Panel
@@ -60,7 +73,7 @@ def verdict_panel(verdict: Verdict) -> RenderableType:
 
     parts: list[RenderableType] = []
     grid: Table | None = None
-    for row in outline(verdict):
+    for row in rows:
         if row.label is None:
             grid = None
             parts.append(Text(row.text, style=row.style))
@@ -71,8 +84,8 @@ def verdict_panel(verdict: Verdict) -> RenderableType:
             grid.add_column(overflow="fold")
             parts.append(Padding(grid, (0, 0, 0, 3)))
         grid.add_row(row.label, Text(row.text, style=row.style))
-    title = Text(f"watchglass · {printable(verdict.run)}", style="bold")
-    return Panel(Group(*parts), title=title, title_align="left", border_style=STYLES[worst(verdict)], padding=(0, 1))
+    title = Text(f"watchglass · {printable(run)}", style="bold")
+    return Panel(Group(*parts), title=title, title_align="left", border_style=style, padding=(0, 1))
 
 
 def worst(verdict: Verdict) -> str:
@@ -90,9 +103,11 @@ def outline(verdict: Verdict) -> list[Row]:
         rows.append(Row(f"{position}. {printable(diagnosis.headline)}", style=STYLES[diagnosis.severity.value]))
         if position <= _IN_FULL:
             rows += _told_in_full(diagnosis, [known[name] for name in diagnosis.findings if name in known])
-    rows += _unexplained(verdict)
+    rows += unexplained(verdict)
     rows.append(Row(""))
     rows += [Row(text) for text in closing(verdict)]
+    if verdict.diagnoses:
+        rows.append(Row(f"each cause with its evidence: watchglass explain {shlex.quote(printable(verdict.run))}"))
     return rows
 
 
@@ -106,6 +121,8 @@ def headline(verdict: Verdict) -> str:
     ]
     notes = {
         "incomplete": "the training did not come to its end",
+        "damaged": "records are missing, and nothing was found in the rest",
+        "unreadable": "it cannot be read",
         "no data": "no training step was recorded; did the script train, and with a framework that is watched?",
     }
     parts = [note for note in (notes.get(verdict.status), ", ".join(words)) if note]
@@ -116,7 +133,9 @@ def closing(verdict: Verdict) -> Iterator[str]:
     """What stands below the diagnoses: metrics, length, rules that could not speak, cost."""
     if verdict.metrics:
         yield ", ".join(f"{printable(name)} {number(value)}" for name, value in verdict.metrics.items())
-    if verdict.status == "no data":  # every rule would only repeat that it had nothing to look at
+    if verdict.problems:
+        yield f"not readable: {printable(verdict.problems[0])}" + _more(len(verdict.problems) - 1)
+    if verdict.status in ("no data", "unreadable"):  # every rule would only repeat that it had nothing to look at
         return
     yield length(verdict)
     silent = [status for status in verdict.statuses if status.status in (Status.STARVED, Status.ERROR)]
@@ -129,20 +148,34 @@ def closing(verdict: Verdict) -> Iterator[str]:
     yield from capture_lines(verdict.capture)
 
 
+def _more(amount: int) -> str:
+    return f", and {amount:,} more" if amount > 0 else ""
+
+
 _SILENCE = {Status.STARVED: "could not be evaluated", Status.ERROR: "failed"}
 
 
 def length(verdict: Verdict) -> str:
-    """Steps and time of the training, and what a stop saved of both."""
+    """Steps and time of the training, and what a stop saved of both, and of its price."""
     text = count(verdict.train_steps, "training step")
-    if verdict.planned_train_steps is not None and verdict.planned_train_steps > verdict.train_steps:
-        text = f"{verdict.train_steps:,} of {count(verdict.planned_train_steps, 'training step')}"
+    planned = verdict.planned_train_steps
+    if planned is not None and planned > verdict.train_steps:
+        text = f"{verdict.train_steps:,} of {count(planned, 'training step')}"
     text += f" in {duration(verdict.seconds)}"
-    if verdict.status == "stopped":
-        text = f"stopped after {text}"
-        if verdict.seconds_saved is not None:
-            text += f"; about {duration(verdict.seconds_saved)} of training time saved"
-    return text
+    return f"stopped after {text}: {saved(verdict)}" if verdict.status == "stopped" else text
+
+
+def saved(verdict: Verdict) -> str:
+    """What a stop has saved: steps, time, and cost where there is a price."""
+    if verdict.steps_saved is None or verdict.seconds_saved is None:
+        return "how many steps were saved is not known, since how many were planned is not (--planned-steps tells it)"
+    if not verdict.steps_saved:
+        return "nothing saved, since all planned steps were run"
+    cost = ""
+    if verdict.cost_saved is not None and verdict.price_per_hour is not None:
+        cost = f" and {money(verdict.cost_saved)}"
+    text = f"{count(verdict.steps_saved, 'step')} not run, about {duration(verdict.seconds_saved)}{cost} not spent"
+    return text + (f" (at {money(verdict.price_per_hour)} per hour)" if cost and verdict.price_per_hour else "")
 
 
 def _told_in_full(diagnosis: Diagnosis, findings: list[Finding]) -> Iterator[Row]:
@@ -151,9 +184,11 @@ def _told_in_full(diagnosis: Diagnosis, findings: list[Finding]) -> Iterator[Row
     yield Row(since(diagnosis, findings), "since")
     for position, ranked in enumerate(diagnosis.causes):
         label = "cause" if position == 0 else "or" if position == 1 else ""
-        yield Row(f"{printable(ranked.cause.title)} ({100 * ranked.score:.0f} %)", label)
+        yield Row(_rank(ranked), label)
         if position == 0:
             yield Row(printable(ranked.cause.explanation), "", "dim")
+        for sentence in ranked.against[:_AGAINST]:
+            yield Row(f"against it: {printable(sentence)}", "", "dim")
     links = chain(findings)
     for position, link in enumerate(links[:_CHAIN]):
         yield Row(link, "chain" if position == 0 else "")
@@ -163,29 +198,51 @@ def _told_in_full(diagnosis: Diagnosis, findings: list[Finding]) -> Iterator[Row
         yield Row(printable(advice), "try" if position == 0 else "", "bold" if position == 0 else "")
 
 
+def _rank(ranked: RankedCause) -> str:
+    """A cause with how likely it is, and since when something speaks for it."""
+    return f"{printable(ranked.cause.title)} ({percent(ranked.score)}, from step {ranked.step} on)"
+
+
 def since(diagnosis: Diagnosis, findings: list[Finding]) -> str:
-    """``"step 37"``, with mode and worker where they are not the usual ones."""
+    """``"step 37"``, with mode and workers where they are not the usual ones."""
     first = findings[0] if findings else None
     text = f"step {diagnosis.step}"
     if first is not None and first.mode.name != "TRAIN":
         text += f" of {first.mode.name}"
-    if first is not None and first.worker != "worker_0":
-        text += f" on {printable(first.worker)}"
-    return text
+    workers = diagnosis.workers or ((first.worker,) if first is not None else ())
+    return text + (f" on {workers_named(workers)}" if workers not in ((), ("worker_0",)) else "")
+
+
+def workers_named(workers: Sequence[str]) -> str:
+    """``"worker_1"``, ``"worker_0 and worker_2"``, ``"8 workers (worker_0 to worker_7)"``."""
+    named = [printable(worker) for worker in workers]
+    if len(named) <= 3:
+        return " and ".join(filter(None, (", ".join(named[:-1]), *named[-1:])))
+    numbers = [worker.rpartition("_")[2] for worker in workers]
+    whole = all(number.isdigit() for number in numbers)
+    in_a_row = whole and int(numbers[-1]) - int(numbers[0]) == len(numbers) - 1
+    listed = f"{named[0]} to {named[-1]}" if in_a_row else f"{', '.join(named[:3])} and {len(named) - 3} more"
+    return f"{len(named):,} workers ({listed})"
 
 
 def chain(findings: Sequence[Finding]) -> list[str]:
     """The symptoms in the order given: when, which rule, what it said. What several workers saw alike is said once."""
+    return [chain_link(group) for group in alike(findings)]
+
+
+def alike(findings: Sequence[Finding]) -> list[list[Finding]]:
+    """Findings in the order given, together those that several workers had alike."""
     groups: dict[tuple[object, ...], list[Finding]] = {}
     for finding in findings:
         key = (finding.attempt, finding.mode, finding.step, finding.rule, finding.severity, finding.tensors[:1])
         groups.setdefault(key, []).append(finding)
-    return [_chain_link(group) for group in groups.values()]
+    return list(groups.values())
 
 
-def _chain_link(alike: Sequence[Finding]) -> str:
-    first = alike[0]
-    workers = {finding.worker for finding in alike}
+def chain_link(findings: Sequence[Finding]) -> str:
+    """One symptom, that several workers may have seen alike: ``"step 4: ExplodingTensor: the loss became NaN"``."""
+    first = findings[0]
+    workers = {finding.worker for finding in findings}
     notes = [
         f"{first.count} times until step {first.last_step}" if first.count > 1 else "",
         f"on {len(workers)} workers" if len(workers) > 1 else "",
@@ -195,14 +252,14 @@ def _chain_link(alike: Sequence[Finding]) -> str:
     return text + (f" ({note})" if note else "")
 
 
-def _unexplained(verdict: Verdict) -> Iterator[Row]:
-    """Findings that belong to no diagnosis."""
+def unexplained(verdict: Verdict, most: int = _CHAIN) -> Iterator[Row]:
+    """Findings that belong to no diagnosis, the first so many of them."""
     explained = {name for diagnosis in verdict.diagnoses for name in diagnosis.findings}
     rest = [finding for finding in verdict.findings if finding.id not in explained]
     if rest:
         yield Row("")
         yield Row("also seen" if verdict.diagnoses else "seen")
-    for finding in rest[:_CHAIN]:
+    for finding in rest[:most]:
         yield Row(chain([finding])[0], finding.severity.value, STYLES[finding.severity.value])
-    if len(rest) > _CHAIN:
-        yield Row(f"and {count(len(rest) - _CHAIN, 'further finding')}", "")
+    if len(rest) > most:
+        yield Row(f"and {count(len(rest) - most, 'further finding')}", "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import pytest
@@ -36,15 +37,35 @@ def test_a_divergence_is_one_disease_with_its_chain() -> None:
     assert diagnosis.findings == ("WeightUpdateRatio@1", "ExplodingGradient@2", "ExplodingTensor@4", "DeadRelu@9")
     assert (diagnosis.step, diagnosis.severity, diagnosis.subject) == (1, Severity.ERROR, "b")
     assert diagnosis.headline == "The learning rate is too high: ExplodingTensor at 4"
-    assert diagnosis.what_to_try[0] == "Learning rate 5 with SGD: try 0.5"
+    assert diagnosis.what_to_try[0] == (
+        "Learning rate 5 with SGD: try 0.5; the update ratio was 10^-0.9, healthy is 10^-3"
+    )
     assert [ranked.score for ranked in diagnosis.causes] == sorted((r.score for r in diagnosis.causes), reverse=True)
 
 
-@pytest.mark.parametrize(("ratio", "advice"), [(None, "0.5"), (0.01, "0.5"), (2.0, "0.05"), (1e9, "0.005")])
-def test_the_update_ratio_says_how_far_off_the_learning_rate_is(ratio: float | None, advice: str) -> None:
+@pytest.mark.parametrize(
+    ("ratio", "advice"),
+    [
+        (None, "try 0.5"),
+        (0.01, "try 0.5; the update ratio was 10^-2.0, healthy is 10^-3"),
+        (2.0, "try 0.05; the update ratio was 10^0.3, healthy is 10^-3"),
+        (1e9, "try 0.005; the update ratio was 10^9.0, healthy is 10^-3"),
+        (float("nan"), "try 0.5"),
+        ("many", "try 0.5"),
+    ],
+)
+def test_the_update_ratio_says_how_far_off_the_learning_rate_is(ratio: object, advice: str) -> None:
     evidence = {"learning_rate": 5.0, "optimizer": "SGD", **({"update_ratio": ratio} if ratio else {})}
     (diagnosis,) = diagnose([finding("ExplodingGradient", 2, ("gradient_growth",), evidence=evidence)])
-    assert diagnosis.what_to_try[0] == f"Learning rate 5 with SGD: try {advice}"
+    assert diagnosis.what_to_try[0] == f"Learning rate 5 with SGD: {advice}"
+
+
+def test_a_learning_rate_that_is_too_low_is_raised() -> None:
+    evidence = {"learning_rate": 1e-6, "update_ratio": 2e-6}
+    (diagnosis,) = diagnose([finding("WeightUpdateRatio", 300, ("update_ratio_small", "loss_flat"), evidence=evidence)])
+    assert diagnosis.what_to_try[0] == (
+        "Learning rate 1e-06 with this optimizer: try 0.0001; the update ratio was 10^-5.7, healthy is 10^-3"
+    )
 
 
 def test_without_numbers_advice_is_general() -> None:
@@ -123,3 +144,107 @@ def test_order_of_findings_does_not_matter() -> None:
         replace(finding("C", 2, ("validation_rises",)), worker="worker_1"),
     ]
     assert diagnose(findings) == diagnose(findings[::-1])
+
+
+def test_causes_have_evidence_for_and_against_with_first_steps() -> None:
+    growth = finding("ExplodingGradient", 2, ("gradient_growth",))
+    broken = finding(
+        "ExplodingTensor", 4, ("nonfinite_forward", "rose_before"), severity=Severity.ERROR, tensors=("b.output",)
+    )
+    (diagnosis,) = diagnose([broken, growth])
+    high, overflow = (
+        next(ranked for ranked in diagnosis.causes if ranked.cause.id == name)
+        for name in ("learning_rate_too_high", "overflow_in_module")
+    )
+    assert high.evidence == (
+        "step 2: ExplodingGradient at 2 (ExplodingGradient)",
+        "step 4: ExplodingTensor at 4 (ExplodingTensor)",
+        "step 4: the loss rose in the steps before (ExplodingTensor)",
+    )
+    assert (high.step, high.against) == (2, ())
+    assert overflow.evidence == ("step 4: ExplodingTensor at 4 (ExplodingTensor)",)
+    assert overflow.against == ("step 4: the loss rose in the steps before (ExplodingTensor)",)
+    assert overflow.step == 4
+
+
+def test_the_disease_of_many_workers_is_one_diagnosis_that_names_them() -> None:
+    first = finding("ExplodingGradient", 2, ("gradient_growth",))
+    findings = [replace(first, id=f"{n:012x}", worker=f"worker_{n}") for n in (0, 9, 10, 2)]
+    (diagnosis,) = diagnose(findings)
+    assert diagnosis.workers == ("worker_0", "worker_2", "worker_9", "worker_10")
+    assert diagnosis.causes[0].evidence == ("step 2: ExplodingGradient at 2 (ExplodingGradient, on 4 workers)",)
+    unknown = [replace(each, evidence={"symptoms": [], "subject": "x"}) for each in findings]
+    (diagnosis,) = diagnose(unknown)
+    assert (diagnosis.causes, len(diagnosis.workers), len(diagnosis.findings)) == ((), 4, 4)
+
+
+def test_what_breaks_on_all_workers_at_one_step_is_one_disease() -> None:
+    error = {"severity": Severity.ERROR}
+    culprit = finding("ExplodingTensor", 4, ("nonfinite_input", "calm_before"), worker="worker_1", **error)
+    passed_on = finding("ExplodingTensor", 4, ("nonfinite_backward", "calm_before"), **error)
+    later = finding("ExplodingTensor", 5, ("nonfinite_weights",), worker="worker_2", **error)
+    (diagnosis,) = diagnose([replace(passed_on, id="b"), replace(culprit, id="a"), later])
+    assert diagnosis.causes[0].cause.id == "bad_data"
+    assert diagnosis.workers == ("worker_0", "worker_1", "worker_2")
+    assert diagnosis.what_to_try[0].startswith("Check the batch of training step 4 on worker_1 for NaN")
+
+
+def test_each_attempt_breaks_for_itself() -> None:
+    broken = finding("ExplodingTensor", 4, ("nonfinite_loss_only", "calm_before"), severity=Severity.ERROR)
+    again = replace(broken, id="again", attempt=1)
+    after = finding("PoorWeightInitialization", 5, ("identical_rows",), attempt=1)
+    (diagnosis,) = diagnose([after, again, broken])
+    assert diagnosis.causes[0].cause.id == "overflow_in_loss"
+    assert diagnosis.findings == (broken.id, "again", after.id)
+
+
+def test_the_chain_is_earliest_first_also_among_consequences() -> None:
+    findings = [
+        finding("LossNotDecreasing", 2, ("loss_diverged",)),
+        finding("VanishingGradient", 30, ("gradients_exactly_zero",)),
+        finding("ExplodingGradient", 60, ("gradient_growth",)),
+    ]
+    (diagnosis,) = diagnose(findings)
+    assert diagnosis.findings == ("LossNotDecreasing@2", "VanishingGradient@30", "ExplodingGradient@60")
+
+
+@pytest.mark.parametrize(
+    ("symptoms", "more", "advice"),
+    [
+        (("nonfinite_forward", "calm_before"), {"evidence": {"module": "exp", "module_type": "Exp"}},
+         "Guard the computation in exp (Exp): an epsilon under sqrt, log and divisions, a clamp before exp"),
+        (("nonfinite_forward", "calm_before"), {"evidence": {"module": "", "module_type": ""}},
+         "Guard the computation in that module: an epsilon under sqrt, log and divisions, a clamp before exp"),
+        (("no_gradient",), {"tensors": ("gradient/head.weight",)},
+         "Check that the optimizer holds head.weight: build it from model.parameters() after the last change of the "
+         "model"),
+        (("validation_rises",), {"evidence": {"best_step": 120}},
+         "The validation loss was lowest at training step 120: use the checkpoint from there"),
+        (("dead_units",), {"evidence": {"layer": "act1 (ReLU)"}}, "Use LeakyReLU, GELU or SiLU after act1 (ReLU)"),
+    ],
+)  # fmt: skip
+def test_advice_names_what_is_known(symptoms: tuple[str, ...], more: dict[str, object], advice: str) -> None:
+    (diagnosis,) = diagnose([finding("Rule", 3, symptoms, **more)])
+    assert diagnosis.what_to_try[0] == advice
+
+
+def test_what_a_rule_advises_itself_is_kept() -> None:
+    named = finding("Mine", 3, causes=("learning_rate_too_high",), what_to_try=("Ask the owner of this model",))
+    (diagnosis,) = diagnose([named])
+    assert diagnosis.what_to_try[0] == "Lower the learning rate by a factor of 10"
+    assert "Ask the owner of this model" in diagnosis.what_to_try
+
+
+def test_diagnosing_many_findings_takes_no_longer_than_in_proportion() -> None:
+    def cost(amount: int) -> float:
+        many = [
+            replace(finding("A", n % 97, ("gradient_growth",) if n % 2 else ()), id=str(n), worker=f"worker_{n}")
+            for n in range(amount)
+        ]
+        begun = time.process_time()
+        (first, second) = diagnose(many)
+        assert len(first.findings) + len(second.findings) == amount
+        return time.process_time() - begun
+
+    # Twenty times as many: in proportion with room for noise, and far from four hundred times.
+    assert min(cost(10_000) for _ in range(2)) < 120 * max(min(cost(500) for _ in range(3)), 0.002)

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from watchglass.errors import InvalidValueError
 from watchglass.evaluate import replay, verdict
-from watchglass.records import Mode, Observation, Severity
+from watchglass.records import Finding, Mode, Observation, Severity
 from watchglass.run import open_run
-from watchglass.testing import Step, build_run
+from watchglass.testing import RunBuilder, Step, build_run
 
 HEALTHY = [Step(scalars={"loss": 1.0 / (n + 1)}) for n in range(10)]
 PLAN = {"planned_steps": {"steps": 40, "source": "--planned-steps"}}
@@ -29,6 +30,7 @@ def test_a_stopped_run_says_what_was_saved(run_path: Path) -> None:
     sick = [Step(scalars={"loss": float("nan")})] * 10
     found = verdict(open_run(build_run(run_path, sick, facts=PLAN, status="stopped")), replay(run_path))
     assert found.status == "stopped"
+    assert (found.steps_saved, found.price_per_hour, found.cost_saved) == (30, None, None)
     assert found.seconds_saved == pytest.approx(3.0)
     assert [finding.severity for finding in found.findings] == [Severity.ERROR]
 
@@ -49,3 +51,80 @@ def test_a_run_that_was_killed_after_the_commit_was_stopped(run_path: Path) -> N
 )
 def test_statuses(run_path: Path, steps: list[Step], status: str | None, expected: str) -> None:
     assert verdict(open_run(build_run(run_path, steps, status=status)), replay(run_path)).status == expected
+
+
+def test_a_price_says_what_a_stop_has_saved(run_path: Path) -> None:
+    run = build_run(run_path, HEALTHY, facts=PLAN, status="stopped")
+    found = verdict(open_run(run), price_per_hour=36.0)
+    assert (found.price_per_hour, found.cost_saved) == (36.0, pytest.approx(0.03))
+    assert verdict(open_run(run), price_per_hour=0.0).cost_saved == 0.0
+
+
+def test_a_run_that_was_not_stopped_saves_nothing(run_path: Path) -> None:
+    found = verdict(open_run(build_run(run_path, HEALTHY, facts=PLAN)), price_per_hour=36.0)
+    assert (found.steps_saved, found.seconds_saved, found.cost_saved) == (None, None, None)
+
+
+def test_without_a_plan_what_was_saved_is_not_known(run_path: Path) -> None:
+    found = verdict(open_run(build_run(run_path, HEALTHY, status="stopped")), price_per_hour=36.0)
+    assert (found.steps_saved, found.seconds_saved, found.cost_saved) == (None, None, None)
+
+
+def test_a_run_past_its_plan_saves_nothing_when_it_is_stopped(run_path: Path) -> None:
+    plan = {"planned_steps": {"steps": 4, "source": "--planned-steps"}}
+    found = verdict(open_run(build_run(run_path, HEALTHY, facts=plan, status="stopped")), price_per_hour=36.0)
+    assert (found.steps_saved, found.seconds_saved, found.cost_saved) == (0, 0.0, 0.0)
+
+
+def test_what_was_saved_counts_from_where_a_resumed_training_stood(run_path: Path) -> None:
+    plan = {"planned_steps": {"steps": 100, "source": "--planned-steps"}}
+    for start, resumed in ((0, None), (40, {"start_step": 40, "source": "optimizer"})):
+        with RunBuilder(run_path, resumed=resumed) as builder:
+            builder.facts(plan)
+            for _ in range(start, start + 40):
+                builder.step(scalars={"loss": 1.0}, flush=False)
+            builder.leave("stopped" if resumed else "finished")
+    found = verdict(open_run(run_path), price_per_hour=36.0)
+    assert (found.train_steps, found.steps_saved) == (80, 20)
+    # The clock of the second attempt begins again: what lies between the two is no step, and none takes negative time.
+    assert found.seconds_saved == pytest.approx(20 * 0.1)
+    assert found.cost_saved == pytest.approx(0.02)
+
+
+def test_what_was_saved_of_a_training_that_was_resumed_into_a_new_run(run_path: Path) -> None:
+    with RunBuilder(run_path, resumed={"start_step": 35, "source": "optimizer"}) as builder:
+        builder.facts(PLAN)
+        for _ in range(2):
+            builder.step(scalars={"loss": 1.0})
+        builder.leave("stopped")
+    found = verdict(open_run(run_path))
+    assert (found.train_steps, found.steps_saved) == (2, 3)
+
+
+CAUSES = """
+[causes.cold_coffee]
+title = "the coffee is cold"
+explanation = "Nobody looks."
+what_to_try = ["Make new coffee"]
+[symptoms.cup_is_cold]
+means = "the cup is cold"
+[links]
+cup_is_cold = { cold_coffee = 0.9 }
+"""
+
+
+def test_files_of_causes_are_known_to_diagnoses_and_findings(run_path: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text(CAUSES)
+    cold = Finding(
+        "0", "Cup", Severity.WARNING, 3, 3, 1, Mode.TRAIN, "worker_0", (), None, None, "brr", evidence={
+            "symptoms": ["cup_is_cold"]
+        },
+    )  # fmt: skip
+    run = open_run(build_run(run_path, HEALTHY, journal=[cold]))
+    assert verdict(run).diagnoses[0].causes == ()
+    found = verdict(run, causes=[str(tmp_path / "mine.toml")])
+    assert found.diagnoses[0].headline == "The coffee is cold: brr"
+    assert (found.findings[0].causes, found.findings[0].what_to_try) == (("cold_coffee",), ("Make new coffee",))
+    (tmp_path / "mine.toml").write_text("[cause]")
+    with pytest.raises(InvalidValueError, match="cause is unknown"):
+        verdict(run, causes=[str(tmp_path / "mine.toml")])

@@ -11,8 +11,7 @@ import pytest
 from watchglass.errors import InvalidValueError, RunExistsError, StoreError
 from watchglass.records import Verdict
 from watchglass.run import Run, open_run
-from watchglass.testing import RunBuilder
-from watchglass.testing.build_run import build_run
+from watchglass.testing import RunBuilder, build_run
 from watchglass.view import check_report_path, render_report, write_report
 
 
@@ -69,10 +68,12 @@ def test_it_says_what_where_since_when_why_and_what_to_try(page: Page) -> None:
         "stopped: 1 error, 1 warning, 1 info",
         "training diverges to NaN since step 30, first in conv1",
         "the learning rate is too high",
-        "83 %",
+        "83 %, from step 30 on",
         "Lower the learning rate by a factor of 10",
         "step 30: ExplodingGradient: the gradient norm grew 100-fold within 16 steps (30 times until step 59)",
-        "about 37 s of training time saved",
+        "340 steps not run, about 37 s not spent",
+        "Speaks for it step 30: the gradient norm grew 100-fold within 16 steps (ExplodingGradient)",
+        "Speaks against it step 45: the loss rose in the steps before (ExplodingTensor)",
         "validation accuracy 0.2051",
         "updates were captured every 128 steps, it needs 16",
         "watching took at most 0.83 % of the steps' 6.6 s",

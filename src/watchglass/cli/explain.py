@@ -1,0 +1,184 @@
+"""``watchglass explain``: why a run is judged as it is, with all evidence."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from watchglass.cli.evaluating import Calibration, Causes, Rules, evaluator_config
+from watchglass.cli.failure import failing_in_one_line, print_warning
+from watchglass.cli.options import Debug, PricePerHour, check_choice, price_of
+from watchglass.errors import InvalidValueError, UnknownNameError
+
+if TYPE_CHECKING:
+    from watchglass.records import Verdict
+    from watchglass.rules import Knowledge, RuleDocumentation
+    from watchglass.run import Run
+    from watchglass.view import Row
+
+RunToExplain = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="RUN", help="Where the run is: runs/train-20250101-120000, s3://BUCKET/PATH.", show_default=False
+    ),
+]
+FindingToExplain = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[FINDING]",
+        help="A finding: its id, the beginning of it, or the name of a rule, for all that it found.",
+        show_default=False,
+    ),
+]
+
+
+def explain(
+    run: RunToExplain = None,
+    finding: FindingToExplain = None,
+    rules: Rules = None,
+    calibration: Calibration = "default",
+    causes: Causes = None,
+    price_per_hour: PricePerHour = None,
+    output: Annotated[str, typer.Option("--format", metavar="text|json", help="For people or for programs.")] = "text",
+    list_causes: Annotated[
+        bool, typer.Option("--list-causes", help="List the causes that are known, of no run in particular.")
+    ] = False,
+    debug: Debug = False,
+) -> int:
+    """Say why: the diagnoses of a run in full, or all that is known of one finding.
+
+    Of each diagnosis: the likely causes with what speaks for and against each, the chain of symptoms, what to try, and
+    where the knowledge is from. Of a finding: what its rule looked at and under which condition it fires, what was
+    measured, and what that says of causes. What the run's own evaluator found is explained; with --rules or
+    --calibration the run is evaluated again.
+    """
+    with failing_in_one_line(debug):
+        check_choice("--format", output, ("text", "json"))
+        from watchglass.rules import load_knowledge
+
+        knowledge = load_knowledge(causes or ())
+        if list_causes:
+            if run is not None:
+                raise InvalidValueError("--list-causes lists what is known of no run in particular; leave RUN away")
+            _list_causes(knowledge, as_json=output == "json")
+            return 0
+        if run is None:
+            raise InvalidValueError(
+                "explain needs the run to explain: watchglass explain RUN [FINDING]; --list-causes needs none"
+            )
+        opened, verdict, documented = _judged(run, rules, calibration, causes, price_per_hour)
+        _print(verdict, finding, knowledge, documented, as_json=output == "json")
+        for problem in opened.problems:
+            print_warning(str(problem))
+    return 0
+
+
+def _judged(
+    run: str, rules: list[str] | None, calibration: str, causes: list[str] | None, price_per_hour: str | None
+) -> tuple[Run, Verdict, dict[str, RuleDocumentation]]:
+    """The run, the verdict on it, and what its rules say of themselves, as far as they are at hand."""
+    from watchglass.cli.judge import judged, replayed
+
+    if rules is None and calibration == "default":
+        opened, verdict = judged(run, causes=causes or (), price_per_hour=price_of(price_per_hour))
+        return opened, verdict, _documented([status.rule for status in verdict.statuses])
+    config = evaluator_config(
+        run=run, rules=rules, calibration=calibration, causes=causes, price_per_hour=price_per_hour
+    )
+    opened, verdict = replayed(config)
+    return opened, verdict, _documented([spec.name for spec in config.rules])
+
+
+def _documented(names: Sequence[str]) -> dict[str, RuleDocumentation]:
+    from watchglass.rules import documentation, find_rule
+
+    found = {}
+    for name in names:
+        try:
+            rule = documentation(find_rule(name))
+        except UnknownNameError:  # of a file that --rules did not name
+            continue
+        found[rule.name] = rule
+    return found
+
+
+def _print(
+    verdict: Verdict,
+    finding: str | None,
+    knowledge: Knowledge,
+    documented: dict[str, RuleDocumentation],
+    *,
+    as_json: bool,
+) -> None:
+    from watchglass.evaluate import explain as explain_finding
+    from watchglass.evaluate import find_findings
+    from watchglass.view import STYLES, Row, explain_findings, explain_verdict, explanation_json, worst
+
+    explained = None
+    if finding is not None:
+        explained = [explain_finding(each, verdict, knowledge, documented) for each in find_findings(verdict, finding)]
+    if as_json:
+        typer.echo(explanation_json(verdict, explained), nl=False)
+    elif explained is None:
+        _print_rows(explain_verdict(verdict), verdict.run, STYLES[worst(verdict)])
+    elif explained:
+        severity = max((each.finding.severity for each in explained), key=lambda each: each.rank)
+        _print_rows(explain_findings(explained, verdict), verdict.run, STYLES[severity.value])
+    else:
+        (status,) = [status for status in verdict.statuses if status.rule.lower() == str(finding).lower()][:1]
+        reason = f": {status.reason}" if status.reason else ""
+        _print_rows([Row(f"{status.rule} has found nothing: {status.status.value}{reason}")], verdict.run, STYLES[""])
+
+
+def _print_rows(rows: Sequence[Row], run: str, style: str) -> None:
+    from watchglass.cli.terminal import print_rows, stdout_console
+
+    print_rows(stdout_console(), rows, run, style)
+
+
+def _list_causes(knowledge: Knowledge, *, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps({"causes": [_cause_json(knowledge, name) for name in knowledge.causes]}, indent=2))
+        return
+    from watchglass.cli.terminal import stdout_console
+    from watchglass.view import Row, rows_text
+
+    rows: list[Row] = []
+    for cause in knowledge.causes.values():
+        rows += [Row(cause.id), Row(f"{cause.title[:1].upper()}{cause.title[1:]}. {cause.explanation}", "what")]
+        links = sorted(
+            (link for link in knowledge.all_links() if link.cause == cause.id), key=lambda each: -each.weight
+        )
+        for label, chosen in (
+            ("for", [link for link in links if link.weight > 0]),
+            ("against", [link for link in links if link.weight < 0]),
+        ):
+            rows += [
+                Row(
+                    f"{link.weight:>5.2f}  {link.symptom}: {knowledge.symptoms[link.symptom].means}",
+                    label if link is chosen[0] else "",
+                )
+                for link in chosen
+            ]
+        rows += [Row(text, "" if position else "try") for position, text in enumerate(cause.what_to_try)]
+        rows += [Row(cause.source, "source")] if cause.source else []
+        rows.append(Row(""))
+    console = stdout_console()
+    console.file.write(rows_text(rows[:-1], width=console.width))
+
+
+def _cause_json(knowledge: Knowledge, name: str) -> dict[str, object]:
+    cause = knowledge.causes[name]
+    return {
+        "id": name,
+        "title": cause.title,
+        "explanation": cause.explanation,
+        "symptoms": {link.symptom: link.weight for link in knowledge.all_links() if link.cause == name},
+        "leads_to": sorted(knowledge.consequences.get(name, ())),
+        "advice": [template.text for template in knowledge.advice.get(name, ())],
+        "try": list(cause.what_to_try),
+        "source": cause.source,
+    }

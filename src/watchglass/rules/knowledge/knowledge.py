@@ -1,0 +1,118 @@
+"""What goes wrong with trainings: causes, symptoms, and how strongly one speaks for the other."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from watchglass.records import Cause
+from watchglass.rules.knowledge.templates import Placeholder, Template
+
+
+class Link(NamedTuple):
+    """How strongly a symptom speaks for a cause.
+
+    Attributes:
+        symptom: Identifier of the symptom.
+        cause: Identifier of the cause.
+        weight: In (0, 1): the probability that the cause alone would explain the symptom. In (-1, 0): the share of the
+            cause's odds that the symptom takes away.
+    """
+
+    symptom: str
+    cause: str
+    weight: float
+
+
+class Symptom(NamedTuple):
+    """What a rule can notice of a disease.
+
+    Attributes:
+        id: Short identifier, ``"gradient_growth"``.
+        means: One sentence.
+        breaks: Whether from there on every value may be NaN, whatever the cause.
+    """
+
+    id: str
+    means: str
+    breaks: bool = False
+
+
+@dataclass(frozen=True)
+class Knowledge:
+    """Everything that diagnoses rest on, as :func:`~watchglass.rules.load_knowledge` reads it from files.
+
+    Attributes:
+        causes: By identifier.
+        symptoms: By identifier.
+        links: Weight by symptom and cause.
+        consequences: By cause, the symptoms that follow from it later without being told by it.
+        advice: By cause, templates of concrete advice, the most specific one first.
+        placeholders: What templates may mention, by name.
+        named_causes: Weights of the causes that a rule names itself, the first one first.
+    """
+
+    causes: Mapping[str, Cause] = field(default_factory=dict)
+    symptoms: Mapping[str, Symptom] = field(default_factory=dict)
+    links: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    consequences: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    advice: Mapping[str, tuple[Template, ...]] = field(default_factory=dict)
+    placeholders: Mapping[str, Placeholder] = field(default_factory=dict)
+    named_causes: tuple[float, ...] = ()
+
+    def all_links(self) -> Iterator[Link]:
+        """Every link as a row."""
+        for symptom, row in self.links.items():
+            for cause, weight in row.items():
+                yield Link(symptom, cause, weight)
+
+    def support(self, symptoms: Iterable[str]) -> dict[str, float]:
+        """What symptoms say of each cause, as added log odds: 0 for nothing, 3 for 0.95.
+
+        Weights of independent symptoms combine as noisy-or (Pearl 1988, 4.3): the support of a cause is the sum of
+        ``-log(1 - weight)``, then shrunk by ``1 + weight`` for each symptom that speaks against it. A symptom counts
+        once; one that is not known says nothing.
+        """
+        support: dict[str, float] = {}
+        against: dict[str, float] = {}
+        for symptom in dict.fromkeys(symptoms):
+            for cause, weight in self.links.get(symptom, {}).items():
+                if weight > 0:
+                    support[cause] = support.get(cause, 0.0) - math.log1p(-weight)
+                else:
+                    against[cause] = against.get(cause, 1.0) * (1.0 + weight)
+        return {cause: odds * against.get(cause, 1.0) for cause, odds in support.items()}
+
+    def named(self, causes: Iterable[str]) -> dict[str, float]:
+        """The same for causes that a rule names itself, most likely first; those beyond the first few say nothing."""
+        return {cause: -math.log1p(-weight) for cause, weight in zip(causes, self.named_causes, strict=False)}
+
+    def likely(self, symptoms: Iterable[str], most: int = 3) -> tuple[str, ...]:
+        """Identifiers of the causes that these symptoms speak for, most likely first."""
+        support = self.support(symptoms)
+        return tuple(sorted(support, key=lambda cause: -support[cause])[:most])
+
+    def breaks(self, symptoms: Iterable[str]) -> bool:
+        """Whether one of these symptoms means that every value may be NaN from there on."""
+        return any(symptom in self.symptoms and self.symptoms[symptom].breaks for symptom in symptoms)
+
+    def cause(self, name: str) -> Cause:
+        """The cause with an identifier; one that is not known has a title made of it, and says nothing else."""
+        return self.causes.get(name) or Cause(name, name.replace("_", " "), "", ())
+
+    def advise(self, cause: str, known: Mapping[str, Any]) -> tuple[str, ...]:
+        """What to try against a cause, most promising first.
+
+        Args:
+            cause: Its identifier.
+            known: Values by placeholder. Where they suffice for a template, it takes the place of the first sentence,
+                which says the same without them.
+        """
+        general = self.cause(cause).what_to_try
+        for template in self.advice.get(cause, ()):
+            concrete = template.fill(self.placeholders, known)
+            if concrete is not None:
+                return (concrete, *general[1:])
+        return general

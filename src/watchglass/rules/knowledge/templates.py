@@ -1,0 +1,182 @@
+"""Sentences of advice with numbers in them: what they may mention, and how they are filled in. Nothing is executed."""
+
+from __future__ import annotations
+
+import math
+import re
+import string
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from watchglass.config import suggest
+
+#: Format specifications that a number may have: no width, which could make a sentence of any length.
+_NUMBER_SPEC = re.compile(r"(?:,|,?\.\d)?[efg]|,?d")
+
+#: Characters of a text from a finding's evidence that a sentence takes.
+_LONGEST_TEXT = 200
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """How one number follows from two others: moved by whole powers of ten, towards where it would be healthy.
+
+    Attributes:
+        number: Placeholder of the number that is moved.
+        by: Placeholder of the measured number that says by how much.
+        healthy: What that should be, above 0.
+        decades: Least and highest power of ten.
+    """
+
+    number: str
+    by: str
+    healthy: float
+    decades: tuple[int, int]
+
+    def of(self, number: float, measured: float | None) -> float | None:
+        """The number moved, in one significant digit; None where there is nothing to move.
+
+        As many powers of ten as bring ``measured`` to what is healthy, rounded down; the smaller one of the limits
+        where it is unknown.
+        """
+        if not math.isfinite(number) or number == 0:
+            return None
+        low, high = self.decades
+        if measured is None or not math.isfinite(measured) or measured <= 0:
+            power = low if abs(low) < abs(high) else high
+        else:
+            # The small addition keeps a distance of two powers of ten from becoming one by rounding.
+            away = math.log10(self.healthy / measured)
+            power = min(max(int(math.copysign(math.floor(abs(away) + 1e-9), away)), low), high)
+        try:
+            return float(f"{number * 10.0**power:.1g}")
+        except OverflowError:
+            return None
+
+
+@dataclass(frozen=True)
+class Placeholder:
+    """What a template may mention.
+
+    Attributes:
+        name: Its name, between braces in a template.
+        is_number: Whether it is a number; a text otherwise.
+        means: What it is, for people.
+        otherwise: What stands there when it is not known; None leaves the template out.
+        scaling: How it follows from other numbers, None where it does not.
+        log10_of: The number that it is the power of ten of, "" for none.
+    """
+
+    name: str
+    is_number: bool
+    means: str
+    otherwise: str | None = None
+    scaling: Scaling | None = None
+    log10_of: str = ""
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Placeholders that it follows from."""
+        if self.scaling is not None:
+            return (self.scaling.number, self.scaling.by)
+        return (self.log10_of,) if self.log10_of else ()
+
+    def value(self, known: Mapping[str, Any]) -> float | str | None:
+        """What it is, from what is known; None where it is not known."""
+        if self.scaling is not None:
+            number = _number(known.get(self.scaling.number))
+            return None if number is None else self.scaling.of(number, _number(known.get(self.scaling.by)))
+        if self.log10_of:
+            number = _number(known.get(self.log10_of))
+            return math.log10(number) if number is not None and 0 < number < math.inf else None
+        found = known.get(self.name)
+        if self.is_number:
+            number = _number(found)
+            return number if number is not None and math.isfinite(number) else None
+        if isinstance(found, str) and found:
+            return found[:_LONGEST_TEXT]
+        return self.otherwise
+
+
+@dataclass(frozen=True)
+class Template:
+    """A sentence with placeholders.
+
+    Attributes:
+        text: As it was written, ``"Learning rate {learning_rate:.3g}: try {lower_learning_rate:g}"``.
+        parts: Literal text, then a placeholder's name ("" for none) and its format specification.
+    """
+
+    text: str
+    parts: tuple[tuple[str, str, str], ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the placeholders in it."""
+        return tuple(name for _, name, _ in self.parts if name)
+
+    def fill(self, placeholders: Mapping[str, Placeholder], known: Mapping[str, Any]) -> str | None:
+        """The sentence with its numbers; None where one of them is not known."""
+        filled: list[str] = []
+        for literal, name, spec in self.parts:
+            filled.append(literal)
+            if not name:
+                continue
+            value = placeholders[name].value(known)
+            if value is None:
+                return None
+            filled.append(_formatted(value, spec))
+        return "".join(filled)
+
+
+def parse_template(text: str, placeholders: Mapping[str, Placeholder]) -> Template:
+    """A template that can be filled in whatever the values are.
+
+    Raises:
+        ValueError: It mentions a placeholder that is not declared, or does more than to mention it: attributes,
+            elements, conversions and widths are refused; the message says which.
+    """
+    try:
+        raw = list(string.Formatter().parse(text))
+    except ValueError as error:
+        raise ValueError(f"has braces that do not pair: {error}; write {{{{ and }}}} for braces themselves") from None
+    parts: list[tuple[str, str, str]] = []
+    for literal, name, spec, conversion in raw:
+        if name is None:
+            parts.append((literal, "", ""))
+            continue
+        if name not in placeholders:
+            raise ValueError(_unknown(name, placeholders))
+        if conversion:
+            raise ValueError(f'must mention {{{name}}} without a conversion but got "!{conversion}"')
+        is_number = placeholders[name].is_number
+        if spec and not (is_number and _NUMBER_SPEC.fullmatch(spec)):
+            kind = "a number, which takes .3g and the like" if is_number else "a text, which takes none"
+            raise ValueError(f'cannot give {{{name}}} the format "{spec}": it is {kind}')
+        parts.append((literal, name, spec or ""))
+    return Template(text, tuple(parts))
+
+
+def _unknown(name: str, placeholders: Iterable[str]) -> str:
+    if not name.isidentifier():
+        return f'must mention placeholders by name alone but got "{{{name}}}"; attributes and elements are not allowed'
+    return (
+        f"mentions {{{name}}}, which is no placeholder{suggest(name, placeholders)}; declare it under [placeholders], "
+        "with kind and means"
+    )
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return None
+
+
+def _formatted(value: float | str, spec: str) -> str:
+    if isinstance(value, str):
+        return value
+    return format(round(value), spec) if spec.endswith("d") else format(value, spec or "g")

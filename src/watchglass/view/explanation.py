@@ -1,0 +1,174 @@
+"""Why: diagnoses in full, and single findings with all that is known of them, for people and for programs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from watchglass.records import Diagnosis, ExplainedFinding, Finding, Verdict
+from watchglass.view.json_format import diagnosis_to_json, finding_to_json
+from watchglass.view.text import count, number, percent, printable
+from watchglass.view.verdict import (
+    STYLES,
+    Row,
+    alike,
+    chain_link,
+    closing,
+    headline,
+    since,
+    unexplained,
+    workers_named,
+    worst,
+)
+
+#: Evidence that a rule keeps for diagnoses, said elsewhere.
+_TOLD_ELSEWHERE = {"symptoms", "subject"}
+#: Names of tensors, and elements of a list, that are told.
+_TENSORS, _ELEMENTS = 8, 12
+
+_TITLE = "bold"
+
+
+def explain_verdict(verdict: Verdict) -> list[Row]:
+    """Every diagnosis with its causes, their evidence, the chain of symptoms, what to try and where it is from."""
+    known = {finding.id: finding for finding in verdict.findings}
+    rows = [Row(headline(verdict), style=STYLES[worst(verdict)])]
+    for position, diagnosis in enumerate(verdict.diagnoses, 1):
+        rows.append(Row(""))
+        rows += _diagnosis(position, diagnosis, [known[name] for name in diagnosis.findings if name in known])
+    rows += unexplained(verdict, most=50)
+    rows.append(Row(""))
+    return rows + [Row(text) for text in closing(verdict)]
+
+
+def _diagnosis(position: int, diagnosis: Diagnosis, findings: list[Finding]) -> Iterator[Row]:
+    yield Row(f"{position}. {printable(diagnosis.headline)}", style=STYLES[diagnosis.severity.value])
+    if diagnosis.subject:
+        yield Row(printable(diagnosis.subject), "first in")
+    yield Row(since(diagnosis, findings), "since")
+    for rank, ranked in enumerate(diagnosis.causes, 1):
+        yield Row("", "")
+        yield Row(f"{printable(ranked.cause.title)}: {percent(ranked.score)}", f"cause {rank}", _TITLE)
+        yield Row(f"first at step {ranked.step}", "")
+        if ranked.cause.explanation:
+            yield Row(printable(ranked.cause.explanation), "", "dim")
+        yield from _labelled("for it", ranked.evidence)
+        yield from _labelled("against", ranked.against)
+        if rank > 1:
+            yield from _labelled("if so", ranked.what_to_try[:1])
+        if ranked.cause.source:
+            yield Row(printable(ranked.cause.source), "source", "dim")
+    yield Row("", "")
+    yield from _labelled("chain", [f"{chain_link(group)} [{group[0].id}]" for group in alike(findings)])
+    yield Row("", "")
+    yield from _labelled("try", diagnosis.what_to_try)
+
+
+def explain_findings(explained: Sequence[ExplainedFinding], verdict: Verdict) -> list[Row]:
+    """All that is known of findings, one after the other."""
+    rows: list[Row] = []
+    for position, each in enumerate(explained):
+        rows += [Row("")] if position else []
+        rows += _finding(each, verdict)
+    return rows
+
+
+def _finding(explained: ExplainedFinding, verdict: Verdict) -> Iterator[Row]:
+    finding = explained.finding
+    severity = finding.severity.value
+    yield Row(
+        f"{finding.id}  {printable(finding.rule)}, {severity}: {printable(finding.message)}", style=STYLES[severity]
+    )
+    yield Row(_seen(finding), "seen")
+    if finding.tensors:
+        more = f" and {len(finding.tensors) - _TENSORS} more" if len(finding.tensors) > _TENSORS else ""
+        yield Row(printable(", ".join(finding.tensors[:_TENSORS])) + more, "in")
+    if finding.value is not None:
+        yield Row(number(finding.value), "measured", _TITLE)
+    if finding.limit is not None:
+        yield Row(number(finding.limit), "limit")
+    if explained.looks_at:
+        yield Row("", "")
+        yield Row(printable(explained.looks_at), "looks at")
+        yield Row(printable(explained.fires_when), "fires if")
+        yield Row(printable(explained.source), "source", "dim")
+    evidence = [
+        f"{printable(name)}: {_value(value)}" for name, value in finding.evidence.items() if name not in _TOLD_ELSEWHERE
+    ]
+    if evidence:
+        yield Row("", "")
+        yield from _labelled("evidence", evidence)
+    for reading in explained.symptoms:
+        yield Row("", "")
+        means = f": {printable(reading.means)}" if reading.means else ", which no file of causes knows"
+        yield Row(f"{printable(reading.symptom)}{means}", "symptom")
+        yield from _labelled(
+            "for", [f"{printable(cause.title)} ({weight:.2g})" for cause, weight in reading.links if weight > 0]
+        )
+        yield from _labelled(
+            "against", [f"{printable(cause.title)} ({weight:.2g})" for cause, weight in reading.links if weight < 0]
+        )
+    yield Row("", "")
+    if explained.diagnosis is None:
+        yield Row("no diagnosis" + (": findings that are only info make none" if severity == "info" else ""), "part of")
+        yield from _labelled("try", explained.what_to_try)
+    else:
+        diagnosis = verdict.diagnoses[explained.diagnosis]
+        yield Row(f"{explained.diagnosis + 1}. {printable(diagnosis.headline)}", "part of")
+        yield from _labelled("try", diagnosis.what_to_try)
+
+
+def _seen(finding: Finding) -> str:
+    steps = f"step {finding.step}" if finding.count == 1 else f"steps {finding.step} to {finding.last_step}"
+    times = f", {count(finding.count, 'time')}" if finding.count > 1 else ""
+    attempt = f", attempt {finding.attempt}" if finding.attempt else ""
+    return f"{steps} of {finding.mode.name} on {workers_named((finding.worker,))}{attempt}{times}"
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, float):
+        return number(value)
+    if isinstance(value, (list, tuple)):
+        shown = ", ".join(_value(each) for each in value[:_ELEMENTS])
+        return shown + (f" and {len(value) - _ELEMENTS} more" if len(value) > _ELEMENTS else "")
+    return printable(value if isinstance(value, str) else json.dumps(value))
+
+
+def _labelled(label: str, sentences: Sequence[str]) -> Iterator[Row]:
+    for position, sentence in enumerate(sentences):
+        yield Row(printable(sentence), label if position == 0 else "")
+
+
+def explanation_json(verdict: Verdict, explained: Sequence[ExplainedFinding] | None = None) -> str:
+    """One JSON object: the diagnoses of a run, or with ``explained`` what is known of these findings."""
+    whole: dict[str, Any] = {"run": verdict.run, "status": verdict.status, "headline": headline(verdict)}
+    if explained is None:
+        whole["diagnoses"] = [
+            {**diagnosis_to_json(diagnosis), "sources": [each.cause.source for each in diagnosis.causes]}
+            for diagnosis in verdict.diagnoses
+        ]
+    else:
+        whole["findings"] = [_explained_json(each, verdict) for each in explained]
+    # From a file that anybody may have written: what JSON has no number for becomes a string.
+    return json.dumps(json.loads(json.dumps(whole), parse_constant=str), allow_nan=False, indent=2) + "\n"
+
+
+def _explained_json(explained: ExplainedFinding, verdict: Verdict) -> dict[str, Any]:
+    place = explained.diagnosis
+    return {
+        **finding_to_json(explained.finding),
+        "evidence": {k: v for k, v in explained.finding.evidence.items() if k not in _TOLD_ELSEWHERE},
+        "looks_at": explained.looks_at,
+        "fires_when": explained.fires_when,
+        "source": explained.source,
+        "symptoms": [
+            {
+                "id": reading.symptom,
+                "means": reading.means,
+                "causes": {cause.id: weight for cause, weight in reading.links},
+            }
+            for reading in explained.symptoms
+        ],
+        "diagnosis": diagnosis_to_json(verdict.diagnoses[place]) if place is not None else None,
+    }
