@@ -65,6 +65,7 @@ class Hook:
         self.config = config or SessionConfig(run=os.fspath(run)).with_settings(settings)
         _check_destination(self.config.run)
         self.plan = Plan(self.config, lambda: self.rank())
+        self._plan_changed = True
         self.clock = StepClock(self._finished, self._due)
         self._turns = Turns(lambda step: self.plan.due(Mode.TRAIN, step))
         self.active = True
@@ -111,6 +112,18 @@ class Hook:
                 settle()
             except Exception as error:
                 self.fault(error, getattr(settle, "__qualname__", repr(settle)))
+
+    def reconfigure(self, config: SessionConfig) -> None:
+        """Capture as ``config`` says from the next step on; how records are written stays as it is."""
+        before = self.plan.budget
+        # A path that looks ahead to the next captured step must look again.
+        self.settle()
+        self.config = config
+        self.plan.configure(config)
+        self._plan_changed = True
+        # What watching has cost so far it has cost.
+        after = self.plan.budget
+        after.cost_ns, after.train_ns = before.cost_ns, before.train_ns
 
     def detach_with(self, undo: Callable[[], None]) -> None:
         """Call ``undo`` when this hook detaches."""
@@ -325,6 +338,10 @@ class Hook:
     def _finished(self, step: OpenStep) -> None:
         for callback in self.on_finished:
             callback()
+        if self._plan_changed and step.mode is Mode.TRAIN:
+            self._plan_changed = False
+            # For rules that wait for something else.
+            self._carried.facts.append(("capture_plan", "plan", self.plan.describe()))
         carried = self._carried
         if carried.scalars or carried.facts or carried.statistics or carried.raw:
             step.records.absorb(self._carried)

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from watchglass.capture.budget import STARTUP_STEPS, Budget
 from watchglass.config import (
     DEFAULT_COLLECTIONS,
     EXACT_REDUCTIONS,
     MODE_NAMES,
+    PART_OF,
     Collection,
     Schedule,
     SessionConfig,
+    chosen_facts,
     environment,
 )
 from watchglass.records import Mode, Reduction, Role
 
 #: What :meth:`Plan.next_due` answers for "never".
 NEVER = 1 << 62
+
+#: Single steps of a collection that its description names.
+_MOST_STEPS = 64
 
 _UNKNOWN = object()
 
@@ -92,6 +98,19 @@ class Plan:
         # Of collections: asked for on purpose and not met yet; due at some step so far.
         self._awaited = self._bits(_expects_a_match)
         self._was_due = 0
+
+    def describe(self) -> dict[str, Any]:
+        """What is captured in which mode, and which facts, as plain JSON types: the data of a ``capture_plan`` fact."""
+        modes = {
+            name: [_described(collection, schedule) for collection, schedule in self._planned_in(name)]
+            for name in MODE_NAMES
+        }
+        return {
+            "collections": modes,
+            "facts": sorted(chosen_facts(self._config.facts)),
+            "keeps_tensors": not self._is_silent(Mode.EVAL),
+            "overhead_budget": self._config.overhead_budget,
+        }
 
     # -- steps ----------------------------------------------------------------------------------------------------
 
@@ -222,6 +241,12 @@ class Plan:
             regular = NEVER
         return regular if listed is None else min(listed, regular)
 
+    def _planned_in(self, mode: str) -> Iterator[tuple[Collection, Schedule]]:
+        for collection in self._collections:
+            schedule = self._config.schedule(collection, mode)
+            if schedule is not None:
+                yield collection, schedule
+
     def _grouped(self, mode: str) -> tuple[tuple[Schedule, int], ...]:
         """Schedules of a mode, each with the collections that follow it."""
         groups: dict[Schedule, int] = {}
@@ -277,6 +302,14 @@ def _combined(collections: Iterable[Collection], config: SessionConfig) -> Keep:
     return Keep(histogram, raw, shape, tuple(sorted(reductions)))
 
 
+def _described(collection: Collection, schedule: Schedule) -> dict[str, Any]:
+    return {
+        "name": collection.name, "roles": sorted(role.value for role in collection.looks_at),
+        "tags": list(collection.tags), "narrowed": collection.narrows, "interval": schedule.interval,
+        "start": schedule.start, "end": schedule.end, "steps": list(schedule.steps[:_MOST_STEPS]),
+    }  # fmt: skip
+
+
 def _own_or(own: bool | None, general: bool | None, default: bool) -> bool:
     return own if own is not None else general if general is not None else default
 
@@ -286,6 +319,8 @@ def _expects_a_match(collection: Collection) -> bool:
     built_in = collection.built_in
     if built_in is not None and built_in.every_step:
         return False
+    if collection.name.startswith(PART_OF):
+        return False  # a rule asked for it, and says by itself what it lacks
     return (collection.narrows or bool(collection.tags)) and collection not in DEFAULT_COLLECTIONS
 
 

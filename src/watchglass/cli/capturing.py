@@ -10,7 +10,7 @@ import typer
 from watchglass.errors import InvalidValueError
 
 if TYPE_CHECKING:
-    from watchglass.config import ParameterError
+    from watchglass.config import EvaluatorConfig, ParameterError
 
 ConfigFile = Annotated[
     str | None,
@@ -89,8 +89,15 @@ def given_settings(
     return settings
 
 
-def with_file(named: str | None, given: dict[str, Any]) -> tuple[str | None, dict[str, Any]]:
+def with_file(
+    named: str | None, given: dict[str, Any], told: EvaluatorConfig | None = None
+) -> tuple[str | None, dict[str, Any]]:
     """The configuration file that holds, None for none, and all settings: what is given comes before what it sets.
+
+    Args:
+        named: The file that is named; None looks for one.
+        given: Settings that the command line gives.
+        told: Whose rules' needs hold where neither says otherwise; None for nobody's.
 
     Raises:
         MissingFileError: The file that is named is not there.
@@ -102,13 +109,21 @@ def with_file(named: str | None, given: dict[str, Any]) -> tuple[str | None, dic
     path = find_file(named)
     set_there = {} if path is None else read_file(path)
     try:
-        settings = combine(set_there, given)
+        settings = combine(_asked(told, {*set_there, *given}), set_there, given)
         SessionConfig(run="", **settings)
     except ParameterError as error:
         if path is None or _wrong_alone(given, error):
             raise InvalidValueError(f"{_option(error.name, given)} {error.reason}") from None
         raise InvalidValueError(f"{path}, with the options given: {error.name} {error.reason}") from None
     return None if path is None else str(path), {**settings, "overrides": given}
+
+
+def _asked(told: EvaluatorConfig | None, given: set[str]) -> dict[str, Any]:
+    if told is None:
+        return {}
+    from watchglass.rules import capture_for
+
+    return capture_for(told.rules, told.calibration, given=given)
 
 
 def _wrong_alone(given: Mapping[str, Any], found: ParameterError) -> bool:

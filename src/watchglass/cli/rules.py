@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -17,34 +18,64 @@ if TYPE_CHECKING:
 
 Name = Annotated[
     str | None,
-    typer.Argument(metavar="[NAME]", help="A rule, or FILE.py:CLASS for one of your own.", show_default=False),
+    typer.Argument(
+        metavar="[NAME]", help="A rule, a set of rules, or FILE.py:CLASS for one of your own.", show_default=False
+    ),
 ]
 
 
 def rules(name: Name = None, debug: Debug = False) -> int:
-    """List the rules, or document one: what it looks at, when it fires, its parameters."""
+    """List the rules and sets of rules, or those of one set, or document one rule in full."""
     with failing_in_one_line(debug):
         from watchglass.cli.terminal import stdout_console
-        from watchglass.rules import documentation, find_rule, rule_names
+        from watchglass.rules import RULE_SETS, documentation, find_rule, rule_names, rules_of_set
 
         console = stdout_console()
-        if name is not None:
+        if name is None:
+            _print_table(console, _summaries(rule_names()))
+            _print_sets(console)
+        elif name in RULE_SETS:
+            _print_table(console, _summaries(rules_of_set(name)))
+            console.print()
+            _print_dim(console, f"{name}: {RULE_SETS[name].help}. In use: watchglass run --rules {name} train.py")
+        else:
             _print_rule(console, documentation(find_rule(name)))
-            return 0
-        _print_list(console, [documentation(find_rule(known)) for known in rule_names()])
     return 0
 
 
-def _print_list(console: Console, documented: list[RuleDocumentation]) -> None:
+def _summaries(names: Iterable[str]) -> list[tuple[str, str]]:
+    from watchglass.rules import documentation, find_rule
+
+    return [(name, documentation(find_rule(name)).summary) for name in names]
+
+
+def _print_table(console: Console, rows: Iterable[tuple[str, str]]) -> None:
     from rich.table import Table
     from rich.text import Text
 
     table = Table.grid(padding=(0, 2))
-    for rule in documented:
-        table.add_row(Text(rule.name, style="bold"), Text(rule.summary))
+    for name, summary in rows:
+        table.add_row(Text(name, style="bold"), Text(summary))
     console.print(table)
+
+
+def _print_sets(console: Console) -> None:
+    from rich.text import Text
+
+    from watchglass.rules import RULE_SETS
+
     console.print()
-    console.print(Text("All of them are evaluated by default. One in full: watchglass rules NAME", style="dim"))
+    console.print(Text("Sets of rules", style="bold"))
+    counts = ((name, len(each.rules), each.help) for name, each in RULE_SETS.items())
+    _print_table(console, ((name, f"{count or 'none yet'}: {text}") for name, count, text in counts))
+    console.print()
+    _print_dim(console, "One in full: watchglass rules NAME. Those of default are evaluated when --rules names none.")
+
+
+def _print_dim(console: Console, line: str) -> None:
+    from rich.text import Text
+
+    console.print(Text(line, style="dim"), soft_wrap=True)
 
 
 def _print_rule(console: Console, rule: RuleDocumentation) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 from typer.core import TyperCommand
@@ -21,9 +22,9 @@ from watchglass.cli.capturing import (
     given_settings,
     with_file,
 )
-from watchglass.cli.evaluating import Calibration, Causes, Rules, RuleTimeout, StopOn, evaluator_config
+from watchglass.cli.evaluating import Actions, Calibration, Causes, Rules, RuleTimeout, StopOn, evaluator_config
 from watchglass.cli.failure import failing_in_one_line, print_note, print_warning
-from watchglass.cli.options import Debug, check_choice
+from watchglass.cli.options import Debug, PricePerHour, check_choice, price_of
 from watchglass.errors import EXIT_STOPPED, LaunchError
 
 if TYPE_CHECKING:
@@ -111,8 +112,10 @@ def run(
     rules: Rules = None,
     calibration: Calibration = "default",
     stop_on: StopOn = None,
+    action: Actions = None,
     causes: Causes = None,
     rule_timeout: RuleTimeout = 30.0,
+    price_per_hour: PricePerHour = None,
     config: ConfigFile = None,
     collection: Collections = None,
     save_interval: SaveInterval = None,
@@ -138,67 +141,87 @@ def run(
     Under torchrun:  torchrun --nproc-per-node 2 -m watchglass run train.py
     """
     with failing_in_one_line(debug):
-        from watchglass.config import DEFAULT_RUNS, environment
-        from watchglass.launch import Job, run_untouched
+        from watchglass.config import environment, find_file
 
-        target, arguments = _split(words, module)
+        job = _job(words, module, run_directory, runs)
         if no_capture or environment.disabled():
-            return run_untouched(Job(target, arguments, is_module=module is not None))
-        _check_evaluator(evaluator, rules, stop_on)
-        if runs is not None and run_directory is not None:
-            raise LaunchError("--run names the run and --runs a place for many; leave one of them away")
-        if report is not None:
-            _check_report(report)
+            return _untouched(job)
+        _check(evaluator, rules, stop_on, report, action)
         given = given_settings(
-            collections=collection,
-            save_interval=save_interval,
-            save_raw=save_raw,
-            save_all=save_all,
-            include_workers=include_workers,
-            overhead_budget=overhead_budget,
-            planned_steps=planned_steps,
-        )
-        file, settings = with_file(config, given)
+            collections=collection, save_interval=save_interval, save_raw=save_raw, save_all=save_all,
+            include_workers=include_workers, overhead_budget=overhead_budget, planned_steps=planned_steps,
+        )  # fmt: skip
         told = None
         if evaluator == "local":
             told = evaluator_config(
-                rules=rules, calibration=calibration, stop_on=stop_on, causes=causes, rule_timeout=rule_timeout,
-                quiet=quiet,
+                rules=rules, calibration=calibration, stop_on=stop_on, actions=action, config_file=find_file(config),
+                causes=causes, rule_timeout=rule_timeout, quiet=quiet,
             )  # fmt: skip
-        job = Job(
-            target,
-            arguments,
-            is_module=module is not None,
-            run=run_directory,
-            runs=runs or environment.runs() or DEFAULT_RUNS,
-            evaluator=told,
-            settings=settings,
-        )
-        return _launch(job, report, file=file, compact=compact, quiet=quiet, debug=debug)
+        file, settings = with_file(config, given, told)
+        after = _After(report, price_of(price_per_hour), file, compact, quiet, debug)
+        return _launch(replace(job, evaluator=told, settings=settings), after)
 
 
-def _launch(job: Job, report: str | None, *, file: str | None, compact: bool, quiet: bool, debug: bool) -> int:
+class _After(NamedTuple):
+    """What is done beside the training.
+
+    Attributes:
+        report: Where the report is written; None for none.
+        price: What an hour costs, where it is known.
+        file: The file that settings came from.
+        compact: Whether to compact the run.
+        quiet: Whether to say nothing but warnings.
+        debug: Whether to show tracebacks.
+    """
+
+    report: str | None
+    price: float | None
+    file: str | None
+    compact: bool
+    quiet: bool
+    debug: bool
+
+
+def _job(words: list[str] | None, module: str | None, run: str | None, runs: str | None) -> Job:
+    """The job of a command line, without what is only needed to watch it."""
+    from watchglass.config import DEFAULT_RUNS, environment
+    from watchglass.launch import Job
+
+    target, arguments = _split(words, module)
+    if runs is not None and run is not None:
+        raise LaunchError("--run names the run and --runs a place for many; leave one of them away")
+    place = runs or environment.runs() or DEFAULT_RUNS
+    return Job(target, arguments, is_module=module is not None, run=run, runs=place)
+
+
+def _untouched(job: Job) -> int:
+    from watchglass.launch import run_untouched
+
+    return run_untouched(job)
+
+
+def _launch(job: Job, after: _After) -> int:
     from watchglass.cli.terminal import progress
     from watchglass.launch import launch
 
     outcome = launch(
         job,
-        started=lambda run, attempt: None if quiet else print_note(_announcement(job, run, attempt, file)),
-        waiting=lambda: progress("watchglass: evaluating the last steps (Ctrl-C to skip)", enabled=not quiet),
+        started=lambda run, attempt: None if after.quiet else print_note(_announcement(job, run, attempt, after.file)),
+        waiting=lambda: progress("watchglass: evaluating the last steps (Ctrl-C to skip)", enabled=not after.quiet),
     )
     for problem in outcome.problems:
         print_warning(problem)
     if outcome.leads:
         try:
-            _conclude(job, outcome, report, quiet=quiet)
+            _conclude(job, outcome, after)
         except KeyboardInterrupt:
             print_note(f"interrupted; for the verdict: watchglass check {outcome.run}")
         except Exception as error:  # the training's exit status must come through
-            if debug:
+            if after.debug:
                 traceback.print_exc()
             print_warning(f"no verdict on {outcome.run}: {error}")
-        if compact:
-            _compact(outcome.run, quiet=quiet)
+        if after.compact:
+            _compact(outcome.run, quiet=after.quiet)
     return outcome.exit_status
 
 
@@ -209,20 +232,23 @@ def _announcement(job: Job, run: str, attempt: int, file: str | None) -> str:
     return f"run directory {run}{again}{settings}{follow}"
 
 
-def _conclude(job: Job, outcome: Outcome, report: str | None, *, quiet: bool) -> None:
+def _conclude(job: Job, outcome: Outcome, after: _After) -> None:
     """The verdict on stderr, behind the script's own last words, and the report."""
-    if not job.evaluator and not quiet:
+    if not job.evaluator and not after.quiet:
         print_note(_recorded(outcome))
-    wants_verdict = job.evaluator is not None and not quiet
+    wants_verdict = job.evaluator is not None and not after.quiet
     if job.evaluator and not outcome.evaluated:
         print_note(f"for the verdict: watchglass check {outcome.run}")
         return
-    if not wants_verdict and report is None:
+    if not wants_verdict and after.report is None:
         return
     from watchglass.cli.judge import judged, replayed
     from watchglass.config import EvaluatorConfig
 
-    run, verdict = judged(outcome.run) if job.evaluator else replayed(EvaluatorConfig(outcome.run, None, ()))
+    if job.evaluator:
+        run, verdict = judged(outcome.run, causes=job.evaluator.causes, price_per_hour=after.price)
+    else:
+        run, verdict = replayed(EvaluatorConfig(outcome.run, None, (), price_per_hour=after.price))
     if wants_verdict and verdict.status == "no data":
         print_warning(
             f"no training step was recorded in {outcome.run}; {job.target} ended with exit status "
@@ -235,10 +261,10 @@ def _conclude(job: Job, outcome: Outcome, report: str | None, *, quiet: bool) ->
         if not console.is_terminal:
             print_note(f"verdict on {outcome.run}")
         print_verdict(console, verdict)
-    if report is not None:
+    if after.report is not None:
         from watchglass.view import size, write_report
 
-        print_note(f"report {report} ({size(write_report(run, verdict, report))})")
+        print_note(f"report {after.report} ({size(write_report(run, verdict, after.report))})")
 
 
 def _compact(run: str, *, quiet: bool) -> None:
@@ -270,15 +296,27 @@ def _recorded(outcome: Outcome) -> str:
     return f"{stopped}recorded; for the verdict: watchglass check {outcome.run}"
 
 
-def _check_evaluator(evaluator: str, rules: list[str] | None, stop_on: str | None) -> None:
+def _check(
+    evaluator: str, rules: list[str] | None, stop_on: str | None, report: str | None, actions: list[str] | None
+) -> None:
+    """Refuse before the training what could not be done with it or after it."""
     check_choice("--evaluator", evaluator, ("local", "none"))
     if evaluator == "none" and rules:
         raise LaunchError("with --evaluator none no rule is evaluated here; give --rules to watchglass follow or check")
+    if evaluator == "none" and actions:
+        raise LaunchError(
+            "something can only be done about findings where rules are evaluated; drop --evaluator none, or give "
+            "--action to watchglass follow"
+        )
     if evaluator == "none" and stop_on:
         raise LaunchError(
             "a training can only be stopped on findings where rules are evaluated; drop --evaluator none, "
             "or give --stop-on to watchglass follow"
         )
+    if report is not None:
+        from watchglass.view import check_report_path
+
+        check_report_path(report, replace=False)
 
 
 def _split(words: list[str] | None, module: str | None) -> tuple[str, tuple[str, ...]]:
@@ -287,10 +325,3 @@ def _split(words: list[str] | None, module: str | None) -> tuple[str, tuple[str,
     if not words:
         raise LaunchError("run needs the script to run: watchglass run [options] train.py ARGS")
     return words[0], tuple(words[1:])
-
-
-def _check_report(report: str) -> None:
-    """Refuse before the training what could not be written after it."""
-    from watchglass.view import check_report_path
-
-    check_report_path(report, replace=False)

@@ -62,6 +62,9 @@ BUILT_IN_COLLECTIONS: dict[str, BuiltIn] = {
     "feature_importance": BuiltIn("importance of each feature to boosted trees", (), ("feature_importance",)),
 }
 
+#: Collections that rules ask for are called so where they are a part of a built-in one: ``"rules.outputs.Linear"``.
+PART_OF = "rules."
+
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
 _SELECTORS = ("include_regex", "modules", "module_types", "roles", "tensors")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from watchglass.config.collection import BUILT_IN_COLLECTIONS, DEFAULT_COLLECTIONS, Collection
+from watchglass.config.collection import BUILT_IN_COLLECTIONS, DEFAULT_COLLECTIONS, PART_OF, Collection
 from watchglass.config.parameters import ParameterError, build, values
 from watchglass.config.saving import ModeSteps
 from watchglass.errors import InvalidValueError
@@ -86,6 +86,8 @@ def _added(
         before = kept.get(name) or defined.get(name)
         if entry is False:
             kept.pop(name, None)
+            for part in [part for part in kept if part.startswith(f"{PART_OF}{name}.")]:
+                del kept[part]  # who wants none of the whole wants none of what rules asked for of it
         elif entry is True:
             kept[name] = before or _read_one({"name": name}, name)
         elif isinstance(entry, Mapping):

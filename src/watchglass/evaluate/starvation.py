@@ -1,32 +1,133 @@
-"""Whether rules are given what they need, and why one starves."""
+"""Whether a rule is given what it needs, and why it starves.
+
+What a training captures is said in its fact ``capture_plan``, so that most rules that starve can say so at the first
+step. Where it says nothing, in runs of older releases, or where what it plans never comes, a few steps show it.
+"""
 
 from __future__ import annotations
 
-from watchglass.rules import Needs
-from watchglass.run import StepView
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from watchglass.config import BUILT_IN_COLLECTIONS, FACTS, Schedule
+from watchglass.records import Fact, Mode, Role
+from watchglass.rules import Needs, collections_for
+from watchglass.run import Selection, StepView
+
+#: Captures of a planned collection without what it should hold, after which it is not expected any more.
+_FEW_DUE = 4
+#: Captured steps without it, where no plan says what is captured.
+_FEW_CAPTURES = 8
+#: Steps without a scalar that comes at every step.
+_FEW_STEPS = 8
+#: Steps without what may be rare: facts, units, scalars that a script saves.
+_MANY_STEPS = 64
+
+#: Scalars that every step has.
+_EVERY_STEP = frozenset({"loss", "learning_rate"})
+_MODE_NAMES = {Mode.TRAIN: "train", Mode.EVAL: "eval", Mode.PREDICT: "predict"}
+_IN_MODE = {Mode.TRAIN: "", Mode.EVAL: " in evaluation", Mode.PREDICT: " in prediction"}
+#: Roles of what a collection may hold that selects by structure alone.
+_OF_TAGS = frozenset(Role) - {
+    Role.WEIGHT, Role.BIAS, Role.UPDATE, Role.OUTPUT, Role.OPTIMIZER_STATE, Role.LABEL, Role.PREDICTION
+}  # fmt: skip
+#: Recorded without any collection.
+_UNPLANNED = frozenset({Role.LOSS, Role.METRIC, Role.CUSTOM})
+
+
+@dataclass(frozen=True)
+class _Planned:
+    """One collection of a plan, in one mode."""
+
+    name: str
+    roles: frozenset[str]
+    tags: frozenset[str]
+    schedule: Schedule
+
+    def may_hold(self, needs: Needs) -> bool:
+        """Whether something that is needed may be in it."""
+        if needs.collection is not None:
+            wanted = BUILT_IN_COLLECTIONS.get(needs.collection)
+            if wanted is None or needs.collection == self.name or self.name == "all":
+                return True
+            return bool(self.tags.intersection(wanted.tags)) or any(self._may_have(role) for role in wanted.roles)
+        if needs.role is not None:
+            return self._may_have(needs.role)
+        if needs.units:
+            return "relu_output" in self.tags or self._may_have(Role.OUTPUT) or self._may_have(Role.INPUT)
+        return True
+
+    def _may_have(self, role: Role) -> bool:
+        return role.value in self.roles or bool(self.tags and not self.roles and role in _OF_TAGS)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What a worker says that it captures."""
+
+    collections: Mapping[Mode, tuple[_Planned, ...]]
+    facts: frozenset[str]
+    keeps_tensors: bool
+
+    @classmethod
+    def read(cls, fact: Fact) -> _Plan | None:
+        """The plan of a fact, None where it says none: anybody may have written it."""
+        try:
+            rows = fact.data["collections"]
+            return cls(
+                {mode: tuple(map(_planned, rows.get(name, ()))) for mode, name in _MODE_NAMES.items()},
+                frozenset(map(str, fact.data["facts"])),
+                bool(fact.data["keeps_tensors"]),
+            )
+        except (AttributeError, KeyError, TypeError, ValueError):
+            return None
 
 
 class NeedSeen:
-    """Whether one of a rule's needs was ever met. For one rule over all workers."""
+    """Whether one need of a rule was met on one worker. For one thread.
+
+    Attributes:
+        needs: The need.
+        satisfied: Whether it was met at some step.
+    """
 
     def __init__(self, needs: Needs) -> None:
         self.needs = needs
         self.satisfied = False
+        self._selects = Selection(
+            needs.role, regex=needs.name_regex, collection=needs.collection, module_types=needs.module_types
+        )
+        self._wants = self._selects.matcher()
+        self._wants_all = self._selects == Selection()
         self._attempt = 0
         self._last_capture = -1
         self._gap = 0
+        self._since = 0
+        self._steps = self._captures = self._due = 0
+        self._fact: Fact | None = None
+        self._plan: _Plan | None = None
+        self._planned: tuple[_Planned, ...] = ()
 
     def look(self, view: StepView) -> None:
+        """Takes note of one step; call it with every one until the need is met, and where it has an interval after."""
+        fact = view.latest_fact("capture_plan")
+        if fact is not self._fact:
+            self._fact, self._plan = fact, None if fact is None else _Plan.read(fact)
+            self._planned = self._matching(Mode.TRAIN)
+            self._due = 0
         if view.mode not in self.needs.modes:
             return
         present = self._present(view)
         if view.attempt != self._attempt:
             # It begins where it was resumed, which is no distance from the last capture of the one before.
             self._attempt, self._last_capture = view.attempt, -1
-        if present and self.needs.max_interval is not None:
-            self._gap = view.mode_step - self._last_capture if self._last_capture >= 0 else 0
-            self._last_capture = view.mode_step
+        self._measure(view, present)
         self.satisfied = self.satisfied or present
+        if not self.satisfied:
+            self._steps += 1
+            self._captures += view.captured > 0
+            self._due += any(p.schedule.holds(view.mode_step, view.captured > 0) for p in self._planned)
 
     def reason(self) -> str:
         """Why the rule starves, or ""."""
@@ -35,19 +136,115 @@ class NeedSeen:
             return ""
         why = f" (needed {needs.why})" if needs.why else ""
         if not self.satisfied:
-            return f"{needs.describe()} never came{why}"
-        if needs.max_interval is not None and self._gap > needs.max_interval:
-            return f"{needs.describe()} came every {self._gap} steps; at most {needs.max_interval} are useful{why}"
+            return self._not_planned() or f"{needs.describe()} never came{why}"
+        gap = max(self._gap, self._since)
+        if needs.max_interval is not None and gap > needs.max_interval:
+            return f"{needs.describe()} came every {gap} steps; at most {needs.max_interval} are useful{why}"
         return ""
+
+    @property
+    def certain(self) -> bool:
+        """Whether the reason can be told while the training goes on: what it misses is not just late."""
+        needs = self.needs
+        if needs.optional:
+            return False
+        if self.satisfied:
+            return needs.modes == (Mode.TRAIN,)
+        if self._not_planned():
+            return True
+        # An evaluation may come any time, so only the end shows that there was none.
+        return needs.modes == (Mode.TRAIN,) and self._waited_long()
+
+    def _waited_long(self) -> bool:
+        needs = self.needs
+        if needs.units or needs.facts or not needs.of_tensors:
+            every_step = not needs.units and not needs.facts and _EVERY_STEP.issuperset(needs.scalars)
+            return self._steps >= (_FEW_STEPS if every_step else _MANY_STEPS)
+        if self._plan is not None and self._planned:
+            return self._due >= _FEW_DUE
+        return self._captures >= _FEW_CAPTURES or self._steps >= _MANY_STEPS
+
+    def _not_planned(self) -> str:
+        """Why it cannot come, as far as the worker's plan says; "" where it may."""
+        plan, needs = self._plan, self.needs
+        if plan is None:
+            return ""
+        switched = [kind for kind in needs.facts if kind in FACTS]
+        if switched and len(switched) == len(needs.facts) and not plan.facts.intersection(switched):
+            recorded = ", ".join(sorted(plan.facts)) or "none"
+            return (
+                f"the fact {' or '.join(switched)} is not recorded: the facts of this run are {recorded}; "
+                f"add {switched[0]} or leave facts to the rules"
+            )
+        if not needs.of_tensors or needs.role in _UNPLANNED:
+            return ""
+        if not plan.keeps_tensors:
+            return f"{needs.describe()} are not captured: only one worker of this run keeps tensors"
+        return self._uncollected(plan) or self._too_rare()
+
+    def _uncollected(self, plan: _Plan) -> str:
+        needs = self.needs
+        if any(self._matching(mode) for mode in needs.modes):
+            return ""
+        (mode, *_) = needs.modes
+        names = dict.fromkeys(planned.name for planned in plan.collections.get(mode, ()))
+        what = f"the collections of this run{_IN_MODE.get(mode, '')} are {', '.join(names) or 'none'}"
+        add = " and ".join(collections_for(needs))
+        also = f" with modes.{_MODE_NAMES[mode]}" if mode is not Mode.TRAIN and mode in _MODE_NAMES else ""
+        cure = f"; add collection {add}{also} or leave collections to the rules" if add else ""
+        return f"{needs.describe()} are not captured: {what}{cure}"
+
+    def _too_rare(self) -> str:
+        needs = self.needs
+        if needs.max_interval is None or needs.modes != (Mode.TRAIN,):
+            return ""
+        intervals = [p.schedule.interval for p in self._planned if not p.schedule.steps]
+        known = [interval for interval in intervals if interval is not None]
+        if not known or len(known) < len(self._planned) or min(known) <= needs.max_interval:
+            return ""
+        return f"{needs.describe()} are kept every {min(known)} steps; at most {needs.max_interval} are useful"
+
+    def _matching(self, mode: Mode) -> tuple[_Planned, ...]:
+        if self._plan is None:
+            return ()
+        return tuple(p for p in self._plan.collections.get(mode, ()) if p.may_hold(self.needs))
+
+    def _measure(self, view: StepView, present: bool) -> None:
+        if self.needs.max_interval is None:
+            return
+        since = view.mode_step - self._last_capture if self._last_capture >= 0 else 0
+        if present:
+            self._gap, self._since, self._last_capture = since, 0, view.mode_step
+        else:
+            self._since = since
 
     def _present(self, view: StepView) -> bool:
         needs = self.needs
         if needs.units:
-            return any(needs.wants(info) for kind in needs.units for info, _ in view.units(kind))
-        if needs.role is not None or needs.statistics or needs.module_types:
-            rows = view.statistics(needs.role, module_types=needs.module_types, name_regex=needs.name_regex)
+            if self._wants_all:
+                return any(view.units(kind) for kind in needs.units)
+            return any(self._wants(info) for kind in needs.units for info, _ in view.units(kind))
+        if needs.of_tensors:
+            rows = view.statistics(
+                needs.role, module_types=needs.module_types, name_regex=needs.name_regex, collection=needs.collection
+            )
             if not len(rows):
                 return False
         if needs.scalars and all(view.scalar(name) is None for name in needs.scalars):
             return False
         return not needs.facts or any(view.latest_fact(kind) is not None for kind in needs.facts)
+
+
+def _planned(row: Mapping[str, Any]) -> _Planned:
+    end, interval = row.get("end"), row.get("interval")
+    schedule = Schedule(
+        None if interval is None else max(1, int(interval)),
+        int(row.get("start", 0)),
+        None if end is None else int(end),
+        tuple(sorted(map(int, row.get("steps", ())))),
+    )
+    return _Planned(str(row["name"]), _words(row.get("roles", ())), _words(row.get("tags", ())), schedule)
+
+
+def _words(words: Iterable[Any]) -> frozenset[str]:
+    return frozenset(map(str, words))

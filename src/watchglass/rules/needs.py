@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 from watchglass.records import Mode, Role, TensorInfo, UnitKind
+from watchglass.run import Selection
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,9 @@ class Needs:
         max_interval: Longest useful distance between captures in steps; None where any will do.
         modes: Modes in which the data is needed.
         name_regex: Only tensors in whose name this is found.
+        collection: Only tensors of this collection: a built-in one, ``"attention"``, or one that scripts save under.
+        observations: Kinds of what an evaluator observes while it follows a training, ``"worker_lost"``. The rule is
+            not asked, and not applicable, where nobody ever followed.
         optional: The rule says more with it, and works without.
         why: Half a sentence, for the reason that a starving rule gives: ``"to compare layers"``.
     """
@@ -35,29 +38,43 @@ class Needs:
     max_interval: int | None = None
     modes: tuple[Mode, ...] = (Mode.TRAIN,)
     name_regex: str | None = None
+    collection: str | None = None
+    observations: tuple[str, ...] = ()
     optional: bool = False
     why: str = ""
 
     def wants(self, info: TensorInfo) -> bool:
         """Whether this tensor is one of those needed."""
-        return (
-            (self.role is None or info.role is self.role)
-            and (not self.module_types or info.module_type in self.module_types)
-            and (self.name_regex is None or re.search(self.name_regex, info.name) is not None)
+        selection = Selection(
+            self.role, regex=self.name_regex, collection=self.collection, module_types=self.module_types
         )
+        return selection.matcher()(info)
+
+    @property
+    def of_tensors(self) -> bool:
+        """Whether statistics or units of tensors are needed."""
+        return bool(
+            self.role is not None or self.statistics or self.units or self.module_types or self.name_regex
+            or self.collection
+        )  # fmt: skip
 
     def describe(self) -> str:
         """What is needed in a few words: ``"statistics of gradients"``."""
         modes = "" if self.modes == (Mode.TRAIN,) else " of " + "/".join(mode.name for mode in self.modes)
         of_what = f"{self.role.value}s" if self.role is not None else "tensors"
+        if self.collection is not None:
+            of_what = f"{of_what} of collection {self.collection}" if self.role is not None else self.collection
         of_modules = f" of {', '.join(self.module_types)} modules" if self.module_types else ""
+        named = f" named {self.name_regex}" if self.name_regex is not None else ""
         parts = []
         if self.units:
-            parts.append(f"inactive units of {of_what}{of_modules}")
-        elif self.role is not None or self.statistics:
-            parts.append(f"statistics of {of_what}{of_modules}")
+            parts.append(f"inactive units of {of_what}{of_modules}{named}")
+        elif self.of_tensors:
+            parts.append(f"statistics of {of_what}{of_modules}{named}")
         if self.scalars:
             parts.append(f"the scalar {' or '.join(self.scalars)}")
+        if self.observations:
+            parts.append(f"what becomes of workers ({' or '.join(self.observations)})")
         if self.facts:
             parts.append(f"the fact {' or '.join(self.facts)}")
         return " and ".join(parts) + modes

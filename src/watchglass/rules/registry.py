@@ -14,6 +14,7 @@ from watchglass.config import (
     Contract,
     ParameterInfo,
     RuleSpec,
+    check_parameters,
     class_from_file,
     describe,
     names_file,
@@ -100,11 +101,7 @@ def build_rule(spec: RuleSpec, calibration: str = "default") -> Rule:
         InvalidValueError: A value of the wrong type or outside its limits, or an unknown calibration.
     """
     cls = find_rule(spec.name)
-    known = [parameter.name for parameter in describe(cls)]
-    for name in spec.parameters:
-        if name not in known:
-            has = f"it has {', '.join(known)}" if known else "it has none"
-            raise UnknownNameError(f'{cls.__name__} has no parameter "{name}"{suggest(name, known)}; {has}')
+    check_parameters(cls, spec.parameters)
     if calibration not in CALIBRATIONS:
         raise InvalidValueError(f'calibration must be one of {", ".join(CALIBRATIONS)} but got "{calibration}"')
     overrides: Mapping[str, Any] = cls.calibrations.get(calibration, {})

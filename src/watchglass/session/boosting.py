@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from watchglass.capture import Hook
 from watchglass.config import (
     EvaluatorConfig,
-    RuleSpec,
     SessionConfig,
     environment,
     find_file,
@@ -24,8 +23,8 @@ from watchglass.config import (
 from watchglass.errors import MissingExtraError, StoreError, TrainingStopped
 from watchglass.records import Severity
 from watchglass.session.current import current_hook, set_current
-from watchglass.session.evaluator import WatchedEvaluator, rule_specs
-from watchglass.session.watch import _default_run, _reconfigure, _severity
+from watchglass.session.rules import capture_of_rules
+from watchglass.session.watch import _default_run, _reconfigure, evaluated_by, evaluation
 from watchglass.store import layout, open_store
 
 if TYPE_CHECKING:
@@ -37,7 +36,9 @@ def xgboost_callback(
     run: str | os.PathLike[str] | None = None,
     runs: str | os.PathLike[str] | None = None,
     rules: str | Iterable[Any] | None = None,
+    calibration: str = "default",
     stop_on: Severity | str | None = None,
+    actions: str | Iterable[Any] | None = None,
     train: str = "",
     loss: str = "",
     config_file: str | os.PathLike[str] | None = None,
@@ -59,9 +60,11 @@ def xgboost_callback(
         run: Where the run is written, a folder or ``s3://bucket/path``; ``<script>-<time>`` below ``runs`` when not
             given.
         runs: Folder or prefix of runs that are not named; ``$WATCHGLASS_RUNS``, or ``runs``, when not given.
-        rules: As for :func:`watchglass.watch`.
+        rules: As for :func:`watchglass.watch`; ``"trees"`` are those for boosted trees.
+        calibration: As for :func:`watchglass.watch`.
         stop_on: Stop the training at a finding of this severity, after a round, as early stopping does: ``"error"`` or
             ``"warning"``. None never stops it.
+        actions: As for :func:`watchglass.watch`.
         train: Name of the evaluation set that is the training data; the first whose name contains "train" when not
             given. scikit-learn's estimators call theirs ``validation_0`` and so on.
         loss: Metric that is the loss, for metrics of your own; the first known one (``logloss``, ``rmse`` ...) when not
@@ -82,14 +85,11 @@ def xgboost_callback(
         raise MissingExtraError(
             f"xgboost_callback needs XGBoost ({error}); install it with: pip install 'watchglass[xgboost]'"
         ) from error
-    severity = _severity(stop_on)
-    if stop_on is not None and rules is None:
-        rules = "default"
     # What is wrong is said here, not when the training begins.
-    specs = None if rules is None else rule_specs(rules)
-    config = _configuration("" if run is None else os.fspath(run), config_file, settings)
+    told = evaluation("", rules, calibration, stop_on, actions, config_file)
+    config = _configuration("" if run is None else os.fspath(run), config_file, settings, told)
     folder = None if runs is None else os.fspath(runs)
-    begin = functools.partial(_open, config, settings, specs, severity, folder)
+    begin = functools.partial(_open, config, settings, told, folder)
     return XGBoostCallback(begin, _close, train=train, loss=loss)
 
 
@@ -97,30 +97,37 @@ def xgboost_callback(
 _latest = threading.local()
 
 
-def _configuration(run: str, config_file: str | os.PathLike[str] | None, settings: Mapping[str, Any]) -> SessionConfig:
+def _configuration(
+    run: str,
+    config_file: str | os.PathLike[str] | None,
+    settings: Mapping[str, Any],
+    told: EvaluatorConfig | None,
+) -> SessionConfig:
     from watchglass.capture.xgboost import FEATURE_IMPORTANCE
 
-    config = SessionConfig(run=run, collections=(FEATURE_IMPORTANCE,))
+    kept = (FEATURE_IMPORTANCE,)
     found = None if environment.disabled() and config_file is None else find_file(config_file)
-    return config.with_settings({} if found is None else read_file(found)).with_settings(settings)
+    in_file = {} if found is None else read_file(found)
+    asked = capture_of_rules(told, in_file, settings, default=kept, always=kept)
+    config = SessionConfig(run=run, collections=kept).with_settings(asked)
+    return config.with_settings(in_file).with_settings(settings)
 
 
 def _open(
     config: SessionConfig,
     settings: Mapping[str, Any],
-    rules: tuple[RuleSpec, ...] | None,
-    stop_on: Severity | None,
+    told: EvaluatorConfig | None,
     runs: str | None,
 ) -> Hook:
     before: Hook | None = getattr(_latest, "hook", None)
     joined = SessionConfig.from_env()
-    if joined is not None and before is not None:
+    if joined is not None and before is not None and before.config.run == joined.run:
         if before.stopping and not before.active:
             raise TrainingStopped("the run was stopped")
         return before
     if before is not None:
         before.close("failed")
-    hook = _joining(joined, settings) if joined is not None else _own(config, rules, stop_on, runs)
+    hook = _joining(joined, settings) if joined is not None else _own(config, told, runs)
     _latest.hook = hook
     if environment.disabled():
         hook.close()
@@ -141,12 +148,10 @@ def _joining(joined: SessionConfig, settings: Mapping[str, Any]) -> Hook:
     return Hook(config=joined.with_settings(settings))
 
 
-def _own(config: SessionConfig, rules: tuple[RuleSpec, ...] | None, stop_on: Severity | None, runs: str | None) -> Hook:
+def _own(config: SessionConfig, told: EvaluatorConfig | None, runs: str | None) -> Hook:
     hook = Hook(config=config if config.run else replace(config, run=_unused(_default_run(runs))))
-    if rules is not None and not environment.disabled():
-        evaluator = WatchedEvaluator(EvaluatorConfig(hook.config.run, None, rules, stop_on))
-        hook.on_start.append(evaluator.start)
-        hook.on_close.append(evaluator.finish)
+    if told is not None and not environment.disabled():
+        evaluated_by(hook, replace(told, run=hook.config.run))
     return hook
 
 

@@ -14,8 +14,10 @@ from watchglass.capture import Hook
 from watchglass.config import DEFAULT_RUNS, EvaluatorConfig, SessionConfig, environment, find_file, joined, read_file
 from watchglass.errors import InvalidValueError
 from watchglass.records import Severity
+from watchglass.session.actions import action_specs
 from watchglass.session.current import current_hook, set_current
-from watchglass.session.evaluator import WatchedEvaluator, rule_specs
+from watchglass.session.evaluator import WatchedEvaluator
+from watchglass.session.rules import capture_of_rules, rule_specs, severity_of
 
 _log = logging.getLogger("watchglass")
 
@@ -27,7 +29,9 @@ def watch(
     run: str | os.PathLike[str] | None = None,
     runs: str | os.PathLike[str] | None = None,
     rules: str | Iterable[Any] | None = None,
+    calibration: str = "default",
     stop_on: Severity | str | None = None,
+    actions: str | Iterable[Any] | None = None,
     config_file: str | os.PathLike[str] | None = None,
     **settings: Any,
 ) -> Hook:
@@ -43,10 +47,15 @@ def watch(
         run: Where the run is written, a folder or ``s3://bucket/path``; ``<script>-<time>`` below ``runs`` when not
             given.
         runs: Folder or prefix of runs that are not named; ``$WATCHGLASS_RUNS``, or ``runs``, when not given.
-        rules: ``"default"``, or a list of names, ``"file.py:Class"`` or rule instances: evaluated in a process of
-            their own while the training goes on, findings printed as they come. None evaluates nothing now;
-            ``watchglass check`` can later.
+        rules: As on the command line, ``"default"`` or ``"llm,my_rules.py:MyRule"``, or a list of such texts, rule
+            classes and rule instances: evaluated in a process of their own while the training goes on, findings
+            printed as they come. What they need is captured, where ``collections`` does not say otherwise. None
+            evaluates nothing now; ``watchglass check`` can later.
+        calibration: Thresholds that rules begin with: ``"default"``, or ``"sagemaker"``, those that SageMaker Debugger
+            documents.
         stop_on: Stop the training at a finding of this severity: ``"error"`` or ``"warning"``. None never stops it.
+        actions: What else to do about findings, beside what the file of settings names: texts as on the command line,
+            ``"Webhook:url=https://example.org/hook"``, action classes and actions.
         config_file: File of settings; when not given, the nearest ``watchglass.toml`` if there is one.
         **settings: Fields of :class:`~watchglass.config.SessionConfig`: ``collections``, ``save_interval`` (steps),
             ``overhead_budget`` (ratio, 0.01), ``capture_memory_bytes``, ``planned_steps`` and so on. They come before
@@ -56,56 +65,90 @@ def watch(
         InvalidValueError: Something that is not a model, an unknown setting, or one outside its limits.
         MissingFileError: ``config_file`` is not there.
         NotARunError: ``run`` exists and is not a run.
-        UnknownNameError: A rule that nobody has.
+        UnknownNameError: A rule or an action that nobody has.
     """
     _check_model(model, optimizer)
     hook = current_hook()
     if hook is not None and (run is None or SessionConfig.from_env() is not None):
         if SessionConfig.from_env() is None:
-            _warn_of_ignored(rules=rules, stop_on=stop_on, config_file=config_file)
+            _warn_of_ignored(
+                rules=rules, calibration=calibration, stop_on=stop_on, actions=actions, config_file=config_file
+            )
         _reconfigure(hook, settings)
         _adapter(hook, discover=False).attach(model)
         return hook
     path = os.fspath(run) if run is not None else _default_run(runs)
-    hook = Hook(config=_configuration(path, config_file, settings))
+    told = evaluation(path, rules, calibration, stop_on, actions, config_file)
+    return _begun(model, _configuration(path, config_file, settings, told), told)
+
+
+def _begun(model: Any, config: SessionConfig, told: EvaluatorConfig | None) -> Hook:
+    hook = Hook(config=config)
     if environment.disabled():
         hook.close()
         return hook
-    if stop_on is not None and rules is None:
-        rules = "default"
-    if rules is not None:
-        evaluator = WatchedEvaluator(EvaluatorConfig(path, None, rule_specs(rules), _severity(stop_on)))
-        hook.on_start.append(evaluator.start)
-        hook.on_close.append(evaluator.finish)
+    evaluated_by(hook, told)
     _adapter(hook, discover=False).attach(model)
     set_current(hook)
     return hook
 
 
-def _configuration(run: str, config_file: str | os.PathLike[str] | None, settings: dict[str, Any]) -> SessionConfig:
-    config = SessionConfig(run=run)
+def evaluated_by(hook: Hook, told: EvaluatorConfig | None) -> None:
+    """Have an evaluator started when the training has begun, and ended with it; none where nobody is told anything."""
+    if told is not None:
+        evaluator = WatchedEvaluator(told)
+        hook.on_start.append(evaluator.start)
+        hook.on_close.append(evaluator.finish)
+
+
+def evaluation(
+    run: str,
+    rules: str | Iterable[Any] | None,
+    calibration: str,
+    stop_on: Severity | str | None,
+    actions: str | Iterable[Any] | None = None,
+    config_file: str | os.PathLike[str] | None = None,
+) -> EvaluatorConfig | None:
+    """What the evaluator of a script is told, None where it has none or watching is switched off.
+
+    Raises:
+        InvalidValueError, UnknownNameError: See :func:`rule_specs` and :func:`action_specs`.
+    """
+    severity = severity_of(stop_on)
+    if environment.disabled():
+        return None
+    if rules is None and (stop_on is not None or actions is not None):
+        rules = "default"
+    if rules is None:
+        return None
+    specs = rule_specs(rules, calibration)
+    return EvaluatorConfig(
+        run, None, specs, severity, action_specs(actions, specs, config_file), calibration=calibration
+    )
+
+
+def _configuration(
+    run: str,
+    config_file: str | os.PathLike[str] | None,
+    settings: dict[str, Any],
+    told: EvaluatorConfig | None = None,
+) -> SessionConfig:
     found = None if environment.disabled() and config_file is None else find_file(config_file)
+    in_file = {} if found is None else read_file(found)
     if found is not None:
-        config = config.with_settings(read_file(found))
         _log.info("watchglass: settings from %s", found)
-    return config.with_settings(settings)
+    asked = capture_of_rules(told, in_file, settings)
+    return SessionConfig(run=run).with_settings(asked).with_settings(in_file).with_settings(settings)
 
 
 def _reconfigure(hook: Hook, settings: dict[str, Any]) -> None:
     """Settings of a script whose process is watched already; how records are written stays as it is."""
     if settings:
-        config, before = hook.config.with_settings(settings), hook.plan.budget
-        # A path that looks ahead to the next captured step must look again.
-        hook.settle()
-        hook.config = config
-        hook.plan.configure(config)
-        # What watching has cost so far it has cost.
-        after = hook.plan.budget
-        after.cost_ns, after.train_ns = before.cost_ns, before.train_ns
+        hook.reconfigure(hook.config.with_settings(settings))
 
 
 def _warn_of_ignored(**given: Any) -> None:
-    names = [name for name, value in given.items() if value is not None]
+    names = [name for name, value in given.items() if value is not None and (name, value) != ("calibration", "default")]
     if names:
         _log.warning(
             "watchglass: this process is watched already, so %s of this call of watch %s ignored: give them in the "
@@ -128,15 +171,6 @@ def _check_model(model: Any, optimizer: Any) -> None:
         )
     if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
         raise InvalidValueError(f"optimizer must be a torch.optim.Optimizer but got {type(optimizer).__name__}")
-
-
-def _severity(stop_on: Severity | str | None) -> Severity | None:
-    if stop_on is None:
-        return None
-    try:
-        return Severity(stop_on)
-    except ValueError:
-        raise InvalidValueError(f'stop_on must be "error", "warning" or "info" but got {stop_on!r}') from None
 
 
 def _default_run(runs: str | os.PathLike[str] | None = None) -> str:

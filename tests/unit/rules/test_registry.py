@@ -11,17 +11,12 @@ from watchglass.errors import InvalidValueError, MissingFileError, PluginFileErr
 from watchglass.evaluate import replay
 from watchglass.records import Status
 from watchglass.rules import (
-    CAUSES,
-    CONCRETE_ADVICE,
-    CONSEQUENCES,
-    LINKS,
+    BUILT_IN,
     Rule,
     build_rule,
     default_rules,
     documentation,
     find_rule,
-    likely,
-    links_of,
     rule_names,
     state,
 )
@@ -103,7 +98,7 @@ def test_a_custom_rule_from_a_file(rule_file: str, run_path: Path) -> None:
     evaluation = replay(run, [RuleSpec(f"{rule_file}:LossTooHigh", {"limit": "5"})])
     (finding,) = evaluation.findings
     assert (finding.rule, finding.step, finding.last_step, finding.value) == ("LossTooHigh", 7, 9, 7.0)
-    assert finding.what_to_try == CAUSES["learning_rate_too_high"].what_to_try
+    assert finding.what_to_try == BUILT_IN.causes["learning_rate_too_high"].what_to_try
     assert evaluation.statuses[0].status is Status.ISSUES_FOUND
 
 
@@ -185,22 +180,3 @@ def test_parameters_are_keyword_only() -> None:
     assert Limited(limit=2).limit == 2.0
     with pytest.raises(TypeError):
         Limited(2)
-
-
-def test_knowledge_refers_to_known_causes() -> None:
-    assert {link.cause for link in LINKS} <= set(CAUSES)
-    assert set(CONCRETE_ADVICE) <= set(CAUSES)
-    assert set(CONSEQUENCES) <= set(CAUSES)
-    assert all(-1 < link.weight < 1 and link.weight for link in LINKS)
-    known = {link.symptom for link in LINKS}
-    assert all(symptoms <= known for symptoms in CONSEQUENCES.values())
-
-
-def test_symptoms_add_up_and_count_once() -> None:
-    one = links_of(["gradient_growth"])
-    two = links_of(["gradient_growth", "loss_diverged", "gradient_growth"])
-    assert two["learning_rate_too_high"] > one["learning_rate_too_high"]
-    assert links_of(["gradient_growth"] * 3) == one
-    assert links_of(["of a custom rule"]) == {}
-    assert likely(["nonfinite_loss_only", "calm_before"])[0] == "overflow_in_loss"
-    assert likely(["nonfinite_loss_only", "rose_before"])[0] == "learning_rate_too_high"

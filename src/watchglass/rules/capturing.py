@@ -1,0 +1,194 @@
+"""What a training has to capture for some rules: the union of their needs, as settings of a session."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from watchglass.config import (
+    BUILT_IN_COLLECTIONS,
+    DEFAULT_COLLECTIONS,
+    FACTS,
+    PART_OF,
+    Collection,
+    ModeSteps,
+    RuleSpec,
+    chosen_facts,
+)
+from watchglass.records import Mode, Role, UnitKind
+from watchglass.rules.needs import Needs
+from watchglass.rules.registry import build_rule, default_rules
+
+#: What holds the tensors of a role. Losses and metrics are recorded at every step, what a script saves when it does.
+_BY_ROLE = {
+    Role.WEIGHT: "weights", Role.BIAS: "biases", Role.GRADIENT: "gradients", Role.UPDATE: "updates",
+    Role.OUTPUT: "outputs", Role.INPUT: "inputs", Role.OPTIMIZER_STATE: "optimizer_variables",
+    Role.LABEL: "labels", Role.PREDICTION: "predictions",
+}  # fmt: skip
+
+#: What holds the tensors that units of a kind are told of.
+_BY_UNITS = {UnitKind.INACTIVE: "relu_output"}
+
+#: Costs nothing, and makes steps captured ones, at which facts are recorded whatever tensors are kept.
+_EVERY_STEP = "losses"
+
+#: Outside of training no budget chooses: where a rule does not say how rarely will do, so many steps lie between.
+_INTERVAL = 32
+
+#: Letters of the name of a part that say what it is.
+_LONGEST = 24
+
+_MODES = {Mode.EVAL: "eval", Mode.PREDICT: "predict"}
+
+
+def capture_for(
+    rules: Iterable[RuleSpec],
+    calibration: str = "default",
+    *,
+    given: Iterable[str] = (),
+    default: Sequence[Collection] = DEFAULT_COLLECTIONS,
+    always: Sequence[Collection] = (),
+) -> dict[str, Any]:
+    """Fields of :class:`~watchglass.config.SessionConfig` with which rules get what they need.
+
+    Pure: it depends on the rules' needs alone. In training the overhead budget chooses the interval; a rule that it is
+    too long for starves and says so. Where the rules that are evaluated by default are among them, what is kept by
+    default is kept; the settings are empty where that is all.
+
+    Args:
+        rules: The rules.
+        calibration: Which set of thresholds they begin with.
+        given: Names of settings that somebody gives for the whole training: no interval comes before theirs.
+        default: What is kept when nobody names a rule.
+        always: What is kept whatever the rules are.
+
+    Raises:
+        UnknownNameError, InvalidValueError, MissingFileError, PluginFileError: See :func:`build_rule`.
+    """
+    rules, by_default = tuple(rules), {spec.name for spec in default_rules()}
+    base = tuple(always)
+    if by_default <= {spec.name for spec in rules}:
+        rules, base = tuple(spec for spec in rules if spec.name not in by_default), tuple(default)
+        if not rules:
+            return {}
+    needs = [need for spec in rules for need in build_rule(spec, calibration).needs]
+    intervals = not {"save_interval", "modes"} & set(given)
+    return capture_of(needs, base, intervals=intervals)
+
+
+def capture_of(needs: Iterable[Needs], base: Sequence[Collection] = (), *, intervals: bool = True) -> dict[str, Any]:
+    """As :func:`capture_for`, of needs.
+
+    Args:
+        needs: What is needed, optional or not.
+        base: Collections that are kept in any case.
+        intervals: Whether to say how often they are kept outside of training.
+    """
+    needs = tuple(needs)
+    base = base or (Collection(_EVERY_STEP),)
+    wanted: dict[str, _Wanted] = {}
+    for need in needs:
+        for asked in _asked(need):
+            wanted.setdefault(asked.name, asked).join(asked)
+    collections = {collection.name: collection for collection in base}
+    for asked in wanted.values():
+        before, whole = collections.get(asked.whole), wanted.get(asked.whole)
+        in_base = before is not None and asked.modes <= {Mode.TRAIN}
+        if not in_base and (asked is whole or whole is None or not asked.is_within(whole)):
+            collections[asked.name] = asked.collection(before is not None, intervals)
+    settings: dict[str, Any] = {"collections": list(collections.values())}
+    facts = {kind for need in needs for kind in need.facts if kind in FACTS}
+    if facts - chosen_facts(None):
+        settings["facts"] = sorted(facts | chosen_facts(None))
+    return settings
+
+
+@dataclass
+class _Wanted:
+    """One collection that needs ask for.
+
+    Attributes:
+        whole: The built-in collection that it is, or is a part of.
+        name: Its own name.
+        module_types, regex: What makes it a part.
+        modes: In which modes it is wanted.
+        intervals: Outside of training, the longest useful one by mode.
+    """
+
+    whole: str
+    name: str
+    module_types: tuple[str, ...] = ()
+    regex: str | None = None
+    modes: set[Mode] = field(default_factory=set)
+    intervals: dict[Mode, int] = field(default_factory=dict)
+
+    def join(self, other: _Wanted) -> None:
+        self.modes = self.modes | other.modes
+        for mode, interval in other.intervals.items():
+            self.intervals[mode] = min(interval, self.intervals.get(mode, interval))
+
+    def is_within(self, whole: _Wanted) -> bool:
+        """Whether ``whole`` holds all of it, as often."""
+        often = all(whole.intervals.get(mode, interval + 1) <= interval for mode, interval in self.intervals.items())
+        return self.modes <= whole.modes and often
+
+    def collection(self, in_training: bool, intervals: bool) -> Collection:
+        """It as a collection, which is kept in training too where that is wanted."""
+        modes = {
+            _MODES[mode]: ModeSteps(save_interval=every if intervals else None)
+            for mode, every in sorted(self.intervals.items())
+        }
+        if Mode.TRAIN not in self.modes and not in_training:
+            modes["train"] = ModeSteps(end_step=0)
+        if self.whole == self.name:
+            return Collection(self.name, modes=modes or None)
+        selects: dict[str, Any] = {"module_types": self.module_types}
+        selects["include_regex"] = (self.regex,) if self.regex is not None else ()
+        built_in = BUILT_IN_COLLECTIONS[self.whole]
+        return Collection(self.name, roles=built_in.roles, modes=modes or None, **selects)
+
+
+def _asked(need: Needs) -> list[_Wanted]:
+    """The collections that one need asks for."""
+    modes = {mode for mode in need.modes if mode is not Mode.GLOBAL} or {Mode.TRAIN, Mode.EVAL}
+    intervals: dict[Mode, int] = {mode: need.max_interval or _INTERVAL for mode in modes if mode in _MODES}
+    found = []
+    for whole in collections_for(need):
+        name, types, regex = whole, need.module_types, need.name_regex
+        if types or regex is not None:
+            if BUILT_IN_COLLECTIONS[whole].tags:
+                types, regex = (), None  # what carries a tag is few
+            else:
+                name = f"{PART_OF}{whole}.{_label(types, regex)}"
+        found.append(_Wanted(whole, name, types, regex, set(modes), dict(intervals)))
+    return found
+
+
+def collections_for(need: Needs) -> list[str]:
+    """Built-in collections that hold what is needed; none for what is recorded in any case."""
+    if not need.of_tensors:
+        return []
+    if need.collection is not None:
+        built_in = BUILT_IN_COLLECTIONS.get(need.collection)
+        return [] if built_in is None or built_in.every_step else [need.collection]
+    if need.units and need.role is None:
+        return [_BY_UNITS[kind] for kind in need.units if kind in _BY_UNITS]
+    if need.role is not None:
+        return [_BY_ROLE[need.role]] if need.role in _BY_ROLE else []
+    if need.name_regex is not None:
+        return ["all"]  # names say nothing about what a tensor is
+    if need.module_types:
+        return ["outputs"]
+    return [collection.name for collection in DEFAULT_COLLECTIONS]
+
+
+def _label(module_types: tuple[str, ...], regex: str | None) -> str:
+    """What follows the name of the whole: readable, and another one for other selectors."""
+    words = re.sub(r"[^A-Za-z0-9]+", "-", "-".join((*module_types, regex or ""))).strip("-")
+    if regex is None and len(words) <= _LONGEST:
+        return words
+    digest = hashlib.sha256(repr((module_types, regex)).encode()).hexdigest()[:6]
+    return f"{words[:_LONGEST]}-{digest}".lstrip("-")

@@ -1,0 +1,96 @@
+"""Sets of rules by name. Data: a new rule needs a line here, and none where rules are named."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from watchglass.config import RuleSpec
+from watchglass.errors import InvalidValueError
+from watchglass.rules.registry import rule_names
+
+
+@dataclass(frozen=True)
+class RuleSet:
+    """Built-in rules that are named together.
+
+    Attributes:
+        help: What they are for, in one sentence.
+        rules: Names of built-in rules, in the order in which they are evaluated.
+    """
+
+    help: str
+    rules: tuple[str, ...] = ()
+
+
+_TRAINING = ("ExplodingTensor", "ExplodingGradient", "VanishingGradient")
+_WEIGHTS = ("PoorWeightInitialization", "WeightUpdateRatio", "UnchangedTensor")
+_COURSE = ("LossNotDecreasing", "Overfit")
+
+#: Sets by name.
+RULE_SETS: Mapping[str, RuleSet] = MappingProxyType(
+    {
+        "default": RuleSet(
+            "what is evaluated when nobody names a rule: fits every training, costs little", tuple(rule_names())
+        ),
+        "all": RuleSet("every built-in rule", tuple(rule_names())),
+        "sagemaker": RuleSet(
+            "built-in rules of SageMaker Debugger; its thresholds come with --calibration sagemaker",
+            ("ExplodingTensor", "VanishingGradient", "DeadRelu", *_WEIGHTS, *_COURSE),
+        ),
+        "llm": RuleSet("language models and other transformers", (*_TRAINING, *_WEIGHTS, *_COURSE)),
+        "vision": RuleSet("networks of convolutions and ReLUs", (*_TRAINING, "DeadRelu", *_WEIGHTS, *_COURSE)),
+        "trees": RuleSet("boosted trees", ("ExplodingTensor", *_COURSE)),
+        "system": RuleSet("how the training uses its machine"),
+    }
+)
+
+
+def rules_of_set(name: str) -> tuple[str, ...]:
+    """Names of the rules of a set, in the order in which they are evaluated.
+
+    Args:
+        name: A key of :data:`RULE_SETS`.
+
+    Raises:
+        InvalidValueError: It holds none in this release.
+    """
+    found = RULE_SETS[name].rules
+    if not found:
+        full = ", ".join(known for known, each in RULE_SETS.items() if each.rules)
+        raise InvalidValueError(
+            f'the rule set "{name}" ({RULE_SETS[name].help}) holds no rule in this release; leave it out, sets with '
+            f"rules are {full}"
+        )
+    return found
+
+
+def expand(specs: Iterable[RuleSpec]) -> tuple[RuleSpec, ...]:
+    """Rules, of which a name may be that of a set, without sets.
+
+    What several sets hold comes once, where it is named first. A rule that is named itself takes the place of the same
+    rule of a set, so that a set can be adjusted: ``"vision,DeadRelu:window=16"``. One that is named twice stays there
+    twice, for the engine to refuse.
+
+    Raises:
+        InvalidValueError: A set with parameters, or one that holds no rule in this release.
+    """
+    specs = tuple(specs)
+    named = {spec.name: spec for spec in specs if spec.name not in RULE_SETS}
+    result: list[RuleSpec] = []
+    from_sets: set[str] = set()
+    for spec in specs:
+        if spec.name not in RULE_SETS:
+            if spec.name not in from_sets or spec is not named[spec.name]:
+                result.append(spec)
+            continue
+        if spec.parameters:
+            raise InvalidValueError(
+                f'"{spec.name}" is a set of rules, which has no parameters, but got {", ".join(spec.parameters)}; '
+                f"name the rule beside it: {spec.name},RULE:{next(iter(spec.parameters))}=VALUE"
+            )
+        rules, before = rules_of_set(spec.name), {each.name for each in result}
+        result += [named.get(name, RuleSpec(name)) for name in rules if name not in before]
+        from_sets.update(rules)
+    return tuple(result)

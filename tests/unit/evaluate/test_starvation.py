@@ -1,0 +1,214 @@
+"""A rule whose data never comes says so within a few steps, with the reason and the cure, and takes it back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from watchglass.capture.plan import Plan
+from watchglass.config import Collection, RuleSpec, SessionConfig
+from watchglass.evaluate import Engine, replay
+from watchglass.evaluate.starvation import NeedSeen
+from watchglass.records import Mode, Role, Status, UnitKind
+from watchglass.rules import Needs
+from watchglass.run import StepView
+from watchglass.testing import Step, build_run
+from watchglass.testing.rule_suite import views_of
+
+GRADIENTS = Needs(role=Role.GRADIENT, why="to compare layers")
+
+
+def plan(**settings: Any) -> dict[str, Any]:
+    return Plan(SessionConfig(run="r", **settings)).describe()
+
+
+def steps(count: int, planned: dict[str, Any] | None, *, captured: Sequence[str] = (), **others: Any) -> list[Step]:
+    """Steps of a training that captures tensors of some names at every step."""
+    statistics = {name: np.ones(4) for name in captured}
+    first = {"capture_plan": planned} if planned is not None else {}
+    return [
+        Step(scalars={"loss": 1.0}, statistics=statistics, facts=first if number == 0 else {}, **others)
+        for number in range(count)
+    ]
+
+
+def seen(needs: Needs, views: Iterable[StepView]) -> list[str]:
+    """The reason that is told after each step while the training goes on; "" for none."""
+    need, told = NeedSeen(needs), []
+    for view in views:
+        need.look(view)
+        told.append(need.reason() if need.certain else "")
+    return told
+
+
+def test_what_is_not_planned_is_told_at_the_first_step(run_path: Path) -> None:
+    run = build_run(run_path, steps(1, plan(collections=["weights", "outputs"]), captured=["fc.weight"]))
+    assert seen(GRADIENTS, views_of(run)) == [
+        "statistics of gradients are not captured: the collections of this run are weights, outputs; add collection "
+        "gradients or leave collections to the rules"
+    ]
+
+
+def test_a_status_says_so_while_the_training_goes_on(run_path: Path) -> None:
+    engine = Engine([RuleSpec("VanishingGradient"), RuleSpec("LossNotDecreasing")])
+    (view,) = views_of(build_run(run_path, steps(1, plan(collections=["weights"]), captured=["fc.weight"])))
+    engine.feed([view])
+    vanishing, loss = engine.statuses()
+    assert vanishing.status is Status.STARVED
+    assert "add collection gradients" in vanishing.reason
+    assert loss.status is Status.IN_PROGRESS
+
+
+def test_data_that_comes_after_all_takes_it_back(run_path: Path) -> None:
+    planned = plan(collections=["weights"])
+    made = [*steps(2, planned, captured=["fc.weight"]), *steps(2, None, captured=["gradient/fc.weight"])]
+    told = seen(GRADIENTS, views_of(build_run(run_path, made)))
+    assert [bool(reason) for reason in told] == [True, True, False, False]
+
+
+def test_a_plan_that_changes_is_believed(run_path: Path) -> None:
+    later = [Step(facts={"capture_plan": plan()}, scalars={"loss": 1.0})]
+    told = seen(GRADIENTS, views_of(build_run(run_path, [*steps(2, plan(collections=["weights"])), *later])))
+    assert [bool(reason) for reason in told] == [True, True, False]
+
+
+def test_without_a_plan_a_few_captures_show_it(run_path: Path) -> None:
+    told = seen(GRADIENTS, views_of(build_run(run_path, steps(10, None, captured=["fc.weight"]))))
+    assert told[:7] == [""] * 7
+    assert told[7] == "statistics of gradients never came (needed to compare layers)"
+
+
+def test_what_is_planned_and_does_not_come_is_told_after_a_few_captures(run_path: Path) -> None:
+    told = seen(GRADIENTS, views_of(build_run(run_path, steps(8, plan(), captured=["fc.weight"]))))
+    assert [bool(reason) for reason in told] == [False] * 3 + [True] * 5
+    assert "never came" in told[-1]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"collections": ["weights", Collection("gradients", start_step=50)]},
+        {"collections": ["weights", Collection("gradients", save_interval=64, start_step=1)]},
+        {"collections": ["weights", Collection("gradients", end_step=0, save_steps=(90,))]},
+        {"collections": ["weights", "all"]},
+        {"collections": ["weights"], "save_all": True},
+        {"collections": ["weights", Collection("mine", include_regex=("gradient",), start_step=90)]},
+    ],
+)
+def test_what_is_planned_for_later_is_waited_for(run_path: Path, settings: dict[str, Any]) -> None:
+    told = seen(GRADIENTS, views_of(build_run(run_path, steps(3, plan(**settings), captured=["fc.weight"]))))
+    assert told == [""] * 3
+
+
+def test_a_loss_comes_at_every_step_and_a_scalar_of_a_script_may_be_rare(run_path: Path) -> None:
+    without = [Step(scalars={"reward": 1.0} if number == 60 else {"x": 1.0}) for number in range(62)]
+    run = build_run(run_path, without)
+    loss = seen(Needs(scalars=("loss",)), views_of(run))
+    assert [bool(reason) for reason in loss[:9]] == [False] * 7 + [True] * 2
+    assert set(seen(Needs(scalars=("reward",)), views_of(run))) == {""}
+    rare = seen(Needs(scalars=("other", "loss")), views_of(run))
+    assert set(rare) == {""}
+
+
+def test_facts_and_units_are_waited_for(run_path: Path) -> None:
+    run = build_run(run_path, steps(63, plan(), captured=["fc.weight"]))
+    assert set(seen(Needs(units=(UnitKind.INACTIVE,)), views_of(run))) == {""}
+    assert set(seen(Needs(facts=("first_bad_module",)), views_of(run))) == {""}
+
+
+def test_a_fact_that_is_switched_off_is_told_at_once(run_path: Path) -> None:
+    run = build_run(run_path, steps(1, plan(facts=("calls",))))
+    assert seen(Needs(facts=("batch",)), views_of(run)) == [
+        "the fact batch is not recorded: the facts of this run are calls; add batch or leave facts to the rules"
+    ]
+    assert seen(Needs(facts=("calls", "batch")), views_of(run)) == [""]
+
+
+def test_evaluations_come_any_time_but_not_where_none_is_captured(run_path: Path) -> None:
+    scalars = Needs(scalars=("loss",), modes=(Mode.EVAL,))
+    run = build_run(run_path, steps(100, plan()))
+    assert set(seen(scalars, views_of(run))) == {""}
+    outputs = Needs(role=Role.OUTPUT, modes=(Mode.EVAL,))
+    assert seen(outputs, views_of(run))[0] == (
+        "statistics of outputs of EVAL are not captured: the collections of this run in evaluation are none; add "
+        "collection outputs with modes.eval or leave collections to the rules"
+    )
+
+
+def test_an_interval_that_is_too_long_is_told(run_path: Path) -> None:
+    needs = Needs(role=Role.GRADIENT, max_interval=4)
+    planned = plan(collections=[Collection("gradients", save_interval=8)])
+    assert seen(needs, views_of(build_run(run_path, steps(1, planned)))) == [
+        "statistics of gradients are kept every 8 steps; at most 4 are useful"
+    ]
+
+
+def test_a_budget_that_cannot_pay_is_told_as_soon_as_it_shows(run_path: Path) -> None:
+    needs = Needs(role=Role.GRADIENT, max_interval=4)
+    made = [
+        *steps(3, plan(), captured=["gradient/fc.weight"]), *steps(8, None),
+        *steps(5, None, captured=["gradient/fc.weight"]),
+    ]  # fmt: skip
+    told = seen(needs, views_of(build_run(run_path, made)))
+    assert [bool(reason) for reason in told] == [False] * 7 + [True] * 5 + [False] * 4
+    assert told[7] == "statistics of gradients came every 5 steps; at most 4 are useful"
+    assert told[11] == "statistics of gradients came every 9 steps; at most 4 are useful"
+
+
+def test_intervals_are_those_of_one_worker(run_path: Path) -> None:
+    """Two workers that both capture every tenth step are not one that captures more often."""
+    made = [
+        Step(scalars={"loss": 1.0}, statistics={"gradient/w": np.ones(2)} if n % 10 == 0 else {}) for n in range(31)
+    ]
+    path = run_path.parent / "rule.py"
+    path.write_text(
+        "from watchglass import Needs, Role, Rule\n"
+        "class Often(Rule):\n"
+        '    """Needs gradients often."""\n'
+        "    needs = (Needs(role=Role.GRADIENT, max_interval=4),)\n"
+        "    def check(self, view):\n"
+        "        return ()\n"
+    )
+    (status,) = replay(build_run(run_path, made, workers=2), [RuleSpec(f"{path}:Often")]).statuses
+    assert (status.status, status.reason) == (
+        Status.STARVED, "statistics of gradients came every 10 steps; at most 4 are useful"
+    )  # fmt: skip
+
+
+def test_an_optional_need_never_starves(run_path: Path) -> None:
+    run = build_run(run_path, steps(80, plan(collections=["weights"])))
+    assert set(seen(Needs(role=Role.GRADIENT, optional=True), views_of(run))) == {""}
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        {}, {"collections": 3, "facts": [], "keeps_tensors": True},
+        {"collections": {}, "facts": 5, "keeps_tensors": True},
+        {"collections": {"train": [{"interval": "x"}]}, "facts": [], "keeps_tensors": True},
+        {"collections": {"train": [7]}, "facts": [], "keeps_tensors": True},
+        {"collections": {"train": [{"name": "a", "interval": 0, "roles": 3}]}, "facts": [], "keeps_tensors": True},
+    ],
+)  # fmt: skip
+def test_a_plan_that_makes_no_sense_says_nothing(run_path: Path, damaged: dict[str, Any]) -> None:
+    run = build_run(run_path, steps(2, damaged, captured=["fc.weight"]))
+    assert seen(GRADIENTS, views_of(run)) == ["", ""]
+
+
+def test_a_collection_of_a_rule_is_known_by_its_name_and_its_tag(run_path: Path) -> None:
+    run = build_run(run_path, steps(1, plan(collections=["weights"])))
+    (told,) = seen(Needs(collection="attention"), views_of(run))
+    assert told.startswith("statistics of attention are not captured")
+    assert "add collection attention" in told
+    assert seen(Needs(collection="saved by hand"), views_of(run)) == [""]
+    assert seen(Needs(collection="weights"), views_of(run)) == [""]
+
+
+def test_workers_that_keep_no_tensors_say_so(run_path: Path) -> None:
+    planned = {**plan(), "keeps_tensors": False}
+    (told,) = seen(GRADIENTS, views_of(build_run(run_path, steps(1, planned))))
+    assert told == "statistics of gradients are not captured: only one worker of this run keeps tensors"
