@@ -1,0 +1,257 @@
+"""``watchglass backtest``: where a rule would have fired on stored runs, and how good that is."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+
+from watchglass.cli.evaluating import Calibration, RuleTimeout
+from watchglass.cli.failure import CLEAN, COULD_NOT, failing_in_one_line, print_note, print_warning
+from watchglass.cli.options import Debug, check_choice
+from watchglass.cli.sweeping import parse_sweeps
+from watchglass.errors import InvalidValueError, MissingFileError, WatchglassError
+from watchglass.records import Severity
+
+if TYPE_CHECKING:
+    from watchglass.config import RuleSpec
+    from watchglass.evaluate import Label, TestedRun
+
+#: Exit status after Ctrl-C, as of a process that the signal ended.
+_INTERRUPTED = 130
+#: Off a terminal progress is a line every so many seconds.
+_TELL_EVERY_S = 15.0
+
+RuleName = Annotated[
+    str, typer.Argument(metavar="RULE", help="A rule from 'watchglass rules' or FILE.py:CLASS, with :PARAM=VALUE,...")
+]
+RunPaths = Annotated[
+    list[str],
+    typer.Argument(metavar="RUNS", help="Runs, folders or prefixes that hold runs, patterns like 'runs/lr-*'."),
+]
+Labels = Annotated[
+    str | None,
+    typer.Option(
+        "--labels", metavar="FILE", help="What is known of the runs: CSV, JSON or TOML with run, sick, since_step."
+    ),
+]
+Sweeps = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--sweep", metavar="PARAM=V1,V2|A..B/N", help="Values of a parameter to try. Repeatable: every combination."
+    ),
+]
+Counted = Annotated[
+    str, typer.Option("--severity", metavar="warning|error|info", help="Least severity of findings that count.")
+]
+Tolerance = Annotated[
+    int,
+    typer.Option("--tolerance", metavar="STEPS", min=0, help="So many steps before since_step are not too early yet."),
+]
+OutputFormat = Annotated[str, typer.Option("--format", metavar="text|json|csv", help="For people or for programs.")]
+
+
+class Backtest(NamedTuple):
+    """What is printed.
+
+    Attributes:
+        specs: The rule with each combination of parameters.
+        swept: Names of the parameters that differ.
+        runs: What came of each run.
+        labels: What is known, by location of the run.
+        tolerance: See ``--tolerance``.
+        severity: Least severity that counts.
+        labelled: Whether there are labels at all.
+    """
+
+    specs: tuple[RuleSpec, ...]
+    swept: tuple[str, ...]
+    runs: list[TestedRun]
+    labels: dict[str, Label]
+    tolerance: int
+    severity: str
+    labelled: bool
+
+
+def backtest(
+    rule: RuleName,
+    runs: RunPaths,
+    labels: Labels = None,
+    sweep: Sweeps = None,
+    severity: Counted = "warning",
+    tolerance: Tolerance = 0,
+    calibration: Calibration = "default",
+    output: OutputFormat = "text",
+    rule_timeout: RuleTimeout = 30.0,
+    debug: Debug = False,
+) -> int:
+    """Show where a rule would have fired on stored runs.
+
+    With --labels, how good that is: recall, false alarms, delay. With --sweep, the same for each combination of
+    parameters, and which of them no other beats. Each run is read once; nothing is written into any. The exit status
+    is 0, or 2 when something could not be read or the rule failed, of which the rest is shown all the same.
+    """
+    with failing_in_one_line(debug):
+        check_choice("--severity", severity, tuple(each.value for each in Severity))
+        check_choice("--format", output, ("text", "json", "csv"))
+        from watchglass.cli.backtest_output import printed
+        from watchglass.evaluate import combinations, labels_of_runs, read_labels, tested
+
+        spec = _rule(rule)
+        sweeps = parse_sweeps(sweep or (), spec)
+        specs = combinations(spec, sweeps)
+        _check_variants(specs, calibration)
+        known = read_labels(labels) if labels is not None else []
+        locations, problems = find_runs(runs)
+        by_run = labels_of_runs(known, [*locations, *problems])
+
+        def one(run: str, progress: Callable[[int], None]) -> TestedRun:
+            return tested(
+                run, specs, calibration=calibration, severity=Severity(severity), rule_timeout_s=rule_timeout,
+                progress=progress,
+            )  # fmt: skip
+
+        results, interrupted = _each(locations, one, problems)
+        found = Backtest(specs, tuple(sweeps), results, by_run, tolerance, severity, labels is not None)
+        typer.echo(printed(found, output), nl=False)
+        failed = _tell_problems(results, problems)
+        if interrupted:
+            print_note(f"interrupted after {len(results)} of {len(locations)} runs")
+            return _INTERRUPTED
+        return COULD_NOT if failed else CLEAN
+
+
+def find_runs(places: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """Locations of runs, each once and in the order of their names; and those that cannot be read, with the reason.
+
+    Raises:
+        MissingFileError: A place that is not there or holds no runs.
+    """
+    found: dict[str, str] = {}
+    for place in places:
+        matches = _expanded(place)
+        before = len(found)
+        for match in matches:
+            found.update(_runs_at(match, only=len(matches) == 1))
+        if len(found) == before and not any(match in found for match in matches):
+            raise MissingFileError(f"{place} holds no runs that are not named already")
+    return [run for run, problem in found.items() if not problem], {run: why for run, why in found.items() if why}
+
+
+def _runs_at(place: str, *, only: bool) -> dict[str, str]:
+    from watchglass.run import open_runs
+
+    try:
+        return {each.location: each.problem for each in open_runs(place).listed}
+    except MissingFileError:
+        if only:
+            raise
+        return {}  # a pattern matches other things too
+
+
+def _expanded(place: str) -> list[str]:
+    """What a pattern of the local file system matches; the place itself where it is none."""
+    import glob
+    import os
+
+    from watchglass.config import local_path, scheme_of
+
+    if scheme_of(place) or not glob.has_magic(place) or os.path.exists(local_path(place)):
+        return [place]
+    matches = sorted(path for path in glob.glob(place) if os.path.isdir(path))
+    if not matches:
+        raise MissingFileError(f"no folder matches {place}")
+    return matches
+
+
+def _rule(text: str) -> RuleSpec:
+    from watchglass.rules import RULE_SETS, parse_rules
+
+    specs = parse_rules([text], "RULE")
+    if len(specs) > 1:
+        raise InvalidValueError(f"RULE must be one rule but got {len(specs)}: {', '.join(s.name for s in specs)}")
+    if specs[0].name in RULE_SETS:
+        raise InvalidValueError(f'RULE must be one rule but got the set "{specs[0].name}"')
+    return specs[0]
+
+
+def _check_variants(specs: Sequence[RuleSpec], calibration: str) -> None:
+    """Refuse what no rule can be before any run is read."""
+    from watchglass.config import CALIBRATIONS
+    from watchglass.rules import build_rule
+
+    check_choice("--calibration", calibration, CALIBRATIONS)
+    for spec in specs:
+        build_rule(spec, calibration)
+
+
+def _each(
+    locations: Sequence[str], one: Callable[[str, Callable[[int], None]], TestedRun], problems: dict[str, str]
+) -> tuple[list[TestedRun], bool]:
+    """The results of the runs that could be read, and whether Ctrl-C came before the last."""
+    results: list[TestedRun] = []
+    with _Progress(len(locations)) as progress:
+        for run in locations:
+            progress.begin(run)
+            try:
+                results.append(one(run, progress.steps))
+            except KeyboardInterrupt:
+                return results, True
+            except WatchglassError as error:
+                problems[run] = str(error)
+    return results, False
+
+
+def _tell_problems(results: Sequence[TestedRun], problems: dict[str, str]) -> bool:
+    """Prints what was wrong; returns whether anything was."""
+    from watchglass.records import Status
+
+    lines = [f"{run} is left out: {reason}" for run, reason in problems.items()]
+    for result in results:
+        lines += [f"{result.run}: {problem}" for problem in result.problems]
+        errors = [f.status.reason for f in result.firings if f.status.status is Status.ERROR]
+        if errors:
+            lines.append(f"the rule failed on {result.run}: {errors[0].strip().splitlines()[-1]}")
+    for line in lines:
+        print_warning(line)
+    return bool(lines)
+
+
+class _Progress:
+    """Which run is read, on stderr: a line that changes on a terminal, else one line now and then."""
+
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self._number = 0
+        self._run = ""
+        self._told_s = time.monotonic()
+        self._status: Any = None
+
+    def __enter__(self) -> _Progress:
+        if sys.stderr.isatty():
+            from watchglass.cli.terminal import stderr_console
+
+            self._status = stderr_console().status("reading runs")
+            self._status.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._status is not None:
+            self._status.stop()
+
+    def begin(self, run: str) -> None:
+        self._number, self._run = self._number + 1, run
+        self.steps(0)
+
+    def steps(self, steps: int) -> None:
+        line = f"run {self._number} of {self._total}, {self._run}, step {steps}"
+        if self._status is not None:
+            from rich.markup import escape
+
+            self._status.update(escape(line))
+        elif time.monotonic() - self._told_s > _TELL_EVERY_S:
+            self._told_s = time.monotonic()
+            print_note(line)

@@ -1,0 +1,164 @@
+"""What is known of stored runs: which were sick, since when and of what, from a file that people write."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from watchglass.config import build, check_names, parameter, read_toml, validate
+from watchglass.errors import InvalidValueError, MissingFileError, UnknownNameError, WatchglassError
+
+#: Columns of a file of labels, in the order in which the documentation has them.
+COLUMNS = ("run", "sick", "since_step", "until_step", "cause")
+
+
+@dataclass(frozen=True)
+class Label:
+    """What is known of one run.
+
+    Attributes:
+        run: Its location, or the last parts of it: ``"train-7"``, ``"lr/train-7"``.
+        sick: Whether something is wrong with it that the rule should find.
+        since_step: First TRAIN step at which it is; None where that is not known.
+        until_step: Last TRAIN step at which it still helps to know; None for the end of the run.
+        cause: What it is, for people.
+
+    Raises:
+        InvalidValueError: A value of the wrong type, or steps that contradict each other.
+    """
+
+    run: str = parameter("", help="location of the run, or the end of it")
+    sick: bool = parameter(False, help="whether something is wrong with it")
+    since_step: int | None = parameter(None, help="first step at which it is", unit="steps", ge=0)
+    until_step: int | None = parameter(None, help="last step at which it helps to know", unit="steps", ge=0)
+    cause: str = parameter("", help="what it is")
+
+    def __post_init__(self) -> None:
+        validate(self, "a label")
+        if not self.run.strip():
+            raise InvalidValueError("a label: run must name a run but got ''")
+        if not self.sick and (self.since_step is not None or self.until_step is not None):
+            raise InvalidValueError(
+                f"a label: {self.run} is not sick, so since_step and until_step must be empty but got "
+                f"{self.since_step if self.since_step is not None else self.until_step}"
+            )
+        if self.until_step is not None and self.until_step < (self.since_step or 0):
+            raise InvalidValueError(
+                f"a label: until_step of {self.run} must not be before since_step ({self.since_step or 0}) but got "
+                f"{self.until_step}"
+            )
+
+
+def read_labels(path: str | os.PathLike[str]) -> list[Label]:
+    """The labels of a file.
+
+    Args:
+        path: ``.csv`` with a line of column names, ``.json`` with a list of objects (or an object whose ``runs`` is
+            one), or ``.toml`` with ``[[runs]]``.
+
+    Raises:
+        MissingFileError: It is not there.
+        InvalidValueError: It is none of these, has an unknown column, or a value that cannot be; it says where.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise MissingFileError(f"file of labels {path} {'is a folder' if path.is_dir() else 'does not exist'}")
+    readers = {".csv": _from_csv, ".json": _from_json, ".toml": _from_toml}
+    reader = readers.get(path.suffix.lower())
+    if reader is None:
+        raise InvalidValueError(f"file of labels {path} must end in {', '.join(readers)} but got {path.suffix!r}")
+    labels = []
+    for place, row in reader(path):
+        try:
+            check_names(row, COLUMNS, "a label")
+            for needed in ("run", "sick"):
+                if needed not in row:
+                    raise InvalidValueError(f"a label: {needed} is missing")
+            labels.append(build(Label, row, "a label"))
+        except WatchglassError as error:
+            raise InvalidValueError(f"{path}, {place}: {str(error).removeprefix('a label: ')}") from None
+    if not labels:
+        raise InvalidValueError(f"file of labels {path} holds none")
+    return labels
+
+
+def labels_of_runs(labels: Iterable[Label], runs: Sequence[str]) -> dict[str, Label]:
+    """Labels by location of the run that each is of.
+
+    Raises:
+        UnknownNameError: One is of a run that is not among ``runs``.
+        InvalidValueError: One fits several runs, or two are of one run.
+    """
+    found: dict[str, Label] = {}
+    for label in labels:
+        name = label.run.strip().rstrip("/")
+        fitting = [run for run in runs if run.rstrip("/") == name] or [
+            run for run in runs if run.rstrip("/").endswith(f"/{name.removeprefix('./')}")
+        ]
+        if not fitting:
+            raise UnknownNameError(
+                f"the label of {label.run} is of no run among the {len(runs)} that are given; leave it out, or add the "
+                "run"
+            )
+        if len(fitting) > 1:
+            raise InvalidValueError(
+                f"the label of {label.run} fits {len(fitting)} runs, {fitting[0]} and {fitting[1]}; write more of its "
+                "path"
+            )
+        if fitting[0] in found:
+            raise InvalidValueError(f"{fitting[0]} has two labels, {found[fitting[0]].run} and {label.run}; leave one")
+        found[fitting[0]] = label
+    return found
+
+
+def _from_csv(path: Path) -> list[tuple[str, dict[str, Any]]]:
+    text = _text(path)
+    reader = csv.DictReader(io.StringIO(text), skipinitialspace=True, strict=True)
+    rows = []
+    try:
+        for row in reader:
+            place = f"line {reader.line_num}"
+            if None in row or None in row.values():
+                raise InvalidValueError(f"{path}, {place}: has another number of columns than the first line")
+            # An empty cell says nothing; the others are read as their column says.
+            rows.append((place, {name.strip(): cell.strip() for name, cell in row.items() if cell.strip()}))
+    except csv.Error as error:
+        raise InvalidValueError(f"{path}, line {reader.line_num}: is not valid CSV: {error}") from None
+    unknown = [name for name in reader.fieldnames or () if name.strip() not in COLUMNS]
+    if unknown:
+        check_names([name.strip() for name in unknown], COLUMNS, f"{path}, line 1")
+    return rows
+
+
+def _from_json(path: Path) -> list[tuple[str, dict[str, Any]]]:
+    try:
+        data = json.loads(_text(path))
+    except (ValueError, RecursionError) as error:
+        raise InvalidValueError(f"{path} is not valid JSON: {error}") from None
+    return _rows(path, data.get("runs") if isinstance(data, Mapping) else data)
+
+
+def _from_toml(path: Path) -> list[tuple[str, dict[str, Any]]]:
+    return _rows(path, read_toml(path, "file of labels").get("runs"))
+
+
+def _rows(path: Path, rows: Any) -> list[tuple[str, dict[str, Any]]]:
+    if not isinstance(rows, list) or not all(isinstance(row, Mapping) for row in rows):
+        raise InvalidValueError(f"{path} must hold a list of labels, each with {', '.join(COLUMNS)}, under runs")
+    return [
+        (f"label {number}", {name: cell for name, cell in row.items() if cell is not None})
+        for number, row in enumerate(rows, start=1)
+    ]
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidValueError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
