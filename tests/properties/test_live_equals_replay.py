@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import sys
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from trainings import MODULES, training, with_evaluations
-from watchglass.evaluate import Engine, Follower, replay
-from watchglass.records import Fact
+from watchglass.config import EvaluatorConfig, RuleSpec
+from watchglass.evaluate import Engine, Evaluator, Follower, replay
+from watchglass.records import Fact, Observation
 from watchglass.rules import default_rules
-from watchglass.store import LocalStore
+from watchglass.store import FrameKind, LocalStore, RunReader, decode_finding, layout, lease_holder
 from watchglass.testing import RunBuilder, Step
+
+#: Courses of events to try; the environment asks for more.
+_MANY = int(os.environ.get("WATCHGLASS_TEST_EXAMPLES", "12"))
 
 
 def _sick() -> list[Step]:
@@ -47,7 +56,7 @@ def arrivals(draw: st.DrawFn) -> list[tuple[int, int]]:
     return plan
 
 
-@hypothesis_settings(max_examples=12)
+@hypothesis_settings(max_examples=_MANY)
 @given(plan=arrivals(), chunk=st.sampled_from([1, 4096, 1 << 20]))
 def test_live_equals_replay(tmp_path_factory, plan: list[tuple[int, int]], chunk: int) -> None:
     path: Path = tmp_path_factory.mktemp("property") / "run"
@@ -102,3 +111,156 @@ def test_a_late_fact_comes_with_the_next_step(run_path: Path) -> None:
     for views in follower.poll(full=True):
         seen += [[fact.kind for fact in view.facts()] for view in views]
     assert seen == [[], ["step_skipped", "loss_scale"], []]
+
+
+RULES = '''
+import time
+from watchglass.records import Severity
+from watchglass.rules import Needs, Rule, state
+
+class Heard(Rule):
+    """Says what became of workers, and when it heard of it."""
+    needs = (Needs(observations=("worker_lost",)),)
+    def check(self, view):
+        for seen in view.observations():
+            what = f"{seen.kind} {seen.data['worker']} {seen.data.get('at')}"
+            yield self.finding(view, severity=Severity.WARNING, subject=what, message=f"{what} at {view.global_step}")
+
+class Hangs(Rule):
+    """Counts, and hangs at one step of one worker."""
+    step: int = 11
+    seen: int = state(int)
+    def check(self, view):
+        self.seen += 1
+        if view.mode_step == self.step and view.worker == "worker_1":
+            while True:
+                pass
+        yield self.finding(view, severity=Severity.INFO, subject=f"{self.seen // 8}", message=f"{self.seen}")
+    def finish(self, view):
+        yield self.finding(view, severity=Severity.WARNING, subject="end", message=f"saw {self.seen}")
+'''
+
+
+@st.composite
+def events(draw: st.DrawFn) -> list[tuple[str, int]]:
+    """What happens, in order: steps are written by a rank, a segment is held back or comes, and so on."""
+    kinds = ["steps"] * 8 + ["turn"] * 4 + ["hold", "deliver", "restart", "kill", "lose", "return", "attempt"]
+    return draw(st.lists(st.tuples(st.sampled_from(kinds), st.integers(0, 15)), min_size=4, max_size=40))
+
+
+class Whole(LocalStore):
+    """Every flush is a segment of its own, which comes whole or not at all."""
+
+    appends = False
+
+
+class _Course:
+    """A run that is written and evaluated at the same time, by evaluators that come and go."""
+
+    def __init__(self, path: Path, specs: tuple[RuleSpec, ...]) -> None:
+        self.path, self.specs, self.store = path, specs, Whole(path)
+        self.held: list[tuple[Path, Path]] = []
+        self.builders = [self._begun()]
+        self.written = [0, 0]
+        self.evaluator = self._started()
+        self.times = 0
+        self.looked_at: set[Path] = set()
+
+    def _begun(self) -> RunBuilder:
+        with patch.object(sys.modules[RunBuilder.__module__], "LocalStore", Whole):
+            return RunBuilder(self.path, modules=MODULES, workers=2)
+
+    def _started(self) -> Evaluator:
+        config = EvaluatorConfig(str(self.path), None, self.specs, rule_timeout_s=0.05)
+        evaluator = Evaluator(config, store=self.store)
+        evaluator.open(lambda seconds: False, patience_s=0.0, gone=lease_holder(self.store))
+        return evaluator
+
+    def steps(self, number: int) -> None:
+        rank, builder = number % 2, self.builders[-1]
+        for step in STEPS[self.written[rank] : self.written[rank] + 1 + number // 2]:
+            builder.workers[rank].step(step)
+        self.written[rank] += 1 + number // 2
+        builder.workers[rank].flush()
+
+    def turn(self, number: int) -> None:
+        self.looked_at.update(self.path.rglob("worker_*-*"))
+        self.evaluator.turn(max_bytes=1 << (8 + number))
+        self.evaluator._drained()
+
+    def hold(self, number: int) -> None:
+        """The newest segment of a worker is not there for now."""
+        attempt = self.builders[-1].attempt
+        segments = sorted((self.path / layout.segments(attempt)).rglob(f"worker_{number % 2}-*"))
+        if segments:
+            away = self.path.parent / f"held_{len(self.held)}_{segments[-1].name}_{self.times}"
+            self.times += 1
+            segments[-1].rename(away)
+            self.held.append((segments[-1], away))
+
+    def deliver(self, number: int) -> None:
+        if self.held:
+            path, away = self.held.pop(number % len(self.held))
+            away.rename(path)
+
+    def restart(self, number: int) -> None:
+        self.evaluator.close()
+        self.evaluator = self._started()
+
+    def kill(self, number: int) -> None:
+        self.evaluator._engine.close()
+        self.evaluator = self._started()
+
+    def observe(self, kind: str, number: int) -> None:
+        self.times += 1
+        attempt, evaluator = self.builders[-1].attempt, self.evaluator
+        data = {"worker": f"worker_{number % 2}", "at": self.times}
+        evaluator._observed([Observation(kind, attempt, evaluator._roster.reached(attempt), data)])
+
+    def lose(self, number: int) -> None:
+        self.observe("worker_lost", number)
+
+    def return_(self, number: int) -> None:
+        self.observe("worker_returned", number)
+
+    def attempt(self, number: int) -> None:
+        """The training is killed, and begins again."""
+        if len(self.builders) < 3:
+            self.builders[-1].close()
+            self.builders.append(self._begun())
+            self.written = [0, 0]
+
+    def end(self, dropped: bool) -> None:
+        self.builders[-1].leave()
+        # What was never there when somebody looked may be lost for good; what was read cannot come undone.
+        for path, away in self.held:
+            if not dropped or path in self.looked_at:
+                away.rename(path)
+        while self.evaluator.turn() or not self.evaluator.over(lifeline_open=False):
+            pass
+        self.evaluator.finish()
+
+
+@pytest.mark.slow
+@hypothesis_settings(max_examples=max(1, _MANY // 2))
+@given(course=events(), dropped=st.booleans())
+def test_an_evaluator_says_what_a_replay_says(tmp_path_factory, course: list[tuple[str, int]], dropped: bool) -> None:
+    folder: Path = tmp_path_factory.mktemp("course")
+    (folder / "rules.py").write_text(RULES)
+    specs = (*default_rules(), *(RuleSpec(f"{folder}/rules.py:{name}") for name in ("Heard", "Hangs")))
+    live = _Course(folder / "run", specs)
+    for what, number in course:
+        getattr(live, "return_" if what == "return" else what)(number)
+    live.end(dropped)
+    evaluation = live.evaluator.evaluation()
+    replayed = replay(live.store, specs, rule_timeout_s=1e6)
+    assert [f.to_json() for f in evaluation.findings] == [f.to_json() for f in replayed.findings]
+    assert evaluation.statuses == replayed.statuses
+    assert _journalled(live.store) == {f.id: f.to_json() for f in replayed.findings}
+    shutil.rmtree(folder)
+
+
+def _journalled(store: LocalStore) -> dict[str, Any]:
+    frames = RunReader(store).journal()
+    found = [decode_finding(frame.payload) for frame in frames if frame.kind == FrameKind.FINDING]
+    return {finding.id: finding.to_json() for finding in found}

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
-
+from watchglass.errors import CompactedError
 from watchglass.records import Fact, StepEnd
 from watchglass.run import Catalog, History, StatisticsRows, StepRecords, StepView, WorkerTables
 from watchglass.store import Frame, FrameKind, Problem, RunReader, Store, layout, read_manifest
@@ -59,6 +58,7 @@ class FollowedWorker:
     _events: int = 0
     _since_forget: int = 0
     _fetched: tuple[int, StatisticsRows] | None = None
+    _over: bool = False
 
     @property
     def active(self) -> bool:
@@ -66,7 +66,13 @@ class FollowedWorker:
         return self.joined and self.left is None and not self.lost
 
     def ingest(self, frame: Frame) -> None:
-        """Takes in one frame; a step is queued with the catalog and facts as they are now, in stream order."""
+        """Takes in one frame; a step is queued with the catalog and facts as they are now, in stream order.
+
+        Raises:
+            CompactedError: A step of an attempt that was let go of: reading must begin again.
+        """
+        if self._over and frame.kind == FrameKind.STEP_ENDS:
+            raise CompactedError(f"steps of {self.worker} came long after attempt {self.attempt} was over")
         added = self.tables.ingest(frame)
         # Facts of the run, and facts of steps that have already ended, go to the next step that ends.
         self._waiting += [fact for fact in added.facts if fact.global_step < 0 or fact.global_step in self._seen]
@@ -82,8 +88,17 @@ class FollowedWorker:
                 self.lost = self.lost and event["event"] != "joined"
             self._events = len(self.tables.lifecycle)
 
-    def fetch(self) -> None:
+    def let_go(self) -> None:
+        """Keeps nothing of what was recorded; for a worker of an attempt that is over."""
+        if not self._over:
+            self.tables.forget(max(self._seen, default=-1) + 1)
+            self.history, self.view, self._over = History(), None, True
+
+    def fetch(self, *, closely: bool = False) -> None:
         """Reads what the view of the next queued step needs and is still in the store; no step is lost if it refuses.
+
+        Args:
+            closely: Also what is else read only when somebody looks.
 
         Raises:
             StoreError, CompactedError: See :meth:`RunReader.poll`.
@@ -91,6 +106,8 @@ class FollowedWorker:
         number = self.queue[0].end.global_step
         if self._fetched is None or self._fetched[0] != number:
             self._fetched = number, self.tables.statistics(number)
+        if closely and self._fetched[1].histograms is not None:
+            self._fetched[1].histograms.get()
 
     def next_view(self, run_id: str) -> StepView:
         """The view of the next queued step; moves the history on."""
@@ -113,7 +130,7 @@ class FollowedWorker:
             histograms=rows.histograms,
             reductions=self.tables.reductions(number),
         )
-        if not all(i in catalog for i in rows.ids.tolist()):
+        if not catalog.knows(rows.ids):
             # A row whose meaning was lost with a damaged segment says nothing to any rule.
             records = _known_rows(records)
         self.view = StepView.after(
@@ -144,12 +161,13 @@ class Follower:
     may still end: a segment that is missing between others is late, never the end.
     """
 
-    def __init__(self, store: Store, *, attempt: int | None = None) -> None:
+    def __init__(self, store: Store, *, attempt: int | None = None, workers: Collection[str] | None = None) -> None:
         """Begins with the first step of a run.
 
         Args:
             store: The store of the run.
             attempt: Follow only this attempt; all if None.
+            workers: Follow only these; all if None. What is given of a worker is the same, whoever else is followed.
 
         Raises:
             NotARunError: The store holds no run.
@@ -158,8 +176,12 @@ class Follower:
         self.workers: dict[tuple[int, str], FollowedWorker] = {}
         #: Frames read so far; tells whether anything is new.
         self.frames = 0
+        #: Whether rules look at what is fetched only when somebody does: then it is fetched before they are asked.
+        self.looks_closer: Callable[[], bool] = lambda: False
+        #: Whether views are without statistics: for who only has to know how far the workers are.
+        self.course_only = False
         self._store = store
-        self._reader = RunReader(store, leave=(FrameKind.STATISTICS,), attempt=attempt)
+        self._reader = RunReader(store, leave=(FrameKind.STATISTICS,), attempt=attempt, workers=workers)
 
     @property
     def problems(self) -> list[Problem]:
@@ -174,6 +196,20 @@ class Follower:
         """Workers that have joined and neither left nor been lost."""
         return [worker for worker in self.workers.values() if worker.active]
 
+    @property
+    def over(self) -> int:
+        """The attempt before which everything was given that is there; those attempts have ended."""
+        newest = max((worker.attempt for worker in self.workers.values() if worker.view is not None), default=0)
+        waiting = {attempt for attempt, _ in self._reader.waiting}
+        waiting.update(worker.attempt for worker in self.workers.values() if worker.queue)
+        return min([newest, *waiting])
+
+    def let_go(self, before: int) -> None:
+        """Keeps nothing of the attempts before this one but who their workers were."""
+        for worker in self.workers.values():
+            if worker.attempt < before:
+                worker.let_go()
+
     def poll(self, *, full: bool = False, max_bytes: int = 16 << 20) -> Iterator[list[StepView]]:
         """Reads what is new and gives every step that is complete by now: one list per step, a view per worker.
 
@@ -185,6 +221,8 @@ class Follower:
         """
         for attempt, worker, frame in self._reader.poll(max_bytes, full=full):
             self.frames += 1
+            if self.course_only and frame.kind == FrameKind.STATISTICS:
+                continue
             key = (attempt, worker)
             if key not in self.workers:
                 self.workers[key] = FollowedWorker(attempt, worker, WorkerTables(self._store))
@@ -210,7 +248,7 @@ class Follower:
             unmet = bool(behind.difference(worker.worker for worker in team))
             while group := _next_group(team, behind, over=over, unmet=unmet):
                 for worker in group:
-                    worker.fetch()
+                    worker.fetch(closely=self.looks_closer())
                 yield [worker.next_view(self.run_id) for worker in group]
             if not over and any(worker.queue for worker in team):
                 return
@@ -243,12 +281,12 @@ def _known_rows(records: StepRecords) -> StepRecords:
     """``records`` without the statistics of tensors that the catalog does not know."""
     if records.ids is None or records.statistics is None:
         return records
-    keep = [i in records.catalog for i in records.ids.tolist()]
+    keep = records.catalog.mask(records.ids)
     return replace(
         records,
         ids=records.ids[keep],
         statistics=records.statistics[keep],
         calls=records.calls[keep] if records.calls is not None else None,
         sampled=records.sampled[keep] if records.sampled is not None else None,
-        histograms=records.histograms.take(np.array(keep, bool)) if records.histograms is not None else None,
+        histograms=records.histograms.take(keep) if records.histograms is not None else None,
     )

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeVar
 
-from watchglass.config import RuleSpec
+from watchglass.config import EvaluatorConfig, RuleSpec
 from watchglass.errors import CompactedError, DamagedDataError
 from watchglass.evaluate.engine import Engine
+from watchglass.evaluate.evaluation import Evaluation
 from watchglass.evaluate.follower import Follower
-from watchglass.records import Finding, RuleStatus
+from watchglass.evaluate.observing import journal_of
+from watchglass.evaluate.standing import PartialEvaluation
 from watchglass.rules import default_rules
 from watchglass.store import (
     Attendance,
@@ -22,29 +25,10 @@ from watchglass.store import (
     open_store,
 )
 
+_T = TypeVar("_T")
+
 #: How often a run may be compacted under the reader before the last try.
 _MOST_TRIES = 3
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """What rules say of a run.
-
-    Attributes:
-        run: Location of the run.
-        findings: In the order of attempt, step, rule, worker.
-        statuses: One per rule.
-        train_steps: TRAIN steps of the worker with the most, over all attempts.
-        ended: Whether the training has ended (finished, failed, stopped or died); False while it still runs.
-        problems: What of the run could not be read, one line each.
-    """
-
-    run: str
-    findings: tuple[Finding, ...]
-    statuses: tuple[RuleStatus, ...]
-    train_steps: int
-    ended: bool
-    problems: tuple[str, ...] = ()
 
 
 def replay(
@@ -52,6 +36,7 @@ def replay(
     rules: Sequence[RuleSpec] | None = None,
     *,
     calibration: str = "default",
+    rule_timeout_s: float = 30.0,
     progress: Callable[[int], None] | None = None,
 ) -> Evaluation:
     """Evaluates rules over everything that was stored of a run, finished or not. Writes nothing.
@@ -60,6 +45,7 @@ def replay(
         run: Path of the run, or its store.
         rules: The rules; the default ones if None.
         calibration: Which set of thresholds.
+        rule_timeout_s: How long a rule may take over one step.
         progress: Called now and then with the number of TRAIN steps evaluated so far.
 
     Raises:
@@ -68,58 +54,112 @@ def replay(
     """
     specs = default_rules() if rules is None else rules
     store = open_store(os.fspath(run)) if not isinstance(run, Store) else run
+
+    def evaluated() -> Evaluation:
+        follower, (seen, followed) = Follower(store), journal_of(store)
+        engine = Engine(specs, calibration=calibration, rule_timeout_s=rule_timeout_s, followed=followed)
+        for observation in seen:
+            engine.observe(observation)
+        running = _read_all(engine, follower, store, progress)
+        if not running:
+            engine.finish()
+        return Evaluation(
+            store.location, tuple(engine.findings), engine.statuses(), most_steps(engine.train_steps), not running,
+            tuple(str(problem) for problem in follower.problems),
+        )  # fmt: skip
+
+    return _while_compacted(evaluated)
+
+
+def replayed_part(
+    run: str | os.PathLike[str] | Store,
+    config: EvaluatorConfig,
+    *,
+    workers: Collection[str] | None,
+    rules: Sequence[int] | None,
+    variants: bool = False,
+    progress: Callable[[int], None] | None = None,
+) -> PartialEvaluation:
+    """See :func:`watchglass.evaluate.partial.replay_part`; ``variants`` is that of :class:`Engine`."""
+    numbers = range(len(config.rules)) if rules is None else rules
+    specs = [config.rules[number] for number in numbers]
+    store = open_store(os.fspath(run)) if not isinstance(run, Store) else run
+
+    def evaluated() -> PartialEvaluation:
+        follower, (seen, followed) = Follower(store, attempt=config.attempt, workers=workers), journal_of(store)
+        engine = Engine(
+            specs, calibration=config.calibration, rule_timeout_s=config.rule_timeout_s, followed=followed,
+            variants=variants,
+        )  # fmt: skip
+        for observation in seen:
+            engine.observe(observation)
+        running = _read_all(engine, follower, store, progress)
+        # Whether the training has ended shows when all parts are together, so both are told: so far, and at the end.
+        engine.finish()
+        return replace(
+            engine.partial(numbers, run=store.location), running=tuple(running), newest=_newest(follower),
+            problems=tuple(str(problem) for problem in follower.problems),
+        )  # fmt: skip
+
+    return _while_compacted(evaluated)
+
+
+def most_steps(train_steps: Mapping[tuple[int, str], int]) -> int:
+    """TRAIN steps of the worker with the most, over all attempts."""
+    workers = {worker for _, worker in train_steps}
+    return max((sum(n for (_, w), n in train_steps.items() if w == worker) for worker in workers), default=0)
+
+
+def _while_compacted(evaluated: Callable[[], _T]) -> _T:
     for _ in range(_MOST_TRIES):
         try:
-            return _replayed(Engine(specs, calibration=calibration), store, progress)
+            return evaluated()
         except CompactedError:
             continue  # segments gave way to a generation while they were read
-    return _replayed(Engine(specs, calibration=calibration), store, progress)
+    return evaluated()
 
 
-def most_steps(engine: Engine) -> int:
-    """TRAIN steps of the worker with the most, over all attempts."""
-    workers = {worker for _, worker in engine.train_steps}
-    return max((sum(n for (_, w), n in engine.train_steps.items() if w == worker) for worker in workers), default=0)
-
-
-def _replayed(engine: Engine, store: Store, progress: Callable[[int], None] | None) -> Evaluation:
-    follower = Follower(store)
+def _read_all(engine: Engine, follower: Follower, store: Store, progress: Callable[[int], None] | None) -> list[str]:
+    """Evaluates all that is stored; returns the workers of the newest attempt that may still write."""
+    follower.looks_closer = lambda: engine.looks_closer
     while True:
         before = follower.frames
         for views in follower.poll(full=True):
             engine.feed(views)
         if progress is not None:
-            progress(most_steps(engine))
+            progress(most_steps(engine.train_steps))
         if follower.frames == before:
             break
+        engine.end_attempts(follower.over)
+        follower.let_go(follower.over)
     for views in follower.drain():
         engine.feed(views)
-    ended = not _still_runs(store, follower)
-    if ended:
-        engine.finish([worker.view for worker in follower.workers.values() if worker.view is not None])
-    return Evaluation(
-        store.location, tuple(engine.findings), engine.statuses(), most_steps(engine), ended,
-        tuple(str(problem) for problem in follower.problems),
-    )  # fmt: skip
+    engine.end_attempts(_newest(follower))
+    engine.close()
+    return _running(store, follower)
 
 
-def _still_runs(store: Store, follower: Follower) -> bool:
-    """Whether a worker of the newest attempt lives, as far as can be seen.
+def _newest(follower: Follower) -> int:
+    """The newest attempt of which a worker has written; -1 for none."""
+    return max((attempt for attempt, _ in follower.workers), default=-1)
+
+
+def _running(store: Store, follower: Follower) -> list[str]:
+    """The workers of the newest attempt that live, as far as can be seen.
 
     One on another machine counts as alive until its launcher has said that it ended, or an evaluator noted its loss.
     """
-    newest = max((attempt for attempt, _ in follower.workers), default=-1)
+    newest = _newest(follower)
     active = [worker.worker for worker in follower.active if worker.attempt == newest]
     if not active:
-        return False
+        return []
     attendance = Attendance(store)
     attendance.look(newest)
     claims = attendance.claims(newest)
     alive = {worker: is_alive(claims[worker]) for worker in active if worker in claims}
-    if True in alive.values():
-        return True
     unseen = [worker for worker, seen in alive.items() if seen is None]
-    return bool(unseen and set(unseen) - _lost(store, newest, attendance, unseen))
+    lost = _lost(store, newest, attendance, unseen) if unseen else set()
+    return [worker for worker, seen in alive.items() if seen or (seen is None and worker not in lost)]
 
 
 def _lost(store: Store, attempt: int, attendance: Attendance, workers: Sequence[str]) -> set[str]:

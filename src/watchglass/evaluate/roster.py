@@ -26,14 +26,16 @@ class Roster:
 
     def evaluated(self, view: StepView) -> None:
         """Note a step that was evaluated."""
-        self._reached[view.attempt] = view.records.end.order
+        order = view.records.end.order
+        # The farthest, not the last: a worker that lags must not hear earlier of what was observed than in a replay.
+        self._reached[view.attempt] = max(self._reached.get(view.attempt, order), order)
         if view.mode is Mode.TRAIN:
             key = (view.attempt, view.worker)
             self._train_steps[key] = view.train_step
             self._lengths.setdefault(key, deque(maxlen=_STEPS)).append((view.end_ns - view.start_ns) / 1e9)
 
     def reached(self, attempt: int) -> tuple[int, int, int] | None:
-        """Order of the last step of an attempt that was evaluated; None for none."""
+        """Order of the farthest step of an attempt that was evaluated; None for none."""
         return self._reached.get(attempt)
 
     def step_s(self, worker: FollowedWorker) -> float:

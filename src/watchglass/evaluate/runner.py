@@ -2,105 +2,316 @@
 
 from __future__ import annotations
 
+import hashlib
+import inspect
+import json
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable, Mapping, Sized
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from itertools import islice
+from typing import NamedTuple, TypeVar
 
-from watchglass.config import RuleSpec
+from watchglass.config import RuleSpec, values
+from watchglass.errors import CompactedError, PluginFileError, StoreError
 from watchglass.evaluate.folding import Folding
+from watchglass.evaluate.guard import CallTimeout, Guard
+from watchglass.evaluate.standing import Fault, Met, RuleFacts, WorkerFacts, in_order, status_of
 from watchglass.evaluate.starvation import NeedSeen
-from watchglass.records import Finding, Mode, RuleStatus, Severity, Status
+from watchglass.records import Finding, Observation, RuleStatus, Severity
 from watchglass.rules import Rule, build_rule
 from watchglass.run import StepView
 
-#: TRAIN steps after which a rule whose data has never come is called starved while the training still runs.
-_STARVED_AFTER = 64
+_T = TypeVar("_T")
+
+#: Findings that are taken of a rule at one step; it is not asked for more.
+MOST_AT_ONCE = 4096
+
+#: Rules that have looked at histograms, which are fetched when somebody does: for them they are fetched before.
+_looking_closer: set[str] = set()
+
+
+class Stopped(NamedTuple):
+    """Why a rule was stopped on one worker of one attempt, for the journal."""
+
+    view: StepView
+    rule: str
+    text: str
+
+
+@dataclass
+class _Seat:
+    """A rule on one worker of one attempt.
+
+    Attributes:
+        rule: Its instance; None where it stopped, or was told of the end.
+        needs: Those that are still looked for.
+        folding: What it found.
+        last: The step that it saw last.
+        fault: Why it stopped.
+        not_applicable: Why it has nothing to say.
+        ended: Whether it was told of the end.
+    """
+
+    rule: Rule | None
+    needs: list[NeedSeen]
+    folding: Folding = field(default_factory=Folding)
+    last: StepView | None = None
+    fault: Fault | None = None
+    not_applicable: str = ""
+    ended: bool = False
 
 
 class RuleRunner:
-    """One rule over all workers."""
+    """One rule over all workers. For one thread.
 
-    def __init__(self, spec: RuleSpec, calibration: str) -> None:
+    Args:
+        spec: The rule.
+        calibration: Which set of thresholds.
+        guard: Ends calls that take too long.
+    """
+
+    def __init__(self, spec: RuleSpec, calibration: str, guard: Guard) -> None:
+        """Builds the rule once, so that a wrong name or parameter shows before any step.
+
+        Raises:
+            UnknownNameError, InvalidValueError, MissingFileError, PluginFileError: See :func:`build_rule`.
+        """
         self._build: Callable[[], Rule] = lambda: build_rule(spec, calibration)
-        prototype = self._build()
+        self._guard = guard
+        try:
+            prototype = guard.call(self._build)
+        except CallTimeout as error:
+            raise PluginFileError(
+                f"{spec.name} must be built within {guard.timeout_s:g} s but took longer, here: {error.place}"
+            ) from None
+        #: Name of the rule.
         self.name = prototype.name
-        self.folding = Folding()
-        self._needs = [NeedSeen(need) for need in prototype.needs]
-        self._open = list(self._needs)
-        self._instances: dict[tuple[int, str], Rule | None] = {}
-        self._last: dict[tuple[int, str], StepView] = {}
-        self._error = ""
-        self._errors: list[tuple[StepView, str, str]] = []
+        #: The runs that it compares with, by parameter.
+        self.compares = {name: str(getattr(prototype, name) or "") for name in prototype.compares}
+        #: Kinds of observations without which it has nothing to say.
+        self.lives_on = tuple(k for need in prototype.needs if not need.optional for k in need.observations)
+        #: Why it is not asked at all, "" where it is.
+        self.not_applicable = ""
+        #: What is asked right now, and of which step.
+        self.asking: tuple[str, StepView] | None = None
+        self._fingerprint = _fingerprint(prototype)
+        self._all_needs = prototype.needs
+        self._needs: dict[str, list[NeedSeen]] = {}
+        self._seats: dict[tuple[int, str], _Seat] = {}
+        self._so_far: tuple[WorkerFacts, ...] = ()
+        self._errors: list[Stopped] = []
+        self._timeouts: list[Observation] = []
+        self._stops: dict[tuple[int, str], Observation] = {}
 
-    def check(self, view: StepView) -> list[Finding]:
-        for need in self._open:
-            need.look(view)
-        if any(need.satisfied for need in self._open):
-            self._open = [need for need in self._open if not need.satisfied or need.needs.max_interval is not None]
-        self._last[view.attempt, view.worker] = view
-        return self._ask(view, lambda rule: rule.check(view))
+    @property
+    def looks_closer(self) -> bool:
+        """Whether what is fetched when somebody looks is better fetched before."""
+        return self._fingerprint in _looking_closer
 
-    def finish(self, view: StepView) -> list[Finding]:
-        return self._ask(view, lambda rule: rule.finish(view))
+    def check(self, view: StepView, others: Mapping[str, StepView | None] | None = None) -> list[Finding]:
+        """Shows the rule one step of one worker; returns what is new.
 
-    def take_errors(self) -> list[tuple[StepView, str, str]]:
+        Raises:
+            StoreError, CompactedError: The store refused what the rule asked of the view. All is to be evaluated
+                again: nobody knows what the rule remembers of this step.
+        """
+        if self.not_applicable:
+            return []
+        if others is not None:
+            view = replace(view, others=others)
+        seat = self._seats.get((view.attempt, view.worker))
+        if seat is None:
+            seat = self._seats[view.attempt, view.worker] = self._seated(view)
+        if seat.needs:
+            for need in seat.needs:
+                need.look(view)
+            if any(need.satisfied for need in seat.needs):
+                seat.needs = [n for n in seat.needs if not n.satisfied or n.needs.max_interval is not None]
+        seat.last = view
+        if seat.rule is None:
+            return []
+        return self._found(seat, view, "check", seat.rule.check)
+
+    def finish(self, key: tuple[int, str], view: StepView) -> list[Finding]:
+        """Tells the rule that the training of one worker of one attempt has ended; ``view`` is its last step, again.
+
+        Raises:
+            StoreError, CompactedError: See :meth:`check`.
+        """
+        seat = self._seats.get(key)
+        if seat is None or seat.ended:
+            return []
+        new = [] if seat.rule is None else self._found(seat, view, "finish", seat.rule.finish)
+        if not any(finding.severity is not Severity.INFO for _, finding in seat.folding.findings()):
+            self._ask_whether_applicable(seat)
+        seat.ended, seat.rule, seat.last, seat.needs = True, None, None, []
+        return new
+
+    def stop(self, seen: Observation) -> None:
+        """Takes note of where it took too long in an evaluation before this one: it is not asked there again."""
+        if seen.data.get("fingerprint") == self._fingerprint:
+            self._stops[seen.attempt, str(seen.data.get("worker"))] = seen
+
+    def findings(self) -> Iterable[tuple[tuple[int, str], Folding]]:
+        """What was found, per attempt and worker."""
+        return [(key, seat.folding) for key, seat in self._seats.items()]
+
+    def take_changed(self) -> list[Finding]:
+        """Findings that were seen again since the last call."""
+        return [finding for seat in self._seats.values() for finding in seat.folding.take_changed()]
+
+    def take_errors(self) -> list[Stopped]:
+        """(view, rule, traceback) for each time the rule raised since the last call."""
         errors, self._errors = self._errors, []
         return errors
 
-    def status(self, *, ended: bool, train_steps: int) -> RuleStatus:
-        if self._error:
-            return RuleStatus(self.name, Status.ERROR, self._error)
-        found = [finding for _, finding in self.folding.findings()]
-        if any(finding.severity is not Severity.INFO for finding in found):
-            dropped = self.folding.dropped
-            reason = f"{dropped} further findings were counted and not kept" if dropped else ""
-            return RuleStatus(self.name, Status.ISSUES_FOUND, reason)
-        if ended or train_steps >= _STARVED_AFTER:
-            reason = next((need.reason() for need in self._needs if need.reason()), "")
-            if ended:
-                silent = self._not_applicable()
-                if silent:
-                    return RuleStatus(self.name, Status.NOT_APPLICABLE, silent)
-            # An evaluation may come any time, so only the end shows that there was none.
-            live = next((n.reason() for n in self._needs if n.reason() and n.needs.modes == (Mode.TRAIN,)), "")
-            if (reason if ended else live) and not found:
-                return RuleStatus(self.name, Status.STARVED, reason if ended else live)
-        return RuleStatus(self.name, Status.NO_ISSUES_FOUND if ended else Status.IN_PROGRESS)
+    def take_timeouts(self) -> list[Observation]:
+        """Where the rule took too long since the last call."""
+        timeouts, self._timeouts = self._timeouts, []
+        return timeouts
 
-    def _not_applicable(self) -> str:
-        for key, view in self._last.items():
-            rule = self._instances.get(key)
-            if rule is None:
-                continue
-            try:
-                reason = rule.applicable(view)
-            except Exception:
-                self._fail(view, key)
-                continue
-            if reason:
-                return reason
-        return ""
+    def remember(self) -> None:
+        """Keeps the facts as they are before the end, for :meth:`facts`."""
+        self._so_far = tuple(self._facts())
 
-    def _ask(self, view: StepView, question: Callable[[Rule], Iterable[Finding] | None]) -> list[Finding]:
-        key = (view.attempt, view.worker)
-        if key not in self._instances:
-            self._instances[key] = self._build()
-        rule = self._instances[key]
-        if rule is None:
+    def facts(self) -> RuleFacts:
+        """What the rule says so far, and at the end of those workers and attempts that have ended."""
+        facts = self._facts()
+        at_end = [worker for worker in facts if self._seats[worker.attempt, worker.worker].ended]
+        so_far = self._so_far or [w for w in facts if not self._seats[w.attempt, w.worker].ended]
+        return RuleFacts(self.name, tuple(in_order(so_far)), tuple(in_order(at_end)), self._met(), self.not_applicable)
+
+    def status(self, *, ended: bool) -> RuleStatus:
+        """Where the rule stands; ``ended`` says whether the training has."""
+        return status_of(self.name, self._facts(), self._met(), ended=ended, not_applicable=self.not_applicable)
+
+    def timed_out(self, when: str, view: StepView, place: str) -> Observation:
+        """What is written down of a call that took too long.
+
+        Args:
+            when: What was asked: ``"start"``, ``"check"``, ``"finish"`` or ``"applicable"``.
+            view: The step.
+            place: Where it was.
+        """
+        at = f"{view.mode.name} step {view.mode_step} of {view.worker}"
+        data = {
+            "rule": self.name, "worker": view.worker, "when": when, "global_step": view.global_step,
+            "text": f"took longer than {self._guard.timeout_s:g} s at {at}, in:\n{place}",
+            "fingerprint": self._fingerprint,
+        }  # fmt: skip
+        return Observation("rule_timed_out", view.attempt, view.records.end.order, data)
+
+    def _seated(self, view: StepView) -> _Seat:
+        needs = self._needs.get(view.worker)
+        if needs is None:
+            needs = self._needs[view.worker] = [NeedSeen(need) for need in self._all_needs]
+        still_open = [need for need in needs if not need.satisfied or need.needs.max_interval is not None]
+        seat = _Seat(None, still_open)
+        seat.rule = self._ask(seat, view, "start", self._build)
+        return seat
+
+    def _facts(self) -> list[WorkerFacts]:
+        return [
+            WorkerFacts(
+                attempt, worker, tuple(seat.folding.findings()), seat.folding.dropped, seat.fault, seat.not_applicable
+            )
+            for (attempt, worker), seat in self._seats.items()
+        ]
+
+    def _met(self) -> dict[str, tuple[Met, ...]]:
+        unseen = [NeedSeen(need) for need in self._all_needs]
+        return {
+            worker: tuple(Met(need.satisfied, need.reason(), need.certain) for need in needs)
+            for worker, needs in {"": unseen, **self._needs}.items()
+        }
+
+    def _ask_whether_applicable(self, seat: _Seat) -> None:
+        rule, view = seat.rule, seat.last
+        if rule is None or view is None:
+            return
+        reason = self._ask(seat, view, "applicable", lambda: rule.applicable(view))
+        seat.not_applicable = str(reason or "")
+
+    def _found(
+        self, seat: _Seat, view: StepView, when: str, question: Callable[[StepView], Iterable[Finding] | None]
+    ) -> list[Finding]:
+        taken: list[Finding] = []
+        left = self._ask(seat, view, when, lambda: _take(question(view), taken), taken)
+        seat.folding.dropped += left or 0
+        if not taken:
             return []
-        new: list[Finding] = []
-        try:
-            for finding in question(rule) or ():
-                if not isinstance(finding, Finding):
-                    raise TypeError(f"check must give findings, see Rule.finding, but gave {finding!r:.100}")
-                kept = self.folding.add(finding, view)
-                if kept is not None:
-                    new.append(kept)
-        except Exception:
-            self._fail(view, key)
-        return new
+        return [kept for finding in taken if (kept := seat.folding.add(finding, view)) is not None]
 
-    def _fail(self, view: StepView, key: tuple[int, str]) -> None:
-        self._instances[key] = None
-        text = traceback.format_exc(limit=-8)
-        self._error = self._error or f"raised at {view.mode.name} step {view.mode_step} of {view.worker}:\n{text}"
-        self._errors.append((view, self.name, text))
+    def _ask(
+        self, seat: _Seat, view: StepView, when: str, question: Callable[[], _T], taken: list[Finding] | None = None
+    ) -> _T | None:
+        """The answer of the rule, None where it fails: then it is stopped on this worker of this attempt.
+
+        What it found before it raised counts. What it found before it took too long does not: where it is stopped
+        there in another evaluation, it is not asked at all.
+        """
+        if self._stops:
+            stop = self._stops.get((view.attempt, view.worker))
+            if stop is not None and (stop.data.get("when"), stop.data.get("global_step")) == (when, view.global_step):
+                self._fail(seat, view, str(stop.data.get("text")))
+                return None
+        histograms = view.records.histograms
+        fetched = histograms is None or histograms.loaded
+        self.asking = (when, view)
+        try:
+            return self._guard.call(question)
+        except CallTimeout as error:
+            if taken is not None:
+                taken.clear()
+            seen = self.timed_out(when, view, error.place)
+            self._timeouts.append(seen)
+            self._fail(seat, view, seen.data["text"])
+        except (Exception, SystemExit, GeneratorExit) as error:
+            if isinstance(error, (StoreError, CompactedError)) and not fetched:
+                _looking_closer.add(self._fingerprint)
+                raise CompactedError(f"{self.name} could not look at all of a step: {error}") from error
+            text = traceback.format_exc(limit=-8)
+            self._fail(seat, view, f"raised at {view.mode.name} step {view.mode_step} of {view.worker}:\n{text}")
+            self._errors.append(Stopped(view, self.name, text))
+        finally:
+            self.asking = None
+        return None
+
+    def _fail(self, seat: _Seat, view: StepView, text: str) -> None:
+        seat.rule, seat.needs = None, []
+        seat.fault = Fault(view.records.end.order, text)
+
+
+def _take(found: Iterable[Finding] | None, taken: list[Finding]) -> int:
+    """Takes what a rule finds at one step, up to a limit; returns how many more are known to be there."""
+    if found is None:
+        return 0
+    rows = iter(found)
+    for finding in islice(rows, MOST_AT_ONCE):
+        if not isinstance(finding, Finding):
+            raise TypeError(f"check must give findings, see Rule.finding, but gave {finding!r:.100}")
+        taken.append(finding)
+    if len(taken) < MOST_AT_ONCE:
+        return 0
+    if isinstance(found, Sized):
+        return len(found) - MOST_AT_ONCE
+    more = next(rows, None) is not None
+    if isinstance(rows, Generator):
+        rows.close()
+    return int(more)
+
+
+def _fingerprint(rule: Rule) -> str:
+    """The same for the same code with the same parameters: one that was mended is asked again."""
+    text = json.dumps([rule.name, _source(type(rule)), values(rule)], sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@lru_cache(maxsize=256)
+def _source(cls: type[Rule]) -> str:
+    """The code of a class; to find where one ends takes as long as a thousand steps of most rules."""
+    try:
+        return inspect.getsource(cls)
+    except (OSError, TypeError):
+        return ""

@@ -20,16 +20,17 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import inspect
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from watchglass.config import parameter, validate, values
+import numpy as np
+
+from watchglass.config import parameter, validate, values, with_parameters
 from watchglass.errors import InvalidValueError
 from watchglass.records import Finding, Severity
-from watchglass.rules import causes as knowledge
+from watchglass.rules.knowledge import built_in_knowledge
 from watchglass.rules.needs import Needs
 from watchglass.run import StepView
 
@@ -49,7 +50,8 @@ def state(default_factory: Callable[[], T]) -> T:
     """A field that a rule remembers from step to step: made of dicts, lists, strings, numbers, booleans and None.
 
     It has to survive JSON unchanged (so: string keys, no tuples), for an evaluator may be restarted in the middle of
-    a run. It is no parameter and not part of the constructor.
+    a run. NumPy arrays may be in it, too, which are lists after that: take them through ``numpy.asarray``. It is no
+    parameter and not part of the constructor.
     """
     field: T = dataclasses.field(
         init=False, repr=False, compare=False, default_factory=default_factory, metadata={_STATE: True}
@@ -67,22 +69,19 @@ class Rule(ABC):
     Attributes:
         needs: What it has to be shown.
         calibrations: Sets of parameters by name, beside the defaults: ``{"sagemaker": {"threshold": 1e-7}}``.
+        compares: Parameters that hold the location of another run, whose steps come with every view, see
+            :meth:`StepView.beside`; "" for none.
         state_version: Raise it when the meaning of a state field changes; older state is then refused.
     """
 
     needs: ClassVar[tuple[Needs, ...]] = ()
     calibrations: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    compares: ClassVar[tuple[str, ...]] = ()
     state_version: ClassVar[int] = 1
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        for name, annotation in inspect.get_annotations(cls).items():
-            default = cls.__dict__.get(name, dataclasses.MISSING)
-            plain = default is not dataclasses.MISSING and not isinstance(default, dataclasses.Field)
-            # A bare `threshold: float = 1.0` is a parameter too, so that it is validated like the others.
-            if plain and "ClassVar" not in str(annotation):
-                setattr(cls, name, parameter(default, help=""))
-        dataclasses.dataclass(kw_only=True, eq=False)(cls)
+        with_parameters(cls)
 
     def __post_init__(self) -> None:
         validate(self)
@@ -132,15 +131,15 @@ class Rule(ABC):
             tensors: Names of tensors or modules, the first one first.
             value: The measured value.
             limit: The limit it crossed.
-            symptoms: Identifiers from :mod:`watchglass.rules.causes`, by which a diagnosis ranks causes.
+            symptoms: Identifiers from the knowledge of causes, by which a diagnosis ranks causes.
             causes: Likely causes, most likely first; by default those that the symptoms speak for.
             what_to_try: Sentences; by default those of the likeliest cause.
             evidence: Further plain JSON values.
         """
         subject = subject or (tensors[0] if tensors else "")
+        knowledge = built_in_knowledge()
         ranked = tuple(causes) or knowledge.likely(symptoms)
-        cause = knowledge.CAUSES.get(ranked[0]) if ranked else None
-        advice = tuple(what_to_try) or (cause.what_to_try if cause is not None else ())
+        advice = tuple(what_to_try) or (knowledge.cause(ranked[0]).what_to_try if ranked else ())
         identity = (
             view.run_id, view.attempt, self.name, values(self), severity.value, subject, view.worker,
             view.mode.name, view.mode_step,
@@ -157,7 +156,7 @@ class Rule(ABC):
     def save_state(self) -> dict[str, Any]:
         """What the rule remembers, as plain JSON types that no longer change with it."""
         fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if _STATE in f.metadata}  # type: ignore[arg-type]
-        copied: dict[str, Any] = json.loads(json.dumps(fields))
+        copied: dict[str, Any] = json.loads(json.dumps(fields, default=_plain))
         return {"version": self.state_version, "fields": copied}
 
     def load_state(self, saved: Mapping[str, Any]) -> None:
@@ -173,3 +172,10 @@ class Rule(ABC):
             )
         for name, value in saved["fields"].items():
             setattr(self, name, value)
+
+
+def _plain(value: Any) -> Any:
+    """A NumPy array or number of a rule's state, as lists and numbers."""
+    if isinstance(value, (np.ndarray, np.generic)):
+        return value.tolist()
+    raise TypeError(f"the state of a rule must be of plain JSON types and NumPy arrays but has {value!r:.100}")

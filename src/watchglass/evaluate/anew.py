@@ -1,0 +1,106 @@
+"""Starting this process anew without a rule that is stuck where nothing reaches it.
+
+A thread that is stuck in code that is not Python cannot be ended, but the process can begin again as the same process:
+same id, same start time, same standard streams, so that whoever started it sees nothing, and its lease of the journal
+is still its own. What it was told, and what it must leave out, is handed over in memory, in an open descriptor.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from watchglass.records import Observation
+from watchglass.store import Claim, Store, lease_holder, this_process
+
+#: Environment variable with the number of the descriptor, for the moment between two starts.
+_VARIABLE = "WATCHGLASS_STARTED_ANEW"
+
+
+@dataclass
+class _Process:
+    """What this process knows of its starts.
+
+    Attributes:
+        allowed: Whether it may start anew.
+        told: What it was told when it began.
+        left_out: The rules that earlier starts of it left out, by identifier of the run.
+    """
+
+    allowed: bool = False
+    told: str = ""
+    left_out: list[tuple[str, Observation]] = field(default_factory=list)
+
+
+_process = _Process()
+
+
+def handed_over() -> str | None:
+    """What an earlier start of this process was told; None where this is the first. Takes up what it left out."""
+    number = os.environ.pop(_VARIABLE, "")
+    if not number.isdigit():
+        return None
+    try:
+        with os.fdopen(int(number), "rb") as file:
+            file.seek(0)
+            data = json.loads(file.read())
+        told = str(data["told"])
+        _process.left_out = [(str(run_id), Observation.from_json(seen)) for run_id, seen in data["left_out"]]
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return None
+    return told
+
+
+def allow(told: str = "") -> None:
+    """From now on this process may start itself anew: it does nothing but evaluate.
+
+    Args:
+        told: What it was told beside its command line.
+    """
+    _process.allowed, _process.told = True, told
+
+
+def left_out(run_id: str) -> list[Observation]:
+    """The rules that earlier starts of this process left out of the evaluation of a run, and where."""
+    return [seen for run, seen in _process.left_out if run == run_id]
+
+
+def start_without(run_id: str, seen: Observation) -> None:
+    """Starts this process anew where that is allowed, and else says what is the matter. For any thread."""
+    what = f"{seen.data.get('rule')} is stuck on {seen.data.get('worker')} in code that cannot be interrupted"
+    then = "the evaluator starts anew without it" if _process.allowed else "nothing goes on until it returns"
+    with suppress(OSError):
+        os.write(2, f"watchglass: {what}; {then}\n".encode())
+    if not _process.allowed:
+        return
+    rows = [(run, left.to_json()) for run, left in [*_process.left_out, (run_id, seen)]]
+    number = _held(json.dumps({"told": _process.told, "left_out": rows}).encode())
+    os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, _VARIABLE: str(number)})
+
+
+def own_lease(store: Store) -> Claim | None:
+    """The lease of the journal that an earlier start of this process took, None where there is none."""
+    if not _process.left_out:
+        return None
+    holder, ours = lease_holder(store), this_process()
+    same = holder is not None and (holder.pid, holder.process_start, holder.boot_id, holder.host) == (
+        ours.pid, ours.process_start, ours.boot_id, ours.host,
+    )  # fmt: skip
+    return holder if same else None
+
+
+def _held(data: bytes) -> int:
+    """A descriptor that outlives the process image, with bytes that are in no folder."""
+    if hasattr(os, "memfd_create"):
+        number = os.memfd_create("watchglass", 0)
+    else:
+        with tempfile.TemporaryFile() as file:
+            number = os.dup(file.fileno())
+    os.set_inheritable(number, True)
+    with os.fdopen(os.dup(number), "wb") as written:
+        written.write(data)
+    return number

@@ -1,0 +1,136 @@
+"""Other runs, step by step beside the one that is evaluated, and no further than they were when that began."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from watchglass.evaluate.follower import Follower
+from watchglass.evaluate.standing import Order
+from watchglass.records import Mode, Observation
+from watchglass.run import StepView
+from watchglass.store import Store, layout
+
+#: Attempt and order of the last step of each worker that counts.
+Reached = Mapping[str, tuple[int, Order]]
+
+
+class OtherRun:
+    """Another run, as far as it was at one moment. For one thread; asks the store when it is asked.
+
+    Args:
+        location: Where it is, as the rule was told.
+        open_store: Opens it.
+    """
+
+    def __init__(self, location: str, open_store: Callable[[str], Store]) -> None:
+        self.location = location
+        self._open = open_store
+        self._store: Store | None = None
+        self._reached: dict[str, tuple[int, Order]] | None = None
+        self._run_id = ""
+        self._cursors: dict[tuple[int, str, Mode], _Cursor] = {}
+
+    @property
+    def is_pinned(self) -> bool:
+        """Whether it is known how far it counts."""
+        return self._reached is not None
+
+    def pin(self, attempt: int) -> Observation:
+        """What it has by now: nothing that comes later is ever looked at. Read once, by its step ends alone.
+
+        Args:
+            attempt: The attempt of the run that is evaluated.
+
+        Raises:
+            NotARunError, MissingFileError, StoreError, CompactedError: See :class:`Follower`.
+        """
+        if self._reached is None:
+            follower, reached = self._follower(None), {}
+            while True:
+                before = follower.frames
+                for views in follower.poll(full=True):
+                    reached.update({view.worker: (view.attempt, view.records.end.order) for view in views})
+                if follower.frames == before:
+                    break
+            for views in follower.drain():
+                reached.update({view.worker: (view.attempt, view.records.end.order) for view in views})
+            self._reached, self._run_id = reached, follower.run_id
+        rows = {worker: [number, list(order)] for worker, (number, order) in self._reached.items()}
+        return Observation("other_run", attempt, None, {"run": self.location, "run_id": self._run_id, "reached": rows})
+
+    def pinned(self, seen: Observation) -> None:
+        """Takes the pin of an earlier evaluation. One that says nothing is left alone."""
+        rows = seen.data.get("reached")
+        if self._reached is not None or not isinstance(rows, dict):
+            return
+        try:
+            self._reached = {str(w): (int(n), (int(o[0]), int(o[1]), int(o[2]))) for w, (n, o) in rows.items()}
+        except (TypeError, ValueError, IndexError):
+            return
+
+    def at(self, view: StepView) -> StepView | None:
+        """The same mode step of the same worker, or else of the first one; None where there is none.
+
+        Raises:
+            NotARunError, MissingFileError, StoreError, CompactedError: See :class:`Follower`.
+        """
+        if self._reached is None:
+            self.pin(view.attempt)
+        assert self._reached is not None
+        key = (view.attempt, view.worker, view.mode)
+        cursor = self._cursors.get(key)
+        if cursor is None:
+            worker = view.worker if view.worker in self._reached else layout.worker_name(0)
+            cursor = self._cursors[key] = _Cursor(self._views(worker), view.mode)
+        return cursor.at(view.mode_step)
+
+    def forget(self, before: int) -> None:
+        """Lets go of what attempts before this one looked at."""
+        self._cursors = {key: cursor for key, cursor in self._cursors.items() if key[0] >= before}
+
+    def close(self) -> None:
+        """Lets go of the store."""
+        self._cursors.clear()
+        if self._store is not None:
+            self._store.close()
+            self._store = None
+
+    def _follower(self, worker: str | None) -> Follower:
+        if self._store is None:
+            self._store = self._open(self.location)
+        return Follower(self._store, workers=None if worker is None else (worker,))
+
+    def _views(self, worker: str) -> Iterator[StepView]:
+        assert self._reached is not None
+        if worker not in self._reached:
+            return
+        last = self._reached[worker]
+        follower = self._follower(worker)
+        while True:
+            before = follower.frames
+            for views in follower.poll(full=True, max_bytes=1 << 20):
+                for view in views:
+                    if (view.attempt, view.records.end.order) <= last:
+                        yield view
+            if follower.frames == before:
+                break
+        for views in follower.drain():
+            for view in views:
+                if (view.attempt, view.records.end.order) <= last:
+                    yield view
+
+
+class _Cursor:
+    """The steps of one mode of one worker, looked at in rising order. Of two with one number the earlier counts."""
+
+    def __init__(self, views: Iterator[StepView], mode: Mode) -> None:
+        self._views = (view for view in views if view.mode is mode)
+        self._view: StepView | None = None
+
+    def at(self, mode_step: int) -> StepView | None:
+        while self._view is None or self._view.mode_step < mode_step:
+            view = next(self._views, None)
+            if view is None:
+                return None
+            self._view = view
+        return self._view if self._view.mode_step == mode_step else None

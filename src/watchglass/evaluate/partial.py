@@ -1,0 +1,93 @@
+"""A run evaluated in parts, some workers and some rules each, and the parts put together."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Sequence
+
+from watchglass.config import EvaluatorConfig, RuleSpec
+from watchglass.errors import InvalidValueError
+from watchglass.evaluate.evaluation import Evaluation
+from watchglass.evaluate.replay import most_steps, replayed_part
+from watchglass.evaluate.standing import Met, PartialEvaluation, RuleFacts, WorkerFacts, status_of
+from watchglass.records import Finding
+from watchglass.store import Store, layout
+
+__all__ = ["PartialEvaluation", "merge", "replay_part"]
+
+
+def replay_part(
+    run: str | os.PathLike[str] | Store,
+    config: EvaluatorConfig,
+    *,
+    workers: Collection[str] | None = None,
+    rules: Sequence[int] | None = None,
+) -> PartialEvaluation:
+    """Evaluates some rules over some workers of what was stored of a run. Writes nothing.
+
+    Args:
+        run: Path of the run, or its store.
+        config: All rules, the calibration, the time limit; and the attempt, where it is only about one.
+        workers: Names of workers; all if None.
+        rules: Positions in ``config.rules``; all if None.
+
+    Raises:
+        MissingFileError, NotARunError, FormatVersionError: There is no run that this release can read.
+        UnknownNameError, InvalidValueError, MissingFileError, PluginFileError: See :func:`watchglass.rules.build_rule`.
+    """
+    return replayed_part(run, config, workers=workers, rules=rules)
+
+
+def merge(parts: Sequence[PartialEvaluation], rules: Sequence[RuleSpec]) -> Evaluation:
+    """What one engine over all workers and rules says, from parts that have every worker with every rule once.
+
+    Findings come in the same order, and statuses with the same reasons, whatever the parts and their order.
+
+    Args:
+        parts: The parts. Of none, there is no evaluation.
+        rules: All rules.
+
+    Raises:
+        InvalidValueError: There is no part, or one rule is in none of them.
+    """
+    if not parts:
+        raise InvalidValueError("an evaluation is put together from at least one part but got none")
+    by_rule: dict[int, list[RuleFacts]] = {number: [] for number in range(len(rules))}
+    for part in parts:
+        for number, facts in part.rules.items():
+            by_rule.setdefault(number, []).append(facts)
+    missing = [rules[number].name for number, facts in by_rule.items() if not facts]
+    if missing or len(by_rule) > len(rules):
+        what = f"{missing[0]} is in none of them" if missing else f"there is one of rule {max(by_rule)}"
+        raise InvalidValueError(f"parts must cover each of the {len(rules)} rules but {what}")
+    train_steps = {key: count for part in parts for key, count in part.train_steps.items()}
+    newest = max(part.newest for part in parts)
+    ended = not any(part.running for part in parts if part.newest == newest)
+    chosen = {number: _chosen(facts, newest, ended) for number, facts in by_rule.items()}
+    statuses = tuple(
+        status_of(facts[0].name, chosen[number], _needs(facts), ended=ended, not_applicable=facts[0].not_applicable)
+        for number, facts in by_rule.items()
+    )
+    problems = tuple(dict.fromkeys(problem for part in parts for problem in part.problems))
+    return Evaluation(parts[0].run, _ordered(chosen), statuses, most_steps(train_steps), ended, problems)
+
+
+def _chosen(facts: Sequence[RuleFacts], newest: int, ended: bool) -> list[WorkerFacts]:
+    """Facts at the end of all attempts that have ended, and so far of the one that has not."""
+    at_end = {(w.attempt, w.worker): w for part in facts for w in part.at_end if ended or w.attempt < newest}
+    so_far = {(w.attempt, w.worker): w for part in facts for w in part.so_far}
+    return list({**so_far, **at_end}.values())
+
+
+def _needs(facts: Sequence[RuleFacts]) -> dict[str, tuple[Met, ...]]:
+    return {worker: met for part in facts for worker, met in part.needs.items()}
+
+
+def _ordered(chosen: dict[int, list[WorkerFacts]]) -> tuple[Finding, ...]:
+    rows = [
+        (worker.attempt, order, number, layout.worker_order(worker.worker), finding)
+        for number, facts in chosen.items()
+        for worker in facts
+        for order, finding in worker.findings
+    ]
+    return tuple(row[-1] for row in sorted(rows, key=lambda row: row[:-1]))

@@ -1,0 +1,235 @@
+"""Where rules stand, as plain facts per worker: what statuses are made of, by one engine or from the parts of many.
+
+A rule's status speaks of all workers and attempts, but every fact that it is made of belongs to one of them. So facts
+that were found apart, by engines over some workers and some rules each, say the same as those of one engine over all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from watchglass.records import Finding, RuleStatus, Severity, Status
+from watchglass.store import layout
+
+Order = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Why a rule stopped on one worker of one attempt.
+
+    Attributes:
+        order: :attr:`StepEnd.order` of the step at which it did.
+        text: What its status says.
+    """
+
+    order: Order
+    text: str
+
+
+@dataclass(frozen=True)
+class Met:
+    """Whether one need of a rule was met on one worker.
+
+    Attributes:
+        satisfied: Whether the data came at all.
+        reason: Why the rule starves; "" where it does not.
+        certain: Whether the reason can be told while the training goes on; else the data may only be late.
+    """
+
+    satisfied: bool
+    reason: str
+    certain: bool
+
+
+@dataclass(frozen=True)
+class WorkerFacts:
+    """What one rule says of one worker of one attempt.
+
+    Attributes:
+        attempt: The attempt.
+        worker: The worker.
+        findings: Each with the :attr:`StepEnd.order` of its first step, in the order in which they were found.
+        dropped: Findings that were counted and not kept.
+        fault: Why the rule stopped, None where it did not.
+        not_applicable: Why it has nothing to say about this training, "" where it does, or where that is not known yet.
+    """
+
+    attempt: int
+    worker: str
+    findings: tuple[tuple[Order, Finding], ...] = ()
+    dropped: int = 0
+    fault: Fault | None = None
+    not_applicable: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """These facts as plain JSON types."""
+        return {
+            "attempt": self.attempt, "worker": self.worker,
+            "findings": [[list(order), finding.to_json()] for order, finding in self.findings],
+            "dropped": self.dropped,
+            "fault": [list(self.fault.order), self.fault.text] if self.fault is not None else None,
+            "not_applicable": self.not_applicable,
+        }  # fmt: skip
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> WorkerFacts:
+        """The facts that :meth:`to_json` gave."""
+        fault = data["fault"]
+        return cls(
+            data["attempt"], data["worker"],
+            tuple((_order(order), Finding.from_json(finding)) for order, finding in data["findings"]),
+            data["dropped"], Fault(_order(fault[0]), fault[1]) if fault is not None else None, data["not_applicable"],
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class RuleFacts:
+    """What one rule says, for the status that it has.
+
+    Attributes:
+        name: Name of the rule.
+        so_far: Facts per worker and attempt, before the training ended.
+        at_end: The same after the rule was told that the training, or the attempt, has ended; of those that were.
+        needs: Per worker, one for each need; under "" what is said where no worker was seen.
+        not_applicable: Why the rule was not asked at all, "" where it was.
+    """
+
+    name: str
+    so_far: tuple[WorkerFacts, ...] = ()
+    at_end: tuple[WorkerFacts, ...] = ()
+    needs: Mapping[str, tuple[Met, ...]] = field(default_factory=dict)
+    not_applicable: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """These facts as plain JSON types."""
+        needs = {worker: [[m.satisfied, m.reason, m.certain] for m in met] for worker, met in self.needs.items()}
+        return {
+            "name": self.name,
+            "so_far": [facts.to_json() for facts in self.so_far],
+            "at_end": [facts.to_json() for facts in self.at_end],
+            "needs": needs, "not_applicable": self.not_applicable,
+        }  # fmt: skip
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> RuleFacts:
+        """The facts that :meth:`to_json` gave."""
+        return cls(
+            data["name"], tuple(map(WorkerFacts.from_json, data["so_far"])),
+            tuple(map(WorkerFacts.from_json, data["at_end"])),
+            {worker: tuple(Met(*met) for met in rows) for worker, rows in data["needs"].items()},
+            data["not_applicable"],
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class PartialEvaluation:
+    """What one engine found over some workers and some rules of a run. See :func:`watchglass.evaluate.merge`.
+
+    Attributes:
+        run: Location of the run.
+        rules: By position in the list of all rules.
+        train_steps: TRAIN steps seen, per attempt and worker.
+        newest: Newest attempt that was seen; -1 for none.
+        running: Workers of that attempt that may still write.
+        problems: What could not be read, one line each.
+    """
+
+    run: str
+    rules: Mapping[int, RuleFacts]
+    train_steps: Mapping[tuple[int, str], int] = field(default_factory=dict)
+    newest: int = -1
+    running: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """This part as plain JSON types."""
+        return {
+            "run": self.run,
+            "rules": [[number, facts.to_json()] for number, facts in self.rules.items()],
+            "train_steps": [[attempt, worker, count] for (attempt, worker), count in self.train_steps.items()],
+            "newest": self.newest, "running": list(self.running), "problems": list(self.problems),
+        }  # fmt: skip
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> PartialEvaluation:
+        """The part that :meth:`to_json` gave."""
+        return cls(
+            data["run"], {number: RuleFacts.from_json(facts) for number, facts in data["rules"]},
+            {(attempt, worker): count for attempt, worker, count in data["train_steps"]},
+            data["newest"], tuple(data["running"]), tuple(data["problems"]),
+        )  # fmt: skip
+
+
+def status_of(
+    name: str,
+    facts: Sequence[WorkerFacts],
+    needs: Mapping[str, Sequence[Met]],
+    *,
+    ended: bool,
+    not_applicable: str = "",
+) -> RuleStatus:
+    """Where a rule stands.
+
+    Args:
+        name: Name of the rule.
+        facts: One for each worker and attempt.
+        needs: As :attr:`RuleFacts.needs`.
+        ended: Whether the training has ended.
+        not_applicable: Why the rule was not asked at all, "" where it was.
+    """
+    if not_applicable:
+        return RuleStatus(name, Status.NOT_APPLICABLE, not_applicable)
+    faults = [facts for facts in facts if facts.fault is not None]
+    if faults:
+        first = min(faults, key=_first)
+        assert first.fault is not None
+        return RuleStatus(name, Status.ERROR, first.fault.text)
+    found = [finding for worker in facts for _, finding in worker.findings]
+    if any(finding.severity is not Severity.INFO for finding in found):
+        dropped = sum(worker.dropped for worker in facts)
+        reason = f"{dropped} further findings were counted and not kept" if dropped else ""
+        return RuleStatus(name, Status.ISSUES_FOUND, reason)
+    if ended:
+        silent = [worker for worker in facts if worker.not_applicable]
+        if silent:
+            return RuleStatus(name, Status.NOT_APPLICABLE, min(silent, key=_place).not_applicable)
+    if not found:
+        reason = next((met.reason for met in combined(needs) if met.reason and (ended or met.certain)), "")
+        if reason:
+            return RuleStatus(name, Status.STARVED, reason)
+    return RuleStatus(name, Status.NO_ISSUES_FOUND if ended else Status.IN_PROGRESS)
+
+
+def combined(needs: Mapping[str, Sequence[Met]]) -> list[Met]:
+    """What becomes of each need over all workers: it is met where it is met on any of them."""
+    workers = sorted((worker for worker in needs if worker), key=layout.worker_order) or list(needs)
+    columns = zip(*(needs[worker] for worker in workers), strict=True)
+    return [_best(column) for column in columns]
+
+
+def in_order(facts: Iterable[WorkerFacts]) -> list[WorkerFacts]:
+    """By attempt, then worker."""
+    return sorted(facts, key=_place)
+
+
+def _best(column: Sequence[Met]) -> Met:
+    least = [met for met in column if met.satisfied] or list(column)
+    reason = "" if any(not met.reason for met in least) else least[0].reason
+    return Met(least[0].satisfied, reason, all(met.certain for met in least))
+
+
+def _place(facts: WorkerFacts) -> tuple[Any, ...]:
+    return facts.attempt, layout.worker_order(facts.worker)
+
+
+def _first(facts: WorkerFacts) -> tuple[Any, ...]:
+    assert facts.fault is not None
+    return facts.attempt, facts.fault.order, layout.worker_order(facts.worker)
+
+
+def _order(row: Sequence[int]) -> Order:
+    first, second, third = row
+    return first, second, third

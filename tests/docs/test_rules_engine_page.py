@@ -1,0 +1,92 @@
+"""docs/rules-engine.md tells the truth: its rules work, its tests pass, its parts are the whole."""
+
+from __future__ import annotations
+
+import os
+import re
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from watchglass.config import RuleSpec
+from watchglass.evaluate import Engine, replay
+from watchglass.evaluate.folding import MOST_FINDINGS
+from watchglass.evaluate.observing import SHOWN
+from watchglass.evaluate.runner import MOST_AT_ONCE
+from watchglass.records import Status
+from watchglass.run.history import SERIES_LIMIT
+from watchglass.testing import Step, build_run
+
+PAGE = Path(__file__).parents[2] / "docs" / "rules-engine.md"
+TEXT = PAGE.read_text(encoding="utf-8")
+
+
+def section(title: str, language: str = "python") -> list[str]:
+    (found,) = re.findall(rf"^## {title}\n(.*?)(?=^## |\Z)", TEXT, re.MULTILINE | re.DOTALL)
+    return re.findall(rf"```{language}\n(.*?)```", found, re.DOTALL) if language else [found]
+
+
+RULE, RUN, TEST = section("In ten lines")
+(PRINTED,) = section("In ten lines", "text")
+(COMPARES,) = section("Rules that compare with other runs")
+(PARTS,) = section("Parts")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "slow_start.py").write_text(RULE)
+    (tmp_path / "compares.py").write_text(COMPARES)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_rule_of_the_page_prints_what_the_page_says(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "page.py").write_text(RUN)
+    runpy.run_path("page.py")
+    assert capsys.readouterr().out == PRINTED
+
+
+def test_the_test_of_the_page_passes(folder: Path) -> None:
+    (folder / "test_slow_start.py").write_text(TEST)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_slow_start.py"]
+    done = subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_rule_that_compares(folder: Path) -> None:
+    other = build_run(folder / "other", [Step(scalars={"loss": 1.0}) for _ in range(5)])
+    ours = build_run(folder / "ours", [Step(scalars={"loss": 1.0 + n}) for n in range(5)])
+    spec = RuleSpec("compares.py:WorseThanBefore", {"other_run": str(other)})
+    (finding,) = replay(ours, [spec]).findings
+    assert (finding.step, finding.count) == (1, 4)
+    assert replay(ours, [RuleSpec("compares.py:WorseThanBefore")]).findings == ()
+
+
+def test_the_parts_of_the_page_are_the_whole(folder: Path) -> None:
+    (folder / "page.py").write_text(PARTS)
+    names = runpy.run_path("page.py")
+    whole, merged = replay(names["run"], names["rules"]), names["evaluation"]
+    assert [f.to_json() for f in merged.findings] == [f.to_json() for f in whole.findings]
+    assert merged.statuses == whole.statuses
+    assert {f.worker for f in merged.findings} == {"worker_0", "worker_1"}
+
+
+def test_the_numbers_of_the_page() -> None:
+    assert f"{MOST_AT_ONCE:,}" in TEXT
+    assert MOST_FINDINGS == 100
+    assert "A hundred are kept" in TEXT
+    assert f"{SERIES_LIMIT:,} values of each scalar" in TEXT
+    assert "`rule_timeout_s` (30 seconds)" in TEXT
+    assert Engine([])._guard.timeout_s == 30
+
+
+def test_the_tables_of_the_page() -> None:
+    words = {status.value for status in Status} - {"Stopping", "Stopped"}
+    assert set(re.findall(r"^\| `(\w+)` \|", section("Statuses", "")[0], re.MULTILINE)) == words
+    assert set(re.findall(r"^\| `(\w+)` \|", section("Observations", "")[0], re.MULTILINE)) == SHOWN

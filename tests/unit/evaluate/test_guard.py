@@ -1,0 +1,183 @@
+"""A call that takes too long is ended, wherever it is; one that does not is left alone."""
+
+from __future__ import annotations
+
+import gc
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from watchglass.evaluate.guard import CallTimeout, Guard, wakeable
+
+_SHORT_S = 0.05
+
+
+def spins() -> None:
+    while True:
+        pass
+
+
+def sleeps() -> None:
+    time.sleep(1e6)
+
+
+def waits_for_a_lock() -> None:
+    lock = threading.Lock()
+    lock.acquire()
+    lock.acquire()
+
+
+def swallows() -> int:
+    for _ in range(3):
+        try:
+            time.sleep(1e6)
+        except BaseException:
+            continue
+    return 3
+
+
+def makes_something_else_of_it() -> None:
+    try:
+        time.sleep(1e6)
+    except BaseException:
+        raise ValueError("mine") from None
+
+
+@pytest.fixture(autouse=True)
+def nobody_is_watched() -> Iterator[None]:
+    """What pytest remembers of an exception holds on to guards."""
+    yield
+    gc.collect()
+
+
+@pytest.mark.parametrize("question", [spins, sleeps, waits_for_a_lock, swallows, makes_something_else_of_it])
+def test_a_call_that_takes_too_long_is_ended(question: Callable[[], Any]) -> None:
+    guard = Guard(_SHORT_S)
+    with wakeable(), pytest.raises(CallTimeout) as caught:
+        guard.call(question)
+    assert f"in {question.__name__}" in caught.value.place
+    assert "in call" not in caught.value.place
+    assert guard.call(lambda: 7) == 7
+
+
+def test_in_any_thread() -> None:
+    caught: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            Guard(_SHORT_S).call(spins)
+        except CallTimeout as error:
+            caught.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert len(caught) == 1
+
+
+def test_what_a_call_raises_is_its_own() -> None:
+    guard = Guard(_SHORT_S)
+    with pytest.raises(ZeroDivisionError):
+        guard.call(lambda: 1 // 0)
+    with pytest.raises(KeyboardInterrupt):
+        guard.call(lambda: (_ for _ in ()).throw(KeyboardInterrupt))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("threaded", [False, True])
+def test_no_exception_comes_too_late(threaded: bool) -> None:
+    """Calls that end about when they are shot at: what is raised is raised in the call or not at all."""
+    ended: list[str] = []
+
+    def work() -> None:
+        guard, chance = Guard(0.005), random.Random(7)
+        with wakeable():
+            for _ in range(200):
+                until_s = time.perf_counter() + chance.uniform(0.004, 0.012)
+
+                def busy(until_s: float = until_s) -> None:
+                    while time.perf_counter() < until_s:
+                        pass
+
+                try:
+                    guard.call(busy)
+                    ended.append("in time")
+                except CallTimeout:
+                    ended.append("late")
+                for _ in range(1000):
+                    pass
+        ended.append("all")
+
+    if threaded:
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+    else:
+        work()
+    assert ended[-1] == "all"
+    assert {"in time", "late"} <= set(ended)
+
+
+def test_one_that_nothing_ends_is_told() -> None:
+    """Not in the main thread, where no signal wakes what sleeps."""
+    stuck, lock = threading.Event(), threading.Lock()
+    places: list[str] = []
+
+    def tell(place: str) -> None:
+        places.append(place)
+        stuck.set()
+        lock.release()
+
+    def work() -> None:
+        lock.acquire()
+        with pytest.raises(CallTimeout):
+            Guard(_SHORT_S, tell).call(lock.acquire)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    assert stuck.wait(30)
+    thread.join()
+    assert len(places) == 1
+
+
+def test_the_signal_is_given_back() -> None:
+    heard: list[int] = []
+    before = signal.signal(signal.SIGURG, lambda number, frame: heard.append(number))
+    try:
+        mine = signal.getsignal(signal.SIGURG)
+        with wakeable():
+            signal.raise_signal(signal.SIGURG)  # somebody else's
+        assert heard == [signal.SIGURG]
+        assert signal.getsignal(signal.SIGURG) is mine
+    finally:
+        signal.signal(signal.SIGURG, before)
+
+
+def test_a_call_costs_next_to_nothing() -> None:
+    guard = Guard(30.0)
+    question = object
+
+    def cost_s() -> float:
+        begun_s = time.process_time()
+        for _ in range(10_000):
+            guard.call(question)
+        return (time.process_time() - begun_s) / 10_000
+
+    assert min(cost_s() for _ in range(5)) < 5e-6
+
+
+def test_nobody_watches_where_there_is_nothing_to_watch() -> None:
+    guard = Guard(30.0)
+    guard.call(object)
+    assert any(thread.name == "watchglass-rule-watch" for thread in threading.enumerate())
+    guard.close()
+    deadline_s = time.monotonic() + 10
+    while any(thread.name == "watchglass-rule-watch" for thread in threading.enumerate()):
+        assert time.monotonic() < deadline_s
+        time.sleep(0.001)
+    guard.call(object)
