@@ -1,6 +1,21 @@
-"""What is done about findings: a small contract, and stopping the training."""
+"""What is done about findings and changes of status: stopping, messages, webhooks, commands, and users' own."""
 
-from watchglass.actions.action import Action, Worker
+from watchglass.actions.action import Action
+from watchglass.actions.courier import Courier, Outcome
+from watchglass.actions.registry import (
+    ActionDocumentation,
+    action_names,
+    build_action,
+    checked_actions,
+    documentation,
+    find_action,
+    parse_action,
+)
 from watchglass.actions.stop_training import StopTraining
+from watchglass.actions.stopping import Stopping, Worker
+from watchglass.actions.subscription import Subscription
 
-__all__ = ["Action", "StopTraining", "Worker"]
+__all__ = [
+    "Action", "ActionDocumentation", "Courier", "Outcome", "StopTraining", "Stopping", "Subscription", "Worker",
+    "action_names", "build_action", "checked_actions", "documentation", "find_action", "parse_action",
+]  # fmt: skip

@@ -1,52 +1,77 @@
-"""The contract of an action: told of new findings, asked now and then to go on with what it began."""
+r"""The contract of an action: a class with typed parameters that is given events, one at a time.
+
+::
+
+    class AppendToFile(Action):
+        '''Writes a line per event.'''
+
+        path: str = parameter("findings.txt", help="where to write")
+
+        def act(self, event):
+            with open(self.path, "a") as file:
+                file.write(f"{event.rule}: {event.message}\n")
+"""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
+from abc import abstractmethod
+from typing import ClassVar
 
-from watchglass.records import Finding, Observation
-from watchglass.store import Claim
+from watchglass.actions.subscription import Subscription
+from watchglass.config import parameter
+from watchglass.records import Event, Status
+
+#: Kinds of events that actions subscribe to.
+KINDS = ("finding", "status")
 
 
-@dataclass(frozen=True)
-class Worker:
-    """What an action may know of a worker.
+class Action(Subscription):
+    """Something that is done about events. Subclasses become keyword-only dataclasses by themselves.
+
+    Each event is delivered in a process of its own, by a new instance, and with a time limit. :meth:`act` returns when
+    it is done; an exception means that it failed and is tried again, :class:`~watchglass.errors.Undeliverable` that
+    trying again makes no sense. It may be called twice for one event (an evaluator was killed between the delivery and
+    writing down that it was made): ``event.id`` is then the same.
 
     Attributes:
-        name: ``"worker_0"``.
-        active: Whether it has joined and neither left nor been found dead.
-        train_step: Last TRAIN step whose end was read; -1 for none.
-        step_s: Typical length of its TRAIN steps in seconds; 0 where unknown.
-        claim: Its process.
-        attempt: Its attempt.
+        takes_summaries: Whether it is given events of kind ``"summary"`` too.
+        reads_environment: Whether ``$NAME`` in its parameters stands for a variable of the environment.
     """
 
-    name: str
-    active: bool
-    train_step: int
-    step_s: float
-    claim: Claim | None
-    attempt: int = 0
+    takes_summaries: ClassVar[bool] = False
+    reads_environment: ClassVar[bool] = True
 
-
-class Action(ABC):
-    """Something that is done about findings. Lives in the evaluator, in one thread; must not wait.
-
-    A store that is away for a while is the action's own concern: what could not be written is tried again at a later
-    tick.
-    """
+    on: tuple[str, ...] = parameter(("finding",), help="kinds of events", choices=KINDS)
+    statuses: tuple[Status, ...] = parameter((), help="with on=status, only changes to these; none for all")
+    timeout_s: float = parameter(30.0, help="how long one try may take", unit="seconds", gt=0, le=3600)
+    retries: int = parameter(3, help="how often a delivery that failed is tried again", ge=0, le=100)
+    per_hour: int | None = parameter(60, help="most deliveries within an hour; none for no limit", ge=1)
 
     @abstractmethod
-    def found(self, finding: Finding) -> list[Observation]:
-        """Called once for every new finding, at once; returns what shall be written into the journal."""
+    def act(self, event: Event) -> None:
+        """Deliver one event; called in a process of its own.
 
-    def tick(self, workers: Sequence[Worker]) -> list[Observation]:
-        """Called at the evaluator's pace with the workers as they are now; returns what shall be written."""
-        return []
+        Raises:
+            Undeliverable: It cannot be delivered, now or later.
+            DeliverLater: It shall be tried again, after a stated time.
+            Exception: It failed, and is tried again.
+        """
 
-    @property
-    def busy(self) -> bool:
-        """Whether it has begun something that it must finish: the evaluator then stays until it has."""
-        return False
+    def check(self) -> None:
+        """Refuse, before a training begins, what can already be seen to be wrong: no such program, no such address.
+
+        Parameters still hold ``$NAME`` where they do.
+
+        Raises:
+            WatchglassError: What is wrong, in one line.
+        """
+
+    def wants(self, event: Event) -> bool:
+        """Whether an event concerns this action."""
+        if event.kind == "summary":
+            return self.takes_summaries
+        if event.kind not in self.on or (self.rules and event.rule not in self.rules):
+            return False
+        if event.finding is not None:
+            return self.concerned_by(event.finding)
+        return event.status is not None and (not self.statuses or event.status.status in self.statuses)

@@ -1,10 +1,10 @@
 """What users configure, validated once, and the one reader of the environment."""
 
 from watchglass.config import environment
-from watchglass.config.collection import BUILT_IN_COLLECTIONS, DEFAULT_COLLECTIONS, BuiltIn, Collection
+from watchglass.config.collection import BUILT_IN_COLLECTIONS, DEFAULT_COLLECTIONS, PART_OF, BuiltIn, Collection
 from watchglass.config.evaluation import CALIBRATIONS, ActionSpec, EvaluatorConfig, RuleSpec
 from watchglass.config.facts import FACTS, FactKind, chosen_facts
-from watchglass.config.files import FILE_NAME, find_file, read_file
+from watchglass.config.files import FILE_NAME, find_file, read_actions, read_file, read_toml
 from watchglass.config.locations import DEFAULT_RUNS, OBJECT_SCHEMES, absolute, joined, local_path, scheme_of
 from watchglass.config.parameters import (
     ParameterError,
@@ -17,16 +17,17 @@ from watchglass.config.parameters import (
     validate,
     values,
 )
-from watchglass.config.plugins import Contract, class_from_file, names_file
+from watchglass.config.plugins import Contract, check_parameters, class_from_file, names_file, with_parameters
 from watchglass.config.saving import EXACT_REDUCTIONS, MODE_NAMES, REDUCTION_NAMES, ModeSteps, Schedule
 from watchglass.config.session import SETTINGS, SessionConfig
 from watchglass.config.sources import add_settings, combine
 
 __all__ = [
     "BUILT_IN_COLLECTIONS", "CALIBRATIONS", "DEFAULT_COLLECTIONS", "DEFAULT_RUNS", "EXACT_REDUCTIONS", "FACTS",
-    "FILE_NAME", "MODE_NAMES", "OBJECT_SCHEMES", "REDUCTION_NAMES", "SETTINGS", "ActionSpec", "BuiltIn", "Collection",
-    "Contract", "EvaluatorConfig", "FactKind", "ModeSteps", "ParameterError", "ParameterInfo", "RuleSpec", "Schedule",
-    "SessionConfig", "absolute", "add_settings", "build", "check_names", "chosen_facts", "class_from_file", "combine",
-    "describe", "environment", "find_file", "joined", "local_path", "names_file", "parameter", "read_file",
-    "scheme_of", "suggest", "validate", "values",
+    "FILE_NAME", "MODE_NAMES", "OBJECT_SCHEMES", "PART_OF", "REDUCTION_NAMES", "SETTINGS", "ActionSpec", "BuiltIn",
+    "Collection", "Contract", "EvaluatorConfig", "FactKind", "ModeSteps", "ParameterError", "ParameterInfo",
+    "RuleSpec", "Schedule", "SessionConfig", "absolute", "add_settings", "build", "check_names", "check_parameters",
+    "chosen_facts", "class_from_file", "combine", "describe", "environment", "find_file", "joined", "local_path",
+    "names_file", "parameter", "read_actions", "read_file", "read_toml", "scheme_of", "suggest", "validate", "values",
+    "with_parameters",
 ]  # fmt: skip

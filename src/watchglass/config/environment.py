@@ -19,6 +19,10 @@ NATIVE = "WATCHGLASS_NATIVE"
 
 #: Path of a hook configuration file, as SageMaker Debugger names it.
 HOOK_CONFIGURATION = "SMDEBUG_CONFIG_FILE_PATH"
+#: Address of a Ray cluster, as Ray names it.
+RAY = "RAY_ADDRESS"
+#: What an hour of the whole training costs, in any currency: a verdict says what a stop has saved.
+PRICE_PER_HOUR = "WATCHGLASS_PRICE_PER_HOUR"
 
 _OFF = {"0", "false", "off", "no"}
 
@@ -46,6 +50,16 @@ def hook_configuration(environ: Mapping[str, str] | None = None) -> str | None:
 def runs(environ: Mapping[str, str] | None = None) -> str | None:
     """Where runs that nobody named go, None where the environment does not say."""
     return (environ if environ is not None else os.environ).get(RUNS) or None
+
+
+def ray_address(environ: Mapping[str, str] | None = None) -> str | None:
+    """Address of the Ray cluster to use, None where nobody named one."""
+    return (environ if environ is not None else os.environ).get(RAY, "").strip() or None
+
+
+def price_per_hour(environ: Mapping[str, str] | None = None) -> str | None:
+    """What an hour of the whole training costs, as it is written there, None where nobody told."""
+    return (environ if environ is not None else os.environ).get(PRICE_PER_HOUR, "").strip() or None
 
 
 def rank(environ: Mapping[str, str] | None = None) -> int:

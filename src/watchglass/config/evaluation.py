@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from abc import ABC
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 from watchglass.config.locations import absolute
 from watchglass.config.parameters import parameter, validate, values
@@ -63,6 +64,7 @@ class EvaluatorConfig:
         poll_s: Seconds between looks at the run; None for those that fit its store.
         lost_after_s: Silence after which a worker that cannot be seen from here counts as lost.
         rule_timeout_s: How long a rule may take over one step.
+        price_per_hour: What an hour of the whole training costs; None where nobody told.
         quiet: Print no line per finding.
     """
 
@@ -77,6 +79,7 @@ class EvaluatorConfig:
     poll_s: float | None = parameter(None, help="time between looks at the run", unit="seconds", gt=0)
     lost_after_s: float = parameter(600.0, help="silence of a worker that is lost", unit="seconds", gt=0)
     rule_timeout_s: float = parameter(30.0, help="how long a rule may take over one step", unit="seconds", gt=0)
+    price_per_hour: float | None = parameter(None, help="price of the whole training", unit="per hour", ge=0)
     quiet: bool = parameter(False, help="print no line per finding")
 
     def __post_init__(self) -> None:
@@ -89,6 +92,15 @@ class EvaluatorConfig:
         data["actions"] = [action.to_json() for action in self.actions]
         data["stop_on"] = self.stop_on.value if self.stop_on else None
         return json.dumps(data)
+
+    def send(self, stdin: IO[bytes]) -> None:
+        """Tell an evaluator process, as the first line of its standard input, which stays open as its lifeline.
+
+        Not in its command line or environment, which others can read. One that has ended already hears nothing.
+        """
+        with suppress(BrokenPipeError):
+            stdin.write(self.to_json().encode() + b"\n")
+            stdin.flush()
 
     @classmethod
     def from_json(cls, text: str) -> EvaluatorConfig:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from watchglass.config import environment
+from watchglass.config.evaluation import ActionSpec
 from watchglass.config.hook_json import read_hook_json
 from watchglass.config.parameters import ParameterError, check_names, suggest
 from watchglass.config.session import SETTINGS, SessionConfig
@@ -55,18 +56,72 @@ def read_file(path: str | os.PathLike[str]) -> dict[str, Any]:
         InvalidValueError: Something in it cannot be; the message names file and key.
     """
     path = Path(path)
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidValueError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    text = _text(path)
     try:
         if path.suffix.lower() == ".json":
             return read_hook_json(_parse_json(text))
-        return _checked(_parse_toml(text))
+        settings = _parse_toml(text)
+        settings.pop("actions", None)  # which are the evaluator's, see read_actions
+        return _checked(settings)
     except ParameterError as error:
         raise InvalidValueError(f"{path}: {error.name} {error.reason}") from None
     except ValueError as error:
         raise InvalidValueError(f"{path}: {error}") from None
+
+
+def read_actions(path: str | os.PathLike[str]) -> tuple[ActionSpec, ...]:
+    """What the tables ``[[actions]]`` of a file name; none for a hook configuration of SageMaker Debugger.
+
+    Raises:
+        InvalidValueError: A table without a name, or something that is no list of tables.
+    """
+    path = Path(path)
+    if path.suffix.lower() == ".json":
+        return ()
+    try:
+        given = _parse_toml(_text(path)).get("actions", [])
+    except ValueError as error:
+        raise InvalidValueError(f"{path}: {error}") from None
+    if not isinstance(given, list) or not all(isinstance(table, dict) for table in given):
+        raise InvalidValueError(f"{path}: actions must be tables, each below a line [[actions]], but got {given!r:.80}")
+    specs = []
+    for number, table in enumerate(given, 1):
+        name = table.pop("name", None)
+        if not isinstance(name, str):
+            raise InvalidValueError(f'{path}: [[actions]] number {number} must have a name, as in name = "Notify"')
+        specs.append(ActionSpec(name, table))
+    return tuple(specs)
+
+
+def read_toml(path: str | os.PathLike[str], what: str) -> dict[str, Any]:
+    """What a TOML file holds, unchecked.
+
+    Args:
+        path: The file.
+        what: How errors call it, ``"file of causes"``.
+
+    Raises:
+        MissingFileError: It is not there; the message has the near name.
+        InvalidValueError: It cannot be read, or is not TOML.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise MissingFileError(
+            f"{what} {path} {'is a folder' if path.is_dir() else 'does not exist'}{_near_file(path)}"
+        )
+    try:
+        return _parse_toml(_text(path))
+    except InvalidValueError:
+        raise
+    except ValueError as error:
+        raise InvalidValueError(f"{path}: {error}") from None
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidValueError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
 
 
 def _checked(settings: dict[str, Any]) -> dict[str, Any]:

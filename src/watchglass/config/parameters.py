@@ -272,11 +272,15 @@ def _hints(cls: type[Any]) -> dict[str, Any]:
 
 
 def _type_name(hint: Any) -> str:
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return "one of " + ", ".join(str(member.value) for member in hint)
     names = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         return " or ".join("none" if arm is type(None) else _type_name(arm) for arm in typing.get_args(hint))
     if typing.get_origin(hint) is tuple:
         element = _type_name(typing.get_args(hint)[0])
+        if element.startswith("one of "):
+            return f"a list out of {element.removeprefix('one of ')}"
         return f"a list of {element.removeprefix('a ')}{'' if element == 'text' else 's'}"
     if typing.get_origin(hint) is Mapping:
         return f"a table of {_type_name(typing.get_args(hint)[1])}"

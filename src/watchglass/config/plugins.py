@@ -1,16 +1,18 @@
-"""Classes of a user's own, named by file and class: rules and actions alike."""
+"""Classes of a user's own, rules and actions alike: how their parameters are declared, and how a file names them."""
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import importlib.util
 import inspect
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from watchglass.config.parameters import suggest
+from watchglass.config.parameters import describe, parameter, suggest
 from watchglass.errors import MissingFileError, PluginFileError, UnknownNameError
 
 
@@ -28,6 +30,32 @@ class Contract(NamedTuple):
     word: str
     name: str
     method: str
+
+
+def with_parameters(cls: type[Any]) -> None:
+    """Make a class a keyword-only dataclass whose annotated attributes are parameters; for ``__init_subclass__``.
+
+    A bare ``threshold: float = 1.0`` is a parameter too, so that it is validated like the others.
+    """
+    for name, annotation in inspect.get_annotations(cls).items():
+        default = cls.__dict__.get(name, dataclasses.MISSING)
+        plain = default is not dataclasses.MISSING and not isinstance(default, dataclasses.Field)
+        if plain and "ClassVar" not in str(annotation):
+            setattr(cls, name, parameter(default, help=""))
+    dataclasses.dataclass(kw_only=True, eq=False)(cls)
+
+
+def check_parameters(cls: type[Any], given: Iterable[str]) -> None:
+    """Refuse names of parameters that a class does not have.
+
+    Raises:
+        UnknownNameError: One of ``given``, with the near name.
+    """
+    known = [info.name for info in describe(cls)]
+    for name in given:
+        if name not in known:
+            has = f"it has {', '.join(known)}" if known else "it has none"
+            raise UnknownNameError(f'{cls.__name__} has no parameter "{name}"{suggest(name, known)}; {has}')
 
 
 def names_file(name: str) -> bool:

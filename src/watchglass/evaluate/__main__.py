@@ -1,4 +1,4 @@
-"""``python -m watchglass.evaluate CONFIG_AS_JSON``: the evaluator process."""
+"""``python -m watchglass.evaluate``: the evaluator process; its configuration comes on stdin."""
 
 import sys
 

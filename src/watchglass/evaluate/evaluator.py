@@ -7,29 +7,33 @@ else, which has nothing but the store.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TextIO
 
-from watchglass.actions import Action, StopTraining
 from watchglass.config import EvaluatorConfig
-from watchglass.errors import CompactedError, StoreError, WatchglassError
+from watchglass.errors import WatchglassError
+from watchglass.evaluate.acting import ACTION_PATIENCE_S
+from watchglass.evaluate.anew import left_out, own_lease, start_without
 from watchglass.evaluate.departures import Departures
 from watchglass.evaluate.engine import Engine
-from watchglass.evaluate.follower import Follower
-from watchglass.evaluate.journal import Journal
+from watchglass.evaluate.evaluation import Evaluation
+from watchglass.evaluate.follower import FollowedWorker, Follower
+from watchglass.evaluate.outages import Outages
 from watchglass.evaluate.presence import Presence
-from watchglass.evaluate.replay import Evaluation, most_steps
+from watchglass.evaluate.replay import most_steps
+from watchglass.evaluate.reporting import Reporting
 from watchglass.evaluate.roster import Roster
-from watchglass.records import Finding, Observation, RuleStatus
+from watchglass.evaluate.snapshot import Gauges, RunSnapshot, steps_by_worker
+from watchglass.records import Observation
 from watchglass.run import StepView
-from watchglass.store import Pin, Store, open_store, pace_of, pin
+from watchglass.store import Claim, Pin, Store, open_store, pace_of, pin
 
 #: How long to wait for an evaluator of an earlier attempt to give up the journal.
 _LEASE_S = 30.0
 #: A worker on another machine that is silent for so long, with the lifeline gone, is taken for lost.
 _SILENCE_S = 60.0
-#: Longest pause between tries of a store that is away, and how long the end of a training waits for it.
-_BACKOFF_S, _PATIENCE_S = 30.0, 300.0
+#: How long the end of a training waits for a store that is away.
+_PATIENCE_S = 300.0
 #: How long nothing new may come after the end of a training: of one that ended in order, and of one that may be
 #: started again.
 _SETTLED_S, _RESTARTED_S = 3.0, 30.0
@@ -44,36 +48,43 @@ class Evaluator:
     store that is away ends nothing: it is asked again, ever more rarely, and nothing is lost meanwhile.
     """
 
-    def __init__(self, config: EvaluatorConfig, *, store: Store | None = None, output: TextIO | None = None) -> None:
-        """Builds the rules; writes to the run only from :meth:`open` on.
+    def __init__(
+        self,
+        config: EvaluatorConfig,
+        *,
+        store: Store | None = None,
+        output: TextIO | None = None,
+        engine: Callable[[EvaluatorConfig], Engine] | None = None,
+    ) -> None:
+        """Builds rules and actions; writes to the run only from :meth:`open` on.
+
+        Args:
+            config: What to evaluate, and what to do about it.
+            store: The run's store, which stays open; one of its own when not given.
+            output: Where findings are printed, a line each.
+            engine: Makes what evaluates the rules; anew where all of the run has to be read again.
 
         Raises:
-            WatchglassError: A rule or parameter is not right, or there is no such run.
+            WatchglassError: A rule, an action or a parameter is not right, or there is no such run.
         """
         self._config = config
-        self._output = output
         self._store = store if store is not None else open_store(config.run)
         self._own_store = store is None
         self._pin: Pin | None = None
-        self._engine = Engine(config.rules, calibration=config.calibration)
+        self._build = engine if engine is not None else _engine
+        self._engine = self._build(config)
         self._follower = Follower(self._store, attempt=config.attempt)
-        self._journal = Journal(self._store, self._say)
+        self._connect()
+        self._reporting = Reporting(self._store, config, self._follower.run_id, output)
+        self._journal, self._say = self._reporting.journal, self._reporting.say
+        self._outages = Outages(lambda: self.poll_s, self._say, self._begin_again)
         self._presence = Presence(self._store, config.attempt, lost_after_s=config.lost_after_s)
-        self._actions: list[Action] = []
-        if config.stop_on is not None:
-            stop = StopTraining(
-                self._store, config.attempt, stop_on=config.stop_on, grace_s=config.grace_s, poll_s=config.poll_s
-            )
-            self._actions.append(stop)
-        self._statuses: tuple[RuleStatus, ...] = ()
         self._roster = Roster(self._presence)
-        self._departures = Departures(self._store, self._presence, self._roster, self._journal.write)
-        self._told: set[str] = set()
-        self._away_since_s: float | None = None
-        self._backoff_s = 0.0
-        self._outdated = False
+        self._departures = Departures(self._store, self._presence, self._roster, self._observed)
         self._news_s = time.monotonic()
         self._finished = False
+        self._gauges = Gauges()
+        self._snapshot = RunSnapshot(config.run, read_s=self._news_s)
 
     @property
     def poll_s(self) -> float:
@@ -83,14 +94,14 @@ class Evaluator:
     @property
     def pause_s(self) -> float:
         """Seconds until the next turn makes sense: longer while the store is away."""
-        return max(self.poll_s, self._backoff_s)
+        return max(self.poll_s, self._outages.backoff_s)
 
     @property
     def away_s(self) -> float:
         """Seconds since which the store has not answered; 0 while it does."""
-        return 0.0 if self._away_since_s is None else time.monotonic() - self._away_since_s
+        return self._outages.away_s
 
-    def open(self, pause: Callable[[float], bool], *, patience_s: float = _LEASE_S) -> None:
+    def open(self, pause: Callable[[float], bool], *, patience_s: float = _LEASE_S, gone: Claim | None = None) -> None:
         """Takes the lease of the journal, waiting for an evaluator of an earlier attempt that is about to end.
 
         From here on nothing is compacted away that was not read yet.
@@ -98,42 +109,64 @@ class Evaluator:
         Args:
             pause: Waits so many seconds, or less; returns whether waiting on makes sense.
             patience_s: How long to wait.
+            gone: A holder of the lease that is known to be no more, although that cannot be seen from here.
 
         Raises:
             RunExistsError: Another one still writes it.
         """
         try:
-            self._journal.open(pause, patience_s=patience_s, poll_s=self.poll_s)
+            self._journal.open(pause, patience_s=patience_s, poll_s=self.poll_s, gone=gone or own_lease(self._store))
+            self._journal.write(left_out(self._follower.run_id))
+            self._remember()
             self._pin = pin(self._store)
+            if self._reporting.acting.delivers:
+                self._presence.look(0.0)
+            self._reporting.begin(self._newest)
             self._write_statuses()
         except WatchglassError:
             self.close()
             raise
 
-    def turn(self) -> bool:
+    def turn(self, max_bytes: int = 16 << 20) -> bool:
         """Reads and evaluates what is new; returns whether anything was. Every new finding is acted upon at once.
+
+        Args:
+            max_bytes: Read at most about so much; the next turn goes on.
 
         Raises:
             RunExistsError: Another evaluator has taken the journal over.
         """
-        new = self._asked(self._turn)
+        new = self._outages.asked(lambda: self._turn(max_bytes))
         if new is None:
-            return self._outdated
-        if self._away_since_s is not None:
+            return self._outages.outdated
+        if self._outages.away:
             away_s = self.away_s
             self._say(f"the store answers again, after {away_s:.0f} s; nothing was missed")
-            self._away_since_s, self._backoff_s = None, 0.0
-            self._news_s += away_s
-            self._presence.excuse(away_s)
+            self._outages.over()
+            self.excuse(away_s)
         return new
+
+    @property
+    def busy(self) -> bool:
+        """Whether an action has something under way."""
+        return self._reporting.acting.busy
+
+    def excuse(self, seconds: float) -> None:
+        """Nobody could ask the store for so long: that was nobody's silence."""
+        self._news_s += seconds
+        self._presence.excuse(seconds)
+
+    def snapshot(self) -> RunSnapshot:
+        """What is known by now; never changed, only replaced, so that any thread may ask for it."""
+        return self._snapshot
 
     def over(self, *, lifeline_open: bool) -> bool:
         """Whether nothing more will come: the lifeline is gone and every worker that joined has left or is dead."""
         if lifeline_open:
             return False
-        if self._away_since_s is not None:
+        if self._outages.away:
             return self.away_s > _PATIENCE_S
-        return self._asked(lambda: self._waits(_SILENCE_S)) is False
+        return self._outages.asked(lambda: self._waits(_SILENCE_S)) is False
 
     def ended(self) -> str:
         """How the training ended, in words, once nothing more is expected of it; "" while it goes on.
@@ -141,7 +174,7 @@ class Evaluator:
         For who has no lifeline: the training has ended when all its workers have left or were lost, and no new attempt
         came for a moment.
         """
-        if self._away_since_s is not None or self._asked(lambda: self._waits(None)) is not False:
+        if self._outages.away or self._outages.asked(lambda: self._waits(None)) is not False:
             return ""
         presence = self._presence
         newest = presence.newest
@@ -159,32 +192,47 @@ class Evaluator:
         """Whether any worker has joined yet."""
         return bool(self._follower.workers)
 
-    def finish(self, *, patience_s: float = _PATIENCE_S / 5) -> None:
-        """Evaluates what is left, writes final findings and statuses, and gives the lease back.
+    def finish(
+        self,
+        *,
+        patience_s: float = _PATIENCE_S / 5,
+        action_patience_s: float = ACTION_PATIENCE_S,
+        pause: Callable[[float], bool] | None = None,
+    ) -> None:
+        """Evaluates what is left, writes final findings and statuses, waits for actions, and gives the lease back.
 
         Args:
             patience_s: How long a store that is away is asked again. What could then not be read leaves the rules
                 in progress, so that nobody takes this for their last word.
+            action_patience_s: How long deliveries are waited for, once the training has ended.
+            pause: Waits so many seconds, or less; returns False where deliveries are not to be waited for any more.
 
         Raises:
             RunExistsError: Another evaluator has taken the journal over.
         """
+        insist = self._outages.insist
         try:
-            read = self._again_while_away(self._drain_all, patience_s)
+            read = insist(self._drain_all, patience_s)
             if read and not self._is_active():
                 # Else this evaluator was told to go while the training goes on, and the rules are not done.
-                last = [worker.view for worker in self._follower.workers.values() if worker.view is not None]
-                self._report(self._engine.finish(last))
-                self._finished = True
+                self._finished = insist(self._judge_the_end, patience_s)
+            self._reporting.caught_up = self._reporting.caught_up or read
             self._journal.write(self._engine.take_changed())
             self._write_statuses()
-            self._again_while_away(self._journal.flush, patience_s)
+            insist(self._journal.flush, patience_s)
+            self._note()
+            self._finish_actions(pause or _sleep, action_patience_s)
+            insist(self._journal.flush, patience_s)
+            if self._finished:
+                insist(self._conclude, patience_s)
         finally:
             self.close()
 
     def close(self) -> None:
         """Gives the lease back, and lets go of what it holds; what a store that is away keeps ends by itself."""
-        away = self._away_since_s is not None
+        away = self._outages.away
+        self._engine.close()
+        self._reporting.acting.leave()
         self._journal.close(give_back=not away)
         if self._pin is not None and not away:
             self._pin.close()
@@ -195,29 +243,61 @@ class Evaluator:
     def evaluation(self) -> Evaluation:
         """What the rules say so far."""
         return Evaluation(
-            self._config.run, tuple(self._engine.findings), self._engine.statuses(), most_steps(self._engine),
-            self._finished, tuple(str(problem) for problem in self._follower.problems),
+            self._config.run, tuple(self._engine.findings), self._engine.statuses(),
+            most_steps(self._engine.train_steps), self._finished,
+            tuple(str(problem) for problem in self._follower.problems),
         )  # fmt: skip
 
-    def _turn(self) -> bool:
+    def _turn(self, max_bytes: int) -> bool:
         before = self._follower.frames
-        for views in self._follower.poll():
+        for views in self._follower.poll(max_bytes=max_bytes):
             self._evaluated(views)
             self._stay()
+        if self._engine.elsewhere:
+            self._evaluated([])  # what has come back meanwhile
         new = self._follower.frames != before
         if new:
             self._news_s = time.monotonic()
             self._departures.listen(self._follower)
             self._write_statuses()
-        busy = any(action.busy for action in self._actions)
-        if self._presence.look(self.poll_s if busy else pace_of(self._store).liveness_s):
+            self._note()
+        else:
+            self._end_attempts()
+            if not self._reporting.caught_up:
+                self._reporting.caught_up = True
+                self._write_statuses()
+        acting = self._reporting.acting
+        if self._presence.look(self.poll_s if acting.stopping else pace_of(self._store).liveness_s):
             self._journal.write(self._engine.take_changed())
-        if busy:
-            workers = self._roster.workers(self._follower)
-            self._journal.write([seen for action in self._actions for seen in action.tick(workers)])
+        if acting.busy:
+            self._journal.write(acting.tick(self._roster.workers(self._follower) if acting.stopping else ()))
         self._stay()
         self._journal.flush()
         return new
+
+    def _note(self) -> None:
+        """Take the snapshot that others see from now on."""
+        workers = self._follower.workers.values()
+        self._snapshot = RunSnapshot(
+            self._config.run,
+            attempt=max((worker.attempt for worker in workers), default=-1),
+            statuses=self._engine.statuses(),
+            findings=tuple(self._engine.findings),
+            train_steps=steps_by_worker(self._engine.train_steps),
+            scalars=self._gauges.scalars(workers),
+            ended=_ends(workers) if self._finished else "",
+            deliveries=self._reporting.acting.counts,
+            read_s=self._news_s,
+        )
+
+    def _conclude(self) -> bool:
+        """Say that the training was judged, unless somebody has yet to begin; always True."""
+        workers = self._follower.workers.values()
+        newest = self._newest
+        begun = any(worker.attempt == newest for worker in workers) or self._presence.launch_ended(newest)
+        if begun and not self._presence.awaits(self._follower.workers):
+            self._journal.conclude(newest, _ends(workers))
+        return True
 
     def _stay(self) -> None:
         """Show that we live, also in the middle of much to evaluate: what nobody renews is taken from us."""
@@ -237,11 +317,15 @@ class Evaluator:
             self._stay()
         return self._follower.frames == before
 
+    @property
+    def _newest(self) -> int:
+        """Newest attempt that anything is known of."""
+        return max([self._presence.newest, *(worker.attempt for worker in self._follower.workers.values())])
+
     def _is_active(self) -> bool:
         """Whether more may come from the newest attempt."""
-        workers = self._follower.workers.values()
-        newest = max([self._presence.newest, *(worker.attempt for worker in workers)])
-        return any(worker.active for worker in workers if worker.attempt == newest)
+        newest = self._newest
+        return any(worker.active for worker in self._follower.workers.values() if worker.attempt == newest)
 
     def _drain_all(self) -> bool:
         give_up_s = time.monotonic() + _LAST_LOOK_S
@@ -254,24 +338,49 @@ class Evaluator:
     def _evaluated(self, views: list[StepView]) -> None:
         for view in views:
             self._roster.evaluated(view)
-        self._report(self._engine.feed(views))
+        found = self._engine.feed(views)
+        self._journal.write(self._engine.take_observations())
+        self._reporting.findings(found, self._goes_on)
         for view, rule, text in self._engine.take_errors():
             data = {"rule": rule, "traceback": text}
-            self._journal.write([Observation("rule_error", view.attempt, view.records.end.order, data)])
+            self._reporting.observed(Observation("rule_error", view.attempt, view.records.end.order, data))
 
-    def _report(self, findings: list[Finding]) -> None:
-        """Acts first: between a finding and the request to stop lies nothing that takes time."""
-        for finding in findings:
-            if self._goes_on(finding.attempt):
-                self._journal.write([seen for action in self._actions for seen in action.found(finding)])
-        self._journal.write(findings)
-        if self._config.quiet or self._output is None:
-            return
-        for finding in findings:
-            if finding.id not in self._told:
-                self._told.add(finding.id)
-                self._output.write(f"watchglass: {finding.severity.value}: {finding.message} ({finding.rule})\n")
-        self._output.flush()
+    def _judge_the_end(self) -> bool:
+        """Tells the rules that the training has ended; always True."""
+        if self._follower.frames == 0:
+            self._drain_all()  # all is evaluated again
+        found = self._engine.finish()
+        self._journal.write(self._engine.take_observations())
+        self._reporting.findings(found, self._goes_on)
+        return True
+
+    def _end_attempts(self) -> None:
+        """Lets go of attempts that have a successor and of which everything was read."""
+        over = self._follower.over
+        if over:
+            found = self._engine.end_attempts(over)
+            self._journal.write(self._engine.take_observations())
+            self._reporting.findings(found, self._goes_on)
+            self._follower.let_go(over)
+
+    def _observed(self, seen: Sequence[Observation]) -> None:
+        """Writes down what was observed, and shows it to the rules."""
+        self._journal.write(seen)
+        for observation in seen:
+            self._engine.observe(observation)
+
+    def _remember(self) -> None:
+        """Goes the way of the evaluators before: what they observed is shown to the rules at the same steps."""
+        for record in self._journal.known:
+            if isinstance(record, Observation):
+                self._engine.observe(record)
+
+    def _connect(self) -> None:
+        """Joins a new engine and a new follower."""
+        engine, run_id = self._engine, self._follower.run_id
+        engine.stuck = lambda seen: start_without(run_id, seen)
+        self._follower.looks_closer = lambda: engine.looks_closer
+        self._follower.course_only = engine.elsewhere
 
     def _goes_on(self, attempt: int) -> bool:
         """Whether there is a training to act on: what an earlier attempt did wrong is history."""
@@ -280,49 +389,18 @@ class Evaluator:
         return attempt >= newest and any(worker.active for worker in workers if worker.attempt == attempt)
 
     def _write_statuses(self) -> None:
-        statuses = self._engine.statuses()
-        self._journal.write([new for new in statuses if new not in self._statuses])
-        self._statuses = statuses
+        self._reporting.statuses(self._engine.statuses(), self._newest)
 
-    def _gone_away(self, error: StoreError) -> None:
-        if self._away_since_s is None:
-            self._away_since_s = time.monotonic()
-            self._say(f"the store does not answer and is asked again: {error}")
-        self._backoff_s = min(_BACKOFF_S, max(self.poll_s, 2 * self._backoff_s))
+    def _finish_actions(self, pause: Callable[[float], bool], patience_s: float) -> None:
+        def stayed() -> bool:
+            self._stay()
+            return True
 
-    def _asked(self, question: Callable[[], bool]) -> bool | None:
-        """The answer of ``question``; None where the store is away, or what was read has been compacted."""
-        try:
-            if self._outdated:
-                self._begin_again()
-            return question()
-        except StoreError as error:
-            self._gone_away(error)
-        except CompactedError:
-            self._outdated = True
-        return None
+        def waits(seconds: float) -> bool:
+            self._outages.asked(stayed)
+            return pause(seconds)
 
-    def _again_while_away(self, work: Callable[[], bool], patience_s: float) -> bool:
-        """Do ``work`` until it has succeeded, or the store has been away for too long; returns whether it has."""
-        give_up_s = time.monotonic() + patience_s
-        while True:
-            error = ""
-            try:
-                if self._outdated:
-                    self._begin_again()
-                if work():
-                    self._away_since_s = None
-                    return True
-            except CompactedError:
-                self._outdated = True
-                continue
-            except StoreError as refused:
-                error = str(refused)
-            if time.monotonic() >= give_up_s:
-                self._say(f"not everything could be evaluated and written; watchglass check does it again. {error}")
-                self._away_since_s = time.monotonic() if self._away_since_s is None else self._away_since_s
-                return False
-            time.sleep(self.poll_s)
+        self._reporting.finish_actions(ended=self._finished, pause=waits, patience_s=patience_s)
 
     def _begin_again(self) -> None:
         """What was being read has been replaced by a compacted generation: all of it is evaluated again."""
@@ -330,11 +408,25 @@ class Evaluator:
         if held is not None:
             held.close()
         self._follower = Follower(self._store, attempt=self._config.attempt)
-        self._engine = Engine(self._config.rules, calibration=self._config.calibration)
+        self._engine = self._build(self._config)
+        self._connect()
+        self._remember()
         self._departures.begin_again()
-        self._outdated = False
+        self._reporting.caught_up = False
 
-    def _say(self, sentence: str) -> None:
-        if self._output is not None:
-            self._output.write(f"watchglass: {sentence}\n")
-            self._output.flush()
+
+def _engine(config: EvaluatorConfig) -> Engine:
+    return Engine(config.rules, calibration=config.calibration, rule_timeout_s=config.rule_timeout_s)
+
+
+def _sleep(seconds: float) -> bool:
+    time.sleep(seconds)
+    return True
+
+
+def _ends(workers: Iterable[FollowedWorker]) -> str:
+    """How the workers of the newest attempt have left, in words; "" where there are none."""
+    team = list(workers)
+    newest = max((worker.attempt for worker in team), default=-1)
+    ends = {str(w.left.get("status", "finished")) if w.left else "lost" for w in team if w.attempt == newest}
+    return " and ".join(sorted(ends))

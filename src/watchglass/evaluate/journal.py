@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from watchglass.errors import DamagedDataError, RunExistsError, StoreError
+from watchglass.errors import DamagedDataError, MissingFileError, RunExistsError, StoreError
 from watchglass.records import Finding, Observation, RuleStatus
 from watchglass.store import (
     LEASE_EXPIRY_S,
@@ -22,12 +22,14 @@ from watchglass.store import (
     decode_observation,
     decode_status,
     is_alive,
+    layout,
     lease_holder,
     this_process,
 )
 
 Record = Finding | Observation | RuleStatus  # one frame of a journal
 
+_MAX_BYTES = 1 << 16
 #: Records that wait for a store that is away; what comes beyond is dropped, and told.
 MOST_WAITING = 65_536
 
@@ -64,7 +66,9 @@ class Journal:
         #: Records that were dropped because too many waited.
         self.dropped = 0
 
-    def open(self, pause: Callable[[float], bool], *, patience_s: float, poll_s: float) -> None:
+    def open(
+        self, pause: Callable[[float], bool], *, patience_s: float, poll_s: float, gone: Claim | None = None
+    ) -> None:
         """Take the lease, and learn what an earlier evaluator wrote.
 
         A holder on this machine is waited for. One on another cannot be seen: if it renews the lease it lives, if it
@@ -74,6 +78,7 @@ class Journal:
             pause: Waits so many seconds, or less; returns whether waiting on makes sense.
             patience_s: Seconds to wait for a holder that lives.
             poll_s: Seconds between looks.
+            gone: A holder that is known to be no more, although that cannot be seen from here.
 
         Raises:
             RunExistsError: Another one still writes the journal.
@@ -81,7 +86,7 @@ class Journal:
         """
         give_up_s = time.monotonic() + patience_s
         watch: RenewalWatch | None = None
-        watched = gone = None
+        watched: Claim | None = None
         while self._writer is None:
             try:
                 self._writer = JournalWriter(self._store, gone)
@@ -103,6 +108,16 @@ class Journal:
             with suppress(DamagedDataError):
                 record = _DECODERS[FrameKind(frame.kind)](frame.payload)
                 self._written[_key(record)] = record
+
+    @property
+    def records(self) -> list[Record]:
+        """What is written, of findings and statuses their newest state, in the order in which they first were."""
+        return list(self._written.values())
+
+    @property
+    def known(self) -> list[Record]:
+        """What is written, and what waits to be."""
+        return list({**self._written, **self._waiting}.values())
 
     def write(self, records: Sequence[Record]) -> None:
         """Write records, those that are there already left out."""
@@ -143,6 +158,21 @@ class Journal:
         self._waiting.clear()
         return True
 
+    def conclude(self, attempt: int, ended: str) -> bool:
+        """Write down that everything was judged, so that nobody need open the run again to know; always True.
+
+        Args:
+            attempt: The newest attempt there was.
+            ended: How the training ended, in words.
+
+        Raises:
+            StoreError: The store refused.
+        """
+        if self._writer is not None:
+            data = {"attempt": attempt, "ended": ended}
+            self._store.write(layout.JUDGED, json.dumps(data).encode(), replace=True)
+        return True
+
     def renew(self) -> None:
         """Show that we live, where it is time to.
 
@@ -181,6 +211,20 @@ class Journal:
                 f"the journal of {self._store.location} was taken over{by} while this evaluator could not be heard; "
                 "it goes on there"
             )
+
+
+def judged_attempt(store: Store) -> int | None:
+    """The newest attempt of a training that had ended and was judged, None where nobody has; one request.
+
+    Raises:
+        StoreError: The store refused.
+    """
+    try:
+        value = json.loads(store.read(layout.JUDGED, 0, _MAX_BYTES))
+    except (MissingFileError, ValueError, RecursionError):
+        return None
+    attempt = value.get("attempt") if isinstance(value, dict) else None
+    return attempt if type(attempt) is int and attempt >= 0 else None
 
 
 def _key(record: Record) -> tuple[str, str]:

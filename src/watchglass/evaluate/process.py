@@ -1,7 +1,9 @@
 """The evaluator as a process beside a training: follows one attempt while it trains, and ends with it.
 
-Started by command line with a pipe as its standard input, its lifeline: when that closes, whoever started it has
-ended, and the evaluator ends too as soon as every worker has left or is dead. It never outlives the training.
+Started by command line with a pipe as its standard input. The first line that comes through it is the configuration,
+which is in no command line and no environment, since those are seen by others. The pipe is then its lifeline: when it
+closes, whoever started it has ended, and the evaluator ends too as soon as every worker has left or is dead. It never
+outlives the training.
 """
 
 from __future__ import annotations
@@ -14,11 +16,12 @@ from types import FrameType
 
 from watchglass.config import EvaluatorConfig
 from watchglass.errors import WatchglassError
+from watchglass.evaluate import anew
 from watchglass.evaluate.evaluator import Evaluator
 
 
 class _Lifeline:
-    """Standard input as a sign of life of whoever started this process; what comes through it is thrown away.
+    """Standard input as a sign of life of whoever started this process; the first line is for us, the rest is ignored.
 
     SIGTERM says the same in other words. It interrupts waiting and nothing else: not a rule, which would take it for
     an error of its own, and not the reading of a segment.
@@ -32,6 +35,22 @@ class _Lifeline:
         self.open = True
         self.terminated = False
         signal.signal(signal.SIGTERM, self._terminate)
+
+    def first_line(self) -> bytes:
+        """What comes through before anything else; waits for it. Empty where the lifeline closes instead."""
+        line = b""
+        while b"\n" not in line:
+            more = os.read(self._descriptor, 65536)
+            if not more:
+                self.open = False
+                break
+            line += more
+        return line.partition(b"\n")[0]
+
+    def pause(self, seconds: float) -> bool:
+        """Sleeps; returns whether nobody said to end."""
+        self.wait(seconds)
+        return not self.terminated
 
     def wait(self, seconds: float) -> bool:
         """Sleeps, but wakes when the lifeline closes; returns whether it is open and nobody said to end."""
@@ -49,15 +68,21 @@ class _Lifeline:
 
 
 def main(arguments: list[str]) -> int:
-    """Runs the evaluator process; the one argument is an :class:`EvaluatorConfig` as JSON. Returns its exit status."""
-    if len(arguments) != 1:
-        print("usage: python -m watchglass.evaluate CONFIG_AS_JSON", file=sys.stderr)
+    """Runs the evaluator process, told by an :class:`EvaluatorConfig` as JSON on stdin. Returns its exit status."""
+    if arguments:
+        print(
+            "usage: python -m watchglass.evaluate, with an EvaluatorConfig as a line of JSON on stdin", file=sys.stderr
+        )
         return 2
     # Ctrl-C goes to the whole process group: the training decides what it means, and we follow it to its end.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     lifeline = _Lifeline(0)
     try:
-        evaluator = Evaluator(EvaluatorConfig.from_json(arguments[0]), output=sys.stderr)
+        told = anew.handed_over() or lifeline.first_line().decode()
+        if not told:
+            return 0  # whoever started us has ended before it could say anything
+        evaluator = Evaluator(EvaluatorConfig.from_json(told), output=sys.stderr)
+        anew.allow(told)
         evaluator.open(lifeline.wait)
     except WatchglassError as error:
         if lifeline.terminated:
@@ -70,7 +95,7 @@ def main(arguments: list[str]) -> int:
             if not new and evaluator.over(lifeline_open=lifeline.open):
                 break
             lifeline.wait(0.0 if new and lifeline.open else evaluator.pause_s)
-        evaluator.finish()
+        evaluator.finish(pause=lifeline.pause)
     except WatchglassError as error:
         print(f"watchglass: {error}", file=sys.stderr)
         evaluator.close()

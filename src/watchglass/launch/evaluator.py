@@ -22,13 +22,13 @@ TERMINATION_S = 5.0
 class EvaluatorProcess:
     """The evaluator of one run.
 
-    Its standard input is a pipe whose other end only this process holds: when we end, in whatever way, the evaluator
-    reads end of file, finishes what there is and ends. It has a session of its own, so that Ctrl-C, which is for the
-    training, does not reach it.
+    Its standard input is a pipe whose other end only this process holds: its configuration goes in first, which may
+    hold secrets and so is in no command line; when we end, in whatever way, the evaluator reads end of file, finishes
+    what there is and ends. It has a session of its own, so that Ctrl-C, which is for the training, does not reach it.
     """
 
     def __init__(self, config: EvaluatorConfig, environ: Mapping[str, str], bootstrap: str) -> None:
-        command = [sys.executable, "-m", "watchglass.evaluate", config.to_json()]
+        command = [sys.executable, "-m", "watchglass.evaluate"]
         try:
             self._process = subprocess.Popen(
                 command,
@@ -39,6 +39,8 @@ class EvaluatorProcess:
             )
         except OSError as error:
             raise LaunchError(f"the evaluator cannot be started: {error.strerror or error}") from None
+        assert self._process.stdin is not None
+        config.send(self._process.stdin)
 
     @property
     def pid(self) -> int:

@@ -31,7 +31,7 @@ from watchglass.records.training import (
     TensorInfo,
     UnitKind,
 )
-from watchglass.records.verdict import Cause, Diagnosis, RankedCause, Verdict
+from watchglass.records.verdict import Cause, Diagnosis, ExplainedFinding, RankedCause, SymptomReading, Verdict
 
 __all__ = [
     "COUNT_FIELDS",
@@ -44,6 +44,7 @@ __all__ = [
     "Cause",
     "Diagnosis",
     "Event",
+    "ExplainedFinding",
     "Fact",
     "Finding",
     "Mode",
@@ -56,6 +57,7 @@ __all__ = [
     "Severity",
     "Status",
     "StepEnd",
+    "SymptomReading",
     "TensorInfo",
     "UnitKind",
     "Verdict",

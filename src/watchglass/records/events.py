@@ -1,4 +1,4 @@
-"""What actions are told: a new finding, or a rule that stands elsewhere than before."""
+"""What actions are told: a new finding, a rule that stands elsewhere than before, or how much they were not told."""
 
 from __future__ import annotations
 
@@ -13,16 +13,18 @@ class Event:
     """Something that an action may subscribe to.
 
     Attributes:
-        kind: ``"finding"``: a rule has found something new; ``"status"``: a rule's status has changed.
+        kind: ``"finding"``: a rule has found something new; ``"status"``: a rule's status has changed; ``"summary"``:
+            events were left out, since there were too many.
         id: The same for the same event whoever tells it: an evaluator that starts again comes by the same ids.
         run: Location of the run.
         run_id: Identifier of the run.
         attempt: Attempt of the run.
-        rule: Name of the rule.
+        rule: Name of the rule; "" for ``"summary"``.
         time_ns: Wall time at which the evaluator came by it, nanoseconds since 1970.
         finding: The finding, for ``"finding"``.
         status: Where the rule stands now, for ``"status"``.
         previous: Where it stood before, for ``"status"``; None for nowhere.
+        left_out: How many events were left out, for ``"summary"``.
     """
 
     kind: str
@@ -35,6 +37,17 @@ class Event:
     finding: Finding | None = None
     status: RuleStatus | None = None
     previous: Status | None = None
+    left_out: int = 0
+
+    @property
+    def message(self) -> str:
+        """One sentence for people, whatever the kind."""
+        if self.finding is not None:
+            return self.finding.message
+        if self.status is not None:
+            before = f" (before: {self.previous.value})" if self.previous is not None else ""
+            return f"{self.rule} is {self.status.status.value}{before}"
+        return f"{self.left_out} more events were not told one by one, since there were too many within an hour"
 
     @property
     def severity(self) -> Severity | None:
@@ -49,6 +62,7 @@ class Event:
             "finding": self.finding.to_json() if self.finding is not None else None,
             "status": self.status.to_json() if self.status is not None else None,
             "previous": self.previous.value if self.previous is not None else None,
+            "left_out": self.left_out,
         }  # fmt: skip
 
     @classmethod
@@ -60,4 +74,5 @@ class Event:
             Finding.from_json(finding) if finding else None,
             RuleStatus.from_json(status) if status else None,
             Status(previous) if previous else None,
+            data.get("left_out", 0),
         )  # fmt: skip

@@ -53,7 +53,7 @@ class Finding:
         value: The measured value; None where there is no number, NaN and infinities where that is the measurement.
         limit: The limit it crossed, or None.
         message: One sentence for people.
-        causes: Identifiers of likely causes, most likely first (see watchglass.rules.causes).
+        causes: Identifiers of likely causes, most likely first (see docs/rules-engine.md).
         what_to_try: Sentences, most promising first. ``try`` in JSON.
         attempt: Attempt of the run.
         global_step: The worker's global step at ``step``.

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from watchglass.actions import StopTraining, Worker
+from watchglass.actions import Stopping, StopTraining, Worker
 from watchglass.errors import MissingFileError, StoreError
 from watchglass.records import Finding, Mode, Severity
 from watchglass.store import LocalStore, create_attempt, create_run, layout, pace_of, this_process
@@ -42,7 +42,7 @@ class Protocol:
             create_attempt(self.store, "")
         self.clock = FakeClock()
         self.signals: list[tuple[int, int]] = []
-        self.stop = StopTraining(
+        self.stop = Stopping(
             self.store,
             options.pop("attempt", 0),
             clock=self.clock,
@@ -157,16 +157,18 @@ def test_another_process_with_the_same_id_is_never_signalled(tmp_path: Path) -> 
     assert protocol.signals == []
 
 
-@pytest.mark.parametrize("severity", [Severity.INFO, Severity.WARNING])
-def test_lesser_findings_stop_nothing(tmp_path: Path, severity: Severity) -> None:
-    protocol = Protocol(tmp_path, 1, stop_on=Severity.ERROR)
-    assert protocol.stop.found(replace(FINDING, severity=severity)) == []
-    assert not protocol.stop.busy
-    assert protocol.tick() == []
+def test_only_findings_that_are_bad_enough_and_of_its_rules_concern_it() -> None:
+    default = StopTraining()
+    assert default.concerned_by(FINDING)
+    assert not default.concerned_by(replace(FINDING, severity=Severity.WARNING))
+    chosen = StopTraining(severity="warning", rules="Overfit,DeadRelu")
+    assert not chosen.concerned_by(FINDING)
+    assert chosen.concerned_by(replace(FINDING, severity=Severity.WARNING, rule="DeadRelu"))
+    assert not chosen.concerned_by(replace(FINDING, severity=Severity.INFO, rule="DeadRelu"))
 
 
 def test_the_first_finding_stops_and_the_rest_change_nothing(tmp_path: Path) -> None:
-    protocol = Protocol(tmp_path, 1, stop_on=Severity.WARNING)
+    protocol = Protocol(tmp_path, 1)
     assert len(protocol.stop.found(replace(FINDING, severity=Severity.WARNING))) == 1
     assert protocol.stop.found(FINDING) == []
     assert protocol.stop.found(replace(FINDING, attempt=1)) == []

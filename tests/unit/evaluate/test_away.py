@@ -67,7 +67,7 @@ class Whole(LocalStore):
 
 @pytest.fixture(autouse=True)
 def written_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules["watchglass.testing.build_run"], "LocalStore", Whole)
+    monkeypatch.setattr(sys.modules["watchglass.testing.builder"], "LocalStore", Whole)
 
 
 def evaluator(store: Objects, **options: Any) -> Evaluator:

@@ -33,10 +33,12 @@ def config(run: Path, **options) -> str:
 
 @contextmanager
 def evaluator(argument: str) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-m", "watchglass.evaluate", argument]
+    command = [sys.executable, "-m", "watchglass.evaluate"]
     process = subprocess.Popen(
         command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
+    process.stdin.write(argument + "\n")
+    process.stdin.flush()
     try:
         yield process
     finally:

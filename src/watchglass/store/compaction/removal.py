@@ -27,7 +27,8 @@ _OF_A_RUN = re.compile(
     | attempts/\d{4,9}/workers/launch-\d{1,9}
     | attempts/\d{4,9}/segments/\d{12}/[a-z][a-z0-9_]{0,62}-\d{8}
     | attempts/\d{4,9}/tensors/[a-z][a-z0-9_]{0,62}-\d{8,12}\.safetensors
-    | journal/(?:\d{8}|lease(?:\.\d{1,9})?|renewed)
+    | journal/(?:\d{8}|lease(?:\.\d{1,9})?|renewed|judged)
+    | dead-letters/[^/]+\.json
     | control/[a-z_]+/\d{4,9}/[a-z0-9_./-]+
     | compacted/(?:lease(?:\.\d{1,9})?|renewed|pins/[0-9a-f]{32}\.json)
     | compacted/\d{8}/manifest\.json

@@ -1,0 +1,107 @@
+"""Command: another program, called without a shell."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import shlex
+import shutil
+import subprocess
+import tempfile
+
+from watchglass.actions.action import Action
+from watchglass.actions.templates import check_template, fields_of, filled
+from watchglass.config import environment, parameter
+from watchglass.errors import InvalidValueError, Undeliverable
+from watchglass.records import Event
+
+#: Prefix of the variables that tell the program what the event says.
+VARIABLES = "WATCHGLASS_EVENT_"
+#: Bytes of what the program wrote last to stderr that are told where it failed.
+_LAST_WORDS = 1_000
+
+
+class Command(Action):
+    """Calls a program, ``scancel``, ``kubectl`` or a script of yours, without a shell.
+
+    Its arguments are templates, ``{run}``, ``{rule}``, ``{step}``, ``{finding_id}``: each fills one argument, whatever
+    stands in it. ``{env.NAME}`` is a variable of the environment, as for a job's number; arguments are seen by everyone
+    on the machine, so no secrets there. The program also finds the event as JSON on its standard input, and in
+    variables ``WATCHGLASS_EVENT_RULE`` and so on. Exit status 0 is success, everything else is tried again.
+
+    Example: Command:command=scancel {env.SLURM_JOB_ID},severity=error
+    """
+
+    reads_environment = False
+
+    command: tuple[str, ...] = parameter((), help="program and arguments: a list, or one text that is split at spaces",
+                                         split=False)  # fmt: skip
+    retries: int = parameter(1, help="how often a delivery that failed is tried again", ge=0, le=100)
+
+    def __post_init__(self) -> None:
+        given: object = self.command
+        if isinstance(given, str):
+            try:
+                self.command = tuple(shlex.split(given))
+            except ValueError as error:
+                raise InvalidValueError(f"Command: command cannot be split into words: {error}") from None
+        super().__post_init__()
+        if not self.command or not self.command[0]:
+            raise InvalidValueError("Command needs command, as in command=scancel {env.SLURM_JOB_ID}")
+        for word in self.command:
+            check_template("Command: command", word, os.environ)
+
+    def check(self) -> None:
+        """Refuse a program that is not there."""
+        program = self.command[0]
+        if "{" not in program and shutil.which(program) is None:
+            raise InvalidValueError(f"Command: there is no program {program!r} that could be called")
+
+    def act(self, event: Event) -> None:
+        """Call it."""
+        fields = fields_of(event)
+        words = [filled(word, fields, os.environ) for word in self.command]
+        environ = {**os.environ, **{f"{VARIABLES}{name.upper()}": _plain(text) for name, text in fields.items()}}
+        # The evaluator is not watched itself; a training that the program starts is its own matter.
+        environ.pop(environment.SWITCH, None)
+        with tempfile.TemporaryFile() as told:
+            told.write(json.dumps(event.to_json()).encode())
+            told.seek(0)
+            try:
+                process = subprocess.Popen(
+                    words, stdin=told, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environ
+                )
+            except (FileNotFoundError, PermissionError, NotADirectoryError) as error:
+                raise Undeliverable(f"{words[0]} cannot be called: {error.strerror}") from None
+            except ValueError:
+                raise Undeliverable("an argument holds a character that no argument can hold") from None
+        last = _last_words(process)
+        if process.returncode != 0:
+            how = f"exit status {process.returncode}" if process.returncode > 0 else f"signal {-process.returncode}"
+            raise ChildProcessError(f"{os.path.basename(words[0])} ended with {how}{': ' + last if last else ''}")
+
+
+def _plain(text: str) -> str:
+    return text.replace("\0", " ")
+
+
+def _last_words(process: subprocess.Popen[bytes]) -> str:
+    """The last line of what it writes to stderr; waits for its end, and for nothing that it leaves behind."""
+    assert process.stderr is not None
+    kept = b""
+    with process.stderr as stream:
+        os.set_blocking(stream.fileno(), False)
+        ended = False
+        while True:
+            ready, _, _ = select.select([stream], [], [], 0.0 if ended else 0.05)
+            more = os.read(stream.fileno(), 65536) if ready else b""
+            kept = (kept + more)[-_LAST_WORDS:]
+            if ended and not more:
+                break
+            if ready and not more:
+                process.wait()
+                break
+            ended = process.poll() is not None
+    lines = kept.decode("utf-8", "replace").strip().splitlines()
+    return lines[-1].strip() if lines else ""

@@ -1,0 +1,178 @@
+"""One try of one delivery, in a process of its own: started, looked at now and then, ended with all it has started.
+
+The process is ``python -m watchglass.actions``. Action and event go in as JSON on its standard input, so that nothing
+of them is in its command line; the answer, one line of JSON, comes back through a pipe of its own, so that what a
+user's code prints is not taken for it. It leads a session: whatever it starts is ended with it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from watchglass.config import ActionSpec
+from watchglass.records import Event
+
+#: An answer is shorter than this; of one that is not the rest is thrown away.
+_LONGEST_ANSWER = 64 << 10
+#: Characters of a reason that are kept.
+LONGEST_REASON = 2_000
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a try ended.
+
+    Attributes:
+        done: Whether the event was delivered.
+        reason: Why not, in a line.
+        again: Whether trying again makes sense.
+        after_s: Seconds to wait before, at least; None for the usual pause.
+    """
+
+    done: bool
+    reason: str = ""
+    again: bool = True
+    after_s: float | None = None
+
+
+class Courier:
+    """A delivery under way. For one thread; no method waits for the process, but :meth:`end` for its death."""
+
+    def __init__(
+        self, spec: ActionSpec, event: Event, timeout_s: float, environ: Mapping[str, str] | None = None
+    ) -> None:
+        """Starts the process.
+
+        Args:
+            spec: The action.
+            event: What to deliver.
+            timeout_s: Seconds after which the process and all it has started are killed.
+            environ: Its environment; that of this process when not given.
+
+        Raises:
+            OSError: The system starts no more processes.
+        """
+        self._timeout_s = timeout_s
+        self._until_s = time.monotonic() + timeout_s
+        self._answer = b""
+        told = {"action": spec.to_json(), "event": event.to_json(), "timeout_s": timeout_s}
+        self._unsent = memoryview(json.dumps(told).encode() + b"\n")
+        self._reading, writing = os.pipe()
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "watchglass.actions", str(writing)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env=None if environ is None else dict(environ),
+                pass_fds=(writing,),
+                start_new_session=True,
+            )
+        except BaseException:
+            os.close(self._reading)
+            raise
+        finally:
+            os.close(writing)
+        os.set_blocking(self._reading, False)
+        os.set_blocking(self._stdin.fileno(), False)
+        self._send()
+
+    @property
+    def pid(self) -> int:
+        """Process id, which is also that of its session and process group."""
+        return self._process.pid
+
+    def poll(self) -> Outcome | None:
+        """How the delivery ended; None while it is under way."""
+        self._send()
+        self._receive()
+        if b"\n" in self._answer:
+            self._finish()
+            return _read(self._answer)
+        if self._has_ended():
+            self._receive()
+            status = self._finish()
+            return _read(self._answer) if b"\n" in self._answer else Outcome(False, _last_words(status))
+        if time.monotonic() >= self._until_s:
+            self.end()
+            return Outcome(False, f"took longer than {self._timeout_s:g} s and was ended")
+        return None
+
+    def end(self) -> None:
+        """Kills the process with all it has started. A second call does nothing."""
+        self._finish()
+
+    @property
+    def _stdin(self) -> Any:
+        return self._process.stdin
+
+    def _send(self) -> None:
+        """As much as fits; a process that does not read must not make us wait."""
+        try:
+            while self._unsent and not self._stdin.closed:
+                self._unsent = self._unsent[os.write(self._stdin.fileno(), self._unsent) :]
+        except BlockingIOError:
+            return
+        except OSError:
+            self._unsent = memoryview(b"")  # it has ended, and says why in its own way
+        if not self._stdin.closed:
+            with suppress(OSError):
+                self._stdin.close()
+
+    def _receive(self) -> None:
+        if self._reading < 0:
+            return
+        with suppress(BlockingIOError):
+            while len(self._answer) < _LONGEST_ANSWER and (more := os.read(self._reading, _LONGEST_ANSWER)):
+                self._answer += more
+
+    def _has_ended(self) -> bool:
+        """Whether the process has ended, which is then not yet known to the system as such: its id stays its own."""
+        if not hasattr(os, "waitid"):
+            return self._process.poll() is not None
+        try:
+            return os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        except ChildProcessError:
+            return True
+
+    def _finish(self) -> int:
+        """Ends the whole group while its leader still holds the id, then lets go; returns the exit status."""
+        if self._reading < 0:
+            return int(self._process.returncode or 0)
+        ended = self._has_ended()
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        status = self._process.wait()
+        os.close(self._reading)
+        self._reading = -1
+        with suppress(OSError):
+            self._stdin.close()
+        return int(status) if ended else -int(signal.SIGKILL)
+
+
+def _read(answer: bytes) -> Outcome:
+    try:
+        data = json.loads(answer.partition(b"\n")[0])
+        after_s = data.get("after_s")
+        return Outcome(
+            bool(data["done"]), str(data.get("reason", ""))[:LONGEST_REASON], bool(data.get("again", True)),
+            None if after_s is None else float(after_s),
+        )  # fmt: skip
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return Outcome(False, "gave an answer that is none")
+
+
+def _last_words(status: int) -> str:
+    if status < 0:
+        with suppress(ValueError):
+            return f"its process was ended by {signal.Signals(-status).name}"
+    return f"its process ended with exit status {status} and no answer"

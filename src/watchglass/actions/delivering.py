@@ -1,0 +1,76 @@
+"""The process of one delivery: reads action and event, calls the action, answers. See :mod:`.courier`."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Mapping
+from typing import Any
+
+from watchglass.actions.action import Action
+from watchglass.actions.courier import LONGEST_REASON
+from watchglass.actions.registry import build_action, find_action
+from watchglass.actions.variables import check_variables, concealed, resolved
+from watchglass.config import ActionSpec
+from watchglass.errors import DeliverLater, Undeliverable, WatchglassError
+from watchglass.records import Event
+from watchglass.store import redacted
+
+#: By how much a process outlives its time limit where nobody ends it, for then whoever started it is gone.
+_ORPHANED_S = 2.0
+
+
+def main(arguments: list[str]) -> int:
+    """Runs one delivery; the one argument is the number of the descriptor that takes the answer."""
+    if len(arguments) != 1 or not arguments[0].isdigit():
+        print("usage: python -m watchglass.actions DESCRIPTOR, with action and event on stdin", file=sys.stderr)
+        return 2
+    answer_to, ours = int(arguments[0]), os.getpid()
+    os.set_inheritable(answer_to, False)
+    told = json.loads(sys.stdin.buffer.readline())
+    with open(os.devnull, "rb") as nothing:
+        os.dup2(nothing.fileno(), 0)  # a user's code that asks for input must not wait for it
+    if hasattr(signal, "setitimer"):
+        signal.setitimer(signal.ITIMER_REAL, told["timeout_s"] + _ORPHANED_S)
+    answer = deliver(ActionSpec.from_json(told["action"]), Event.from_json(told["event"]), os.environ)
+    if os.getpid() != ours:
+        os._exit(0)  # forked by the action: the answer is its parent's
+    with open(answer_to, "wb") as stream:
+        stream.write(json.dumps(answer).encode() + b"\n")
+    return 0
+
+
+def deliver(spec: ActionSpec, event: Event, environ: Mapping[str, str]) -> dict[str, Any]:
+    """Delivers an event in this process; returns ``done``, ``reason``, ``again`` and ``after_s``.
+
+    What variables of the environment hold is in no reason, nor is what looks like a secret.
+    """
+    again, after_s = True, None
+    try:
+        _built(spec, environ).act(event)
+        return {"done": True}
+    except DeliverLater as error:
+        reason, after_s = str(error), error.after_s
+    except WatchglassError as error:
+        reason, again = str(error), isinstance(error, DeliverLater)
+    except Exception as error:
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        reason = f"{type(error).__name__}: {error} ({os.path.basename(where.filename)}, line {where.lineno})"
+    reason = redacted(concealed(" ".join(reason.split()), spec.parameters, environ))
+    return {"done": False, "reason": reason[:LONGEST_REASON], "again": again, "after_s": after_s}
+
+
+def _built(spec: ActionSpec, environ: Mapping[str, str]) -> Action:
+    cls = find_action(spec.name)
+    if not issubclass(cls, Action):
+        raise Undeliverable(f"{cls.__name__} is not delivered in a process of its own")
+    parameters = spec.parameters
+    if cls.reads_environment:
+        check_variables(cls.__name__, parameters, environ)
+        parameters = resolved(parameters, environ)
+    action = build_action(ActionSpec(spec.name, dict(parameters)))
+    assert isinstance(action, Action)
+    return action

@@ -1,0 +1,136 @@
+"""Notify: a message to people, through apprise: email, SMS gateways, Slack, Teams, Discord, ntfy and the rest."""
+
+from __future__ import annotations
+
+import logging
+import re
+import warnings
+from typing import Any
+
+from watchglass.actions.action import Action
+from watchglass.actions.templates import check_template, fields_of, filled
+from watchglass.actions.variables import has_variable
+from watchglass.config import parameter
+from watchglass.errors import InvalidValueError, MissingExtraError, Undeliverable
+from watchglass.records import Event, Severity
+
+_TITLES = {
+    "finding": "[watchglass] {severity}: {rule} at step {step}",
+    "status": "[watchglass] {rule} is {status}",
+    "summary": "[watchglass] more events",
+}
+_BODIES = {
+    "finding": "{message}\n\nrule    {rule}\nstep    {step} ({mode}, {worker})\nrun     {run}\n",
+    "status": "{message}\n{reason}\n\nrun     {run}\n",
+    "summary": "{message}\n\nrun     {run}\n",
+}
+#: What a mail server, or a service, says that it will say again: 5xx of SMTP in the words of Python's library.
+_REFUSED = re.compile(r"\(5\d\d,|\b5\d\d \d\.\d\.\d\b|'?: \(5\d\d")
+
+
+class Notify(Action):
+    """Sends a message to people: email, SMS, Slack, Teams, Discord, ntfy and some hundred other services.
+
+    Each service is an address that apprise knows, ``mailto://user:password@example.org`` or ``slack://...``; a secret
+    belongs into a variable of the environment, ``$NAME``, which is read when a message is sent. Title and body are
+    templates, ``{rule}``, ``{message}``, ``{step}``; what to try stands below the body. Needs the extra ``actions``.
+
+    Example: Notify:urls=$MAIL_URL,severity=error
+    """
+
+    takes_summaries = True
+
+    urls: tuple[str, ...] = parameter((), help="addresses that apprise knows, or $NAME", split=False)
+    title: str = parameter("", help="template of the title; one that fits the event when not given")
+    body: str = parameter("", help="template of the body; one that fits the event when not given")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.urls:
+            raise InvalidValueError(
+                'Notify needs urls, as in urls=mailto://user:${PASSWORD}@example.org or urls="$URL"'
+            )
+        for name in ("title", "body"):
+            check_template(f"Notify: {name}", getattr(self, name))
+
+    def check(self) -> None:
+        """Refuse addresses that apprise does not know, as far as they are written out."""
+        apprise = _apprise()
+        for number, url in enumerate(self.urls, 1):
+            if has_variable(url):
+                continue
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of what its plug-ins import
+                known = apprise.Apprise.instantiate(url, suppress_exceptions=True) is not None
+            if not known:
+                scheme = url.partition("://")[0] if "://" in url else ""
+                of = f", of {scheme}://," if scheme.isalnum() else ""
+                raise InvalidValueError(f"Notify: address {number} of urls{of} is none that apprise knows or can read")
+
+    def act(self, event: Event) -> None:
+        """Send the message to every address."""
+        apprise = _apprise()
+        fields = fields_of(event)
+        title = filled(self.title or _TITLES[event.kind], fields)
+        body = filled(self.body or _BODIES[event.kind], fields)
+        if fields["try"]:
+            body += "\nWhat to try:\n" + "".join(f"- {line}\n" for line in fields["try"].splitlines())
+        kinds = {Severity.ERROR: "failure", Severity.WARNING: "warning"}
+        kind = kinds.get(event.severity, "info") if event.severity is not None else "info"
+        failed: list[str] = []
+        for number, url in enumerate(self.urls, 1):
+            sender = apprise.Apprise()
+            # A raw text: what stands in a message is never taken for HTML or Markdown.
+            with _Said() as said:
+                known = sender.add(url)
+                sent = known and sender.notify(title=title, body=body, notify_type=kind, body_format="text")
+            if not known:
+                raise Undeliverable(f"address {number} of urls is none that apprise knows or can read")
+            if not sent:
+                failed.append(f"address {number} of urls: {said.reason()}")
+        if failed:
+            text = "; ".join(failed)
+            if _REFUSED.search(text) and len(failed) == len(self.urls):
+                raise Undeliverable(text)
+            raise ConnectionError(text)
+
+
+class _Said(logging.Handler):
+    """What apprise logs meanwhile: its answer is no more than yes or no."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.DEBUG)
+        self._lines: list[tuple[int, str]] = []
+        self._logger = logging.getLogger("apprise")
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._lines.append((record.levelno, " ".join(record.getMessage().split())))
+
+    def reason(self) -> str:
+        """Why a message was not sent, in a line."""
+        exceptions = [text for _, text in self._lines if "xception:" in text]
+        warnings = [text for level, text in self._lines if level >= logging.WARNING]
+        chosen = [*warnings[-1:], *exceptions[-1:]]
+        return ": ".join(chosen)[:500] or "not sent, and apprise does not say why"
+
+    def __enter__(self) -> _Said:
+        self._level, self._propagates = self._logger.level, self._logger.propagate
+        self._logger.setLevel(logging.DEBUG)
+        self._logger.propagate = False
+        self._logger.addHandler(self)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._logger.removeHandler(self)
+        self._logger.setLevel(self._level)
+        self._logger.propagate = self._propagates
+
+
+def _apprise() -> Any:
+    try:
+        import apprise
+    except ImportError as error:
+        raise MissingExtraError(
+            f"Notify needs apprise ({error}); install it with: pip install 'watchglass[actions]'"
+        ) from error
+    return apprise

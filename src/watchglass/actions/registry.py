@@ -1,0 +1,170 @@
+"""Finding actions by name: the built-in ones, and those in a user's file."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from watchglass.actions.action import Action
+from watchglass.actions.subscription import Subscription
+from watchglass.actions.variables import check_variables
+from watchglass.config import (
+    ActionSpec,
+    Contract,
+    ParameterInfo,
+    check_parameters,
+    class_from_file,
+    describe,
+    names_file,
+    suggest,
+)
+from watchglass.errors import InvalidValueError, UnknownNameError
+
+#: Built-in actions by name, in the order in which they are listed. Imported when first asked for.
+_BUILT_IN = {
+    "StopTraining": "watchglass.actions.stop_training",
+    "Notify": "watchglass.actions.notify",
+    "Webhook": "watchglass.actions.webhook",
+    "Command": "watchglass.actions.command",
+}
+
+_CONTRACT = Contract(Action, "action", "watchglass.Action", "act(self, event)")
+
+_SPELLING = re.compile(r"(?P<name>[^=]+?\.py(?::[A-Za-z_]\w*(?=:|$))?|[^:=,]+)(?::(?P<parameters>.*))?", re.DOTALL)
+_NEXT_PARAMETER = re.compile(r",\s*(?=[A-Za-z_]\w*=)")
+
+
+@dataclass(frozen=True)
+class ActionDocumentation:
+    """An action's documentation, for people.
+
+    Attributes:
+        name: Name of the action.
+        summary: First line of its docstring.
+        text: The rest of its docstring.
+        parameters: Its own parameters, then those that every action has.
+        example: How it is named on a command line.
+    """
+
+    name: str
+    summary: str
+    text: str
+    parameters: list[ParameterInfo]
+    example: str
+
+
+def action_names() -> list[str]:
+    """Names of the built-in actions."""
+    return list(_BUILT_IN)
+
+
+def find_action(name: str) -> type[Subscription]:
+    """The class of an action.
+
+    Args:
+        name: A built-in name, ``"Webhook"``, or a file and a class, ``"path/to/file.py:MyAction"``.
+
+    Raises:
+        UnknownNameError: No such built-in action, or no such class in the file; the message has the near name.
+        MissingFileError: No such file.
+        PluginFileError: The file cannot be imported, or the class is not an action.
+    """
+    if names_file(name):
+        return class_from_file(name, _CONTRACT)
+    module = _BUILT_IN.get(name)
+    if module is None:
+        raise UnknownNameError(
+            f'there is no action "{name}"{suggest(name, _BUILT_IN)}; "watchglass actions" lists them, and an action of '
+            'your own is named by file and class: "my_actions.py:MyAction"'
+        )
+    cls: type[Subscription] = getattr(importlib.import_module(module), name)
+    return cls
+
+
+def build_action(spec: ActionSpec) -> Subscription:
+    """A new instance of an action with its parameters; ``$NAME`` in them stays as it is.
+
+    Raises:
+        UnknownNameError: It has no such parameter, with the near name; or no such action.
+        InvalidValueError: A value of the wrong type or outside its limits, or one that is missing.
+        MissingFileError, PluginFileError: See :func:`find_action`.
+    """
+    cls = find_action(spec.name)
+    check_parameters(cls, spec.parameters)
+    return cls(**spec.parameters)
+
+
+def checked_actions(
+    specs: Sequence[ActionSpec],
+    rules: Sequence[str],
+    *,
+    environ: Mapping[str, str] | None = None,
+    thorough: bool = True,
+) -> tuple[ActionSpec, ...]:
+    """``specs`` themselves, once everything that can be seen to be wrong before a training begins is not.
+
+    Args:
+        specs: The actions.
+        rules: Names of the rules that are evaluated.
+        environ: The environment in which ``$NAME`` will be read; this process's when not given.
+        thorough: Also ask each action, which may import what it is made with.
+
+    Raises:
+        WatchglassError: What is wrong, in one line.
+    """
+    environ = os.environ if environ is None else environ
+    for spec in specs:
+        action = build_action(spec)
+        for rule in action.rules:
+            if rule not in rules:
+                raise UnknownNameError(
+                    f'{action.name}: no rule "{rule}" is evaluated{suggest(rule, rules)}; those are {", ".join(rules)}'
+                )
+        if isinstance(action, Action):
+            if action.reads_environment:
+                check_variables(action.name, spec.parameters, environ)
+            if thorough:
+                action.check()
+    return tuple(specs)
+
+
+def parse_action(text: str) -> ActionSpec:
+    """An action as written on a command line: ``"Webhook:url=https://example.org/a?b=c,severity=error"``.
+
+    A parameter ends where the next one begins, at a comma with ``name=`` behind it, so that values may hold colons,
+    commas and equals signs.
+
+    Raises:
+        InvalidValueError: A text that does not read so.
+    """
+    match = _SPELLING.fullmatch(text.strip())
+    if match is None:
+        raise InvalidValueError(
+            f"an action must read NAME or NAME:PARAM=VALUE,... or FILE.py:CLASS:PARAM=VALUE,... but got {text!r}"
+        )
+    name, parameters = match["name"].strip(), (match["parameters"] or "").strip()
+    given: dict[str, str] = {}
+    for part in _NEXT_PARAMETER.split(parameters) if parameters else ():
+        key, equals, value = part.partition("=")
+        key = key.strip()
+        if not equals or not key.isidentifier():
+            raise InvalidValueError(f"a parameter of action {name} must read PARAM=VALUE but got {part!r}")
+        if key in given:
+            raise InvalidValueError(f"action {name} was given {key} twice; several values are one list, {key}=A,B")
+        given[key] = value.strip()
+    return ActionSpec(name, dict(given))
+
+
+def documentation(cls: type[Subscription]) -> ActionDocumentation:
+    """What an action's docstring and parameters say."""
+    lines = inspect.cleandoc(cls.__doc__ or "").split("\n")
+    text = "\n".join(lines[1:]).strip()
+    text, _, example = text.partition("Example:")
+    common = {info.name for info in describe(Action)}
+    infos = describe(cls)
+    parameters = [info for info in infos if info.name not in common] + [i for i in infos if i.name in common]
+    return ActionDocumentation(cls.__name__, lines[0], text.strip(), parameters, example.strip() or cls.__name__)

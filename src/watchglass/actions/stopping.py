@@ -1,0 +1,262 @@
+"""The stop protocol: ends a training at a step boundary that all its workers share, by signal where none comes.
+
+A rank that leaves one step early leaves the others blocked in a collective. So the evaluator first asks every worker
+which step it is at, then commits a step that all of them have still before them. docs/architecture.md has the picture.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from watchglass.errors import RunExistsError, StoreError
+from watchglass.records import Finding, Observation
+from watchglass.store import Claim, Pace, Store, is_alive, layout, pace_of
+
+#: What a request and its answer may take beyond the pace, in seconds; on an object store a poll more.
+_SLACK_S = 0.2
+#: A worker that has not said where it is after this long is not waited for, where workers look often.
+_ANSWER_S = 5.0
+#: From SIGTERM to SIGKILL.
+_KILL_AFTER_S = 10.0
+
+
+@dataclass(frozen=True)
+class Worker:
+    """What a stop may know of a worker.
+
+    Attributes:
+        name: ``"worker_0"``.
+        active: Whether it has joined and neither left nor been found dead.
+        train_step: Last TRAIN step whose end was read; -1 for none.
+        step_s: Typical length of its TRAIN steps in seconds; 0 where unknown.
+        claim: Its process.
+        attempt: Its attempt.
+    """
+
+    name: str
+    active: bool
+    train_step: int
+    step_s: float
+    claim: Claim | None
+    attempt: int = 0
+
+
+class Clock(Protocol):
+    """What a stop needs of a clock; the module :mod:`time` is one."""
+
+    def monotonic(self) -> float:
+        """Seconds since an arbitrary moment."""
+
+    def time_ns(self) -> int:
+        """Wall time, nanoseconds since 1970."""
+
+
+class Stopping:
+    """Stops of a training, one per attempt. Lives in the evaluator, for one thread, and never waits.
+
+    A store that is away for a while is its own concern: what could not be written is tried again at a later tick.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        attempt: int | None = None,
+        *,
+        grace_s: float = 30.0,
+        poll_s: float | None = None,
+        clock: Clock = time,
+        send_signal: Callable[[int, int], None] = os.kill,
+    ) -> None:
+        """Nothing is stopped yet.
+
+        Args:
+            store: The run's store.
+            attempt: The attempt to stop; None for whichever has the finding.
+            grace_s: Seconds that workers have to reach the committed step, before SIGTERM.
+            poll_s: How often :meth:`tick` is called; None for the store's pace.
+            clock: The time.
+            send_signal: As :func:`os.kill`.
+        """
+        self._attempt = attempt
+        self._make = functools.partial(
+            _Stop, store, grace_s=grace_s, poll_s=poll_s, clock=clock, send_signal=send_signal
+        )
+        self._stops: dict[int, _Stop] = {}
+
+    @property
+    def busy(self) -> bool:
+        """From the request until every worker is gone: the evaluator then stays until it is."""
+        return any(not stop.done for stop in self._stops.values())
+
+    def found(self, finding: Finding) -> list[Observation]:
+        """Asks the workers where they are, if this is the first such finding of its attempt.
+
+        Called at once for every new finding that shall stop the training; returns what shall be written into the
+        journal.
+        """
+        if finding.attempt in self._stops or (self._attempt is not None and finding.attempt != self._attempt):
+            return []
+        stop = self._stops[finding.attempt] = self._make(finding)
+        return stop.request()
+
+    def tick(self, workers: Sequence[Worker]) -> list[Observation]:
+        """Goes on: commits a step once all have answered, signals once the grace time is over."""
+        return [
+            observation
+            for attempt, stop in self._stops.items()
+            for observation in stop.tick([worker for worker in workers if worker.attempt == attempt])
+        ]
+
+
+class _Stop:
+    """The stop of one attempt: requested, committed, and if need be enforced.
+
+    An evaluator that takes over from another finds what that has requested and committed: what is written counts.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        finding: Finding,
+        *,
+        grace_s: float,
+        poll_s: float | None,
+        clock: Clock,
+        send_signal: Callable[[int, int], None],
+    ) -> None:
+        self._store, self._finding, self._attempt = store, finding, finding.attempt
+        self._grace_s, self._poll_s, self._clock, self._send = grace_s, poll_s, clock, send_signal
+        self._begun_s = clock.monotonic()
+        self._requested = False
+        self._committed_s: float | None = None
+        self._signalled_s: float | None = None
+        self._killed = False
+        self.done = False
+
+    def request(self) -> list[Observation]:
+        """Asks the workers where they are; where the store is away a later tick does."""
+        try:
+            new = self._put(layout.stop_request(self._attempt))
+        except StoreError:
+            return []
+        self._requested, self._begun_s = True, self._clock.monotonic()
+        return [self._observation("stop_requested")] if new else []
+
+    def tick(self, workers: Sequence[Worker]) -> list[Observation]:
+        if self.done:
+            return []
+        active = [worker for worker in workers if worker.active]
+        if not active and (workers or self._waited(self._begun_s) > _ANSWER_S):
+            self.done = True
+            return []
+        if not self._requested:
+            return self.request()
+        if self._committed_s is None:
+            try:
+                return self._commit(active)
+            except StoreError:
+                return []
+        return self._enforce(active)
+
+    def _commit(self, active: Sequence[Worker]) -> list[Observation]:
+        pace = self._pace(active)
+        seen: Mapping[str, int | None] = {}
+        if len(active) > 1:
+            patience_s = min(max(_ANSWER_S, pace.control_s + self._delay_s(pace)), max(self._grace_s, pace.control_s))
+            seen = self._seen(active)
+            if None in seen.values() and self._waited(self._begun_s) < patience_s:
+                return []
+        steps = [step for step in seen.values() if step is not None]
+        furthest = max([*steps, *(worker.train_step for worker in active)], default=-1)
+        stop_at = furthest + self._margin(active, pace)
+        new = self._put(layout.stop_commit(self._attempt), stop_at_step=stop_at)
+        self._committed_s = self._clock.monotonic()
+        return [self._observation("stop_committed", stop_at_step=stop_at, seen=dict(seen))] if new else []
+
+    def _pace(self, active: Sequence[Worker]) -> Pace:
+        return pace_of(self._store, len(active))
+
+    def _delay_s(self, pace: Pace) -> float:
+        """Seconds from a worker's answer until the last worker has read the commit that follows, at most."""
+        poll_s = pace.poll_s if self._poll_s is None else self._poll_s
+        return 2 * (poll_s + pace.answer_s) + _SLACK_S + (0.0 if self._store.appends else poll_s)
+
+    def _margin(self, active: Sequence[Worker], pace: Pace) -> int:
+        """Steps between the furthest worker and the stop: enough for all to read the commit before they get there.
+
+        One worker alone waits for nobody: it is not even asked, and stops at its next boundary. Several need the time
+        from a worker's answer until the last one has read the commit, in steps of the quickest.
+        """
+        if len(active) < 2:
+            return 1
+        lengths = [worker.step_s for worker in active if worker.step_s > 0]
+        if not lengths:
+            return 2
+        return max(2, math.ceil(self._delay_s(pace) / min(lengths)) + 1)
+
+    def _enforce(self, active: Sequence[Worker]) -> list[Observation]:
+        """SIGTERM after the grace time, SIGKILL ten seconds later, to processes of this machine that still live."""
+        # The committed step lies a delay ahead, and a worker that was not asked has yet to look.
+        pace = self._pace(active)
+        grace_s = self._grace_s + (0.0 if self._store.appends else pace.control_s + self._delay_s(pace))
+        if self._committed_s is None or self._waited(self._committed_s) < grace_s:
+            return []
+        if self._signalled_s is None:
+            self._signalled_s = self._clock.monotonic()
+            return self._signal(active, signal.SIGTERM)
+        if not self._killed and self._waited(self._signalled_s) >= _KILL_AFTER_S:
+            self._killed = True
+            return self._signal(active, signal.SIGKILL)
+        return []
+
+    def _signal(self, active: Sequence[Worker], number: signal.Signals) -> list[Observation]:
+        sent: list[Observation] = []
+        for worker in active:
+            # A process id may have been given to another process: only one with the same start time is meant.
+            if worker.claim is None or is_alive(worker.claim) is not True:
+                continue
+            try:
+                self._send(worker.claim.pid, number)
+            except OSError:
+                continue  # it ended in between
+            sent.append(
+                Observation("worker_stopped", self._attempt, None, {"worker": worker.name, "signal": number.name})
+            )
+        return sent
+
+    def _seen(self, active: Sequence[Worker]) -> dict[str, int | None]:
+        """The TRAIN step that each worker says it has seen; None where it has not answered."""
+        ranges = [(layout.stop_seen(self._attempt, worker.name), 0, 4096) for worker in active]
+        return {worker.name: _step(data) for worker, data in zip(active, self._store.read_many(ranges), strict=True)}
+
+    def _put(self, path: str, **data: Any) -> bool:
+        """Write a part of the protocol; returns whether it is ours: what another evaluator has written stays."""
+        finding = self._finding
+        content = {**data, "reason": f"{finding.rule}: {finding.message}", "finding": finding.id}
+        content["wall_ns"] = self._clock.time_ns()
+        try:
+            self._store.write(path, json.dumps(content).encode())
+        except RunExistsError:
+            return False
+        return True
+
+    def _waited(self, since_s: float) -> float:
+        return self._clock.monotonic() - since_s
+
+    def _observation(self, kind: str, **data: Any) -> Observation:
+        return Observation(kind, self._attempt, None, {**data, "finding": self._finding.id})
+
+
+def _step(data: bytes | None) -> int | None:
+    try:
+        return int(json.loads(data or b"")["train_step"])
+    except (ValueError, LookupError, TypeError, OverflowError, RecursionError):
+        return None  # not there yet, or being written

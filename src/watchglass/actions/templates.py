@@ -1,0 +1,99 @@
+"""Texts with places for what an event says: ``{rule}``, ``{step}``, ``{message}``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from datetime import datetime, timezone
+
+from watchglass.config import suggest
+from watchglass.errors import InvalidValueError
+from watchglass.records import Event
+
+#: What a template may name, with what it stands for.
+FIELDS: Mapping[str, str] = {
+    "run": "location of the run",
+    "run_id": "identifier of the run",
+    "attempt": "attempt of the run",
+    "kind": "finding, status or summary",
+    "event_id": "the same for the same event, whoever tells it",
+    "time": "when the evaluator came by it, as 2026-01-31T12:00:00Z",
+    "rule": "name of the rule",
+    "message": "one sentence for people",
+    "severity": "info, warning or error",
+    "finding_id": "identifier of the finding",
+    "step": "step at which it was first seen",
+    "mode": "mode of that step",
+    "worker": "worker it was seen on",
+    "tensor": "the first tensor or module it is about",
+    "value": "the measured value",
+    "limit": "the limit it crossed",
+    "try": "what to try, a sentence per line",
+    "status": "where the rule stands",
+    "previous": "where it stood before",
+    "reason": "why it stands there",
+}
+
+_PLACE = re.compile(r"\{\{(\w+)\}\}|\{(env\.)?([A-Za-z_]\w*)\}")
+
+
+def fields_of(event: Event) -> dict[str, str]:
+    """What each of :data:`FIELDS` is for an event; "" for what it does not have."""
+    time = datetime.fromtimestamp(event.time_ns // 1_000_000_000, timezone.utc)
+    found = dict.fromkeys(FIELDS, "")
+    found.update(
+        run=event.run, run_id=event.run_id, attempt=str(event.attempt), kind=event.kind, event_id=event.id,
+        time=time.strftime("%Y-%m-%dT%H:%M:%SZ"), rule=event.rule, message=event.message,
+    )  # fmt: skip
+    finding, status = event.finding, event.status
+    if finding is not None:
+        found.update(
+            severity=finding.severity.value, finding_id=finding.id, step=str(finding.step), mode=finding.mode.name,
+            worker=finding.worker, tensor=finding.tensors[0] if finding.tensors else "", value=_number(finding.value),
+            limit=_number(finding.limit),
+        )  # fmt: skip
+        found["try"] = "\n".join(finding.what_to_try)
+    if status is not None:
+        found.update(status=status.status.value, reason=status.reason)
+        found["previous"] = event.previous.value if event.previous is not None else ""
+    return found
+
+
+def check_template(owner: str, text: str, environ: Collection[str] | None = None) -> None:
+    """Refuse places that nothing is known for.
+
+    Args:
+        owner: How errors call the template, ``"Command: command"``.
+        text: The template.
+        environ: Variables that ``{env.NAME}`` may name; None where that is not offered.
+
+    Raises:
+        InvalidValueError: A place that is not known, with the near name, or a variable that is not set.
+    """
+    for literal, variable, name in _PLACE.findall(text):
+        if literal:
+            continue
+        if variable:
+            if environ is None:
+                raise InvalidValueError(f"{owner} has no place {{env.{name}}}; it knows {', '.join(FIELDS)}")
+            if name not in environ:
+                raise InvalidValueError(f"{owner} names {{env.{name}}}, but the environment variable {name} is not set")
+        elif name not in FIELDS:
+            near = suggest(name, FIELDS) or f"; known are {', '.join(FIELDS)}"
+            raise InvalidValueError(f"{owner} has no place {{{name}}}{near}; for the word itself write {{{{{name}}}}}")
+
+
+def filled(text: str, fields: Mapping[str, str], environ: Mapping[str, str] | None = None) -> str:
+    """A template with its places filled; what stands in a filling is not looked at again."""
+
+    def filling(place: re.Match[str]) -> str:
+        literal, variable, name = place.groups()
+        if literal:
+            return f"{{{literal}}}"
+        return (environ or {})[name] if variable else fields[name]
+
+    return _PLACE.sub(filling, text)
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.6g}"

@@ -1,0 +1,260 @@
+"""What an evaluator does about findings and changes of status: stops the training, and delivers events to actions."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+
+from watchglass.actions import Action, Stopping, StopTraining, Worker, build_action
+from watchglass.config import ActionSpec, EvaluatorConfig, absolute
+from watchglass.evaluate.deliveries import MOST_AT_ONCE, Clock, Deliveries, finding_event_id, status_event_id
+from watchglass.records import Event, Finding, Observation, RuleStatus
+from watchglass.store import Store
+
+#: How long the end of a training waits for deliveries; what was not delivered then becomes a dead letter.
+ACTION_PATIENCE_S = 60.0
+#: How long deliveries under way are waited for by an evaluator that was told to go.
+_GOING_S = 2.0
+#: Pause between looks at deliveries while nothing else is to be done.
+_LOOK_S = 0.05
+
+Record = Finding | Observation | RuleStatus
+
+
+class Acting:
+    """The actions of one evaluator. For one thread; only :meth:`finish` waits.
+
+    An event is accepted by an action at most once: what an earlier evaluator accepted is in the journal, with its
+    outcome or, where it has none, to be delivered now.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        config: EvaluatorConfig,
+        run_id: str,
+        *,
+        clock: Clock = time,
+        deliveries: Callable[..., Deliveries] = Deliveries,
+    ) -> None:
+        """Builds the actions.
+
+        Args:
+            store: The run's store.
+            config: What the evaluator was told.
+            run_id: Identifier of the run.
+            clock: The time.
+            deliveries: Makes the deliveries of an action; for tests.
+
+        Raises:
+            WatchglassError: An action or a parameter is not right.
+        """
+        self._run, self._run_id, self._clock = absolute(store.location), run_id, clock
+        self._stops: list[tuple[StopTraining, Stopping]] = []
+        self._lines: list[Deliveries] = []
+        wanted: list[StopTraining] = []
+        short = [] if config.stop_on is None else [ActionSpec("StopTraining", {"severity": config.stop_on})]
+        for spec in [*short, *config.actions]:
+            action = build_action(spec)
+            if isinstance(action, StopTraining):
+                wanted.append(action)
+            elif isinstance(action, Action):
+                key = self._key(action.name)
+                self._lines.append(deliveries(key, spec, action, store, clock=clock))
+        if wanted:
+            grace_s = min((stop.grace_s for stop in wanted if stop.grace_s is not None), default=config.grace_s)
+            # One protocol for all of them: a training is stopped once.
+            stopping = Stopping(store, config.attempt, grace_s=grace_s, poll_s=config.poll_s)
+            self._stops = [(stop, stopping) for stop in wanted]
+
+    @property
+    def stopping(self) -> bool:
+        """Whether a stop has begun that must be gone on with."""
+        return any(stopping.busy for _, stopping in self._stops)
+
+    @property
+    def busy(self) -> bool:
+        """Whether anything is under way or waits."""
+        return self.stopping or any(line.waiting for line in self._lines)
+
+    @property
+    def delivers(self) -> bool:
+        """Whether there are actions that events are delivered to."""
+        return bool(self._lines)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """What became of deliveries, by action and outcome: ``{"Webhook done": 3, "Webhook waiting": 1}``."""
+        told: dict[str, int] = {}
+        for line in self._lines:
+            told |= {f"{line.key} {outcome}": count for outcome, count in line.counts.items() if count}
+            if line.waiting:
+                told[f"{line.key} waiting"] = line.waiting
+        return told
+
+    def resume(self, written: Iterable[Record]) -> None:
+        """Take up what earlier evaluators left, by what they wrote into the journal."""
+        records = list(written)
+        findings = {record.id: record for record in records if isinstance(record, Finding)}
+        observations = [r for r in records if isinstance(r, Observation) and r.kind.startswith("action_")]
+        concluded = {
+            (seen.data.get("action"), seen.data.get("event")) for seen in observations if seen.kind != "action_due"
+        }
+        lines = {line.key: line for line in self._lines}
+        for seen in observations:
+            line = lines.get(str(seen.data.get("action")))
+            if line is None:
+                continue
+            event_id, time_ns = str(seen.data.get("event")), _whole(seen.data.get("time_ns"))
+            event = None
+            if seen.kind == "action_due" and (line.key, event_id) not in concluded:
+                event = self._event_of(seen, findings, time_ns)
+                if event is None:
+                    continue  # its finding was not written any more, and is found again
+            told = seen.data.get("told")
+            left_out = _whole(told.get("left_out")) if isinstance(told, dict) else 0
+            line.resume(event_id, seen.kind, time_ns, event, left_out)
+
+    def stop(self, findings: Sequence[Finding]) -> list[Observation]:
+        """Stops the training where one of these new findings asks for it; returns what shall be written."""
+        return [
+            seen
+            for finding in findings
+            for stop, stopping in self._stops
+            if stop.concerned_by(finding)
+            for seen in stopping.found(finding)
+        ]
+
+    def found(self, findings: Sequence[Finding]) -> list[Observation]:
+        """Accepts events for new findings; returns what shall be written, together with the findings."""
+        told: list[Observation] = []
+        for finding in findings:
+            event_id = finding_event_id(self._run_id, finding.id)
+            told += self._accepted(self._finding_event(event_id, finding, self._clock.time_ns()))
+        return told
+
+    def statuses(self, changed: Sequence[tuple[RuleStatus | None, RuleStatus]], attempt: int) -> list[Observation]:
+        """Accepts events for rules that stand elsewhere than before; returns what shall be written with it.
+
+        A rule that is looked at for the first time has not changed.
+        """
+        told: list[Observation] = []
+        for before, now in changed:
+            if before is None or before.status is now.status:
+                continue
+            event_id = status_event_id(self._run_id, attempt, now.rule, before.status.value, now.status.value)
+            event = Event(
+                "status", event_id, self._run, self._run_id, attempt, now.rule, self._clock.time_ns(),
+                status=now, previous=before.status,
+            )  # fmt: skip
+            told += self._accepted(event)
+        return told
+
+    def tick(self, workers: Sequence[Worker]) -> list[Observation]:
+        """Goes on with stops and deliveries; returns what shall be written."""
+        stopping = self._stops[0][1] if self._stops else None
+        return [*(stopping.tick(workers) if stopping is not None else []), *self._deliver(now=False)]
+
+    def finish(
+        self,
+        write: Callable[[Sequence[Observation]], None],
+        say: Callable[[str], None],
+        *,
+        ended: bool,
+        pause: Callable[[float], bool],
+        patience_s: float = ACTION_PATIENCE_S,
+    ) -> None:
+        """Waits for deliveries, within limits, and does not leave without a word.
+
+        Args:
+            write: Takes what shall be written.
+            say: Takes a sentence for whoever looks on.
+            ended: Whether the training has ended, so that nobody will go on; what is left becomes dead letters. Else it
+                stays due for the next evaluator.
+            pause: Waits so many seconds, or less; returns False where waiting shall end.
+            patience_s: Seconds to wait.
+        """
+        until_s = self._clock.monotonic() + (patience_s if ended else _GOING_S)
+        while True:
+            write(self._deliver(now=ended, may_start=ended))
+            soonest = [line.next_s() for line in self._lines if ended or line.underway]
+            if min((at for at in soonest if at is not None), default=until_s) >= until_s:
+                break
+            if not ended:
+                time.sleep(_LOOK_S)
+            elif not pause(_LOOK_S):
+                break
+        for line in self._lines:
+            self._conclude(line, write, say, ended=ended, patience_s=patience_s)
+
+    def leave(self) -> None:
+        """End deliveries that are under way; they and those that wait stay due."""
+        for line in self._lines:
+            line.leave()
+
+    def _conclude(
+        self,
+        line: Deliveries,
+        write: Callable[[Sequence[Observation]], None],
+        say: Callable[[str], None],
+        *,
+        ended: bool,
+        patience_s: float,
+    ) -> None:
+        waiting = line.waiting
+        if not ended:
+            line.leave()
+            if waiting:
+                say(f"{line.key}: {waiting} not delivered yet; the next evaluator goes on with it")
+            return
+        line.give_up(f"the training has ended, and deliveries were waited for {patience_s:g} s")
+        while line.waiting:
+            told = line.tick(may_start=False)
+            write(told)
+            if not told:
+                say(f"{line.key}: {line.waiting} not delivered, and the store does not take the dead letters now")
+                break
+        if line.counts["failed"]:
+            say(f"{line.key}: {line.counts['failed']} not delivered, see dead-letters/ in the run")
+        if line.counts["limited"]:
+            say(
+                f"{line.key}: {line.counts['limited']} left out, beyond {line.action.per_hour} within an hour; "
+                "per_hour sets that"
+            )
+
+    def _deliver(self, *, now: bool, may_start: bool = True) -> list[Observation]:
+        told: list[Observation] = []
+        for line in self._lines:
+            told += line.summary(now=now)
+            running = sum(other.underway for other in self._lines)
+            told += line.tick(may_start=may_start and running < MOST_AT_ONCE)
+        return told
+
+    def _accepted(self, event: Event) -> list[Observation]:
+        return [seen for line in self._lines for seen in line.add(event)]
+
+    def _event_of(self, due: Observation, findings: dict[str, Finding], time_ns: int) -> Event | None:
+        """The event of which an earlier evaluator wrote that it is due; None where it comes up again by itself."""
+        finding = findings.get(str(due.data.get("finding")))
+        if finding is not None:
+            return self._finding_event(str(due.data.get("event")), finding, time_ns)
+        try:
+            return Event.from_json(due.data["told"])
+        except (LookupError, TypeError, ValueError, AttributeError):
+            return None
+
+    def _finding_event(self, event_id: str, finding: Finding, time_ns: int) -> Event:
+        return Event(
+            "finding", event_id, self._run, self._run_id, finding.attempt, finding.rule, time_ns, finding=finding
+        )
+
+    def _key(self, name: str) -> str:
+        taken = {line.key for line in self._lines}
+        number = 1
+        while (key := name if number == 1 else f"{name}-{number}") in taken:
+            number += 1
+        return key
+
+
+def _whole(value: object) -> int:
+    return value if isinstance(value, int) else 0

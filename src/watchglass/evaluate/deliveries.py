@@ -1,0 +1,294 @@
+"""What is delivered to whom: in order, a few at once, tried again, limited, and never lost without a word."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Protocol
+
+from watchglass.actions import Action, Courier, Outcome
+from watchglass.config import ActionSpec
+from watchglass.errors import StoreError
+from watchglass.records import Event, Observation
+from watchglass.store import Store, layout
+
+#: Processes of deliveries at a time, over all actions of an evaluator.
+MOST_AT_ONCE = 4
+#: Events that wait for one action; what comes beyond goes to the dead letters at once.
+MOST_WAITING = 1_000
+#: Pause before the second try; it doubles from try to try, up to the longest, and varies by half of it.
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 300.0
+#: Longest pause that a receiver can ask for.
+LONGEST_ASKED_S = 3600.0
+_HOUR_S = 3600.0
+
+
+class Clock(Protocol):
+    """What deliveries need of a clock; the module :mod:`time` is one."""
+
+    def monotonic(self) -> float:
+        """Seconds since an arbitrary moment."""
+
+    def time_ns(self) -> int:
+        """Wall time, nanoseconds since 1970."""
+
+
+class _Underway(Protocol):
+    """A delivery under way; :class:`~watchglass.actions.Courier` is one."""
+
+    def poll(self) -> Outcome | None: ...
+    def end(self) -> None: ...
+
+
+Start = Callable[[ActionSpec, Event, float], _Underway]
+
+
+@dataclass
+class _Due:
+    """An event that an action is to be given."""
+
+    event: Event
+    tries: int = 0
+    not_before_s: float = 0.0
+    #: Why it will not be delivered; "" where it may be.
+    dead: str = ""
+
+
+class Deliveries:
+    """The deliveries of one action, in their order. For one thread; nothing here waits.
+
+    What happens is told in observations: ``action_due`` when an event is accepted, then ``action_done`` or
+    ``action_failed``; ``action_limited`` for one beyond the limit. An evaluator that starts again reads them.
+    """
+
+    def __init__(
+        self,
+        key: str,
+        spec: ActionSpec,
+        action: Action,
+        store: Store,
+        *,
+        start: Start = Courier,
+        clock: Clock = time,
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        """Nothing is delivered yet.
+
+        Args:
+            key: What the action is called in observations, unlike any other of the evaluator.
+            spec: The action.
+            action: An instance of it, for its parameters.
+            store: The run's store, for dead letters.
+            start: Starts a delivery.
+            clock: The time.
+            jitter: A random number from 0 to 1.
+        """
+        self.key, self.action = key, action
+        self._spec, self._store, self._start, self._clock, self._jitter = spec, store, start, clock, jitter
+        self._waiting: deque[_Due] = deque()
+        self._underway: _Underway | None = None
+        self._known: set[str] = set()
+        self._accepted_s: deque[float] = deque()
+        self._left_out = 0
+        self._last: Event | None = None
+        #: Deliveries by outcome: done, failed, limited.
+        self.counts = {"done": 0, "failed": 0, "limited": 0}
+
+    @property
+    def waiting(self) -> int:
+        """Events that are still to be delivered."""
+        return len(self._waiting)
+
+    @property
+    def underway(self) -> bool:
+        """Whether a process is at work."""
+        return self._underway is not None
+
+    @property
+    def left_out(self) -> int:
+        """Events beyond the limit that no summary has told of."""
+        return self._left_out
+
+    def next_s(self) -> float | None:
+        """When there is something to do, on the clock; None where nothing waits."""
+        if self._underway is not None or (self._waiting and self._waiting[0].dead):
+            return self._clock.monotonic()
+        return self._waiting[0].not_before_s if self._waiting else None
+
+    def resume(self, event_id: str, kind: str, time_ns: int, event: Event | None, left_out: int) -> None:
+        """Take note of what an earlier evaluator wrote of an event.
+
+        Args:
+            event_id: The event.
+            kind: Kind of the observation.
+            time_ns: When that was.
+            event: The event itself, where it was accepted and has no outcome yet.
+            left_out: Of how many events a summary tells.
+        """
+        self._known.add(event_id)
+        if kind == "action_limited":
+            self._left_out += 1
+        elif kind == "action_due":
+            self._left_out -= left_out
+            ago_s = max(0.0, (self._clock.time_ns() - time_ns) / 1e9)
+            if ago_s < _HOUR_S:
+                self._accepted_s.append(self._clock.monotonic() - ago_s)
+            if event is not None:
+                self._waiting.append(_Due(event))
+
+    def add(self, event: Event) -> list[Observation]:
+        """Accept an event that concerns the action, unless it is known already."""
+        if event.id in self._known or not self.action.wants(event):
+            return []
+        self._known.add(event.id)
+        self._last = event
+        if self._full() and event.kind != "summary":
+            self._left_out += 1
+            self.counts["limited"] += 1
+            return [self._observation("action_limited", event)]
+        self._accepted_s.append(self._clock.monotonic())
+        due = _Due(event)
+        if len(self._waiting) >= MOST_WAITING:
+            due.dead = f"{MOST_WAITING} others waited already"
+        self._waiting.append(due)
+        return [self._observation("action_due", event, **_identity(event))]
+
+    def tick(self, may_start: bool) -> list[Observation]:
+        """Look at what is under way, and begin what is due.
+
+        Args:
+            may_start: Whether another process may be started.
+        """
+        told: list[Observation] = []
+        if self._underway is not None:
+            outcome = self._underway.poll()
+            if outcome is None:
+                return []
+            self._underway = None
+            told += self._ended(outcome)
+        if self._waiting and self._waiting[0].dead:
+            told += self._bury()
+        elif self._waiting and may_start and self._waiting[0].not_before_s <= self._clock.monotonic():
+            self._begin(self._waiting[0])
+        return told
+
+    def summary(self, *, now: bool) -> list[Observation]:
+        """Tell of what was left out, once the limit allows, or at once."""
+        if not self._left_out or self._last is None or (self._full() and not now):
+            return []
+        count, last = self._left_out, self._last
+        self._left_out = 0
+        digest = _digest(last.run_id, "summary", self.key, last.id, count)
+        return self.add(
+            Event("summary", digest, last.run, last.run_id, last.attempt, "", self._clock.time_ns(), left_out=count)
+        )
+
+    def give_up(self, reason: str) -> None:
+        """Whatever waits becomes a dead letter at the next :meth:`tick`; what is under way is ended."""
+        self.leave()
+        for due in self._waiting:
+            due.dead = due.dead or reason
+
+    def leave(self) -> None:
+        """End what is under way; it and what waits stay due, for the next evaluator."""
+        if self._underway is not None:
+            self._underway.end()
+            self._underway = None
+
+    def _full(self) -> bool:
+        now_s = self._clock.monotonic()
+        while self._accepted_s and self._accepted_s[0] <= now_s - _HOUR_S:
+            self._accepted_s.popleft()
+        return self.action.per_hour is not None and len(self._accepted_s) >= self.action.per_hour
+
+    def _begin(self, due: _Due) -> None:
+        due.tries += 1
+        try:
+            self._underway = self._start(self._spec, due.event, self.action.timeout_s)
+        except OSError as error:
+            self._failed(due, Outcome(False, f"no process can be started: {error.strerror or error}"))
+
+    def _ended(self, outcome: Outcome) -> list[Observation]:
+        due = self._waiting[0]
+        if not outcome.done:
+            self._failed(due, outcome)
+            return []
+        self._waiting.popleft()
+        self.counts["done"] += 1
+        return [self._observation("action_done", due.event, tries=due.tries)]
+
+    def _failed(self, due: _Due, outcome: Outcome) -> None:
+        if not outcome.again or due.tries > self.action.retries:
+            due.dead = outcome.reason or "no reason was given"
+            return
+        pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** (due.tries - 1)) * (0.5 + self._jitter())
+        asked_s = min(outcome.after_s or 0.0, LONGEST_ASKED_S)
+        due.not_before_s = self._clock.monotonic() + max(pause_s, asked_s)
+
+    def _bury(self) -> list[Observation]:
+        """Write the first that waits as a dead letter; where the store is away it stays first, and is written later."""
+        due = self._waiting[0]
+        path = layout.dead_letter(self.key, due.event.id)
+        letter = {
+            "action": self.key, "event": due.event.to_json(), "tries": due.tries, "reason": due.dead,
+            "time_ns": self._clock.time_ns(),
+        }  # fmt: skip
+        text = json.dumps(letter)
+        try:
+            self._store.write(path, text.encode(), replace=True)
+        except StoreError:
+            return []
+        told = {"tries": due.tries, "reason": due.dead, "dead_letter": path}
+        if file := getattr(self.action, "dead_letter", ""):
+            told.update(_append(str(file), text))
+        self._waiting.popleft()
+        self.counts["failed"] += 1
+        return [self._observation("action_failed", due.event, **told)]
+
+    def _observation(self, what: str, event: Event, **data: object) -> Observation:
+        told = {"action": self.key, "event": event.id, "rule": event.rule, **data, "time_ns": self._clock.time_ns()}
+        return Observation(what, event.attempt, None, told)
+
+
+def finding_event_id(run_id: str, finding_id: str) -> str:
+    """Identifier of the event that tells of a finding."""
+    return _digest(run_id, "finding", finding_id)
+
+
+def status_event_id(run_id: str, attempt: int, rule: str, previous: str, status: str) -> str:
+    """Identifier of the event that tells of a change of status."""
+    return _digest(run_id, "status", attempt, rule, previous, status)
+
+
+def _digest(*parts: object) -> str:
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+
+
+def _identity(event: Event) -> Mapping[str, object]:
+    """By what an evaluator that starts again makes the same event."""
+    if event.finding is not None:
+        return {"kind": event.kind, "finding": event.finding.id}
+    return {"kind": event.kind, "told": event.to_json()}
+
+
+def _append(file: str, text: str) -> Mapping[str, str]:
+    """Add a line to a local file; returns what is to be said where that fails."""
+    try:
+        descriptor = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    except OSError as error:
+        return {"file_problem": f"{file}: {error.strerror or error}"}
+    try:
+        os.write(descriptor, text.encode() + b"\n")
+    except OSError as error:
+        return {"file_problem": f"{file}: {error.strerror or error}"}
+    finally:
+        with suppress(OSError):
+            os.close(descriptor)
+    return {}

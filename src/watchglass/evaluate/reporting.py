@@ -1,0 +1,96 @@
+"""What becomes of findings and statuses: acted upon, written into the journal, told to whoever looks on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TextIO
+
+from watchglass.config import EvaluatorConfig
+from watchglass.evaluate.acting import ACTION_PATIENCE_S, Acting
+from watchglass.evaluate.journal import Journal
+from watchglass.records import Finding, Observation, RuleStatus
+from watchglass.store import Store
+
+
+class Reporting:
+    """Tells the journal, the actions and a stream what an evaluator comes by. For one thread."""
+
+    def __init__(self, store: Store, config: EvaluatorConfig, run_id: str, output: TextIO | None) -> None:
+        """Builds the actions; nothing is written before :meth:`begin`.
+
+        Raises:
+            WatchglassError: An action or a parameter is not right.
+        """
+        self._quiet, self._output = config.quiet, output
+        self.acting = Acting(store, config, run_id)
+        self.journal = Journal(store, self.say)
+        self._statuses: dict[str, RuleStatus] = {}
+        self._told: set[str] = set()
+        self._history: set[str] = set()
+        self._first_attempt = 0
+        #: Whether everything was read that was there when the evaluation began. Until then a rule seems to stand where
+        #: it stood long ago, and what an earlier evaluator wrote of it holds.
+        self.caught_up = False
+
+    def begin(self, attempt: int) -> None:
+        """Take up what earlier evaluators wrote; the journal is open.
+
+        Args:
+            attempt: The newest attempt: what is found in those before it is history, and nobody is told.
+        """
+        records = self.journal.records
+        self._first_attempt = attempt
+        self._history = {record.id for record in records if isinstance(record, Finding)}
+        self._statuses = {record.rule: record for record in records if isinstance(record, RuleStatus)}
+        self.acting.resume(records)
+
+    def findings(self, findings: Sequence[Finding], goes_on: Callable[[int], bool]) -> None:
+        """Takes in new findings. Acts first: between one and the request to stop lies nothing that takes time.
+
+        Args:
+            findings: What is new.
+            goes_on: Whether the training of an attempt goes on, so that it can be stopped.
+        """
+        self.journal.write(self.acting.stop([finding for finding in findings if goes_on(finding.attempt)]))
+        news = [f for f in findings if f.attempt >= self._first_attempt and f.id not in self._history]
+        self.journal.write([*self.acting.found(news), *findings])
+        if self._quiet or self._output is None:
+            return
+        for finding in findings:
+            if finding.id not in self._told:
+                self._told.add(finding.id)
+                self._output.write(f"watchglass: {finding.severity.value}: {finding.message} ({finding.rule})\n")
+        self._output.flush()
+
+    def statuses(self, statuses: Sequence[RuleStatus], attempt: int) -> None:
+        """Takes in where the rules stand now.
+
+        Args:
+            statuses: One per rule.
+            attempt: The newest attempt.
+        """
+        changed = [
+            (before, now)
+            for now in statuses
+            for before in [self._statuses.get(now.rule)]
+            if now != before and (self.caught_up or before is None)
+        ]
+        if changed:
+            self.journal.write([*self.acting.statuses(changed, attempt), *(now for _, now in changed)])
+            self._statuses.update({now.rule: now for _, now in changed})
+
+    def observed(self, observation: Observation) -> None:
+        """Takes in what the evaluator observed itself."""
+        self.journal.write([observation])
+
+    def finish_actions(
+        self, *, ended: bool, pause: Callable[[float], bool], patience_s: float = ACTION_PATIENCE_S
+    ) -> None:
+        """Waits for deliveries, see :meth:`Acting.finish`."""
+        self.acting.finish(self.journal.write, self.say, ended=ended, pause=pause, patience_s=patience_s)
+
+    def say(self, sentence: str) -> None:
+        """Tells a sentence to whoever looks on."""
+        if self._output is not None:
+            self._output.write(f"watchglass: {sentence}\n")
+            self._output.flush()

@@ -1,0 +1,60 @@
+"""Actions as a script gives them."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from watchglass.config import ActionSpec, RuleSpec, find_file, read_actions, values
+from watchglass.errors import InvalidValueError
+
+
+def action_specs(
+    actions: str | Iterable[Any] | None, rules: Sequence[RuleSpec], config_file: str | os.PathLike[str] | None = None
+) -> tuple[ActionSpec, ...]:
+    """What an evaluator is told of the actions that a script and its configuration file give.
+
+    Args:
+        actions: A text as on the command line, ``"Webhook:url=$HOOK"``, an action class, an action; or a list of them.
+        rules: The rules that are evaluated.
+        config_file: File of settings; when not given, the nearest ``watchglass.toml`` if there is one.
+
+    Raises:
+        InvalidValueError: An action that another process could not import, or a parameter that cannot be so.
+        UnknownNameError: An action or a rule that nobody has.
+    """
+    found = find_file(config_file)
+    specs = [] if found is None else list(read_actions(found))
+    if actions is not None:
+        alone = isinstance(actions, (str, ActionSpec, type)) or not isinstance(actions, Iterable)
+        specs += [_spec(action) for action in ([actions] if alone else actions)]
+    if not specs:
+        return ()
+    from watchglass.actions import checked_actions
+    from watchglass.rules import find_rule
+
+    # What an action is made with is not imported into a training: only the process that delivers needs it.
+    return checked_actions(specs, [find_rule(rule.name).__name__ for rule in rules], thorough=False)
+
+
+def _spec(action: Any) -> ActionSpec:
+    from watchglass.actions import Subscription, parse_action
+
+    if isinstance(action, ActionSpec):
+        return action
+    if isinstance(action, str):
+        return parse_action(action)
+    cls = action if isinstance(action, type) else type(action)
+    if not issubclass(cls, Subscription):
+        raise InvalidValueError(f"actions must be texts, action classes or actions but got {action!r:.100}")
+    given = {} if isinstance(action, type) else values(action)
+    if cls.__module__.startswith("watchglass."):
+        return ActionSpec(cls.__name__, given)
+    if cls.__module__ == "__main__":
+        raise InvalidValueError(
+            f"action {cls.__name__} must be in a file of its own, because another process calls it, "
+            'but it is defined in the running script; move it and give actions=["my_actions.py:' + cls.__name__ + '"]'
+        )
+    return ActionSpec(f"{inspect.getsourcefile(cls)}:{cls.__name__}", given)

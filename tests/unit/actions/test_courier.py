@@ -1,0 +1,169 @@
+"""A delivery in a process of its own: whatever a user's code does there, who started it goes on."""
+
+from __future__ import annotations
+
+import os
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from receivers import until
+from watchglass.actions import Courier
+from watchglass.config import ActionSpec
+from watchglass.testing import delivered, example_event
+
+Write = Callable[[str], ActionSpec]
+
+
+@pytest.fixture
+def action(tmp_path: Path) -> Write:
+    """An action of a user's own, by the body of its ``act``."""
+
+    def written(body: str) -> ActionSpec:
+        path = tmp_path / "mine.py"
+        head = "import os, subprocess, sys, time\nimport watchglass\n\n\nclass Mine(watchglass.Action):\n"
+        head += (
+            f'    """Mine."""\n\n    key: str = ""\n    place: str = {str(tmp_path)!r}\n\n    def act(self, event):\n'
+        )
+        path.write_text(head + textwrap.indent(textwrap.dedent(body), "        "))
+        return ActionSpec(f"{path}:Mine")
+
+    return written
+
+
+def test_what_returns_is_done(action: Write) -> None:
+    outcome = delivered(action("assert event.finding.step == 7"), example_event())
+    assert outcome.done, outcome.reason
+
+
+def test_what_raises_is_tried_again(action: Write) -> None:
+    outcome = delivered(action("raise ConnectionError('no\\nroute')"), example_event())
+    assert (outcome.done, outcome.again) == (False, True)
+    assert outcome.reason == "ConnectionError: no route (mine.py, line 12)"
+
+
+def test_undeliverable_is_not(action: Write) -> None:
+    outcome = delivered(action("raise watchglass.Undeliverable('nobody is there')"), example_event())
+    assert (outcome.done, outcome.again, outcome.reason) == (False, False, "nobody is there")
+
+
+def test_a_pause_that_is_asked_for_is_handed_on(action: Write) -> None:
+    outcome = delivered(action("raise watchglass.DeliverLater('busy', 7.5)"), example_event())
+    assert (outcome.done, outcome.again, outcome.after_s) == (False, True, 7.5)
+
+
+def test_one_that_hangs_is_killed_with_all_it_has_started(action: Write, tmp_path: Path) -> None:
+    spec = action("""
+        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+        open(self.place + "/pid", "w").write(str(child.pid))
+        import signal
+        signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 60))
+        while True:
+            time.sleep(1)
+    """)
+    courier = Courier(spec, example_event(), 2.0)
+    outcome = until(courier.poll)
+    assert outcome.reason == "took longer than 2 s and was ended"
+    assert outcome.again
+    assert not psutil.pid_exists(courier.pid)
+    child = int((tmp_path / "pid").read_text())
+    until(lambda: not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE)
+
+
+def test_what_it_leaves_running_ends_with_it(action: Write, tmp_path: Path) -> None:
+    spec = action("""
+        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+        open(self.place + "/pid", "w").write(str(child.pid))
+    """)
+    assert delivered(spec, example_event()).done
+    child = int((tmp_path / "pid").read_text())
+    until(lambda: not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE)
+
+
+def test_gigabytes_of_output_are_nobodys_answer(action: Write) -> None:
+    spec = action("""
+        line = b'{"done": false, "reason": "printed"}\\n' * 100_000
+        for _ in range(300):
+            os.write(1, line)
+            os.write(2, line)
+        print('{"done": false}')
+    """)
+    assert delivered(spec, example_event()).done
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ("os._exit(3)", "its process ended with exit status 3 and no answer"),
+        ("os.kill(os.getpid(), 9)", "its process was ended by SIGKILL"),
+        ("sys.exit(4)", "its process ended with exit status 4 and no answer"),
+        ("os.fork()", ""),
+    ],
+)
+def test_a_process_that_ends_in_its_own_way_is_told(action: Write, body: str, reason: str) -> None:
+    outcome = delivered(action(body), example_event())
+    assert outcome.done == (not reason)
+    assert outcome.reason == reason
+
+
+def test_an_answer_that_is_none_is_a_failure(action: Write) -> None:
+    spec = action("""
+        for number in map(int, os.listdir("/proc/self/fd")):
+            if number > 2 and os.path.exists(f"/proc/self/fd/{number}"):
+                os.write(number, b"rubbish\\n")
+    """)
+    outcome = delivered(spec, example_event())
+    assert outcome.reason == "gave an answer that is none"
+
+
+def test_a_file_that_is_deleted_meanwhile_is_told(action: Write, tmp_path: Path) -> None:
+    spec = action("pass")
+    (tmp_path / "mine.py").unlink()
+    outcome = delivered(spec, example_event())
+    assert (outcome.done, outcome.again) == (False, False)
+    assert "there is no action file" in outcome.reason
+
+
+def test_a_large_event_that_nobody_reads_keeps_nobody_waiting(action: Write, tmp_path: Path) -> None:
+    """A pipe takes 64 KiB; who starts the process goes on with its work meanwhile."""
+    event = example_event(message="x" * 3_000_000)
+    (tmp_path / "sitecustomize.py").write_text("import time; time.sleep(0.5)")
+    environ = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+    courier = Courier(action("assert len(event.message) == 3_000_000"), event, 30.0, environ)
+    assert courier._unsent, "more than a pipe takes"
+    assert courier.poll() is None
+    assert until(courier.poll).done
+
+
+def test_nothing_of_an_action_is_in_a_command_line(action: Write) -> None:
+    spec = ActionSpec(action("time.sleep(30)").name, {"key": "geheim-1234"})
+    courier = Courier(spec, example_event(), 30.0)
+    try:
+        words = until(psutil.Process(courier.pid).cmdline)
+        assert words[1:3] == ["-m", "watchglass.actions"]
+        assert not any("geheim" in word or "mine.py" in word for word in words)
+    finally:
+        courier.end()
+
+
+def test_variables_are_read_at_delivery_and_are_in_no_error(action: Write) -> None:
+    spec = ActionSpec(action("raise ValueError('refused: ' + self.key)").name, {"key": "$DOOR_KEY"})
+    outcome = delivered(spec, example_event(), environ={**os.environ, "DOOR_KEY": "geheim 1234"})
+    assert outcome.reason == "ValueError: refused: $DOOR_KEY (mine.py, line 12)"
+    outcome = delivered(spec, example_event())
+    assert outcome.reason == "Mine: the environment variable DOOR_KEY is not set, and $DOOR_KEY stands for it"
+    assert not outcome.again
+
+
+def test_input_that_it_asks_for_is_empty(action: Write) -> None:
+    assert delivered(action("assert sys.stdin.read() == ''"), example_event()).done
+
+
+def test_it_ends_by_itself_where_nobody_is_left_to_end_it(action: Write) -> None:
+    courier = Courier(action("while True: time.sleep(1)"), example_event(), 0.5)
+    process = psutil.Process(courier.pid)
+    until(lambda: process.status() == psutil.STATUS_ZOMBIE)
+    courier.end()

@@ -1,0 +1,98 @@
+"""Notify: an email that a real server receives, and servers that refuse it."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+
+from receivers import mail_server
+from watchglass.actions import Outcome, checked_actions, parse_action
+from watchglass.config import ActionSpec
+from watchglass.errors import InvalidValueError
+from watchglass.testing import delivered, example_event
+
+
+def send(*urls: str, kind: str = "finding", environ: dict[str, str] | None = None, **parameters: Any) -> Outcome:
+    spec = ActionSpec("Notify", {"urls": list(urls), "on": "finding,status", **parameters})
+    return delivered(spec, example_event(kind), environ={**os.environ, **(environ or {})})
+
+
+def test_an_email_says_what_where_when_and_what_to_try() -> None:
+    with mail_server() as server:
+        outcome = send(server.url)
+        assert outcome.done, outcome.reason
+    (message,) = server.messages
+    assert message["Subject"] == "[watchglass] error: ExplodingTensor at step 7"
+    assert "people@example.org" in message["To"]
+    text = message.get_content().replace("\r\n", "\n")
+    assert "the loss became NaN at step 7" in text
+    assert "rule    ExplodingTensor" in text
+    assert "step    7 (TRAIN, worker_0)" in text
+    assert "run     /runs/mine" in text
+    assert "What to try:\n- Lower the learning rate, to 0.05 for a start\n- Clip the gradient norm" in text
+
+
+def test_a_change_of_status_and_a_summary_have_words_of_their_own() -> None:
+    with mail_server() as server:
+        assert send(server.url, kind="status").done
+        assert send(server.url, kind="summary").done
+    status, summary = server.messages
+    assert status["Subject"] == "[watchglass] ExplodingTensor is IssuesFound"
+    assert "before: InProgress" in status.get_content()
+    assert "37 more events" in summary.get_content()
+
+
+def test_title_and_body_are_templates() -> None:
+    with mail_server() as server:
+        assert send(server.url, title="{rule}/{severity}", body="see {run} {{run}}").done
+    (message,) = server.messages
+    assert message["Subject"] == "ExplodingTensor/error"
+    assert message.get_content().startswith("see /runs/mine {run}")
+
+
+def test_the_right_password_comes_from_a_variable() -> None:
+    with mail_server(password="geheim-1234") as server:
+        assert send(server.url_of("me", "${MAIL_PASSWORD}"), environ={"MAIL_PASSWORD": "geheim-1234"}).done
+        refused = send(server.url_of("me", "${MAIL_PASSWORD}"), environ={"MAIL_PASSWORD": "falsch-1234"})
+    assert len(server.messages) == 1
+    assert "535" in refused.reason
+    assert not refused.again
+    assert "falsch" not in refused.reason
+
+
+def test_a_server_that_refuses_is_told_in_its_words() -> None:
+    with mail_server(refuse="550 5.1.1 no such mailbox") as server:
+        outcome = send(server.url)
+    assert (outcome.done, outcome.again) == (False, False)
+    assert "550" in outcome.reason
+    assert "no such mailbox" in outcome.reason
+
+
+def test_no_server_is_tried_again() -> None:
+    outcome = send("mailto://127.0.0.1:9?from=a@example.org&to=b@example.org&mode=insecure")
+    assert (outcome.done, outcome.again) == (False, True)
+    assert "Connection refused" in outcome.reason
+
+
+def test_of_several_addresses_each_is_tried_and_the_one_that_failed_is_named() -> None:
+    with mail_server() as server:
+        outcome = send("mailto://127.0.0.1:9?from=a@example.org&to=b@example.org&mode=insecure", server.url)
+    assert len(server.messages) == 1
+    assert outcome.reason.startswith("ConnectionError: address 1 of urls")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("Notify", "Notify needs urls"),
+        ("Notify:urls=slak://a/b/c", "address 1 of urls, of slak://, is none that apprise knows"),
+        ("Notify:urls=geheim", "address 1 of urls is none that apprise knows"),
+        ("Notify:urls=json://localhost,title={rul}", 'has no place {rul} .did you mean "rule"'),
+    ],
+)
+def test_what_cannot_be_is_refused_before_a_training(text: str, message: str) -> None:
+    with pytest.raises(InvalidValueError, match=message) as refused:
+        checked_actions([parse_action(text)], [])
+    assert "geheim" not in str(refused.value)

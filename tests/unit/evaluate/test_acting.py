@@ -1,0 +1,342 @@
+"""What an evaluator does about findings and statuses: everybody is told once, and nothing harms it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from receivers import Receiver, receiver, until
+from watchglass.config import ActionSpec, EvaluatorConfig, RuleSpec
+from watchglass.evaluate import Evaluator, deliveries
+from watchglass.records import Observation, Status
+from watchglass.run import open_run
+from watchglass.session.evaluator import start_evaluator
+from watchglass.store import LocalStore, layout
+from watchglass.testing import RunBuilder
+
+NAN = float("nan")
+RULES = (RuleSpec("ExplodingTensor"),)
+
+
+def config(run: Path, *actions: ActionSpec, **options: Any) -> EvaluatorConfig:
+    return EvaluatorConfig(
+        str(run), options.pop("attempt", 0), options.pop("rules", RULES), actions=actions, poll_s=0.02, quiet=True,
+        **options,
+    )  # fmt: skip
+
+
+def hook(server: Receiver, **parameters: Any) -> ActionSpec:
+    return ActionSpec("Webhook", {"url": server.url, **parameters})
+
+
+@pytest.fixture
+def server() -> Iterator[Receiver]:
+    with receiver() as listening:
+        yield listening
+
+
+@pytest.fixture(autouse=True)
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deliveries, "FIRST_PAUSE_S", 0.05)
+
+
+def opened(told: EvaluatorConfig) -> Evaluator:
+    evaluator = Evaluator(told)
+    evaluator.open(lambda _: False, patience_s=0.0)
+    return evaluator
+
+
+def turns(evaluator: Evaluator, condition: Callable[[], object]) -> None:
+    def turned() -> object:
+        evaluator.turn()
+        return condition()
+
+    until(turned)
+
+
+def actions_of(run: Path) -> list[Observation]:
+    return [seen for seen in open_run(run).journal.observations if seen.kind.startswith("action_")]
+
+
+def kinds(run: Path) -> list[str]:
+    return [seen.kind for seen in actions_of(run)]
+
+
+def events(server: Receiver) -> list[dict[str, Any]]:
+    return [json.loads(request.body) for request in server.requests]
+
+
+def broken(builder: RunBuilder, *, leave: str = "finished") -> None:
+    for loss in (2.0, 1.9, NAN, NAN):
+        builder.step(scalars={"loss": loss})
+    if leave:
+        builder.leave(leave)
+
+
+def test_a_finding_is_delivered_once_while_the_training_goes_on(run_path: Path, server: Receiver) -> None:
+    with RunBuilder(run_path) as builder:
+        evaluator = opened(config(run_path, hook(server)))
+        broken(builder, leave="")
+        turns(evaluator, lambda: "action_done" in kinds(run_path))
+        builder.step(scalars={"loss": NAN})
+        for _ in range(5):
+            evaluator.turn()
+        assert evaluator.snapshot().deliveries == {"Webhook done": 1}
+        builder.leave()
+        evaluator.finish()
+    assert kinds(run_path) == ["action_due", "action_done"]
+    (event,) = events(server)
+    (finding,) = open_run(run_path).journal.findings
+    assert event["data"]["finding"]["id"] == finding.id
+    assert event["data"]["run"] == str(run_path)
+
+
+def test_what_is_found_in_the_last_step_is_delivered_too(run_path: Path, server: Receiver) -> None:
+    """Most trainings that break end with it: nothing of it was read while they went on."""
+    with RunBuilder(run_path) as builder:
+        broken(builder, leave="failed")
+    evaluator = opened(config(run_path, hook(server)))
+    evaluator.finish()
+    assert kinds(run_path) == ["action_due", "action_done"]
+
+
+def test_changes_of_status_are_events(run_path: Path, server: Receiver) -> None:
+    rules = (*RULES, RuleSpec("Overfit"))
+    with RunBuilder(run_path) as builder:
+        evaluator = opened(config(run_path, hook(server, on="status"), rules=rules))
+        broken(builder, leave="")
+        turns(evaluator, lambda: server.requests)
+        builder.leave()
+        evaluator.finish()
+    told = [(e["data"]["rule"], e["data"]["previous"], e["data"]["status"]["status"]) for e in events(server)]
+    assert told[0] == ("ExplodingTensor", "InProgress", "IssuesFound")
+    assert [rule for rule, _, _ in told[1:]] == ["Overfit"], "it has come to its end as well"
+    assert [event["id"] for event in events(server)] == [seen.data["event"] for seen in actions_of(run_path)[::2]]
+
+
+@pytest.mark.parametrize("on", ["finding", "status"])
+def test_an_evaluator_that_starts_again_tells_nobody_twice(run_path: Path, server: Receiver, on: str) -> None:
+    with RunBuilder(run_path) as builder:
+        first = opened(config(run_path, hook(server, on=on)))
+        broken(builder, leave="")
+        turns(first, lambda: "action_done" in kinds(run_path))
+        first.close()
+        statuses = open_run(run_path).journal.statuses
+        assert statuses[0].status is Status.ISSUES_FOUND
+        second = opened(config(run_path, hook(server, on=on)))
+        assert open_run(run_path).journal.statuses == statuses, "it has not gone back to where it was long ago"
+        for _ in range(5):
+            second.turn()
+        builder.leave()
+        second.finish()
+    assert len(server.requests) == 1
+    assert kinds(run_path) == ["action_due", "action_done"]
+
+
+def test_an_evaluator_that_starts_again_goes_on_with_what_was_due(run_path: Path, server: Receiver) -> None:
+    server.answers = [(503, {})]
+    with RunBuilder(run_path) as builder:
+        first = opened(config(run_path, hook(server)))
+        broken(builder, leave="")
+        turns(first, lambda: server.requests)
+        first.close()
+        assert kinds(run_path) == ["action_due"]
+        server.answers = [(204, {})]
+        second = opened(config(run_path, hook(server)))
+        turns(second, lambda: "action_done" in kinds(run_path))
+        builder.leave()
+        second.finish()
+    assert len({event["id"] for event in events(server)}) == 1
+
+
+def test_what_was_found_before_anybody_asked_is_history(run_path: Path, server: Receiver) -> None:
+    with RunBuilder(run_path) as builder:
+        first = opened(config(run_path))
+        broken(builder, leave="")
+        turns(first, lambda: open_run(run_path).journal.findings)
+        first.close()
+        second = opened(config(run_path, hook(server)))
+        for _ in range(5):
+            second.turn()
+        builder.leave()
+        second.finish()
+    assert kinds(run_path) == []
+    assert server.requests == []
+
+
+def test_findings_of_earlier_attempts_are_history(run_path: Path, server: Receiver) -> None:
+    with RunBuilder(run_path) as builder:
+        broken(builder)
+    with RunBuilder(run_path) as builder:
+        evaluator = opened(config(run_path, hook(server), attempt=None))
+        builder.step(scalars={"loss": 1.0})
+        builder.leave()
+        evaluator.finish()
+    assert [finding.attempt for finding in open_run(run_path).journal.findings] == [0]
+    assert kinds(run_path) == []
+
+
+def test_each_action_gets_what_it_asks_for(run_path: Path, server: Receiver) -> None:
+    told = (
+        hook(server, rules="Overfit"), hook(server, severity="error"), hook(server, on="status", statuses="Error"),
+    )  # fmt: skip
+    rules = (*RULES, RuleSpec("Overfit"))
+    with RunBuilder(run_path) as builder:
+        evaluator = opened(config(run_path, *told, rules=rules))
+        broken(builder)
+        evaluator.finish()
+    assert [(seen.kind, seen.data["action"]) for seen in actions_of(run_path)] == [
+        ("action_due", "Webhook-2"), ("action_done", "Webhook-2"),
+    ]  # fmt: skip
+
+
+def test_an_address_where_nobody_is_leaves_dead_letters_and_a_line(run_path: Path, capsys: Any) -> None:
+    with RunBuilder(run_path) as builder:
+        told = config(run_path, ActionSpec("Webhook", {"url": "http://127.0.0.1:9/", "retries": 1}))
+        evaluator = Evaluator(told, output=sys.stderr)
+        evaluator.open(lambda _: False, patience_s=0.0)
+        broken(builder)
+        evaluator.finish()
+    (due, failed) = actions_of(run_path)
+    assert failed.data["reason"] == "cannot be reached: Connection refused"
+    letter = json.loads((run_path / layout.dead_letter("Webhook", due.data["event"])).read_text())
+    assert letter["event"]["finding"]["rule"] == "ExplodingTensor"
+    assert "watchglass: Webhook: 1 not delivered, see dead-letters/ in the run\n" in capsys.readouterr().err
+
+
+def test_the_end_waits_no_longer_than_its_patience(run_path: Path, tmp_path: Path) -> None:
+    with RunBuilder(run_path) as builder:
+        told = config(run_path, action(tmp_path, "time.sleep(600)", timeout_s=500))
+        evaluator = opened(told)
+        broken(builder)
+        evaluator.finish(action_patience_s=1.0)
+    assert kinds(run_path) == ["action_due", "action_failed"]
+    assert "waited for 1 s" in actions_of(run_path)[1].data["reason"]
+
+
+def test_one_that_is_told_to_go_leaves_what_is_due_to_the_next(run_path: Path, tmp_path: Path) -> None:
+    with RunBuilder(run_path) as builder:
+        evaluator = opened(config(run_path, action(tmp_path, "time.sleep(600)")))
+        broken(builder, leave="")
+        turns(evaluator, lambda: kinds(run_path))
+        evaluator.finish()
+        assert kinds(run_path) == ["action_due"]
+        assert LocalStore(run_path).list(layout.DEAD_LETTERS) == []
+        builder.leave()
+
+
+def action(folder: Path, body: str, **parameters: Any) -> ActionSpec:
+    head = 'import os, time\nimport watchglass\n\n\nclass Mine(watchglass.Action):\n    """Mine."""\n\n'
+    (folder / "mine.py").write_text(f"{head}    def act(self, event):\n" + textwrap.indent(body, " " * 8))
+    return ActionSpec(f"{folder}/mine.py:Mine", {"retries": 0, **parameters})
+
+
+@pytest.mark.parametrize("body", ["1 / 0", "time.sleep(600)", "os.kill(os.getpid(), 9)", "os.fork() and 1 / 0"])
+def test_an_action_that_fails_does_not_keep_others_from_anything(
+    run_path: Path, tmp_path: Path, server: Receiver, body: str
+) -> None:
+    bad = action(tmp_path, body, timeout_s=2.0)
+    with RunBuilder(run_path) as builder:
+        evaluator = opened(config(run_path, bad, hook(server)))
+        broken(builder, leave="")
+        turns(evaluator, lambda: "action_done" in kinds(run_path))
+        (tmp_path / "mine.py").unlink()
+        builder.leave()
+        evaluator.finish()
+    assert {(seen.kind, seen.data["action"]) for seen in actions_of(run_path)} == {
+        ("action_due", "Mine"), ("action_failed", "Mine"), ("action_due", "Webhook"), ("action_done", "Webhook"),
+    }  # fmt: skip
+    assert open_run(run_path).journal.statuses[0].status is Status.ISSUES_FOUND
+
+
+def test_a_stop_is_an_action_with_parameters(run_path: Path) -> None:
+    stop = ActionSpec("StopTraining", {"severity": "error", "rules": "Overfit"})
+    with RunBuilder(run_path) as builder:
+        evaluator = opened(config(run_path, stop, rules=(*RULES, RuleSpec("Overfit"))))
+        broken(builder, leave="")
+        for _ in range(5):
+            evaluator.turn()
+        assert LocalStore(run_path).list("control") == []
+        evaluator.close()
+        evaluator = opened(config(run_path, ActionSpec("StopTraining", {"rules": "ExplodingTensor"})))
+        builder.step(scalars={"loss": NAN})
+        turns(evaluator, lambda: LocalStore(run_path).size(layout.stop_commit(0)))
+        builder.leave("stopped")
+        evaluator.finish()
+    assert [seen.kind for seen in open_run(run_path).journal.observations] == ["stop_requested", "stop_committed"]
+
+
+def test_killed_between_delivery_and_record_it_is_delivered_again_with_the_same_id(
+    run_path: Path, server: Receiver
+) -> None:
+    """At least once: the receiver knows a repeat by its id."""
+    told = config(run_path, hook(server)).to_json()
+    command = [sys.executable, "-m", "watchglass.evaluate"]
+
+    def start() -> subprocess.Popen[bytes]:
+        process = subprocess.Popen(command, stdin=subprocess.PIPE)
+        process.stdin.write(told.encode() + b"\n")
+        process.stdin.flush()
+        return process
+
+    with RunBuilder(run_path) as builder:
+        server.gate = threading.Event()
+        first = start()
+        broken(builder, leave="")
+        until(lambda: server.requests)
+        first.kill()
+        first.communicate()
+        assert kinds(run_path) == ["action_due"]
+        server.gate.set()
+        second = start()
+        until(lambda: "action_done" in kinds(run_path))
+        builder.leave()
+        second.communicate(timeout=30)
+    assert kinds(run_path) == ["action_due", "action_done"]
+    assert len(server.requests) == 2
+    assert len({event["id"] for event in events(server)}) == 1
+
+
+def test_secrets_are_nowhere(run_path: Path, server: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOOK", server.url + "/geheim-1234")
+    monkeypatch.setenv("KEY", "geheim-5678")
+    server.answers = [(400, {})]
+    told = config(run_path, ActionSpec("Webhook", {"url": "$HOOK", "secret": "$KEY"}))
+    assert "geheim" not in told.to_json()
+    process = subprocess.Popen([sys.executable, "-m", "watchglass.evaluate"], stdin=subprocess.PIPE)
+    process.stdin.write(told.to_json().encode() + b"\n")
+    process.stdin.flush()
+    with RunBuilder(run_path) as builder:
+        broken(builder)
+        until(lambda: "action_failed" in kinds(run_path))
+        process.communicate(timeout=30)
+    assert server.requests[0].path.endswith("geheim-1234")
+    assert server.requests[0].verified(b"geheim-5678")
+    written = b"".join(path.read_bytes() for path in run_path.rglob("*") if path.is_file())
+    assert b"geheim" not in written
+
+
+def test_its_configuration_is_in_no_command_line(run_path: Path, server: Receiver) -> None:
+    with RunBuilder(run_path) as builder:
+        process = start_evaluator(config(run_path, ActionSpec("Webhook", {"url": server.url + "/geheim"})), os.environ)
+        try:
+            builder.step(scalars={"loss": 1.0})
+            until(lambda: open_run(run_path).journal.statuses)
+            seen = psutil.Process(process.pid)
+            assert seen.cmdline()[1:] == ["-m", "watchglass.evaluate"]
+            assert not any("geheim" in value for value in seen.environ().values())
+            builder.leave()
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.communicate(timeout=30)

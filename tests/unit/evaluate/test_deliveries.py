@@ -1,0 +1,318 @@
+"""Deliveries of one action: in order, tried again, limited, buried with a reason, and never made twice."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from watchglass.actions import Outcome, build_action
+from watchglass.config import ActionSpec
+from watchglass.errors import StoreError
+from watchglass.evaluate import deliveries as module
+from watchglass.evaluate.deliveries import Deliveries
+from watchglass.records import Event, Observation
+from watchglass.store import LocalStore, layout
+from watchglass.testing import example_event
+
+DONE = Outcome(True)
+REFUSED = Outcome(False, "answered with 503")
+FINAL = Outcome(False, "answered with 400", again=False)
+
+
+def event(number: int) -> Event:
+    made = example_event(id=f"{number:012x}")
+    return replace(made, id=f"{number:016x}")
+
+
+@dataclass
+class Clock:
+    now_s: float = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def time_ns(self) -> int:
+        return int((1_700_000_000 + self.now_s) * 1e9)
+
+
+@dataclass
+class Couriers:
+    """Stands for processes: each delivery ends as it is told, as soon as it is looked at."""
+
+    outcomes: list[Outcome] = field(default_factory=list)
+    started: list[str] = field(default_factory=list)
+    ended: int = 0
+    hanging: bool = False
+
+    def start(self, spec: ActionSpec, event: Event, timeout_s: float) -> Couriers:
+        self.started.append(event.id)
+        return self
+
+    def poll(self) -> Outcome | None:
+        if self.hanging:
+            return None
+        return self.outcomes.pop(0) if self.outcomes else DONE
+
+    def end(self) -> None:
+        self.ended += 1
+
+
+class Line:
+    """The deliveries of a webhook, with a clock that moves when told to."""
+
+    def __init__(self, folder: Path, *outcomes: Outcome, store: LocalStore | None = None, **parameters) -> None:
+        self.clock, self.couriers = Clock(), Couriers(list(outcomes))
+        self.store = store or LocalStore(folder)
+        spec = ActionSpec("Webhook", {"url": "http://localhost/", **parameters})
+        self.deliveries = Deliveries(
+            "Webhook", spec, build_action(spec), self.store,
+            start=self.couriers.start, clock=self.clock, jitter=lambda: 0.5,
+        )  # fmt: skip
+        self.told: list[Observation] = []
+
+    def add(self, *numbers: int) -> list[str]:
+        told = [seen for number in numbers for seen in self.deliveries.add(event(number))]
+        self.told += told
+        return [seen.kind for seen in told]
+
+    def after(self, seconds: float = 0.1, may_start: bool = True) -> list[str]:
+        self.clock.now_s += seconds
+        told = [*self.deliveries.summary(now=False), *self.deliveries.tick(may_start)]
+        self.told += told
+        return [seen.kind for seen in told]
+
+    def letter(self, number: int) -> dict:
+        return json.loads(self.store.read(layout.dead_letter("Webhook", f"{number:016x}")))
+
+
+def test_events_are_delivered_in_their_order_one_at_a_time(tmp_path: Path) -> None:
+    line = Line(tmp_path)
+    assert line.add(1, 2) == ["action_due", "action_due"]
+    assert line.after() == []
+    assert line.after() == ["action_done"]
+    assert line.after() == ["action_done"]
+    assert line.couriers.started == [f"{1:016x}", f"{2:016x}"]
+    assert line.deliveries.counts["done"] == 2
+    assert line.deliveries.waiting == 0
+    assert line.deliveries.next_s() is None
+
+
+def test_an_event_that_is_known_is_not_accepted_again(tmp_path: Path) -> None:
+    line = Line(tmp_path)
+    assert line.add(1) == ["action_due"]
+    assert line.add(1) == []
+
+
+def test_events_that_do_not_concern_the_action_are_not_accepted(tmp_path: Path) -> None:
+    line = Line(tmp_path, rules="Overfit")
+    assert line.add(1) == []
+    line = Line(tmp_path, on="status")
+    assert line.add(1) == []
+
+
+def test_a_failure_is_tried_again_ever_later(tmp_path: Path) -> None:
+    line = Line(tmp_path, REFUSED, REFUSED, REFUSED, retries=3)
+    line.add(1)
+    begun: list[float] = []
+    while line.deliveries.waiting:
+        before = len(line.couriers.started)
+        line.after(0.25)
+        if len(line.couriers.started) > before:
+            begun.append(line.clock.now_s)
+    pauses = [begun[place + 1] - begun[place] for place in range(len(begun) - 1)]
+    assert [round(pause) for pause in pauses] == [1, 2, 4], "and a poll each"
+    assert line.told[-1].kind == "action_done"
+    assert line.told[-1].data["tries"] == 4
+
+
+def test_a_pause_that_a_receiver_asks_for_is_kept(tmp_path: Path) -> None:
+    line = Line(tmp_path, Outcome(False, "answered with 429", after_s=120.0))
+    line.add(1)
+    line.after()
+    line.after()
+    line.after(119.0)
+    assert len(line.couriers.started) == 1
+    line.after(2.0)
+    assert len(line.couriers.started) == 2
+
+
+def test_a_receiver_cannot_ask_for_more_than_an_hour(tmp_path: Path) -> None:
+    line = Line(tmp_path, Outcome(False, "answered with 429", after_s=1e9))
+    line.add(1)
+    line.after()
+    line.after()
+    line.after(3601.0)
+    assert len(line.couriers.started) == 2
+
+
+def test_what_failed_for_good_is_buried_with_its_reason(tmp_path: Path) -> None:
+    line = Line(tmp_path, REFUSED, REFUSED, retries=1)
+    line.add(1)
+    for _ in range(10):
+        line.after(5.0)
+    failed = line.told[-1]
+    assert failed.kind == "action_failed"
+    assert (failed.data["reason"], failed.data["tries"]) == ("answered with 503", 2)
+    letter = line.letter(1)
+    assert failed.data["dead_letter"] == layout.dead_letter("Webhook", f"{1:016x}")
+    assert (letter["action"], letter["reason"], letter["tries"]) == ("Webhook", "answered with 503", 2)
+    assert Event.from_json(letter["event"]).finding.message == "the loss became NaN at step 7"
+    assert line.deliveries.counts == {"done": 0, "failed": 1, "limited": 0}
+
+
+def test_what_makes_no_sense_to_try_again_is_not(tmp_path: Path) -> None:
+    line = Line(tmp_path, FINAL, retries=5)
+    line.add(1, 2)
+    for _ in range(5):
+        line.after()
+    assert [seen.kind for seen in line.told[2:]] == ["action_failed", "action_done"]
+    assert line.couriers.started == [f"{1:016x}", f"{2:016x}"]
+
+
+def test_a_dead_letter_goes_to_a_local_file_as_well_where_asked(tmp_path: Path) -> None:
+    line = Line(tmp_path / "run", FINAL, FINAL, dead_letter=str(tmp_path / "letters.jsonl"))
+    line.add(1, 2)
+    for _ in range(6):
+        line.after()
+    rows = [json.loads(row) for row in (tmp_path / "letters.jsonl").read_text().splitlines()]
+    assert [row["event"]["id"] for row in rows] == [f"{1:016x}", f"{2:016x}"]
+
+
+def test_a_local_file_that_cannot_be_written_is_told_and_nothing_more(tmp_path: Path) -> None:
+    line = Line(tmp_path / "run", FINAL, dead_letter=str(tmp_path / "no" / "letters"))
+    line.add(1)
+    for _ in range(4):
+        line.after()
+    assert line.told[-1].kind == "action_failed"
+    assert "No such file" in line.told[-1].data["file_problem"]
+
+
+def test_a_dead_letter_waits_for_a_store_that_is_away(tmp_path: Path) -> None:
+    class Away(LocalStore):
+        away = True
+
+        def write(self, path, data, *, replace=False):
+            if self.away:
+                raise StoreError("away")
+            super().write(path, data, replace=replace)
+
+    store = Away(tmp_path)
+    line = Line(tmp_path, FINAL, store=store)
+    line.add(1)
+    for _ in range(5):
+        line.after()
+    assert [seen.kind for seen in line.told] == ["action_due"]
+    store.away = False
+    assert line.after() == ["action_failed"]
+    assert line.letter(1)["reason"] == "answered with 400"
+
+
+def test_what_is_beyond_the_limit_is_counted_and_told_in_one_summary(tmp_path: Path) -> None:
+    line = Line(tmp_path, per_hour=2)
+    assert line.add(1, 2, 3, 4, 5) == ["action_due"] * 2 + ["action_limited"] * 3
+    for _ in range(5):
+        line.after()
+    assert line.deliveries.counts == {"done": 2, "failed": 0, "limited": 3}
+    assert line.deliveries.left_out == 3
+    assert line.after(3000.0) == []
+    assert line.after(700.0) == ["action_due"]
+    summary = line.told[-1].data["told"]
+    assert (summary["kind"], summary["left_out"]) == ("summary", 3)
+    assert line.after() == ["action_done"]
+    assert line.deliveries.left_out == 0
+    assert resumed(tmp_path, line.told, per_hour=2).deliveries.left_out == 0, "they have been told of"
+    assert line.add(6) == ["action_due"], "an hour is over"
+
+
+def test_no_limit_limits_nothing(tmp_path: Path) -> None:
+    assert Line(tmp_path, per_hour=None).add(*range(1, 200)) == ["action_due"] * 199
+
+
+def test_more_than_can_wait_is_buried_and_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_WAITING", 2)
+    line = Line(tmp_path, per_hour=None)
+    line.couriers.hanging = True
+    line.add(1, 2, 3)
+    line.after()
+    line.couriers.hanging = False
+    while line.deliveries.waiting:
+        line.after()
+    assert [seen.kind for seen in line.told[3:]] == ["action_done", "action_done", "action_failed"]
+    assert line.letter(3)["reason"] == "2 others waited already"
+
+
+def test_a_system_that_starts_no_process_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    line = Line(tmp_path)
+    tries: list[int] = []
+
+    def refuse(*_: object) -> Couriers:
+        tries.append(1)
+        if len(tries) < 3:
+            raise OSError(11, "Resource temporarily unavailable")
+        return line.couriers
+
+    monkeypatch.setattr(line.deliveries, "_start", refuse)
+    line.add(1)
+    for _ in range(10):
+        line.after(5.0)
+    assert line.told[-1].kind == "action_done"
+    assert len(tries) == 3
+
+
+def resumed(folder: Path, told: list[Observation], **parameters) -> Line:
+    """A line as an evaluator makes it that starts again."""
+    line = Line(folder, **parameters)
+    concluded = {seen.data["event"] for seen in told if seen.kind != "action_due"}
+    for seen in told:
+        data = seen.data
+        open_still = data["event"] not in concluded and seen.kind == "action_due"
+        known = event(int(data["event"], 16)) if open_still else None
+        left_out = data.get("told", {}).get("left_out", 0)
+        line.deliveries.resume(data["event"], seen.kind, data["time_ns"], known, left_out)
+    return line
+
+
+def test_an_evaluator_that_starts_again_repeats_nothing_and_goes_on(tmp_path: Path) -> None:
+    first = Line(tmp_path, DONE, FINAL)
+    first.add(1, 2, 3)
+    for _ in range(3):
+        first.after()
+    second = resumed(tmp_path, first.told)
+    assert second.add(1, 2, 3) == []
+    while second.deliveries.waiting:
+        second.after()
+    assert second.couriers.started == [f"{3:016x}"]
+    assert second.add(4) == ["action_due"]
+
+
+def test_the_limit_holds_over_a_restart(tmp_path: Path) -> None:
+    first = Line(tmp_path, per_hour=2)
+    first.add(1, 2, 3)
+    second = resumed(tmp_path, first.told, per_hour=2)
+    assert second.add(4) == ["action_limited"]
+    assert second.deliveries.left_out == 2
+    second.clock.now_s += 3600.0
+    assert second.add(5) == ["action_due"]
+
+
+def test_leaving_ends_what_is_under_way_and_keeps_it_due(tmp_path: Path) -> None:
+    line = Line(tmp_path)
+    line.couriers.hanging = True
+    line.add(1)
+    line.after()
+    line.deliveries.leave()
+    assert (line.couriers.ended, line.deliveries.waiting, line.deliveries.underway) == (1, 1, False)
+    assert [seen.kind for seen in line.told] == ["action_due"]
+
+
+def test_giving_up_buries_all_that_waits(tmp_path: Path) -> None:
+    line = Line(tmp_path)
+    line.couriers.hanging = True
+    line.add(1, 2)
+    line.after()
+    line.deliveries.give_up("the training has ended")
+    assert [*line.after(), *line.after()] == ["action_failed", "action_failed"]
+    assert line.letter(2)["reason"] == "the training has ended"
