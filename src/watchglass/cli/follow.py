@@ -1,52 +1,97 @@
-"""``watchglass follow``: evaluate a run while it is written, from anywhere."""
+"""``watchglass follow``: evaluate a run, or all runs below a prefix, while they are written, from anywhere."""
 
 from __future__ import annotations
 
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from watchglass.cli.evaluating import Calibration, Causes, Rules, RuleTimeout, StopOn, evaluator_config
-from watchglass.cli.failure import COULD_NOT, FINDINGS, failing_in_one_line, print_note
-from watchglass.cli.options import Debug, FailOn, RunPath, check_choice
+from watchglass.cli.concluding import Console, conclude
+from watchglass.cli.evaluating import Actions, Calibration, Causes, Rules, RuleTimeout, StopOn, evaluator_config
+from watchglass.cli.failure import COULD_NOT, failing_in_one_line, print_note
+from watchglass.cli.options import Debug, Engine, FailOn, PricePerHour, RayAddress, check_choice, check_engine
+from watchglass.errors import InvalidValueError
 
 if TYPE_CHECKING:
-    from watchglass.evaluate import Evaluation
+    from collections.abc import Callable
+
+    from watchglass.config import EvaluatorConfig
+    from watchglass.evaluate import Engine as RuleEngine
+    from watchglass.evaluate import Snapshots
+
+    _Engines = Callable[[bool], Callable[[EvaluatorConfig], RuleEngine]]
 
 #: Exit status after Ctrl-C or SIGTERM, as of a process that the signal ended.
 _SIGNALLED = 128
 
 
+_RunOrPrefix = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN",
+        help="Where the run is or will be, or a folder or prefix below which runs are: s3://BUCKET/runs.",
+    ),
+]
+_Wait = Annotated[
+    float, typer.Option("--wait", metavar="S", min=0.0, help="Seconds to wait for a run and its first step.")
+]
+_Timeout = Annotated[float | None, typer.Option("--timeout", metavar="S", min=0.0, help="Seconds to follow at most.")]
+_UntilIdle = Annotated[
+    float | None,
+    typer.Option(
+        "--until-idle",
+        metavar="S",
+        min=0.0,
+        help="Of many runs: end when all have ended and none has come for so long. Without it only Ctrl-C and "
+        "--timeout end it.",
+    ),
+]
+_LostAfter = Annotated[
+    float,
+    typer.Option("--lost-after", metavar="S", min=1.0, help="A worker elsewhere that is silent for so long is lost."),
+]
+_MetricsPort = Annotated[
+    int | None,
+    typer.Option(
+        "--metrics-port", metavar="PORT", min=0, max=65535, help="Serve metrics for Prometheus there; 0 picks one."
+    ),
+]
+_MetricsHost = Annotated[
+    str | None,
+    typer.Option("--metrics-host", metavar="ADDRESS", help="Address to serve metrics at; this machine only if not."),
+]
+_Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No line per finding and no verdict.")]
+
+
 def follow(
-    run: RunPath,
+    run: _RunOrPrefix,
     rules: Rules = None,
     calibration: Calibration = "default",
     stop_on: StopOn = None,
+    action: Actions = None,
     fail_on: FailOn = "warning",
-    wait: Annotated[
-        float, typer.Option("--wait", metavar="S", min=0.0, help="Seconds to wait for the run and its first step.")
-    ] = 600.0,
-    timeout: Annotated[
-        float | None, typer.Option("--timeout", metavar="S", min=0.0, help="Seconds to follow at most.")
-    ] = None,
-    lost_after: Annotated[
-        float,
-        typer.Option(
-            "--lost-after", metavar="S", min=1.0, help="A worker elsewhere that is silent for so long is lost."
-        ),
-    ] = 600.0,
+    wait: _Wait = 600.0,
+    timeout: _Timeout = None,
+    until_idle: _UntilIdle = None,
+    lost_after: _LostAfter = 600.0,
     causes: Causes = None,
     rule_timeout: RuleTimeout = 30.0,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No line per finding and no verdict.")] = False,
+    price_per_hour: PricePerHour = None,
+    metrics_port: _MetricsPort = None,
+    metrics_host: _MetricsHost = None,
+    engine: Engine = "local",
+    ray_address: RayAddress = None,
+    quiet: _Quiet = False,
     debug: Debug = False,
 ) -> int:
-    """Evaluate rules on a run while it is written, on any machine that sees where it is written.
+    """Evaluate rules on a run, or on all runs below a prefix, while they are written, on any machine that sees them.
 
     Made for trainings started with 'watchglass run --evaluator none'. Findings appear on stderr as they are made and
     are written into the run; the verdict comes on stdout when the training has ended. With --stop-on the training is
@@ -54,50 +99,116 @@ def follow(
     """
     with failing_in_one_line(debug):
         check_choice("--fail-on", fail_on, ("warning", "error", "never"))
-        from watchglass.evaluate import follow as follow_run
-        from watchglass.store import open_store
+        check_engine(engine, ray_address)
+        from watchglass.config import find_file
+        from watchglass.evaluate import Snapshots
 
         config = evaluator_config(
-            run=run, rules=rules, calibration=calibration, stop_on=stop_on, causes=causes, rule_timeout=rule_timeout,
-            lost_after=lost_after, quiet=quiet,
+            run=run, rules=rules, calibration=calibration, stop_on=stop_on, actions=action,
+            config_file=find_file(), causes=causes, rule_timeout=rule_timeout, lost_after=lost_after,
+            price_per_hour=price_per_hour, quiet=quiet,
         )  # fmt: skip
-        open_store(run).close()  # what can never come is not waited for
-        if not quiet:
-            print_note(f"waiting for {run}")
-        with _interruptible() as interruption:
-            followed = follow_run(
-                config,
-                interruption.pause,
-                wait_s=wait,
-                timeout_s=timeout,
-                output=None if quiet else sys.stderr,
-                begun=lambda: None if quiet else print_note(f"following {run}"),
-            )
-        if followed.left_off and not quiet:
-            print_note(f"following ended before the training: {followed.left_off}")
-        elif followed.ended and not quiet:
-            print_note(f"the training has ended: {followed.ended}")
-        status = _concluded(run, followed.evaluation, fail_on, quiet=quiet, ended=bool(followed.ended))
-        if interruption.number:
-            return _SIGNALLED + interruption.number
-        return status
+        snapshots = Snapshots()
+        with _interruptible() as interruption, _metrics(snapshots, metrics_port, metrics_host):
+            following = _Following(config, fail_on, wait, timeout, until_idle, interruption, snapshots)
+            with _engines(engine, ray_address) as engines:
+                following.engines = engines
+                status = following.follow()
+        return _SIGNALLED + interruption.number if interruption.number else status
 
 
-def _concluded(run: str, evaluation: Evaluation, fail_on: str, *, quiet: bool, ended: bool) -> int:
-    """Prints the verdict; returns the exit status, of a training that goes on 1 or 2."""
-    from watchglass.cli.check import exit_status
-    from watchglass.evaluate import verdict
-    from watchglass.run import open_run
+@dataclass
+class _Following:
+    """What was asked for."""
 
-    if not evaluation.statuses:
-        return COULD_NOT  # interrupted before there was a run
-    found = replace(verdict(open_run(run), evaluation), run=run)
-    if not quiet:
-        from watchglass.cli.terminal import print_verdict, stdout_console
+    config: EvaluatorConfig
+    fail_on: str
+    wait_s: float
+    timeout_s: float | None
+    until_idle_s: float | None
+    interruption: _Interruption
+    snapshots: Snapshots
+    engines: _Engines | None = None
 
-        print_verdict(stdout_console(), found)
-    status = exit_status(found, fail_on, allow_unfinished=False)
-    return status if ended or status == FINDINGS else COULD_NOT
+    def follow(self) -> int:
+        """Waits for a run or a prefix, and follows it to its end; returns the exit status."""
+        from watchglass.evaluate import what_is_at
+        from watchglass.store import open_store
+
+        open_store(self.config.run).close()  # what can never come is not waited for
+        self._note(f"waiting for {self.config.run}")
+        begun_s = time.monotonic()
+        wait_s = self.wait_s if self.timeout_s is None else min(self.wait_s, self.timeout_s)
+        kind = what_is_at(self.config.run, self.interruption.pause, wait_s=wait_s, tell=self._note)
+        left_s = None if self.timeout_s is None else max(0.0, self.timeout_s - (time.monotonic() - begun_s))
+        if kind == "run":
+            return self._run(left_s)
+        return self._runs(left_s) if kind == "prefix" else COULD_NOT
+
+    def _run(self, timeout_s: float | None) -> int:
+        from watchglass.evaluate import follow
+
+        config = self.config
+        followed = follow(
+            config,
+            self.interruption.pause,
+            wait_s=self.wait_s,
+            timeout_s=timeout_s,
+            output=None if config.quiet else sys.stderr,
+            begun=lambda: self._note(f"following {config.run}"),
+            snapshots=self.snapshots,
+            engine=self.engines(False) if self.engines is not None else None,
+        )
+        if followed.left_off:
+            self._note(f"following ended before the training: {self._reason(followed.left_off)}")
+        elif followed.ended:
+            self._note(f"the training has ended: {followed.ended}")
+        if not followed.evaluation.statuses:
+            return COULD_NOT  # interrupted before there was a run
+        return conclude(config, followed.evaluation, self.fail_on, ended=bool(followed.ended))
+
+    def _runs(self, timeout_s: float | None) -> int:
+        from watchglass.evaluate import follow_runs
+
+        config, console = self.config, Console(self.config, self.fail_on)
+        self._note(f"following the runs below {config.run}")
+        fleet, left_off = follow_runs(
+            config,
+            self.interruption.pause,
+            console,
+            wait_s=self.wait_s,
+            timeout_s=timeout_s,
+            until_idle_s=self.until_idle_s,
+            output=None if config.quiet else sys.stderr,
+            snapshots=self.snapshots,
+            engine=self.engines(True) if self.engines is not None else None,
+        )
+        if left_off:
+            self._note(f"following ended: {self._reason(left_off)}")
+        if not config.quiet:
+            console.print_table(fleet.judged_before)
+        return console.status()
+
+    def _reason(self, left_off: str) -> str:
+        from watchglass.evaluate import OUT_OF_TIME
+
+        return left_off if left_off != OUT_OF_TIME else f"the {self.timeout_s:g} s of --timeout are over"
+
+    def _note(self, sentence: str) -> None:
+        if not self.config.quiet:
+            print_note(sentence)
+
+
+@contextmanager
+def _engines(engine: str, address: str | None) -> Iterator[_Engines | None]:
+    """Makes engines that evaluate on a Ray cluster, one process for each of many runs; None for those in here."""
+    if engine == "local":
+        yield None
+        return
+    from watchglass.evaluate import cluster, engines_on
+
+    with cluster(address) as connected:
+        yield lambda many: engines_on(connected, 1 if many else connected.cores)
 
 
 class _Interruption:
@@ -116,6 +227,21 @@ class _Interruption:
             raise KeyboardInterrupt
         self.number = number
         self._event.set()
+
+
+@contextmanager
+def _metrics(snapshots: Snapshots, port: int | None, host: str | None) -> Iterator[None]:
+    """A context in which metrics are served, where a port was named."""
+    if port is None:
+        if host is not None:
+            raise InvalidValueError(f"--metrics-host {host} needs --metrics-port; 0 picks one")
+        yield
+        return
+    from watchglass.evaluate import MetricsServer
+
+    with MetricsServer(lambda: snapshots.newest, port=port, host=host or "127.0.0.1") as server:
+        print_note(f"metrics at {server.url}")
+        yield
 
 
 @contextmanager

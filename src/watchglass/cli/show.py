@@ -10,7 +10,7 @@ import typer
 
 from watchglass.cli.failure import failing_in_one_line, print_warning
 from watchglass.cli.options import Debug, RunPath
-from watchglass.errors import MissingFileError, NotARunError
+from watchglass.errors import MissingFileError, NotARunError, WatchglassError
 from watchglass.records import Mode, Role
 
 if TYPE_CHECKING:
@@ -123,10 +123,25 @@ def _print_head(console: Console, path: str, run: Run) -> None:
         ("attempts", str(len(run.attempts))),
         *(("", str(seam)) for seam in run.seams),
         ("workers", ", ".join(map(printable, run.workers)) or "none joined"),
+        *(("evaluated by", printable(who)) for who in _evaluators(run)),
         ("format", f"{manifest.format[0]}.{manifest.format[1]}, written by watchglass {printable(manifest.version)}"),
     ):
         table.add_row(Text(label, style="dim"), Text(text))
     console.print(table)
+
+
+def _evaluators(run: Run) -> list[str]:
+    """Who keeps the journal now, in words; none where nobody does."""
+    from watchglass.store import is_alive, lease_holder
+
+    try:
+        holder = lease_holder(run.store)
+    except WatchglassError:
+        return []
+    if holder is None:
+        return []
+    gone = ", which has ended without a word" if is_alive(holder) is False else ""
+    return [f"process {holder.pid} on {holder.host}{gone}"]
 
 
 def _state(run: Run) -> str:

@@ -1,4 +1,4 @@
-"""Following a run from anywhere: the store is all that a follower has of the training."""
+"""Following a run, or all runs below a prefix, from anywhere: the store is all that a follower has of the training."""
 
 from __future__ import annotations
 
@@ -6,43 +6,89 @@ import math
 import time
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass
-from typing import TextIO
+from typing import Literal, TextIO
 
 from watchglass.config import EvaluatorConfig
-from watchglass.errors import MissingFileError
+from watchglass.errors import ForkedError, MissingFileError, StoreError
+from watchglass.evaluate.engine import Engine
+from watchglass.evaluate.evaluation import Evaluation
 from watchglass.evaluate.evaluator import Evaluator
-from watchglass.evaluate.replay import Evaluation
+from watchglass.evaluate.fleet import Fleet
+from watchglass.evaluate.member import Audience, Followed
+from watchglass.evaluate.snapshot import Snapshots
+from watchglass.run import RunSearch
 from watchglass.store import Store, layout, open_store, pace_of
 
 #: Longest pause between looks for a run that is not there yet, in seconds.
 _MOST_WAITING_S = 5.0
-_INTERRUPTED = "interrupted"
+#: Share of the time that looking for runs below a location may take while it is waited for; seconds per request.
+_SEARCH_SHARE, _SEARCH_REQUEST_S = 0.05, 2.0
+#: How long a store that is away is asked again when following ends by itself before the trainings.
+_PATIENCE_S = 60.0
+#: Why following ended before the training, where nothing was wrong.
+_INTERRUPTED, OUT_OF_TIME = "interrupted", "the time is over"
+
+#: Waits so many seconds, or less; returns False where following shall end.
+Pause = Callable[[float], bool]
 
 
-@dataclass(frozen=True)
-class Followed:
-    """How following a run came to its end.
+def what_is_at(
+    location: str, pause: Pause, *, wait_s: float = 600.0, tell: Callable[[str], None] = lambda _: None
+) -> Literal["run", "prefix", ""]:
+    """Whether a location is a run or holds some, waiting until it is one of the two; "" where waiting was ended.
 
-    Attributes:
-        evaluation: What the rules say, to the last step that was read.
-        ended: How the training ended, in words: ``"finished"``, ``"stopped"``, ``"lost"``; "" where it may still go on.
-        left_off: Why following ended before the training, in words; "" where it did not.
+    A location under which nothing is may become either: what comes first decides.
+
+    Args:
+        location: A folder, or an address of an object store.
+        pause: Waits.
+        wait_s: Seconds to wait. A store that is away is asked again as long.
+        tell: Takes a sentence for whoever looks on.
+
+    Raises:
+        MissingFileError: No run has begun there in time.
+        StoreError: The store has not answered to the end of that time.
+        InvalidValueError: The location holds more folders than anybody would look through.
     """
-
-    evaluation: Evaluation
-    ended: str
-    left_off: str
+    give_up_s = time.monotonic() + wait_s
+    with closing(open_store(location)) as store:
+        found: Literal["run", "prefix"]
+        waiting = _Waiting(store, give_up_s, tell)
+        search, search_s = RunSearch(store), float("-inf")
+        while True:
+            looks = time.monotonic() >= search_s
+            try:
+                if store.size(layout.MANIFEST) is not None:
+                    return "run"
+                if looks:
+                    begun_s = time.monotonic()
+                    below = search.look()
+                    if below:
+                        found = "run" if "" in below else "prefix"
+                        return found
+                    took_s = time.monotonic() - begun_s
+                    search_s = begun_s + took_s / _SEARCH_SHARE
+                    if not store.appends:
+                        search_s = begun_s + max(_MOST_WAITING_S, _SEARCH_REQUEST_S * search.asked)
+                waiting.answered()
+            except ForkedError:
+                raise
+            except StoreError as error:
+                waiting.refused(error)
+            if not waiting.goes_on(pause):
+                return ""
 
 
 def follow(
     config: EvaluatorConfig,
-    pause: Callable[[float], bool],
+    pause: Pause,
     *,
     wait_s: float = 600.0,
     timeout_s: float | None = None,
     output: TextIO | None = None,
     begun: Callable[[], None] = lambda: None,
+    snapshots: Snapshots | None = None,
+    engine: Callable[[EvaluatorConfig], Engine] | None = None,
 ) -> Followed:
     """Evaluates a run while it is written, until its training has ended.
 
@@ -53,36 +99,92 @@ def follow(
         timeout_s: Seconds after which following ends, None for no limit.
         output: Where findings are printed, a line each.
         begun: Called once the run is there.
+        snapshots: Where what is known is left for others to read.
+        engine: Makes what evaluates the rules; None for an engine in this process.
 
     Raises:
         MissingFileError: No run, or no training step, came within ``wait_s``.
         RunExistsError: Another evaluator writes the journal of the run.
+        StoreError: The store has not answered while the run was waited for.
         WatchglassError: The run or a rule is not right.
     """
     with closing(open_store(config.run)) as store:
-        return _follow(config, store, pause, wait_s, timeout_s, output, begun)
+        return _follow(config, store, pause, wait_s, timeout_s, output, begun, snapshots or Snapshots(), engine)
+
+
+def follow_runs(
+    config: EvaluatorConfig,
+    pause: Pause,
+    audience: Audience,
+    *,
+    wait_s: float = 600.0,
+    timeout_s: float | None = None,
+    until_idle_s: float | None = None,
+    output: TextIO | None = None,
+    snapshots: Snapshots | None = None,
+    engine: Callable[[EvaluatorConfig], Engine] | None = None,
+) -> tuple[Fleet, str]:
+    """Evaluates all runs below a prefix while they are written, also those that begin meanwhile.
+
+    Args:
+        config: With which rules; its ``run`` is the prefix.
+        pause: Waits so many seconds, or less; returns False where following shall end.
+        audience: Who is told what becomes of the runs.
+        wait_s: Seconds to wait for the first training step of each run.
+        timeout_s: Seconds after which following ends, None for no limit.
+        until_idle_s: Following ends when no run is followed or waited for and none has come for so many seconds; None
+            for never.
+        output: Where findings are printed, a line each, with the name of the run.
+        snapshots: Where what is known is left for others to read.
+        engine: Makes what evaluates the rules of a run; None for an engine in this process.
+
+    Returns:
+        How many runs there were, and why following ended, in words; "" where all trainings had ended.
+
+    Raises:
+        InvalidValueError: There is too much below the prefix.
+    """
+    end_s = time.monotonic() + (math.inf if timeout_s is None else timeout_s)
+    left_off = _INTERRUPTED
+    with closing(open_store(config.run)) as store:
+        fleet = Fleet(config, store, audience, wait_s=wait_s, output=output, snapshots=snapshots, engine=engine)
+        try:
+            while pause(min(fleet.turn(), max(0.0, end_s - time.monotonic()))):
+                if time.monotonic() >= end_s:
+                    left_off = OUT_OF_TIME
+                    break
+                if until_idle_s is not None and fleet.idle_s >= until_idle_s:
+                    left_off = ""
+                    break
+        finally:
+            fleet.close(left_off, 0.0 if left_off == _INTERRUPTED else _PATIENCE_S)
+        return fleet, left_off
 
 
 def _follow(
     config: EvaluatorConfig,
     store: Store,
-    pause: Callable[[float], bool],
+    pause: Pause,
     wait_s: float,
     timeout_s: float | None,
     output: TextIO | None,
     begun: Callable[[], None],
+    snapshots: Snapshots,
+    engine: Callable[[EvaluatorConfig], Engine] | None,
 ) -> Followed:
     end_s = time.monotonic() + (math.inf if timeout_s is None else timeout_s)
-    if not _wait_for_run(store, pause, min(time.monotonic() + wait_s, end_s)):
+    tell = _teller(output)
+    if not _wait_for_run(store, pause, min(time.monotonic() + wait_s, end_s), tell):
         return Followed(Evaluation(config.run, (), (), 0, False), "", _INTERRUPTED)
     begun()
-    evaluator = Evaluator(config, store=store, output=output)
+    evaluator = Evaluator(config, store=store, output=output, engine=engine)
     evaluator.open(pause, patience_s=0.0)
     ended = left_off = ""
     first_step_s = time.monotonic() + wait_s
     try:
         while not ended and not left_off:
             new = evaluator.turn()
+            snapshots.publish([evaluator.snapshot()])
             ended = "" if new else evaluator.ended()
             if not evaluator.begun() and not ended and time.monotonic() > first_step_s and not evaluator.away_s:
                 raise MissingFileError(
@@ -92,11 +194,12 @@ def _follow(
             if not ended and not pause(0.0 if new else evaluator.pause_s):
                 left_off = _INTERRUPTED
             elif not ended and time.monotonic() > end_s:
-                left_off = f"the {timeout_s:g} s of --timeout are over"
+                left_off = OUT_OF_TIME
         if left_off == _INTERRUPTED:
             evaluator.finish(patience_s=0.0)
         else:
             evaluator.finish()
+        snapshots.publish([evaluator.snapshot()])
     finally:
         evaluator.close()
     evaluation = evaluator.evaluation()
@@ -105,15 +208,64 @@ def _follow(
     return Followed(evaluation, ended, left_off)
 
 
-def _wait_for_run(store: Store, pause: Callable[[float], bool], give_up_s: float) -> bool:
+def _wait_for_run(store: Store, pause: Pause, give_up_s: float, tell: Callable[[str], None]) -> bool:
     """Whether there is a run now; False where waiting was ended."""
-    pause_s = pace_of(store).poll_s
-    while store.size(layout.MANIFEST) is None:
-        if time.monotonic() > give_up_s:
-            raise MissingFileError(
-                f"no run has begun at {store.location}; check the location, or wait longer for it with --wait"
-            )
-        if not pause(pause_s):
+    waiting = _Waiting(store, give_up_s, tell)
+    while True:
+        try:
+            if store.size(layout.MANIFEST) is not None:
+                return True
+            waiting.answered()
+        except ForkedError:
+            raise
+        except StoreError as error:
+            waiting.refused(error)
+        if not waiting.goes_on(pause):
             return False
-        pause_s = min(_MOST_WAITING_S, 1.5 * pause_s)
-    return True
+
+
+class _Waiting:
+    """Waits for what is not there yet, ever more patiently, and says so when the store does not answer."""
+
+    def __init__(self, store: Store, give_up_s: float, tell: Callable[[str], None]) -> None:
+        self._store, self._give_up_s, self._tell = store, give_up_s, tell
+        self._pause_s = pace_of(store).poll_s
+        self._error: StoreError | None = None
+
+    def answered(self) -> None:
+        """The store has answered: nothing is there."""
+        if self._error is not None:
+            self._tell("the store answers again")
+        self._error = None
+
+    def refused(self, error: StoreError) -> None:
+        """The store has not."""
+        if self._error is None:
+            self._tell(f"the store does not answer and is asked again: {error}")
+        self._error = error
+
+    def goes_on(self, pause: Pause) -> bool:
+        """Waits a moment; returns False where somebody has said to end.
+
+        Raises:
+            MissingFileError, StoreError: It was waited for long enough.
+        """
+        if time.monotonic() > self._give_up_s:
+            if self._error is not None:
+                raise self._error
+            raise MissingFileError(
+                f"no run has begun at {self._store.location}, nor below it; check the location, or wait longer for it "
+                "with --wait"
+            )
+        paused = pause(self._pause_s)
+        self._pause_s = min(_MOST_WAITING_S, 1.5 * self._pause_s)
+        return paused
+
+
+def _teller(output: TextIO | None) -> Callable[[str], None]:
+    def tell(sentence: str) -> None:
+        if output is not None:
+            output.write(f"watchglass: {sentence}\n")
+            output.flush()
+
+    return tell

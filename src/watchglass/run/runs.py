@@ -10,21 +10,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from watchglass.config import joined, suggest
-from watchglass.errors import InvalidValueError, MissingFileError, UnknownNameError, WatchglassError
+from watchglass.errors import MissingFileError, StoreError, UnknownNameError, WatchglassError
 from watchglass.records import Mode, Severity
 from watchglass.run.description import state_of
 from watchglass.run.markup import page
 from watchglass.run.run import Run, open_run
+from watchglass.run.search import RunSearch
 from watchglass.run.table import Table
-from watchglass.store import Store, check_path, layout, open_store, read_manifest
+from watchglass.store import open_store, read_manifest
 
 if TYPE_CHECKING:
     import pandas
     import polars
     import pyarrow
-
-#: How far below the folder runs are looked for, and how many folders are looked at before that is refused.
-_DEPTH, _MOST_FOLDERS = 4, 10_000
 
 
 def open_runs(folder: str | os.PathLike[str]) -> Runs:
@@ -39,7 +37,10 @@ def open_runs(folder: str | os.PathLike[str]) -> Runs:
     """
     location = os.fspath(folder)
     store = open_store(location)
-    found = [_listed(location, path) for path in _run_folders(store)]
+    search = RunSearch(store)
+    found = [_listed(location, path) for path in search.look()]
+    for reason in search.unreadable.values():
+        raise StoreError(reason)
     if not found:
         raise MissingFileError(f"{location} holds no runs; give a folder below which `watchglass run` wrote some")
     return Runs(location, sorted(found, key=lambda each: (each.created_ns, each.name)))
@@ -215,27 +216,6 @@ def _aligned(courses: dict[str, Any]) -> pyarrow.Table:
         column[np.searchsorted(steps, own)] = values
         columns[name if name != "step" else "step (run)"] = pa.array(column)
     return pa.table(columns)
-
-
-def _run_folders(store: Store) -> Iterator[str]:
-    """Folders that are runs, as paths in the store; what is below a run is not looked at."""
-    waiting, looked = [("", 0)], 0
-    while waiting:
-        folder, depth = waiting.pop()
-        looked += 1
-        if looked > _MOST_FOLDERS:
-            raise InvalidValueError(
-                f"{store.location} holds more than {_MOST_FOLDERS:,} folders; give one that is closer to the runs"
-            )
-        if store.size(f"{folder}/{layout.MANIFEST}".lstrip("/")) is not None:
-            yield folder
-        elif depth < _DEPTH:
-            for name in store.folders(folder):
-                path = f"{folder}/{name}".lstrip("/")
-                try:
-                    waiting.append((check_path(path), depth + 1))
-                except InvalidValueError:
-                    continue  # no run of ours has such a name
 
 
 def _listed(location: str, path: str) -> ListedRun:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from mmap import mmap
 
-from watchglass.errors import InvalidValueError, MissingFileError
+from watchglass.errors import InvalidValueError, MissingFileError, StoreError
 
 #: Longest path, in characters, that a store accepts. Object stores stop at 1,024 bytes; ours are far below.
 MAX_PATH = 512
@@ -95,6 +95,14 @@ class Store(ABC):
     @abstractmethod
     def folders(self, prefix: str = "") -> Sequence[str]:
         """Names of the folders right below the folder ``prefix``, sorted; what lies in them is not looked at."""
+
+    def below(self, path: str) -> Store:
+        """The store of a folder of this one; where stores have connections, both share them.
+
+        Raises:
+            StoreError: This kind of store has no such parts.
+        """
+        raise StoreError(f"{self.location} has no stores below it ({path}); open the location itself")
 
     def map(self, path: str) -> Buffer:
         """A whole object as memory that may be changed without changing the object.

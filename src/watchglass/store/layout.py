@@ -10,6 +10,7 @@ from watchglass.errors import InvalidValueError
 MANIFEST = "run.json"
 JOURNAL = "journal"
 LEASE = "journal/lease"
+DEAD_LETTERS = "dead-letters"
 COMPACTED = "compacted"
 COMPACTION_LEASE = "compacted/lease"
 #: Written again and again by who compacts.
@@ -17,6 +18,8 @@ COMPACTION_RENEWED = "compacted/renewed"
 PINS = "compacted/pins"
 #: Written again and again by who holds the lease of the journal.
 LEASE_RENEWED = "journal/renewed"
+#: Written by an evaluator that has judged all of a training which has ended.
+JUDGED = "journal/judged"
 #: Seconds of wall time that share a flush bucket. Buckets make "everything since" one listing.
 BUCKET_SECONDS = 60
 
@@ -190,3 +193,13 @@ def stop_seen(attempt: int, worker: str) -> str:
 def stop_commit(attempt: int) -> str:
     """Written by the evaluator: the step at which all stop."""
     return f"control/stop/{attempt:04}/commit"
+
+
+def dead_letter(action: str, event: str) -> str:
+    """An event that an action could not deliver, with the reason.
+
+    Args:
+        action: Name of the action, an identifier.
+        event: Identifier of the event.
+    """
+    return f"{DEAD_LETTERS}/{action}-{event}.json"

@@ -88,15 +88,23 @@ class RunReader:
         leave: Kinds of frames whose payloads are checked and then left where they are, see :attr:`Frame.left`. On
             object stores nothing is left: it would be fetched twice.
         attempt: Read the segments of this attempt only; of all if None.
+        workers: Read the segments of these workers only; of all if None.
         clock: For tests.
     """
 
     def __init__(
-        self, store: Store, *, leave: Collection[int] = (), attempt: int | None = None, clock: Clock = time
+        self,
+        store: Store,
+        *,
+        leave: Collection[int] = (),
+        attempt: int | None = None,
+        workers: Collection[str] | None = None,
+        clock: Clock = time,
     ) -> None:
         self._store = store
         self._leave = leave if store.appends else ()
         self._attempt = attempt
+        self._workers = workers
         self._discovery = Discovery(store, attempt, clock)
         self._streams: dict[tuple[int, str], _Stream] = {}
         self._journal = _Stream()
@@ -195,6 +203,8 @@ class RunReader:
         if self._generation is None:
             self._begin()
         for name, entry in self._discovery.find(full=full):
+            if self._workers is not None and name.worker not in self._workers:
+                continue
             self._streams.setdefault((name.attempt, name.worker), _Stream()).found(name.seq, entry)
         if full:
             self._check_generation(unread_only=True)
@@ -210,7 +220,7 @@ class RunReader:
         # Not before it is known: where the store refuses, the next poll has to ask again.
         self._generation = generation.number if generation is not None else 0
         for covered in generation.covers if generation is not None else ():
-            if covered.segments and self._attempt in (None, covered.attempt):
+            if covered.segments and self._wants(covered):
                 stream = self._streams[covered.attempt, covered.worker] = _Stream(seq=covered.segments - 1)
                 stream.found(stream.seq, Entry(covered.frames, covered.bytes))
 
@@ -228,13 +238,17 @@ class RunReader:
 
     def _is_unread(self, covered: Covered) -> bool:
         """Whether segments that a newer generation has are gone, and not known to have been read to their end."""
-        if not covered.segments or self._attempt not in (None, covered.attempt):
+        if not covered.segments or not self._wants(covered):
             return False
         stream = self._streams.get((covered.attempt, covered.worker))
         if stream is None or stream.behind_hole():
             return True
         path = stream.paths.get(stream.seq)
         return stream.seq < covered.segments and (path is None or self._store.size(path) is None)
+
+    def _wants(self, covered: Covered) -> bool:
+        """Whether what a generation has of a worker is to be read."""
+        return self._attempt in (None, covered.attempt) and (self._workers is None or covered.worker in self._workers)
 
     def _is_fixed(self, path: str) -> bool:
         """Whether an object never grows."""

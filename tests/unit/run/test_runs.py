@@ -8,7 +8,7 @@ import pytest
 from watchglass.cli import main
 from watchglass.errors import InvalidValueError, MissingFileError, NotARunError, UnknownNameError
 from watchglass.records import Finding, Mode, Severity
-from watchglass.run import Run, open_runs, runs
+from watchglass.run import Run, open_runs, runs, search
 from watchglass.testing import Step, build_run
 
 
@@ -109,7 +109,7 @@ def test_a_folder_without_runs_and_one_that_is_too_large_are_refused(tmp_path, f
         open_runs(folder / "notes")
     with pytest.raises(MissingFileError, match="holds no runs"):
         open_runs(tmp_path / "nothing")
-    monkeypatch.setattr(runs, "_MOST_FOLDERS", 3)
+    monkeypatch.setattr(search, "MOST_FOLDERS", 3)
     with pytest.raises(InvalidValueError, match="more than 3 folders"):
         open_runs(folder)
 

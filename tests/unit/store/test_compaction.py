@@ -38,7 +38,7 @@ from watchglass.store import (
 )
 from watchglass.store.compaction import compaction, condensing, pins
 from watchglass.store.compaction.lease import CompactionLease
-from watchglass.testing.build_run import RunBuilder
+from watchglass.testing import RunBuilder
 
 
 def segments(store: Store, attempt: int = 0) -> list[str]:

@@ -137,6 +137,10 @@ class LocalStore(Store):
                 return []
         return sorted(name for name in names if _listable(name))
 
+    def below(self, path: str) -> Store:
+        """See :meth:`Store.below`."""
+        return LocalStore(os.path.join(self.location, check_path(path)))
+
     def map(self, path: str) -> Buffer:
         """See :meth:`Store.map`."""
         target = self._target(path)

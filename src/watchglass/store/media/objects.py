@@ -206,6 +206,11 @@ class ObjectStore(Store):
 
         return self._ask("list", "", look)
 
+    def below(self, path: str) -> Store:
+        """See :meth:`Store.below`. Both use the same clients, and either may be closed first."""
+        check_path(path)
+        return ObjectStore(self._shown(path), self._key(path), self._shared, self._patience)
+
     def close(self) -> None:
         """Let go of connections."""
         if not _is_forked():  # the lock may be held by a thread that is not here
@@ -270,8 +275,6 @@ class ObjectStore(Store):
         found = client.get(self._key(path), options=options)  # type: ignore[arg-type]
         return found.meta["size"], found.meta["e_tag"], found.bytes()
 
-    # ---------------------------------------------------------------- requests
-
     def _ask(
         self,
         verb: str,
@@ -329,17 +332,19 @@ class ObjectStore(Store):
         request_s = self._patience.request_s
         while carried > PIECE // 2 and request_s < self._patience.request_s + carried / _SLOWEST:
             request_s *= 2
+        try:
+            return self._shared(request_s, tries)
+        except StoreError as error:
+            raise StoreError(f"cannot use {self.location}: {error}") from None
+
+    def _shared(self, request_s: float, tries: bool) -> Client:
+        """The one client of its kind."""
         with self._lock:
             client = self._clients.get((request_s, tries))
             if client is None:
-                try:
-                    client = self._clients[request_s, tries] = self._connect(request_s, tries)
-                except StoreError as error:
-                    raise StoreError(f"cannot use {self.location}: {error}") from None
+                client = self._clients[request_s, tries] = self._connect(request_s, tries)
                 _note_use()
             return client
-
-    # ---------------------------------------------------------------- names
 
     def _key(self, path: str) -> str:
         return f"{self._prefix}/{path}" if self._prefix and path else self._prefix or path

@@ -1,0 +1,162 @@
+"""How following ends: the verdict on a run, an exit status, and of many runs a line each."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from watchglass.cli.failure import CLEAN, COULD_NOT, FINDINGS, print_error, print_note, print_warning
+from watchglass.errors import WatchglassError
+from watchglass.records import Finding, Severity
+
+if TYPE_CHECKING:
+    from watchglass.config import EvaluatorConfig
+    from watchglass.evaluate import Evaluation, Followed
+    from watchglass.records import Verdict
+
+
+def conclude(config: EvaluatorConfig, evaluation: Evaluation, fail_on: str, *, ended: bool, name: str = "") -> int:
+    """Prints the verdict; returns the exit status, of a training that goes on 1 or 2.
+
+    What was found counts, also where the run cannot be read any more to say more about it.
+
+    Args:
+        config: What the evaluator was told.
+        evaluation: What the rules say.
+        fail_on: Least severity of a finding that counts.
+        ended: Whether the training has ended.
+        name: What to call the run where there are many; "" where it is the only one.
+    """
+    from watchglass.cli.check import exit_status
+
+    try:
+        told = _verdict(config, evaluation)
+    except WatchglassError as error:
+        found = any(counts(finding, fail_on) for finding in evaluation.findings)
+        print_error(f"{f'[{name}] ' if name else ''}there is no verdict, only the findings above: {error}")
+        return FINDINGS if found else COULD_NOT
+    if not config.quiet:
+        from watchglass.cli.terminal import print_verdict, stdout_console
+
+        console = stdout_console()
+        if name:
+            console.file.write(f"[{name}]\n")
+        print_verdict(console, told)
+        if name:
+            console.file.write("\n")
+            console.file.flush()
+    status = exit_status(told, fail_on, allow_unfinished=False)
+    return status if ended or status == FINDINGS else COULD_NOT
+
+
+def counts(finding: Finding, fail_on: str) -> bool:
+    """Whether a finding is bad enough for exit status 1."""
+    return fail_on != "never" and finding.severity.rank >= Severity(fail_on).rank
+
+
+def _verdict(config: EvaluatorConfig, evaluation: Evaluation) -> Verdict:
+    from watchglass.evaluate import verdict
+    from watchglass.run import open_run
+
+    told = verdict(open_run(config.run), evaluation, causes=config.causes, price_per_hour=config.price_per_hour)
+    return replace(told, run=config.run)
+
+
+@dataclass(frozen=True)
+class _Row:
+    """What the table says of a run."""
+
+    state: str
+    steps: int
+    findings: str
+    worst: str
+    status: int
+
+
+class Console:
+    """Tells what becomes of many runs while they are followed, and in a table at the end.
+
+    Args:
+        config: What evaluators are told, with the prefix as its run.
+        fail_on: Least severity of a finding that counts.
+    """
+
+    def __init__(self, config: EvaluatorConfig, fail_on: str) -> None:
+        self._config, self._fail_on = config, fail_on
+        self._rows: dict[str, _Row] = {}
+
+    def begun(self, name: str, location: str) -> None:
+        """A run is evaluated from now on."""
+        self.told(f"[{name}] following {location}")
+
+    def ended(self, name: str, location: str, followed: Followed) -> None:
+        """A training has ended, or following did before."""
+        evaluation = followed.evaluation
+        if followed.ended:
+            self.told(f"[{name}] the training has ended: {followed.ended}")
+            config = replace(self._config, run=location)
+            status = conclude(config, evaluation, self._fail_on, ended=True, name=name)
+        else:
+            found = any(counts(finding, self._fail_on) for finding in evaluation.findings)
+            status = FINDINGS if found else COULD_NOT
+        worst = min(evaluation.findings, key=lambda finding: -finding.severity.rank, default=None)
+        self._rows[name] = _Row(
+            followed.ended or "goes on", evaluation.train_steps, _amounts(evaluation.findings),
+            "" if worst is None else f"step {worst.step}: {worst.message} ({worst.rule})", status,
+        )  # fmt: skip
+
+    def skipped(self, name: str, location: str, reason: str) -> None:
+        """A run cannot be followed, or nothing came of it."""
+        print_warning(f"[{name}] is left out: {reason}")
+        self._rows[name] = _Row("left out", 0, "", reason, COULD_NOT)
+
+    def told(self, sentence: str) -> None:
+        """Something worth a line."""
+        if not self._config.quiet:
+            print_note(sentence)
+
+    def status(self) -> int:
+        """1 where any run has findings that count, else 2 where any has no clean answer, else 0."""
+        statuses = {row.status for row in self._rows.values()}
+        return next((status for status in (FINDINGS, COULD_NOT) if status in statuses), CLEAN)
+
+    def print_table(self, judged_before: int) -> None:
+        """A line for each run, and how many there were that had been judged before."""
+        from rich.table import Table
+        from rich.text import Text
+
+        from watchglass.cli.terminal import stdout_console
+        from watchglass.view import count, printable
+
+        console = stdout_console()
+        words = count(len(self._rows), "run")
+        if judged_before:
+            words += f", and {judged_before:,} that had ended and been judged before"
+        console.print(Text(f"{printable(self._config.run)}: {words}", style="bold"), soft_wrap=True)
+        if not self._rows:
+            return
+        table = Table.grid(padding=(0, 2))
+        for title in ("run", "training", "steps", "findings", "worst"):
+            table.add_column(Text(title, style="dim"), justify="right" if title == "steps" else "left")
+        table.show_header = True
+        for name in sorted(self._rows):
+            row = self._rows[name]
+            table.add_row(
+                Text(name), Text(printable(row.state)), f"{row.steps:,}", row.findings, Text(printable(row.worst))
+            )
+        console.print(table)
+
+
+def _amounts(findings: tuple[Finding, ...]) -> str:
+    """``"1 error, 2 warnings"``, ``"none"``."""
+    from watchglass.view import count
+
+    amounts = Counter(finding.severity for finding in findings)
+    plural = {Severity.INFO: "{} info"}
+    told = [
+        plural.get(severity, count(amounts[severity], severity.value)).format(amounts[severity])
+        for severity in (Severity.ERROR, Severity.WARNING, Severity.INFO)
+        if amounts[severity]
+    ]
+    return ", ".join(told) or "none"

@@ -1,0 +1,266 @@
+"""Following many runs in one process: found while it goes, each in its turn, none for longer than its share.
+
+How often a run is asked follows from how much happens in it: at the pace of its store while it writes, then ever more
+rarely, as a share of the time for which it has been quiet. So what a flush waits for its evaluator stays a small share
+of what the evaluator waited for it, and runs in which nothing happens cost next to nothing.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import TextIO
+
+from watchglass.config import EvaluatorConfig
+from watchglass.errors import InvalidValueError, StoreError
+from watchglass.evaluate.engine import Engine
+from watchglass.evaluate.member import Audience, Common, Member, State
+from watchglass.evaluate.snapshot import Snapshots
+from watchglass.run import RunSearch
+from watchglass.store import Store, pace_of
+from watchglass.view import printable
+
+#: A quiet run is asked again after this share of the time for which it has been quiet; at the latest after so many
+#: seconds in a folder, and on an object store.
+_QUIET_SHARE, _LONGEST_S, _LONGEST_REMOTE_S = 0.05, 5.0, 15.0
+#: Turns a second of all runs together, in a folder and on an object store: beyond that each is asked more rarely.
+_TURNS, _REMOTE_TURNS = 200.0, 20.0
+#: Whatever the number of runs, each is asked so often that its lease stays ours.
+_LEASED_S = 15.0
+#: Seconds between searches for new runs, in a folder and on an object store; a search is followed by so many times its
+#: length there, and so many seconds per request here.
+_SEARCH_S, _SEARCH_REMOTE_S, _SEARCH_SHARE, _SEARCH_REQUEST_S = 1.0, 30.0, 50.0, 1.0
+#: Runs that have ended are asked for a new attempt, in turn, so many at each search.
+_ASKED_ASLEEP = 5
+#: Runs that are read to their present end at once: what they hold meanwhile is bounded.
+_CATCHING_UP = 8
+#: Runs that wait for their last deliveries while the others go on.
+_WAITING_AT_ONCE = 8
+#: So many runs in a row whose store is away: it is away for all of them, and one of them asks.
+_AWAY_IN_A_ROW, _ASK_AGAIN_S = 3, 30.0
+#: Ended runs of which a snapshot is kept, and seconds between publications.
+_SNAPSHOTS, _PUBLISH_S = 100, 0.5
+
+
+class Fleet:
+    """Follows all runs below a prefix. For one thread: :meth:`turn` does one thing and says when to come again.
+
+    Runs that had ended and were judged before are not opened; of one that has ended only a few words stay.
+    """
+
+    def __init__(
+        self,
+        config: EvaluatorConfig,
+        store: Store,
+        audience: Audience,
+        *,
+        wait_s: float = 600.0,
+        output: TextIO | None = None,
+        snapshots: Snapshots | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        engine: Callable[[EvaluatorConfig], Engine] | None = None,
+    ) -> None:
+        """Knows no run yet.
+
+        Args:
+            config: What every evaluator is told, but for the run.
+            store: The prefix.
+            audience: Who is told what becomes of the runs.
+            wait_s: Seconds to wait for the first training step of a run, once it was found.
+            output: Where findings are printed, a line each, with the name of the run.
+            snapshots: Where what is known is left for others to read.
+            clock: Seconds on a clock that never jumps; for tests.
+            engine: Makes what evaluates the rules of a run; None for an engine in this process.
+        """
+        self._store, self._audience, self._snapshots, self._clock = store, audience, snapshots, clock
+        self._common = Common(config, audience, output, wait_s, clock, self._go_on, engine)
+        self._search = RunSearch(store)
+        self._waiting: list[tuple[float, int, Member]] = []
+        self._numbers = itertools.count()
+        self._asleep: deque[Member] = deque()
+        self._past: deque[Member] = deque()
+        self._told: set[str] = set()
+        self._search_s = self._publish_s = float("-inf")
+        self._busy_s = clock()
+        self._in_a_row = 0
+        self._away_since_s: float | None = None
+        self._pause_s = 0.0
+        self._next_s = float("-inf")
+        self._depth = 0
+        self._looked = False
+        #: Runs found so far.
+        self.found = 0
+        #: Of these, those that had ended and were judged before.
+        self.judged_before = 0
+
+    @property
+    def members(self) -> list[Member]:
+        """Runs that are followed, or will be."""
+        return [member for _, _, member in sorted(self._waiting, key=lambda item: item[:2])]
+
+    @property
+    def idle_s(self) -> float:
+        """Seconds for which no run was followed or waited for."""
+        return 0.0 if self._waiting else self._clock() - self._busy_s
+
+    def turn(self) -> float:
+        """Gives the run whose turn it is its share, or looks for new ones; returns the seconds until the next turn.
+
+        Raises:
+            InvalidValueError: There is too much below the prefix at the first look.
+        """
+        now_s = self._clock()
+        if now_s >= self._next_s:
+            due = bool(self._waiting) and self._waiting[0][0] <= now_s
+            if now_s >= self._search_s and not (due and self._looked):  # however long a turn takes
+                self._looked = True
+                self._look(now_s)
+            elif due:
+                self._looked = False
+                self._give_turn(now_s)
+        if self._waiting:
+            self._busy_s = self._clock()
+        self._publish(now_s)
+        due_s = min(self._search_s, self._waiting[0][0] if self._waiting else float("inf"))
+        return max(0.0, max(due_s, self._next_s) - self._clock())
+
+    def close(self, left_off: str, patience_s: float = 60.0) -> None:
+        """Ends following all runs, in order.
+
+        Args:
+            left_off: Why, in words.
+            patience_s: How long a store that is away is asked again, for all runs together.
+        """
+        give_up_s = self._clock() + patience_s
+        members = [*self.members, *self._asleep]
+        self._waiting.clear()
+        for member in members:
+            member.close(left_off, max(0.0, give_up_s - self._clock()))
+        self._publish(float("inf"))
+
+    # ---------------------------------------------------------------- runs
+
+    def _go_on(self, seconds: float) -> bool:
+        """Turns of the others for so long, in the middle of the turn of one that can only wait; always True."""
+        end_s = self._clock() + seconds
+        self._depth += 1
+        try:
+            while (left_s := end_s - self._clock()) > 0:
+                due_s = self.turn() if self._depth <= _WAITING_AT_ONCE else left_s
+                time.sleep(min(left_s, due_s))
+        finally:
+            self._depth -= 1
+        return True
+
+    def _give_turn(self, now_s: float) -> None:
+        _, _, member = heapq.heappop(self._waiting)
+        if member.state is State.FOUND and self._catching_up() >= _CATCHING_UP:
+            self._push(member, now_s + pace_of(self._store).poll_s)
+            return
+        before = member.state
+        again_s = member.turn()
+        self._note_away(member, now_s)
+        if member.state in (State.ASLEEP, State.SKIPPED):
+            if member.state is State.ASLEEP:
+                self._sleep(member, judged_before=before is State.FOUND)
+            return
+        self._push(member, self._clock() + self._rest_s(member, again_s))
+
+    def _rest_s(self, member: Member, again_s: float) -> float:
+        """Seconds until the next turn of a run that wants it after ``again_s`` at the earliest."""
+        if not again_s or member.away or member.busy or member.state is not State.LIVE:
+            return again_s
+        local = self._store.appends
+        least_s = max(again_s, (len(self._waiting) + 1) / (_TURNS if local else _REMOTE_TURNS))
+        quiet_s = _QUIET_SHARE * (self._clock() - member.news_s)
+        return min(max(least_s, min(quiet_s, _LONGEST_S if local else _LONGEST_REMOTE_S)), max(again_s, _LEASED_S))
+
+    def _catching_up(self) -> int:
+        return sum(member.state is State.LIVE and not member.caught_up for _, _, member in self._waiting)
+
+    def _sleep(self, member: Member, *, judged_before: bool) -> None:
+        self._asleep.append(member)
+        if judged_before:
+            self.judged_before += 1
+            return
+        self._past.append(member)
+        while len(self._past) > _SNAPSHOTS:
+            self._past.popleft().forget()
+
+    def _push(self, member: Member, due_s: float) -> None:
+        heapq.heappush(self._waiting, (due_s, next(self._numbers), member))
+
+    def _note_away(self, member: Member, now_s: float) -> None:
+        """Where a bucket is away for one run after another, one of them asks again for all."""
+        if member.away and not self._store.appends:
+            self._in_a_row += 1
+            if self._in_a_row >= _AWAY_IN_A_ROW or self._away_since_s is not None:
+                self._away_since_s = now_s if self._away_since_s is None else self._away_since_s
+                self._pause_s = min(_ASK_AGAIN_S, max(1.0, 2 * self._pause_s))
+                self._next_s = self._clock() + self._pause_s
+            return
+        self._in_a_row = 0
+        if self._away_since_s is not None:
+            away_s, self._away_since_s, self._pause_s = now_s - self._away_since_s, None, 0.0
+            for _, _, other in self._waiting:
+                if not other.away:  # else it knows by itself
+                    other.excuse(away_s)
+
+    # ---------------------------------------------------------------- finding runs
+
+    def _look(self, now_s: float) -> None:
+        """Looks for runs that are new, and for those that have ended and go on."""
+        try:
+            new = self._search.look()
+            self._wake()
+        except StoreError as error:
+            self._tell_once("away", f"new runs cannot be looked for now: {error}")
+            self._search_s = self._clock() + _SEARCH_REMOTE_S
+            return
+        except InvalidValueError as error:
+            if not self.found:
+                raise
+            self._tell_once("too many", f"new runs are not looked for any more: {error}")
+            self._search_s = float("inf")
+            return
+        self._told.discard("away")
+        for folder, reason in self._search.unreadable.items():
+            self._tell_once(f"folder {folder}", f"[{printable(folder)}] is left out: {reason}")
+        for path in new:
+            store = self._store.below(path) if path else self._store
+            name = path or self._store.location.rstrip("/").rpartition("/")[2]
+            self._push(Member(name, store, self._common), now_s)
+        self.found += len(new)
+        if new:
+            self._busy_s = self._clock()
+        took_s = self._clock() - now_s
+        local = self._store.appends
+        pause_s = _SEARCH_SHARE * took_s if local else _SEARCH_REQUEST_S * self._search.asked
+        self._search_s = self._clock() + max(_SEARCH_S if local else _SEARCH_REMOTE_S, pause_s)
+
+    def _wake(self) -> None:
+        for _ in range(min(_ASKED_ASLEEP, len(self._asleep))):
+            member = self._asleep[0]
+            wakes = member.wakes()
+            self._asleep.popleft()
+            if wakes:
+                if member in self._past:
+                    self._past.remove(member)
+                self._push(member, self._clock())
+            else:
+                self._asleep.append(member)
+
+    def _tell_once(self, what: str, sentence: str) -> None:
+        if what not in self._told:
+            self._told.add(what)
+            self._audience.told(sentence)
+
+    def _publish(self, now_s: float) -> None:
+        if self._snapshots is None or now_s < self._publish_s:
+            return
+        self._publish_s = now_s + _PUBLISH_S
+        followed = [member.snapshot() for member in (*self._past, *self.members)]
+        self._snapshots.publish(snapshot for snapshot in followed if snapshot is not None)

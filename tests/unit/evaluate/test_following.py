@@ -1,0 +1,120 @@
+"""Waiting for what is to be followed, and what a follower says where its store is away."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from watchglass.config import EvaluatorConfig, RuleSpec
+from watchglass.errors import MissingFileError, StoreError
+from watchglass.evaluate import follow, follow_runs, what_is_at
+from watchglass.store import LocalStore
+from watchglass.testing import Step, build_run
+
+STEPS = [Step({"loss": 1.0})] * 5
+RULES = (RuleSpec("ExplodingTensor"),)
+
+
+class Away(LocalStore):
+    """A folder that does not answer the first few times it is asked for a size."""
+
+    refuses = 0
+    appends = False
+
+    def size(self, path: str) -> int | None:
+        if Away.refuses > 0:
+            Away.refuses -= 1
+            raise StoreError("the store is away")
+        return super().size(path)
+
+
+def pausing(happens: dict[int, Callable[[], Any]] | None = None, *, most: int = 200) -> Callable[[float], bool]:
+    """Pauses of no length in which things happen, by number; after so many following shall end."""
+    count = 0
+
+    def pause(seconds: float) -> bool:
+        nonlocal count
+        count += 1
+        (happens or {}).get(count, lambda: None)()
+        time.sleep(min(seconds, 0.002))
+        return count < most
+
+    return pause
+
+
+def test_what_is_there_is_known_at_once(tmp_path: Path) -> None:
+    build_run(tmp_path / "runs" / "deep" / "one", STEPS)
+    assert what_is_at(str(tmp_path / "runs" / "deep" / "one"), pausing()) == "run"
+    assert what_is_at(str(tmp_path / "runs" / "deep"), pausing()) == "prefix"
+    assert what_is_at(str(tmp_path / "runs"), pausing()) == "prefix"
+
+
+def test_where_nothing_is_yet_what_comes_first_decides(tmp_path: Path) -> None:
+    run = pausing({3: lambda: build_run(tmp_path / "run", STEPS)})
+    assert what_is_at(str(tmp_path / "run"), run) == "run"
+    below = pausing({3: lambda: build_run(tmp_path / "team" / "runs" / "first", STEPS)})
+    assert what_is_at(str(tmp_path / "team"), below) == "prefix"
+
+
+def test_waiting_ends_with_its_time_or_when_somebody_says_so(tmp_path: Path) -> None:
+    (tmp_path / "notes").mkdir()
+    with pytest.raises(MissingFileError, match=r"no run has begun at .*, nor below it; .* --wait"):
+        what_is_at(str(tmp_path), pausing(), wait_s=0.05)
+    assert what_is_at(str(tmp_path), pausing(most=3)) == ""
+
+
+def test_a_store_that_is_away_is_asked_until_the_wait_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, said = Away(tmp_path / "run"), []
+    monkeypatch.setattr("watchglass.evaluate.following.open_store", lambda location: store)
+    Away.refuses = 4
+    build_run(tmp_path / "run", STEPS)
+    assert what_is_at(store.location, pausing(), tell=said.append) == "run"
+    assert said == ["the store does not answer and is asked again: the store is away"]
+    Away.refuses = 1_000_000
+    with pytest.raises(StoreError, match="the store is away"):
+        what_is_at(store.location, pausing(), wait_s=0.05)
+    Away.refuses = 4
+    said.clear()
+    assert what_is_at(str(tmp_path), pausing(most=10), tell=said.append) == "run"
+
+
+def test_following_a_run_asks_again_too_while_it_waits_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Away(tmp_path / "run")
+    monkeypatch.setattr("watchglass.evaluate.following.open_store", lambda location: store)
+    monkeypatch.setattr("watchglass.evaluate.evaluator._SETTLED_S", -1.0)
+    build_run(tmp_path / "run", STEPS)
+    Away.refuses = 3
+    begun = []
+    followed = follow(EvaluatorConfig(store.location, None, RULES), pausing(), begun=lambda: begun.append(1))
+    assert (begun, followed.ended) == ([1], "finished")
+    Away.refuses = 1_000_000
+    with pytest.raises(StoreError, match="the store is away"):
+        follow(EvaluatorConfig(store.location, None, RULES), pausing(), wait_s=0.05)
+    Away.refuses = 0
+
+
+class Nobody:
+    """An audience that hears nothing."""
+
+    def begun(self, *words: Any) -> None: ...
+    def ended(self, *words: Any) -> None: ...
+    def skipped(self, *words: Any) -> None: ...
+    def told(self, *words: Any) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("options", "most", "left_off"),
+    [({"until_idle_s": 0.2}, 10_000, ""), ({"timeout_s": 0.2}, 10_000, "the time is over"), ({}, 3, "interrupted")],
+)
+def test_following_many_runs_ends_when_it_was_told_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: Any, most: int, left_off: str
+) -> None:
+    monkeypatch.setattr("watchglass.evaluate.evaluator._SETTLED_S", -1.0)
+    build_run(tmp_path / "run", STEPS)
+    config = EvaluatorConfig(str(tmp_path), None, RULES)
+    fleet, why = follow_runs(config, pausing(most=most), Nobody(), **options)
+    assert (fleet.found, why) == (1, left_off)
