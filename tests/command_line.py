@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from watchglass.testing.build_run import Step
+from watchglass.testing import Step
 
 
 class Said(NamedTuple):

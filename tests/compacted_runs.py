@@ -22,7 +22,7 @@ from watchglass.store import (
     decode_statistics,
     decode_step_ends,
 )
-from watchglass.testing.build_run import RunBuilder
+from watchglass.testing import RunBuilder
 
 
 def small_run(folder: Path, *, steps: int = 24, workers: int = 2, leave: bool = True, seed: int = 0) -> LocalStore:

@@ -88,7 +88,7 @@ def writing(version: tuple[int, int]) -> Iterator[None]:
         mock.patch.multiple("watchglass.store.writer", FORMAT_VERSION=version),
         mock.patch.multiple("watchglass.store.manifest", FORMAT_VERSION=version),
         mock.patch("watchglass.store.claim.this_process", return_value=PROCESS),
-        mock.patch("watchglass.testing.build_run.this_process", return_value=PROCESS),
+        mock.patch("watchglass.testing.builder.this_process", return_value=PROCESS),
     ):
         yield
 

@@ -1,101 +1,196 @@
-"""``watchglass check``: evaluate a stored run, for people and for CI."""
+"""``watchglass check``: evaluate stored runs, for people and for CI."""
 
 from __future__ import annotations
 
-import json
-from typing import Annotated, Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from watchglass.cli.evaluating import Calibration, Causes, Rules, RuleTimeout, evaluator_config
-from watchglass.cli.failure import CLEAN, COULD_NOT, FINDINGS, failing_in_one_line, print_error, print_warning
-from watchglass.cli.options import Debug, FailOn, RunPath, check_choice
-from watchglass.records import Finding, Severity, Status, Verdict
+from watchglass.cli.failure import (
+    CLEAN,
+    COULD_NOT,
+    FINDINGS,
+    failing_in_one_line,
+    print_error,
+    print_note,
+    print_warning,
+)
+from watchglass.cli.options import Debug, Engine, FailOn, PricePerHour, RayAddress, check_choice, check_engine
+from watchglass.records import Verdict
 
-#: What a finding has in the JSON, in this order.
-_FINDING_KEYS = (
-    "id", "rule", "severity", "step", "last_step", "count", "mode", "worker", "tensors", "value", "limit", "message",
-    "causes", "try",
-)  # fmt: skip
+if TYPE_CHECKING:
+    from watchglass.config import EvaluatorConfig
+    from watchglass.view import RuleText, Terms
 
-#: Verdicts on runs of which "nothing was found" says nothing.
-_UNFINISHED = {
-    "no data": "no training step was recorded; did the script train, and with a framework that is watched?",
-    "incomplete": "the training is still going on or died, and nothing was found so far; wait, or accept what "
-    "there is with --allow-unfinished",
-}
+FORMATS = ("text", "json", "sarif", "junit", "markdown")
+
+RunOrPrefix = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN", help="Where the run is, or a folder or prefix below which all runs are: runs, s3://BUCKET/runs."
+    ),
+]
+
+
+def _print_schema(wanted: bool) -> None:
+    if wanted:
+        from watchglass.view import json_schema
+
+        typer.echo(json_schema(), nl=False)
+        raise typer.Exit
 
 
 def check(
-    run: RunPath,
+    run: RunOrPrefix,
     rules: Rules = None,
     calibration: Calibration = "default",
     fail_on: FailOn = "warning",
-    output: Annotated[str, typer.Option("--format", metavar="text|json", help="For people or for programs.")] = "text",
+    output_format: Annotated[
+        str, typer.Option("--format", metavar="|".join(FORMATS), help="For people, programs, CI or a pull request.")
+    ] = "text",
+    output: Annotated[
+        str | None, typer.Option("--output", "-o", metavar="FILE", help="Write there instead of to stdout.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the file of --output if it is there.")] = False,
     allow_unfinished: Annotated[
-        bool, typer.Option("--allow-unfinished", help="Exit 0 also when an unfinished run has no findings so far.")
+        bool,
+        typer.Option("--allow-unfinished", help="Exit 0 also when a run without findings is not finished or damaged."),
     ] = False,
     causes: Causes = None,
     rule_timeout: RuleTimeout = 30.0,
+    price_per_hour: PricePerHour = None,
+    engine: Engine = "local",
+    ray_address: RayAddress = None,
+    schema: Annotated[
+        bool,
+        typer.Option(
+            "--schema", help="Print the JSON Schema of --format json and exit.", callback=_print_schema, is_eager=True
+        ),
+    ] = False,
     debug: Debug = False,
 ) -> int:
-    """Evaluate rules on a stored run.
+    """Evaluate rules on a stored run, or on all runs of a folder.
 
     Evaluation is repeated from the stored data, so any rule can be tried on any run; the run is not changed. The exit
-    status is 0 when nothing was found, 1 for findings, 2 when the run could not be evaluated. Findings of severity
-    info are shown and never count.
+    status is 0 when nothing was found, 1 for findings, 2 when a run could not be evaluated, is not finished, or misses
+    records. Findings of severity info are shown and never count.
     """
     with failing_in_one_line(debug):
-        check_choice("--fail-on", fail_on, ("warning", "error", "never"))
-        check_choice("--format", output, ("text", "json"))
-        from watchglass.cli.judge import replayed
+        from watchglass.view import FAIL_ON, Terms, check_output_path, size, write_whole
+
+        check_choice("--fail-on", fail_on, FAIL_ON)
+        check_choice("--format", output_format, FORMATS)
+        check_engine(engine, ray_address)
+        target = None
+        if output is not None:
+            target = check_output_path(
+                output, replace=force, cure="--force", example=f"watchglass.{_SUFFIXES[output_format]}"
+            )
+        from watchglass.cli.judge import replayed_all
 
         config = evaluator_config(
-            run=run, rules=rules, calibration=calibration, causes=causes, rule_timeout=rule_timeout
-        )
-        opened, verdict = replayed(config)
-        if output == "json":
-            typer.echo(json.dumps(as_json(verdict), allow_nan=False, indent=2))
+            run=run, rules=rules, calibration=calibration, causes=causes, rule_timeout=rule_timeout,
+            price_per_hour=price_per_hour,
+        )  # fmt: skip
+        verdicts, many = replayed_all(config, on_ray=engine == "ray", address=ray_address)
+        terms = Terms(fail_on, allow_unfinished)
+        if target is not None:
+            document = "".join(_rendered(output_format, verdicts, many=many, terms=terms, config=config))
+            written = write_whole(target, document.encode("utf-8", "backslashreplace"))
+            print_note(f"{_headline(verdicts, many=many)}; written to {output} ({size(written)})")
+        elif output_format == "text":
+            _print_text(verdicts, many=many)
         else:
-            from watchglass.cli.terminal import print_verdict, stdout_console
-
-            print_verdict(stdout_console(), verdict)
-        for problem in opened.problems:
-            print_warning(str(problem))
-        return exit_status(verdict, fail_on, allow_unfinished=allow_unfinished)
-
-
-def as_json(verdict: Verdict) -> dict[str, Any]:
-    """The one object that ``--format json`` prints."""
-    return {
-        "run": verdict.run,
-        "status": verdict.status,
-        "findings": [_finding(finding) for finding in verdict.findings],
-        # From a file that anybody may have written: what JSON has no number for becomes a string, as in findings.
-        "capture": json.loads(json.dumps(verdict.capture), parse_constant=str),
-    }
+            for part in _rendered(output_format, verdicts, many=many, terms=terms, config=config):
+                typer.echo(part, nl=False)
+        for verdict in verdicts:
+            for problem in verdict.problems:
+                print_warning(f"{verdict.run}: {problem}" if many else problem)
+        return concluded(verdicts, terms)
 
 
-def _finding(finding: Finding) -> dict[str, Any]:
-    data = finding.to_json()
-    return {key: data[key] for key in _FINDING_KEYS}
+_SUFFIXES = {"text": "txt", "json": "json", "sarif": "sarif", "junit": "xml", "markdown": "md"}
 
 
 def exit_status(verdict: Verdict, fail_on: str, *, allow_unfinished: bool) -> int:
     """0 where nothing was found, 1 for findings that count, 2 where there is no clean answer; the reason is printed."""
-    for status in verdict.statuses:
-        if status.status is Status.ERROR:
-            print_warning(f"rule {status.rule} failed: {status.reason}")
-    counted = () if fail_on == "never" else _at_least(verdict, Severity(fail_on))
-    if counted:
-        return FINDINGS
-    if verdict.status in _UNFINISHED and not (allow_unfinished and verdict.status == "incomplete"):
-        print_error(f"{verdict.run}: {_UNFINISHED[verdict.status]}")
-        return COULD_NOT
-    if any(status.status is Status.ERROR for status in verdict.statuses):
-        return COULD_NOT
-    return CLEAN
+    from watchglass.view import Terms
+
+    return concluded([verdict], Terms(fail_on, allow_unfinished))
 
 
-def _at_least(verdict: Verdict, severity: Severity) -> list[Finding]:
-    return [finding for finding in verdict.findings if finding.severity.rank >= severity.rank]
+def concluded(verdicts: Sequence[Verdict], terms: Terms) -> int:
+    """The exit status over all verdicts; why there is no clean answer is printed, where no finding says more."""
+    from watchglass.view import failed_rules, not_answered, outcome
+
+    answers = {"clean": CLEAN, "findings": FINDINGS, "no answer": COULD_NOT}
+    found = set()
+    for verdict in verdicts:
+        for failure in failed_rules(verdict):
+            print_warning(failure if len(verdicts) == 1 else f"{verdict.run}: {failure}")
+        answer = outcome(verdict, terms)
+        reason = not_answered(verdict, terms)
+        if answer == "no answer" and reason:
+            print_error(f"{verdict.run}: {reason}")
+        found.add(answers[answer])
+    return next(status for status in (FINDINGS, COULD_NOT, CLEAN) if status in found or status == CLEAN)
+
+
+def _rendered(
+    output_format: str, verdicts: Sequence[Verdict], *, many: bool, terms: Terms, config: EvaluatorConfig
+) -> Iterator[str]:
+    """A document in one of :data:`FORMATS`."""
+    from watchglass import __version__
+    from watchglass.view import json_document, junit_document, markdown_document, sarif_document, verdict_text
+
+    if output_format == "json":
+        yield json_document(verdicts, terms, many=many)
+    elif output_format == "sarif":
+        yield sarif_document(verdicts, terms, rules=_rule_texts(config), version=__version__)
+    elif output_format == "junit":
+        yield junit_document(verdicts, terms)
+    elif output_format == "markdown":
+        yield markdown_document(verdicts, terms, many=many)
+    else:
+        for verdict in verdicts:
+            yield (f"{verdict.run}\n" if many else "") + verdict_text(verdict) + ("\n" if many else "")
+        yield f"{_headline(verdicts, many=many)}\n" if many else ""
+
+
+def _print_text(verdicts: Sequence[Verdict], *, many: bool) -> None:
+    from watchglass.cli.terminal import print_verdict, stdout_console
+    from watchglass.view import printable
+
+    console = stdout_console()
+    for verdict in verdicts:
+        if many and not console.is_terminal:  # where the frame has no title
+            console.file.write(f"{printable(verdict.run)}\n")
+        print_verdict(console, verdict)
+        if many:
+            console.file.write("\n")
+    if many:
+        console.file.write(f"{_headline(verdicts, many=True)}\n")
+
+
+def _headline(verdicts: Sequence[Verdict], *, many: bool) -> str:
+    from watchglass.view import count, headline
+
+    if not many:
+        return headline(verdicts[0])
+    amounts = {status: sum(verdict.status == status for verdict in verdicts) for status in _ORDER}
+    words = [f"{amount:,} {status}" for status, amount in amounts.items() if amount]
+    return f"{count(len(verdicts), 'run')}: {', '.join(words)}"
+
+
+_ORDER = ("issues found", "stopped", "damaged", "unreadable", "incomplete", "no data", "no issues found")
+
+
+def _rule_texts(config: EvaluatorConfig) -> dict[str, RuleText]:
+    """What the rules that were evaluated say of themselves."""
+    from watchglass.rules import documentation, find_rule
+    from watchglass.view import RuleText
+
+    documented = [documentation(find_rule(spec.name)) for spec in config.rules]
+    return {rule.name: RuleText(rule.summary, rule.sections) for rule in documented}

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from watchglass.cli.terminal import working
+from watchglass.errors import WatchglassError
 from watchglass.records import Status
 
 if TYPE_CHECKING:
@@ -14,8 +17,13 @@ if TYPE_CHECKING:
     from watchglass.run import Run
 
 
-def judged(path: str) -> tuple[Run, Verdict]:
+def judged(path: str, *, causes: Sequence[str] = (), price_per_hour: float | None = None) -> tuple[Run, Verdict]:
     """The run and what its evaluator found; evaluated now with the default rules where none came to its end.
+
+    Args:
+        path: Where the run is.
+        causes: Files of causes beside the built-in ones.
+        price_per_hour: What an hour of the whole training costs.
 
     Raises:
         WatchglassError: It is no run, or not readable.
@@ -28,11 +36,11 @@ def judged(path: str) -> tuple[Run, Verdict]:
         statuses = run.journal.statuses
         # An evaluator that was killed, or is still at it, has not said its last word.
         if statuses and not any(status.status is Status.IN_PROGRESS for status in statuses):
-            return run, replace(verdict(run), run=path)
+            return run, replace(verdict(run, causes=causes, price_per_hour=price_per_hour), run=path)
     from watchglass.config import EvaluatorConfig
     from watchglass.rules import default_rules
 
-    return replayed(EvaluatorConfig(path, None, default_rules()))
+    return replayed(EvaluatorConfig(path, None, default_rules(), causes=tuple(causes), price_per_hour=price_per_hour))
 
 
 def replayed(config: EvaluatorConfig) -> tuple[Run, Verdict]:
@@ -46,5 +54,65 @@ def replayed(config: EvaluatorConfig) -> tuple[Run, Verdict]:
 
     with working("evaluating the run"):
         run = open_run(config.run)
-        found = replay(config.run, config.rules, calibration=config.calibration)
-        return run, replace(verdict(run, found), run=config.run)
+        found = replay(config.run, config.rules, calibration=config.calibration, rule_timeout_s=config.rule_timeout_s)
+        told = verdict(run, found, causes=config.causes, price_per_hour=config.price_per_hour)
+        return run, replace(told, run=config.run)
+
+
+def replayed_all(
+    config: EvaluatorConfig, *, on_ray: bool = False, address: str | None = None
+) -> tuple[list[Verdict], bool]:
+    """What the rules find in the run, or in every run below the prefix, by name; and whether it was such a prefix.
+
+    A run of many that cannot be read has a verdict that says so.
+
+    Args:
+        config: The run or prefix, and the rules.
+        on_ray: Evaluate on a Ray cluster.
+        address: Its address; None for the one that the environment names, else one of our own.
+
+    Raises:
+        WatchglassError: There is no run, or the only one is not readable; or there is no cluster.
+    """
+    from watchglass.records import Verdict
+    from watchglass.run import open_runs
+    from watchglass.store import layout, open_store
+
+    with closing(open_store(config.run)) as store:
+        alone = store.size(layout.MANIFEST) is not None
+        # What is empty, or is no folder of runs, has an error of its own for whoever wanted to open a run.
+        alone = alone or not any(True for _ in store.folders(""))
+    if alone:
+        judge = _judged_on_ray(config, [config.run], address) if on_ray else lambda run: replayed(config)[1]
+        return [judge(config.run)], False
+    verdicts = []
+    found = sorted(open_runs(config.run).listed, key=lambda each: each.name)
+    if on_ray:
+        judge = _judged_on_ray(config, [listed.location for listed in found], address)
+    else:
+        judge = lambda run: replayed(replace(config, run=run))[1]  # noqa: E731
+    for listed in found:
+        try:
+            verdicts.append(judge(listed.location))
+        except WatchglassError as error:
+            problem = f"{type(error).__name__}: {error}"
+            verdicts.append(Verdict(listed.location, "unreadable", (), (), (), problems=(problem,)))
+    return verdicts, True
+
+
+def _judged_on_ray(config: EvaluatorConfig, runs: Sequence[str], address: str | None) -> Callable[[str], Verdict]:
+    """Evaluates runs on a cluster; what comes back gives the verdict on each, or raises why there is none."""
+    from watchglass.evaluate import replay_on_ray, verdict
+    from watchglass.run import open_run
+
+    with working("evaluating on Ray"):
+        spread = {each.run: each for each in replay_on_ray(runs, config, address=address)}
+
+    def judge(run: str) -> Verdict:
+        opened, found = open_run(run), spread[run]
+        if found.error is not None:
+            raise found.error
+        told = verdict(opened, found.evaluation, causes=config.causes, price_per_hour=config.price_per_hour)
+        return replace(told, run=run)
+
+    return judge

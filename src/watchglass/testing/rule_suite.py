@@ -25,10 +25,10 @@ import numpy as np
 from watchglass.config import RuleSpec, describe
 from watchglass.evaluate import Follower, replay
 from watchglass.records import Finding, Mode, Severity, Status
-from watchglass.rules import CAUSES, Rule, documentation
+from watchglass.rules import BUILT_IN, Rule, documentation
 from watchglass.run import StepView
 from watchglass.store import open_store
-from watchglass.testing.build_run import Step, build_run
+from watchglass.testing import Step, build_run
 from watchglass.testing.layers import Modules
 
 
@@ -112,7 +112,8 @@ class RuleSuite(ABC):
             if finding.severity is not Severity.INFO:
                 assert finding.what_to_try, "a finding that people must look at says what to try"
             if self.rule.__module__.startswith("watchglass."):
-                assert set(finding.causes) <= set(CAUSES)
+                assert set(finding.causes) <= set(BUILT_IN.causes)
+                assert set(finding.evidence["symptoms"]) <= set(BUILT_IN.symptoms)
 
     def test_state_survives_a_restart_at_every_step(self, tmp_path: Path) -> None:
         """Saved and loaded state gives the same findings, and state is plain JSON."""

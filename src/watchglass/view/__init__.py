@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from watchglass.view.capture import capture_lines
 from watchglass.view.text import count, duration, number, printable, size
-from watchglass.view.verdict import verdict_panel, verdict_text
+from watchglass.view.verdict import STYLES, Row, headline, rows_panel, rows_text, verdict_panel, verdict_text, worst
 
 if TYPE_CHECKING:
+    from watchglass.view.conclusion import FAIL_ON, Terms, counted, failed_rules, not_answered, outcome
+    from watchglass.view.explanation import explain_findings, explain_verdict, explanation_json
     from watchglass.view.export import Exported, check_export_path, export_parquet
     from watchglass.view.figures import (
         accuracy_figure,
@@ -17,16 +19,33 @@ if TYPE_CHECKING:
         run_figures,
         update_ratio_figure,
     )
+    from watchglass.view.json_format import json_document, json_schema
+    from watchglass.view.junit import junit_document
+    from watchglass.view.markdown import markdown_document
+    from watchglass.view.output_file import check_output_path, write_whole
     from watchglass.view.report import check_report_path, render_report, write_report
+    from watchglass.view.sarif import RuleText, sarif_document
 
 __all__ = [
-    "Exported", "accuracy_figure", "capture_lines", "check_export_path", "check_report_path", "count", "duration",
-    "export_parquet", "gradient_heatmap", "loss_figure", "number", "printable", "render_report", "run_figures",
-    "size", "update_ratio_figure", "verdict_panel", "verdict_text", "write_report",
+    "FAIL_ON", "STYLES", "Exported", "Row", "RuleText", "Terms", "accuracy_figure", "capture_lines",
+    "check_export_path", "check_output_path", "check_report_path", "count", "counted", "duration", "explain_findings",
+    "explain_verdict", "explanation_json", "export_parquet", "failed_rules", "gradient_heatmap", "headline",
+    "json_document", "json_schema", "junit_document", "loss_figure", "markdown_document", "not_answered", "number",
+    "outcome", "printable", "render_report", "rows_panel", "rows_text", "run_figures", "sarif_document", "size",
+    "update_ratio_figure", "verdict_panel", "verdict_text", "worst", "write_report", "write_whole",
 ]  # fmt: skip
 
 #: Names that need NumPy and later plotly, so that a launcher which only prints an error does not wait for them.
 _LAZY = {
+    **dict.fromkeys(
+        ("FAIL_ON", "Terms", "counted", "failed_rules", "not_answered", "outcome"), "watchglass.view.conclusion"
+    ),
+    **dict.fromkeys(("json_document", "json_schema"), "watchglass.view.json_format"),
+    **dict.fromkeys(("explain_findings", "explain_verdict", "explanation_json"), "watchglass.view.explanation"),
+    "junit_document": "watchglass.view.junit",
+    "markdown_document": "watchglass.view.markdown",
+    **dict.fromkeys(("check_output_path", "write_whole"), "watchglass.view.output_file"),
+    **dict.fromkeys(("RuleText", "sarif_document"), "watchglass.view.sarif"),
     **dict.fromkeys(("Exported", "check_export_path", "export_parquet"), "watchglass.view.export"),
     **dict.fromkeys(("check_report_path", "render_report", "write_report"), "watchglass.view.report"),
     **dict.fromkeys(

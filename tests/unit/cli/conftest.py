@@ -8,7 +8,7 @@ import pytest
 
 from command_line import Said, Watchglass, training
 from watchglass.cli import main
-from watchglass.testing.build_run import build_run
+from watchglass.testing import build_run
 
 
 @pytest.fixture

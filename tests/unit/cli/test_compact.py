@@ -30,7 +30,7 @@ from watchglass.store import (
     pin,
     this_process,
 )
-from watchglass.testing.build_run import RunBuilder
+from watchglass.testing import RunBuilder
 
 
 def test_compact_says_what_it_did(watchglass: Watchglass, healthy: Path) -> None:

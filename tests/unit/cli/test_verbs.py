@@ -8,10 +8,9 @@ import pytest
 
 import watchglass as package
 from command_line import Watchglass
-from watchglass.cli.evaluating import parse_rules
 from watchglass.cli.run import _end_options_at_module
 from watchglass.config import RuleSpec
-from watchglass.rules import rule_names
+from watchglass.rules import parse_rules, rule_names
 
 
 def test_show_says_what_is_there(watchglass: Watchglass, broken: Path) -> None:

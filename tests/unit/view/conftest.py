@@ -7,12 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from watchglass.records import Cause, Diagnosis, Finding, Mode, RuleStatus, Severity, Status, Verdict
+from watchglass.records import Cause, Diagnosis, Finding, Mode, RankedCause, RuleStatus, Severity, Status, Verdict
 from watchglass.run import Run, open_run
-from watchglass.testing.build_run import Step, build_run
+from watchglass.testing import Step, build_run
 
 #: A module name that is an attack on whatever prints it.
 HOSTILE = "<img src=x onerror=alert(1)>"
+
+GROWTH = ("step 30: the gradient norm grew 100-fold within 16 steps (ExplodingGradient)",)
+AGAINST = ("step 45: the loss rose in the steps before (ExplodingTensor)",)
 
 LAYERS = {"conv1": "Conv2d", "conv2": "Conv2d", HOSTILE: "Linear", "head": "Linear"}
 
@@ -71,7 +74,7 @@ def sick_verdict() -> Verdict:
         status="stopped",
         diagnoses=(
             Diagnosis(
-                causes=((high, 0.83), (bad_data, 0.12)),
+                causes=(RankedCause(high, 0.83, 30, GROWTH), RankedCause(bad_data, 0.12, 45, (), AGAINST)),
                 findings=(growth.id, broken.id),
                 severity=Severity.ERROR,
                 step=30,
@@ -90,6 +93,7 @@ def sick_verdict() -> Verdict:
         train_steps=60,
         planned_train_steps=400,
         seconds=6.6,
+        steps_saved=340,
         seconds_saved=37.4,
         capture={
             "callback_ns": 54_780_000,

@@ -9,7 +9,7 @@ import pytest
 
 from watchglass.records import Verdict
 from watchglass.run import Run, open_run
-from watchglass.testing.build_run import Step, build_run
+from watchglass.testing import Step, build_run
 from watchglass.view import accuracy_figure, gradient_heatmap, loss_figure, run_figures, update_ratio_figure
 from watchglass.view.figures import NON_FINITE, thin
 

@@ -1,0 +1,134 @@
+"""A function called while what it trains is watched, in this process, and every trace of that removed afterwards."""
+
+from __future__ import annotations
+
+import importlib.machinery
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from types import ModuleType
+from typing import Any
+
+from watchglass.capture import Hook
+from watchglass.config import EvaluatorConfig, SessionConfig, environment
+from watchglass.errors import InvalidValueError
+from watchglass.session import capture_of_rules, current_hook, on_framework_imported
+
+_FRAMEWORK = "torch"
+
+
+def call_watched(
+    training: Callable[[], Any], told: EvaluatorConfig, settings: Mapping[str, Any]
+) -> tuple[BaseException | None, bool]:
+    """Call ``training`` under watch; returns what it raised, and whether watching failed and was switched off.
+
+    Args:
+        training: Called without arguments.
+        told: What the evaluator is told: the rules decide what is captured, the run where it goes.
+        settings: Fields of :class:`~watchglass.config.SessionConfig` that come before what the rules ask for.
+
+    Raises:
+        InvalidValueError: A setting that is not right, or a process that is watched already, or must not be.
+    """
+    if environment.disabled():
+        raise InvalidValueError(
+            f"a training is to be watched, but {environment.SWITCH}=0 switches watching off; unset it"
+        )
+    if current_hook() is not None or SessionConfig.from_env() is not None:
+        raise InvalidValueError(
+            "a training is to be watched, but this process is watched already; close its hook first, and run pytest "
+            "without watchglass run"
+        )
+    asked = {"save_interval": 1, **capture_of_rules(told, settings), **settings}
+    config = SessionConfig(run=told.run).with_settings(asked)
+    failure: BaseException | None = None
+    # One that had to be switched off is the current one no more.
+    hooks: list[Hook | None] = []
+    with _session(config), _watched_when_imported(lambda: hooks.append(current_hook())):
+        try:
+            training()
+        except BaseException as error:
+            failure = error
+        hooks.append(current_hook())
+        ended_well = failure is None or isinstance(failure, SystemExit)
+        for hook in filter(None, hooks):
+            hook.close(None if ended_well else "failed")
+    return failure, any(hook.broken for hook in filter(None, hooks))
+
+
+@contextmanager
+def _session(config: SessionConfig) -> Iterator[None]:
+    """The environment that a launcher gives, by which `watch` and callbacks of the training join its run."""
+    given = config.to_env()
+    before = {name: os.environ.get(name) for name in given}
+    os.environ.update(given)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+@contextmanager
+def _watched_when_imported(begun: Callable[[], None]) -> Iterator[None]:
+    """Has the framework watched: now where it is imported, else as soon as the training imports it."""
+    if _FRAMEWORK in sys.modules:
+        _imported(begun)
+        yield
+        return
+    finder = _Finder(begun)
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        with suppress(ValueError):
+            sys.meta_path.remove(finder)
+
+
+def _imported(begun: Callable[[], None]) -> None:
+    on_framework_imported(_FRAMEWORK)
+    begun()
+
+
+class _Finder:
+    """Finds the framework as the other finders do, with our loader around theirs."""
+
+    def __init__(self, begun: Callable[[], None]) -> None:
+        self._begun = begun
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
+        if name != _FRAMEWORK:
+            return None
+        sys.meta_path.remove(self)
+        for finder in list(sys.meta_path):
+            find = getattr(finder, "find_spec", None)
+            spec: importlib.machinery.ModuleSpec | None = find(name, path, target) if find is not None else None
+            if spec is not None:
+                if spec.loader is not None:
+                    spec.loader = _Loader(spec.loader, self._begun)  # type: ignore[assignment]
+                return spec
+        return None
+
+
+class _Loader:
+    """Loads the framework as its own loader does, gives its place back to it, and tells the session."""
+
+    def __init__(self, loader: Any, begun: Callable[[], None]) -> None:
+        self._loader, self._begun = loader, begun
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
+        created: ModuleType | None = self._loader.create_module(spec)
+        return created
+
+    def exec_module(self, module: ModuleType) -> None:
+        assert module.__spec__ is not None
+        module.__spec__.loader = module.__loader__ = self._loader
+        self._loader.exec_module(module)
+        _imported(self._begun)

@@ -1,0 +1,72 @@
+"""What a verdict comes to for whoever only asks whether a training is all right: findings, nothing, or no answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from watchglass.records import Finding, Severity, Status, Verdict
+
+#: Values of ``fail_on``.
+FAIL_ON = ("warning", "error", "never")
+
+#: Statuses of verdicts of which "nothing was found" says nothing, with the reason and the cure.
+_NO_ANSWER = {
+    "no data": "no training step was recorded; did the script train, and with a framework that is watched?",
+    "incomplete": "the training is still going on or died, and nothing was found so far; wait, or accept what "
+    "there is with --allow-unfinished",
+    "unreadable": "it cannot be read",
+}
+_MISSING = (
+    "records are missing, so that nothing found says nothing about them; restore what is damaged, or accept what there "
+    "is with --allow-unfinished"
+)
+
+
+@dataclass(frozen=True)
+class Terms:
+    """When a run counts as failed.
+
+    Attributes:
+        fail_on: Least severity of a finding that counts: ``"warning"``, ``"error"``, or ``"never"``.
+        allow_unfinished: Whether a run that is not finished, or of which records are missing, may be clean.
+    """
+
+    fail_on: str = "warning"
+    allow_unfinished: bool = False
+
+
+def counted(verdict: Verdict, terms: Terms) -> tuple[Finding, ...]:
+    """The findings that count."""
+    if terms.fail_on == "never":
+        return ()
+    least = Severity(terms.fail_on).rank
+    return tuple(finding for finding in verdict.findings if finding.severity.rank >= least)
+
+
+def failed_rules(verdict: Verdict) -> tuple[str, ...]:
+    """One sentence for each rule that raised or took too long."""
+    return tuple(
+        f"rule {status.rule} failed: {status.reason}" for status in verdict.statuses if status.status is Status.ERROR
+    )
+
+
+def not_answered(verdict: Verdict, terms: Terms) -> str:
+    """Why nothing found is no clean answer, as far as the run is the reason; "" where it is one."""
+    excused = terms.allow_unfinished
+    if verdict.status in _NO_ANSWER and not (excused and verdict.status == "incomplete"):
+        return (
+            _NO_ANSWER[verdict.status] if not verdict.problems else f"{_NO_ANSWER[verdict.status]} ({_first(verdict)})"
+        )
+    return f"{_MISSING} ({_first(verdict)})" if verdict.records_missing and not excused else ""
+
+
+def outcome(verdict: Verdict, terms: Terms) -> str:
+    """``"findings"`` where some count, else ``"no answer"`` where something kept us from one, else ``"clean"``."""
+    if counted(verdict, terms):
+        return "findings"
+    return "no answer" if not_answered(verdict, terms) or failed_rules(verdict) else "clean"
+
+
+def _first(verdict: Verdict) -> str:
+    more = len(verdict.problems) - 1
+    return verdict.problems[0] + (f", and {more} more" if more > 0 else "") if verdict.problems else ""

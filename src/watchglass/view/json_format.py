@@ -1,0 +1,102 @@
+"""Verdicts as JSON, as ``assets/check-1.json`` describes it: whoever adds a key adds it there too."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from watchglass.records import Diagnosis, Finding, RankedCause, Verdict, number_to_json
+from watchglass.view.conclusion import Terms, outcome
+from watchglass.view.verdict import headline
+
+#: Identifier of the schema; its number rises when a key changes its meaning or goes.
+SCHEMA = "urn:watchglass:schema:check:1"
+#: Rises when a key is added.
+VERSION = "1.0"
+
+#: What a finding has in the JSON, in this order.
+_FINDING_KEYS = (
+    "id", "rule", "severity", "step", "last_step", "count", "mode", "worker", "tensors", "value", "limit", "message",
+    "causes", "try", "attempt", "global_step",
+)  # fmt: skip
+
+
+def json_document(verdicts: Sequence[Verdict], terms: Terms, *, many: bool = False) -> str:
+    """One JSON object: of one run, or with ``many`` an object with all ``runs``."""
+    head = {"$schema": SCHEMA, "version": VERSION}
+    found = [_verdict(verdict, terms) for verdict in verdicts]
+    whole = {**head, "runs": found} if many else {**head, **found[0]}
+    return json.dumps(_strict(whole), allow_nan=False, indent=2) + "\n"
+
+
+@cache
+def json_schema() -> str:
+    """The JSON Schema (draft 2020-12) of what :func:`json_document` gives."""
+    return Path(__file__).with_name("assets").joinpath("check-1.json").read_text(encoding="utf-8")
+
+
+def _verdict(verdict: Verdict, terms: Terms) -> dict[str, Any]:
+    return {
+        "run": verdict.run,
+        "status": verdict.status,
+        "outcome": outcome(verdict, terms),
+        "headline": headline(verdict),
+        "diagnoses": [diagnosis_to_json(diagnosis) for diagnosis in verdict.diagnoses],
+        "findings": [finding_to_json(finding) for finding in verdict.findings],
+        "rules": [status.to_json() for status in verdict.statuses],
+        "metrics": {name: number_to_json(value) for name, value in verdict.metrics.items()},
+        "script": verdict.script or None,
+        "train_steps": verdict.train_steps,
+        "planned_train_steps": verdict.planned_train_steps,
+        "seconds": number_to_json(verdict.seconds),
+        "saved": {
+            "steps": verdict.steps_saved,
+            "seconds": number_to_json(verdict.seconds_saved),
+            "cost": number_to_json(verdict.cost_saved),
+            "price_per_hour": number_to_json(verdict.price_per_hour),
+        },
+        "problems": list(verdict.problems),
+        "records_missing": verdict.records_missing,
+        "capture": verdict.capture,
+    }
+
+
+def diagnosis_to_json(diagnosis: Diagnosis) -> dict[str, Any]:
+    """What a diagnosis has in JSON."""
+    return {
+        "headline": diagnosis.headline,
+        "severity": diagnosis.severity.value,
+        "step": diagnosis.step,
+        "subject": diagnosis.subject,
+        "workers": list(diagnosis.workers),
+        "causes": [_cause(ranked) for ranked in diagnosis.causes],
+        "findings": list(diagnosis.findings),
+        "try": list(diagnosis.what_to_try),
+    }
+
+
+def _cause(ranked: RankedCause) -> dict[str, Any]:
+    return {
+        "id": ranked.cause.id,
+        "title": ranked.cause.title,
+        "score": ranked.score,
+        "step": ranked.step,
+        "explanation": ranked.cause.explanation,
+        "evidence": list(ranked.evidence),
+        "against": list(ranked.against),
+        "try": list(ranked.what_to_try),
+    }
+
+
+def finding_to_json(finding: Finding) -> dict[str, Any]:
+    """What a finding has in JSON."""
+    data = finding.to_json()
+    return {key: data[key] for key in _FINDING_KEYS}
+
+
+def _strict(value: Any) -> Any:
+    """With strings for the numbers that JSON does not have: what comes from a file may hold any."""
+    return json.loads(json.dumps(value), parse_constant=str)

@@ -1,0 +1,86 @@
+"""Verdicts as JUnit XML, as CI servers show it: a suite for each run, a case for each rule."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from xml.etree import ElementTree as ET
+
+from watchglass.records import Finding, RuleStatus, Status, Verdict
+from watchglass.view.conclusion import Terms, counted, not_answered
+from watchglass.view.text import printable
+from watchglass.view.verdict import chain, headline
+
+#: Findings of one rule that are told in a case; the rest is counted.
+_MOST_FINDINGS = 50
+#: The case beside those of the rules: whether what was recorded is whole.
+WHOLE = "the run is whole"
+
+
+def junit_document(verdicts: Sequence[Verdict], terms: Terms) -> str:
+    """One document with a ``testsuite`` for each verdict.
+
+    Beside the rules, each suite has a case :data:`WHOLE`, which is an error where nothing found would be no clean
+    answer, so that a suite passes where ``check`` exits with 0, and only there.
+    """
+    root = ET.Element("testsuites", name="watchglass")
+    suites = [_suite(root, verdict, terms) for verdict in verdicts]
+    for name in ("tests", "failures", "errors", "skipped"):
+        root.set(name, str(sum(int(suite.get(name, "0")) for suite in suites)))
+    ET.indent(root)
+    return '<?xml version="1.0" encoding="UTF-8"?>\n' + ET.tostring(root, encoding="unicode") + "\n"
+
+
+def _suite(root: ET.Element, verdict: Verdict, terms: Terms) -> ET.Element:
+    name = printable(verdict.run)
+    suite = ET.SubElement(root, "testsuite", name=name)
+    facts = ET.SubElement(suite, "properties")
+    for key, value in (("status", verdict.status), ("headline", headline(verdict))):
+        ET.SubElement(facts, "property", name=key, value=printable(value))
+    failing = {finding.id for finding in counted(verdict, terms)}
+    rules = {status.rule: status for status in verdict.statuses}
+    for finding in verdict.findings:
+        rules.setdefault(finding.rule, RuleStatus(finding.rule, Status.ISSUES_FOUND))
+    cases = [
+        _rule_case(suite, name, status, [finding for finding in verdict.findings if finding.rule == rule], failing)
+        for rule, status in rules.items()
+    ]
+    cases.append(_whole_case(suite, name, verdict, terms, answered=bool(failing)))
+    for count, tag in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
+        suite.set(count, str(sum(case.find(tag) is not None for case in cases)))
+    suite.set("tests", str(len(cases)))
+    return suite
+
+
+def _rule_case(
+    suite: ET.Element, run: str, status: RuleStatus, findings: list[Finding], failing: set[str]
+) -> ET.Element:
+    case = ET.SubElement(suite, "testcase", classname=run, name=printable(status.rule))
+    told = chain(findings)
+    text = "\n".join(told[:_MOST_FINDINGS])
+    if len(told) > _MOST_FINDINGS:
+        text += f"\nand {len(told) - _MOST_FINDINGS:,} further findings"
+    worst = next((finding for finding in findings if finding.id in failing), None)
+    if worst is not None:
+        advice = "".join(f"\ntry: {printable(each)}" for each in worst.what_to_try)
+        failure = ET.SubElement(case, "failure", message=printable(worst.message), type=worst.severity.value)
+        failure.text = text + advice
+        return case
+    if status.status is Status.ERROR:
+        reason = printable(status.reason) or "no reason given"
+        ET.SubElement(case, "error", message=reason, type=status.status.value).text = reason
+    elif status.status in (Status.NOT_APPLICABLE, Status.STARVED):
+        reason = printable(status.reason) or "no reason given"
+        ET.SubElement(case, "skipped", message=f"{status.status.value}: {reason}")
+    if text:
+        ET.SubElement(case, "system-out").text = text
+    return case
+
+
+def _whole_case(suite: ET.Element, run: str, verdict: Verdict, terms: Terms, *, answered: bool) -> ET.Element:
+    case = ET.SubElement(suite, "testcase", classname=run, name=WHOLE)
+    reason = printable(not_answered(verdict, terms))
+    if reason and not answered:
+        ET.SubElement(case, "error", message=reason, type=verdict.status).text = reason
+    if verdict.problems:
+        ET.SubElement(case, "system-out").text = "\n".join(printable(problem) for problem in verdict.problems)
+    return case

@@ -1,0 +1,203 @@
+"""Verdicts as GitHub-flavoured Markdown, for a comment on a pull request. GitLab and Gitea show it alike."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from watchglass.records import Diagnosis, Finding, Verdict
+from watchglass.view.conclusion import Terms, failed_rules, not_answered, outcome
+from watchglass.view.text import count, number, percent, printable
+from watchglass.view.verdict import chain, closing, headline, since
+
+#: Longest comment that GitHub takes, in characters as JavaScript counts them, less some room for who posts it.
+MOST_CHARACTERS = 65_536 - 536
+#: Characters of a cell, and of a sentence.
+_CELL, _SENTENCE = 300, 600
+#: What is told of one run where there is one, in rows.
+_DIAGNOSES, _FINDINGS, _CAUSES, _ADVICE, _CHAIN = 20, 200, 3, 5, 8
+
+_MARKS = {"clean": "✅", "findings": "❌", "no answer": "⚠️"}
+_SEVERITIES = {"error": "🔴 error", "warning": "🟡 warning", "info": "🔵 info"}
+
+#: What has a meaning in Markdown, in HTML, or in GitHub's own links.
+_SPECIAL = re.compile(r"([\\`*_{}\[\]()#|~$!^])")
+_ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;"}
+#: Nothing that is seen, and yet what is before it is no mention, reference or address any more.
+_BREAK = "\u200b"
+
+
+def markdown_document(verdicts: Sequence[Verdict], terms: Terms, *, many: bool = False) -> str:
+    """A comment on one run, or with ``many`` a table of runs and what is wrong with each.
+
+    Everything that comes from a run is escaped: no name ends a cell, opens a tag, links somewhere or calls people.
+    What does not fit into :data:`MOST_CHARACTERS` is left out and counted.
+    """
+    if not many:
+        (verdict,) = verdicts
+        return _joined([f"## {_title(verdict, terms)}\n", *_whole(verdict, terms)])
+    amounts = {name: sum(outcome(each, terms) == name for each in verdicts) for name in _MARKS}
+    worst = "findings" if amounts["findings"] else "no answer" if amounts["no answer"] else "clean"
+    head = (
+        f"## {_MARKS[worst]} watchglass: {count(len(verdicts), 'run')}, {amounts['findings']:,} with findings, "
+        f"{amounts['no answer']:,} without an answer\n"
+    )
+    wrong = [verdict for verdict in verdicts if outcome(verdict, terms) != "clean"]
+    ordered = [*wrong, *(verdict for verdict in verdicts if verdict not in wrong)]
+    rows = [
+        f"| {_MARKS[outcome(each, terms)]} | {_code(each.run)} | {_cell(headline(each))} | {each.train_steps:,} |"
+        for each in ordered
+    ]
+    table = _table("| | run | verdict | steps |\n|---|---|---|--:|", rows, "run")
+    return _joined([head, *table, *(block for each in wrong for block in _folded(each, terms))])
+
+
+def _title(verdict: Verdict, terms: Terms) -> str:
+    return f"{_MARKS[outcome(verdict, terms)]} watchglass: {escape(headline(verdict))}"
+
+
+def _folded(verdict: Verdict, terms: Terms) -> Iterator[str]:
+    """What is told of one run of many, folded away, as one block: half of it would leave the tag open."""
+    body = "\n".join(_whole(verdict, terms, details=False))
+    summary = f"<code>{in_html(verdict.run)}</code>: {in_html(headline(verdict))}"
+    yield f"\n<details><summary>{summary}</summary>\n\n{body}\n</details>"
+
+
+def _whole(verdict: Verdict, terms: Terms, *, details: bool = True) -> Iterator[str]:
+    yield f"Run {_code(verdict.run)}\n"
+    reason = not_answered(verdict, terms)
+    if reason:
+        yield f"> {_MARKS['no answer']} {escape(reason)}\n"
+    for text in failed_rules(verdict):
+        yield f"> {_MARKS['no answer']} {escape(text)}\n"
+    known = {finding.id: finding for finding in verdict.findings}
+    if verdict.diagnoses:
+        rows = [_diagnosis_row(each, known) for each in verdict.diagnoses[:_DIAGNOSES]]
+        left = len(verdict.diagnoses) - len(rows)
+        yield "| | what | since | likely cause | try |\n|---|---|---|---|---|\n" + "\n".join(rows) + "\n"
+        if left:
+            yield f"and {count(left, 'further diagnosis', 'further diagnoses')}\n"
+    for diagnosis in verdict.diagnoses[: _DIAGNOSES if details else 3]:
+        yield _in_full(diagnosis, [known[name] for name in diagnosis.findings if name in known])
+    if details and verdict.findings:
+        yield _findings(verdict.findings)
+    if details:
+        yield _rules(verdict)
+    for line in closing(verdict):
+        yield f"{escape(line)}  "
+
+
+def _diagnosis_row(diagnosis: Diagnosis, known: dict[str, Finding]) -> str:
+    findings = [known[name] for name in diagnosis.findings if name in known]
+    causes = diagnosis.causes[:1]
+    cells = (
+        _SEVERITIES[diagnosis.severity.value],
+        _cell(diagnosis.headline),
+        _cell(since(diagnosis, findings)),
+        *([_cell(f"{each.cause.title} ({percent(each.score)})") for each in causes] or [""]),
+        _cell(diagnosis.what_to_try[0]) if diagnosis.what_to_try else "",
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def _in_full(diagnosis: Diagnosis, findings: list[Finding]) -> str:
+    lines = [f"<details><summary>{in_html(diagnosis.headline)}</summary>\n"]
+    if diagnosis.subject:
+        lines.append(f"First in {_code(diagnosis.subject)}.\n")
+    lines += [
+        f"- **{escape(each.cause.title)}** ({percent(each.score)}): {escape(each.cause.explanation)}"
+        for each in diagnosis.causes[:_CAUSES]
+    ]
+    lines.append("\nWhat to try:\n" if diagnosis.what_to_try else "")
+    lines += [f"1. {escape(advice)}" for advice in diagnosis.what_to_try[:_ADVICE]]
+    links = chain(findings)
+    lines.append("\nWhat was seen, the earliest first:\n" if links else "")
+    lines += [f"- {escape(link)}" for link in links[:_CHAIN]]
+    if len(links) > _CHAIN:
+        lines.append(f"- and {count(len(links) - _CHAIN, 'further finding')}")
+    return "\n".join(lines) + "\n\n</details>\n"
+
+
+def _findings(findings: Sequence[Finding]) -> str:
+    rows = [
+        f"| {_SEVERITIES[each.severity.value]} | {_cell(each.rule)} | {each.step} | {_cell(each.message)} "
+        f"| {_cell(number(each.value))} | {_cell(number(each.limit))} |"
+        for each in findings[:_FINDINGS]
+    ]
+    # Blocks are kept or left out as a whole, so this one must not be the reason to leave out all that follows.
+    while len("\n".join(rows)) > MOST_CHARACTERS // 3:
+        rows = rows[: 2 * len(rows) // 3]
+    left = len(findings) - len(rows)
+    more = f"\n\nand {count(left, 'further finding')}" if left else ""
+    head = "| | rule | step | what | value | limit |\n|---|---|--:|---|--:|--:|\n"
+    summary = f"<details><summary>{count(len(findings), 'finding')}</summary>\n\n"
+    return summary + head + "\n".join(rows) + more + "\n\n</details>\n"
+
+
+def _rules(verdict: Verdict) -> str:
+    if not verdict.statuses:
+        return ""
+    rows = "".join(
+        f"| {_cell(each.rule)} | {each.status.value} | {_cell(each.reason)} |\n"
+        for each in verdict.statuses[:_FINDINGS]
+    )
+    summary = f"<details><summary>{count(len(verdict.statuses), 'rule')}</summary>\n\n"
+    return f"{summary}| rule | status | why |\n|---|---|---|\n{rows}\n</details>\n"
+
+
+def _table(head: str, rows: list[str], noun: str) -> Iterator[str]:
+    """A table as one block of at most a third of the room."""
+    shown = list(rows)
+    while shown and len("\n".join(shown)) > MOST_CHARACTERS // 3:
+        shown = shown[: 2 * len(shown) // 3]
+    yield head + "\n" + "\n".join(shown) + "\n"
+    if len(shown) < len(rows):
+        yield f"and {count(len(rows) - len(shown), f'further {noun}')}\n"
+
+
+def _joined(blocks: list[str]) -> str:
+    """As many whole blocks as there is room for."""
+    room = MOST_CHARACTERS - 200
+    kept: list[str] = []
+    for position, block in enumerate(blocks):
+        room -= _length(block) + 1
+        if room < 0:
+            kept.append(f"\n{count(len(blocks) - position, 'section')} left out: there was no more room.")
+            break
+        kept.append(block)
+    return "\n".join(kept).rstrip() + "\n"
+
+
+def _length(text: str) -> int:
+    return len(text.encode("utf-16-le")) // 2
+
+
+def escape(text: str, most: int = _SENTENCE) -> str:
+    """Foreign text as Markdown that shows exactly it, in one line, and does nothing else."""
+    return _harmless(_SPECIAL.sub(r"\\\1", _shortened(text, most)))
+
+
+def in_html(text: str) -> str:
+    """The same within a block of HTML, where Markdown means nothing."""
+    return _harmless(_shortened(text, _SENTENCE))
+
+
+def _shortened(text: str, most: int) -> str:
+    line = printable(text)
+    return line if len(line) <= most else line[: most - 1] + "…"
+
+
+def _harmless(line: str) -> str:
+    """Without tags, and without what GitHub makes mentions, references and links of."""
+    line = "".join(_ENTITIES.get(letter, letter) for letter in line)
+    line = line.replace("@", f"@{_BREAK}").replace("://", f":{_BREAK}//").replace("www.", f"www{_BREAK}.")
+    line = line.replace("#", f"#{_BREAK}")
+    return re.sub(r"\b(GH)-(?=\d)", rf"\1{_BREAK}-", line, flags=re.IGNORECASE)
+
+
+def _cell(text: str) -> str:
+    return escape(text, _CELL)
+
+
+def _code(text: str) -> str:
+    return f"<code>{_cell(text)}</code>"

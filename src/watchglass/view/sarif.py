@@ -1,0 +1,196 @@
+"""Verdicts as SARIF 2.1.0, the exchange format of static analysis, as code scanning services read it.
+
+Source: OASIS Standard "Static Analysis Results Interchange Format (SARIF) Version 2.1.0"; what GitHub asks beyond it
+is in its documentation, "SARIF support for code scanning".
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+from watchglass.records import Finding, Severity, Status, Verdict, number_to_json
+from watchglass.view.conclusion import Terms, failed_rules, not_answered, outcome
+from watchglass.view.text import printable
+from watchglass.view.verdict import headline
+
+_SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+_LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "note"}
+
+#: Results of one run; GitHub refuses more than 25,000 and shows 5,000.
+MOST_RESULTS = 5_000
+#: Characters that GitHub allows for a description of a rule, and for one line that names it.
+_LONG, _SHORT = 1024, 255
+
+
+@dataclass(frozen=True)
+class RuleText:
+    """What a rule says of itself.
+
+    Attributes:
+        summary: One sentence.
+        sections: Title -> text: what it looks at, when it fires, what to try.
+    """
+
+    summary: str
+    sections: Mapping[str, str]
+
+
+def sarif_document(
+    verdicts: Sequence[Verdict], terms: Terms, *, rules: Mapping[str, RuleText] | None = None, version: str = "0"
+) -> str:
+    """One SARIF log with a ``run`` for each verdict.
+
+    Args:
+        verdicts: What is said of each run.
+        terms: What counts; told in the invocation, which is unsuccessful where there is no answer.
+        rules: Documentation of the rules, by name; of a rule that is not there the name must do.
+        version: Of watchglass.
+    """
+    log = {
+        "$schema": _SCHEMA,
+        "version": "2.1.0",
+        "runs": [_run(verdict, terms, rules or {}, version) for verdict in verdicts],
+    }
+    return json.dumps(log, allow_nan=False, indent=2) + "\n"
+
+
+def _run(verdict: Verdict, terms: Terms, rules: Mapping[str, RuleText], version: str) -> dict[str, Any]:
+    shown = verdict.findings[:MOST_RESULTS]
+    names = list(dict.fromkeys([status.rule for status in verdict.statuses] + [finding.rule for finding in shown]))
+    described = {name: _rule(name, rules.get(name), shown) for name in names}
+    position = {name: index for index, name in enumerate(names)}
+    return {
+        "tool": {
+            "driver": {"name": "watchglass", "version": version, "rules": list(described.values())},
+        },
+        # Of one tool, services tell several runs in one file apart by this.
+        "automationDetails": {"id": f"watchglass/{printable(verdict.run)}/"},
+        "invocations": [
+            {
+                "executionSuccessful": outcome(verdict, terms) != "no answer",
+                "toolExecutionNotifications": _notifications(verdict, terms, position, len(shown)),
+            }
+        ],
+        "columnKind": "utf16CodeUnits",
+        "results": [
+            _result(finding, position[finding.rule], mark, verdict)
+            for finding, mark in zip(shown, _marks(shown), strict=True)
+        ],
+        "properties": {
+            "run": verdict.run,
+            "status": verdict.status,
+            "headline": headline(verdict),
+            "trainSteps": verdict.train_steps,
+            "recordsMissing": verdict.records_missing,
+        },
+    }
+
+
+def _rule(name: str, text: RuleText | None, findings: Sequence[Finding]) -> dict[str, Any]:
+    severities = [finding.severity for finding in findings if finding.rule == name]
+    worst = max(severities, key=lambda severity: severity.rank, default=Severity.WARNING)
+    summary = text.summary if text is not None and text.summary else f"What the rule {name} found."
+    sections = dict(text.sections) if text is not None else {}
+    plain = "\n\n".join([summary, *(f"{title}: {section}" for title, section in sections.items())])
+    marked = "\n\n".join([summary, *(f"**{title}**\n\n{section}" for title, section in sections.items())])
+    return {
+        "id": name,
+        "name": name,
+        "shortDescription": {"text": _message(summary[:_SHORT])},
+        "fullDescription": {"text": _message(plain[:_LONG])},
+        "help": {"text": _message(plain), "markdown": marked},
+        "defaultConfiguration": {"level": _LEVELS[worst]},
+        "properties": {"tags": ["training"], "precision": "high"},
+    }
+
+
+def _marks(findings: Sequence[Finding]) -> Iterator[str]:
+    """What the same finding in the next run of the same training is known by; no two of one run have the same."""
+    seen: Counter[str] = Counter()
+    for finding in findings:
+        about = "\0".join((finding.rule, *finding.tensors[:1], finding.mode.name, finding.worker))
+        digest = hashlib.sha256(about.encode("utf-8", "replace")).hexdigest()[:16]
+        seen[digest] += 1
+        yield f"{digest}:{seen[digest]}"
+
+
+def _result(finding: Finding, rule: int, mark: str, verdict: Verdict) -> dict[str, Any]:
+    return {
+        "ruleId": finding.rule,
+        "ruleIndex": rule,
+        "level": _LEVELS[finding.severity],
+        "message": {"text": _message(_told(finding))},
+        "locations": [_location(finding, verdict)],
+        "fingerprints": {"watchglass/finding/v1": finding.id},
+        "partialFingerprints": {"primaryLocationLineHash": mark},
+        "occurrenceCount": max(1, finding.count),
+        "properties": {
+            "id": finding.id,
+            "severity": finding.severity.value,
+            "step": finding.step,
+            "lastStep": finding.last_step,
+            "mode": finding.mode.name,
+            "worker": finding.worker,
+            "attempt": finding.attempt,
+            "tensors": list(finding.tensors),
+            "value": number_to_json(finding.value),
+            "limit": number_to_json(finding.limit),
+            "causes": list(finding.causes),
+        },
+    }
+
+
+def _told(finding: Finding) -> str:
+    text = f"{printable(finding.message)} (step {finding.step}, {printable(finding.worker)})."
+    return text + "".join(f" Try: {printable(advice)}." for advice in finding.what_to_try[:1])
+
+
+def _location(finding: Finding, verdict: Verdict) -> dict[str, Any]:
+    location: dict[str, Any] = {
+        "physicalLocation": {"artifactLocation": _artifact(verdict), "region": {"startLine": 1}},
+    }
+    if finding.tensors:
+        location["logicalLocations"] = [
+            {"name": printable(name), "fullyQualifiedName": printable(name), "kind": "variable"}
+            for name in finding.tensors[:1]
+        ]
+    return location
+
+
+def _artifact(verdict: Verdict) -> dict[str, Any]:
+    """The script that trained where it is known, else the run's manifest: services want a file of the repository."""
+    path = verdict.script or f"{verdict.run.rstrip('/')}/run.json"
+    if path.startswith("/"):
+        return {"uri": "file://" + quote(path, errors="replace")}
+    scheme, separator, rest = path.partition("://")
+    # GitHub takes relative references and file: only, so an object is named by bucket and key.
+    relative = (rest if separator and scheme.isalnum() else path).removeprefix("./")
+    return {"uri": quote(relative.lstrip("/"), safe="/", errors="replace"), "uriBaseId": "%SRCROOT%"}
+
+
+def _notifications(verdict: Verdict, terms: Terms, position: Mapping[str, int], shown: int) -> list[dict[str, Any]]:
+    reason = not_answered(verdict, terms)
+    told = [{"level": "error", "message": {"text": _message(printable(reason))}}] if reason else []
+    told += [{"level": "error", "message": {"text": _message(printable(text))}} for text in failed_rules(verdict)]
+    told += [{"level": "warning", "message": {"text": _message(printable(text))}} for text in verdict.problems]
+    if shown < len(verdict.findings):
+        text = f"{len(verdict.findings) - shown:,} further findings are left out"
+        told.append({"level": "warning", "message": {"text": text}})
+    for status in verdict.statuses:
+        if status.status is Status.STARVED:
+            text = f"rule {status.rule} could not be evaluated: {status.reason or 'no reason given'}"
+            found = {"level": "note", "message": {"text": _message(printable(text))}}
+            told.append({**found, "associatedRule": {"id": status.rule, "index": position[status.rule]}})
+    return told
+
+
+def _message(text: str) -> str:
+    """Plain text for a message, in which braces are placeholders and brackets links unless they are escaped."""
+    doubled = text.replace("{", "{{").replace("}", "}}")
+    return doubled.replace("\\", "\\\\").replace("[", "\\[").replace("]", "\\]")
