@@ -6,6 +6,9 @@
 # make bench   what watching costs (BENCH="--quick" for less)
 # make growth  whether memory grows over 20,000 watched steps
 # make store   what the run store costs: bytes, opening, following, many workers (STORE="--quick" for less)
+# make scale   what spreading an evaluation over cores brings (SCALE="--quick" for less)
+# make rules   what evaluating rules costs: rows per second, time to a finding, growth, a quiet run (RULES="--quick")
+# make fleet   what following many runs with one process costs (FLEET="--quick" for less)
 # make peers   what watching costs with other tools (PEERS="--quick" for less)
 # make fuzz    hostile files into every reader, for long (FUZZ="--seconds 600"); more orders of events at its writer
 # make clean   remove what the others made, except .venv
@@ -17,9 +20,12 @@ BENCH ?=
 GROWTH ?=
 PEERS ?=
 STORE ?=
+SCALE ?=
+FLEET ?=
+RULES ?=
 FUZZ ?= --seconds 300
 
-.PHONY: demo test test-quick lint format check bench growth peers fuzz clean help setup-example setup-dev
+.PHONY: demo test test-quick lint format check bench growth peers scale fuzz store rules clean help setup-example setup-dev
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -61,8 +67,17 @@ fuzz: setup-dev
 	$(BIN)/python tests/fuzz/run.py $(FUZZ)
 	WATCHGLASS_TEST_EXAMPLES=1000 $(BIN)/python -m pytest -q --timeout 0 -m "not slow" tests/properties/test_writer_machine.py
 
+fleet: setup-dev
+	$(BIN)/python benchmarks/fleet.py $(FLEET)
+
 store: setup-dev
 	$(BIN)/python benchmarks/store.py $(STORE)
+
+scale: setup-dev
+	$(BIN)/python benchmarks/scale.py $(SCALE)
+
+rules: setup-dev
+	$(BIN)/python benchmarks/rules.py $(RULES)
 
 clean:
 	rm -rf runs build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

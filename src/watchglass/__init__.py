@@ -10,10 +10,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from watchglass.actions import Action
     from watchglass.capture import Hook
     from watchglass.config import Collection
-    from watchglass.errors import NeverError, NoMoreError, NotYetError, TrainingStopped, UnknownNameError
-    from watchglass.records import Finding, Mode, Role, Severity
+    from watchglass.errors import (
+        DeliverLater,
+        NeverError,
+        NoMoreError,
+        NotYetError,
+        TrainingStopped,
+        Undeliverable,
+        UnknownNameError,
+    )
+    from watchglass.records import Event, Finding, Mode, Role, Severity
     from watchglass.rules import Needs, Rule
     from watchglass.run import Run, Runs, open_run, open_runs
     from watchglass.session import save_scalar, save_tensor, watch, xgboost_callback
@@ -21,17 +30,19 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Collection": "config", "Finding": "records", "Hook": "capture", "Mode": "records", "Needs": "rules",
+    "Action": "actions", "Collection": "config", "DeliverLater": "errors", "Event": "records", "Finding": "records",
+    "Hook": "capture", "Mode": "records", "Needs": "rules",
     "NeverError": "errors", "NoMoreError": "errors", "NotYetError": "errors", "Role": "records", "Rule": "rules",
-    "Run": "run", "Runs": "run", "Severity": "records", "TrainingStopped": "errors", "UnknownNameError": "errors",
+    "Run": "run", "Runs": "run", "Severity": "records", "TrainingStopped": "errors", "Undeliverable": "errors",
+    "UnknownNameError": "errors",
     "open_run": "run", "open_runs": "run", "save_scalar": "session", "save_tensor": "session", "watch": "session",
     "xgboost_callback": "session",
 }  # fmt: skip
 
 __all__ = [
-    "Collection", "Finding", "Hook", "Mode", "Needs", "NeverError", "NoMoreError", "NotYetError", "Role", "Rule", "Run",
-    "Runs", "Severity", "TrainingStopped", "UnknownNameError", "__version__", "open_run", "open_runs", "save_scalar",
-    "save_tensor", "watch", "xgboost_callback",
+    "Action", "Collection", "DeliverLater", "Event", "Finding", "Hook", "Mode", "Needs", "NeverError", "NoMoreError",
+    "NotYetError", "Role", "Rule", "Run", "Runs", "Severity", "TrainingStopped", "Undeliverable", "UnknownNameError",
+    "__version__", "open_run", "open_runs", "save_scalar", "save_tensor", "watch", "xgboost_callback",
 ]  # fmt: skip
 
 

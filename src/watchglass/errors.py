@@ -88,6 +88,27 @@ class MissingExtraError(WatchglassError, ImportError):
     """An optional dependency that is not installed; the message names the extra."""
 
 
+class ClusterError(WatchglassError, RuntimeError):
+    """A Ray cluster that cannot be reached, or that cannot do what it was asked."""
+
+
+class Undeliverable(WatchglassError, RuntimeError):
+    """Raised by an action for an event that it will never be able to deliver: it is not tried again."""
+
+
+class DeliverLater(WatchglassError, RuntimeError):
+    """Raised by an action that was asked to come again later.
+
+    Args:
+        message: Why.
+        after_s: Seconds to wait at least; None for the usual pause.
+    """
+
+    def __init__(self, message: str, after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.after_s = after_s
+
+
 #: Exit status of a training that watchglass stopped because it was asked to (``--stop-on`` or an action).
 #: Outside 64..78 (sysexits.h), 99 and 100 (grid schedulers requeue on them) and 128 and above (signals).
 EXIT_STOPPED = 86

@@ -32,7 +32,7 @@ def test_every_verb_and_option_is_described(text: str, verb: str) -> None:
                 assert option in own, f"{option} of {verb} is not described"
 
 
-@pytest.mark.parametrize("command", ["rules", "rules Overfit", "run --rules DeadRelo train.py"])
+@pytest.mark.parametrize("command", ["rules", "actions", "rules Overfit", "run --rules DeadRelo train.py"])
 def test_printed_outputs_are_the_real_ones(
     text: str, command: str, capsys: pytest.CaptureFixture[str], in_tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -186,7 +186,7 @@ class _Course:
     def turn(self, number: int) -> None:
         self.looked_at.update(self.path.rglob("worker_*-*"))
         self.evaluator.turn(max_bytes=1 << (8 + number))
-        self.evaluator._drained()
+        self.evaluator._judging.drained()
 
     def hold(self, number: int) -> None:
         """The newest segment of a worker is not there for now."""
@@ -208,14 +208,14 @@ class _Course:
         self.evaluator = self._started()
 
     def kill(self, number: int) -> None:
-        self.evaluator._engine.close()
+        self.evaluator._judging.engine.close()
         self.evaluator = self._started()
 
     def observe(self, kind: str, number: int) -> None:
         self.times += 1
         attempt, evaluator = self.builders[-1].attempt, self.evaluator
         data = {"worker": f"worker_{number % 2}", "at": self.times}
-        evaluator._observed([Observation(kind, attempt, evaluator._roster.reached(attempt), data)])
+        evaluator._judging.observed([Observation(kind, attempt, evaluator._roster.reached(attempt), data)])
 
     def lose(self, number: int) -> None:
         self.observe("worker_lost", number)

@@ -10,8 +10,11 @@ from typing import Annotated
 import typer
 import typer.main
 
+from watchglass.cli.actions import actions
+from watchglass.cli.backtest import backtest
 from watchglass.cli.check import check
 from watchglass.cli.compact import compact
+from watchglass.cli.explain import explain
 from watchglass.cli.export import export
 from watchglass.cli.failure import COULD_NOT, print_error
 from watchglass.cli.follow import follow
@@ -34,8 +37,11 @@ app = typer.Typer(
 app.command(cls=RunCommand, context_settings={"allow_interspersed_args": False})(run)
 app.command()(follow)
 app.command()(check)
+app.command()(explain)
 app.command()(show)
 app.command()(rules)
+app.command()(backtest)
+app.command()(actions)
 app.command()(report)
 app.command()(compact)
 app.command()(export)

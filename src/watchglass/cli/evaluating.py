@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from watchglass.cli.options import check_choice
+from watchglass.cli.options import check_choice, price_of
 from watchglass.errors import InvalidValueError
 from watchglass.records import Severity
 
 if TYPE_CHECKING:
-    from watchglass.config import EvaluatorConfig, RuleSpec
+    from watchglass.config import ActionSpec, EvaluatorConfig, RuleSpec
 
 Rules = Annotated[
     list[str] | None,
     typer.Option(
         "--rules",
         metavar="NAME[:PARAM=VALUE,...]",
-        help="Rules to evaluate instead of the default ones: names from 'watchglass rules' or FILE.py:CLASS, "
-        "separated by commas or given repeatedly.",
+        help="Rules to evaluate instead of the default ones: rules and sets of rules from 'watchglass rules' or "
+        "FILE.py:CLASS, separated by commas or given repeatedly.",
     ),
 ]
 Calibration = Annotated[
@@ -38,6 +38,14 @@ StopOn = Annotated[
         "--stop-on", metavar="error|warning", help="Stop the training at a finding this bad. Without it nothing stops."
     ),
 ]
+Actions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--action",
+        metavar="NAME[:PARAM=VALUE,...]",
+        help="What to do about findings: a name from 'watchglass actions' or FILE.py:CLASS. Repeatable.",
+    ),
+]
 Causes = Annotated[
     list[str] | None,
     typer.Option(
@@ -48,8 +56,6 @@ RuleTimeout = Annotated[
     float, typer.Option("--rule-timeout", metavar="S", min=0.001, help="Seconds that a rule may take over one step.")
 ]
 
-_RULE = re.compile(r"(?P<name>.+?\.py(?::[A-Za-z_]\w*(?=:|$))?|[^:=]+)(?::(?P<parameters>.*))?", re.DOTALL)
-
 
 def evaluator_config(
     *,
@@ -57,12 +63,17 @@ def evaluator_config(
     rules: list[str] | None,
     calibration: str,
     stop_on: str | None = None,
+    actions: list[str] | None = None,
+    config_file: Path | None = None,
     causes: list[str] | None = None,
     rule_timeout: float = 30.0,
     lost_after: float = 600.0,
+    price_per_hour: str | None = None,
     quiet: bool = False,
 ) -> EvaluatorConfig:
     """What an evaluator is told, from the options of a verb; everything that is named is known to exist.
+
+    ``config_file`` is one whose tables ``[[actions]]`` come before ``actions``; None for no file.
 
     Raises:
         WatchglassError: Something that does not exist, or cannot be so.
@@ -70,47 +81,24 @@ def evaluator_config(
     from watchglass.config import CALIBRATIONS, EvaluatorConfig
 
     check_choice("--calibration", calibration, CALIBRATIONS)
+    if causes:
+        from watchglass.rules import load_knowledge
+
+        load_knowledge(causes)
+    specs = rules_to_evaluate(rules, calibration)
     return EvaluatorConfig(
         run,
         None,
-        rules_to_evaluate(rules, calibration),
+        specs,
         severity_to_stop_on(stop_on),
+        actions_to_take(actions, config_file, specs),
         calibration=calibration,
         causes=tuple(causes or ()),
         rule_timeout_s=rule_timeout,
         lost_after_s=lost_after,
+        price_per_hour=price_of(price_per_hour),
         quiet=quiet,
     )
-
-
-def parse_rules(texts: Iterable[str]) -> tuple[RuleSpec, ...]:
-    """Rules as written on a command line: ``"DeadRelu:threshold=0.5,window=5,Overfit"`` and ``"my.py:MyRule"``.
-
-    A part between commas that is only ``name=value`` belongs to the rule before it.
-
-    Raises:
-        InvalidValueError: A text that does not read so.
-    """
-    from watchglass.config import RuleSpec
-
-    specs: list[tuple[str, dict[str, str]]] = []
-    for text in texts:
-        begun = False
-        for part in filter(None, (piece.strip() for piece in text.split(","))):
-            if begun and _is_parameter(part):
-                specs[-1][1].update([_parameter(part, specs[-1][0])])
-                continue
-            match = _RULE.fullmatch(part)
-            if match is None:
-                raise InvalidValueError(
-                    f"--rules takes NAME or NAME:PARAM=VALUE or FILE.py:CLASS, separated by commas, but got {part!r}"
-                )
-            name, first = match["name"].strip(), match["parameters"]
-            specs.append((name, dict([_parameter(first, name)]) if first else {}))
-            begun = True
-    if not specs:
-        raise InvalidValueError("--rules names no rule; watchglass run evaluates none with --evaluator none")
-    return tuple(RuleSpec(name, dict(parameters)) for name, parameters in specs)
 
 
 def rules_to_evaluate(texts: list[str] | None, calibration: str = "default") -> tuple[RuleSpec, ...]:
@@ -121,14 +109,34 @@ def rules_to_evaluate(texts: list[str] | None, calibration: str = "default") -> 
         InvalidValueError: A parameter it does not have, or a value it does not take.
         PluginFileError: A file of rules that cannot be imported.
     """
-    from watchglass.rules import build_rule, default_rules
+    from watchglass.rules import build_rule, default_rules, expand, parse_rules
 
     if not texts:
         return default_rules()
-    specs = parse_rules(texts)
+    specs = expand(parse_rules(texts))
     for spec in specs:
         build_rule(spec, calibration)
     return specs
+
+
+def actions_to_take(
+    texts: list[str] | None, config_file: Path | None, rules: Sequence[RuleSpec]
+) -> tuple[ActionSpec, ...]:
+    """The actions that were asked for, each known to exist, to accept its parameters and to be able to work.
+
+    Raises:
+        WatchglassError: What is wrong, in one line.
+    """
+    from watchglass.config import read_actions
+
+    in_file = read_actions(config_file) if config_file is not None else ()
+    if not texts and not in_file:
+        return ()
+    from watchglass.actions import checked_actions, parse_action
+    from watchglass.rules import find_rule
+
+    specs = [*in_file, *map(parse_action, texts or ())]
+    return checked_actions(specs, [find_rule(rule.name).__name__ for rule in rules])
 
 
 def severity_to_stop_on(text: str | None) -> Severity | None:
@@ -142,15 +150,3 @@ def severity_to_stop_on(text: str | None) -> Severity | None:
     if text not in (Severity.ERROR.value, Severity.WARNING.value):
         raise InvalidValueError(f"--stop-on must be error or warning but got {text!r}")
     return Severity(text)
-
-
-def _is_parameter(part: str) -> bool:
-    name, equals, _ = part.partition("=")
-    return bool(equals) and ":" not in name
-
-
-def _parameter(part: str, rule: str) -> tuple[str, str]:
-    name, equals, value = part.partition("=")
-    if not equals or not name.strip().isidentifier():
-        raise InvalidValueError(f"a parameter of rule {rule} must read PARAM=VALUE but got {part!r}")
-    return name.strip(), value.strip()

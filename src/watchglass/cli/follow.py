@@ -101,7 +101,7 @@ def follow(
         check_choice("--fail-on", fail_on, ("warning", "error", "never"))
         check_engine(engine, ray_address)
         from watchglass.config import find_file
-        from watchglass.evaluate import Snapshots
+        from watchglass.evaluate import Snapshots, starting_anew
 
         config = evaluator_config(
             run=run, rules=rules, calibration=calibration, stop_on=stop_on, actions=action,
@@ -111,7 +111,7 @@ def follow(
         snapshots = Snapshots()
         with _interruptible() as interruption, _metrics(snapshots, metrics_port, metrics_host):
             following = _Following(config, fail_on, wait, timeout, until_idle, interruption, snapshots)
-            with _engines(engine, ray_address) as engines:
+            with starting_anew(), _engines(engine, ray_address) as engines:
                 following.engines = engines
                 status = following.follow()
         return _SIGNALLED + interruption.number if interruption.number else status

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from watchglass.records import Verdict
+    from watchglass.view import Row
 
 #: Progress is shown on what takes longer than this.
 _PATIENCE_S = 1.0
@@ -49,6 +50,16 @@ def print_verdict(console: Console, verdict: Verdict) -> None:
         console.print(verdict_panel(verdict), width=min(console.width, _FRAME_WIDTH))
     else:
         console.file.write(verdict_text(verdict))
+
+
+def print_rows(console: Console, rows: Sequence[Row], run: str, style: str) -> None:
+    """An outline in the same way: in a frame that names the run, or as plain text."""
+    from watchglass.view import rows_panel, rows_text
+
+    if console.is_terminal:
+        console.print(rows_panel(rows, run, style), width=min(console.width, _FRAME_WIDTH))
+    else:
+        console.file.write(rows_text(rows))
 
 
 @contextmanager

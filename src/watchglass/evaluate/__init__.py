@@ -1,14 +1,77 @@
 """Evaluating runs: live in a process of its own, or replayed from what was stored, with the same result."""
 
+from watchglass.evaluate.anew import starting_anew
+from watchglass.evaluate.backtest import (
+    Firing,
+    Outcome,
+    Score,
+    TestedRun,
+    combinations,
+    front,
+    judge,
+    score,
+    tested,
+    unanswered,
+)
 from watchglass.evaluate.diagnosis import diagnose
 from watchglass.evaluate.engine import Engine
+from watchglass.evaluate.evaluation import Evaluation
 from watchglass.evaluate.evaluator import Evaluator
+from watchglass.evaluate.explanation import explain, find_findings
+from watchglass.evaluate.fleet import Fleet
 from watchglass.evaluate.follower import FollowedWorker, Follower
-from watchglass.evaluate.following import Followed, follow
-from watchglass.evaluate.replay import Evaluation, replay
+from watchglass.evaluate.following import OUT_OF_TIME, follow, follow_runs, what_is_at
+from watchglass.evaluate.labels import Label, labels_of_runs, read_labels
+from watchglass.evaluate.member import Audience, Followed
+from watchglass.evaluate.metrics import MetricsServer
+from watchglass.evaluate.partial import PartialEvaluation, merge, replay_part
+from watchglass.evaluate.replay import replay
+from watchglass.evaluate.scaling.cluster import cluster
+from watchglass.evaluate.scaling.spread_engine import engines_on
+from watchglass.evaluate.scaling.spreading import Spread, replay_on_ray
+from watchglass.evaluate.snapshot import RunSnapshot, Snapshots
 from watchglass.evaluate.verdict import verdict
 
 __all__ = [
-    "Engine", "Evaluation", "Evaluator", "Followed", "FollowedWorker", "Follower", "diagnose", "follow", "replay",
+    "OUT_OF_TIME",
+    "Audience",
+    "Engine",
+    "Evaluation",
+    "Evaluator",
+    "Firing",
+    "Fleet",
+    "Followed",
+    "FollowedWorker",
+    "Follower",
+    "Label",
+    "MetricsServer",
+    "Outcome",
+    "PartialEvaluation",
+    "RunSnapshot",
+    "Score",
+    "Snapshots",
+    "Spread",
+    "TestedRun",
+    "cluster",
+    "combinations",
+    "diagnose",
+    "engines_on",
+    "explain",
+    "find_findings",
+    "follow",
+    "follow_runs",
+    "front",
+    "judge",
+    "labels_of_runs",
+    "merge",
+    "read_labels",
+    "replay",
+    "replay_on_ray",
+    "replay_part",
+    "score",
+    "starting_anew",
+    "tested",
+    "unanswered",
     "verdict",
+    "what_is_at",
 ]  # fmt: skip

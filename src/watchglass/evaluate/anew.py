@@ -11,7 +11,8 @@ import json
 import os
 import sys
 import tempfile
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 from watchglass.records import Observation
@@ -62,6 +63,20 @@ def allow(told: str = "") -> None:
         told: What it was told beside its command line.
     """
     _process.allowed, _process.told = True, told
+
+
+@contextmanager
+def starting_anew() -> Iterator[None]:
+    """While this lasts, this process may start itself anew, by the command line it was started with.
+
+    It takes up what an earlier start of it left out.
+    """
+    handed_over()
+    _process.allowed = True
+    try:
+        yield
+    finally:
+        _process.allowed, _process.left_out = False, []
 
 
 def left_out(run_id: str) -> list[Observation]:

@@ -7,25 +7,23 @@ else, which has nothing but the store.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import TextIO
 
 from watchglass.config import EvaluatorConfig
 from watchglass.errors import WatchglassError
 from watchglass.evaluate.acting import ACTION_PATIENCE_S
-from watchglass.evaluate.anew import left_out, own_lease, start_without
+from watchglass.evaluate.anew import left_out, own_lease
 from watchglass.evaluate.departures import Departures
 from watchglass.evaluate.engine import Engine
 from watchglass.evaluate.evaluation import Evaluation
-from watchglass.evaluate.follower import FollowedWorker, Follower
+from watchglass.evaluate.follower import FollowedWorker
+from watchglass.evaluate.judging import Judging
 from watchglass.evaluate.outages import Outages
 from watchglass.evaluate.presence import Presence
-from watchglass.evaluate.replay import most_steps
 from watchglass.evaluate.reporting import Reporting
 from watchglass.evaluate.roster import Roster
 from watchglass.evaluate.snapshot import Gauges, RunSnapshot, steps_by_worker
-from watchglass.records import Observation
-from watchglass.run import StepView
 from watchglass.store import Claim, Pin, Store, open_store, pace_of, pin
 
 #: How long to wait for an evaluator of an earlier attempt to give up the journal.
@@ -37,8 +35,6 @@ _PATIENCE_S = 300.0
 #: How long nothing new may come after the end of a training: of one that ended in order, and of one that may be
 #: started again.
 _SETTLED_S, _RESTARTED_S = 3.0, 30.0
-#: How long is read on of a training that goes on, by an evaluator that was told to go.
-_LAST_LOOK_S = 3.0
 
 
 class Evaluator:
@@ -71,16 +67,14 @@ class Evaluator:
         self._store = store if store is not None else open_store(config.run)
         self._own_store = store is None
         self._pin: Pin | None = None
-        self._build = engine if engine is not None else _engine
-        self._engine = self._build(config)
-        self._follower = Follower(self._store, attempt=config.attempt)
-        self._connect()
-        self._reporting = Reporting(self._store, config, self._follower.run_id, output)
+        self._judging = Judging(self._store, config, engine)
+        self._reporting = Reporting(self._store, config, self._judging.follower.run_id, output)
         self._journal, self._say = self._reporting.journal, self._reporting.say
         self._outages = Outages(lambda: self.poll_s, self._say, self._begin_again)
         self._presence = Presence(self._store, config.attempt, lost_after_s=config.lost_after_s)
         self._roster = Roster(self._presence)
-        self._departures = Departures(self._store, self._presence, self._roster, self._observed)
+        self._departures = Departures(self._store, self._presence, self._roster, self._judging.observed)
+        self._judging.join(self._reporting, self._roster, self._stay)
         self._news_s = time.monotonic()
         self._finished = False
         self._gauges = Gauges()
@@ -116,8 +110,8 @@ class Evaluator:
         """
         try:
             self._journal.open(pause, patience_s=patience_s, poll_s=self.poll_s, gone=gone or own_lease(self._store))
-            self._journal.write(left_out(self._follower.run_id))
-            self._remember()
+            self._journal.write(left_out(self._judging.follower.run_id))
+            self._judging.remember()
             self._pin = pin(self._store)
             if self._reporting.acting.delivers:
                 self._presence.look(0.0)
@@ -178,7 +172,7 @@ class Evaluator:
             return ""
         presence = self._presence
         newest = presence.newest
-        team = [worker for worker in self._follower.workers.values() if worker.attempt == newest]
+        team = [worker for worker in self._judging.follower.workers.values() if worker.attempt == newest]
         if not team and not presence.launch_ended(newest):
             return ""
         ends = {str(worker.left.get("status", "finished")) if worker.left else "lost" for worker in team}
@@ -190,7 +184,7 @@ class Evaluator:
 
     def begun(self) -> bool:
         """Whether any worker has joined yet."""
-        return bool(self._follower.workers)
+        return bool(self._judging.follower.workers)
 
     def finish(
         self,
@@ -212,12 +206,12 @@ class Evaluator:
         """
         insist = self._outages.insist
         try:
-            read = insist(self._drain_all, patience_s)
+            read = insist(lambda: self._judging.drain(self._is_active), patience_s)
             if read and not self._is_active():
                 # Else this evaluator was told to go while the training goes on, and the rules are not done.
-                self._finished = insist(self._judge_the_end, patience_s)
+                self._finished = insist(lambda: self._judging.end(self._is_active), patience_s)
             self._reporting.caught_up = self._reporting.caught_up or read
-            self._journal.write(self._engine.take_changed())
+            self._journal.write(self._judging.engine.take_changed())
             self._write_statuses()
             insist(self._journal.flush, patience_s)
             self._note()
@@ -231,7 +225,7 @@ class Evaluator:
     def close(self) -> None:
         """Gives the lease back, and lets go of what it holds; what a store that is away keeps ends by itself."""
         away = self._outages.away
-        self._engine.close()
+        self._judging.engine.close()
         self._reporting.acting.leave()
         self._journal.close(give_back=not away)
         if self._pin is not None and not away:
@@ -242,48 +236,38 @@ class Evaluator:
 
     def evaluation(self) -> Evaluation:
         """What the rules say so far."""
-        return Evaluation(
-            self._config.run, tuple(self._engine.findings), self._engine.statuses(),
-            most_steps(self._engine.train_steps), self._finished,
-            tuple(str(problem) for problem in self._follower.problems),
-        )  # fmt: skip
+        return self._judging.evaluation(ended=self._finished)
 
     def _turn(self, max_bytes: int) -> bool:
-        before = self._follower.frames
-        for views in self._follower.poll(max_bytes=max_bytes):
-            self._evaluated(views)
-            self._stay()
-        if self._engine.elsewhere:
-            self._evaluated([])  # what has come back meanwhile
-        new = self._follower.frames != before
+        new = self._judging.read(max_bytes)
         if new:
             self._news_s = time.monotonic()
-            self._departures.listen(self._follower)
+            self._departures.listen(self._judging.follower)
             self._write_statuses()
             self._note()
         else:
-            self._end_attempts()
+            self._judging.end_attempts()
             if not self._reporting.caught_up:
                 self._reporting.caught_up = True
                 self._write_statuses()
         acting = self._reporting.acting
         if self._presence.look(self.poll_s if acting.stopping else pace_of(self._store).liveness_s):
-            self._journal.write(self._engine.take_changed())
+            self._journal.write(self._judging.engine.take_changed())
         if acting.busy:
-            self._journal.write(acting.tick(self._roster.workers(self._follower) if acting.stopping else ()))
+            self._journal.write(acting.tick(self._roster.workers(self._judging.follower) if acting.stopping else ()))
         self._stay()
         self._journal.flush()
         return new
 
     def _note(self) -> None:
         """Take the snapshot that others see from now on."""
-        workers = self._follower.workers.values()
+        workers = self._judging.follower.workers.values()
         self._snapshot = RunSnapshot(
             self._config.run,
             attempt=max((worker.attempt for worker in workers), default=-1),
-            statuses=self._engine.statuses(),
-            findings=tuple(self._engine.findings),
-            train_steps=steps_by_worker(self._engine.train_steps),
+            statuses=self._judging.engine.statuses(),
+            findings=tuple(self._judging.engine.findings),
+            train_steps=steps_by_worker(self._judging.engine.train_steps),
             scalars=self._gauges.scalars(workers),
             ended=_ends(workers) if self._finished else "",
             deliveries=self._reporting.acting.counts,
@@ -292,10 +276,10 @@ class Evaluator:
 
     def _conclude(self) -> bool:
         """Say that the training was judged, unless somebody has yet to begin; always True."""
-        workers = self._follower.workers.values()
+        workers = self._judging.follower.workers.values()
         newest = self._newest
         begun = any(worker.attempt == newest for worker in workers) or self._presence.launch_ended(newest)
-        if begun and not self._presence.awaits(self._follower.workers):
+        if begun and not self._presence.awaits(self._judging.follower.workers):
             self._journal.conclude(newest, _ends(workers))
         return True
 
@@ -307,89 +291,20 @@ class Evaluator:
 
     def _waits(self, silence_s: float | None) -> bool:
         """Whether some worker may still write."""
-        return self._departures.awaited(self._follower, silence_s, self._drained)
-
-    def _drained(self) -> bool:
-        """Reads everything that is there; returns whether there was nothing."""
-        before = self._follower.frames
-        for views in self._follower.poll(full=True):
-            self._evaluated(views)
-            self._stay()
-        return self._follower.frames == before
+        return self._departures.awaited(self._judging.follower, silence_s, self._judging.drained)
 
     @property
     def _newest(self) -> int:
         """Newest attempt that anything is known of."""
-        return max([self._presence.newest, *(worker.attempt for worker in self._follower.workers.values())])
+        return max([self._presence.newest, *(worker.attempt for worker in self._judging.follower.workers.values())])
 
     def _is_active(self) -> bool:
         """Whether more may come from the newest attempt."""
         newest = self._newest
-        return any(worker.active for worker in self._follower.workers.values() if worker.attempt == newest)
-
-    def _drain_all(self) -> bool:
-        give_up_s = time.monotonic() + _LAST_LOOK_S
-        while not self._drained() and (time.monotonic() < give_up_s or not self._is_active()):
-            pass
-        for views in self._follower.drain():
-            self._evaluated(views)
-        return True
-
-    def _evaluated(self, views: list[StepView]) -> None:
-        for view in views:
-            self._roster.evaluated(view)
-        found = self._engine.feed(views)
-        self._journal.write(self._engine.take_observations())
-        self._reporting.findings(found, self._goes_on)
-        for view, rule, text in self._engine.take_errors():
-            data = {"rule": rule, "traceback": text}
-            self._reporting.observed(Observation("rule_error", view.attempt, view.records.end.order, data))
-
-    def _judge_the_end(self) -> bool:
-        """Tells the rules that the training has ended; always True."""
-        if self._follower.frames == 0:
-            self._drain_all()  # all is evaluated again
-        found = self._engine.finish()
-        self._journal.write(self._engine.take_observations())
-        self._reporting.findings(found, self._goes_on)
-        return True
-
-    def _end_attempts(self) -> None:
-        """Lets go of attempts that have a successor and of which everything was read."""
-        over = self._follower.over
-        if over:
-            found = self._engine.end_attempts(over)
-            self._journal.write(self._engine.take_observations())
-            self._reporting.findings(found, self._goes_on)
-            self._follower.let_go(over)
-
-    def _observed(self, seen: Sequence[Observation]) -> None:
-        """Writes down what was observed, and shows it to the rules."""
-        self._journal.write(seen)
-        for observation in seen:
-            self._engine.observe(observation)
-
-    def _remember(self) -> None:
-        """Goes the way of the evaluators before: what they observed is shown to the rules at the same steps."""
-        for record in self._journal.known:
-            if isinstance(record, Observation):
-                self._engine.observe(record)
-
-    def _connect(self) -> None:
-        """Joins a new engine and a new follower."""
-        engine, run_id = self._engine, self._follower.run_id
-        engine.stuck = lambda seen: start_without(run_id, seen)
-        self._follower.looks_closer = lambda: engine.looks_closer
-        self._follower.course_only = engine.elsewhere
-
-    def _goes_on(self, attempt: int) -> bool:
-        """Whether there is a training to act on: what an earlier attempt did wrong is history."""
-        workers = self._follower.workers.values()
-        newest = max((worker.attempt for worker in workers), default=attempt)
-        return attempt >= newest and any(worker.active for worker in workers if worker.attempt == attempt)
+        return any(worker.active for worker in self._judging.follower.workers.values() if worker.attempt == newest)
 
     def _write_statuses(self) -> None:
-        self._reporting.statuses(self._engine.statuses(), self._newest)
+        self._reporting.statuses(self._judging.engine.statuses(), self._newest)
 
     def _finish_actions(self, pause: Callable[[float], bool], patience_s: float) -> None:
         def stayed() -> bool:
@@ -407,16 +322,8 @@ class Evaluator:
         held, self._pin = self._pin, pin(self._store)
         if held is not None:
             held.close()
-        self._follower = Follower(self._store, attempt=self._config.attempt)
-        self._engine = self._build(self._config)
-        self._connect()
-        self._remember()
+        self._judging.begin_again()
         self._departures.begin_again()
-        self._reporting.caught_up = False
-
-
-def _engine(config: EvaluatorConfig) -> Engine:
-    return Engine(config.rules, calibration=config.calibration, rule_timeout_s=config.rule_timeout_s)
 
 
 def _sleep(seconds: float) -> bool:

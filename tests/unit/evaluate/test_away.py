@@ -87,7 +87,7 @@ def test_a_store_that_answers_now_and_then_costs_time_and_nothing_else(run_path:
         for _ in range(200):
             followed.turn()
         assert layout.stop_request(0) in [entry.path for entry in Whole(run_path).list("control")]
-        assert followed._follower.problems == []
+        assert followed._judging.follower.problems == []
         store.answers = lambda number: True
         builder.leave()
     while followed.turn():
@@ -214,13 +214,13 @@ def test_the_lease_is_renewed_in_the_middle_of_much_to_evaluate(
     followed = evaluator(Objects(run_path))
     followed.open(lambda seconds: True)
     start, steps = time.monotonic(), itertools.count()
-    feed, now = followed._engine.feed, [start]
+    feed, now = followed._judging.engine.feed, [start]
 
     def slow(views: Any) -> Any:
         now[0] = start + seconds * next(steps)
         return feed(views)
 
-    monkeypatch.setattr(followed._engine, "feed", slow)
+    monkeypatch.setattr(followed._judging.engine, "feed", slow)
     monkeypatch.setattr("time.monotonic", lambda: now[0])
     before = json.loads(Whole(run_path).read(layout.LEASE_RENEWED))["number"]
     followed.turn()

@@ -110,7 +110,7 @@ def evaluated(store: LocalStore, specs: tuple[RuleSpec, ...], **options: Any) ->
             pass
         evaluator.finish()
     finally:
-        evaluator._engine.close()
+        evaluator._judging.engine.close()
     return evaluator
 
 
@@ -233,14 +233,14 @@ def test_old_attempts_are_let_go_of(run_path: Path, rules) -> None:
                 builder.flush()
             else:
                 builder.leave()
-            while not evaluator._drained():  # also what a quick look would find later
+            while not evaluator._judging.drained():  # also what a quick look would find later
                 pass
             evaluator.turn()
     assert evaluator is not None
-    seats = evaluator._engine._runners[0]._seats
+    seats = evaluator._judging.engine._runners[0]._seats
     assert {key[0] for key, seat in seats.items() if seat.rule is not None} == {3}
-    assert {key[0] for key in evaluator._engine._last} == {3}
-    assert {w.attempt for w in evaluator._follower.workers.values() if w.view is not None} == {3}
+    assert {key[0] for key in evaluator._judging.engine._last} == {3}
+    assert {w.attempt for w in evaluator._judging.follower.workers.values() if w.view is not None} == {3}
     evaluator.finish()
     live = evaluator.evaluation()
     assert [(f.attempt, f.worker, f.message) for f in live.findings] == [

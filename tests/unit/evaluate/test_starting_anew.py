@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from watchglass.config import EvaluatorConfig, RuleSpec
 from watchglass.evaluate import replay
 from watchglass.records import Status
 from watchglass.store import FrameKind, LocalStore, RunReader, decode_observation, lease_holder
-from watchglass.testing import RunBuilder
+from watchglass.testing import RunBuilder, build_run
 
 RULES = '''
 import ctypes
@@ -58,6 +59,27 @@ def test_the_process_goes_on_without_the_rule(run_path: Path, tmp_path: Path) ->
         finally:
             process.kill()
     assert process.returncode == 0, said
+    check_that_it_went_on(said, store, specs)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs a mutex of all zeros that can be locked once")
+@pytest.mark.parametrize("many", [False, True])
+def test_a_follower_goes_on_without_the_rule(tmp_path: Path, many: bool) -> None:
+    (tmp_path / "rules.py").write_text(RULES)
+    specs = tuple(RuleSpec(f"{tmp_path}/rules.py:{name}") for name in ("Stuck", "Steady"))
+    run = build_run(tmp_path / "runs" / "one", [{"scalars": {"loss": 1.0}} for _ in range(5)])
+    followed = subprocess.run(
+        [
+            sys.executable, "-m", "watchglass", "follow", str(tmp_path / "runs") if many else run,
+            "--rules", ",".join(spec.name for spec in specs), "--rule-timeout", "0.2", "--until-idle", "0.5",
+        ],
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert followed.returncode == 1, followed.stderr
+    check_that_it_went_on(followed.stderr, LocalStore(run), specs)
+
+
+def check_that_it_went_on(said: str, store: LocalStore, specs: Sequence[RuleSpec]) -> None:
     assert "Stuck is stuck on worker_0 in code that cannot be interrupted; the evaluator starts anew" in said
     frames = RunReader(store).journal()
     seen = [decode_observation(frame.payload) for frame in frames if frame.kind == FrameKind.OBSERVATION]

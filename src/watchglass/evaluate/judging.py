@@ -1,0 +1,155 @@
+"""Reading a run and judging it, step by step: what an evaluator does while everything is in order."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from watchglass.config import EvaluatorConfig
+from watchglass.evaluate.anew import start_without
+from watchglass.evaluate.engine import Engine
+from watchglass.evaluate.evaluation import Evaluation
+from watchglass.evaluate.follower import Follower
+from watchglass.evaluate.replay import most_steps
+from watchglass.evaluate.reporting import Reporting
+from watchglass.evaluate.roster import Roster
+from watchglass.records import Observation
+from watchglass.run import StepView
+from watchglass.store import Store
+
+#: How long is read on of a training that goes on, by an evaluator that was told to go.
+_LAST_LOOK_S = 3.0
+
+
+class Judging:
+    """A follower and an engine, and the way from the one to the other. For one thread.
+
+    Every step is shown to the rules as soon as it is complete, and what they find is reported at once. The methods
+    raise StoreError where the store refuses, and CompactedError where what was being read is no more: then
+    :meth:`begin_again`.
+
+    Attributes:
+        follower: Reads the run.
+        engine: Evaluates the rules.
+    """
+
+    def __init__(
+        self, store: Store, config: EvaluatorConfig, engine: Callable[[EvaluatorConfig], Engine] | None = None
+    ) -> None:
+        """Builds the rules.
+
+        Args:
+            store: The run's store.
+            config: What to evaluate.
+            engine: Makes what evaluates the rules; anew where all of the run has to be read again.
+
+        Raises:
+            WatchglassError: A rule or a parameter is not right, or there is no such run.
+        """
+        self._store, self._config = store, config
+        self._build = engine if engine is not None else _engine
+        self.engine = self._build(config)
+        self.follower = Follower(store, attempt=config.attempt)
+        self._connect()
+
+    def join(self, reporting: Reporting, roster: Roster, stay: Callable[[], None]) -> None:
+        """Says whom to tell of what is found and of steps, and what is called after each of them."""
+        self._reporting, self._roster, self._stay = reporting, roster, stay
+
+    def remember(self) -> None:
+        """Goes the way of the evaluators before: what they observed is shown to the rules at the same steps."""
+        for record in self._reporting.journal.known:
+            if isinstance(record, Observation):
+                self.engine.observe(record)
+
+    def begin_again(self) -> None:
+        """What was being read has been replaced by a compacted generation: all of it is evaluated again."""
+        self.follower = Follower(self._store, attempt=self._config.attempt)
+        self.engine = self._build(self._config)
+        self._connect()
+        self.remember()
+        self._reporting.caught_up = False
+
+    def read(self, max_bytes: int) -> bool:
+        """Reads and judges what is new, at most about so many bytes; returns whether anything was."""
+        before = self.follower.frames
+        for views in self.follower.poll(max_bytes=max_bytes):
+            self._evaluated(views)
+        if self.engine.elsewhere:
+            self._evaluated([])  # what has come back meanwhile
+        return self.follower.frames != before
+
+    def drained(self) -> bool:
+        """Reads everything that is there; returns whether there was nothing."""
+        before = self.follower.frames
+        for views in self.follower.poll(full=True):
+            self._evaluated(views)
+        return self.follower.frames == before
+
+    def drain(self, is_active: Callable[[], bool]) -> bool:
+        """Reads all, and for a moment what is added meanwhile where more may come; always True."""
+        give_up_s = time.monotonic() + _LAST_LOOK_S
+        while not self.drained() and (time.monotonic() < give_up_s or not is_active()):
+            pass
+        for views in self.follower.drain():
+            self._evaluated(views)
+        return True
+
+    def end(self, is_active: Callable[[], bool]) -> bool:
+        """Tells the rules that the training has ended; always True."""
+        if self.follower.frames == 0:
+            self.drain(is_active)  # all is evaluated again
+        found = self.engine.finish()
+        self._reporting.journal.write(self.engine.take_observations())
+        self._reporting.findings(found, self.goes_on)
+        return True
+
+    def end_attempts(self) -> None:
+        """Lets go of attempts that have a successor and of which everything was read."""
+        over = self.follower.over
+        if over:
+            found = self.engine.end_attempts(over)
+            self._reporting.journal.write(self.engine.take_observations())
+            self._reporting.findings(found, self.goes_on)
+            self.follower.let_go(over)
+
+    def observed(self, seen: Sequence[Observation]) -> None:
+        """Writes down what was observed, and shows it to the rules."""
+        self._reporting.journal.write(seen)
+        for observation in seen:
+            self.engine.observe(observation)
+
+    def goes_on(self, attempt: int) -> bool:
+        """Whether there is a training to act on: what an earlier attempt did wrong is history."""
+        workers = self.follower.workers.values()
+        newest = max((worker.attempt for worker in workers), default=attempt)
+        return attempt >= newest and any(worker.active for worker in workers if worker.attempt == attempt)
+
+    def evaluation(self, *, ended: bool) -> Evaluation:
+        """What the rules say so far."""
+        return Evaluation(
+            self._config.run, tuple(self.engine.findings), self.engine.statuses(), most_steps(self.engine.train_steps),
+            ended, tuple(str(problem) for problem in self.follower.problems),
+        )  # fmt: skip
+
+    def _evaluated(self, views: list[StepView]) -> None:
+        for view in views:
+            self._roster.evaluated(view)
+        found = self.engine.feed(views)
+        self._reporting.journal.write(self.engine.take_observations())
+        self._reporting.findings(found, self.goes_on)
+        for view, rule, text in self.engine.take_errors():
+            data = {"rule": rule, "traceback": text}
+            self._reporting.observed(Observation("rule_error", view.attempt, view.records.end.order, data))
+        self._stay()
+
+    def _connect(self) -> None:
+        """Joins a new engine and a new follower."""
+        engine, run_id = self.engine, self.follower.run_id
+        engine.stuck = lambda seen: start_without(run_id, seen)
+        self.follower.looks_closer = lambda: engine.looks_closer
+        self.follower.course_only = engine.elsewhere
+
+
+def _engine(config: EvaluatorConfig) -> Engine:
+    return Engine(config.rules, calibration=config.calibration, rule_timeout_s=config.rule_timeout_s)
