@@ -1,0 +1,194 @@
+"""A Ray cluster for as long as it is needed: one that is there, or one of our own on this machine.
+
+One of our own listens on the loopback interface only, asks everybody for a token that only its processes have, has no
+dashboard, tells nobody that it exists, and leaves no process and no file behind.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from watchglass.config import environment
+from watchglass.errors import ClusterError, MissingExtraError
+
+#: Memory for objects on their way, of a cluster of our own: parts and answers are short texts.
+_OBJECTS_BYTES = 80 << 20
+#: Sockets have paths of at most 107 bytes, of which Ray takes 62.
+_LONGEST_FOLDER = 44
+#: Seconds within which a cluster takes a connection.
+_ANSWER_S = 10.0
+#: Read by Ray when it is imported. Where clusters of several machines are off, it stays on the loopback interface.
+_PRIVATE = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_AUTH_MODE": "token"}
+#: For every cluster: nothing is reported to anybody, and no hint about processes without a GPU is printed.
+_QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+#: One for all clusters of this process, since Ray reads it once.
+_TOKEN = secrets.token_hex(32)
+
+
+class Cluster:
+    """A cluster that this process is connected to; made by :func:`cluster`."""
+
+    def __init__(self, ray: ModuleType, *, ours: bool) -> None:
+        #: The module, typed as it is: its functions have no types that hold over its versions.
+        self.ray: Any = ray
+        #: Whether it was started here and ends with us.
+        self.ours = ours
+
+    @property
+    def cores(self) -> int:
+        """Cores of the cluster as it is now, at least 1."""
+        return max(1, int(self.ray.cluster_resources().get("CPU", 1)))
+
+
+@contextmanager
+def cluster(address: str | None = None, *, cores: int | None = None) -> Iterator[Cluster]:
+    """Connects to a cluster, or starts one here that ends with the context.
+
+    Args:
+        address: ``"host:port"`` or ``"auto"``, of a cluster that is there; None for what the variable ``RAY_ADDRESS``
+            says, and without it for one of our own.
+        cores: Cores of one of our own; all of this machine if None.
+
+    Raises:
+        MissingExtraError: Ray is not installed.
+        ClusterError: The cluster does not answer, or cannot be started.
+    """
+    address = address or environment.ray_address()
+    ours = not address
+    private = {**_PRIVATE, "RAY_AUTH_TOKEN": _TOKEN} if ours else {}
+    with _as_it_was({**_QUIET, **private}), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of Ray about itself
+        ray = _import_ray()
+        if ray.is_initialized():
+            yield Cluster(ray, ours=False)  # whoever called us has one
+            return
+        folder = _folder() if ours else None
+        try:
+            with _ending_in_order(), _hushed():
+                _connect(ray, address, folder, cores)
+                yield Cluster(ray, ours=ours)
+        finally:
+            ray.shutdown()
+            if folder is not None:
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _import_ray() -> Any:
+    try:
+        import ray
+    except ImportError as error:
+        raise MissingExtraError(
+            f"--engine ray needs Ray ({error}); install it with: pip install 'watchglass[ray]'"
+        ) from None
+    return ray
+
+
+def _connect(ray: Any, address: str | None, folder: str | None, cores: int | None) -> None:
+    silence = {"logging_level": "ERROR", "log_to_driver": False, "configure_logging": False}
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        if folder is None:
+            _greet(str(address))
+            ray.init(address=address, **silence)
+        else:
+            ray.init(
+                address="local", num_cpus=cores or len(os.sched_getaffinity(0)), include_dashboard=False,
+                object_store_memory=_OBJECTS_BYTES, _node_ip_address="127.0.0.1", _temp_dir=folder, **silence,
+            )  # fmt: skip
+    except (ConnectionError, RuntimeError, ValueError, OSError, ray.exceptions.RayError) as error:
+        what = f"the Ray cluster at {address} cannot be used" if address else "a Ray cluster cannot be started here"
+        reason = " ".join(str(error).split())[:300]
+        cure = "check --ray-address and RAY_ADDRESS" if address else "--engine local does without"
+        raise ClusterError(f"{what}: {reason}; {cure}") from None
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, handler)  # Ray has put its own there
+
+
+def _greet(address: str) -> None:
+    """Whether anybody listens at an address: Ray itself would try for minutes, and print that it does."""
+    place = address.rpartition("//")[2]
+    host, _, port = place.rpartition(":")
+    if host and port.isdigit():
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_ANSWER_S).close()
+
+
+@contextmanager
+def _ending_in_order() -> Iterator[None]:
+    """SIGTERM becomes an exception where nobody else handles it, so that no process and no folder is left behind."""
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        yield
+        return
+
+    arrived: list[int] = []
+
+    def terminate(number: int, _: object) -> None:
+        arrived.append(number)
+        raise KeyboardInterrupt  # the one exception that comes through Ray's waiting unchanged
+
+    signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    except KeyboardInterrupt:
+        if arrived:
+            raise SystemExit(128 + arrived[0]) from None
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+@contextmanager
+def _hushed() -> Iterator[None]:
+    """Keeps a thread of Ray from printing to stdout, among our verdicts, that a process died and is started again.
+
+    There is no option for that. Where a release of Ray does it otherwise, this does nothing.
+    """
+    module = sys.modules.get("ray._private.worker")
+    name = "print_to_stdstream"
+    printer = getattr(module, name, None)
+    if module is None or printer is None:
+        yield
+        return
+    setattr(module, name, lambda *_, **__: None)
+    try:
+        yield
+    finally:
+        setattr(module, name, printer)
+
+
+def _folder() -> str:
+    """A folder for logs and sockets of a cluster of our own, which only this user can look into."""
+    parent = tempfile.gettempdir()
+    name = tempfile.mkdtemp(prefix="watchglass-ray-", dir=parent if len(parent) < _LONGEST_FOLDER - 24 else "/tmp")
+    return str(Path(name).resolve())
+
+
+@contextmanager
+def _as_it_was(variables: Mapping[str, str]) -> Iterator[None]:
+    """Sets environment variables that are not set, and puts back what Ray changes of this process."""
+    environ, hooks = dict(os.environ), (sys.excepthook, threading.excepthook)
+    main = threading.current_thread() is threading.main_thread()
+    handler = signal.getsignal(signal.SIGTERM)
+    os.environ.update({name: value for name, value in variables.items() if name not in environ})
+    try:
+        yield
+    finally:
+        for name in os.environ.keys() - environ.keys():
+            del os.environ[name]
+        os.environ.update(environ)
+        sys.excepthook, threading.excepthook = hooks
+        if main:
+            signal.signal(signal.SIGTERM, handler)

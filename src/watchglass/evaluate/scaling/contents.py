@@ -1,0 +1,67 @@
+"""What a run holds of each worker, told by listing alone: no segment is read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from watchglass.store import Store, attempts, layout, newest_generation
+
+
+@dataclass(frozen=True)
+class RunContents:
+    """The workers of a run and how much they wrote.
+
+    Attributes:
+        run: Location of the run.
+        workers: Bytes by worker, over all attempts, compacted data included; in the order of workers.
+        objects: Objects that hold them: what every look at the whole run has to list.
+    """
+
+    run: str
+    workers: Mapping[str, int]
+    objects: int
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all workers."""
+        return sum(self.workers.values())
+
+
+def contents_of(store: Store, run: str) -> RunContents:
+    """The contents of a run.
+
+    Args:
+        store: The store of the run.
+        run: What the run is called elsewhere.
+
+    Raises:
+        NotARunError, StoreError: It is no run, or the store refused.
+    """
+    sizes: dict[str, int] = {}
+    objects = 0
+    generation = newest_generation(store)
+    covered = {(each.attempt, each.worker): each.segments for each in generation.covers} if generation else {}
+    if generation is not None:
+        for entry in store.list(layout.generation(generation.number)):
+            objects += 1
+            worker = _compacted_worker(entry.path)
+            if worker:
+                sizes[worker] = sizes.get(worker, 0) + entry.size
+    for attempt in range(len(attempts(store))):
+        for entry in store.list(layout.segments(attempt)):
+            name = layout.parse_segment(entry.path)
+            if name is None or name.seq < covered.get((attempt, name.worker), 0):
+                continue
+            objects += 1
+            sizes[name.worker] = sizes.get(name.worker, 0) + entry.size
+    ordered = sorted(sizes, key=layout.worker_order)
+    return RunContents(run, {worker: sizes[worker] for worker in ordered}, objects)
+
+
+def _compacted_worker(path: str) -> str:
+    """The worker whose data an object of a generation holds; "" for none."""
+    name, _, kind = path.rpartition("/")[2].partition(".")
+    if kind == "frames":
+        return name
+    return name.rpartition("-")[0] if kind == "parquet" else ""

@@ -1,0 +1,106 @@
+"""Dividing an evaluation into parts that can be done anywhere, in any order, any number of times. Pure.
+
+What a rule finds on a worker depends on that worker's steps alone, so runs and workers divide freely. Rules divide as
+well, but all rules of a part share the reading of its steps: two halves of the rules read everything twice. So rules
+are divided only where one worker has so much that waiting for it alone would take longer than reading it again.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from watchglass.errors import InvalidValueError
+from watchglass.evaluate.scaling.contents import RunContents
+
+#: Parts for each core, where there is enough to do: the last ones to end are then a small share of the whole.
+PARTS_PER_CORE = 4
+#: A smaller part costs more to hand out and to take back than to evaluate.
+LEAST_BYTES = 1 << 18
+#: Share of the time of a part that reading and decoding takes, and that every division by rules repeats; measured by
+#: ``benchmarks/scale.py``.
+READING_SHARE = 0.5
+
+
+@dataclass(frozen=True)
+class Part:
+    """A piece of work: some workers of a run, shown to some rules.
+
+    Attributes:
+        run: Location of the run.
+        workers: Names of the workers, in their order; None for all of the run, whoever they are.
+        rules: Which rules, counted from 0 in the order of the configuration; None for all.
+        bytes: How much there is to read.
+    """
+
+    run: str
+    workers: tuple[str, ...] | None
+    rules: tuple[int, ...] | None
+    bytes: int
+
+
+def plan(
+    runs: Sequence[RunContents], rules: int, cores: int, *, reading_share: float = READING_SHARE
+) -> tuple[Part, ...]:
+    """The parts of an evaluation, the largest first, so that the small ones fill what is left at the end.
+
+    Every worker of every run is in exactly one part for each rule.
+
+    Args:
+        runs: What there is to evaluate.
+        rules: How many rules.
+        cores: How many parts can be worked on at once.
+        reading_share: Share of the cost of a part that reading is, 0 to 1.
+
+    Raises:
+        InvalidValueError: No core, or no rule.
+    """
+    if cores < 1 or rules < 1:
+        raise InvalidValueError(f"a plan needs at least 1 core and 1 rule but got {cores} cores and {rules} rules")
+    total = sum(run.bytes for run in runs)
+    target = max(LEAST_BYTES, total // (cores * PARTS_PER_CORE))
+    parts = [part for run in runs for part in _by_workers(run, target)]
+    parts = [piece for part in parts for piece in _by_rules(part, rules, cores, total, reading_share)]
+    return tuple(sorted(parts, key=lambda part: -part.bytes))
+
+
+def _by_workers(run: RunContents, target: int) -> list[Part]:
+    """A run as parts of about ``target`` bytes, each with whole workers, as even as they can be."""
+    count = min(len(run.workers), max(1, round(run.bytes / target)))
+    if count <= 1:
+        return [Part(run.run, None, None, run.bytes)]
+    bins: list[tuple[int, int, list[str]]] = [(0, number, []) for number in range(count)]
+    # The largest first, each to whoever has least: at most a third more than the best division has.
+    for worker, size in sorted(run.workers.items(), key=lambda item: -item[1]):
+        filled, number, members = heapq.heappop(bins)
+        members.append(worker)
+        heapq.heappush(bins, (filled + size, number, members))
+    place = {worker: number for number, worker in enumerate(run.workers)}
+    return [
+        Part(run.run, tuple(sorted(members, key=place.__getitem__)), None, filled)
+        for filled, _, members in sorted(bins, key=lambda each: each[1])
+        if members
+    ]
+
+
+def _by_rules(part: Part, rules: int, cores: int, total: int, reading_share: float) -> list[Part]:
+    """A part divided by rules, where all of it would otherwise take longer than everything else together.
+
+    With k pieces the part takes ``reading + (1 - reading) / k`` of its time, and the work of all grows by
+    ``(k - 1) * reading`` of it: the k with which the whole ends first is taken.
+    """
+    alone = part.workers is None or len(part.workers) == 1
+    if not alone or part.bytes * cores <= total or part.bytes <= LEAST_BYTES:
+        return [part]
+
+    def ends(pieces: int) -> float:
+        longest = part.bytes * (reading_share + (1 - reading_share) / pieces)
+        return max(longest, (total + (pieces - 1) * reading_share * part.bytes) / cores)
+
+    pieces = min(range(1, min(rules, cores) + 1), key=lambda k: (round(ends(k)), k))
+    if pieces == 1:
+        return [part]
+    weight = math.ceil(part.bytes * (reading_share + (1 - reading_share) / pieces))
+    return [Part(part.run, part.workers, tuple(range(number, rules, pieces)), weight) for number in range(pieces)]

@@ -1,0 +1,91 @@
+"""Rule files of users on their way to other machines: as text, and the same text everywhere.
+
+Only what the driver read is ever run: where a machine has a file of the same path with other content, that is not it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from watchglass.config import RuleSpec, names_file
+from watchglass.errors import MissingFileError
+
+
+def read_rule_files(rules: Sequence[RuleSpec]) -> dict[str, str]:
+    """The source of every file that rules are named by, by its absolute path.
+
+    Raises:
+        MissingFileError: There is no such file, or it is no text.
+    """
+    found: dict[str, str] = {}
+    for path in {_file_of(rule.name) for rule in rules if names_file(rule.name)}:
+        try:
+            found[_absolute(path)] = Path(path).read_bytes().decode()
+        except (OSError, UnicodeDecodeError) as error:
+            raise MissingFileError(f"the rule file {path} cannot be read: {error}") from None
+    return dict(sorted(found.items()))
+
+
+def absolute_rules(rules: Sequence[RuleSpec]) -> tuple[RuleSpec, ...]:
+    """The same rules for a process in another working directory."""
+    return tuple(_at(rule, {_file_of(rule.name): _absolute(_file_of(rule.name))}) for rule in rules)
+
+
+class RuleFiles:
+    """Files that arrived as text, in a process that evaluates. For one thread.
+
+    A file that is there with the same content is used where it is. Any other is written into a folder of this process,
+    which only its user can read and which is removed when the process ends.
+    """
+
+    def __init__(self) -> None:
+        self._folder: Path | None = None
+
+    def place(self, rules: Sequence[RuleSpec], files: Mapping[str, str]) -> tuple[tuple[RuleSpec, ...], dict[str, str]]:
+        """The rules as they are named here, and the original path of each file that lies elsewhere here."""
+        places = {path: self._place(path, source) for path, source in files.items()}
+        moved = {here: path for path, here in places.items() if here != path}
+        return tuple(_at(rule, places) for rule in rules), moved
+
+    def _place(self, path: str, source: str) -> str:
+        data = source.encode()
+        try:
+            if Path(path).read_bytes() == data:
+                return path
+        except OSError:
+            pass
+        if self._folder is None:
+            self._folder = Path(tempfile.mkdtemp(prefix="watchglass-rules-"))
+            atexit.register(shutil.rmtree, self._folder, ignore_errors=True)
+        folder = self._folder / hashlib.sha256(path.encode() + b"\0" + data).hexdigest()[:16]
+        here = folder / Path(path).name
+        if not here.is_file():
+            folder.mkdir(exist_ok=True)
+            here.write_bytes(data)
+        return str(here)
+
+
+def _file_of(name: str) -> str:
+    """The file in the name of a rule, ``"path/to/file.py:MyRule"``."""
+    path, colon, class_name = name.rpartition(":")
+    return path if colon and not class_name.endswith(".py") else name
+
+
+def _absolute(path: str) -> str:
+    """As an import writes it into tracebacks, which are part of what a rule says: not made any shorter."""
+    return os.path.join(os.getcwd(), path)
+
+
+def _at(rule: RuleSpec, places: Mapping[str, str]) -> RuleSpec:
+    """A rule with its file elsewhere; one that no place is given for is left as it is."""
+    if not names_file(rule.name):
+        return rule
+    path = _file_of(rule.name)
+    return replace(rule, name=places.get(path, path) + rule.name[len(path) :])

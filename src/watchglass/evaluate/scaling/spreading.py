@@ -1,0 +1,164 @@
+"""Evaluating stored runs on a cluster: parts go out, answers come in, and what comes out is what one engine says."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import Any
+
+from watchglass.config import EvaluatorConfig, absolute
+from watchglass.errors import ClusterError, WatchglassError
+from watchglass.evaluate.engine import Engine
+from watchglass.evaluate.evaluation import Evaluation
+from watchglass.evaluate.partial import merge
+from watchglass.evaluate.scaling.cluster import Cluster, cluster
+from watchglass.evaluate.scaling.contents import RunContents, contents_of
+from watchglass.evaluate.scaling.plan import Part, plan
+from watchglass.evaluate.scaling.rule_files import absolute_rules, read_rule_files
+from watchglass.evaluate.scaling.tasks import Answer, answer_elsewhere, read_answer, request_of
+from watchglass.evaluate.standing import PartialEvaluation
+from watchglass.store import open_store, read_manifest
+
+#: How often a part is begun again whose process died under it.
+RETRIES = 4
+#: Parts under way for each core: one that is worked on, one that waits so that no core does.
+_UNDER_WAY = 2
+#: Seconds after which the driver looks up from waiting, so that signals arrive.
+_LOOK_UP_S = 0.5
+
+
+@dataclass(frozen=True)
+class Spread:
+    """What came of a run that was evaluated on a cluster.
+
+    Attributes:
+        run: Location of the run, as it was named.
+        evaluation: What the rules say; None where the run could not be evaluated.
+        error: Why it could not; None where it could.
+    """
+
+    run: str
+    evaluation: Evaluation | None
+    error: WatchglassError | None = None
+
+
+def replay_on_ray(
+    runs: Sequence[str],
+    config: EvaluatorConfig,
+    *,
+    address: str | None = None,
+    cores: int | None = None,
+    progress: Callable[[int, int], None] = lambda done, of: None,
+) -> list[Spread]:
+    """Evaluates rules over everything that was stored of some runs, on a Ray cluster. Writes nothing.
+
+    Each evaluation is what :func:`watchglass.evaluate.replay` gives: the same findings, order and statuses. A process
+    of the cluster that dies costs the time of its part, which is done again.
+
+    Args:
+        runs: Locations of runs. The cluster has to see them: other machines do not see a folder of this one.
+        config: Rules, thresholds, limits; its run does not matter.
+        address: Address of a cluster, see :func:`cluster`; None for ``RAY_ADDRESS``, else one on this machine.
+        cores: Cores of one on this machine; all of them if None.
+        progress: Told of parts that are done, and of how many.
+
+    Returns:
+        One for each run, in their order. A run that cannot be read has an error and does not end the others.
+
+    Raises:
+        MissingExtraError: Ray is not installed.
+        ClusterError: The cluster does not answer, or a part ended the process that worked on it again and again.
+        WatchglassError: A rule is not right.
+    """
+    Engine(config.rules, calibration=config.calibration)  # what is wrong with the rules is said before anything starts
+    files = read_rule_files(config.rules)
+    config = replace(config, rules=absolute_rules(config.rules))
+    contents: dict[int, RunContents | WatchglassError] = {n: _contents(run) for n, run in enumerate(runs)}
+    readable = {n: found for n, found in contents.items() if isinstance(found, RunContents)}
+    answers: dict[str, list[Answer]] = {}
+    if readable:
+        with cluster(address, cores=cores) as connected:
+            parts = plan(
+                list({each.run: each for each in readable.values()}.values()), len(config.rules), connected.cores
+            )
+            requests = [request_of(part, config, files) for part in parts]
+            for done, (number, answer) in enumerate(ask(connected, requests, _names(parts)), 1):
+                answers.setdefault(parts[number].run, []).append(answer)
+                progress(done, len(parts))
+    found = []
+    for number, run in enumerate(runs):
+        known = contents[number]
+        if isinstance(known, WatchglassError):
+            found.append(Spread(run, None, known))
+        else:
+            found.append(_merged(run, answers[known.run], config))
+    return found
+
+
+def ask(connected: Cluster, requests: Sequence[str], names: Sequence[str]) -> Iterator[tuple[int, Answer]]:
+    """Sends requests to a cluster, a bounded number at a time, and gives answers as they come.
+
+    Args:
+        connected: The cluster.
+        requests: What to ask, see :func:`request_of`.
+        names: What each is called in errors.
+
+    Yields:
+        Which request, and its answer.
+
+    Raises:
+        ClusterError: A process died under the same part again and again, or the cluster was lost.
+    """
+    ray = connected.ray
+    # Retries are for processes that die. A part that fails in order says so in its answer, and would fail again.
+    task = ray.remote(answer_elsewhere).options(
+        num_cpus=1, max_retries=RETRIES, retry_exceptions=False, scheduling_strategy="SPREAD"
+    )
+    waiting = deque(range(len(requests)))
+    under_way: dict[object, int] = {}
+    while waiting or under_way:
+        while waiting and len(under_way) < _UNDER_WAY * connected.cores:
+            number = waiting.popleft()
+            under_way[task.remote(requests[number])] = number
+        ready, _ = ray.wait(list(under_way), num_returns=1, timeout=_LOOK_UP_S)
+        for reference in ready:
+            number = under_way.pop(reference)
+            try:
+                text = ray.get(reference)
+            except ray.exceptions.RayError as error:
+                raise ClusterError(_lost(names[number], error, ray)) from None
+            yield number, read_answer(text)
+
+
+def _contents(run: str) -> RunContents | WatchglassError:
+    try:
+        with closing(open_store(run)) as store:
+            read_manifest(store)
+            return contents_of(store, absolute(run))
+    except WatchglassError as error:
+        return error
+
+
+def _merged(run: str, answers: Sequence[Answer], config: EvaluatorConfig) -> Spread:
+    failed = next((answer.error for answer in answers if answer.error is not None), None)
+    if failed is not None:
+        return Spread(run, None, failed)
+    partial: list[PartialEvaluation] = [answer.partial for answer in answers if answer.partial is not None]
+    return Spread(run, merge(partial, config.rules))
+
+
+def _names(parts: Sequence[Part]) -> list[str]:
+    """Parts as errors call them."""
+    return [f"{part.run}, {', '.join(part.workers) if part.workers is not None else 'all workers'}" for part in parts]
+
+
+def _lost(name: str, error: Exception, ray: Any) -> str:
+    reason = " ".join(str(error).split())[:300]
+    if isinstance(error, ray.exceptions.WorkerCrashedError):
+        return (
+            f"the process that evaluated {name} died {1 + RETRIES} times; a rule of yours may end it, or it needs more "
+            f"memory than there is: {reason}"
+        )
+    return f"the cluster could not evaluate {name}: {reason}"

@@ -1,0 +1,107 @@
+"""What a process elsewhere is asked and what it answers: text, JSON both ways, and no object of anybody's class.
+
+Nothing here knows how the text travels, so the same is done by a task on a cluster and by a call in a test.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from watchglass import errors
+from watchglass.config import EvaluatorConfig
+from watchglass.errors import ClusterError, WatchglassError
+from watchglass.evaluate.partial import replay_part
+from watchglass.evaluate.scaling.plan import Part
+from watchglass.evaluate.scaling.rule_files import RuleFiles
+from watchglass.evaluate.standing import PartialEvaluation
+
+_FILES = RuleFiles()
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came of a part.
+
+    Attributes:
+        partial: What was found; None where it could not be evaluated.
+        error: Why it could not, an error of :mod:`watchglass.errors`; None where it could.
+        cpu_s: Processor time that it took, in seconds.
+    """
+
+    partial: PartialEvaluation | None
+    error: WatchglassError | None = None
+    cpu_s: float = 0.0
+
+
+def request_of(part: Part, config: EvaluatorConfig, files: Mapping[str, str]) -> str:
+    """A part as it is sent.
+
+    Args:
+        part: What to evaluate.
+        config: Rules whose files are absolute, thresholds, limits; its run does not matter.
+        files: Source of the rule files by path.
+    """
+    return json.dumps(
+        {
+            "version": _version(), "folder": os.getcwd(), "config": replace(config, run=part.run).to_json(),
+            "workers": part.workers, "rules": part.rules, "files": files,
+        }
+    )  # fmt: skip
+
+
+def answer(request: str) -> str:
+    """Evaluates one part; the same request has the same answer, up to the time that it took.
+
+    What goes wrong with the run or a rule is part of the answer, so that whoever asks again does so for a process that
+    died and for nothing else.
+    """
+    begin_s = time.process_time()
+    data = json.loads(request)
+    try:
+        if data["version"] != _version():
+            raise ClusterError(
+                f"every machine needs the same watchglass but this one has {_version()} and the other {data['version']}"
+            )
+        config = EvaluatorConfig.from_json(data["config"])
+        rules, moved = _FILES.place(config.rules, data["files"])
+        config = replace(config, rules=rules)
+        partial = replay_part(config.run, config, workers=data["workers"], rules=data["rules"])
+        found = json.dumps(partial.to_json())
+        for here, original in moved.items():
+            found = found.replace(json.dumps(here)[1:-1], json.dumps(original)[1:-1])  # in the traceback of a rule
+        text = f'"partial": {found}'
+    except WatchglassError as error:
+        text = f'"error": {json.dumps([type(error).__name__, str(error)])}'
+    return f'{{"cpu_s": {time.process_time() - begin_s:.6f}, {text}}}'
+
+
+def answer_elsewhere(request: str) -> str:
+    """:func:`answer` in a process that does nothing else, in the working directory of who asked if that is there too.
+
+    Parameters of rules may be paths, and elsewhere than on the same machine they have to be absolute anyway.
+    """
+    with suppress(OSError):
+        os.chdir(json.loads(request)["folder"])
+    return answer(request)
+
+
+def read_answer(text: str) -> Answer:
+    """What :func:`answer` gave."""
+    data = json.loads(text)
+    if "error" not in data:
+        return Answer(PartialEvaluation.from_json(data["partial"]), None, data["cpu_s"])
+    name, message = data["error"]
+    kind = getattr(errors, name, WatchglassError)
+    known = isinstance(kind, type) and issubclass(kind, WatchglassError)
+    return Answer(None, (kind if known else WatchglassError)(message), data["cpu_s"])
+
+
+def _version() -> str:
+    from watchglass import __version__
+
+    return __version__

@@ -1,0 +1,282 @@
+"""``--engine ray`` says what the local engine says, byte for byte, whoever dies on the way; and it leaves nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from command_line import training
+from ray_cluster import two_nodes
+from simulated_runs import Simulated, simulate
+from watchglass.cli.evaluating import rules_to_evaluate
+from watchglass.evaluate import replay
+from watchglass.records import Finding, RuleStatus, Status
+from watchglass.run import open_run
+from watchglass.store import FrameKind, LocalStore, RunReader, decode_finding
+from watchglass.testing import RunBuilder, build_run
+
+pytest.importorskip("ray", exc_type=ImportError)
+pytestmark = pytest.mark.slow
+
+#: A rule that finds something on every worker, has a fault on one, and may wait in the middle for whom a test kills.
+OWN = """
+import os, time
+from pathlib import Path
+from watchglass import Rule, Severity
+
+class Marks(Rule):
+    folder: str = ""
+
+    def check(self, view):
+        if view.worker == "worker_1" and view.mode_step == 40:
+            raise RuntimeError("no luck at 40")
+        if self.folder and view.mode_step == 20 and view.worker == "worker_2":
+            Path(self.folder, f"at-{os.getpid()}").touch()
+            while not Path(self.folder, "go").exists():
+                time.sleep(0.01)
+        if view.mode_step % 25 == 0:
+            yield self.finding(view, severity=Severity.WARNING, message="a mark", subject=str(view.mode_step))
+"""
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    """A sick run of four workers, a healthy one, one that is still going on, and something that is no run."""
+    folder = tmp_path / "runs"
+    build_run(folder / "sick", training(80, broken_at=50), workers=4)
+    build_run(folder / "well", training(80), workers=2)
+    build_run(folder / "open", training(30), status=None)
+    (folder / "large").mkdir()
+    simulate(LocalStore(folder / "large"), Simulated(48, 200, workers=4), kinds=2)  # several parts
+    (folder / "torn").mkdir()
+    (folder / "torn" / "run.json").write_text("{")
+    (tmp_path / "own.py").write_text(OWN)
+    return folder
+
+
+@pytest.fixture
+def short() -> Iterator[Path]:
+    """A folder for temporary files whose path is short enough for sockets."""
+    with tempfile.TemporaryDirectory(prefix="wg", dir="/tmp") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def cluster() -> Iterator[dict[str, str]]:
+    """The environment with which a process uses a cluster of two nodes."""
+    with two_nodes() as environment:
+        yield environment
+
+
+def command(*arguments: object) -> list[str]:
+    return [sys.executable, "-W", "error", "-m", "watchglass", *map(str, arguments)]
+
+
+def said(*arguments: object, env: dict[str, str] | None = None, cwd: Path | None = None) -> tuple[int, str, str]:
+    done = subprocess.run(command(*arguments), capture_output=True, text=True, env=env, cwd=cwd, timeout=240)
+    return done.returncode, done.stdout, done.stderr
+
+
+def await_file(folder: Path, pattern: str, process: subprocess.Popen[str]) -> Path:
+    """The file, once it is there; the process must not end before."""
+    while not (found := list(folder.glob(pattern))):
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.02)
+    return found[0]
+
+
+def await_end(pid: int) -> None:
+    """With its node a process ends a moment later."""
+    while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+        time.sleep(0.02)
+
+
+def processes_of(folder: Path) -> list[str]:
+    """Processes of a cluster whose files are below a folder, and that are not defunct."""
+    found = []
+    for process in psutil.process_iter(["cmdline", "status"]):
+        words = " ".join(process.info["cmdline"] or [])
+        if str(folder) in words and process.info["status"] != psutil.STATUS_ZOMBIE:
+            found.append(words)
+    return found
+
+
+def test_a_cluster_of_its_own_says_the_same_and_is_gone_afterwards(runs: Path, tmp_path: Path, short: Path) -> None:
+    rules = ("--rules", f"DeadRelu,ExplodingTensor,LossNotDecreasing,{tmp_path}/own.py:Marks", "--format", "json")
+    home = {**os.environ, "HOME": str(tmp_path), "TMPDIR": str(short)}
+    local = said("check", runs, *rules, env=home)
+    assert said("check", runs, *rules, "--engine", "ray", env=home) == local
+    assert local[0] == 1
+    assert {run["status"] for run in json.loads(local[1])["runs"]} >= {"issues found", "unreadable"}
+    assert "no luck at 40" in local[1] + local[2]
+    assert list(short.iterdir()) == []
+    assert processes_of(short) == []
+    assert not (tmp_path / ".ray").exists()
+
+
+@pytest.mark.parametrize("name", ["sick", "large", "open"])
+def test_two_nodes_say_the_same_as_one_process(runs: Path, name: str, cluster: dict[str, str]) -> None:
+    relative = ("check", name, "--rules", "../own.py:Marks,ExplodingTensor,UnchangedTensor", "--format", "json")
+    assert said(*relative, "--engine", "ray", env=cluster, cwd=runs) == said(*relative, cwd=runs)
+
+
+def recorded(run: Path) -> tuple[list[Finding], list[RuleStatus], dict[str, list[int]]]:
+    """Findings and statuses as the journal has them, and the counts with which each finding was written."""
+    journal = open_run(run).journal
+    counts: dict[str, list[int]] = {}
+    for frame in RunReader(LocalStore(run)).journal():
+        if frame.kind == FrameKind.FINDING:
+            finding = decode_finding(frame.payload)
+            counts.setdefault(finding.id, []).append(finding.count)
+    return journal.findings, journal.statuses, counts
+
+
+def by_id(findings: Iterable[Finding]) -> dict[str, object]:
+    return {finding.id: finding.to_json() for finding in findings}
+
+
+def ends_a_worker(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+
+
+def ends_a_node(pid: int) -> None:
+    node = psutil.Process(pid).parent()
+    assert node is not None
+    assert node.name() == "raylet"
+    processes = node.children(recursive=True)
+    for process in (node, *processes):  # as when a machine ends
+        process.kill()
+
+
+@pytest.mark.parametrize("kill", [ends_a_worker, ends_a_node])
+def test_what_is_killed_in_the_middle_is_done_again(
+    runs: Path, tmp_path: Path, cluster: dict[str, str], kill: Callable[[int], None]
+) -> None:
+    meet = tmp_path / "meet"
+    meet.mkdir()
+    rules = ("--rules", f"ExplodingTensor,{tmp_path}/own.py:Marks:folder={meet}", "--format", "json")
+    process = subprocess.Popen(
+        command("check", runs / "large", *rules, "--engine", "ray"), env=cluster, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    at = await_file(meet, "at-*", process)
+    pid = int(at.name.removeprefix("at-"))
+    kill(pid)
+    await_end(pid)
+    (meet / "go").touch()
+    out, err = process.communicate(timeout=240)
+    assert len(list(meet.glob("at-*"))) == 2  # another process began again
+    assert (process.returncode, out, err) == said("check", runs / "large", *rules)
+    assert process.returncode == 1
+
+
+@pytest.mark.parametrize("kill", [None, ends_a_worker, ends_a_node])
+def test_a_run_that_is_followed_ends_with_the_findings_of_a_replay(
+    run_path: Path, tmp_path: Path, cluster: dict[str, str], kill: Callable[[int], None] | None
+) -> None:
+    (tmp_path / "own.py").write_text(OWN)
+    meet = tmp_path / "meet"
+    meet.mkdir()
+    rules = ("--rules", f"ExplodingTensor,LossNotDecreasing,{tmp_path}/own.py:Marks:folder={meet}")
+    steps = training(80, broken_at=50)
+    with RunBuilder(run_path, workers=4) as builder:
+        builder.step(steps[0])
+        process = subprocess.Popen(
+            command("follow", run_path, *rules, "--engine", "ray"), env=cluster, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        for step in steps[1:]:
+            builder.step(step)
+        at = await_file(meet, "at-*", process)
+        if kill is not None:
+            pid = int(at.name.removeprefix("at-"))
+            kill(pid)
+            await_end(pid)
+        (meet / "go").touch()
+        builder.leave()
+    out, err = process.communicate(timeout=240)
+    assert "the training has ended: finished" in err
+    assert process.returncode == 1
+    assert len(list(meet.glob("at-*"))) == 1 + (kill is not None)
+    assert "ExplodingTensor" in out
+
+    findings, statuses, counts = recorded(run_path)
+    replayed = replay(run_path, rules_to_evaluate([rules[1]]))
+    assert by_id(findings) == by_id(replayed.findings)
+    assert statuses == list(replayed.statuses)
+    assert {status.status for status in statuses} == {Status.ERROR, Status.ISSUES_FOUND, Status.NO_ISSUES_FOUND}
+    assert all(seen == sorted(set(seen)) for seen in counts.values())  # none twice, whoever began again
+
+
+def test_a_rule_that_always_ends_its_process_is_named_and_not_tried_for_ever(
+    runs: Path, tmp_path: Path, cluster: dict[str, str]
+) -> None:
+    (tmp_path / "deadly.py").write_text(
+        "import os\nfrom watchglass import Rule\n\nclass Ends(Rule):\n    def check(self, view):\n        os._exit(7)\n"
+    )
+    status, out, err = said("check", runs / "well", "--rules", f"{tmp_path}/deadly.py", "--engine", "ray", env=cluster)
+    assert (status, out) == (2, "")
+    assert err.startswith(f"watchglass: error: the process that evaluated {runs}/well")
+    assert "died 5 times; a rule of yours may end it" in err
+    assert len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_all_of_it_in_order(runs: Path, tmp_path: Path, short: Path, number: signal.Signals) -> None:
+    environment = {**os.environ, "TMPDIR": str(short)}
+    rules = ("--rules", f"{tmp_path}/own.py:Marks:folder={tmp_path}")
+    process = subprocess.Popen(
+        command("check", runs / "sick", *rules, "--engine", "ray"), text=True, start_new_session=True, env=environment,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    await_file(tmp_path, "at-*", process)
+    os.killpg(process.pid, number) if number == signal.SIGINT else process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    assert out == ""
+    assert "Traceback" not in err
+    assert process.returncode == (130 if number == signal.SIGINT else 143)
+    while processes_of(short):
+        time.sleep(0.05)  # those that were told to end are ending
+    assert list(short.iterdir()) == []
+
+
+def test_the_cluster_of_ones_own_listens_to_nobody_else(runs: Path, tmp_path: Path) -> None:
+    rules = ("--rules", f"{tmp_path}/own.py:Marks:folder={tmp_path}")
+    process = subprocess.Popen(
+        command("check", runs / "sick", *rules, "--engine", "ray"), text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    await_file(tmp_path, "at-*", process)
+    family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+    listening = [c.laddr.ip for member in family for c in member.net_connections() if c.status == psutil.CONN_LISTEN]
+    (tmp_path / "go").touch()
+    process.communicate(timeout=60)
+    assert len(listening) >= 5
+    assert {ip.removeprefix("::ffff:") for ip in listening} == {"127.0.0.1"}
+
+
+def test_a_cluster_that_does_not_answer_is_said_in_one_line(runs: Path) -> None:
+    status, out, err = said("check", runs / "well", "--engine", "ray", "--ray-address", "127.0.0.1:9")
+    assert (status, out) == (2, "")
+    assert err.startswith("watchglass: error: the Ray cluster at 127.0.0.1:9 cannot be used: ")
+    assert "check --ray-address and RAY_ADDRESS" in err
+    assert len(err.splitlines()) == 1
+
+
+def test_without_ray_the_extra_is_named(runs: Path, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['ray'] = None\n")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    status, out, err = said("check", runs / "well", "--engine", "ray", env=environment)
+    assert (status, out) == (2, "")
+    assert "--engine ray needs Ray" in err
+    assert "pip install 'watchglass[ray]'" in err
