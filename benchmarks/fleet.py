@@ -12,11 +12,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -25,8 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from store import TABLE, Result, show
-from tables import machine, sentence, versions
+from figures import Result, arguments, measure
 from watchglass.config import EvaluatorConfig
 from watchglass.evaluate import Evaluator, Fleet, Followed
 from watchglass.rules import default_rules
@@ -208,10 +205,7 @@ BENCHMARKS: dict[str, Callable[..., Iterator[Result]]] = {"quiet": quiet, "ended
 
 def main() -> None:
     """Measure what the arguments ask for; leaves with status 1 where a target is missed."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"only these of {', '.join(BENCHMARKS)}")
-    parser.add_argument("--quick", action="store_true", help="fewer runs, in a minute")
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+    parser = arguments(__doc__, BENCHMARKS, "fewer runs, in a minute")
     parser.add_argument("--writer", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--count", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--seconds", type=float, default=0.0, help=argparse.SUPPRESS)
@@ -219,23 +213,7 @@ def main() -> None:
     if args.writer:
         _write(args.writer, args.count, args.seconds)
         return
-    unknown = sorted(set(args.names) - set(BENCHMARKS))
-    if unknown:
-        parser.error(f"there is no {', '.join(unknown)}; known are {', '.join(BENCHMARKS)}")
-    about = {"machine": machine(), "versions": versions("watchglass", "numpy", "pyarrow"), "quick": args.quick}
-    if not args.json:
-        print(f"{sentence(about['machine'])}; {sentence(about['versions'])}\n\n{TABLE.head}", flush=True)
-    results: list[Result] = []
-    for name in args.names or BENCHMARKS:
-        with tempfile.TemporaryDirectory(prefix="fleet-", dir=os.environ.get("BENCHMARK_FOLDER")) as folder:
-            for result in BENCHMARKS[name](Path(folder), quick=args.quick):
-                results.append(result)
-                if not args.json:
-                    print(show(result), flush=True)
-    if args.json:
-        told: dict[str, Any] = {**about, "results": [result.to_json() for result in results]}
-        print(json.dumps(told, indent=2))
-    sys.exit(any(result.met is False for result in results))
+    measure(parser, args, BENCHMARKS)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,6 @@ import select
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -26,9 +25,8 @@ from typing import Any
 
 import numpy as np
 
+from figures import Result, arguments, exponent, measure
 from growing_runs import Run, write_run
-from store import TABLE, Result, exponent, show
-from tables import machine, sentence, versions
 from watchglass.config import EvaluatorConfig, RuleSpec
 from watchglass.evaluate import Engine, Follower
 from watchglass.rules import default_rules
@@ -318,32 +316,14 @@ def _in_a_process(part: str, path: Path) -> dict[str, Any]:
 
 def main() -> None:
     """Measure what the arguments ask for; leaves with status 1 where a target is missed."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"only these of {', '.join(BENCHMARKS)}")
-    parser.add_argument("--quick", action="store_true", help="shorter runs, in a minute")
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+    parser = arguments(__doc__, BENCHMARKS, "shorter runs, in a minute")
     parser.add_argument("--part", help=argparse.SUPPRESS)
     parser.add_argument("--path", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.part:
         print(json.dumps(_grow(args.path)))
         return
-    unknown = sorted(set(args.names) - set(BENCHMARKS))
-    if unknown:
-        parser.error(f"there is no {', '.join(unknown)}; known are {', '.join(BENCHMARKS)}")
-    about = {"machine": machine(), "versions": versions("watchglass", "numpy", "pyarrow"), "quick": args.quick}
-    if not args.json:
-        print(f"{sentence(about['machine'])}; {sentence(about['versions'])}\n\n{TABLE.head}", flush=True)
-    results: list[Result] = []
-    for name in args.names or BENCHMARKS:
-        with tempfile.TemporaryDirectory(prefix="rules-", dir=os.environ.get("BENCHMARK_FOLDER")) as folder:
-            for result in BENCHMARKS[name](Path(folder), quick=args.quick):
-                results.append(result)
-                if not args.json:
-                    print(show(result), flush=True)
-    if args.json:
-        print(json.dumps({**about, "results": [result.to_json() for result in results]}, indent=2))
-    sys.exit(any(result.met is False for result in results))
+    measure(parser, args, BENCHMARKS)
 
 
 if __name__ == "__main__":

@@ -13,23 +13,19 @@ from __future__ import annotations
 import argparse
 import gc
 import json
-import math
-import os
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from figures import Result, arguments, exponent, measure
 from simulated_runs import Simulated, Tensors, flush_frames, simulate
-from tables import Table, machine, sentence, versions
 from watchglass.evaluate import Follower, replay
 from watchglass.run import open_run
 from watchglass.store import (
@@ -50,43 +46,6 @@ from watchglass.store import (
 TENSORS = 300
 _NAME = "gradient/blocks.0.linear_0.weight"
 _REPEATS = 5
-
-
-@dataclass(frozen=True)
-class Result:
-    """One figure.
-
-    Attributes:
-        benchmark: What it belongs to.
-        figure: What it is.
-        value: How much.
-        unit: Of what.
-        target: What it must reach; None where it is for information.
-        least: Whether it must be at least the target, not at most.
-    """
-
-    benchmark: str
-    figure: str
-    value: float
-    unit: str
-    target: float | None = None
-    least: bool = False
-
-    @property
-    def met(self) -> bool | None:
-        """Whether the target is reached; None without one."""
-        if self.target is None:
-            return None
-        return self.value >= self.target if self.least else self.value <= self.target
-
-    def to_json(self) -> dict[str, Any]:
-        """All of it."""
-        return {**vars(self), "met": self.met}
-
-
-def exponent(sizes: Sequence[float], times: Sequence[float]) -> float:
-    """The power of size that time grows with, by least squares of the logarithms: 1 is linear."""
-    return float(np.polyfit(np.log(sizes), np.log(times), 1)[0])
 
 
 def size(folder: Path, *, quick: bool) -> list[Result]:
@@ -273,23 +232,9 @@ def _part(part: str, path: Path, count: int) -> dict[str, Any]:
     return {"seconds": seconds, "peak_bytes": _memory("VmHWM")}
 
 
-TABLE = Table([("benchmark", 9), ("figure", 42), ("value", 10), ("unit", 13), ("target", 8), ("met", 3)])
-
-
-def show(result: Result) -> str:
-    """One row of the table."""
-    digits = max(0, 2 - int(math.log10(max(result.value, 1e-3)))) if result.value else 0
-    target = "" if result.target is None else f"{'>=' if result.least else '<='} {result.target:g}"
-    met = {None: "", True: "yes", False: "NO"}[result.met]
-    return TABLE.row([result.benchmark, result.figure, f"{result.value:.{digits}f}", result.unit, target, met])
-
-
 def main() -> None:
     """Measure what the arguments ask for; leaves with status 1 where a target is missed."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"only these of {', '.join(BENCHMARKS)}")
-    parser.add_argument("--quick", action="store_true", help="smaller runs, in a minute")
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+    parser = arguments(__doc__, BENCHMARKS, "smaller runs, in a minute")
     parser.add_argument("--part", help=argparse.SUPPRESS)
     parser.add_argument("--path", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--count", type=int, default=0, help=argparse.SUPPRESS)
@@ -297,23 +242,7 @@ def main() -> None:
     if args.part:
         print(json.dumps(_part(args.part, args.path, args.count)))
         return
-    unknown = sorted(set(args.names) - set(BENCHMARKS))
-    if unknown:
-        parser.error(f"there is no {', '.join(unknown)}; known are {', '.join(BENCHMARKS)}")
-
-    about = {"machine": machine(), "versions": versions("watchglass", "numpy", "pyarrow"), "quick": args.quick}
-    if not args.json:
-        print(f"{sentence(about['machine'])}; {sentence(about['versions'])}\n\n{TABLE.head}", flush=True)
-    results: list[Result] = []
-    for name in args.names or BENCHMARKS:
-        with tempfile.TemporaryDirectory(prefix="store-", dir=os.environ.get("BENCHMARK_FOLDER")) as folder:
-            for result in BENCHMARKS[name](Path(folder), quick=args.quick):
-                results.append(result)
-                if not args.json:
-                    print(show(result), flush=True)
-    if args.json:
-        print(json.dumps({**about, "results": [result.to_json() for result in results]}, indent=2))
-    sys.exit(any(result.met is False for result in results))
+    measure(parser, args, BENCHMARKS)
 
 
 if __name__ == "__main__":

@@ -5,8 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from figures import Result, exponent, show
 from simulated_runs import Simulated, Tensors, simulate
-from store import BENCHMARKS, Result, exponent, show
+from store import BENCHMARKS
 from watchglass.run import WorkerTables, open_run
 from watchglass.store import LocalStore, RunReader
 
