@@ -3,6 +3,7 @@
 from watchglass.actions.action import Action
 from watchglass.actions.courier import Courier, Outcome
 from watchglass.actions.registry import (
+    CONTRACT,
     ActionDocumentation,
     action_names,
     build_action,
@@ -16,6 +17,6 @@ from watchglass.actions.stopping import Stopping, Worker
 from watchglass.actions.subscription import Subscription
 
 __all__ = [
-    "Action", "ActionDocumentation", "Courier", "Outcome", "StopTraining", "Stopping", "Subscription", "Worker",
-    "action_names", "build_action", "checked_actions", "documentation", "find_action", "parse_action",
+    "CONTRACT", "Action", "ActionDocumentation", "Courier", "Outcome", "StopTraining", "Stopping", "Subscription",
+    "Worker", "action_names", "build_action", "checked_actions", "documentation", "find_action", "parse_action",
 ]  # fmt: skip

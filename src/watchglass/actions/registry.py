@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import os
 import re
@@ -17,9 +16,8 @@ from watchglass.config import (
     Contract,
     ParameterInfo,
     check_parameters,
-    class_from_file,
     describe,
-    names_file,
+    find_class,
     suggest,
 )
 from watchglass.errors import InvalidValueError, UnknownNameError
@@ -32,7 +30,8 @@ _BUILT_IN = {
     "Command": "watchglass.actions.command",
 }
 
-_CONTRACT = Contract(Action, "action", "watchglass.Action", "act(self, event)")
+#: What an action in a user's file has to be.
+CONTRACT = Contract(Action, "action", "watchglass.Action", "act(self, event)")
 
 _SPELLING = re.compile(r"(?P<name>[^=]+?\.py(?::[A-Za-z_]\w*(?=:|$))?|[^:=,]+)(?::(?P<parameters>.*))?", re.DOTALL)
 _NEXT_PARAMETER = re.compile(r",\s*(?=[A-Za-z_]\w*=)")
@@ -73,15 +72,7 @@ def find_action(name: str) -> type[Subscription]:
         MissingFileError: No such file.
         PluginFileError: The file cannot be imported, or the class is not an action.
     """
-    if names_file(name):
-        return class_from_file(name, _CONTRACT)
-    module = _BUILT_IN.get(name)
-    if module is None:
-        raise UnknownNameError(
-            f'there is no action "{name}"{suggest(name, _BUILT_IN)}; "watchglass actions" lists them, and an action of '
-            'your own is named by file and class: "my_actions.py:MyAction"'
-        )
-    cls: type[Subscription] = getattr(importlib.import_module(module), name)
+    cls: type[Subscription] = find_class(name, _BUILT_IN, CONTRACT)
     return cls
 
 

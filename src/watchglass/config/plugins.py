@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import importlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
 from watchglass.config.parameters import describe, parameter, suggest
-from watchglass.errors import MissingFileError, PluginFileError, UnknownNameError
+from watchglass.errors import InvalidValueError, MissingFileError, PluginFileError, UnknownNameError
 
 
 class Contract(NamedTuple):
@@ -63,6 +64,48 @@ def names_file(name: str) -> bool:
     return ":" in name or name.endswith(".py")
 
 
+def find_class(name: str, built_in: Mapping[str, str], contract: Contract) -> type[Any]:
+    """The class that a name means: a built-in one, ``"DeadRelu"``, or one in a file, ``"path/to/file.py:MyRule"``.
+
+    Args:
+        name: What somebody wrote.
+        built_in: The modules of the built-in ones, which are imported when asked for.
+        contract: What it has to be.
+
+    Raises:
+        UnknownNameError: No such built-in one, or no such class in the file; the message has the near name.
+        MissingFileError, PluginFileError: See :func:`class_from_file`.
+    """
+    if names_file(name):
+        return class_from_file(name, contract)
+    module = built_in.get(name)
+    if module is None:
+        word = contract.word
+        raise UnknownNameError(
+            f'there is no {word} "{name}"{suggest(name, built_in)}; "watchglass {word}s" lists them, and one of your '
+            f'own is named by file and class: "my_{word}s.py:My{word.title()}"'
+        )
+    cls: type[Any] = getattr(importlib.import_module(module), name)
+    return cls
+
+
+def name_of(cls: type[Any], contract: Contract) -> str:
+    """The name by which another process finds a class: that of a built-in one, or its file and name.
+
+    Raises:
+        InvalidValueError: It is defined in the running script, which another process cannot import.
+    """
+    if cls.__module__.startswith("watchglass."):
+        return cls.__name__
+    if cls.__module__ == "__main__":
+        word = contract.word
+        raise InvalidValueError(
+            f"{word} {cls.__name__} must be in a file of its own, because another process calls it, but it is defined "
+            f'in the running script; move it and give {word}s=["my_{word}s.py:{cls.__name__}"]'
+        )
+    return f"{inspect.getsourcefile(cls)}:{cls.__name__}"
+
+
 def class_from_file(name: str, contract: Contract) -> type:
     """The class that ``"path/to/file.py:MyRule"`` names; the class may be left out where the file has only one.
 
@@ -88,8 +131,9 @@ def class_from_file(name: str, contract: Contract) -> type:
     if cls is None:
         raise UnknownNameError(f'{path} has no class "{class_name}"{suggest(class_name, found)}')
     if not (isinstance(cls, type) and issubclass(cls, contract.base)):
+        an = "an" if contract.word[0] in "aeiou" else "a"
         raise PluginFileError(
-            f"{name} is not a {contract.word}; a {contract.word} is a class that derives from {contract.name}"
+            f"{name} is not {an} {contract.word}; {an} {contract.word} is a class that derives from {contract.name}"
         )
     if inspect.isabstract(cls):
         raise PluginFileError(f"{name} has no method {contract.method}; every {contract.word} needs one")

@@ -8,6 +8,7 @@ from watchglass.rules.knowledge import Knowledge, Link, Symptom, built_in_knowle
 from watchglass.rules.naming import parse_rules
 from watchglass.rules.needs import Needs
 from watchglass.rules.registry import (
+    CONTRACT,
     RuleDocumentation,
     build_rule,
     default_rules,
@@ -19,10 +20,31 @@ from watchglass.rules.rule import Rule, state
 from watchglass.rules.sets import RULE_SETS, RuleSet, expand, rules_of_set
 
 __all__ = [
-    "BUILT_IN", "RULE_SETS", "Knowledge", "Link", "Needs", "Rule", "RuleDocumentation", "RuleSet", "Symptom",
-    "build_rule", "built_in_knowledge", "capture_for", "capture_of", "collections_for", "default_rules",
-    "documentation", "expand", "find_rule", "load_knowledge", "parameter", "parse_rules", "rule_names",
-    "rules_of_set", "state",
+    "BUILT_IN",
+    "CONTRACT",
+    "RULE_SETS",
+    "Knowledge",
+    "Link",
+    "Needs",
+    "Rule",
+    "RuleDocumentation",
+    "RuleSet",
+    "Symptom",
+    "build_rule",
+    "built_in_knowledge",
+    "capture_for",
+    "capture_of",
+    "collections_for",
+    "default_rules",
+    "documentation",
+    "expand",
+    "find_rule",
+    "load_knowledge",
+    "parameter",
+    "parse_rules",
+    "rule_names",
+    "rules_of_set",
+    "state",
 ]  # fmt: skip
 
 if TYPE_CHECKING:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import re
 from collections.abc import Mapping
@@ -15,12 +14,10 @@ from watchglass.config import (
     ParameterInfo,
     RuleSpec,
     check_parameters,
-    class_from_file,
     describe,
-    names_file,
-    suggest,
+    find_class,
 )
-from watchglass.errors import InvalidValueError, UnknownNameError
+from watchglass.errors import InvalidValueError
 from watchglass.rules.rule import Rule
 
 #: Built-in rules by name, in the order in which they are evaluated and listed. Imported when first asked for.
@@ -36,7 +33,8 @@ _BUILT_IN = {
     "Overfit": "watchglass.rules.classic.overfit",
 }
 
-_CONTRACT = Contract(Rule, "rule", "watchglass.Rule", "check(self, view)")
+#: What a rule in a user's file has to be.
+CONTRACT = Contract(Rule, "rule", "watchglass.Rule", "check(self, view)")
 
 _SECTION = re.compile(r"^(Looks at|Fires when|Usual causes|What to try|Source):\s*(.*)$")
 
@@ -81,15 +79,7 @@ def find_rule(name: str) -> type[Rule]:
         MissingFileError: No such file.
         PluginFileError: The file cannot be imported, or the class is not a rule.
     """
-    if names_file(name):
-        return class_from_file(name, _CONTRACT)
-    module = _BUILT_IN.get(name)
-    if module is None:
-        raise UnknownNameError(
-            f'there is no rule "{name}"{suggest(name, _BUILT_IN)}; "watchglass rules" lists them, and a rule of your '
-            'own is named by file and class: "my_rules.py:MyRule"'
-        )
-    cls: type[Rule] = getattr(importlib.import_module(module), name)
+    cls: type[Rule] = find_class(name, _BUILT_IN, CONTRACT)
     return cls
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from watchglass.config import ActionSpec, RuleSpec, find_file, read_actions, values
+from watchglass.config import ActionSpec, RuleSpec, find_file, name_of, read_actions, values
 from watchglass.errors import InvalidValueError
 
 
@@ -40,7 +39,7 @@ def action_specs(
 
 
 def _spec(action: Any) -> ActionSpec:
-    from watchglass.actions import Subscription, parse_action
+    from watchglass.actions import CONTRACT, Subscription, parse_action
 
     if isinstance(action, ActionSpec):
         return action
@@ -50,11 +49,4 @@ def _spec(action: Any) -> ActionSpec:
     if not issubclass(cls, Subscription):
         raise InvalidValueError(f"actions must be texts, action classes or actions but got {action!r:.100}")
     given = {} if isinstance(action, type) else values(action)
-    if cls.__module__.startswith("watchglass."):
-        return ActionSpec(cls.__name__, given)
-    if cls.__module__ == "__main__":
-        raise InvalidValueError(
-            f"action {cls.__name__} must be in a file of its own, because another process calls it, "
-            'but it is defined in the running script; move it and give actions=["my_actions.py:' + cls.__name__ + '"]'
-        )
-    return ActionSpec(f"{inspect.getsourcefile(cls)}:{cls.__name__}", given)
+    return ActionSpec(name_of(cls, CONTRACT), given)

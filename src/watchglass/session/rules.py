@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from watchglass.config import CALIBRATIONS, EvaluatorConfig, RuleSpec, values
+from watchglass.config import CALIBRATIONS, EvaluatorConfig, RuleSpec, name_of, values
 from watchglass.errors import InvalidValueError
 from watchglass.records import Severity
 
@@ -69,17 +68,10 @@ def severity_of(stop_on: Severity | str | None) -> Severity | None:
 
 
 def _spec(rule: Any) -> RuleSpec:
-    from watchglass.rules import Rule
+    from watchglass.rules import CONTRACT, Rule
 
     cls = rule if isinstance(rule, type) else type(rule)
     if not issubclass(cls, Rule):
         raise InvalidValueError(f"rules must be names, rule classes or rule instances but got {rule!r:.100}")
     given = {} if isinstance(rule, type) else values(rule)
-    if cls.__module__.startswith("watchglass."):
-        return RuleSpec(cls.__name__, given)
-    if cls.__module__ == "__main__":
-        raise InvalidValueError(
-            f"rule {cls.__name__} must be in a file of its own, because another process evaluates it, "
-            'but it is defined in the running script; move it and give rules=["my_rules.py:' + cls.__name__ + '"]'
-        )
-    return RuleSpec(f"{inspect.getsourcefile(cls)}:{cls.__name__}", given)
+    return RuleSpec(name_of(cls, CONTRACT), given)
