@@ -133,6 +133,19 @@ def test_a_follower_acts_and_the_next_one_does_not_again(tmp_path: Path) -> None
     assert len(hook.requests) == 1
 
 
+@pytest.mark.parametrize("below", ["", "many"])
+def test_tables_of_the_file_act_in_follow(tmp_path: Path, below: str) -> None:
+    script(tmp_path)
+    run = str(Path(below, "run"))
+    assert watchglass(tmp_path, "run", "--evaluator", "none", "--run", run, "train.py").returncode == 0
+    with receiver() as hook:
+        (tmp_path / "watchglass.toml").write_text(f'[[actions]]\nname = "Webhook"\nurl = "{hook.url}"\n')
+        words = ("follow", "many", "--until-idle", "0.5") if below else ("follow", "run")
+        ended = watchglass(tmp_path, *words, "--rules", "ExplodingTensor")
+    assert ended.returncode == 1, ended.stderr
+    assert [json.loads(request.body)["data"]["run"] for request in hook.requests] == [str(tmp_path / run)]
+
+
 def test_one_that_cannot_deliver_harms_neither_training_nor_verdict(tmp_path: Path) -> None:
     script(tmp_path)
     ended = watchglass(

@@ -18,6 +18,8 @@ from watchglass.records import Event
 
 #: Prefix of the variables that tell the program what the event says.
 VARIABLES = "WATCHGLASS_EVENT_"
+#: Characters of a variable: the system takes 128 KiB at most, and a traceback may tell of a whole tensor.
+_LONGEST_VARIABLE = 30_000
 #: Bytes of what the program wrote last to stderr that are told where it failed.
 _LAST_WORDS = 1_000
 
@@ -83,7 +85,7 @@ class Command(Action):
 
 
 def _plain(text: str) -> str:
-    return text.replace("\0", " ")
+    return text.replace("\0", " ")[:_LONGEST_VARIABLE]
 
 
 def _last_words(process: subprocess.Popen[bytes]) -> str:

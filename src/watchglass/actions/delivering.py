@@ -59,7 +59,9 @@ def deliver(spec: ActionSpec, event: Event, environ: Mapping[str, str]) -> dict[
     except Exception as error:
         where = traceback.extract_tb(error.__traceback__)[-1]
         reason = f"{type(error).__name__}: {error} ({os.path.basename(where.filename)}, line {where.lineno})"
-    reason = redacted(concealed(" ".join(reason.split()), spec.parameters, environ))
+    owner, colon, rest = concealed(" ".join(reason.split()), spec.parameters, environ).partition(": ")
+    # Not the name before the colon: "Webhook: its certificate ..." would be taken for a webhook with its secret.
+    reason = f"{owner}: {redacted(rest)}" if colon and owner.isidentifier() else redacted(owner + colon + rest)
     return {"done": False, "reason": reason[:LONGEST_REASON], "again": again, "after_s": after_s}
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from watchglass.actions.action import Action
 from watchglass.actions.templates import check_template, fields_of, filled
-from watchglass.actions.variables import has_variable
+from watchglass.actions.variables import has_variable, without_address
 from watchglass.config import parameter
 from watchglass.errors import InvalidValueError, MissingExtraError, Undeliverable
 from watchglass.records import Event, Severity
@@ -87,7 +87,7 @@ class Notify(Action):
             if not known:
                 raise Undeliverable(f"address {number} of urls is none that apprise knows or can read")
             if not sent:
-                failed.append(f"address {number} of urls: {said.reason()}")
+                failed.append(f"address {number} of urls: {without_address(said.reason(), url)}")
         if failed:
             text = "; ".join(failed)
             if _REFUSED.search(text) and len(failed) == len(self.urls):

@@ -5,12 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import quote, quote_plus
+from urllib.parse import quote, quote_plus, unquote
 
-from watchglass.errors import UnknownNameError
+from watchglass.errors import InvalidValueError, UnknownNameError
 
 _WHOLE = re.compile(r"\$([A-Za-z_]\w*)")
 _INSIDE = re.compile(r"\$\{([A-Za-z_]\w*)\}")
+#: What stands in the place of a part of an address that is written out.
+_HIDDEN = "[redacted]"
+#: Several addresses in one text.
+_BETWEEN_ADDRESSES = re.compile(r"[\s,;]+(?=[A-Za-z][\w+.-]*://)")
+_HOST = re.compile(r"localhost|\[[0-9A-Fa-f:.]+\]|[\w-]+(?:\.[\w-]+)+")
+_MAIL_ADDRESS = re.compile(r"[^@\s]+@[\w-]+(?:\.[\w-]+)+")
 #: Values shorter than this are not looked for in messages: they would be found everywhere.
 _SHORTEST_SECRET = 4
 
@@ -33,14 +39,19 @@ def variables_of(value: Any) -> list[str]:
 
 
 def check_variables(owner: str, value: Any, environ: Mapping[str, str]) -> None:
-    """Refuse variables that are not set.
+    """Refuse variables that are not set, or hold nothing: an empty key would be no signature.
 
     Raises:
         UnknownNameError: One that ``environ`` does not have.
+        InvalidValueError: One that is empty.
     """
     for name in variables_of(value):
         if name not in environ:
             raise UnknownNameError(f"{owner}: the environment variable {name} is not set, and ${name} stands for it")
+        if not environ[name]:
+            raise InvalidValueError(
+                f"{owner}: the environment variable {name} is empty; give it a value, or leave ${name} out"
+            )
 
 
 def resolved(value: Any, environ: Mapping[str, str]) -> Any:
@@ -56,10 +67,43 @@ def resolved(value: Any, environ: Mapping[str, str]) -> Any:
 
 
 def concealed(text: str, value: Any, environ: Mapping[str, str]) -> str:
-    """A text, for instance an error, in which what variables hold is replaced by their names again."""
+    """A text, for instance an error, in which what variables hold is replaced by their names again.
+
+    Of an address also its parts are: libraries tell of ``/services/T000/B000/XXXX`` alone.
+    """
     for name in sorted(set(variables_of(value)), key=lambda name: -len(environ.get(name, ""))):
         secret = environ.get(name, "")
         if len(secret) >= _SHORTEST_SECRET:
-            for spelling in {secret, quote(secret, safe=""), quote_plus(secret), repr(secret)[1:-1]}:
-                text = text.replace(spelling, f"${name}")
+            text = _without(text, [secret, *_secrets_of(secret)], f"${name}")
     return text
+
+
+def without_address(text: str, address: str) -> str:
+    """A text in which nothing of an address is left but its host, and where in it mail goes to."""
+    return _without(text, _secrets_of(address), _HIDDEN)
+
+
+def _secrets_of(addresses: str) -> list[str]:
+    """What in addresses may be a secret: user, password, each part of the path, each value behind ``?``."""
+    if "://" not in addresses:
+        return []
+    found: list[str] = []
+    for address in _BETWEEN_ADDRESSES.split(addresses):
+        place, *further = re.split(r"[/?#&]+", address.partition("://")[2])
+        user, _, host = place.rpartition("@")
+        host_name = host.partition(":")[0]
+        found += [user, *user.split(":"), *(part.rpartition("=")[2] for part in further)]
+        if not _HOST.fullmatch(host_name):  # the first of the tokens, with most services
+            found += [host, *host.split(":")]
+    return [part for part in found if len(part) >= _SHORTEST_SECRET and not _MAIL_ADDRESS.fullmatch(unquote(part))]
+
+
+def _without(text: str, secrets: list[str], instead: str) -> str:
+    spellings = {
+        spelling
+        for secret in secrets
+        for plain in (secret, unquote(secret))
+        for spelling in (plain, quote(plain, safe=""), quote_plus(plain), quote(plain), repr(plain)[1:-1])
+    }
+    longest_first = sorted(spellings, key=lambda spelling: (-len(spelling), spelling))
+    return re.sub("|".join(map(re.escape, longest_first)), lambda _: instead, text) if longest_first else text

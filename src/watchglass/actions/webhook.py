@@ -57,8 +57,13 @@ class Webhook(Action):
             _check_url(self.url)
         for header in self.headers:
             name, colon, value = header.partition(":")
-            if not colon or not name.replace("-", "").isalnum() or not name.isascii() or not value.isprintable():
-                raise InvalidValueError("Webhook: headers must each read 'Name: value', in one line")
+            if (
+                not colon
+                or not name.replace("-", "").isalnum()
+                or not name.isascii()
+                or not (value.isascii() and value.isprintable())
+            ):
+                raise InvalidValueError("Webhook: headers must each read 'Name: value', in one line and in ASCII")
         if self.secret and not has_variable(self.secret):
             _key(self.secret)
 
@@ -166,9 +171,9 @@ def _check_url(url: str) -> None:
     except ValueError:
         raise InvalidValueError("Webhook: url is no address; it must look like https://example.org/hook") from None
     if parts.scheme not in ("http", "https") or not host:
-        raise InvalidValueError(
-            f"Webhook: url must begin with https:// or http:// and name a host but got {parts.scheme or url[:20]!r}"
-        )
+        # Not what was given: that may be a secret.
+        got = f"begins with {parts.scheme}://" if "://" in url else "has no ://"
+        raise InvalidValueError(f"Webhook: url must begin with https:// or http:// and name a host, but it {got}")
     if parts.username is not None:
         raise InvalidValueError(
             "Webhook: url must not hold a name or password; use headers, as in 'Authorization: Basic ${CREDENTIALS}'"
@@ -181,9 +186,12 @@ def _key(secret: str) -> bytes:
     if not secret.startswith(_SECRET_PREFIX):
         return secret.encode()
     try:
-        return base64.b64decode(secret[len(_SECRET_PREFIX) :], validate=True)
+        key = base64.b64decode(secret[len(_SECRET_PREFIX) :], validate=True)
     except binascii.Error:
-        raise InvalidValueError("Webhook: a secret that begins with whsec_ must go on in base64") from None
+        key = b""
+    if not key:
+        raise InvalidValueError("Webhook: a secret that begins with whsec_ must go on in base64")
+    return key
 
 
 def _source(run: str) -> str:

@@ -15,6 +15,8 @@ from watchglass.store import Store
 ACTION_PATIENCE_S = 60.0
 #: How long deliveries under way are waited for by an evaluator that was told to go.
 _GOING_S = 2.0
+#: A wait at the end that is longer than this is told of.
+_TOLD_AFTER_S = 1.0
 #: Pause between looks at deliveries while nothing else is to be done.
 _LOOK_S = 0.05
 
@@ -111,6 +113,9 @@ class Acting:
                 event = self._event_of(seen, findings, time_ns)
                 if event is None:
                     continue  # its finding was not written any more, and is found again
+            elif seen.kind == "action_limited":
+                rule = str(seen.data.get("rule", ""))
+                event = Event("summary", event_id, self._run, self._run_id, seen.attempt, rule, time_ns)
             told = seen.data.get("told")
             left_out = _whole(told.get("left_out")) if isinstance(told, dict) else 0
             line.resume(event_id, seen.kind, time_ns, event, left_out)
@@ -142,7 +147,9 @@ class Acting:
         for before, now in changed:
             if before is None or before.status is now.status:
                 continue
-            event_id = status_event_id(self._run_id, attempt, now.rule, before.status.value, now.status.value)
+            event_id = status_event_id(
+                self._run_id, attempt, now.rule, before.status.value, now.status.value, now.reason
+            )
             event = Event(
                 "status", event_id, self._run, self._run_id, attempt, now.rule, self._clock.time_ns(),
                 status=now, previous=before.status,
@@ -174,18 +181,25 @@ class Acting:
             pause: Waits so many seconds, or less; returns False where waiting shall end.
             patience_s: Seconds to wait.
         """
-        until_s = self._clock.monotonic() + (patience_s if ended else _GOING_S)
+        begun_s = self._clock.monotonic()
+        until_s = begun_s + (patience_s if ended else _GOING_S)
+        why, told = f"deliveries were waited for {patience_s:g} s", not ended
         while True:
             write(self._deliver(now=ended, may_start=ended))
             soonest = [line.next_s() for line in self._lines if ended or line.underway]
             if min((at for at in soonest if at is not None), default=until_s) >= until_s:
                 break
+            if not told and self._clock.monotonic() - begun_s >= _TOLD_AFTER_S:
+                told = True
+                waiting = ", ".join(f"{line.key} {line.waiting}" for line in self._lines if line.waiting)
+                say(f"waiting for deliveries, {patience_s:g} s at most: {waiting}")
             if not ended:
                 time.sleep(_LOOK_S)
             elif not pause(_LOOK_S):
+                why = "deliveries were not waited for any longer, since the evaluator was told to end"
                 break
         for line in self._lines:
-            self._conclude(line, write, say, ended=ended, patience_s=patience_s)
+            self._conclude(line, write, say, ended=ended, why=f"the training has ended, and {why}")
 
     def leave(self) -> None:
         """End deliveries that are under way; they and those that wait stay due."""
@@ -199,7 +213,7 @@ class Acting:
         say: Callable[[str], None],
         *,
         ended: bool,
-        patience_s: float,
+        why: str,
     ) -> None:
         waiting = line.waiting
         if not ended:
@@ -207,7 +221,7 @@ class Acting:
             if waiting:
                 say(f"{line.key}: {waiting} not delivered yet; the next evaluator goes on with it")
             return
-        line.give_up(f"the training has ended, and deliveries were waited for {patience_s:g} s")
+        line.give_up(why)
         while line.waiting:
             told = line.tick(may_start=False)
             write(told)

@@ -7,6 +7,7 @@ import json
 import os
 import random
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -19,8 +20,9 @@ from watchglass.errors import StoreError
 from watchglass.records import Event, Observation
 from watchglass.store import Store, layout
 
-#: Processes of deliveries at a time, over all actions of an evaluator.
-MOST_AT_ONCE = 4
+#: Processes of deliveries at a time, over all actions of an evaluator; and over all evaluators of this process, which
+#: has one for each run that it follows.
+MOST_AT_ONCE, MOST_OF_ALL_RUNS = 4, 16
 #: Events that wait for one action; what comes beyond goes to the dead letters at once.
 MOST_WAITING = 1_000
 #: Pause before the second try; it doubles from try to try, up to the longest, and varies by half of it.
@@ -28,6 +30,10 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 300.0
 #: Longest pause that a receiver can ask for.
 LONGEST_ASKED_S = 3600.0
 _HOUR_S = 3600.0
+
+
+#: Those of all evaluators of this process that have something under way.
+_AT_WORK: weakref.WeakSet[Deliveries] = weakref.WeakSet()
 
 
 class Clock(Protocol):
@@ -129,12 +135,13 @@ class Deliveries:
             event_id: The event.
             kind: Kind of the observation.
             time_ns: When that was.
-            event: The event itself, where it was accepted and has no outcome yet.
+            event: The event itself, where it was accepted and has no outcome yet, or was beyond the limit.
             left_out: Of how many events a summary tells.
         """
         self._known.add(event_id)
         if kind == "action_limited":
             self._left_out += 1
+            self._last = event
         elif kind == "action_due":
             self._left_out -= left_out
             ago_s = max(0.0, (self._clock.time_ns() - time_ns) / 1e9)
@@ -171,12 +178,14 @@ class Deliveries:
             outcome = self._underway.poll()
             if outcome is None:
                 return []
-            self._underway = None
+            self._let_go()
             told += self._ended(outcome)
-        if self._waiting and self._waiting[0].dead:
+        first = self._waiting[0] if self._waiting else None
+        may_start = may_start and len(_AT_WORK) < MOST_OF_ALL_RUNS
+        if first is not None and first.dead:
             told += self._bury()
-        elif self._waiting and may_start and self._waiting[0].not_before_s <= self._clock.monotonic():
-            self._begin(self._waiting[0])
+        elif first is not None and may_start and first.not_before_s <= self._clock.monotonic():
+            self._begin(first)
         return told
 
     def summary(self, *, now: bool) -> list[Observation]:
@@ -200,7 +209,11 @@ class Deliveries:
         """End what is under way; it and what waits stay due, for the next evaluator."""
         if self._underway is not None:
             self._underway.end()
-            self._underway = None
+            self._let_go()
+
+    def _let_go(self) -> None:
+        self._underway = None
+        _AT_WORK.discard(self)
 
     def _full(self) -> bool:
         now_s = self._clock.monotonic()
@@ -212,6 +225,7 @@ class Deliveries:
         due.tries += 1
         try:
             self._underway = self._start(self._spec, due.event, self.action.timeout_s)
+            _AT_WORK.add(self)
         except OSError as error:
             self._failed(due, Outcome(False, f"no process can be started: {error.strerror or error}"))
 
@@ -262,9 +276,9 @@ def finding_event_id(run_id: str, finding_id: str) -> str:
     return _digest(run_id, "finding", finding_id)
 
 
-def status_event_id(run_id: str, attempt: int, rule: str, previous: str, status: str) -> str:
-    """Identifier of the event that tells of a change of status."""
-    return _digest(run_id, "status", attempt, rule, previous, status)
+def status_event_id(run_id: str, attempt: int, rule: str, previous: str, status: str, reason: str) -> str:
+    """Identifier of the event that tells of a change of status; a rule may starve twice, for different reasons."""
+    return _digest(run_id, "status", attempt, rule, previous, status, reason)
 
 
 def _digest(*parts: object) -> str:
@@ -279,9 +293,9 @@ def _identity(event: Event) -> Mapping[str, object]:
 
 
 def _append(file: str, text: str) -> Mapping[str, str]:
-    """Add a line to a local file; returns what is to be said where that fails."""
+    """Add a line to a local file; returns what is to be said where that fails. A pipe that nobody reads is no file."""
     try:
-        descriptor = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        descriptor = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, 0o600)
     except OSError as error:
         return {"file_problem": f"{file}: {error.strerror or error}"}
     try:

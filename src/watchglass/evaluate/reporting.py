@@ -10,6 +10,7 @@ from watchglass.evaluate.acting import ACTION_PATIENCE_S, Acting
 from watchglass.evaluate.journal import Journal
 from watchglass.records import Finding, Observation, RuleStatus
 from watchglass.store import Store
+from watchglass.view import printable
 
 
 class Reporting:
@@ -59,7 +60,9 @@ class Reporting:
         for finding in findings:
             if finding.id not in self._told:
                 self._told.add(finding.id)
-                self._output.write(f"watchglass: {finding.severity.value}: {finding.message} ({finding.rule})\n")
+                self._output.write(
+                    f"watchglass: {finding.severity.value}: {printable(finding.message)} ({finding.rule})\n"
+                )
         self._output.flush()
 
     def statuses(self, statuses: Sequence[RuleStatus], attempt: int) -> None:
@@ -92,5 +95,5 @@ class Reporting:
     def say(self, sentence: str) -> None:
         """Tells a sentence to whoever looks on."""
         if self._output is not None:
-            self._output.write(f"watchglass: {sentence}\n")
+            self._output.write(f"watchglass: {printable(sentence)}\n")
             self._output.flush()

@@ -158,6 +158,15 @@ def test_variables_are_read_at_delivery_and_are_in_no_error(action: Write) -> No
     assert not outcome.again
 
 
+def test_no_part_of_an_address_is_in_an_error_either(action: Write) -> None:
+    spec = ActionSpec(
+        action("raise OSError('no answer from example.org: /hooks/T00000/geheim-1234')").name, {"key": "$HOOK"}
+    )
+    hook = "https://example.org/hooks/T00000/geheim-1234"
+    outcome = delivered(spec, example_event(), environ={**os.environ, "HOOK": hook})
+    assert outcome.reason == "OSError: no answer from example.org: /$HOOK/$HOOK/$HOOK (mine.py, line 12)"
+
+
 def test_input_that_it_asks_for_is_empty(action: Write) -> None:
     assert delivered(action("assert sys.stdin.read() == ''"), example_event()).done
 

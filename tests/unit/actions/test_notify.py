@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -96,3 +97,36 @@ def test_what_cannot_be_is_refused_before_a_training(text: str, message: str) ->
     with pytest.raises(InvalidValueError, match=message) as refused:
         checked_actions([parse_action(text)], [])
     assert "geheim" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("address", "secrets"),
+    [
+        ("json://me:geheim-1@127.0.0.1:9/token-2/x", ("geheim-1", "token-2")),
+        ("json://127.0.0.1:9/services/T1JJ3T3L2/A1BRTD4JD?+X-Key=token-3", ("T1JJ3T3L2", "A1BRTD4JD", "token-3")),
+        ("ntfy://127.0.0.1:9/geheim%20topic", ("geheim",)),
+    ],
+)
+@pytest.mark.parametrize("in_variable", [True, False])
+def test_a_service_that_is_away_gives_no_part_of_its_address_away(
+    address: str, secrets: tuple[str, ...], in_variable: bool
+) -> None:
+    outcome = send("$ADDRESS" if in_variable else address, environ={"ADDRESS": address})
+    assert "127.0.0.1" in outcome.reason  # which server is no secret
+    assert "Connection refused" in outcome.reason
+    for secret in secrets:
+        assert secret not in outcome.reason
+
+
+def test_a_tensor_of_many_lines_makes_no_header_of_its_own() -> None:
+    name = "a\r\nBcc: evil@example.org\r\n\r\n\N{FIRE}"
+    event = example_event()
+    assert event.finding is not None
+    event = replace(event, finding=replace(event.finding, tensors=(name,)))
+    with mail_server() as server:
+        outcome = delivered(ActionSpec("Notify", {"urls": server.url, "title": "{tensor} \N{FIRE}"}), event)
+        assert outcome.done, outcome.reason
+    (message,) = server.messages
+    assert message["Bcc"] is None
+    assert message["Subject"].endswith("\N{FIRE} \N{FIRE}")
+    assert "the loss became NaN" in message.get_content()

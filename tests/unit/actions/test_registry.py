@@ -55,7 +55,7 @@ def test_what_does_not_read_so_is_refused(text: str) -> None:
         ("no.py:Mine", MissingFileError, "there is no action file"),
         ("broken.py:Mine", PluginFileError, "line 1, SyntaxError"),
         ("mine.py:Mein", UnknownNameError, 'no class "Mein" .did you mean "Mine"'),
-        ("mine.py:Other", PluginFileError, "is not a action|is not an action"),
+        ("mine.py:Other", PluginFileError, "is not an action; an action is"),
         ("mine.py:Empty", PluginFileError, r"has no method act\(self, event\)"),
         ("mine.py:Mine:count=x", InvalidValueError, "count must be a whole number"),
     ],

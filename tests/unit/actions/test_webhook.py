@@ -130,6 +130,20 @@ def test_a_secret_in_an_address_is_in_no_error() -> None:
     assert "geheim" not in outcome.reason
 
 
+def test_an_address_that_is_none_is_not_told_not_even_in_part() -> None:
+    outcome = post("$BASE", environ={"BASE": "geheimes-wort:1234/5678"})
+    assert outcome.reason == "Webhook: url must begin with https:// or http:// and name a host, but it has no ://"
+
+
+def test_an_empty_variable_does_not_leave_requests_unsigned() -> None:
+    with receiver() as server:
+        outcome = post(server.url, secret="$HOOK_SECRET", environ={"HOOK_SECRET": ""})
+    assert not outcome.done
+    assert not outcome.again
+    assert "the environment variable HOOK_SECRET is empty" in outcome.reason
+    assert not server.requests
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -140,6 +154,8 @@ def test_a_secret_in_an_address_is_in_no_error() -> None:
         ("Webhook:url=https://example.org:port/", "is no address"),
         ("Webhook:url=https://example.org/,headers=Nothing", "must each read 'Name: value'"),
         ("Webhook:url=https://example.org/,secret=whsec_!!", "must go on in base64"),
+        ("Webhook:url=https://example.org/,secret=whsec_", "must go on in base64"),
+        ("Webhook:url=https://example.org/,headers=X-Who: \N{EURO SIGN}", "in one line and in ASCII"),
         ("Webhook:url=https://example.org/,mode=both", "mode must be one of structured, binary but got .both."),
         ("Webhook:url=https://example.org/,timeout_s=-1", "timeout_s must be > 0"),
         ("Webhook:url=https://example.org/,retries=many", "retries must be a whole number"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -10,6 +11,7 @@ import sys
 import textwrap
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +20,13 @@ import pytest
 
 from receivers import Receiver, receiver, until
 from watchglass.config import ActionSpec, EvaluatorConfig, RuleSpec
-from watchglass.evaluate import Evaluator, deliveries
+from watchglass.evaluate import Evaluator, acting, deliveries
+from watchglass.evaluate.reporting import Reporting
 from watchglass.records import Observation, Status
 from watchglass.run import open_run
 from watchglass.session.evaluator import start_evaluator
 from watchglass.store import LocalStore, layout
-from watchglass.testing import RunBuilder
+from watchglass.testing import RunBuilder, example_event
 
 NAN = float("nan")
 RULES = (RuleSpec("ExplodingTensor"),)
@@ -223,6 +226,33 @@ def test_the_end_waits_no_longer_than_its_patience(run_path: Path, tmp_path: Pat
         evaluator.finish(action_patience_s=1.0)
     assert kinds(run_path) == ["action_due", "action_failed"]
     assert "waited for 1 s" in actions_of(run_path)[1].data["reason"]
+
+
+def test_the_end_says_for_what_and_how_long_it_waits_and_can_be_hurried(
+    run_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(acting, "_TOLD_AFTER_S", 0.0)
+    said = io.StringIO()
+    with RunBuilder(run_path) as builder:
+        evaluator = Evaluator(config(run_path, action(tmp_path, "time.sleep(600)")), output=said)
+        evaluator.open(lambda _: False, patience_s=0.0)
+        broken(builder)
+        evaluator.finish(pause=lambda _: False)
+    assert "waiting for deliveries, 60 s at most: Mine 1" in said.getvalue()
+    assert "not waited for any longer" in actions_of(run_path)[1].data["reason"]
+
+
+def test_what_a_message_holds_steers_no_terminal(run_path: Path) -> None:
+    said = io.StringIO()
+    with RunBuilder(run_path):
+        reporting = Reporting(LocalStore(run_path), replace(config(run_path), quiet=False), "id", said)
+    finding = example_event().finding
+    assert finding is not None
+    reporting.findings([replace(finding, message="a\x1b[2J\nwatchglass: all is well")], lambda _: False)
+    reporting.say("b\x1b[2J")
+    first, second = said.getvalue().splitlines()
+    assert first.endswith("a\\x1b[2J watchglass: all is well (ExplodingTensor)")
+    assert second.endswith("b\\x1b[2J")
 
 
 def test_one_that_is_told_to_go_leaves_what_is_due_to_the_next(run_path: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -316,3 +317,44 @@ def test_giving_up_buries_all_that_waits(tmp_path: Path) -> None:
     line.deliveries.give_up("the training has ended")
     assert [*line.after(), *line.after()] == ["action_failed", "action_failed"]
     assert line.letter(2)["reason"] == "the training has ended"
+
+
+def test_what_was_left_out_is_told_by_the_next_evaluator_too(tmp_path: Path) -> None:
+    line = Line(tmp_path, per_hour=1)
+    stale = line.clock.time_ns() - int(3601e9)
+    told = replace(event(9), kind="summary", finding=None)
+    line.deliveries.resume(event(8).id, "action_due", stale, None, 0)
+    line.deliveries.resume(event(9).id, "action_limited", stale, told, 0)
+    assert line.after() == ["action_due"]
+    assert line.told[0].data["told"]["left_out"] == 1
+
+
+def test_the_processes_of_many_runs_together_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_OF_ALL_RUNS", 3)
+    lines = [Line(tmp_path / str(number)) for number in range(5)]
+    for line in lines:
+        line.couriers.hanging = True
+        line.add(1)
+        line.after()
+    assert [len(line.couriers.started) for line in lines] == [1, 1, 1, 0, 0]
+    lines[0].couriers.hanging = False
+    assert lines[0].after() == ["action_done"]
+    lines[1].deliveries.leave()
+    for line in lines[3:]:
+        line.after()
+        assert len(line.couriers.started) == 1
+
+
+def test_a_rule_that_starves_twice_for_different_reasons_is_two_events() -> None:
+    ids = {module.status_event_id("run", 0, "Overfit", "InProgress", "Starved", reason) for reason in ("a", "b", "b")}
+    assert len(ids) == 2
+
+
+def test_a_dead_letter_file_that_is_a_pipe_without_a_reader_does_not_hold_anybody(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    line = Line(tmp_path / "run", FINAL, dead_letter=str(tmp_path / "pipe"))
+    line.add(1)
+    line.after()
+    line.after()
+    assert line.told[-1].kind == "action_failed"
+    assert "pipe" in line.told[-1].data["file_problem"]
