@@ -11,7 +11,7 @@ import typer
 from watchglass.cli.evaluating import Calibration, Causes, Rules, evaluator_config
 from watchglass.cli.failure import failing_in_one_line, print_warning
 from watchglass.cli.options import Debug, PricePerHour, check_choice, price_of
-from watchglass.errors import InvalidValueError, UnknownNameError
+from watchglass.errors import InvalidValueError
 
 if TYPE_CHECKING:
     from watchglass.records import Verdict
@@ -81,10 +81,12 @@ def _judged(
 ) -> tuple[Run, Verdict, dict[str, RuleDocumentation]]:
     """The run, the verdict on it, and what its rules say of themselves, as far as they are at hand."""
     from watchglass.cli.judge import judged, replayed
+    from watchglass.rules import rule_names
 
     if rules is None and calibration == "default":
         opened, verdict = judged(run, causes=causes or (), price_per_hour=price_of(price_per_hour))
-        return opened, verdict, _documented([status.rule for status in verdict.statuses])
+        # What a journal calls a rule may be anything, a file among it, and looking one up there would execute it.
+        return opened, verdict, _documented([each.rule for each in verdict.statuses if each.rule in rule_names()])
     config = evaluator_config(
         run=run, rules=rules, calibration=calibration, causes=causes, price_per_hour=price_per_hour
     )
@@ -97,10 +99,7 @@ def _documented(names: Sequence[str]) -> dict[str, RuleDocumentation]:
 
     found = {}
     for name in names:
-        try:
-            rule = documentation(find_rule(name))
-        except UnknownNameError:  # of a file that --rules did not name
-            continue
+        rule = documentation(find_rule(name))
         found[rule.name] = rule
     return found
 

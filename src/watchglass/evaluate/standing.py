@@ -194,7 +194,8 @@ def status_of(
         return RuleStatus(name, Status.ISSUES_FOUND, reason)
     if ended:
         silent = [worker for worker in facts if worker.not_applicable]
-        if silent:
+        # Where it had something to say on any worker, in any attempt, it was evaluated.
+        if silent and len(silent) == len(facts):
             return RuleStatus(name, Status.NOT_APPLICABLE, min(silent, key=_place).not_applicable)
     if not found:
         reason = next((met.reason for met in combined(needs) if met.reason and (ended or met.certain)), "")

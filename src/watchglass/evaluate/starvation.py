@@ -32,6 +32,10 @@ _IN_MODE = {Mode.TRAIN: "", Mode.EVAL: " in evaluation", Mode.PREDICT: " in pred
 _OF_TAGS = frozenset(Role) - {
     Role.WEIGHT, Role.BIAS, Role.UPDATE, Role.OUTPUT, Role.OPTIMIZER_STATE, Role.LABEL, Role.PREDICTION
 }  # fmt: skip
+#: What only a model of layers has.
+_OF_LAYERS = frozenset(
+    {Role.WEIGHT, Role.BIAS, Role.GRADIENT, Role.UPDATE, Role.OUTPUT, Role.INPUT, Role.OPTIMIZER_STATE}
+)
 #: Recorded without any collection.
 _UNPLANNED = frozenset({Role.LOSS, Role.METRIC, Role.CUSTOM})
 
@@ -108,6 +112,8 @@ class NeedSeen:
         self._fact: Fact | None = None
         self._plan: _Plan | None = None
         self._planned: tuple[_Planned, ...] = ()
+        self._of_layers = needs.role in _OF_LAYERS or bool(needs.units or needs.module_types)
+        self._no_layers = ""
 
     def look(self, view: StepView) -> None:
         """Takes note of one step; call it with every one until the need is met, and where it has an interval after."""
@@ -116,6 +122,8 @@ class NeedSeen:
             self._fact, self._plan = fact, None if fact is None else _Plan.read(fact)
             self._planned = self._matching(Mode.TRAIN)
             self._due = 0
+        if self._of_layers and not self.satisfied:
+            self._no_layers = _without_layers(view)
         if view.mode not in self.needs.modes:
             return
         present = self._present(view)
@@ -167,6 +175,8 @@ class NeedSeen:
     def _not_planned(self) -> str:
         """Why it cannot come, as far as the worker's plan says; "" where it may."""
         plan, needs = self._plan, self.needs
+        if self._no_layers:
+            return f"{needs.describe()} cannot be captured: {self._no_layers}"
         if plan is None:
             return ""
         switched = [kind for kind in needs.facts if kind in FACTS]
@@ -233,6 +243,14 @@ class NeedSeen:
         if needs.scalars and all(view.scalar(name) is None for name in needs.scalars):
             return False
         return not needs.facts or any(view.latest_fact(kind) is not None for kind in needs.facts)
+
+
+def _without_layers(view: StepView) -> str:
+    """That the model has no layers, as boosted trees have none; "" where it has some, or nobody knows."""
+    fact = view.latest_fact("model")
+    if fact is None or fact.data.get("module_types") != {}:
+        return ""
+    return f"a model of type {', '.join(map(str, fact.data.get('roots', ()))) or 'unknown'} has no layers"
 
 
 def _planned(row: Mapping[str, Any]) -> _Planned:

@@ -85,7 +85,7 @@ def _status(run: Run, findings: tuple[Finding, ...], *, stopped: bool, missing: 
         return "stopped"
     if any(finding.severity is not Severity.INFO for finding in findings):
         return "issues found"
-    if not len(run.worker().numbers(Mode.GLOBAL)):
+    if not len(run.worker().numbers(Mode.TRAIN)):
         return "no data"
     if not run.finished:
         return "incomplete"

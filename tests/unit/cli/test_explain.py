@@ -124,6 +124,16 @@ def test_a_rule_whose_file_is_not_at_hand_is_explained_without_it(watchglass: Wa
     assert "looks at" not in text
 
 
+def test_no_file_that_a_run_names_is_executed(watchglass: Watchglass, tmp_path: Path) -> None:
+    file, ran = tmp_path / "planted.py", tmp_path / "ran"
+    file.write_text(f"import pathlib\npathlib.Path({str(ran)!r}).touch()\n")
+    journal = [RuleStatus(f"{file}:Planted", Status.NO_ISSUES_FOUND), RuleStatus("gone.py:Gone", Status.IN_PROGRESS)]
+    for number, status in enumerate(journal):
+        run = build_run(tmp_path / f"run-{number}", [Step(scalars={"loss": 1.0})] * 9, journal=[status])
+        assert watchglass("explain", run).status == 0
+    assert not ran.exists()
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [
@@ -256,3 +266,13 @@ def test_a_price_that_cannot_be_is_one_line(
         assert line == (
             f"watchglass: error: {source} must be a finite number, 0 or above, such as 32.77, but got {price!r}"
         )
+
+
+def test_evidence_that_is_empty_is_left_out(watchglass: Watchglass, tmp_path: Path) -> None:
+    finding = found("aaa111111111", "ExplodingTensor", 1)
+    finding.evidence.update(module="", optimizer="SGD")
+    journal = [finding, RuleStatus("ExplodingTensor", Status.ISSUES_FOUND)]
+    run = build_run(tmp_path / "run", [Step(scalars={"loss": 1.0})] * 4, journal=journal)
+    text = watchglass("explain", run, "aaa").out
+    assert "optimizer: SGD" in text
+    assert "module:" not in text

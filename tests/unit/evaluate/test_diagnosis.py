@@ -248,3 +248,12 @@ def test_diagnosing_many_findings_takes_no_longer_than_in_proportion() -> None:
 
     # Twenty times as many: in proportion with room for noise, and far from four hundred times.
     assert min(cost(10_000) for _ in range(2)) < 120 * max(min(cost(500) for _ in range(3)), 0.002)
+
+
+def test_no_number_of_symptoms_makes_a_cause_certain() -> None:
+    symptoms = (
+        "rose_before", "gradient_growth", "gradient_huge", "loss_diverged", "loss_rising", "update_ratio_extreme",
+        "update_ratio_large",
+    )  # fmt: skip
+    (diagnosis,) = diagnose([finding("Rule", 3, symptoms)])
+    assert diagnosis.causes[0].score == 0.999

@@ -212,3 +212,20 @@ def test_workers_that_keep_no_tensors_say_so(run_path: Path) -> None:
     planned = {**plan(), "keeps_tensors": False}
     (told,) = seen(GRADIENTS, views_of(build_run(run_path, steps(1, planned))))
     assert told == "statistics of gradients are not captured: only one worker of this run keeps tensors"
+
+
+@pytest.mark.parametrize("collections", [["weights"], ["losses"]])
+@pytest.mark.parametrize("needs", [Needs(role=Role.WEIGHT), Needs(units=(UnitKind.INACTIVE,))])
+def test_what_trees_do_not_have_is_no_matter_of_collections(
+    run_path: Path, needs: Needs, collections: list[str]
+) -> None:
+    trees = {"model": {"roots": ["gbtree"], "module_types": {}}}
+    views = views_of(build_run(run_path, steps(1, plan(collections=collections)), facts=trees))
+    assert seen(needs, views) == [f"{needs.describe()} cannot be captured: a model of type gbtree has no layers"]
+
+
+def test_what_trees_have_is_expected(run_path: Path) -> None:
+    trees = {"model": {"roots": ["gbtree"], "module_types": {}}}
+    views = list(views_of(build_run(run_path, steps(1, plan(collections=["losses"])), facts=trees)))
+    assert seen(Needs(role=Role.CUSTOM), views) == [""]
+    assert seen(Needs(role=Role.LOSS), views) == [""]

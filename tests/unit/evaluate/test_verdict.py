@@ -45,6 +45,7 @@ def test_a_run_that_was_killed_after_the_commit_was_stopped(run_path: Path) -> N
     [
         (HEALTHY, None, "incomplete"),
         ([], "finished", "no data"),
+        ([Step(scalars={"loss": 1.0}, mode=Mode.EVAL)], "finished", "no data"),
         ([Step(scalars={"loss": float("nan")})], "finished", "issues found"),
         ([Step(scalars={"loss": float("nan")})], None, "issues found"),
     ],
