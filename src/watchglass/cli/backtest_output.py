@@ -10,6 +10,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from watchglass.evaluate import Outcome, Score, front, judge, score, unanswered
+from watchglass.view import count
 
 if TYPE_CHECKING:
     from watchglass.cli.backtest import Backtest
@@ -152,8 +153,9 @@ def _sweep_table(test: Backtest) -> str:
     ]  # fmt: skip
     sick, healthy = scores[0].sick, scores[0].healthy
     unlabelled = len(test.runs) - sick - healthy
-    beside = f", {unlabelled} without a label are not counted" if unlabelled else ""
-    return f"{_table(columns, rows)}\n{sick} sick runs, {healthy} healthy ones{beside}. * no other is better in both.\n"
+    beside = f"; not counted: {unlabelled} without a label" if unlabelled else ""
+    counted = f"{count(sick, 'sick run')}, {count(healthy, 'healthy one')}{beside}"
+    return f"{_table(columns, rows)}\n{counted}. * no other is better in both.\n"
 
 
 def _sentences(test: Backtest, found: Score) -> str:
@@ -164,7 +166,8 @@ def _sentences(test: Backtest, found: Score) -> str:
         f"precision     {_percent(found.precision)}",
     ]
     if found.median_delay is not None:
-        lines.append(f"delay         median {found.median_delay:g} steps, worst {found.worst_delay}")
+        steps = "step" if found.median_delay == 1 else "steps"
+        lines.append(f"delay         median {found.median_delay:g} {steps}, worst {found.worst_delay}")
     unlabelled = len(test.runs) - found.sick - found.healthy
     if unlabelled:
         lines.append(f"not counted   {unlabelled} without a label")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from watchglass.cli.evaluating import Calibration, Causes, Rules, RuleTimeout, evaluator_config
+from watchglass.cli.evaluating import Calibration, Causes, Rules, RuleTimeout, asked_of_explain, evaluator_config
 from watchglass.cli.failure import (
     CLEAN,
     COULD_NOT,
@@ -96,14 +96,15 @@ def check(
         )  # fmt: skip
         verdicts, many = replayed_all(config, on_ray=engine == "ray", address=ray_address)
         terms = Terms(fail_on, allow_unfinished)
+        asked = asked_of_explain(rules, calibration, causes)
         if target is not None:
-            document = "".join(_rendered(output_format, verdicts, many=many, terms=terms, config=config))
+            document = "".join(_rendered(output_format, verdicts, many=many, terms=terms, config=config, asked=asked))
             written = write_whole(target, document.encode("utf-8", "backslashreplace"))
             print_note(f"{_headline(verdicts, many=many)}; written to {output} ({size(written)})")
         elif output_format == "text":
-            _print_text(verdicts, many=many)
+            _print_text(verdicts, many=many, asked=asked)
         else:
-            for part in _rendered(output_format, verdicts, many=many, terms=terms, config=config):
+            for part in _rendered(output_format, verdicts, many=many, terms=terms, config=config, asked=asked):
                 typer.echo(part, nl=False)
         for verdict in verdicts:
             for problem in verdict.problems:
@@ -139,7 +140,13 @@ def concluded(verdicts: Sequence[Verdict], terms: Terms) -> int:
 
 
 def _rendered(
-    output_format: str, verdicts: Sequence[Verdict], *, many: bool, terms: Terms, config: EvaluatorConfig
+    output_format: str,
+    verdicts: Sequence[Verdict],
+    *,
+    many: bool,
+    terms: Terms,
+    config: EvaluatorConfig,
+    asked: Sequence[str],
 ) -> Iterator[str]:
     """A document in one of :data:`FORMATS`."""
     from watchglass import __version__
@@ -155,11 +162,11 @@ def _rendered(
         yield markdown_document(verdicts, terms, many=many)
     else:
         for verdict in verdicts:
-            yield (f"{verdict.run}\n" if many else "") + verdict_text(verdict) + ("\n" if many else "")
+            yield (f"{verdict.run}\n" if many else "") + verdict_text(verdict, asked=asked) + ("\n" if many else "")
         yield f"{_headline(verdicts, many=many)}\n" if many else ""
 
 
-def _print_text(verdicts: Sequence[Verdict], *, many: bool) -> None:
+def _print_text(verdicts: Sequence[Verdict], *, many: bool, asked: Sequence[str]) -> None:
     from watchglass.cli.terminal import print_verdict, stdout_console
     from watchglass.view import printable
 
@@ -167,7 +174,7 @@ def _print_text(verdicts: Sequence[Verdict], *, many: bool) -> None:
     for verdict in verdicts:
         if many and not console.is_terminal:  # where the frame has no title
             console.file.write(f"{printable(verdict.run)}\n")
-        print_verdict(console, verdict)
+        print_verdict(console, verdict, asked)
         if many:
             console.file.write("\n")
     if many:

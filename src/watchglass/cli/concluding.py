@@ -37,12 +37,13 @@ def conclude(config: EvaluatorConfig, evaluation: Evaluation, fail_on: str, *, e
         print_error(f"{f'[{name}] ' if name else ''}there is no verdict, only the findings above: {error}")
         return FINDINGS if found else COULD_NOT
     if not config.quiet:
+        from watchglass.cli.evaluating import asked_of_explain
         from watchglass.cli.terminal import print_verdict, stdout_console
 
         console = stdout_console()
         if name:
             console.file.write(f"[{name}]\n")
-        print_verdict(console, told)
+        print_verdict(console, told, asked_of_explain(None, "default", config.causes))
         if name:
             console.file.write("\n")
             console.file.flush()

@@ -57,6 +57,14 @@ RuleTimeout = Annotated[
 ]
 
 
+def asked_of_explain(rules: Sequence[str] | None, calibration: str, causes: Sequence[str] | None) -> list[str]:
+    """Options with which ``explain`` tells of a verdict what these options made of the run, ``["--rules", "llm"]``."""
+    given = [("--rules", rule) for rule in rules or ()] + [("--causes", file) for file in causes or ()]
+    if calibration != "default":
+        given.append(("--calibration", calibration))
+    return [word for option in given for word in option]
+
+
 def evaluator_config(
     *,
     run: str = "",

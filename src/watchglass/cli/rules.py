@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated
 
@@ -39,7 +40,7 @@ def rules(name: Name = None, debug: Debug = False) -> int:
             console.print()
             _print_dim(console, f"{name}: {RULE_SETS[name].help}. In use: watchglass run --rules {name} train.py")
         else:
-            _print_rule(console, documentation(find_rule(name)))
+            _print_rule(console, documentation(find_rule(name)), name)
     return 0
 
 
@@ -78,7 +79,7 @@ def _print_dim(console: Console, line: str) -> None:
     console.print(Text(line, style="dim"), soft_wrap=True)
 
 
-def _print_rule(console: Console, rule: RuleDocumentation) -> None:
+def _print_rule(console: Console, rule: RuleDocumentation, name: str) -> None:
     from rich.padding import Padding
     from rich.text import Text
 
@@ -99,7 +100,7 @@ def _print_rule(console: Console, rule: RuleDocumentation) -> None:
         console.print()
         console.print(Text.assemble(("Calibration ", "bold"), (calibration, "bold"), f"  {values}"))
     console.print()
-    console.print(Text(f"watchglass run --rules {_example(rule)} train.py", style="dim"), soft_wrap=True)
+    _print_dim(console, f"watchglass run --rules {shlex.quote(_example(rule, name))} train.py")
 
 
 def _describe(parameter: ParameterInfo) -> str:
@@ -109,8 +110,9 @@ def _describe(parameter: ParameterInfo) -> str:
     return f"{parameter.type}, default {parameter.default}{limits}{unit}"
 
 
-def _example(rule: RuleDocumentation) -> str:
+def _example(rule: RuleDocumentation, name: str) -> str:
+    """The rule as ``--rules`` takes it, by the name that it was asked for."""
     if not rule.parameters:
-        return rule.name
+        return name
     first = rule.parameters[0]
-    return f"{rule.name}:{first.name}={first.default}"
+    return f"{name}:{first.name}={first.default}"

@@ -254,13 +254,14 @@ def _conclude(job: Job, outcome: Outcome, after: _After) -> None:
             f"no training step was recorded in {outcome.run}; {job.target} ended with exit status "
             f"{outcome.exit_status} before its first one, or trains with a framework that is not watched"
         )
-    elif wants_verdict:
+    elif job.evaluator and not after.quiet:
+        from watchglass.cli.evaluating import asked_of_explain
         from watchglass.cli.terminal import print_verdict, stderr_console
 
         console = stderr_console()
         if not console.is_terminal:
             print_note(f"verdict on {outcome.run}")
-        print_verdict(console, verdict)
+        print_verdict(console, verdict, asked_of_explain(None, "default", job.evaluator.causes))
     if after.report is not None:
         from watchglass.view import size, write_report
 

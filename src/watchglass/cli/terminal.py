@@ -42,14 +42,17 @@ def stderr_console() -> Console:
     return Console(stderr=True, highlight=False)
 
 
-def print_verdict(console: Console, verdict: Verdict) -> None:
-    """The verdict in a frame on a terminal, not wider than reads well; as plain text anywhere else."""
+def print_verdict(console: Console, verdict: Verdict, asked: Sequence[str] = ()) -> None:
+    """The verdict in a frame on a terminal, not wider than reads well; as plain text anywhere else.
+
+    ``asked`` are the options with which ``explain`` explains this verdict.
+    """
     from watchglass.view import verdict_panel, verdict_text
 
     if console.is_terminal:
-        console.print(verdict_panel(verdict), width=min(console.width, _FRAME_WIDTH))
+        console.print(verdict_panel(verdict, asked), width=min(console.width, _FRAME_WIDTH))
     else:
-        console.file.write(verdict_text(verdict))
+        console.file.write(verdict_text(verdict, asked=asked))
 
 
 def print_rows(console: Console, rows: Sequence[Row], run: str, style: str) -> None:

@@ -64,13 +64,14 @@ def names_file(name: str) -> bool:
     return ":" in name or name.endswith(".py")
 
 
-def find_class(name: str, built_in: Mapping[str, str], contract: Contract) -> type[Any]:
+def find_class(name: str, built_in: Mapping[str, str], contract: Contract, *, also: Iterable[str] = ()) -> type[Any]:
     """The class that a name means: a built-in one, ``"DeadRelu"``, or one in a file, ``"path/to/file.py:MyRule"``.
 
     Args:
         name: What somebody wrote.
         built_in: The modules of the built-in ones, which are imported when asked for.
         contract: What it has to be.
+        also: Other names that may have been meant.
 
     Raises:
         UnknownNameError: No such built-in one, or no such class in the file; the message has the near name.
@@ -80,9 +81,9 @@ def find_class(name: str, built_in: Mapping[str, str], contract: Contract) -> ty
         return class_from_file(name, contract)
     module = built_in.get(name)
     if module is None:
-        word = contract.word
+        word, near = contract.word, suggest(name, [*built_in, *also])
         raise UnknownNameError(
-            f'there is no {word} "{name}"{suggest(name, built_in)}; "watchglass {word}s" lists them, and one of your '
+            f'there is no {word} "{name}"{near}; "watchglass {word}s" lists them, and one of your '
             f'own is named by file and class: "my_{word}s.py:My{word.title()}"'
         )
     cls: type[Any] = getattr(importlib.import_module(module), name)

@@ -152,7 +152,7 @@ class _Diagnosing:
         speaking = [finding for finding in group if self._support_of(finding).get(name, 0.0) > 0]
         evidence, against = self._evidence(name, group)
         first = (speaking or group)[0]
-        score = round(1.0 - math.exp(-odds), 3)
+        score = min(round(1.0 - math.exp(-odds), 3), 0.999)  # no number of symptoms makes a cause certain
         return RankedCause(self._knowledge.cause(name), score, first.step, evidence, against, self._advice(name, group))
 
     def _evidence(self, cause: str, group: Sequence[Finding]) -> tuple[tuple[str, ...], tuple[str, ...]]:

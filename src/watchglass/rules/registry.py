@@ -79,7 +79,9 @@ def find_rule(name: str) -> type[Rule]:
         MissingFileError: No such file.
         PluginFileError: The file cannot be imported, or the class is not a rule.
     """
-    cls: type[Rule] = find_class(name, _BUILT_IN, CONTRACT)
+    from watchglass.rules.sets import RULE_SETS  # which are made of the rules here
+
+    cls: type[Rule] = find_class(name, _BUILT_IN, CONTRACT, also=RULE_SETS)
     return cls
 
 

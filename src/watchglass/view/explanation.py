@@ -94,7 +94,9 @@ def _finding(explained: ExplainedFinding, verdict: Verdict) -> Iterator[Row]:
         yield Row(printable(explained.fires_when), "fires if")
         yield Row(printable(explained.source), "source", "dim")
     evidence = [
-        f"{printable(name)}: {_value(value)}" for name, value in finding.evidence.items() if name not in _TOLD_ELSEWHERE
+        f"{printable(name)}: {_value(value)}"
+        for name, value in finding.evidence.items()
+        if name not in _TOLD_ELSEWHERE and value not in ("", [])
     ]
     if evidence:
         yield Row("", "")

@@ -42,9 +42,9 @@ class Row:
     style: str = ""
 
 
-def verdict_text(verdict: Verdict, *, width: int = 100) -> str:
-    """The verdict as plain text, wrapped at ``width``."""
-    return rows_text(outline(verdict), width=width)
+def verdict_text(verdict: Verdict, *, width: int = 100, asked: Sequence[str] = ()) -> str:
+    """The verdict as plain text, wrapped at ``width``; ``asked`` as for :func:`outline`."""
+    return rows_text(outline(verdict, asked), width=width)
 
 
 def rows_text(rows: Sequence[Row], *, width: int = 100) -> str:
@@ -53,14 +53,19 @@ def rows_text(rows: Sequence[Row], *, width: int = 100) -> str:
     for row in rows:
         indent = "" if row.label is None else f"   {row.label:<8} "
         lines += textwrap.wrap(
-            row.text, width, initial_indent=indent, subsequent_indent=" " * len(indent), break_long_words=False
+            row.text,
+            width,
+            initial_indent=indent,
+            subsequent_indent=" " * len(indent),
+            break_long_words=False,
+            break_on_hyphens=False,  # paths and options have some
         ) or [""]
     return "\n".join(lines) + "\n"
 
 
-def verdict_panel(verdict: Verdict) -> RenderableType:
-    """The verdict for a rich console."""
-    return rows_panel(outline(verdict), verdict.run, STYLES[worst(verdict)])
+def verdict_panel(verdict: Verdict, asked: Sequence[str] = ()) -> RenderableType:
+    """The verdict for a rich console; ``asked`` as for :func:`outline`."""
+    return rows_panel(outline(verdict, asked), verdict.run, STYLES[worst(verdict)])
 
 
 def rows_panel(rows: Sequence[Row], run: str, style: str) -> RenderableType:
@@ -94,8 +99,14 @@ def worst(verdict: Verdict) -> str:
     return max(severities, key=lambda severity: severity.rank).value if severities else ""
 
 
-def outline(verdict: Verdict) -> list[Row]:
-    """Everything the verdict says, in order."""
+def outline(verdict: Verdict, asked: Sequence[str] = ()) -> list[Row]:
+    """Everything the verdict says, in order.
+
+    Args:
+        verdict: The verdict.
+        asked: Options with which ``explain`` explains this verdict, ``["--rules", "llm"]``; none where it is what the
+            run's own evaluator says.
+    """
     rows = [Row(headline(verdict), style=STYLES[worst(verdict)])]
     known = {finding.id: finding for finding in verdict.findings}
     for position, diagnosis in enumerate(verdict.diagnoses, 1):
@@ -107,7 +118,8 @@ def outline(verdict: Verdict) -> list[Row]:
     rows.append(Row(""))
     rows += [Row(text) for text in closing(verdict)]
     if verdict.diagnoses:
-        rows.append(Row(f"each cause with its evidence: watchglass explain {shlex.quote(printable(verdict.run))}"))
+        command = shlex.join(printable(word) for word in ("watchglass", "explain", verdict.run, *asked))
+        rows.append(Row(f"each cause with its evidence: {command}"))
     return rows
 
 

@@ -106,7 +106,7 @@ def test_beside_labels(watchglass: Watchglass, place: Path) -> None:
         "recall        66.7 % (2/3) of sick runs",
         "false alarms  50 % (1/2) of healthy runs",
         "precision     66.7 %",
-        "delay         median 1 steps, worst 2",
+        "delay         median 1 step, worst 2",
         "not counted   1 without a label",
     ]
 
@@ -138,7 +138,7 @@ def test_a_sweep_shows_recall_against_false_alarms(watchglass: Watchglass, place
         ["20", "0", "%", "(0/3)", "0", "%", "(0/2)", "-", "-", "-", "-"],
     ]
     assert said.out.endswith(
-        "3 sick runs, 2 healthy ones, 1 without a label are not counted. * no other is better in both.\n"
+        "3 sick runs, 2 healthy ones; not counted: 1 without a label. * no other is better in both.\n"
     )
 
 

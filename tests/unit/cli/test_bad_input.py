@@ -115,7 +115,10 @@ def script(tmp_path: Path) -> Path:
         (["check", "s3://bucket/run"], "s3://bucket/run"),
         (["check", "healthy", "--rules", "Overfitt"], '(did you mean "Overfit"?)'),
         (["check", "healthy", "--fail-on", "fire"], "--fail-on must be one of warning, error, never but got 'fire'"),
-        (["check", "healthy", "--format", "xml"], "--format must be one of text, json but got 'xml'"),
+        (
+            ["check", "healthy", "--format", "xml"],
+            "--format must be one of text, json, sarif, junit, markdown but got 'xml'",
+        ),
         (["show", "thesis"], "thesis is not a run"),
         (["rules", "overfit"], '(did you mean "Overfit"?)'),
         (["report", "healthy", "-o", "train.py"], "train.py exists; choose another file"),

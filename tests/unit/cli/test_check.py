@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shlex
+import shutil
 from pathlib import Path
 
 import pytest
@@ -110,3 +112,18 @@ def test_a_damaged_segment_is_told_and_the_rest_evaluated(watchglass: Watchglass
     assert "ExplodingTensor" in said.out
     assert segment.name in said.err
     assert all(line.startswith("watchglass: warning: ") for line in said.err.splitlines())
+
+
+def test_the_command_that_explains_a_verdict_explains_that_one(
+    watchglass: Watchglass, healthy: Path, rules: Path
+) -> None:
+    said = watchglass("check", healthy, "--rules", f"{rules}:Warns", "--calibration", "sagemaker")
+    command = shlex.split(said.out.split("each cause with its evidence:")[1])
+    assert command[:3] == ["watchglass", "explain", str(healthy)]
+    assert "as ever" in watchglass(*command[1:]).out
+
+
+def test_a_command_to_be_copied_is_not_broken_at_hyphens(watchglass: Watchglass, broken: Path, tmp_path: Path) -> None:
+    run = tmp_path / "-".join(["a"] * 60)
+    shutil.copytree(broken, run)
+    assert watchglass("check", run).out.endswith(f"{run}\n")

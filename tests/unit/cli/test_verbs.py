@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import pytest
@@ -100,3 +101,17 @@ def test_rules_as_written_on_a_command_line(texts: list[str], specs: list[tuple[
 )
 def test_options_end_at_the_module(words: list[str], expected: list[str]) -> None:
     assert _end_options_at_module(words, {"--run"}) == expected
+
+
+def test_the_example_of_a_rule_of_ones_own_can_be_typed(watchglass: Watchglass, tmp_path: Path) -> None:
+    file = tmp_path / "my rules.py"
+    file.write_text(
+        "from watchglass import Rule\n\n\nclass Mine(Rule):\n    factor: float = 2.0\n\n"
+        "    def check(self, view):\n        return ()\n"
+    )
+    example = watchglass("rules", f"{file}:Mine").out.splitlines()[-1]
+    assert shlex.split(example) == ["watchglass", "run", "--rules", f"{file}:Mine:factor=2.0", "train.py"]
+
+
+def test_a_misspelt_set_has_its_near_name(watchglass: Watchglass) -> None:
+    assert 'there is no rule "visoin" (did you mean "vision"?)' in watchglass("rules", "visoin").error
