@@ -30,12 +30,12 @@ from simulated_runs import Simulated, simulate
 from tables import Table, machine, sentence, versions
 from watchglass.config import EvaluatorConfig
 from watchglass.evaluate import PartialEvaluation, merge, replay_part
+from watchglass.evaluate.engine.standing import RuleFacts, WorkerFacts
 from watchglass.evaluate.scaling.cluster import cluster
 from watchglass.evaluate.scaling.contents import RunContents, contents_of
 from watchglass.evaluate.scaling.plan import Part, plan
 from watchglass.evaluate.scaling.spreading import ask
 from watchglass.evaluate.scaling.tasks import answer, read_answer, request_of
-from watchglass.evaluate.standing import RuleFacts, WorkerFacts
 from watchglass.records import Finding, Mode, Severity
 from watchglass.rules import default_rules
 from watchglass.store import LocalStore

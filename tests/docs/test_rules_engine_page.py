@@ -13,9 +13,9 @@ import pytest
 
 from watchglass.config import RuleSpec
 from watchglass.evaluate import Engine, replay
-from watchglass.evaluate.folding import MOST_FINDINGS
-from watchglass.evaluate.observing import SHOWN
-from watchglass.evaluate.runner import MOST_AT_ONCE
+from watchglass.evaluate.engine.folding import MOST_FINDINGS
+from watchglass.evaluate.engine.observing import SHOWN
+from watchglass.evaluate.engine.runner import MOST_AT_ONCE
 from watchglass.records import Status
 from watchglass.run.history import SERIES_LIMIT
 from watchglass.testing import Step, build_run

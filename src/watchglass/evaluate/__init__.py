@@ -1,7 +1,6 @@
 """Evaluating runs: live in a process of its own, or replayed from what was stored, with the same result."""
 
-from watchglass.evaluate.anew import starting_anew
-from watchglass.evaluate.backtest import (
+from watchglass.evaluate.backtest.backtest import (
     Firing,
     Outcome,
     Score,
@@ -13,23 +12,24 @@ from watchglass.evaluate.backtest import (
     tested,
     unanswered,
 )
+from watchglass.evaluate.backtest.labels import Label, labels_of_runs, read_labels
 from watchglass.evaluate.diagnosis import diagnose
-from watchglass.evaluate.engine import Engine
+from watchglass.evaluate.engine.engine import Engine
+from watchglass.evaluate.engine.partial import PartialEvaluation, merge, replay_part
 from watchglass.evaluate.evaluation import Evaluation
-from watchglass.evaluate.evaluator import Evaluator
 from watchglass.evaluate.explanation import explain, find_findings
-from watchglass.evaluate.fleet import Fleet
 from watchglass.evaluate.follower import FollowedWorker, Follower
-from watchglass.evaluate.following import OUT_OF_TIME, follow, follow_runs, what_is_at
-from watchglass.evaluate.labels import Label, labels_of_runs, read_labels
-from watchglass.evaluate.member import Audience, Followed
-from watchglass.evaluate.metrics import MetricsServer
-from watchglass.evaluate.partial import PartialEvaluation, merge, replay_part
+from watchglass.evaluate.live.anew import starting_anew
+from watchglass.evaluate.live.evaluator import Evaluator
+from watchglass.evaluate.many.fleet import Fleet
+from watchglass.evaluate.many.following import OUT_OF_TIME, follow, follow_runs, what_is_at
+from watchglass.evaluate.many.member import Audience, Followed
+from watchglass.evaluate.many.metrics import MetricsServer
+from watchglass.evaluate.many.snapshot import RunSnapshot, Snapshots
 from watchglass.evaluate.replay import replay
 from watchglass.evaluate.scaling.cluster import cluster
 from watchglass.evaluate.scaling.spread_engine import engines_on
 from watchglass.evaluate.scaling.spreading import Spread, replay_on_ray
-from watchglass.evaluate.snapshot import RunSnapshot, Snapshots
 from watchglass.evaluate.verdict import verdict
 
 __all__ = [

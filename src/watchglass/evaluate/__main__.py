@@ -2,6 +2,6 @@
 
 import sys
 
-from watchglass.evaluate.process import main
+from watchglass.evaluate.live.process import main
 
 sys.exit(main(sys.argv[1:]))

@@ -9,11 +9,11 @@ from typing import TypeVar
 
 from watchglass.config import EvaluatorConfig, RuleSpec
 from watchglass.errors import CompactedError, DamagedDataError
-from watchglass.evaluate.engine import Engine
+from watchglass.evaluate.engine.engine import Engine
+from watchglass.evaluate.engine.observing import journal_of
+from watchglass.evaluate.engine.standing import PartialEvaluation
 from watchglass.evaluate.evaluation import Evaluation
 from watchglass.evaluate.follower import Follower
-from watchglass.evaluate.observing import journal_of
-from watchglass.evaluate.standing import PartialEvaluation
 from watchglass.rules import default_rules
 from watchglass.store import (
     Attendance,
@@ -80,7 +80,7 @@ def replayed_part(
     variants: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> PartialEvaluation:
-    """See :func:`watchglass.evaluate.partial.replay_part`; ``variants`` is that of :class:`Engine`."""
+    """See :func:`watchglass.evaluate.engine.partial.replay_part`; ``variants`` is that of :class:`Engine`."""
     numbers = range(len(config.rules)) if rules is None else rules
     specs = [config.rules[number] for number in numbers]
     store = open_store(os.fspath(run)) if not isinstance(run, Store) else run

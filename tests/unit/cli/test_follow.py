@@ -20,8 +20,8 @@ from watchglass.testing import RunBuilder
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody will start these trainings again, so there is nothing to wait for."""
-    monkeypatch.setattr("watchglass.evaluate.evaluator._SETTLED_S", 0.0)
-    monkeypatch.setattr("watchglass.evaluate.evaluator._RESTARTED_S", 0.1)
+    monkeypatch.setattr("watchglass.evaluate.live.evaluator._SETTLED_S", 0.0)
+    monkeypatch.setattr("watchglass.evaluate.live.evaluator._RESTARTED_S", 0.1)
 
 
 def test_a_healthy_run_exits_0_and_is_judged_in_its_journal(watchglass: Watchglass, healthy: Path) -> None:

@@ -20,8 +20,9 @@ import pytest
 
 from receivers import Receiver, receiver, until
 from watchglass.config import ActionSpec, EvaluatorConfig, RuleSpec
-from watchglass.evaluate import Evaluator, acting, deliveries
-from watchglass.evaluate.reporting import Reporting
+from watchglass.evaluate import Evaluator
+from watchglass.evaluate.live import acting, deliveries
+from watchglass.evaluate.live.reporting import Reporting
 from watchglass.records import Observation, Status
 from watchglass.run import open_run
 from watchglass.session.evaluator import start_evaluator

@@ -90,7 +90,7 @@ def later(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     def move(seconds: float) -> None:
         now, wall = time.monotonic(), time.time_ns()
         monkeypatch.setattr("time.monotonic", lambda: now + seconds)
-        monkeypatch.setattr("watchglass.evaluate.presence.time.time_ns", lambda: wall + int(seconds * 1e9))
+        monkeypatch.setattr("watchglass.evaluate.live.presence.time.time_ns", lambda: wall + int(seconds * 1e9))
 
     return move
 

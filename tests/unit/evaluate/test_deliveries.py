@@ -12,8 +12,8 @@ import pytest
 from watchglass.actions import Outcome, build_action
 from watchglass.config import ActionSpec
 from watchglass.errors import StoreError
-from watchglass.evaluate import deliveries as module
-from watchglass.evaluate.deliveries import Deliveries
+from watchglass.evaluate.live import deliveries as module
+from watchglass.evaluate.live.deliveries import Deliveries
 from watchglass.records import Event, Observation
 from watchglass.store import LocalStore, layout
 from watchglass.testing import example_event

@@ -9,7 +9,7 @@ import pytest
 from watchglass.config import RuleSpec
 from watchglass.errors import InvalidValueError, NotARunError
 from watchglass.evaluate import Engine, replay
-from watchglass.evaluate.folding import MOST_FINDINGS
+from watchglass.evaluate.engine.folding import MOST_FINDINGS
 from watchglass.records import Mode, Status
 from watchglass.rules import default_rules
 from watchglass.store import LocalStore

@@ -16,7 +16,7 @@ import pytest
 from watchglass.config import EvaluatorConfig, RuleSpec
 from watchglass.errors import InvalidValueError, StoreError
 from watchglass.evaluate import Evaluator, Fleet, Followed, Snapshots, replay
-from watchglass.evaluate.member import State
+from watchglass.evaluate.many.member import State
 from watchglass.records import Severity, Status
 from watchglass.run import open_run
 from watchglass.store import JournalWriter, LocalStore, layout, lease_holder, open_store, this_process
@@ -64,9 +64,9 @@ class Now:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("watchglass.evaluate.evaluator._SETTLED_S", -1.0)
-    monkeypatch.setattr("watchglass.evaluate.evaluator._RESTARTED_S", 0.0)
-    monkeypatch.setattr("watchglass.evaluate.fleet._SEARCH_S", 0.05)
+    monkeypatch.setattr("watchglass.evaluate.live.evaluator._SETTLED_S", -1.0)
+    monkeypatch.setattr("watchglass.evaluate.live.evaluator._RESTARTED_S", 0.0)
+    monkeypatch.setattr("watchglass.evaluate.many.fleet._SEARCH_S", 0.05)
 
 
 @pytest.fixture
@@ -271,7 +271,7 @@ def test_memory_of_a_run_that_has_ended_is_a_few_words(tmp_path: Path, heard: He
 def test_snapshots_of_ended_runs_are_kept_of_the_newest_only(
     tmp_path: Path, heard: Heard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("watchglass.evaluate.fleet._SNAPSHOTS", 2)
+    monkeypatch.setattr("watchglass.evaluate.many.fleet._SNAPSHOTS", 2)
     for number in range(4):
         build_run(tmp_path / f"run{number}", HEALTHY)
     snapshots = Snapshots()
@@ -444,7 +444,7 @@ class Prefix(LocalStore):
 @pytest.fixture
 def quiet(monkeypatch: pytest.MonkeyPatch) -> dict[str, Quiet]:
     monkeypatch.undo()
-    monkeypatch.setattr("watchglass.evaluate.fleet.Member", Quiet)
+    monkeypatch.setattr("watchglass.evaluate.many.fleet.Member", Quiet)
     Quiet.made = {}
     return Quiet.made
 

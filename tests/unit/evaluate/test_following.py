@@ -69,7 +69,7 @@ def test_waiting_ends_with_its_time_or_when_somebody_says_so(tmp_path: Path) -> 
 
 def test_a_store_that_is_away_is_asked_until_the_wait_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store, said = Away(tmp_path / "run"), []
-    monkeypatch.setattr("watchglass.evaluate.following.open_store", lambda location: store)
+    monkeypatch.setattr("watchglass.evaluate.many.following.open_store", lambda location: store)
     Away.refuses = 4
     build_run(tmp_path / "run", STEPS)
     assert what_is_at(store.location, pausing(), tell=said.append) == "run"
@@ -84,8 +84,8 @@ def test_a_store_that_is_away_is_asked_until_the_wait_is_over(tmp_path: Path, mo
 
 def test_following_a_run_asks_again_too_while_it_waits_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = Away(tmp_path / "run")
-    monkeypatch.setattr("watchglass.evaluate.following.open_store", lambda location: store)
-    monkeypatch.setattr("watchglass.evaluate.evaluator._SETTLED_S", -1.0)
+    monkeypatch.setattr("watchglass.evaluate.many.following.open_store", lambda location: store)
+    monkeypatch.setattr("watchglass.evaluate.live.evaluator._SETTLED_S", -1.0)
     build_run(tmp_path / "run", STEPS)
     Away.refuses = 3
     begun = []
@@ -113,7 +113,7 @@ class Nobody:
 def test_following_many_runs_ends_when_it_was_told_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: Any, most: int, left_off: str
 ) -> None:
-    monkeypatch.setattr("watchglass.evaluate.evaluator._SETTLED_S", -1.0)
+    monkeypatch.setattr("watchglass.evaluate.live.evaluator._SETTLED_S", -1.0)
     build_run(tmp_path / "run", STEPS)
     config = EvaluatorConfig(str(tmp_path), None, RULES)
     fleet, why = follow_runs(config, pausing(most=most), Nobody(), **options)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from watchglass.evaluate.guard import CallTimeout, Guard, wakeable
+from watchglass.evaluate.engine.guard import CallTimeout, Guard, wakeable
 
 _SHORT_S = 0.05
 

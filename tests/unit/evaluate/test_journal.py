@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from watchglass.errors import RunExistsError, StoreError
-from watchglass.evaluate import journal as module
-from watchglass.evaluate.journal import Journal
+from watchglass.evaluate.live import journal as module
+from watchglass.evaluate.live.journal import Journal
 from watchglass.records import Finding, Mode, Observation, RuleStatus, Severity, Status
 from watchglass.run import open_run
 from watchglass.store import LEASE_EXPIRY_S, JournalWriter, LocalStore, RunReader, layout, lease_holder

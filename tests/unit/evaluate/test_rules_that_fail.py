@@ -11,7 +11,7 @@ import pytest
 from watchglass.config import EvaluatorConfig, RuleSpec
 from watchglass.errors import PluginFileError, StoreError
 from watchglass.evaluate import Engine, Evaluator, replay
-from watchglass.evaluate.folding import MOST_FINDINGS
+from watchglass.evaluate.engine.folding import MOST_FINDINGS
 from watchglass.records import Observation, Status
 from watchglass.store import FrameKind, LocalStore, RunReader, decode_finding, decode_observation, lease_holder
 from watchglass.testing import RunBuilder, Step, build_run
@@ -193,7 +193,7 @@ def test_a_store_that_refuses_histograms_is_no_fault_of_the_rule(
 ) -> None:
     from watchglass.run import LazyHistograms
 
-    monkeypatch.setattr("watchglass.evaluate.runner._looking_closer", set())
+    monkeypatch.setattr("watchglass.evaluate.engine.runner._looking_closer", set())
     build_run(run_path, _captured(6), modules={"fc": "Linear"})
     whole, refusals = LazyHistograms.get, [0]
 

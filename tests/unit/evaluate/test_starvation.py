@@ -12,7 +12,7 @@ import pytest
 from watchglass.capture.plan import Plan
 from watchglass.config import Collection, RuleSpec, SessionConfig
 from watchglass.evaluate import Engine, replay
-from watchglass.evaluate.starvation import NeedSeen
+from watchglass.evaluate.engine.starvation import NeedSeen
 from watchglass.records import Mode, Role, Status, UnitKind
 from watchglass.rules import Needs
 from watchglass.run import StepView

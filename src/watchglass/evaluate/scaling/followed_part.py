@@ -16,7 +16,7 @@ from typing import Any
 
 from watchglass.config import EvaluatorConfig
 from watchglass.errors import StoreError, WatchglassError
-from watchglass.evaluate.engine import Engine
+from watchglass.evaluate.engine.engine import Engine
 from watchglass.evaluate.follower import FollowedWorker, Order
 from watchglass.evaluate.scaling.rule_files import RuleFiles
 from watchglass.records import Finding, Observation

@@ -16,15 +16,15 @@ from typing import Any, cast
 from watchglass import errors
 from watchglass.config import EvaluatorConfig, absolute
 from watchglass.errors import ClusterError, CompactedError, InvalidValueError, StoreError
-from watchglass.evaluate.engine import Engine
+from watchglass.evaluate.engine.engine import Engine
+from watchglass.evaluate.engine.partial import merge
+from watchglass.evaluate.engine.runner import Stopped
+from watchglass.evaluate.engine.standing import PartialEvaluation, RuleFacts
 from watchglass.evaluate.evaluation import Evaluation
 from watchglass.evaluate.follower import Order
-from watchglass.evaluate.partial import merge
-from watchglass.evaluate.runner import Stopped
 from watchglass.evaluate.scaling.cluster import Cluster
 from watchglass.evaluate.scaling.followed_part import FollowedPart, Key
 from watchglass.evaluate.scaling.rule_files import absolute_rules, read_rule_files
-from watchglass.evaluate.standing import PartialEvaluation, RuleFacts
 from watchglass.records import Finding, Observation, RuleStatus
 from watchglass.rules import find_rule
 from watchglass.run import StepView

@@ -10,15 +10,15 @@ from typing import Any
 
 from watchglass.config import EvaluatorConfig, absolute
 from watchglass.errors import ClusterError, WatchglassError
-from watchglass.evaluate.engine import Engine
+from watchglass.evaluate.engine.engine import Engine
+from watchglass.evaluate.engine.partial import merge
+from watchglass.evaluate.engine.standing import PartialEvaluation
 from watchglass.evaluate.evaluation import Evaluation
-from watchglass.evaluate.partial import merge
 from watchglass.evaluate.scaling.cluster import Cluster, cluster
 from watchglass.evaluate.scaling.contents import RunContents, contents_of
 from watchglass.evaluate.scaling.plan import Part, plan
 from watchglass.evaluate.scaling.rule_files import absolute_rules, read_rule_files
 from watchglass.evaluate.scaling.tasks import Answer, answer_elsewhere, read_answer, request_of
-from watchglass.evaluate.standing import PartialEvaluation
 from watchglass.store import open_store, read_manifest
 
 #: How often a part is begun again whose process died under it.

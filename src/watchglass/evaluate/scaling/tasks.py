@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 from watchglass import errors
 from watchglass.config import EvaluatorConfig
 from watchglass.errors import ClusterError, WatchglassError
-from watchglass.evaluate.partial import replay_part
+from watchglass.evaluate.engine.partial import replay_part
+from watchglass.evaluate.engine.standing import PartialEvaluation
 from watchglass.evaluate.scaling.plan import Part
 from watchglass.evaluate.scaling.rule_files import RuleFiles
-from watchglass.evaluate.standing import PartialEvaluation
 
 _FILES = RuleFiles()
 

@@ -13,7 +13,7 @@ from command_line import training
 from watchglass.config import EvaluatorConfig, RuleSpec
 from watchglass.errors import ClusterError, MissingFileError, NotARunError
 from watchglass.evaluate import Evaluation, replay
-from watchglass.evaluate.partial import merge
+from watchglass.evaluate.engine.partial import merge
 from watchglass.evaluate.scaling.contents import contents_of
 from watchglass.evaluate.scaling.plan import Part, plan
 from watchglass.evaluate.scaling.rule_files import RuleFiles, absolute_rules, read_rule_files

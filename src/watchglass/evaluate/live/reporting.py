@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import TextIO
 
 from watchglass.config import EvaluatorConfig
-from watchglass.evaluate.acting import ACTION_PATIENCE_S, Acting
-from watchglass.evaluate.journal import Journal
+from watchglass.evaluate.live.acting import ACTION_PATIENCE_S, Acting
+from watchglass.evaluate.live.journal import Journal
 from watchglass.records import Finding, Observation, RuleStatus
 from watchglass.store import Store
 from watchglass.view import printable

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 
 from watchglass.errors import WatchglassError
 from watchglass.evaluate.follower import FollowedWorker, Follower
-from watchglass.evaluate.presence import Presence
-from watchglass.evaluate.roster import Roster
+from watchglass.evaluate.live.presence import Presence
+from watchglass.evaluate.live.roster import Roster
 from watchglass.record import harvest
 from watchglass.records import Observation
 from watchglass.store import Store

@@ -6,13 +6,13 @@ import time
 from collections.abc import Callable, Sequence
 
 from watchglass.config import EvaluatorConfig
-from watchglass.evaluate.anew import start_without
-from watchglass.evaluate.engine import Engine
+from watchglass.evaluate.engine.engine import Engine
 from watchglass.evaluate.evaluation import Evaluation
 from watchglass.evaluate.follower import Follower
+from watchglass.evaluate.live.anew import start_without
+from watchglass.evaluate.live.reporting import Reporting
+from watchglass.evaluate.live.roster import Roster
 from watchglass.evaluate.replay import most_steps
-from watchglass.evaluate.reporting import Reporting
-from watchglass.evaluate.roster import Roster
 from watchglass.records import Observation
 from watchglass.run import StepView
 from watchglass.store import Store

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from watchglass.actions import Action, Stopping, StopTraining, Worker, build_action
 from watchglass.config import ActionSpec, EvaluatorConfig, absolute
-from watchglass.evaluate.deliveries import MOST_AT_ONCE, Clock, Deliveries, finding_event_id, status_event_id
+from watchglass.evaluate.live.deliveries import MOST_AT_ONCE, Clock, Deliveries, finding_event_id, status_event_id
 from watchglass.records import Event, Finding, Observation, RuleStatus
 from watchglass.store import Store
 

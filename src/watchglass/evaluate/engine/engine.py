@@ -8,11 +8,11 @@ from dataclasses import replace
 
 from watchglass.config import RuleSpec
 from watchglass.errors import CompactedError, InvalidValueError, StoreError
-from watchglass.evaluate.beside import OtherRun
-from watchglass.evaluate.guard import Guard, wakeable
-from watchglass.evaluate.observing import Observed
-from watchglass.evaluate.runner import RuleRunner, Stopped
-from watchglass.evaluate.standing import PartialEvaluation
+from watchglass.evaluate.engine.beside import OtherRun
+from watchglass.evaluate.engine.guard import Guard, wakeable
+from watchglass.evaluate.engine.observing import Observed
+from watchglass.evaluate.engine.runner import RuleRunner, Stopped
+from watchglass.evaluate.engine.standing import PartialEvaluation
 from watchglass.records import Finding, Mode, Observation, RuleStatus
 from watchglass.run import StepView
 from watchglass.store import layout, open_store

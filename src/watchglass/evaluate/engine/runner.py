@@ -14,10 +14,10 @@ from typing import NamedTuple, TypeVar
 
 from watchglass.config import RuleSpec, values
 from watchglass.errors import CompactedError, PluginFileError, StoreError
-from watchglass.evaluate.folding import Folding
-from watchglass.evaluate.guard import CallTimeout, Guard
-from watchglass.evaluate.standing import Fault, Met, RuleFacts, WorkerFacts, in_order, status_of
-from watchglass.evaluate.starvation import NeedSeen
+from watchglass.evaluate.engine.folding import Folding
+from watchglass.evaluate.engine.guard import CallTimeout, Guard
+from watchglass.evaluate.engine.standing import Fault, Met, RuleFacts, WorkerFacts, in_order, status_of
+from watchglass.evaluate.engine.starvation import NeedSeen
 from watchglass.records import Finding, Observation, RuleStatus, Severity
 from watchglass.rules import Rule, build_rule
 from watchglass.run import StepView

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from watchglass.evaluate.standing import Order
+from watchglass.evaluate.engine.standing import Order
 from watchglass.records import Finding
 from watchglass.run import StepView
 

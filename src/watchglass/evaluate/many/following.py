@@ -10,12 +10,12 @@ from typing import Literal, TextIO
 
 from watchglass.config import EvaluatorConfig
 from watchglass.errors import ForkedError, MissingFileError, StoreError
-from watchglass.evaluate.engine import Engine
+from watchglass.evaluate.engine.engine import Engine
 from watchglass.evaluate.evaluation import Evaluation
-from watchglass.evaluate.evaluator import Evaluator
-from watchglass.evaluate.fleet import Fleet
-from watchglass.evaluate.member import Audience, Followed
-from watchglass.evaluate.snapshot import Snapshots
+from watchglass.evaluate.live.evaluator import Evaluator
+from watchglass.evaluate.many.fleet import Fleet
+from watchglass.evaluate.many.member import Audience, Followed
+from watchglass.evaluate.many.snapshot import Snapshots
 from watchglass.run import RunSearch
 from watchglass.store import Store, layout, open_store, pace_of
 

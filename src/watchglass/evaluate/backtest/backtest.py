@@ -13,10 +13,10 @@ from enum import Enum
 from typing import Any
 
 from watchglass.config import EvaluatorConfig, RuleSpec
-from watchglass.evaluate.labels import Label
-from watchglass.evaluate.partial import merge
+from watchglass.evaluate.backtest.labels import Label
+from watchglass.evaluate.engine.partial import merge
+from watchglass.evaluate.engine.standing import RuleFacts
 from watchglass.evaluate.replay import replayed_part
-from watchglass.evaluate.standing import RuleFacts
 from watchglass.records import Finding, Mode, RuleStatus, Severity, Status
 
 

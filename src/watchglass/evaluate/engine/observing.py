@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 from watchglass.errors import DamagedDataError
-from watchglass.evaluate.standing import Order
+from watchglass.evaluate.engine.standing import Order
 from watchglass.records import Observation
 from watchglass.store import FrameKind, RunReader, Store, decode_observation
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from watchglass.errors import InvalidValueError, MissingExtraError
-from watchglass.evaluate.snapshot import RunSnapshot
+from watchglass.evaluate.many.snapshot import RunSnapshot
 from watchglass.records import Severity, Status
 
 if TYPE_CHECKING:

@@ -10,11 +10,11 @@ from typing import Protocol, TextIO, cast
 
 from watchglass.config import EvaluatorConfig
 from watchglass.errors import RunExistsError, StoreError, WatchglassError
-from watchglass.evaluate.engine import Engine
+from watchglass.evaluate.engine.engine import Engine
 from watchglass.evaluate.evaluation import Evaluation
-from watchglass.evaluate.evaluator import Evaluator
-from watchglass.evaluate.journal import judged_attempt
-from watchglass.evaluate.snapshot import RunSnapshot
+from watchglass.evaluate.live.evaluator import Evaluator
+from watchglass.evaluate.live.journal import judged_attempt
+from watchglass.evaluate.many.snapshot import RunSnapshot
 from watchglass.store import (
     LEASE_EXPIRY_S,
     Claim,

@@ -16,9 +16,9 @@ from typing import TextIO
 
 from watchglass.config import EvaluatorConfig
 from watchglass.errors import InvalidValueError, StoreError
-from watchglass.evaluate.engine import Engine
-from watchglass.evaluate.member import Audience, Common, Member, State
-from watchglass.evaluate.snapshot import Snapshots
+from watchglass.evaluate.engine.engine import Engine
+from watchglass.evaluate.many.member import Audience, Common, Member, State
+from watchglass.evaluate.many.snapshot import Snapshots
 from watchglass.run import RunSearch
 from watchglass.store import Store, pace_of
 from watchglass.view import printable

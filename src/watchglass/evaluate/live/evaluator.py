@@ -12,18 +12,18 @@ from typing import TextIO
 
 from watchglass.config import EvaluatorConfig
 from watchglass.errors import WatchglassError
-from watchglass.evaluate.acting import ACTION_PATIENCE_S
-from watchglass.evaluate.anew import left_out, own_lease
-from watchglass.evaluate.departures import Departures
-from watchglass.evaluate.engine import Engine
+from watchglass.evaluate.engine.engine import Engine
 from watchglass.evaluate.evaluation import Evaluation
 from watchglass.evaluate.follower import FollowedWorker
-from watchglass.evaluate.judging import Judging
-from watchglass.evaluate.outages import Outages
-from watchglass.evaluate.presence import Presence
-from watchglass.evaluate.reporting import Reporting
-from watchglass.evaluate.roster import Roster
-from watchglass.evaluate.snapshot import Gauges, RunSnapshot, steps_by_worker
+from watchglass.evaluate.live.acting import ACTION_PATIENCE_S
+from watchglass.evaluate.live.anew import left_out, own_lease
+from watchglass.evaluate.live.departures import Departures
+from watchglass.evaluate.live.judging import Judging
+from watchglass.evaluate.live.outages import Outages
+from watchglass.evaluate.live.presence import Presence
+from watchglass.evaluate.live.reporting import Reporting
+from watchglass.evaluate.live.roster import Roster
+from watchglass.evaluate.many.snapshot import Gauges, RunSnapshot, steps_by_worker
 from watchglass.store import Claim, Pin, Store, open_store, pace_of, pin
 
 #: How long to wait for an evaluator of an earlier attempt to give up the journal.

@@ -16,8 +16,8 @@ from types import FrameType
 
 from watchglass.config import EvaluatorConfig
 from watchglass.errors import WatchglassError
-from watchglass.evaluate import anew
-from watchglass.evaluate.evaluator import Evaluator
+from watchglass.evaluate.live import anew
+from watchglass.evaluate.live.evaluator import Evaluator
 
 
 class _Lifeline:

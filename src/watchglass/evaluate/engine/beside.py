@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
+from watchglass.evaluate.engine.standing import Order
 from watchglass.evaluate.follower import Follower
-from watchglass.evaluate.standing import Order
 from watchglass.records import Mode, Observation
 from watchglass.run import StepView
 from watchglass.store import Store, layout

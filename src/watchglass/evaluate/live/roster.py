@@ -7,7 +7,7 @@ from collections import deque
 
 from watchglass.actions import Worker
 from watchglass.evaluate.follower import FollowedWorker, Follower
-from watchglass.evaluate.presence import Presence
+from watchglass.evaluate.live.presence import Presence
 from watchglass.records import Mode
 from watchglass.run import StepView
 

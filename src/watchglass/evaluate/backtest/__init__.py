@@ -1,0 +1,1 @@
+"""A rule on stored runs, beside labels."""

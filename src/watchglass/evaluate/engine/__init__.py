@@ -1,0 +1,1 @@
+"""Steps shown to rules: runners, calls that end in time, needs, folding, parts."""
