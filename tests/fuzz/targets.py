@@ -243,13 +243,13 @@ def terminal_text(choices: Choices) -> None:
 
 def stops(choices: Choices) -> None:
     """What a training and an evaluator read under control/."""
-    from watchglass.actions import StopTraining, Worker
+    from watchglass.actions import Stopping, Worker
     from watchglass.records import Finding, Mode, Severity
 
     store = _store()
     answer = hostile.changed_file("seen", seeds.file("seen/worker_0"), choices)
     store.write("control/stop/0000/seen/worker_0", answer, replace=True)
-    action = StopTraining(store, 0, send_signal=lambda pid, number: None)
+    action = Stopping(store, 0, send_signal=lambda pid, number: None)
     action.found(
         Finding("a", "R", Severity.ERROR, 0, 0, 1, Mode.TRAIN, "worker_0", (), None, None, "m", attempt=0)
     )  # fmt: skip

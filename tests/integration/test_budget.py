@@ -19,10 +19,9 @@ from torch import nn
 import watchglass
 from watchglass import open_run
 from watchglass.capture import cost
-from watchglass.cli.check import as_json
 from watchglass.evaluate import verdict
 from watchglass.records import Verdict
-from watchglass.view import render_report, verdict_text
+from watchglass.view import Terms, json_document, render_report, verdict_text
 
 STEPS = 120
 
@@ -47,7 +46,7 @@ def spoken(found: Verdict) -> tuple[str, dict[str, Any], str]:
     text = " ".join(verdict_text(found).split())
     return (
         text,
-        json.loads(json.dumps(as_json(found)))["capture"],
+        json.loads(json_document([found], Terms()))["capture"],
         html.unescape(render_report(open_run(found.run), found)),
     )
 

@@ -77,11 +77,14 @@ def cluster(address: str | None = None, *, cores: int | None = None) -> Iterator
             return
         folder = _folder() if ours else None
         try:
-            with _ending_in_order(), _hushed():
-                _connect(ray, address, folder, cores)
-                yield Cluster(ray, ours=ours)
+            with _hushed():  # also while it shuts down, when it has most to say of workers that died
+                try:
+                    with _ending_in_order():
+                        _connect(ray, address, folder, cores)
+                        yield Cluster(ray, ours=ours)
+                finally:
+                    ray.shutdown()
         finally:
-            ray.shutdown()
             if folder is not None:
                 shutil.rmtree(folder, ignore_errors=True)
 
