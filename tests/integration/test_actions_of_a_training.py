@@ -153,7 +153,9 @@ def test_one_that_cannot_deliver_harms_neither_training_nor_verdict(tmp_path: Pa
         "Webhook:url=http://127.0.0.1:9/,retries=0", "train.py",
     )  # fmt: skip
     assert ended.returncode == 0
-    assert "Webhook: 1 not delivered, see dead-letters/ in the run" in ended.stderr
+    assert (
+        "Webhook: 1 not delivered (cannot be reached: Connection refused), see dead-letters/ in the run" in ended.stderr
+    )
     assert "the loss became NaN" in ended.stderr
     assert len(LocalStore(tmp_path / "run").list(layout.DEAD_LETTERS)) == 1
     ended = watchglass(tmp_path, "rm", "--yes", "run")

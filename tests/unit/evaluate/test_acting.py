@@ -216,7 +216,10 @@ def test_an_address_where_nobody_is_leaves_dead_letters_and_a_line(run_path: Pat
     assert failed.data["reason"] == "cannot be reached: Connection refused"
     letter = json.loads((run_path / layout.dead_letter("Webhook", due.data["event"])).read_text())
     assert letter["event"]["finding"]["rule"] == "ExplodingTensor"
-    assert "watchglass: Webhook: 1 not delivered, see dead-letters/ in the run\n" in capsys.readouterr().err
+    assert (
+        "watchglass: Webhook: 1 not delivered (cannot be reached: Connection refused), see dead-letters/ in the run\n"
+        in capsys.readouterr().err
+    )
 
 
 def test_the_end_waits_no_longer_than_its_patience(run_path: Path, tmp_path: Path) -> None:

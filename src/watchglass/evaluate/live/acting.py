@@ -229,7 +229,9 @@ class Acting:
                 say(f"{line.key}: {line.waiting} not delivered, and the store does not take the dead letters now")
                 break
         if line.counts["failed"]:
-            say(f"{line.key}: {line.counts['failed']} not delivered, see dead-letters/ in the run")
+            say(
+                f"{line.key}: {line.counts['failed']} not delivered ({line.failure:.200}), see dead-letters/ in the run"
+            )
         if line.counts["limited"]:
             say(
                 f"{line.key}: {line.counts['limited']} left out, beyond {line.action.per_hour} within an hour; "

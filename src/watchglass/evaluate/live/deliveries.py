@@ -106,6 +106,8 @@ class Deliveries:
         self._last: Event | None = None
         #: Deliveries by outcome: done, failed, limited.
         self.counts = {"done": 0, "failed": 0, "limited": 0}
+        #: Why the last of those that failed did; "" where none did.
+        self.failure = ""
 
     @property
     def waiting(self) -> int:
@@ -264,6 +266,7 @@ class Deliveries:
             told.update(_append(str(file), text))
         self._waiting.popleft()
         self.counts["failed"] += 1
+        self.failure = due.dead
         return [self._observation("action_failed", due.event, **told)]
 
     def _observation(self, what: str, event: Event, **data: object) -> Observation:
