@@ -12,7 +12,7 @@ from watchglass.errors import UnknownNameError
 from watchglass.evaluate.diagnosis import diagnose
 from watchglass.evaluate.evaluation import Evaluation
 from watchglass.record import recovered_steps
-from watchglass.records import Finding, Mode, Severity, Verdict
+from watchglass.records import Finding, Mode, Severity, Status, Verdict
 from watchglass.rules import Knowledge, load_knowledge
 from watchglass.run import Run
 from watchglass.store import Problem, layout
@@ -41,6 +41,7 @@ def verdict(
     findings = evaluation.findings if evaluation is not None else tuple(run.journal.findings)
     findings = tuple(_with_causes(finding, knowledge) for finding in findings)
     statuses = evaluation.statuses if evaluation is not None else tuple(run.journal.statuses)
+    silent = [status.rule for status in statuses if status.status is Status.NOT_APPLICABLE]
     steps = len(run.worker().numbers(Mode.TRAIN))
     stopped = _stopped(run)
     problems, missing = _problems(run, evaluation)
@@ -51,7 +52,7 @@ def verdict(
     return Verdict(
         run=run.location,
         status=_status(run, findings, stopped=stopped, missing=missing),
-        diagnoses=diagnose(findings, knowledge),
+        diagnoses=diagnose(findings, knowledge.where(silent)),
         findings=tuple(sorted(findings, key=lambda f: (-f.severity.rank, f.attempt, f.global_step))),
         statuses=statuses,
         metrics=_metrics(run),

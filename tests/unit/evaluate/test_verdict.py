@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from watchglass.errors import InvalidValueError
 from watchglass.evaluate import replay, verdict
-from watchglass.records import Finding, Mode, Observation, Severity
+from watchglass.records import Finding, Mode, Observation, RuleStatus, Severity, Status
 from watchglass.run import open_run
 from watchglass.testing import RunBuilder, Step, build_run
 
@@ -129,3 +130,18 @@ def test_files_of_causes_are_known_to_diagnoses_and_findings(run_path: Path, tmp
     (tmp_path / "mine.toml").write_text("[cause]")
     with pytest.raises(InvalidValueError, match="cause is unknown"):
         verdict(run, causes=[str(tmp_path / "mine.toml")])
+
+
+def test_what_a_rule_rules_out_is_no_cause(run_path: Path) -> None:
+    finding = Finding(
+        "a", "WeightUpdateRatio", Severity.WARNING, 3, 3, 1, Mode.TRAIN, "worker_0", (), 2.0, 1.0, "large updates",
+        evidence={"symptoms": ["update_ratio_large"]},
+    )  # fmt: skip
+    run = open_run(build_run(run_path, HEALTHY, journal=[finding]))
+    causes = {ranked.cause.id for ranked in verdict(run).diagnoses[0].causes}
+    assert causes == {"learning_rate_too_high", "dying_relu"}
+    silent = replace(
+        replay(run_path, []), findings=(finding,), statuses=(RuleStatus("DeadRelu", Status.NOT_APPLICABLE),)
+    )
+    (only,) = verdict(run, silent).diagnoses[0].causes
+    assert only.cause.id == "learning_rate_too_high"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from watchglass.records import Cause
@@ -51,6 +51,7 @@ class Knowledge:
         consequences: By cause, the symptoms that follow from it later without being told by it.
         advice: By cause, templates of concrete advice, the most specific one first.
         placeholders: What templates may mention, by name.
+        ruled_out_by: By cause, rules: where one of them does not apply to the training, it is no cause.
         named_causes: Weights of the causes that a rule names itself, the first one first.
     """
 
@@ -60,7 +61,20 @@ class Knowledge:
     consequences: Mapping[str, frozenset[str]] = field(default_factory=dict)
     advice: Mapping[str, tuple[Template, ...]] = field(default_factory=dict)
     placeholders: Mapping[str, Placeholder] = field(default_factory=dict)
+    ruled_out_by: Mapping[str, frozenset[str]] = field(default_factory=dict)
     named_causes: tuple[float, ...] = ()
+
+    def where(self, not_applicable: Iterable[str]) -> Knowledge:
+        """The same without what cannot be the cause where these rules do not apply."""
+        rules = frozenset(not_applicable)
+        out = {cause for cause, by in self.ruled_out_by.items() if by & rules}
+        if not out:
+            return self
+        links = {
+            symptom: {cause: weight for cause, weight in row.items() if cause not in out}
+            for symptom, row in self.links.items()
+        }
+        return replace(self, links=links)
 
     def all_links(self) -> Iterator[Link]:
         """Every link as a row."""

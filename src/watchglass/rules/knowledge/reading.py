@@ -77,6 +77,13 @@ def _added(before: Knowledge, path: Path, *, own: bool = False) -> Knowledge:
                 **{name: _advice(name, row, placeholders) for name, row in sections["causes"].items()},
             },
             placeholders=placeholders,
+            ruled_out_by={
+                **before.ruled_out_by,
+                **{
+                    name: frozenset(_texts(f"causes.{name}.ruled_out_by", row.get("ruled_out_by", [])))
+                    for name, row in sections["causes"].items()
+                },
+            },
             named_causes=_named(data.get("named_causes")) if own else before.named_causes,
         )
     except _Wrong as error:
@@ -88,7 +95,7 @@ def _causes(table: Mapping[str, Any], known: Mapping[str, Cause]) -> dict[str, C
     for name, row in table.items():
         key = _new("causes", name, known)
         row = _table(key, row)
-        _check_keys(key, row, ("title", "explanation", "what_to_try", "advice", "leads_to", "source"))
+        _check_keys(key, row, ("title", "explanation", "what_to_try", "advice", "leads_to", "ruled_out_by", "source"))
         tries = _texts(f"{key}.what_to_try", row.get("what_to_try"))
         if not tries:
             raise _Wrong(f"{key}.what_to_try", "must have at least one sentence")
