@@ -216,7 +216,7 @@ def run_report(choices: Choices) -> None:
     with hostile_run(choices) as path, np.errstate(all="ignore"):
         run = open_run(path)
         # Parsing plotly's four megabytes of script each time would be all that this does.
-        with mock.patch.object(report, "_plotly_script", lambda: ""):
+        with mock.patch.object(report, "_plotly_script", return_value=""):
             text = render_report(run, verdict(run, replay(path)))
         page = _Page()
         page.feed(text)
