@@ -8,7 +8,7 @@ from xml.etree import ElementTree as ET
 from watchglass.records import Finding, RuleStatus, Status, Verdict
 from watchglass.view.conclusion import Terms, counted, not_answered
 from watchglass.view.text import printable
-from watchglass.view.verdict import chain, headline
+from watchglass.view.verdict import advice, chain, headline
 
 #: Findings of one rule that are told in a case; the rest is counted.
 _MOST_FINDINGS = 50
@@ -41,7 +41,7 @@ def _suite(root: ET.Element, verdict: Verdict, terms: Terms) -> ET.Element:
     for finding in verdict.findings:
         rules.setdefault(finding.rule, RuleStatus(finding.rule, Status.ISSUES_FOUND))
     cases = [
-        _rule_case(suite, name, status, [finding for finding in verdict.findings if finding.rule == rule], failing)
+        _rule_case(suite, verdict, status, [finding for finding in verdict.findings if finding.rule == rule], failing)
         for rule, status in rules.items()
     ]
     cases.append(_whole_case(suite, name, verdict, terms, answered=bool(failing)))
@@ -52,18 +52,18 @@ def _suite(root: ET.Element, verdict: Verdict, terms: Terms) -> ET.Element:
 
 
 def _rule_case(
-    suite: ET.Element, run: str, status: RuleStatus, findings: list[Finding], failing: set[str]
+    suite: ET.Element, verdict: Verdict, status: RuleStatus, findings: list[Finding], failing: set[str]
 ) -> ET.Element:
-    case = ET.SubElement(suite, "testcase", classname=run, name=printable(status.rule))
+    case = ET.SubElement(suite, "testcase", classname=printable(verdict.run), name=printable(status.rule))
     told = chain(findings)
     text = "\n".join(told[:_MOST_FINDINGS])
     if len(told) > _MOST_FINDINGS:
         text += f"\nand {len(told) - _MOST_FINDINGS:,} further findings"
     worst = next((finding for finding in findings if finding.id in failing), None)
     if worst is not None:
-        advice = "".join(f"\ntry: {printable(each)}" for each in worst.what_to_try)
+        tries = "".join(f"\ntry: {printable(each)}" for each in advice(worst, verdict))
         failure = ET.SubElement(case, "failure", message=printable(worst.message), type=worst.severity.value)
-        failure.text = text + advice
+        failure.text = text + tries
         return case
     if status.status is Status.ERROR:
         reason = printable(status.reason) or "no reason given"

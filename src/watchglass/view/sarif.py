@@ -17,7 +17,7 @@ from urllib.parse import quote
 from watchglass.records import Finding, Severity, Status, Verdict, number_to_json
 from watchglass.view.conclusion import Terms, failed_rules, not_answered, outcome
 from watchglass.view.text import printable
-from watchglass.view.verdict import headline
+from watchglass.view.verdict import advice, headline
 
 _SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 _LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "note"}
@@ -125,7 +125,7 @@ def _result(finding: Finding, rule: int, mark: str, verdict: Verdict) -> dict[st
         "ruleId": finding.rule,
         "ruleIndex": rule,
         "level": _LEVELS[finding.severity],
-        "message": {"text": _message(_told(finding))},
+        "message": {"text": _message(_told(finding, advice(finding, verdict)))},
         "locations": [_location(finding, verdict)],
         "fingerprints": {"watchglass/finding/v1": finding.id},
         "partialFingerprints": {"primaryLocationLineHash": mark},
@@ -146,9 +146,9 @@ def _result(finding: Finding, rule: int, mark: str, verdict: Verdict) -> dict[st
     }
 
 
-def _told(finding: Finding) -> str:
+def _told(finding: Finding, tries: Sequence[str]) -> str:
     text = f"{printable(finding.message)} (step {finding.step}, {printable(finding.worker)})."
-    return text + "".join(f" Try: {printable(advice)}." for advice in finding.what_to_try[:1])
+    return text + "".join(f" Try: {printable(each)}." for each in tries[:1])
 
 
 def _location(finding: Finding, verdict: Verdict) -> dict[str, Any]:

@@ -123,6 +123,12 @@ def outline(verdict: Verdict, asked: Sequence[str] = ()) -> list[Row]:
     return rows
 
 
+def advice(finding: Finding, verdict: Verdict) -> tuple[str, ...]:
+    """What to try: of the diagnosis that a finding belongs to, which has numbers where they are known; else its own."""
+    own = (diagnosis.what_to_try for diagnosis in verdict.diagnoses if finding.id in diagnosis.findings)
+    return next(own, finding.what_to_try)
+
+
 def headline(verdict: Verdict) -> str:
     """The verdict in one line."""
     counts = Counter(finding.severity for finding in verdict.findings)

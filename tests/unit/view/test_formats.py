@@ -189,6 +189,23 @@ def test_sarif_has_levels_fingerprints_help_and_the_script_as_location() -> None
     assert "**Looks at**" in rule["help"]["markdown"]
 
 
+def test_advice_has_the_numbers_of_its_diagnosis() -> None:
+    told = verdict_with_advice()
+    (run,) = sarif_of(sarif_document([told], TERMS))["runs"]
+    assert run["results"][0]["message"]["text"].endswith(" Try: Learning rate 50: try 0.05.")
+    (suite,) = suites(junit_document([told], TERMS))
+    failure = suite.find("testcase/failure")
+    assert failure is not None
+    assert "\ntry: Learning rate 50: try 0.05" in str(failure.text)
+    own = replace(told, diagnoses=())
+    assert "Try: Lower it." in sarif_document([own], TERMS)
+
+
+def verdict_with_advice() -> Verdict:
+    known = Diagnosis((), (f"{0:012x}",), Severity.ERROR, 80, "", "diverges", ("Learning rate 50: try 0.05",))
+    return replace(STOPPED, findings=(finding(),), diagnoses=(known,))
+
+
 @pytest.mark.parametrize(
     ("run", "script", "uri"),
     [
