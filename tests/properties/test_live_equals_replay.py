@@ -11,7 +11,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
@@ -241,9 +241,41 @@ class _Course:
         self.evaluator.finish()
 
 
+#: Courses that chance seldom finds: what is observed before a restart, segments that are late or never come while the
+#: evaluator goes on, one that is killed with a rule that hung, and attempts that follow each other.
+_OBSERVED = [
+    ("steps", 8),
+    ("steps", 9),
+    ("turn", 8),
+    ("lose", 1),
+    ("steps", 6),
+    ("turn", 8),
+    ("restart", 0),
+    ("steps", 7),
+]
+_LATE = [("steps", 6), ("hold", 0), ("steps", 8), ("steps", 9), ("turn", 8), ("deliver", 0), ("turn", 3), ("steps", 15)]
+_NEVER = [("steps", 8), ("steps", 9), ("turn", 8), ("steps", 6), ("hold", 0), ("steps", 6), ("steps", 11), ("turn", 8)]
+_KILLED = [("steps", 15), ("steps", 14), ("steps", 15), ("turn", 9), ("kill", 0), ("lose", 0), ("turn", 9), ("kill", 0)]
+_AGAIN = [
+    ("steps", 14),
+    ("steps", 9),
+    ("turn", 8),
+    ("attempt", 0),
+    ("steps", 15),
+    ("turn", 8),
+    ("restart", 0),
+    ("steps", 8),
+]
+
+
 @pytest.mark.slow
 @hypothesis_settings(max_examples=max(1, _MANY // 2))
 @given(course=events(), dropped=st.booleans())
+@example(course=_OBSERVED, dropped=False)
+@example(course=_LATE, dropped=False)
+@example(course=_NEVER, dropped=True)
+@example(course=_KILLED, dropped=False)
+@example(course=_AGAIN, dropped=False)
 def test_an_evaluator_says_what_a_replay_says(tmp_path_factory, course: list[tuple[str, int]], dropped: bool) -> None:
     folder: Path = tmp_path_factory.mktemp("course")
     (folder / "rules.py").write_text(RULES)
