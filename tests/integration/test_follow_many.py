@@ -78,12 +78,12 @@ def processes(tmp_path: Path) -> Iterator[Processes]:
     started.close()
 
 
-def ended(process: subprocess.Popen[str], timeout_s: float = 150.0) -> tuple[int, str, str]:
+def ended(process: subprocess.Popen[str], timeout_s: float = 240.0) -> tuple[int, str, str]:
     out, err = process.communicate(timeout=timeout_s)
     return process.returncode, out, err
 
 
-def wait_for(condition: Callable[[], Any], seconds: float = 90.0) -> Any:
+def wait_for(condition: Callable[[], Any], seconds: float = 240.0) -> Any:
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         try:
@@ -99,6 +99,7 @@ def test_a_sick_a_healthy_and_a_killed_training_have_one_follower(processes: Pro
     _follow_three(processes, str(tmp_path / "runs"))
 
 
+@pytest.mark.timeout(900)  # a bucket is looked at rarely, and the server may have other tests to serve
 def test_they_have_one_follower_in_a_bucket_too(processes: Processes, s3_location: str) -> None:
     _follow_three(processes, s3_location)
 
