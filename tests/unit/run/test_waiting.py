@@ -157,4 +157,6 @@ def test_a_worker_that_left_early_holds_nobody_up(tmp_path):
         builder.leave("failed", ranks=[1])
         builder.step(scalars={"loss": 1.0}, workers=[0], flush=False)
         builder.workers[0].flush()
-        Clock().wait(open_run(tmp_path / "run"), 1)
+        run = open_run(tmp_path / "run")
+        Clock().wait(run, 1)
+        assert list(run.worker("worker_0").numbers(Mode.TRAIN)) == [0, 1]
