@@ -25,7 +25,7 @@ FLEET ?=
 RULES ?=
 FUZZ ?= --seconds 300
 
-.PHONY: demo test test-quick lint format check bench growth peers scale fuzz store rules clean help setup-example setup-dev
+.PHONY: demo test test-quick lint format check bench growth peers scale fuzz store rules fleet clean help setup-example setup-dev
 
 help:
 	@sed -n 's/^# make/make/p' Makefile

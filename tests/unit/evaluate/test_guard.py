@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import collections
 import gc
 import random
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -88,17 +90,28 @@ def test_what_a_call_raises_is_its_own() -> None:
         guard.call(lambda: (_ for _ in ()).throw(KeyboardInterrupt))
 
 
+@pytest.fixture
+def busy_threads_take_turns() -> Iterator[None]:
+    """So that the watching thread shoots when it means to, not a turn of 5 ms later."""
+    before_s = sys.getswitchinterval()
+    sys.setswitchinterval(0.0001)
+    yield
+    sys.setswitchinterval(before_s)
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("busy_threads_take_turns")
 @pytest.mark.parametrize("threaded", [False, True])
 def test_no_exception_comes_too_late(threaded: bool) -> None:
     """Calls that end about when they are shot at: what is raised is raised in the call or not at all."""
-    ended: list[str] = []
+    ended: collections.Counter[str] = collections.Counter()
 
     def work() -> None:
         guard, chance = Guard(0.005), random.Random(7)
         with wakeable():
-            for _ in range(200):
-                until_s = time.perf_counter() + chance.uniform(0.004, 0.012)
+            # When a call is shot at depends on the machine: enough of both are waited for.
+            while min(ended["in time"], ended["late"]) < 15 and ended.total() < 10_000:
+                until_s = time.perf_counter() + chance.uniform(0.004, 0.014)
 
                 def busy(until_s: float = until_s) -> None:
                     while time.perf_counter() < until_s:
@@ -106,12 +119,12 @@ def test_no_exception_comes_too_late(threaded: bool) -> None:
 
                 try:
                     guard.call(busy)
-                    ended.append("in time")
+                    ended["in time"] += 1
                 except CallTimeout:
-                    ended.append("late")
+                    ended["late"] += 1
                 for _ in range(1000):
                     pass
-        ended.append("all")
+        ended["all"] += 1
 
     if threaded:
         thread = threading.Thread(target=work)
@@ -119,8 +132,8 @@ def test_no_exception_comes_too_late(threaded: bool) -> None:
         thread.join()
     else:
         work()
-    assert ended[-1] == "all"
-    assert {"in time", "late"} <= set(ended)
+    assert ended["all"] == 1
+    assert min(ended["in time"], ended["late"]) >= 15
 
 
 def test_one_that_nothing_ends_is_told() -> None:
