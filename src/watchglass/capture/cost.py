@@ -51,7 +51,7 @@ class Cost:
         self._last_end_ns = step.end_ns
         background_ns = device_ns = 0.0
         if step.due:
-            worked_ns = self._recorder.captures_cpu_ns
+            worked_ns = self._recorder.work.captures_cpu_ns
             background_ns, self._background_ns = worked_ns - self._background_ns, worked_ns
             device_ns = self._share_of_devices()
         budget = self._plan.budget
@@ -64,7 +64,7 @@ class Cost:
             planned=budget.due(step.mode_step),
             background_ns=background_ns,
             device_ns=device_ns,
-            standing_ns=self._recorder.step_cpu_ns,
+            standing_ns=self._recorder.work.step_cpu_ns,
         )
         if chosen and self._recorder.pressure:
             changed |= budget.relieve()

@@ -1,12 +1,21 @@
-"""Encoded frames that wait for a store which refuses them: what stays in memory and what goes."""
+"""Encoded frames on their way to the store, and what of them stays in memory while it refuses them."""
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Sequence, Sized
+from functools import partial
+from typing import Any
 
+from watchglass.errors import StoreError, WatchglassError
+from watchglass.record.encoding import encode_singly, encode_steps
+from watchglass.record.opening import FrameWriter
+from watchglass.record.steps import OpenStep, SteadyRow
+from watchglass.records import TensorInfo
 from watchglass.store import (
     FrameKind,
+    RawTensor,
     decode_facts,
     decode_raw_index,
     decode_reductions,
@@ -16,6 +25,8 @@ from watchglass.store import (
     decode_units,
     scan,
 )
+
+_log = logging.getLogger("watchglass")
 
 #: What goes first where there is no room, what it is counted as, and how many of these a frame holds. What ids mean
 #: and the beginning and end of a worker stay: without the first, nothing that is written later could be read.
@@ -28,6 +39,99 @@ _ORDER: tuple[tuple[FrameKind, str, Callable[[bytes], Sized]], ...] = (
     (FrameKind.FACTS, "facts", decode_facts),
     (FrameKind.STEP_ENDS, "steps", decode_step_ends),
 )
+
+
+class Backlog:
+    """Frames that the store has not got yet, in their order. For the recorder's thread.
+
+    Args:
+        most_bytes: What may stay in memory while the store refuses it.
+
+    Attributes:
+        bytes_written: What the writer took so far, raw tensors included.
+        lost: How much was lost on the way from steps to the store, by what it was.
+    """
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self._frames: list[bytes] = []
+        self._refused = self._faulty = False
+        self.bytes_written = 0
+        self.lost = {"raw": 0, "statistics": 0, "scalars": 0, "facts": 0, "steps": 0}
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes of the frames."""
+        return sum(map(len, self._frames))
+
+    def add(self, frame: bytes) -> None:
+        """Add one frame."""
+        self._frames.append(frame)
+
+    def add_steps(
+        self,
+        steps: Sequence[OpenStep | SteadyRow],
+        tensors: Sequence[TensorInfo],
+        writer: FrameWriter,
+        steady_ids: tuple[int, int],
+    ) -> None:
+        """Add the frames of steps; their raw tensors are written at once.
+
+        A step that cannot be encoded is lost alone, counted and told, and recording goes on.
+        """
+        write_tensors = partial(self._write_tensors, writer)
+        try:
+            self._frames += encode_steps(steps, tensors, write_tensors, steady_ids=steady_ids)
+        except Exception as error:
+            frames, lost = encode_singly(steps, tensors, write_tensors, steady_ids=steady_ids)
+            self._frames += frames
+            self.lost["steps"] += lost
+            if not self._faulty:
+                self._faulty = True
+                _log.warning(
+                    "watchglass: %d of %d steps cannot be recorded and are left out, and so will others like them, "
+                    "which only counters tell: %s: %s", lost, len(steps), type(error).__name__, error,
+                )  # fmt: skip
+
+    def write(self, writer: FrameWriter) -> None:
+        """Write everything.
+
+        Raises:
+            WatchglassError: The store refused; all of it is kept, see :meth:`keep_what_fits`.
+        """
+        if self._frames:
+            writer.write(self._frames)
+            self.bytes_written += self.waiting_bytes
+            self._frames = []
+        if self._refused:
+            self._refused = False
+            _log.info("watchglass: records are being written again")
+
+    def keep_what_fits(self, error: WatchglassError) -> None:
+        """The store refused: what is beyond the bound is lost, counted, and told once."""
+        if not self._refused:
+            self._refused = True
+            _log.warning("watchglass: %s; %d bytes wait to be written again", error, self.waiting_bytes)
+        self._lose_beyond(self._most_bytes)
+
+    def give_up(self) -> None:
+        """Nothing more will be written: count what waits as lost, and forget it."""
+        self._lose_beyond(0)
+        self._frames = []
+
+    def _lose_beyond(self, most_bytes: int) -> None:
+        self._frames, lost = fitting(self._frames, most_bytes)
+        for kind, number in lost.items():
+            self.lost[kind] += number
+
+    def _write_tensors(self, writer: FrameWriter, tensors: list[tuple[int, RawTensor]]) -> list[dict[str, Any]]:
+        try:
+            rows = writer.write_tensors(tensors)
+        except StoreError:
+            self.lost["raw"] += len(tensors)  # the encoder says so in a fact, and goes on
+            raise
+        self.bytes_written += sum(int(tensor.array.nbytes) for _, tensor in tensors)
+        return rows
 
 
 def fitting(frames: Sequence[bytes], most_bytes: int) -> tuple[list[bytes], Counter[str]]:

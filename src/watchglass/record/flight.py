@@ -45,6 +45,7 @@ class FlightRecorder:
 
     def __init__(self) -> None:
         self._rings: Rings | None = None
+        self._keeps = True
         self._ids = (0, 0)
         self._rows = RowWriter()
         self.row = self._rows.write
@@ -95,7 +96,7 @@ class FlightRecorder:
 
         Numbers that are still on their way from a device are waited for, and stay with the steps.
         """
-        if self._rings is None or self._rings.entries is None:
+        if not self._keeps or self._rings is None or self._rings.entries is None:
             return
         ring = self._rings.entries
         try:
@@ -112,8 +113,8 @@ class FlightRecorder:
         except Exception as error:
             # A ring can be done without. Should it be the records that are broken, the encoder will say so.
             _log.warning("watchglass: the flight recorder keeps nothing more: %s: %s", type(error).__name__, error)
-            ring.close(discard=False)
-            self._rings.entries = None
+            # Its file stays for whoever harvests, and goes with the others where that is needless.
+            self._keeps = False
 
     def close(self, *, discard: bool) -> None:
         """Write nothing more; ``discard`` removes the rings, for all of it is in the store."""

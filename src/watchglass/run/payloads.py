@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
 from itertools import count
 from threading import Lock
@@ -30,13 +30,15 @@ def new_token() -> int:
 class Decoded:
     """What was decoded last, by owner and name, up to a number of bytes; the least recently used goes first.
 
-    Safe to use from several threads.
+    Safe to use from several threads, and to :meth:`drop` from where an object is disposed of: that may happen anywhere,
+    even while the same thread is in here.
     """
 
     def __init__(self, limit: int = KEPT_BYTES) -> None:
         self._limit = limit
         self._lock = Lock()
         self._entries: OrderedDict[tuple[int, str], tuple[Any, int]] = OrderedDict()
+        self._dropped: deque[tuple[int, str]] = deque()
         self._bytes = 0
         #: Readers that share this.
         self.members = 0
@@ -58,16 +60,24 @@ class Decoded:
     def put(self, owner: int, name: str, value: Any, size: int) -> None:
         """Keep ``value``, of so many bytes."""
         with self._lock:
+            self._sweep()
             self._bytes += size - self._entries.pop((owner, name), (None, 0))[1]
             self._entries[owner, name] = (value, size)
             while self._bytes > self._limit and len(self._entries) > 1:
                 self._bytes -= self._entries.popitem(last=False)[1][1]
 
     def drop(self, owner: int, names: Iterable[str]) -> None:
-        """Forget what was kept of an owner."""
-        with self._lock:
-            for name in names:
-                self._bytes -= self._entries.pop((owner, name), (None, 0))[1]
+        """Forget what was kept of an owner, which asks for it no more."""
+        self._dropped.extend([(owner, name) for name in names])
+        if self._lock.acquire(blocking=False):
+            try:
+                self._sweep()
+            finally:
+                self._lock.release()
+
+    def _sweep(self) -> None:
+        while self._dropped:
+            self._bytes -= self._entries.pop(self._dropped.popleft(), (None, 0))[1]
 
 
 class _Kept:

@@ -12,10 +12,11 @@ from watchglass.errors import DamagedDataError
 from watchglass.records import STATISTIC_FIELDS, Fact, Reduction, StepEnd, UnitKind
 from watchglass.run.catalog import Catalog
 from watchglass.run.histograms import LazyHistograms
-from watchglass.run.step_index import StepIndex
+from watchglass.run.problems import Problems
 from watchglass.run.stored import StatisticsRows, StoredStatistics, last_index_of_each
-from watchglass.stats import unpack_units
+from watchglass.run.stored_rows import StoredFacts, StoredRows, StoredUnits, drop_before
 from watchglass.store import (
+    REDUCTION_DTYPE,
     SCALAR_DTYPE,
     Frame,
     FrameKind,
@@ -23,7 +24,6 @@ from watchglass.store import (
     StatisticsBatch,
     Store,
     decode_catalog,
-    decode_facts,
     decode_header,
     decode_lifecycle,
     decode_raw_index,
@@ -31,17 +31,13 @@ from watchglass.store import (
     decode_scalars,
     decode_step_ends,
     decode_units,
-    describe,
 )
 
 #: Schema that this release reads, the same for all kinds so far. Frames of later schemas are left out.
 _SCHEMA = 1
-#: So many frames of facts are known again when they come twice; more than wait while a store refuses them.
-_FACTS_SEEN = 4096
 #: Frames whose rows belong to steps, and come before these end.
 _OF_STEPS = (FrameKind.SCALARS, FrameKind.STATISTICS, FrameKind.UNITS, FrameKind.RAW, FrameKind.REDUCTIONS)
 _REDUCTIONS = {int(reduction) for reduction in Reduction}
-_UNIT_KINDS = {int(kind): kind for kind in UnitKind}
 
 
 class RawPlace(NamedTuple):
@@ -88,19 +84,17 @@ class WorkerTables:
         self.steps: dict[int, StepEnd] = {}
         self.lifecycle: list[dict[str, Any]] = []
         self.headers: list[dict[str, Any]] = []
-        self._problems: list[Problem] = []
+        self._problems = Problems()
         self._range = steps
         self._open: list[Frame] = []
         self._wanted: NDArray[np.uint64] | None = None
         self._left_out: list[DamagedDataError] = []
-        self._scalars = StepIndex[NDArray[Any]]()
-        self._reductions = StepIndex[NDArray[Any]]()
+        self._scalars = StoredRows(SCALAR_DTYPE)
+        self._reductions = StoredRows(REDUCTION_DTYPE)
         # Not self: what only a cycle keeps alive stays in memory for long.
-        problems = self._problems
-        self._statistics = StoredStatistics(store, lambda frame, error: problems.append(describe(frame, error)))
-        self._units: dict[int, list[tuple[int, int, int, bytes]]] = {}
-        self._facts: dict[int, list[Fact]] = {}
-        self._facts_seen: dict[int, None] = {}
+        self._statistics = StoredStatistics(store, self._problems.add)
+        self._units = StoredUnits()
+        self._facts = StoredFacts()
         self._raw: dict[int, dict[int, RawPlace]] = {}
         self._source = ""
         if steps is not None:
@@ -110,7 +104,7 @@ class WorkerTables:
     def problems(self) -> list[Problem]:
         """Whole frames, and rows of frames, whose content makes no sense; they are left out."""
         self._statistics.check()
-        return list(self._problems)
+        return self._problems.all()
 
     def ingest(self, frame: Frame) -> Ingested:
         """Take in one frame; returns what is new in it.
@@ -134,11 +128,11 @@ class WorkerTables:
         try:
             added = self._add(frame)
         except DamagedDataError as error:
-            self._problems.append(describe(frame, error))
+            self._problems.add(frame, error)
         else:
             if self._left_out:
                 others = f" (and {len(self._left_out) - 1} more rows)" if len(self._left_out) > 1 else ""
-                self._problems.append(describe(frame, DamagedDataError(f"{self._left_out[0]}{others}")))
+                self._problems.add(frame, DamagedDataError(f"{self._left_out[0]}{others}"))
         return added
 
     def _add(self, frame: Frame) -> Ingested:
@@ -146,22 +140,20 @@ class WorkerTables:
         if kind == FrameKind.STATISTICS:
             self._statistics.add(frame)
         elif kind == FrameKind.SCALARS:
-            rows = self._of_wanted(decode_scalars(payload))
-            self._scalars.add(rows, rows["global_step"])
+            self._scalars.add(self._of_wanted(decode_scalars(payload)))
         elif kind == FrameKind.STEP_ENDS:
             return Ingested(ends=self._add_ends(payload))
         elif kind == FrameKind.FACTS:
-            return Ingested(facts=self._add_facts(payload))
+            return Ingested(facts=self._facts.add(payload, self._left_out))
         elif kind == FrameKind.HEADER:
             self.headers.append(decode_header(payload))
         elif kind == FrameKind.CATALOG:
             for row in decode_catalog(payload, self._left_out):
                 self.catalog.add(row)
         elif kind == FrameKind.REDUCTIONS:
-            rows = self._of_wanted(decode_reductions(payload))
-            self._reductions.add(rows, rows["global_step"])
+            self._reductions.add(self._of_wanted(decode_reductions(payload)))
         elif kind == FrameKind.UNITS:
-            self._add_units(payload)
+            self._units.add(decode_units(payload), self._wanted)
         elif kind == FrameKind.LIFECYCLE:
             self.lifecycle.append(decode_lifecycle(payload))
         elif kind == FrameKind.RAW:
@@ -179,8 +171,8 @@ class WorkerTables:
         """Scalars of a step as (tensor id, value, weight), one row per tensor (the last one written)."""
         rows = {
             tensor_id: (tensor_id, value, weight)
-            for table, start, stop in self._scalars.at(global_step)
-            for _, tensor_id, weight, value in table[start:stop].tolist()
+            for table in self._scalars.at(global_step)
+            for _, tensor_id, weight, value in table.tolist()
         }
         return list(rows.values())
 
@@ -197,8 +189,8 @@ class WorkerTables:
         """Exact reductions of a step by tensor id and reduction; those of later releases are left out."""
         return {
             (tensor_id, Reduction(which)): value
-            for table, start, stop in self._reductions.at(global_step)
-            for tensor_id, which, value in table[["tensor_id", "reduction", "value"]][start:stop].tolist()
+            for table in self._reductions.at(global_step)
+            for tensor_id, which, value in table[["tensor_id", "reduction", "value"]].tolist()
             if which in _REDUCTIONS
         }
 
@@ -207,18 +199,11 @@ class WorkerTables:
 
         Kinds that this release does not know are left out.
         """
-        rows = {row[:2]: row for row in self._units.get(global_step, ())}
-        return [
-            (tensor_id, _UNIT_KINDS[kind], unpack_units(bits, units))
-            for tensor_id, kind, units, bits in rows.values()
-            if kind in _UNIT_KINDS
-        ]
+        return self._units.at(global_step)
 
     def facts(self, global_step: int | None = None) -> list[Fact]:
         """Facts of a step, of the run (-1), or all of them in the order of steps (None)."""
-        if global_step is not None:
-            return list(self._facts.get(global_step, ()))
-        return [fact for step in sorted(self._facts) for fact in self._facts[step]]
+        return self._facts.all() if global_step is None else self._facts.at(global_step)
 
     def raw(self, global_step: int) -> dict[int, RawPlace]:
         """Where the raw tensors of a step are, by tensor id."""
@@ -228,8 +213,7 @@ class WorkerTables:
 
     def scalar_history(self, tensor_id: int) -> tuple[NDArray[np.uint64], NDArray[np.float64], NDArray[np.float64]]:
         """One scalar by step, the last row of each: global steps u64[n], values float64[n] and weights float64[n]."""
-        tables = self._scalars.tables()
-        rows = np.concatenate([t[t["tensor_id"] == tensor_id] for t in tables] or [np.empty(0, SCALAR_DTYPE)])
+        rows = self._scalars.of_tensor(tensor_id)
         rows = rows[last_index_of_each(rows["global_step"])]
         return rows["global_step"], rows["value"], rows["weight"].astype(np.float64)
 
@@ -281,39 +265,30 @@ class WorkerTables:
 
     def reduction_history(self, tensor_id: int, reduction: Reduction) -> tuple[NDArray[np.uint64], NDArray[np.float64]]:
         """All values of an exact reduction of one tensor: global steps u64[n] and values float64[n], by step."""
-        found = {
-            step: value
-            for table in self._reductions.tables()
-            for step, value in table[(table["tensor_id"] == tensor_id) & (table["reduction"] == reduction)][
-                ["global_step", "value"]
-            ].tolist()
-        }
-        steps = sorted(found)
-        return np.array(steps, np.uint64), np.array([found[step] for step in steps], np.float64)
+        rows = self._reductions.of_tensor(tensor_id)
+        rows = rows[rows["reduction"] == reduction]
+        rows = rows[last_index_of_each(rows["global_step"])]
+        return rows["global_step"], rows["value"].astype(np.float64)
 
     def captured(self, tensor_id: int) -> set[int]:
         """Global steps that have anything of a tensor: a scalar, statistics, a reduction or its raw values."""
         found = {step for step, places in self._raw.items() if tensor_id in places}
-        for table in (*self._scalars.tables(), *self._reductions.tables()):
-            found.update(table["global_step"][table["tensor_id"] == tensor_id].tolist())
+        found |= self._scalars.steps_of(tensor_id) | self._reductions.steps_of(tensor_id)
         return found | self._statistics.steps_of(tensor_id)
 
     def captured_ids(self, global_steps: Collection[int]) -> set[int]:
         """Ids of the tensors of which :meth:`captured` has any of these steps."""
         steps = np.fromiter(global_steps, np.uint64, len(global_steps))
         found = {tensor_id for step in global_steps for tensor_id in self._raw.get(step, ())}
-        for table in (*self._scalars.tables(), *self._reductions.tables()):
-            found.update(np.unique(table["tensor_id"][np.isin(table["global_step"], steps)]).tolist())
+        found |= self._scalars.ids_of(steps) | self._reductions.ids_of(steps)
         return found | self._statistics.ids_of(steps)
 
     def forget(self, before_global_step: int) -> None:
         """Drop everything of the steps before one, so that a follower's memory stays bounded. The catalog stays."""
-        for index in (self._scalars, self._reductions, self._statistics):
-            index.forget(before_global_step)
-        tables: tuple[dict[int, Any], ...] = (self.steps, self._units, self._raw, self._facts)
-        for table in tables:
-            for step in [step for step in table if 0 <= step < before_global_step]:
-                del table[step]
+        for stored in (self._scalars, self._reductions, self._statistics, self._units, self._facts):
+            stored.forget(before_global_step)
+        drop_before(self.steps, before_global_step)
+        drop_before(self._raw, before_global_step)
 
     # Kinds of frames that take more than a line
 
@@ -339,29 +314,7 @@ class WorkerTables:
             for frame in waiting:
                 self._take(frame)
             self._left_out = []
-        for step in ended.difference(wanted, self.steps):
-            self._facts.pop(step, None)
+        self._facts.drop(ended.difference(wanted, self.steps))
 
     def _of_wanted(self, rows: NDArray[Any]) -> NDArray[Any]:
         return rows if self._wanted is None else rows[np.isin(rows["global_step"], self._wanted)]
-
-    def _add_units(self, payload: bytes) -> None:
-        batch = decode_units(payload)
-        columns = (batch.global_step, batch.tensor_id, batch.kind, batch.units)
-        for step, tensor_id, kind, units, bits in zip(*(c.tolist() for c in columns), batch.bits, strict=True):
-            if self._wanted is None or step in self._wanted:
-                self._units.setdefault(step, []).append((tensor_id, kind, units, bits))
-
-    def _add_facts(self, payload: bytes) -> list[Fact]:
-        # Facts have no key by which the last one could count, but a write that failed halfway and was repeated has the
-        # same frames again.
-        key = hash(payload)
-        if key in self._facts_seen:
-            return []
-        self._facts_seen[key] = None
-        if len(self._facts_seen) > _FACTS_SEEN:
-            del self._facts_seen[next(iter(self._facts_seen))]
-        facts = decode_facts(payload, self._left_out)
-        for fact in facts:
-            self._facts.setdefault(fact.global_step, []).append(fact)
-        return facts

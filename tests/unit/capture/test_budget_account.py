@@ -13,6 +13,7 @@ from watchglass.capture.cost import Cost
 from watchglass.capture.plan import Plan
 from watchglass.config import Collection, SessionConfig
 from watchglass.record import OpenStep
+from watchglass.record.work import Work
 from watchglass.records import Mode
 
 US, MS = 1_000, 1_000_000
@@ -22,13 +23,12 @@ US, MS = 1_000, 1_000_000
 class Thread:
     """Stands for the recorder."""
 
-    captures_cpu_ns: float = 0.0
-    step_cpu_ns: float = 0.0
+    work: Work = field(default_factory=Work)
     pressure: bool = False
     peak_bytes: int = 0
 
     def report(self) -> dict[str, Any]:
-        return {"recorder_cpu_ns": int(self.captures_cpu_ns), "bytes_written": 77}
+        return {"recorder_cpu_ns": int(self.work.captures_cpu_ns), "bytes_written": 77}
 
 
 @dataclass
@@ -60,7 +60,7 @@ class Account:
             self.now_ns += self.step_ns + cost_ns
             step.end_ns = int(self.now_ns)
             self.cost.callbacks_ns += int(cost_ns)
-            self.thread.captures_cpu_ns += self.background_ns if due else 0
+            self.thread.work.captures_cpu_ns += self.background_ns if due else 0
             # Measured of one capture in so many, and told when the next step is already under way.
             self.cost.device_ns += self._late_ns
             timed = due and len(self.captured) % self.device_turn == 0

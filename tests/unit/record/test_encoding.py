@@ -11,7 +11,7 @@ from watchglass.records import Mode, Reduction, Role, TensorInfo, UnitKind
 from watchglass.run import WorkerTables
 from watchglass.stats import exact_reduction, histograms_of, merge, of_array
 from watchglass.store import FrameKind, RawTensor, decode_scalars, decode_statistics, scan
-from watchglass.store.encoding import codec
+from watchglass.store.encoding import json_payloads
 
 
 class Later:
@@ -209,7 +209,7 @@ def test_histograms_of_any_number_of_calls_merge_exactly(calls):
 @pytest.mark.parametrize("bound", [3_000, 400, 250])
 def test_lists_that_no_reader_would_take_are_split(monkeypatch, bound):
     """Over a hundred thousand tensors may be named at once."""
-    monkeypatch.setattr(codec, "MAX_JSON", bound)
+    monkeypatch.setattr(json_payloads, "MAX_JSON", bound)
     tensors = [TensorInfo(number, f"layer{number}.weight", Role.WEIGHT) for number in range(100)]
     step = whole(0, facts=[("seen", "test", {"number": number}) for number in range(100)])
     frames = encode_steps([step], tensors, no_tensors)
@@ -222,7 +222,7 @@ def test_lists_that_no_reader_would_take_are_split(monkeypatch, bound):
 
 
 def test_a_name_and_a_fact_that_no_frame_can_hold_are_told_and_the_others_stay(monkeypatch):
-    monkeypatch.setattr(codec, "MAX_JSON", 1_000)
+    monkeypatch.setattr(json_payloads, "MAX_JSON", 1_000)
     tensors = [
         TensorInfo(0, "a", Role.WEIGHT),
         TensorInfo(1, "b" * 1_000, Role.WEIGHT),

@@ -116,6 +116,28 @@ def info(tensor_id: int, name: str) -> TensorInfo:
     return TensorInfo(tensor_id, name, Role.LOSS)
 
 
+@pytest.mark.parametrize("discard", [False, True])
+def test_a_ring_that_keeps_nothing_more_is_left_or_removed_with_the_others(
+    opened: tuple[FlightRecorder, LocalStore, Rings], discard: bool
+) -> None:
+    class NeverComes:
+        def resolve(self) -> float:
+            raise RuntimeError("device-side assert")
+
+    flight, store, _ = opened
+    flight.keep([full_step(0)], [])
+    broken = full_step(1)
+    broken.records.scalars = [(1, 1.0, NeverComes())]
+    flight.keep([broken], [])
+    flight.keep([full_step(2)], [])
+    flight.close(discard=discard)
+    files = list((store.root / "attempts" / "0000").glob(".*.entries"))
+    assert len(files) == (not discard)
+    if files:
+        left = read_rings(store, [f"attempts/0000/{files[0].name}"], LABEL)
+        assert [unpack(entry)[0].global_step for entry in left.entries] == [0]  # type: ignore[union-attr]
+
+
 def test_steps_rows_and_tensors_come_back(opened: tuple[FlightRecorder, LocalStore, Rings]) -> None:
     flight, store, rings = opened
     rows = [SteadyRow(n, n, n, n + 1, OnDevice(0.5) if n % 2 else 0.25, 0.1, 8.0) for n in range(5)]

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from itertools import count
 
-from watchglass.record.steps import Forward, OpenStep, StepClock
+from watchglass.record import Forward, OpenStep, StepClock
 from watchglass.records import Mode
 
 

@@ -2,13 +2,14 @@
 
 import json
 import shutil
+import threading
 
 import numpy as np
 import pytest
 
 from watchglass.errors import CompactedError
 from watchglass.records import STATISTIC_FIELDS, Fact, Mode, Origin, Reduction, Role, TensorInfo, UnitKind
-from watchglass.run import WorkerTables, payloads, sources
+from watchglass.run import WorkerTables, payloads, problems, sources
 from watchglass.run.payloads import Decoded, new_token
 from watchglass.stats import column, of_array
 from watchglass.store import Frame, FrameKind, LocalStore, RunReader, SegmentWriter, compact, encode_frame
@@ -311,3 +312,41 @@ def test_statistics_that_make_no_sense_are_told_and_their_neighbours_are_read(tm
     assert len(tables.statistics(1).ids) == 3
     assert len(tables.problems) == 3
     assert all("worker_0" in str(problem) for problem in tables.problems)
+
+
+def test_what_is_disposed_of_while_the_cache_is_at_work_waits_for_nobody():
+    """The garbage collector runs anywhere, and tables forget what they kept when they are collected."""
+    cache = Decoded(limit=100)
+    gone, kept = new_token(), new_token()
+
+    class Size(int):
+        def __sub__(self, other):
+            cache.drop(gone, ("a",))
+            return int(self) - other
+
+    cache.put(gone, "a", "old", 10)
+    thread = threading.Thread(target=lambda: cache.put(kept, "a", "new", Size(60)), daemon=True)
+    thread.start()
+    thread.join(30)
+    assert not thread.is_alive()
+    cache.put(kept, "b", "more", 40)
+    assert cache.get(gone, "a") is None
+    assert (cache.get(kept, "a"), cache.get(kept, "b")) == ("new", "more")
+    cache.drop(kept, ("a",))
+    cache.put(kept, "c", "last", 60)
+    assert (cache.get(kept, "b"), cache.get(kept, "c")) == ("more", "last")
+
+
+def test_problems_without_end_are_counted(monkeypatch):
+    monkeypatch.setattr(problems, "MOST", 3)
+    tables = WorkerTables()
+
+    def damaged(first, last):
+        for offset in range(first, last):
+            tables.ingest(Frame(FrameKind.HEADER, 1, b"{", offset, "segment"))
+        return [str(problem) for problem in tables.problems]
+
+    told = [f"segment at byte {offset}: a header is not JSON" for offset in range(1000)]
+    assert damaged(0, 3) == told[:3]
+    assert damaged(3, 4) == told[:4]
+    assert damaged(4, 1000) == [*told[:3], f"{told[999]} (and 996 more problems before it)"]

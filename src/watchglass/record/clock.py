@@ -1,0 +1,255 @@
+"""The clock that numbers steps and decides what belongs to which.
+
+The clock knows nothing of a framework. An adapter tells it that a forward began, that a backward ran through it, that
+an optimizer updated; it answers with the step that this belongs to. Its rules:
+
+* A TRAIN step is closed by the first forward with gradients after an update, by an evaluation after an update, or by
+  the same optimizer updating again. So micro-batches, several optimizers and nested calls belong to one step.
+* A forward without gradients is an EVAL step of its own, unless a step that is begun by hand is open.
+* A forward with gradients is TRAIN only if a backward runs through it. Those that none ran through by the time their
+  step closes become EVAL steps (evaluation without ``no_grad``), ordered before it, unless there was no backward at all
+  and yet an update. Of several models, one that was not updated gets one step more: a generator is called in the step
+  of its critic, and trained in the next.
+* TRAIN steps count from 0, and those of a process that goes on with a training from the updates made before it.
+* A process that never trains would leave its forwards undecided for ever: beyond a number of them they are captured no
+  more, and beyond a larger one the oldest become EVAL steps.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from watchglass.record.steps import Forward, OpenStep
+from watchglass.records import Mode
+
+#: Forwards with gradients that no backward ran through yet and that are captured, in one step; and how many of them may
+#: still turn out to be trained on: an episode of reinforcement learning has hundreds before its one backward.
+_MOST_CAPTURED, _MOST_UNDECIDED = 64, 1024
+_TRAIN = int(Mode.TRAIN)
+
+
+class StepClock:
+    """Numbers steps and decides what belongs to which.
+
+    Args:
+        emit: Called with every step that has ended, in the order in which they end.
+        due: Called as ``due(mode, mode_step)`` when a step opens.
+        now_ns: Monotonic clock.
+
+    Not thread-safe: used by the training's thread only.
+    """
+
+    def __init__(
+        self,
+        emit: Callable[[OpenStep], None],
+        due: Callable[[Mode, int], bool],
+        now_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self._emit = emit
+        self._due = due
+        self._now_ns = now_ns
+        self._next_global = 0
+        # By mode, as numbers: members of an enumeration are slow to come by and to hash, at every step.
+        self._next = [0] * len(Mode)
+        # Forwards of the step before that the next may train on.
+        self._awaiting: list[Forward] = []
+        self.train: OpenStep | None = None
+        self.evaluation: OpenStep | None = None
+        #: Number of the first TRAIN step: how many updates were made before this process.
+        self.first_train_step = 0
+
+    @property
+    def next_train_step(self) -> int:
+        """Number that the next TRAIN step to open will get."""
+        return self._next[_TRAIN]
+
+    @property
+    def last_step(self) -> int:
+        """``global_step`` of the step that opened last, -1 before the first."""
+        return self._next_global - 1
+
+    @property
+    def at_boundary(self) -> bool:
+        """Whether no TRAIN step is open that still waits for its update: the place to stop a training."""
+        return self.train is None or self.train.updated
+
+    def resume(self, updates: int) -> None:
+        """So many updates were made before this process: TRAIN steps continue from there, the open one too.
+
+        For the first step, while it is open or before it.
+        """
+        self.first_train_step += updates
+        self._next[_TRAIN] += updates
+        for step in (self.train, self.evaluation):
+            if step is not None:
+                step.move(updates)
+
+    def forward(self, *, grad: bool, training: bool, start_ns: int = 0) -> Forward:
+        """An outermost forward begins, or began at ``start_ns``; returns what to collect its records in."""
+        # Runs at every step, between what is due and what is not: every call in here counts.
+        now = start_ns or self._now_ns()
+        if self.evaluation is not None:
+            if self.evaluation.by_hand:
+                forward = Forward(now, training)
+                forward.records = self.evaluation.records
+                return forward
+            self._close_evaluation()
+        step = self.train
+        if step is not None and step.updated:
+            self.close_train()
+            step = None
+        forward = Forward(now, training)
+        if not grad:
+            self._open_evaluation(forward)
+            return forward
+        if step is None:
+            step = self._open_train(now)
+        elif step.forwards and not step.forwards[-1].backpropagated and not step.forwards[-1].training:
+            # Evaluation without no_grad, seen early: keeps the list of undecided forwards short.
+            self._evaluated(step.forwards.pop(), before=step.mode_step)
+        step.forwards.append(forward)
+        if len(step.forwards) % _MOST_CAPTURED == 0:
+            self._bound(step)
+        return forward
+
+    def quick_train(
+        self, start_ns: int, end_ns: int, loss: Any, learning_rate: float, weight: float
+    ) -> tuple[int, int, int, int, Any, float, float]:
+        """Number a whole TRAIN step of which only these are known; nothing may be open.
+
+        Returns:
+            The fields of a :class:`SteadyRow`, as a plain tuple: faster to make, and the garbage collector forgets it.
+        """
+        mode_step = self._next[_TRAIN]
+        self._next[_TRAIN] = mode_step + 1
+        global_step = self._next_global
+        self._next_global = global_step + 1
+        return (global_step, mode_step, start_ns, end_ns, loss, learning_rate, weight)
+
+    def begin_update(self, optimizer: int) -> OpenStep:
+        """An optimizer is about to change parameters; returns the TRAIN step this belongs to."""
+        self._close_evaluation()
+        if self.train is not None and optimizer in self.train.optimizers:
+            self.close_train()
+        step = self.train or self._open_train(self._now_ns())
+        step.optimizers.add(optimizer)
+        step.resume()
+        return step
+
+    def end_update(self) -> None:
+        """An optimizer has changed parameters, or a scaler skipped it."""
+        if self.train is not None:
+            self.train.updated = True
+            self.train.end_ns = self._now_ns()
+
+    def begin(self, mode: Mode) -> OpenStep:
+        """Open a step by hand, for loops that no adapter knows; close it with :meth:`end`."""
+        self._close_evaluation()
+        if mode is Mode.TRAIN or (self.train is not None and self.train.updated):
+            self.close_train()
+        if mode is Mode.TRAIN:
+            return self._open_train(self._now_ns())
+        # A TRAIN step that has not updated yet goes on after an evaluation inside it.
+        self.evaluation = self._open(mode, self._now_ns(), self.next_train_step - 1)
+        self.evaluation.by_hand = True
+        return self.evaluation
+
+    def end(self, step: OpenStep) -> None:
+        """Close a step that :meth:`begin` opened, unless a later one has closed it."""
+        step.end_ns = self._now_ns()
+        if step is self.train:
+            step.updated = True
+            self.close_train()
+        elif step is self.evaluation:
+            self._close_evaluation()
+
+    def close(self) -> None:
+        """The training is over: close what is open."""
+        self._close_evaluation()
+        self.close_train()
+        for forward in self._awaiting:
+            self._evaluated(forward, before=self.next_train_step)
+        self._awaiting = []
+
+    def close_train(self) -> None:
+        """End the open TRAIN step, if any; forwards that no backward ran through become EVAL steps."""
+        step, self.train = self.train, None
+        if step is None:
+            return
+        step.resume()
+        forwards = step.forwards
+        if len(forwards) == 1 and forwards[0].backpropagated:
+            forwards[0].records.absorb(step.records)
+            step.records, step.forwards = forwards[0].records, []
+            self._emit(step)
+            return
+        trained = [forward for forward in forwards if forward.backpropagated]
+        left = [forward for forward in forwards if not forward.backpropagated]
+        if step.updated and not trained:
+            # Gradients came by another way than a backward, torch.func for one: from these forwards all the same.
+            trained, left = forwards, []
+        for forward in left:
+            if forward.awaits(step.models):
+                forward.output = None  # once
+                self._awaiting.append(forward)
+            else:
+                self._evaluated(forward, before=step.mode_step)
+        if not trained and not step.updated:
+            # Nothing was trained here: give the number back, the step never was.
+            self._next[_TRAIN] = step.mode_step
+            return
+        # Into the first, one after another: an episode of reinforcement learning has hundreds.
+        records = [*(forward.records for forward in trained), step.records]
+        step.records = records[0]
+        for more in records[1:]:
+            step.records.absorb(more)
+        step.forwards = []
+        self._emit(step)
+
+    def _open_train(self, now: int) -> OpenStep:
+        self.train = self._open(Mode.TRAIN, now, self.next_train_step)
+        if self._awaiting:
+            self.train.forwards, self._awaiting = self._awaiting, []
+        return self.train
+
+    def _open(self, mode: Mode, now: int, train_step: int) -> OpenStep:
+        mode_step = self._next[mode]
+        self._next[mode] += 1
+        global_step = self._next_global
+        self._next_global += 1
+        return OpenStep(global_step, mode, mode_step, train_step, now, self._due(mode, mode_step))
+
+    def _bound(self, step: OpenStep) -> None:
+        undecided = [forward for forward in step.forwards if not forward.backpropagated]
+        if len(undecided) < _MOST_CAPTURED:
+            return
+        step.paused |= step.due
+        step.due = False
+        oldest = undecided[:-_MOST_UNDECIDED]
+        if oldest:
+            old = set(oldest)
+            step.forwards = [forward for forward in step.forwards if forward not in old]
+        for forward in oldest:
+            self._evaluated(forward, before=step.mode_step)
+
+    def _open_evaluation(self, forward: Forward) -> None:
+        self.evaluation = self._open(Mode.EVAL, forward.start_ns, self.next_train_step - 1)
+        self.evaluation.records = forward.records
+
+    def _close_evaluation(self) -> None:
+        step, self.evaluation = self.evaluation, None
+        if step is not None:
+            step.end_ns = step.end_ns or self._now_ns()
+            self._emit(step)
+
+    def _evaluated(self, forward: Forward, before: int) -> None:
+        step = self._open(Mode.EVAL, forward.start_ns, before - 1)
+        step.records = records = forward.records
+        records.scalars += forward.if_evaluated
+        if not step.due:
+            # Captured for the training step that it was taken for.
+            records.statistics, records.reductions, records.units, records.raw = [], [], [], []
+        step.end_ns = forward.start_ns
+        self._emit(step)

@@ -1,0 +1,163 @@
+"""The training's side of the recorder: what has ended waits here, within a bound of bytes, until the thread takes it.
+
+Under pressure raw tensors are dropped first, then statistics and bitmaps, then scalars and facts, and whole steps last;
+every drop is counted.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+from watchglass.record.encoding import ROW_BYTES, row_bytes
+from watchglass.record.flight import FlightRecorder
+from watchglass.record.steps import OpenStep, SteadyRow, StepRecords
+from watchglass.records import Fact, TensorInfo
+
+#: Shares of the queue's bound beyond which a step loses its raw tensors, its statistics, its scalars and facts, and
+#: beyond which it is lost itself. The first is of all that waits, the others of what is no raw tensor: a single one may
+#: be larger than the queue, and dropping numbers would not make room for it.
+_RAW_SHARE, _STATISTICS_SHARE, _SCALARS_SHARE, _STEP_SHARE = 0.5, 0.75, 1, 2
+#: Share beyond which what waits is written at once instead of at the next interval.
+_EARLY_SHARE = 0.125
+
+
+class Intake:
+    """Finished steps on their way to the recorder's thread, with the catalog rows and facts that go with them.
+
+    The training's thread puts and the recorder's takes. Each counter has one writer, so that no lock is needed.
+
+    Args:
+        queue_bytes: Bound of what may wait, in estimated bytes; the bare ends of steps may take as much again.
+        flight: Gets a row of each TRAIN step at once.
+        wake: Set where the thread should not wait for the next interval.
+
+    Attributes:
+        train_step: The last TRAIN step that was put, -1 before the first.
+        whole_put: How many steps with records were put.
+        peak_bytes: Most bytes that waited at once, but for rows.
+        dropped: How much was dropped here, by what it was.
+    """
+
+    def __init__(self, queue_bytes: int, flight: FlightRecorder, wake: threading.Event) -> None:
+        self._queue_bytes = queue_bytes
+        self._most_bytes = _STEP_SHARE * queue_bytes
+        self._flight, self._wake = flight, wake
+        self._steps: deque[OpenStep | SteadyRow] = deque()
+        self._tensors: deque[TensorInfo] = deque()
+        self._facts: deque[Fact] = deque()
+        # Raw tensors by themselves, everything else together.
+        self._bytes_put = self._bytes_taken = 0
+        self._raw_bytes_put = self._raw_bytes_taken = 0
+        self._shut = False
+        self.train_step = -1
+        self.whole_put = 0
+        self.peak_bytes = 0
+        self.dropped = {"raw": 0, "statistics": 0, "scalars": 0, "facts": 0, "steps": 0}
+
+    def __len__(self) -> int:
+        return len(self._steps)
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Estimated bytes of what was put and not let go of yet; on any thread."""
+        return self._bytes_put - self._bytes_taken + self._raw_bytes_put - self._raw_bytes_taken
+
+    @property
+    def pressure(self) -> bool:
+        """Whether so much waits that captures should become rarer."""
+        return self.waiting_bytes > _STATISTICS_SHARE * self._queue_bytes
+
+    @property
+    def fills(self) -> bool:
+        """Whether so much waits that it should be written before its time."""
+        return self.waiting_bytes > _EARLY_SHARE * self._queue_bytes
+
+    # -- for the training's thread --------------------------------------------------------------------------------
+
+    def put(self, step: OpenStep) -> None:
+        """Queue a finished step, without what there is no room for."""
+        self.train_step = max(self.train_step, step.train_step)
+        numbers_bytes, records = self._bytes_put - self._bytes_taken, step.records
+        if self._shut or numbers_bytes > self._most_bytes:
+            self.dropped["steps"] += 1
+            self._flight.finished(step)
+            return
+        if self.waiting_bytes > _RAW_SHARE * self._queue_bytes:
+            self._shorten(records, numbers_bytes / self._queue_bytes)
+        raw_bytes = sum(int(entry[1].nbytes) for entry in records.raw) if records.raw else 0
+        step.queued_bytes, step.queued_raw_bytes = row_bytes(records) - raw_bytes, raw_bytes
+        self._bytes_put += step.queued_bytes
+        self._raw_bytes_put += raw_bytes
+        self.peak_bytes = max(self.peak_bytes, self.waiting_bytes)
+        self._steps.append(step)
+        self.whole_put += 1
+        if raw_bytes and self.fills:
+            # Tensors fill the queue many times in a flush interval.
+            self._wake.set()
+        self._flight.finished(step)
+
+    def put_row(self, row: tuple[int, int, int, int, Any, float, float]) -> None:
+        """Queue the fields of a :class:`SteadyRow`."""
+        self.train_step = row[1]
+        self._flight.row(*row)
+        if self._shut or self._bytes_put - self._bytes_taken > self._most_bytes:
+            self.dropped["steps"] += 1
+            return
+        self._bytes_put += ROW_BYTES
+        self._steps.append(row)  # type: ignore[arg-type]
+
+    def add_tensor(self, info: TensorInfo) -> None:
+        """Announce what a tensor id means, before any row that uses it."""
+        self._flight.name_tensor(info)
+        if not self._shut:
+            self._tensors.append(info)
+
+    def add_fact(self, fact: Fact) -> None:
+        """Queue a fact of a step that has ended already."""
+        if not self._shut:
+            self._facts.append(fact)
+
+    def _shorten(self, records: StepRecords, share: float) -> None:
+        """Drop what a queue that is full to this share has no room for; the step's end stays, which makes it whole."""
+        dropped = self.dropped
+        dropped["raw"] += len(records.raw)
+        records.raw = []
+        if share > _STATISTICS_SHARE:
+            rows = sum(len(captured.ids) for captured in records.statistics)
+            dropped["statistics"] += rows + len(records.units) + len(records.reductions)
+            records.statistics, records.units, records.reductions = [], [], []
+        if share > _SCALARS_SHARE:
+            dropped["scalars"] += len(records.scalars)
+            dropped["facts"] += len(records.facts)
+            records.scalars, records.facts = [], []
+
+    # -- for the recorder's thread --------------------------------------------------------------------------------
+
+    def take(self) -> tuple[list[OpenStep | SteadyRow], list[TensorInfo]]:
+        """What waits; it counts as waiting until :meth:`let_go`."""
+        # Steps first: a tensor is announced before the step that has it.
+        steps = [self._steps.popleft() for _ in range(len(self._steps))]
+        return steps, [self._tensors.popleft() for _ in range(len(self._tensors))]
+
+    def take_facts(self) -> list[Fact]:
+        """Facts that wait."""
+        return [self._facts.popleft() for _ in range(len(self._facts))]
+
+    def let_go(self, steps: Sequence[OpenStep | SteadyRow]) -> None:
+        """There is room again for what was taken."""
+        whole = [step for step in steps if isinstance(step, OpenStep)]
+        self._bytes_taken += (len(steps) - len(whole)) * ROW_BYTES + sum(step.queued_bytes for step in whole)
+        self._raw_bytes_taken += sum(step.queued_raw_bytes for step in whole)
+
+    def shut(self) -> int:
+        """Take in nothing more and forget what waits; returns how many steps that were."""
+        self._shut = True
+        lost = len(self._steps)
+        self._steps.clear()
+        self._tensors.clear()
+        self._facts.clear()
+        self._bytes_taken, self._raw_bytes_taken = self._bytes_put, self._raw_bytes_put
+        return lost

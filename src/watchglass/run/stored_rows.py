@@ -1,0 +1,134 @@
+"""Scalars, reductions, bitmaps and facts of one worker as they were stored, to be looked up by step."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from watchglass.errors import DamagedDataError
+from watchglass.records import Fact, UnitKind
+from watchglass.run.step_index import StepIndex
+from watchglass.stats import unpack_units
+from watchglass.store import UnitsBatch, decode_facts
+
+#: So many frames of facts are known again when they come twice; more than wait while a store refuses them.
+_FACTS_SEEN = 4096
+_UNIT_KINDS = {int(kind): kind for kind in UnitKind}
+
+
+class StoredRows:
+    """Rows of numbers with a step and a tensor each, one table per frame. For one thread.
+
+    Args:
+        dtype: Of the rows; has ``global_step`` and ``tensor_id``.
+    """
+
+    def __init__(self, dtype: np.dtype[Any]) -> None:
+        self._none = np.empty(0, dtype)
+        self._index = StepIndex[NDArray[Any]]()
+
+    def add(self, rows: NDArray[Any]) -> None:
+        """Take in the rows of a frame."""
+        self._index.add(rows, rows["global_step"])
+
+    def at(self, global_step: int) -> Iterator[NDArray[Any]]:
+        """Rows of a step, in the order in which they arrived, in as many pieces as there were."""
+        for table, start, stop in self._index.at(global_step):
+            yield table[start:stop]
+
+    def of_tensor(self, tensor_id: int) -> NDArray[Any]:
+        """All rows of a tensor, in the order in which they arrived."""
+        return np.concatenate([self._none, *(t[t["tensor_id"] == tensor_id] for t in self._index.tables())])
+
+    def steps_of(self, tensor_id: int) -> set[int]:
+        """Global steps that have a row of a tensor."""
+        return {
+            step for t in self._index.tables() for step in t["global_step"][t["tensor_id"] == tensor_id].tolist()
+        }  # fmt: skip
+
+    def ids_of(self, global_steps: NDArray[np.uint64]) -> set[int]:
+        """Ids of the tensors that have a row of any of these steps."""
+        found: set[int] = set()
+        for table in self._index.tables():
+            found.update(np.unique(table["tensor_id"][np.isin(table["global_step"], global_steps)]).tolist())
+        return found
+
+    def forget(self, before: int) -> None:
+        """Drop the rows of earlier steps."""
+        self._index.forget(before)
+
+
+class StoredUnits:
+    """Bitmaps by step. For one thread."""
+
+    def __init__(self) -> None:
+        self._rows: dict[int, list[tuple[int, int, int, bytes]]] = {}
+
+    def add(self, batch: UnitsBatch, wanted: Collection[int] | None) -> None:
+        """Take in the bitmaps of these steps; of all if None."""
+        columns = (batch.global_step, batch.tensor_id, batch.kind, batch.units)
+        for step, tensor_id, kind, units, bits in zip(*(c.tolist() for c in columns), batch.bits, strict=True):
+            if wanted is None or step in wanted:
+                self._rows.setdefault(step, []).append((tensor_id, kind, units, bits))
+
+    def at(self, global_step: int) -> list[tuple[int, UnitKind, NDArray[np.bool_]]]:
+        """See :meth:`WorkerTables.units <watchglass.run.WorkerTables.units>`."""
+        rows = {row[:2]: row for row in self._rows.get(global_step, ())}
+        return [
+            (tensor_id, _UNIT_KINDS[kind], unpack_units(bits, units))
+            for tensor_id, kind, units, bits in rows.values()
+            if kind in _UNIT_KINDS
+        ]
+
+    def forget(self, before: int) -> None:
+        """Drop the bitmaps of earlier steps."""
+        drop_before(self._rows, before)
+
+
+class StoredFacts:
+    """Facts by step. For one thread."""
+
+    def __init__(self) -> None:
+        self._by_step: dict[int, list[Fact]] = {}
+        self._seen: dict[int, None] = {}
+
+    def add(self, payload: bytes, left_out: list[DamagedDataError]) -> list[Fact]:
+        """Take in the facts of a frame; returns those that are new, and ``left_out`` gets what makes no sense."""
+        # Facts have no key by which the last one could count, but a write that failed halfway and was repeated has the
+        # same frames again.
+        key = hash(payload)
+        if key in self._seen:
+            return []
+        self._seen[key] = None
+        if len(self._seen) > _FACTS_SEEN:
+            del self._seen[next(iter(self._seen))]
+        facts = decode_facts(payload, left_out)
+        for fact in facts:
+            self._by_step.setdefault(fact.global_step, []).append(fact)
+        return facts
+
+    def at(self, global_step: int) -> list[Fact]:
+        """Facts of a step, of the run for -1."""
+        return list(self._by_step.get(global_step, ()))
+
+    def all(self) -> list[Fact]:
+        """All of them in the order of steps."""
+        return [fact for step in sorted(self._by_step) for fact in self._by_step[step]]
+
+    def drop(self, global_steps: Iterable[int]) -> None:
+        """Drop the facts of these steps."""
+        for step in global_steps:
+            self._by_step.pop(step, None)
+
+    def forget(self, before: int) -> None:
+        """Drop the facts of earlier steps; those of the run stay."""
+        drop_before(self._by_step, before)
+
+
+def drop_before(rows: dict[int, Any], global_step: int) -> None:
+    """Drop what belongs to steps before one."""
+    for step in [step for step in rows if 0 <= step < global_step]:
+        del rows[step]
