@@ -33,7 +33,7 @@ from watchglass.store import (
     scan,
 )
 from watchglass.store.media import credentials
-from watchglass.store.spool import spool
+from watchglass.store.spool import sending
 
 #: Methods by which anything of a store is asked.
 METHODS = ("read", "write", "append", "list", "delete", "size", "folders", "map", "is_empty")
@@ -164,9 +164,9 @@ class FaultyBucket(Faulty):
 
 def hasten(monkeypatch: pytest.MonkeyPatch, *, patience_s: float = 20.0) -> None:
     """Minutes become moments: pauses between tries, and how long an end may take without a store."""
-    monkeypatch.setattr(spool, "FIRST_PAUSE_S", 0.02)
-    monkeypatch.setattr(spool, "LONGEST_PAUSE_S", 0.1)
-    monkeypatch.setattr(spool, "PATIENCE_S", patience_s)
+    monkeypatch.setattr(sending, "FIRST_PAUSE_S", 0.02)
+    monkeypatch.setattr(sending, "LONGEST_PAUSE_S", 0.1)
+    monkeypatch.setattr(sending, "PATIENCE_S", patience_s)
     monkeypatch.setattr(worker_module, "PATIENCE_S", patience_s)
     monkeypatch.setattr(opening, "_FIRST_PAUSE_S", 0.02)
     monkeypatch.setattr(opening, "_LONGEST_PAUSE_S", 0.1)
@@ -233,14 +233,6 @@ def child(code: str, *arguments: str) -> subprocess.Popen[str]:
         [sys.executable, "-W", "ignore", "-c", code, *arguments, here],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
-
-
-def wait_for(condition: Callable[[], bool], seconds: float = 60.0) -> None:
-    """Until it is so."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, f"did not happen within {seconds} s"
-        time.sleep(0.01)
 
 
 @pytest.fixture

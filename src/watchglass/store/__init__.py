@@ -104,7 +104,8 @@ from watchglass.store.rings.ring import (
 )
 from watchglass.store.spool.folder import spool_exists
 from watchglass.store.spool.left import send_left
-from watchglass.store.spool.spool import PATIENCE_S, Spool
+from watchglass.store.spool.sending import PATIENCE_S
+from watchglass.store.spool.spool import Spool
 from watchglass.store.writer import Clock, JournalWriter, SegmentWriter
 
 __all__ = [

@@ -27,7 +27,7 @@ def test_facts_of_any_kind_of_value_are_written():
     data["self"] = data
     (fact,) = store.decode_facts(payload(store.encode_facts([Fact("k", 0, "", {})])))
     assert fact.data == {}
-    frame = store.encoding.codec._json_frame(
+    frame = store.encoding.json_payloads.json_frame(
         store.FrameKind.FACTS, [{"kind": "k", "global_step": 0, "source": "", "data": data}]
     )
     (fact,) = store.decode_facts(payload(frame))
@@ -87,9 +87,9 @@ def test_facts_that_hold_themselves_are_cut_where_they_do():
 def test_no_more_json_is_written_than_is_read(monkeypatch):
     facts = [Fact("k", 0, "", {"text": "x" * 100})] * 10
     size = len(payload(store.encode_facts(facts)))
-    monkeypatch.setattr(store.encoding.codec, "MAX_JSON", size)
+    monkeypatch.setattr(store.encoding.json_payloads, "MAX_JSON", size)
     assert store.decode_facts(payload(store.encode_facts(facts))) == facts
-    monkeypatch.setattr(store.encoding.codec, "MAX_JSON", size - 1)
+    monkeypatch.setattr(store.encoding.json_payloads, "MAX_JSON", size - 1)
     with pytest.raises(InvalidValueError, match="several frames"):
         store.encode_facts(facts)
 

@@ -7,6 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import islice
 
 from watchglass.errors import DamagedDataError, MissingFileError
 from watchglass.store import layout
@@ -61,7 +62,7 @@ class RawRetention:
             self._bytes += length
             going: list[str] = []
             left = self._bytes
-            for file, each in list(self._files)[:-1]:
+            for file, each in islice(self._files, len(self._files) - 1):
                 if left <= self._keep_bytes:
                     break
                 if not self._store.appends and self._store.size(file) is None:

@@ -2,22 +2,20 @@
 
 Decoders bound their memory and raise DamagedDataError on nonsense. Scalars, reductions and step ends are fixed-size
 little-endian rows; bitmaps are rows followed by the bits; statistics are one Arrow record batch (statistics.py);
-everything else is JSON. docs/run-format.md specifies each.
+everything else is JSON (json_payloads.py). docs/run-format.md specifies each.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from itertools import pairwise
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from watchglass.errors import DamagedDataError, InvalidValueError
+from watchglass.errors import DamagedDataError
 from watchglass.records import (
     REDUCTION_FIELDS,
     SCALAR_FIELDS,
@@ -29,18 +27,9 @@ from watchglass.records import (
     RuleStatus,
     StepEnd,
     TensorInfo,
-    number_to_json,
 )
 from watchglass.store.encoding.frames import FrameKind, encode_frame
-
-#: Largest JSON payload in bytes that is written and parsed; parsing takes some twenty times as much memory.
-MAX_JSON = 32 << 20
-#: Rows of one list that may make no sense; with more of them the whole list is refused.
-MAX_BAD_ROWS = 1000
-#: Deeper values are written as text.
-_MAX_DEPTH = 32
-#: Larger integers are written as text: no reader of JSON takes a number of any length.
-_MAX_INTEGER = 1 << 1024
+from watchglass.store.encoding.json_payloads import json_frame, json_object, json_record, json_records
 
 SCALAR_DTYPE = np.dtype(list(SCALAR_FIELDS))
 REDUCTION_DTYPE = np.dtype(list(REDUCTION_FIELDS))
@@ -50,8 +39,6 @@ UNIT_DTYPE = np.dtype(
 )
 
 _MODES = {int(mode): mode for mode in Mode if mode is not Mode.GLOBAL}
-
-_T = TypeVar("_T")
 
 
 @dataclass
@@ -78,26 +65,26 @@ class UnitsBatch:
 
 def encode_header(data: Mapping[str, Any]) -> bytes:
     """A HEADER frame."""
-    return _json_frame(FrameKind.HEADER, data)
+    return json_frame(FrameKind.HEADER, data)
 
 
 def decode_header(payload: bytes) -> dict[str, Any]:
     """What :func:`encode_header` got."""
-    return _object(payload, "a header")
+    return json_object(payload, "a header")
 
 
 def encode_catalog(rows: Sequence[TensorInfo]) -> bytes:
     """A CATALOG frame.
 
     Raises:
-        InvalidValueError: The rows take more than :data:`MAX_JSON`; so for every frame of JSON.
+        InvalidValueError: The rows take more than a frame of JSON may (json_payloads.py); so for every one.
     """
-    return _json_frame(FrameKind.CATALOG, [row.to_json() for row in rows])
+    return json_frame(FrameKind.CATALOG, [row.to_json() for row in rows])
 
 
 def decode_catalog(payload: bytes, left_out: list[DamagedDataError] | None = None) -> list[TensorInfo]:
     """The catalog rows of a payload; those that make no sense are left out, and ``left_out`` gets why."""
-    return _records(payload, "a catalog row", _sound_row, left_out)
+    return json_records(payload, "a catalog row", _sound_row, left_out)
 
 
 def _sound_row(data: dict[str, Any]) -> TensorInfo:
@@ -189,7 +176,7 @@ def decode_units(payload: bytes) -> UnitsBatch:
 def encode_facts(rows: Sequence[Fact]) -> bytes:
     """A FACTS frame. Numbers that JSON lacks become strings, unknown objects their ``str``."""
     # Not by to_json(), which copies the data first: what is in there may refuse that, or hold itself.
-    return _json_frame(
+    return json_frame(
         FrameKind.FACTS,
         [{"kind": row.kind, "global_step": row.global_step, "source": row.source, "data": row.data} for row in rows],
     )
@@ -197,7 +184,7 @@ def encode_facts(rows: Sequence[Fact]) -> bytes:
 
 def decode_facts(payload: bytes, left_out: list[DamagedDataError] | None = None) -> list[Fact]:
     """The facts of a payload; those that make no sense are left out, and ``left_out`` gets why."""
-    return _records(payload, "a fact", _sound_fact, left_out)
+    return json_records(payload, "a fact", _sound_fact, left_out)
 
 
 def _sound_fact(data: dict[str, Any]) -> Fact:
@@ -210,12 +197,12 @@ def _sound_fact(data: dict[str, Any]) -> Fact:
 
 def encode_lifecycle(event: Mapping[str, Any]) -> bytes:
     """A LIFECYCLE frame: one event, ``joined`` or ``left``."""
-    return _json_frame(FrameKind.LIFECYCLE, event)
+    return json_frame(FrameKind.LIFECYCLE, event)
 
 
 def decode_lifecycle(payload: bytes) -> dict[str, Any]:
     """The lifecycle event of a payload; has at least the string ``event``."""
-    event = _object(payload, "a lifecycle event")
+    event = json_object(payload, "a lifecycle event")
     if not isinstance(event.get("event"), str):
         raise DamagedDataError(f"a lifecycle event must name its event but is {ascii(event)[:160]}")
     return event
@@ -223,12 +210,12 @@ def decode_lifecycle(payload: bytes) -> dict[str, Any]:
 
 def encode_raw_index(rows: Sequence[Mapping[str, Any]]) -> bytes:
     """A RAW frame: rows ``{"global_step", "tensor_id", "file", "key"}``."""
-    return _json_frame(FrameKind.RAW, [dict(row) for row in rows])
+    return json_frame(FrameKind.RAW, [dict(row) for row in rows])
 
 
 def decode_raw_index(payload: bytes, left_out: list[DamagedDataError] | None = None) -> list[dict[str, Any]]:
     """Where raw tensors are: rows ``{"global_step", "tensor_id", "file", "key"}``; left out as by decode_facts."""
-    return _records(payload, "a raw index row", _sound_place, left_out)
+    return json_records(payload, "a raw index row", _sound_place, left_out)
 
 
 def _sound_place(data: dict[str, Any]) -> dict[str, Any]:
@@ -240,12 +227,12 @@ def _sound_place(data: dict[str, Any]) -> dict[str, Any]:
 
 def encode_finding(finding: Finding) -> bytes:
     """A FINDING frame; a later frame with the same id replaces the earlier one."""
-    return _json_frame(FrameKind.FINDING, finding.to_json())
+    return json_frame(FrameKind.FINDING, finding.to_json())
 
 
 def decode_finding(payload: bytes) -> Finding:
     """The finding of a payload."""
-    return _record(_object(payload, "a finding"), "a finding", _sound_finding)
+    return json_record(payload, "a finding", _sound_finding)
 
 
 def _sound_finding(data: dict[str, Any]) -> Finding:
@@ -259,12 +246,12 @@ def _sound_finding(data: dict[str, Any]) -> Finding:
 
 def encode_status(status: RuleStatus) -> bytes:
     """A STATUS frame; a later frame of the same rule replaces the earlier one."""
-    return _json_frame(FrameKind.STATUS, status.to_json())
+    return json_frame(FrameKind.STATUS, status.to_json())
 
 
 def decode_status(payload: bytes) -> RuleStatus:
     """The rule status of a payload."""
-    return _record(_object(payload, "a status"), "a status", _sound_status)
+    return json_record(payload, "a status", _sound_status)
 
 
 def _sound_status(data: dict[str, Any]) -> RuleStatus:
@@ -276,12 +263,12 @@ def _sound_status(data: dict[str, Any]) -> RuleStatus:
 
 def encode_observation(observation: Observation) -> bytes:
     """An OBSERVATION frame."""
-    return _json_frame(FrameKind.OBSERVATION, observation.to_json())
+    return json_frame(FrameKind.OBSERVATION, observation.to_json())
 
 
 def decode_observation(payload: bytes) -> Observation:
     """The observation of a payload."""
-    return _record(_object(payload, "an observation"), "an observation", _sound_observation)
+    return json_record(payload, "an observation", _sound_observation)
 
 
 def _sound_observation(data: dict[str, Any]) -> Observation:
@@ -310,101 +297,3 @@ def _rows(payload: bytes, dtype: np.dtype[Any], what: str) -> NDArray[Any]:
     if len(payload) % dtype.itemsize:
         raise DamagedDataError(f"rows of {what} take {dtype.itemsize} bytes each but {len(payload)} are there")
     return np.frombuffer(payload, dtype=dtype)
-
-
-def _json_frame(kind: FrameKind, value: Any) -> bytes:
-    text = json.dumps(_plain(value), allow_nan=False, separators=(",", ":"), ensure_ascii=False)
-    # A lone surrogate in some script's string must not stop the recording.
-    payload = text.encode(errors="replace")
-    if len(payload) > MAX_JSON:
-        raise InvalidValueError(
-            f"a frame must hold at most {MAX_JSON} bytes of JSON but got {len(payload)}; write it in several frames"
-        )
-    return encode_frame(kind, payload)
-
-
-def _plain(value: Any, inside: tuple[int, ...] = ()) -> Any:
-    """``value`` in JSON types. Never fails: facts come from anywhere, and the recorder must go on.
-
-    Args:
-        value: Anything.
-        inside: Identities of the containers that hold it. What holds itself becomes text at once: by the time it is too
-            deep, two such references have made billions of values.
-    """
-    try:
-        if isinstance(value, Enum):
-            value = value.value
-        if isinstance(value, np.generic):
-            value = value.item()
-        if value is None or isinstance(value, (bool, str)):
-            return value
-        if isinstance(value, int):
-            return value if -_MAX_INTEGER < value < _MAX_INTEGER else hex(value)
-        if isinstance(value, float):
-            return number_to_json(float(value))
-        if len(inside) < _MAX_DEPTH and id(value) not in inside:
-            within = (*inside, id(value))
-            if isinstance(value, Mapping):
-                return {_text(key): _plain(item, within) for key, item in value.items()}
-            if isinstance(value, np.ndarray):
-                return _plain(value.tolist(), within)
-            if isinstance(value, (list, tuple, set, frozenset)):
-                return [_plain(item, within) for item in value]
-    except Exception:
-        return f"<{type(value).__name__}>"
-    return _text(value)
-
-
-def _text(value: Any) -> str:
-    try:
-        return str(value)
-    except Exception:  # whatever a script's class raises
-        return f"<{type(value).__name__}>"
-
-
-def _from_json(payload: bytes, what: str) -> Any:
-    if len(payload) > MAX_JSON:
-        raise DamagedDataError(f"{what} takes {len(payload)} bytes of JSON; at most {MAX_JSON} are read")
-    try:
-        return json.loads(payload)
-    except (ValueError, RecursionError) as error:
-        raise DamagedDataError(f"{what} is not JSON") from error
-
-
-def _object(payload: bytes, what: str) -> dict[str, Any]:
-    value = _from_json(payload, what)
-    if not isinstance(value, dict):
-        raise DamagedDataError(f"{what} must be a JSON object but is a {type(value).__name__}")
-    return value
-
-
-def _record(value: Any, what: str, parse: Callable[[dict[str, Any]], _T]) -> _T:
-    if not isinstance(value, dict):
-        raise DamagedDataError(f"{what} must be a JSON object but is a {type(value).__name__}")
-    try:
-        return parse(value)
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise DamagedDataError(
-            f"{what} is malformed ({type(error).__name__}: {error}): {ascii(value)[:160]}"
-        ) from error
-
-
-def _records(
-    payload: bytes, what: str, parse: Callable[[dict[str, Any]], _T], left_out: list[DamagedDataError] | None
-) -> list[_T]:
-    """The sound rows of a list. One that a later release wrote, or nobody, must not cost its neighbours."""
-    values = _from_json(payload, what)
-    if not isinstance(values, list):
-        raise DamagedDataError(f"{what} must stand in a JSON list but got a {type(values).__name__}")
-    found: list[_T] = []
-    errors = left_out if left_out is not None else []
-    for value in values:
-        try:
-            found.append(_record(value, what, parse))
-        except DamagedDataError as error:
-            errors.append(DamagedDataError(str(error)))  # without the traceback, which holds all that its frames do
-            if len(errors) > MAX_BAD_ROWS:
-                raise DamagedDataError(
-                    f"{what} among {len(values)} makes no sense more than {MAX_BAD_ROWS} times; the last: {error}"
-                ) from error
-    return found

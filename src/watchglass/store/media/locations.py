@@ -15,11 +15,21 @@ _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,221}")
 _LONGEST_PREFIX = 480
 
 
-def open_store(location: str) -> Store:
+#: Seconds that a request may take, and after its failure until the last try begins, for who has others to serve: two
+#: tries that nothing answers end before a lease does.
+_QUICK = {"request_s": 10.0, "retry_s": 2.0}
+
+
+def open_store(location: str, *, quick: bool = False) -> Store:
     """The store at a location: a path, ``file://``, ``s3://``, ``gs://`` or ``az://``. Nothing is created or read.
 
     ``s3://bucket`` alone is a location too: one whose paths begin at the top of the bucket. A slash at the end does not
     matter. Credentials and endpoints are never part of it: docs/object-stores.md says where they are looked for.
+
+    Args:
+        location: What somebody wrote.
+        quick: For who asks again anyway, and has others to serve meanwhile: a bucket that does not answer is given up
+            after some 20 seconds instead of a minute.
 
     Raises:
         InvalidValueError: It is empty, names a kind of store that there is not, or is no plain bucket and prefix.
@@ -32,7 +42,7 @@ def open_store(location: str) -> Store:
     from watchglass.store.media.credentials import Patience, connector
     from watchglass.store.media.objects import ObjectStore
 
-    patience = Patience()
+    patience = Patience(**_QUICK) if quick else Patience()
     plain = f"{scheme}://{bucket}/{prefix}" if prefix else f"{scheme}://{bucket}"
     return ObjectStore(plain, prefix, connector(scheme, bucket, patience), patience)
 

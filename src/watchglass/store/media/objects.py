@@ -2,40 +2,26 @@
 
 from __future__ import annotations
 
-import os
-import random
-import threading
-import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from watchglass.errors import (
-    ForkedError,
-    InvalidValueError,
-    MissingFileError,
-    RunExistsError,
-    StoreError,
-    WatchglassError,
-)
+from watchglass.errors import InvalidValueError, MissingFileError, StoreError
 from watchglass.store.contract import Buffer, Content, Entry, Store, check_path
 from watchglass.store.media.credentials import Patience
 from watchglass.store.media.doubts import MARK, Doubts
-from watchglass.store.media.failures import Failure, What, understood
+from watchglass.store.media.failures import What, understood
 from watchglass.store.media.parallel import at_once
+from watchglass.store.media.requests import ChangedError, OutOfRangeError, Requests
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore as Client
-
-#: Not the module's own: a training's chance must not depend on being watched.
-_chance = random.Random()
-_Answer = TypeVar("_Answer")
 
 #: Bytes of an object that one request carries: larger ones are read, and where it is possible written, in pieces.
 PIECE = 8 << 20
 #: Requests of one call that are under way at once: of many objects, and of the pieces of one.
 AT_ONCE, PIECES_AT_ONCE = 16, 4
-#: Bytes per second below which sending or fetching a large object is given up.
-_SLOWEST = 1 << 19
+#: How often an object may have become another one between two of its pieces.
+_MOST_CHANGES = 16
 #: Larger objects cannot be written in one request anywhere.
 _LARGEST_PUT = 5 << 30
 
@@ -69,10 +55,7 @@ class ObjectStore(Store):
     ) -> None:
         self.location = location
         self._prefix = check_path(prefix, folder=True)
-        self._connect = connect
-        self._patience = patience or Patience()
-        self._clients: dict[tuple[float, bool], Client] = {}
-        self._lock = threading.Lock()
+        self._requests = Requests(location, connect, patience or Patience())
         self._doubts = Doubts()
 
     def __repr__(self) -> str:
@@ -118,7 +101,7 @@ class ObjectStore(Store):
             self._create(path, views, size)
             return
         if not replace and self.size(path) is not None:
-            raise self._exists(path)
+            raise self._requests.exists(path)
         key, in_pieces = self._key(path), size > PIECE
         how: dict[str, Any] = {"use_multipart": in_pieces}
         if in_pieces:
@@ -127,7 +110,7 @@ class ObjectStore(Store):
         def put(client: Client) -> None:
             client.put(key, views or b"", **how)
 
-        self._ask("write", path, put, carried=PIECE * PIECES_AT_ONCE if in_pieces else 0, tries=in_pieces)
+        self._requests.ask("write", path, put, carried=PIECE * PIECES_AT_ONCE if in_pieces else 0, tries=in_pieces)
 
     def append(self, path: str, data: bytes) -> None:
         """Object stores cannot; see :attr:`appends`.
@@ -136,7 +119,9 @@ class ObjectStore(Store):
             StoreError: Always.
         """
         check_path(path)
-        raise StoreError(f"cannot append to {self._shown(path)}: object stores take whole objects; write a new one")
+        raise StoreError(
+            f"cannot append to {self._requests.shown(path)}: object stores take whole objects; write a new one"
+        )
 
     def list(self, prefix: str = "", after: str = "") -> list[Entry]:
         """See :meth:`Store.list`. One request per 1,000 objects; names that :func:`check_path` refuses are left out.
@@ -160,7 +145,7 @@ class ObjectStore(Store):
                         entries.append(Entry(path, found["size"]))
             return entries
 
-        return sorted(self._ask("list", prefix, collect), key=lambda entry: entry.path)
+        return sorted(self._requests.ask("list", prefix, collect), key=lambda entry: entry.path)
 
     def folders(self, prefix: str = "") -> Sequence[str]:
         """See :meth:`Store.folders`. One request per 1,000 objects and folders right below."""
@@ -170,13 +155,13 @@ class ObjectStore(Store):
             found = client.list_with_delimiter(self._key(prefix) or None)["common_prefixes"]
             return [self._below(path).rpartition("/")[2] for path in found]
 
-        return sorted(name for name in self._ask("list", prefix, collect) if _is_path(name))
+        return sorted(name for name in self._requests.ask("list", prefix, collect) if _is_path(name))
 
     def size(self, path: str) -> int | None:
         """See :meth:`Store.size`."""
         check_path(path)
         try:
-            return self._ask("look at", path, lambda client: client.head(self._key(path))["size"])
+            return self._requests.ask("look at", path, lambda client: client.head(self._key(path))["size"])
         except MissingFileError:
             return None
 
@@ -184,7 +169,7 @@ class ObjectStore(Store):
         """See :meth:`Store.delete`."""
         check_path(path)
         try:
-            self._ask("delete", path, lambda client: client.delete(self._key(path)))
+            self._requests.ask("delete", path, lambda client: client.delete(self._key(path)))
         except MissingFileError:
             pass
 
@@ -204,18 +189,16 @@ class ObjectStore(Store):
                 raise
             return True
 
-        return self._ask("list", "", look)
+        return self._requests.ask("list", "", look)
 
     def below(self, path: str) -> Store:
         """See :meth:`Store.below`. Both use the same clients, and either may be closed first."""
         check_path(path)
-        return ObjectStore(self._shown(path), self._key(path), self._shared, self._patience)
+        return ObjectStore(self._requests.shown(path), self._key(path), self._requests.client, self._requests.patience)
 
     def close(self) -> None:
         """Let go of connections."""
-        if not _is_forked():  # the lock may be held by a thread that is not here
-            with self._lock:
-                self._clients.clear()
+        self._requests.close()
 
     def _create(self, path: str, views: Sequence[memoryview], size: int) -> None:
         """Write an object that must not be there, and know an own one where an earlier answer was lost."""
@@ -233,7 +216,7 @@ class ObjectStore(Store):
                 raise
 
         try:
-            self._ask("write", path, put, carried=size)
+            self._requests.ask("write", path, put, carried=size)
         except StoreError:
             self._doubts.remember(path, mark, views)
             raise
@@ -244,26 +227,32 @@ class ObjectStore(Store):
         _check_range(path, start, end)
         if end == start:
             if self.size(path) is None:
-                raise MissingFileError(f"{self._shown(path)} does not exist; check the path of the run")
+                raise self._requests.missing(path)
             return []
         stop = start + PIECE if end is None else min(end, start + PIECE)
-        while True:
+        for _ in range(_MOST_CHANGES):
             try:
-                size, tag, first = self._ask("read", path, lambda client: self._get(client, path, start, stop, None))
+                size, tag, first = self._requests.ask(
+                    "read", path, lambda client: self._get(client, path, start, stop, None)
+                )
                 last = size if end is None else min(end, size)
                 bounds = [(at, min(at + PIECE, last)) for at in range(stop, last, PIECE)]
                 return [first, *self._pieces(path, bounds, tag)]
-            except _OutOfRange:
+            except OutOfRangeError:
                 return []
-            except _Changed:
+            except ChangedError:
                 continue  # somebody replaced it between two pieces
+        raise StoreError(
+            f"cannot read {self._requests.shown(path)}: {_MOST_CHANGES} times it was replaced between two of its "
+            "pieces; wait until nobody writes it, or see whether the server answers conditional requests as it should"
+        )
 
     def _pieces(self, path: str, bounds: Sequence[tuple[int, int]], tag: str | None) -> Sequence[Any]:
         def get(bound: tuple[int, int]) -> Any:
             def ask(client: Client) -> Any:
                 return self._get(client, path, *bound, tag)[2]
 
-            return self._ask("read", path, ask, carried=PIECE * PIECES_AT_ONCE)
+            return self._requests.ask("read", path, ask, carried=PIECE * PIECES_AT_ONCE)
 
         return at_once(PIECES_AT_ONCE, get, bounds)
 
@@ -275,111 +264,12 @@ class ObjectStore(Store):
         found = client.get(self._key(path), options=options)  # type: ignore[arg-type]
         return found.meta["size"], found.meta["e_tag"], found.bytes()
 
-    def _ask(
-        self,
-        verb: str,
-        path: str,
-        call: Callable[[Client], _Answer],
-        *,
-        carried: int = 0,
-        tries: bool = False,
-    ) -> _Answer:
-        """What ``call`` gives, called again for a while where its failure may pass; every failure is one of ours.
-
-        Args:
-            verb: For messages: "cannot <verb> <path>".
-            path: The same.
-            call: Makes requests; it may be called several times.
-            carried: Bytes that its requests carry at once, where they are more than a few megabytes.
-            tries: Whether the client itself tries single requests again, since ``call`` makes many.
-        """
-        deadline: float | None = None
-        pause = self._patience.first_pause_s
-        while True:
-            try:
-                return call(self._client(carried, tries))
-            except (WatchglassError, MemoryError):
-                raise
-            except Exception as error:
-                failure = understood(error)
-            now = time.monotonic()
-            deadline = deadline or now + self._patience.retry_s
-            waited = pause * _chance.uniform(0.5, 1.0)
-            if failure.what is not What.PASSING or now + waited > deadline:
-                raise self._error(verb, path, failure)
-            time.sleep(waited)
-            pause = min(2 * pause, self._patience.longest_pause_s)
-
-    def _error(self, verb: str, path: str, failure: Failure) -> WatchglassError:
-        if failure.what is What.EXISTS and verb == "write":
-            return self._exists(path)
-        if failure.what is What.MISSING:
-            if verb == "write":
-                return StoreError(
-                    f"cannot write {self._shown(path)}: there is no such bucket; create it or check its name"
-                )
-            return MissingFileError(f"{self._shown(path)} does not exist; check the path of the run")
-        kind = {What.OUT_OF_RANGE: _OutOfRange, What.CHANGED: _Changed}.get(failure.what, StoreError)
-        return kind(f"cannot {verb} {self._shown(path)}: {failure.cure}")
-
-    def _client(self, carried: int, tries: bool) -> Client:
-        """A client whose time limit suits what a request carries; limits are few, since each client has connections."""
-        if _is_forked():
-            raise ForkedError(
-                f"cannot use {self.location} in a process forked from one that has used an object store: start it "
-                "with spawn, or use the store in the child only"
-            )
-        request_s = self._patience.request_s
-        while carried > PIECE // 2 and request_s < self._patience.request_s + carried / _SLOWEST:
-            request_s *= 2
-        try:
-            return self._shared(request_s, tries)
-        except StoreError as error:
-            raise StoreError(f"cannot use {self.location}: {error}") from None
-
-    def _shared(self, request_s: float, tries: bool) -> Client:
-        """The one client of its kind."""
-        with self._lock:
-            client = self._clients.get((request_s, tries))
-            if client is None:
-                client = self._clients[request_s, tries] = self._connect(request_s, tries)
-                _note_use()
-            return client
-
     def _key(self, path: str) -> str:
         return f"{self._prefix}/{path}" if self._prefix and path else self._prefix or path
 
     def _below(self, key: str) -> str:
         """The path of a key, "" for the prefix itself."""
         return key[len(self._prefix) :].removeprefix("/") if self._prefix else key
-
-    def _shown(self, path: str) -> str:
-        return f"{self.location.rstrip('/')}/{path}" if path else self.location
-
-    def _exists(self, path: str) -> RunExistsError:
-        shown = self._shown(path)
-        return RunExistsError(f"{shown} exists and is never overwritten; choose another run or remove it first")
-
-
-class _OutOfRange(StoreError):
-    """A range begins where the object has ended."""
-
-
-class _Changed(StoreError):
-    """An object is not the one that its first piece was of."""
-
-
-#: The process that made the first client: the client's threads are one set per process, and a forked child has none.
-_used_by: int | None = None
-
-
-def _note_use() -> None:
-    global _used_by
-    _used_by = os.getpid()
-
-
-def _is_forked() -> bool:
-    return _used_by is not None and _used_by != os.getpid()
 
 
 def _check_range(path: str, start: int, end: int | None) -> None:

@@ -114,7 +114,11 @@ class LeftSpool:
         self._lock = lock
 
     def objects(self) -> list[SpooledObject]:
-        """Whole objects of the worker that the folder is of, in their order."""
+        """Whole objects of the worker that the folder is of, in their order.
+
+        Raises:
+            OSError: The folder cannot be read, or is not there any more.
+        """
         attempt, worker = self.label["attempt"], self.label["worker"]
         return sorted(
             (found for found in _objects(self.path) if _belongs(found.path, attempt, worker)),
@@ -219,8 +223,9 @@ def _check_room(folder: Path, size: int) -> None:
 
 
 def _remove(folder: Path) -> None:
-    for path in folder.iterdir():
-        with suppress(OSError):
-            path.unlink()
+    """Remove a folder of objects as far as that is possible: somebody may be cleaning up behind us."""
     with suppress(OSError):
+        for path in folder.iterdir():
+            with suppress(OSError):
+                path.unlink()
         folder.rmdir()

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
 
 from watchglass.errors import RunExistsError, StoreError
 from watchglass.store.contract import Store
 from watchglass.store.spool.folder import open_left, read_object
+
+_Read = TypeVar("_Read")
 
 
 def send_left(
@@ -26,7 +30,7 @@ def send_left(
         The number of objects that were sent.
 
     Raises:
-        StoreError: The store refused; what is not sent stays, and it may be tried again.
+        StoreError: The store refused, or the disk; what is not sent stays, and it may be tried again.
         RunExistsError: Its writer lives, or the run holds other objects under these names.
     """
     left = open_left(name, label)
@@ -34,11 +38,8 @@ def send_left(
         return 0
     number, done = 0, False
     try:
-        for found in left.objects():
-            try:
-                content = read_object(found)
-            except OSError as error:
-                raise StoreError(f"{found.file} cannot be read: {error}; see to the disk") from error
+        for found in _read(left.path, left.objects):
+            content = _read(found.file, partial(read_object, found))
             write_once(store, found.path, content, str(label["worker"]))
             with suppress(OSError):
                 found.file.unlink()
@@ -48,6 +49,13 @@ def send_left(
     finally:
         left.close(discard=done)
     return number
+
+
+def _read(path: Path, read: Callable[[], _Read]) -> _Read:
+    try:
+        return read()
+    except OSError as error:
+        raise StoreError(f"{path} cannot be read: {error}; see to the disk") from error
 
 
 def write_once(store: Store, path: str, content: bytes, worker: str) -> None:

@@ -7,48 +7,22 @@ order, one after another, and tries again for as long as it takes. Should the pr
 
 from __future__ import annotations
 
-import errno
 import logging
-import random
-import threading
-import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
-from watchglass.errors import NoRoomError, RunExistsError, StoreError, WatchglassError
+from watchglass.errors import NoRoomError, RunExistsError, StoreError
 from watchglass.store import layout
 from watchglass.store.contract import Buffer, Content, Entry, Store
 from watchglass.store.spool import folder as spool_folder
-from watchglass.store.spool.folder import SpooledObject, SpoolFolder, read_object
-from watchglass.store.spool.left import write_once
+from watchglass.store.spool import sending
+from watchglass.store.spool.folder import SpooledObject, SpoolFolder
+from watchglass.store.spool.sending import ObjectInMemory, Sending
 
 _log = logging.getLogger("watchglass")
 
 #: Share of the room that raw tensors may take: the rest is for what says how the training went.
 RAW_SHARE = 0.75
-#: Seconds until the next try: of the first one, and the longest. Each is up to a half shorter, by chance, so that the
-#: workers of a run do not come back to a store all at once.
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
-#: Of which reading a file may fail although the file is whole: the process is short of something just now.
-_PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR)
-#: Stands for a segment that the disk has lost: readers say that it is damaged and go on, while they wait behind a hole.
-_LOST = b"lost by the disk on which it waited"
-#: When a worker ends: seconds that it waits without a word.
-_QUIET_S = 3.0
-#: When a worker ends: seconds without any progress, and in all, after which the rest is left to others.
-PATIENCE_S, LONGEST_PATIENCE_S = 60.0, 600.0
-
-
-@dataclass(frozen=True)
-class _InMemory:
-    """An object that the disk did not take."""
-
-    path: str
-    size: int
-    content: bytes
 
 
 class Spool(Store):
@@ -60,7 +34,7 @@ class Spool(Store):
         folder: Where objects wait, for the worker's claim; "" where they wait in memory alone.
         refused: Why the disk is not used; "" where it is.
         arrived: Called with path and size of each object that the store has taken, by whoever sends it; nobody waits
-            for that, and an error of ours that it raises changes nothing.
+            for that, and whatever it raises changes nothing.
     """
 
     appends = False
@@ -90,7 +64,6 @@ class Spool(Store):
         self._worker = worker
         self._most_bytes = most_bytes
         self._most_in_memory = memory_bytes
-        self._pauses_s = pause_s or (FIRST_PAUSE_S, LONGEST_PAUSE_S)
         self._folder: SpoolFolder | None = None
         self.folder = self.refused = ""
         if most_bytes > 0:
@@ -100,16 +73,9 @@ class Spool(Store):
             except OSError as error:
                 self.refused = f"{error.strerror or error}"
         self.arrived: Callable[[str, int], None] | None = None
-        self._waiting: deque[SpooledObject | _InMemory] = deque()
-        self._on_disk = self._in_memory = self._number = 0
-        self._change = threading.Condition()
-        self._thread: threading.Thread | None = None
-        self._closing = self._given_up = False
-        self._conflict = self._lost = ""
-        self._away = False
-        self._progress_s = 0.0
-        # Not the module's: a training's chance must not depend on being watched.
-        self._chance = random.Random()
+        self._number = 0
+        pauses_s = pause_s or (sending.FIRST_PAUSE_S, sending.LONGEST_PAUSE_S)
+        self._sending = Sending(store, worker, self.folder, pauses_s, self._has_arrived)
 
     # -- writing --------------------------------------------------------------------------------------------------
 
@@ -121,23 +87,25 @@ class Spool(Store):
             RunExistsError: Somebody else has written objects of this worker.
             StoreError: The spool is closed, or ``replace`` was asked for: what is replaced must not wait.
         """
-        if replace or self._closing:
+        if replace or self._sending.closed:
             why = "replaces nothing" if replace else "is closed"
             raise StoreError(f"the spool of {self._worker} {why}; write {path} to {self.location} itself")
-        if self._conflict:
-            raise RunExistsError(self._conflict)
+        if self._sending.conflict:
+            raise RunExistsError(self._sending.conflict)
         size = len(data) if isinstance(data, bytes) else sum(memoryview(part).nbytes for part in data)
-        self._add(self._on_the_disk(path, data, size) or self._kept_in_memory(path, data, size))
+        found = self._on_the_disk(path, data, size) or self._kept_in_memory(path, data, size)
+        self._number += 1
+        self._sending.add(found)
 
     def _on_the_disk(self, path: str, data: Content, size: int) -> SpooledObject | None:
         """The object as a file; None where the disk is not to be used."""
         # What is lost with this process must be the end of what was written, so nothing on the disk overtakes memory.
-        if self._folder is None or self._in_memory:
+        if self._folder is None or self._sending.in_memory:
             return None
-        room = self._most_bytes * (1 if layout.parse_segment(path) else RAW_SHARE)
-        if self._on_disk + size > room:
+        room = _room(self._most_bytes, path)
+        if self._sending.on_disk + size > room:
             raise NoRoomError(
-                f"the spool is full: {self._on_disk} bytes wait in {self.folder} for {self.location}, "
+                f"the spool is full: {self._sending.on_disk} bytes wait in {self.folder} for {self.location}, "
                 f"and {size} more do not fit into {room:.0f}; see to the store, or raise spool_bytes"
             )
         try:
@@ -153,41 +121,24 @@ class Spool(Store):
         self.refused = ""
         return found
 
-    def _kept_in_memory(self, path: str, data: Content, size: int) -> _InMemory:
-        if self._in_memory + size > self._most_in_memory:
+    def _kept_in_memory(self, path: str, data: Content, size: int) -> ObjectInMemory:
+        room = _room(self._most_in_memory, path)
+        if self._sending.in_memory + size > room:
             raise NoRoomError(
-                f"{self._in_memory} bytes wait in memory for {self.location}, and {size} more do not fit into "
-                f"{self._most_in_memory}; see to the store, and give the disk at {spool_folder.parent_folder()} room"
+                f"{self._sending.in_memory} bytes wait in memory for {self.location}, and {size} more do not fit into "
+                f"{room:.0f}; see to the store, and give the disk at {spool_folder.parent_folder()} room"
             )
-        return _InMemory(path, size, data if isinstance(data, bytes) else b"".join(data))
-
-    def _add(self, found: SpooledObject | _InMemory) -> None:
-        with self._change:
-            self._number += 1
-            self._waiting.append(found)
-            self._count(found, 1)
-            self._change.notify_all()
-        if self._thread is None:
-            thread = threading.Thread(target=self._run, name="watchglass-uploader", daemon=True)
-            with suppress(RuntimeError):  # the interpreter ends, and begins no threads: close will send it
-                thread.start()
-                self._thread = thread
-
-    def _count(self, found: SpooledObject | _InMemory, sign: int) -> None:
-        if isinstance(found, _InMemory):
-            self._in_memory += sign * found.size
-        else:
-            self._on_disk += sign * found.size
+        return ObjectInMemory(path, size, data if isinstance(data, bytes) else b"".join(data))
 
     @property
     def waiting_bytes(self) -> int:
         """What is not in the store yet."""
-        return self._on_disk + self._in_memory
+        return self._sending.on_disk + self._sending.in_memory
 
     @property
     def memory_bytes(self) -> int:
         """The part of it that the disk did not take."""
-        return self._in_memory
+        return self._sending.in_memory
 
     def close(self, patience_s: float | None = None) -> None:
         """Send what waits, as far as the store takes it; what it does not take stays in the folder.
@@ -197,137 +148,14 @@ class Spool(Store):
         Args:
             patience_s: Give up after so many seconds without progress, and ten times as many in all; 60 s if None.
         """
-        patience_s = PATIENCE_S if patience_s is None else patience_s
-        with self._change:
-            if self._closing:
-                return
-            self._closing = True
-            self._change.notify_all()
-            began = now = self._progress_s = time.monotonic()
-            longest_s = patience_s * LONGEST_PATIENCE_S / PATIENCE_S
-            telling_s = began + _QUIET_S
-            while self._waiting and not self._conflict:
-                left_s = min(self._progress_s + patience_s, began + longest_s) - now
-                if left_s <= 0:
-                    break
-                if now >= telling_s:
-                    telling_s = float("inf")
-                    self._tell_waiting(patience_s)
-                if self._thread is None and self._tried(self._waiting[0]):
-                    left_s = 0.0
-                elif self._thread is None:
-                    left_s = min(left_s, self._pauses_s[0])
-                self._change.wait(min(left_s, max(0.0, telling_s - now)))
-                now = time.monotonic()
-            self._given_up = True
-            self._change.notify_all()
-        if self._thread is not None:
-            # Where it is in the middle of a request that nobody answers it ends with that, or with the process.
-            self._thread.join(0.5)
-        if self._waiting:
-            self._tell_what_waits()
-        if self._folder is not None:
-            self._folder.close()
+        if not self._sending.closed:
+            self._sending.close(sending.PATIENCE_S if patience_s is None else patience_s)
+            if self._folder is not None:
+                self._folder.close()
 
-    def _tell_waiting(self, patience_s: float) -> None:
-        left = f"leaves the rest in {self.folder}" if self._on_disk else "gives it up"
-        _log.warning(
-            "watchglass: the training is over; %d bytes of %s are still on their way to %s, and the process waits for "
-            "them until nothing has moved for %.0f s; Ctrl-C %s",
-            self.waiting_bytes, self._worker, self.location, patience_s, left,
-        )  # fmt: skip
-
-    def _tell_what_waits(self) -> None:
-        if self._conflict:
-            return  # told already, and nobody can send it
-        if self._on_disk:
-            _log.warning(
-                "watchglass: %s is away: %d bytes of %s wait in %s; `watchglass follow %s` on this machine sends them, "
-                "and so does the next attempt", self.location, self._on_disk, self._worker, self.folder, self.location,
-            )  # fmt: skip
-        if self._in_memory:
-            _log.warning(
-                "watchglass: %s is away: %d bytes of %s waited in memory, for the disk takes nothing, and are lost "
-                "but for what the flight recorder holds", self.location, self._in_memory, self._worker,
-            )  # fmt: skip
-
-    # -- sending --------------------------------------------------------------------------------------------------
-
-    def _run(self) -> None:
-        pause_s = 0.0
-        while True:
-            with self._change:
-                self._change.wait_for(lambda: self._waiting or self._closing)
-                if pause_s and self._pause(pause_s * (1 - 0.5 * self._chance.random())):
-                    pause_s = 0.0
-                if self._given_up or not self._waiting:
-                    return
-                first = self._waiting[0]
-            if self._tried(first):
-                pause_s = 0.0
-            elif self._conflict:
-                return
-            else:
-                pause_s = min(self._pauses_s[1], max(self._pauses_s[0], 2 * pause_s))
-
-    def _pause(self, seconds: float) -> bool:
-        """Wait; returns whether the end of it all was told meanwhile, which makes haste."""
-        before = self._closing
-        return self._change.wait_for(lambda: self._given_up or self._closing is not before, seconds)
-
-    def _tried(self, first: SpooledObject | _InMemory) -> bool:
-        """Send the object that is next; returns whether that is done with."""
-        try:
-            sent = self._send(first)
-        except RunExistsError as error:
-            with self._change:
-                self._conflict = str(error)
-                self._change.notify_all()
-            _log.warning("watchglass: %s", error)
-            return False
-        except Exception as error:  # whatever it was, the store may take it another time
-            self._tell_away(error)
-            return False
-        self._sent(first, sent)
-        return True
-
-    def _send(self, found: SpooledObject | _InMemory) -> bool:
-        """Write an object to the store; returns whether there was anything to write."""
-        try:
-            content = found.content if isinstance(found, _InMemory) else read_object(found)
-        except OSError as error:
-            if error.errno in _PASSING:
-                raise
-            if found.path != self._lost:  # its stand-in may have to be sent several times
-                self._lost = found.path
-                _log.warning("watchglass: %s of %s is lost: %s", found.path, self.location, error)
-            if layout.parse_segment(found.path) is None:
-                return False
-            content = _LOST
-        write_once(self._store, found.path, content, self._worker)
-        return True
-
-    def _sent(self, found: SpooledObject | _InMemory, sent: bool) -> None:
-        if sent and self._away:
-            self._away = False
-            _log.info("watchglass: %s takes records again", self.location)
-        if isinstance(found, SpooledObject):
-            with suppress(OSError):
-                found.file.unlink()
-        with self._change:
-            self._waiting.popleft()
-            self._count(found, -1)
-            self._progress_s = time.monotonic()
-            self._change.notify_all()
-        if sent and self.arrived is not None:
-            with suppress(WatchglassError):
-                self.arrived(found.path, found.size)
-
-    def _tell_away(self, error: Exception) -> None:
-        if not self._away:
-            self._away = True
-            where = self.folder or "memory"
-            _log.warning("watchglass: %s; what is recorded waits in %s and is sent later", error, where)
+    def _has_arrived(self, path: str, size: int) -> None:
+        if self.arrived is not None:
+            self.arrived(path, size)
 
     # -- the store behind -----------------------------------------------------------------------------------------
 
@@ -358,3 +186,8 @@ class Spool(Store):
     def map(self, path: str) -> Buffer:
         """See :meth:`Store.map`."""
         return self._store.map(path)
+
+
+def _room(most_bytes: int, path: str) -> float:
+    """The part of so many bytes that an object may fill up."""
+    return most_bytes * (1 if layout.parse_segment(path) else RAW_SHARE)

@@ -1,0 +1,152 @@
+"""JSON in frames: anything is written, within bounds; what is read is checked row by row.
+
+Facts come from anywhere, and the recorder must go on: what JSON lacks becomes text. What is read comes from anywhere,
+too: a row that makes no sense costs nothing but itself.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import Any, TypeVar
+
+import numpy as np
+
+from watchglass.errors import DamagedDataError, InvalidValueError
+from watchglass.records import number_to_json
+from watchglass.store.encoding.frames import FrameKind, encode_frame
+
+#: Largest JSON payload in bytes that is written and parsed; parsing takes some twenty times as much memory.
+MAX_JSON = 32 << 20
+#: Rows of one list that may make no sense; with more of them the whole list is refused.
+MAX_BAD_ROWS = 1000
+#: Deeper values are written as text.
+_MAX_DEPTH = 32
+#: Larger integers are written as text: no reader of JSON takes a number of any length.
+_MAX_INTEGER = 1 << 1024
+
+_T = TypeVar("_T")
+
+
+def json_frame(kind: FrameKind, value: Any) -> bytes:
+    """A frame of any value.
+
+    Raises:
+        InvalidValueError: It takes more than :data:`MAX_JSON`.
+    """
+    text = json.dumps(_plain(value), allow_nan=False, separators=(",", ":"), ensure_ascii=False)
+    # A lone surrogate in some script's string must not stop the recording.
+    payload = text.encode(errors="replace")
+    if len(payload) > MAX_JSON:
+        raise InvalidValueError(
+            f"a frame must hold at most {MAX_JSON} bytes of JSON but got {len(payload)}; write it in several frames"
+        )
+    return encode_frame(kind, payload)
+
+
+def json_object(payload: bytes, what: str) -> dict[str, Any]:
+    """The one object of a payload.
+
+    Raises:
+        DamagedDataError: It is something else.
+    """
+    value = _from_json(payload, what)
+    if not isinstance(value, dict):
+        raise DamagedDataError(f"{what} must be a JSON object but is a {type(value).__name__}")
+    return value
+
+
+def json_record(payload: bytes, what: str, parse: Callable[[dict[str, Any]], _T]) -> _T:
+    """What ``parse`` makes of the one object of a payload.
+
+    Raises:
+        DamagedDataError: It is something else, or ``parse`` cannot make anything of it.
+    """
+    return _parsed(json_object(payload, what), what, parse)
+
+
+def json_records(
+    payload: bytes, what: str, parse: Callable[[dict[str, Any]], _T], left_out: list[DamagedDataError] | None
+) -> list[_T]:
+    """What ``parse`` makes of the sound rows of a list.
+
+    One that a later release wrote, or nobody, must not cost its neighbours: it is left out, and ``left_out`` gets why.
+
+    Raises:
+        DamagedDataError: It is no list, or more than :data:`MAX_BAD_ROWS` of its rows make no sense.
+    """
+    values = _from_json(payload, what)
+    if not isinstance(values, list):
+        raise DamagedDataError(f"{what} must stand in a JSON list but got a {type(values).__name__}")
+    found: list[_T] = []
+    errors = left_out if left_out is not None else []
+    for value in values:
+        try:
+            found.append(_parsed(value, what, parse))
+        except DamagedDataError as error:
+            errors.append(DamagedDataError(str(error)))  # without the traceback, which holds all that its frames do
+            if len(errors) > MAX_BAD_ROWS:
+                raise DamagedDataError(
+                    f"{what} among {len(values)} makes no sense more than {MAX_BAD_ROWS} times; the last: {error}"
+                ) from error
+    return found
+
+
+def _plain(value: Any, inside: tuple[int, ...] = ()) -> Any:
+    """``value`` in JSON types. Never fails: facts come from anywhere, and the recorder must go on.
+
+    Args:
+        value: Anything.
+        inside: Identities of the containers that hold it. What holds itself becomes text at once: by the time it is too
+            deep, two such references have made billions of values.
+    """
+    try:
+        if isinstance(value, Enum):
+            value = value.value
+        if isinstance(value, np.generic):
+            value = value.item()
+        if value is None or isinstance(value, (bool, str)):
+            return value
+        if isinstance(value, int):
+            return value if -_MAX_INTEGER < value < _MAX_INTEGER else hex(value)
+        if isinstance(value, float):
+            return number_to_json(float(value))
+        if len(inside) < _MAX_DEPTH and id(value) not in inside:
+            within = (*inside, id(value))
+            if isinstance(value, Mapping):
+                return {_text(key): _plain(item, within) for key, item in value.items()}
+            if isinstance(value, np.ndarray):
+                return _plain(value.tolist(), within)
+            if isinstance(value, (list, tuple, set, frozenset)):
+                return [_plain(item, within) for item in value]
+    except Exception:
+        return f"<{type(value).__name__}>"
+    return _text(value)
+
+
+def _text(value: Any) -> str:
+    try:
+        return str(value)
+    except Exception:  # whatever a script's class raises
+        return f"<{type(value).__name__}>"
+
+
+def _from_json(payload: bytes, what: str) -> Any:
+    if len(payload) > MAX_JSON:
+        raise DamagedDataError(f"{what} takes {len(payload)} bytes of JSON; at most {MAX_JSON} are read")
+    try:
+        return json.loads(payload)
+    except (ValueError, RecursionError) as error:
+        raise DamagedDataError(f"{what} is not JSON") from error
+
+
+def _parsed(value: Any, what: str, parse: Callable[[dict[str, Any]], _T]) -> _T:
+    if not isinstance(value, dict):
+        raise DamagedDataError(f"{what} must be a JSON object but is a {type(value).__name__}")
+    try:
+        return parse(value)
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise DamagedDataError(
+            f"{what} is malformed ({type(error).__name__}: {error}): {ascii(value)[:160]}"
+        ) from error

@@ -1,0 +1,159 @@
+"""Requests to one bucket: with a client that suits them, again where that may help, every failure one of ours."""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
+
+from watchglass.errors import ForkedError, MissingFileError, RunExistsError, StoreError, WatchglassError
+from watchglass.store.media.credentials import Patience
+from watchglass.store.media.failures import Failure, What, understood
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore as Client
+
+#: Not the module's own: a training's chance must not depend on being watched.
+_chance = random.Random()
+_Answer = TypeVar("_Answer")
+
+#: Bytes that a request may carry within the time limit of every request.
+_CARRIED = 4 << 20
+#: Bytes per second below which sending or fetching a large object is given up.
+_SLOWEST = 1 << 19
+
+
+class OutOfRangeError(StoreError):
+    """A range begins where the object has ended."""
+
+
+class ChangedError(StoreError):
+    """An object is not the one that its first piece was of."""
+
+
+class Requests:
+    """Asks a bucket, for several threads at once.
+
+    Clients are made when they are first needed: one for each time limit, since each has connections of its own.
+
+    Args:
+        location: For messages, without anything secret.
+        connect: Makes a client, of the seconds that a request may take and whether the client itself tries again.
+        patience: How long a call may take; also an attribute.
+    """
+
+    def __init__(self, location: str, connect: Callable[[float, bool], Client], patience: Patience) -> None:
+        self._location = location
+        self._connect = connect
+        self.patience = patience
+        self._clients: dict[tuple[float, bool], Client] = {}
+        self._lock = threading.Lock()
+
+    def client(self, request_s: float, tries: bool) -> Client:
+        """The one client of its kind."""
+        with self._lock:
+            found = self._clients.get((request_s, tries))
+            if found is None:
+                found = self._clients[request_s, tries] = self._connect(request_s, tries)
+                _note_use()
+            return found
+
+    def close(self) -> None:
+        """Let go of connections."""
+        if not _is_forked():  # the lock may be held by a thread that is not here
+            with self._lock:
+                self._clients.clear()
+
+    def shown(self, path: str) -> str:
+        """A path as messages say it."""
+        return f"{self._location.rstrip('/')}/{path}" if path else self._location
+
+    def exists(self, path: str) -> RunExistsError:
+        """The error for an object that is there and must not be."""
+        shown = self.shown(path)
+        return RunExistsError(f"{shown} exists and is never overwritten; choose another run or remove it first")
+
+    def missing(self, path: str) -> MissingFileError:
+        """The error for an object that is not there."""
+        return MissingFileError(f"{self.shown(path)} does not exist; check the path of the run")
+
+    def ask(
+        self,
+        verb: str,
+        path: str,
+        call: Callable[[Client], _Answer],
+        *,
+        carried: int = 0,
+        tries: bool = False,
+    ) -> _Answer:
+        """What ``call`` gives, called again for a while where its failure may pass.
+
+        Args:
+            verb: For messages: "cannot <verb> <path>".
+            path: The same.
+            call: Makes requests; it may be called several times.
+            carried: Bytes that its requests carry at once, where they are more than a few megabytes.
+            tries: Whether the client itself tries single requests again, since ``call`` makes many.
+
+        Raises:
+            WatchglassError: It failed for good, or for too long.
+        """
+        deadline: float | None = None
+        pause = self.patience.first_pause_s
+        while True:
+            try:
+                return call(self._suitable(carried, tries))
+            except (WatchglassError, MemoryError):
+                raise
+            except Exception as error:
+                failure = understood(error)
+            now = time.monotonic()
+            deadline = deadline or now + self.patience.retry_s
+            waited = pause * _chance.uniform(0.5, 1.0)
+            if failure.what is not What.PASSING or now + waited > deadline:
+                raise self._error(verb, path, failure)
+            time.sleep(waited)
+            pause = min(2 * pause, self.patience.longest_pause_s)
+
+    def _error(self, verb: str, path: str, failure: Failure) -> WatchglassError:
+        if failure.what is What.EXISTS and verb == "write":
+            return self.exists(path)
+        if failure.what is What.MISSING:
+            if verb == "write":
+                return StoreError(
+                    f"cannot write {self.shown(path)}: there is no such bucket; create it or check its name"
+                )
+            return self.missing(path)
+        kind = {What.OUT_OF_RANGE: OutOfRangeError, What.CHANGED: ChangedError}.get(failure.what, StoreError)
+        return kind(f"cannot {verb} {self.shown(path)}: {failure.cure}")
+
+    def _suitable(self, carried: int, tries: bool) -> Client:
+        """A client whose time limit suits what a request carries."""
+        if _is_forked():
+            raise ForkedError(
+                f"cannot use {self._location} in a process forked from one that has used an object store: start it "
+                "with spawn, or use the store in the child only"
+            )
+        request_s = self.patience.request_s
+        while carried > _CARRIED and request_s < self.patience.request_s + carried / _SLOWEST:
+            request_s *= 2
+        try:
+            return self.client(request_s, tries)
+        except StoreError as error:
+            raise StoreError(f"cannot use {self._location}: {error}") from None
+
+
+#: The process that made the first client: the client's threads are one set per process, and a forked child has none.
+_used_by: int | None = None
+
+
+def _note_use() -> None:
+    global _used_by
+    _used_by = os.getpid()
+
+
+def _is_forked() -> bool:
+    return _used_by is not None and _used_by != os.getpid()

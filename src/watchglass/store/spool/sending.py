@@ -1,0 +1,245 @@
+"""Sending what waits in a spool: a thread of its own, one object after another, again for as long as it takes."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import random
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from watchglass.errors import RunExistsError
+from watchglass.store import layout
+from watchglass.store.contract import Store
+from watchglass.store.spool.folder import SpooledObject, read_object
+from watchglass.store.spool.left import write_once
+
+_log = logging.getLogger("watchglass")
+
+#: Seconds until the next try: of the first one, and the longest. Each is up to a half shorter, by chance, so that the
+#: workers of a run do not come back to a store all at once.
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
+#: Of which reading a file may fail although the file is whole: the process is short of something just now.
+_PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR)
+#: Stands for a segment that the disk has lost: readers say that it is damaged and go on, while they wait behind a hole.
+_LOST = b"lost by the disk on which it waited"
+#: When a worker ends: seconds that it waits without a word.
+_QUIET_S = 3.0
+#: When a worker ends: seconds without any progress, and in all, after which the rest is left to others.
+PATIENCE_S, LONGEST_PATIENCE_S = 60.0, 600.0
+
+
+@dataclass(frozen=True)
+class ObjectInMemory:
+    """An object that the disk did not take."""
+
+    path: str
+    size: int
+    content: bytes
+
+
+class Sending:
+    """Objects that wait for a store, sent in the order in which they came. One thread adds and closes.
+
+    The sending thread begins with the first object.
+
+    Args:
+        store: Where they go.
+        worker: Whose they are.
+        folder: Where they wait, for messages; "" where they wait in memory alone.
+        pauses_s: Seconds until a failed upload is tried again, the first time and at most.
+        arrived: Called with path and size of each object that the store has taken, by whoever sends it.
+
+    Attributes:
+        on_disk: Bytes that wait in files.
+        in_memory: Bytes that wait in memory.
+        conflict: Why nothing more is sent: somebody else has written objects of this worker; "" while nobody has.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        worker: str,
+        folder: str,
+        pauses_s: tuple[float, float],
+        arrived: Callable[[str, int], None],
+    ) -> None:
+        self._store, self._worker, self._folder = store, worker, folder
+        self._pauses_s = pauses_s
+        self._arrived = arrived
+        self.on_disk = self.in_memory = 0
+        self.conflict = ""
+        self._waiting: deque[SpooledObject | ObjectInMemory] = deque()
+        self._change = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._closing = self._given_up = False
+        self._lost = ""
+        self._away = False
+        self._progress_s = 0.0
+        # Not the module's: a training's chance must not depend on being watched.
+        self._chance = random.Random()
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing more is to be added."""
+        return self._closing
+
+    def add(self, found: SpooledObject | ObjectInMemory) -> None:
+        """Send this one behind all others."""
+        with self._change:
+            self._waiting.append(found)
+            self._count(found, 1)
+            self._change.notify_all()
+        if self._thread is None:
+            thread = threading.Thread(target=self._run, name="watchglass-uploader", daemon=True)
+            with suppress(RuntimeError):  # the interpreter ends, and begins no threads: close will send it
+                thread.start()
+                self._thread = thread
+
+    def close(self, patience_s: float) -> None:
+        """Send what waits, as far as the store takes it, and tell what it does not take.
+
+        Args:
+            patience_s: Give up after so many seconds without progress, and ten times as many in all.
+        """
+        with self._change:
+            if self._closing:
+                return
+            self._closing = True
+            self._change.notify_all()
+            began = now = self._progress_s = time.monotonic()
+            longest_s = patience_s * LONGEST_PATIENCE_S / PATIENCE_S
+            telling_s = began + _QUIET_S
+            while self._waiting and not self.conflict:
+                left_s = min(self._progress_s + patience_s, began + longest_s) - now
+                if left_s <= 0:
+                    break
+                if now >= telling_s:
+                    telling_s = float("inf")
+                    self._tell_waiting(patience_s)
+                if self._thread is None and self._tried(self._waiting[0]):
+                    left_s = 0.0
+                elif self._thread is None:
+                    left_s = min(left_s, self._pauses_s[0])
+                self._change.wait(min(left_s, max(0.0, telling_s - now)))
+                now = time.monotonic()
+            self._given_up = True
+            self._change.notify_all()
+        if self._thread is not None:
+            # Where it is in the middle of a request that nobody answers it ends with that, or with the process.
+            self._thread.join(0.5)
+        if self._waiting:
+            self._tell_what_waits()
+
+    def _count(self, found: SpooledObject | ObjectInMemory, sign: int) -> None:
+        if isinstance(found, ObjectInMemory):
+            self.in_memory += sign * found.size
+        else:
+            self.on_disk += sign * found.size
+
+    # -- sending --------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        pause_s = 0.0
+        while True:
+            with self._change:
+                self._change.wait_for(lambda: self._waiting or self._closing)
+                if pause_s and self._pause(pause_s * (1 - 0.5 * self._chance.random())):
+                    pause_s = 0.0
+                if self._given_up or not self._waiting:
+                    return
+                first = self._waiting[0]
+            if self._tried(first):
+                pause_s = 0.0
+            elif self.conflict:
+                return
+            else:
+                pause_s = min(self._pauses_s[1], max(self._pauses_s[0], 2 * pause_s))
+
+    def _pause(self, seconds: float) -> bool:
+        """Wait; returns whether the end of it all was told meanwhile, which makes haste."""
+        before = self._closing
+        return self._change.wait_for(lambda: self._given_up or self._closing is not before, seconds)
+
+    def _tried(self, first: SpooledObject | ObjectInMemory) -> bool:
+        """Send the object that is next; returns whether that is done with."""
+        try:
+            sent = self._send(first)
+        except RunExistsError as error:
+            with self._change:
+                self.conflict = str(error)
+                self._change.notify_all()
+            _log.warning("watchglass: %s", error)
+            return False
+        except Exception as error:  # whatever it was, the store may take it another time
+            self._tell_away(error)
+            return False
+        self._sent(first, sent)
+        return True
+
+    def _send(self, found: SpooledObject | ObjectInMemory) -> bool:
+        """Write an object to the store; returns whether there was anything to write."""
+        try:
+            content = found.content if isinstance(found, ObjectInMemory) else read_object(found)
+        except OSError as error:
+            if error.errno in _PASSING:
+                raise
+            if found.path != self._lost:  # its stand-in may have to be sent several times
+                self._lost = found.path
+                _log.warning("watchglass: %s of %s is lost: %s", found.path, self._store.location, error)
+            if layout.parse_segment(found.path) is None:
+                return False
+            content = _LOST
+        write_once(self._store, found.path, content, self._worker)
+        return True
+
+    def _sent(self, found: SpooledObject | ObjectInMemory, sent: bool) -> None:
+        if sent and self._away:
+            self._away = False
+            _log.info("watchglass: %s takes records again", self._store.location)
+        if isinstance(found, SpooledObject):
+            with suppress(OSError):
+                found.file.unlink()
+        with self._change:
+            self._waiting.popleft()
+            self._count(found, -1)
+            self._progress_s = time.monotonic()
+            self._change.notify_all()
+        if sent:
+            try:
+                self._arrived(found.path, found.size)
+            except Exception as error:  # what is still to be sent matters more
+                _log.info("watchglass: after %s had arrived: %s: %s", found.path, type(error).__name__, error)
+
+    def _tell_away(self, error: Exception) -> None:
+        if not self._away:
+            self._away = True
+            where = self._folder or "memory"
+            _log.warning("watchglass: %s; what is recorded waits in %s and is sent later", error, where)
+
+    def _tell_waiting(self, patience_s: float) -> None:
+        left = f"leaves the rest in {self._folder}" if self.on_disk else "gives it up"
+        _log.warning(
+            "watchglass: the training is over; %d bytes of %s are still on their way to %s, and the process waits for "
+            "them until nothing has moved for %.0f s; Ctrl-C %s",
+            self.on_disk + self.in_memory, self._worker, self._store.location, patience_s, left,
+        )  # fmt: skip
+
+    def _tell_what_waits(self) -> None:
+        if self.conflict:
+            return  # told already, and nobody can send it
+        where = self._store.location
+        if self.on_disk:
+            _log.warning(
+                "watchglass: %s is away: %d bytes of %s wait in %s; `watchglass follow %s` on this machine sends them, "
+                "and so does the next attempt", where, self.on_disk, self._worker, self._folder, where,
+            )  # fmt: skip
+        if self.in_memory:
+            _log.warning(
+                "watchglass: %s is away: %d bytes of %s waited in memory, for the disk takes nothing, and are lost "
+                "but for what the flight recorder holds", where, self.in_memory, self._worker,
+            )  # fmt: skip
