@@ -39,6 +39,21 @@ def test_other_settings_hold_at_once_also_on_the_steady_path(run_path: Path) -> 
     assert list(open_run(run_path).tensor("weight").steps()) == [0, 40, 50]
 
 
+def test_a_script_may_go_to_another_folder_before_its_first_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("here", "there"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    model = nn.Linear(4, 3)
+    with watchglass.watch(model, run="run", rules="default", strict=True):
+        monkeypatch.chdir(tmp_path / "there")
+        train(model, 5)
+    assert open_run(tmp_path / "here" / "run").steps() == [0, 1, 2, 3, 4]
+    assert any((tmp_path / "here" / "run" / "journal").iterdir())
+    assert not any((tmp_path / "there").iterdir())
+
+
 def test_what_watching_has_cost_is_not_forgotten_with_the_settings(run_path: Path) -> None:
     model = nn.Linear(4, 3)
     with watchglass.watch(model, run=run_path, save_interval=5, strict=True) as hook:

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from watchglass.capture.stop_control import PatientStopControl, StopControl
-from watchglass.config import SessionConfig, environment
+from watchglass.config import SessionConfig, absolute, environment
 from watchglass.errors import MissingFileError, NotARunError, RunExistsError, StoreError, WatchglassError
 from watchglass.record import StopControl as AnyStopControl
 from watchglass.record import harvest
@@ -98,6 +98,8 @@ class WorkerOpening:
         self, config: SessionConfig, rank: Callable[[], int], opened: Callable[[AnyStopControl, int], None]
     ) -> None:
         self._config = config
+        # A script may go to another folder before its first step.
+        self._location = absolute(config.run)
         self._rank = rank
         self._opened = opened
         self._store: Store | None = None
@@ -116,7 +118,7 @@ class WorkerOpening:
             RunExistsError: Other processes of this rank take every attempt.
             StoreError: The store is away, or the run directory cannot be written.
         """
-        store = self._store = self._store or open_store(self._config.run)
+        store = self._store = self._store or open_store(self._location)
         manifest = _ensure_run(store)
         worker = layout.worker_name(self._rank())
         if not self._harvested:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 
-from watchglass.config import EvaluatorConfig, environment
+from watchglass.config import EvaluatorConfig, absolute, environment
 
 #: How long the end of a training waits for the last findings to be printed.
 _LAST_WORDS_S = 10.0
@@ -37,7 +37,7 @@ class WatchedEvaluator:
     """Starts the evaluator when the worker has joined, and lets it finish when the training ends."""
 
     def __init__(self, config: EvaluatorConfig) -> None:
-        self._config = config
+        self._config = replace(config, run=absolute(config.run))
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, attempt: int) -> None:
