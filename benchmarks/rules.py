@@ -29,6 +29,7 @@ from figures import Result, arguments, exponent, measure
 from growing_runs import Run, write_run
 from watchglass.config import EvaluatorConfig, RuleSpec
 from watchglass.evaluate import Engine, Follower
+from watchglass.evaluate.engine.guard import Guard
 from watchglass.rules import default_rules
 from watchglass.run import WorkerTables
 from watchglass.store import FrameKind, LocalStore, RunReader, Store
@@ -74,7 +75,18 @@ def speed(folder: Path, *, quick: bool) -> list[Result]:
                 Result("speed", f"{name}: {part}", 1e6 * spent / steps, "µs per step") for part, spent in shares.items()
             ]
             results.append(Result("speed", f"{name}: rules' share", 1 - _outside(shares) / whole, ""))
-    return results
+    return [*results, Result("speed", "asking a rule that does nothing, in time", 1e6 * _asking_s(), "µs")]
+
+
+def _asking_s() -> float:
+    """Seconds that a call costs which is ended where it takes too long."""
+    guard, calls = Guard(30.0), 10_000
+    begin = time.process_time()
+    for _ in range(calls):
+        guard.call(object)
+    spent_s = time.process_time() - begin
+    guard.close()
+    return spent_s / calls
 
 
 def _evaluate(store: Store) -> None:

@@ -18,9 +18,21 @@ from hypothesis import strategies as st
 from trainings import MODULES, training, with_evaluations
 from watchglass.config import EvaluatorConfig, RuleSpec
 from watchglass.evaluate import Engine, Evaluator, Follower, replay
-from watchglass.records import Fact, Observation
+from watchglass.records import Fact, Mode, Observation, StepEnd
 from watchglass.rules import default_rules
-from watchglass.store import FrameKind, LocalStore, RunReader, decode_finding, layout, lease_holder
+from watchglass.store import (
+    FrameKind,
+    LocalStore,
+    RunReader,
+    SegmentWriter,
+    create_attempt,
+    create_run,
+    decode_finding,
+    encode_lifecycle,
+    encode_step_ends,
+    layout,
+    lease_holder,
+)
 from watchglass.testing import RunBuilder, Step
 
 #: Courses of events to try; the environment asks for more.
@@ -41,6 +53,12 @@ def _sick() -> list[Step]:
 
 
 STEPS = _sick()
+
+
+class Whole(LocalStore):
+    """Every flush is a segment of its own, which comes whole or not at all."""
+
+    appends = False
 
 
 @st.composite
@@ -96,6 +114,72 @@ def test_live_equals_replay(tmp_path_factory, plan: list[tuple[int, int]], chunk
     shutil.rmtree(path)
 
 
+@st.composite
+def late_segments(draw: st.DrawFn) -> tuple[list[int | None], list[tuple[int, int]]]:
+    """For some workers after which step their process ended and began again, if it did; and in which order their
+    segments come, but for the last one of each, which is there from the beginning."""
+    again = draw(st.lists(st.none() | st.integers(0, _SHORT - 1), min_size=1, max_size=3))
+    written = [len(_writes("", after)) for after in again]
+    late = [(rank, number) for rank, count in enumerate(written) for number in range(count - 1)]
+    return again, draw(st.permutations(late))
+
+
+_SHORT = 5
+
+
+def _writes(worker: str, again: int | None) -> list[bytes]:
+    """What a worker writes, each a segment of its own."""
+
+    def event(what: str) -> bytes:
+        return encode_lifecycle({"event": what, "worker": worker, "time_ns": 0, "wall_ns": 0, "status": "finished"})
+
+    rows = [event("joined")]
+    for number in range(_SHORT):
+        rows.append(encode_step_ends([StepEnd(number, Mode.TRAIN, number, number, number, number + 1)]))
+        if number == again:
+            rows += [event("left"), event("joined")]
+    return [*rows, event("left")]
+
+
+@hypothesis_settings(max_examples=4 * _MANY)
+@given(late=late_segments())
+@example(late=([None, None], [(0, n) for n in range(6)] + [(1, n) for n in range(6)]))
+@example(late=([None, 0], [(1, 0), (1, 1), (1, 2)] + [(0, n) for n in range(6)] + [(1, n) for n in range(3, 8)]))
+def test_steps_come_in_one_order_however_late_segments_are(tmp_path_factory, late: Any) -> None:
+    """A step waits for a worker of which it is only known that there is more than could be read."""
+    again, order = late
+    path: Path = tmp_path_factory.mktemp("late") / "run"
+    store = Whole(path)
+    create_run(store, command=[])
+    create_attempt(store, "")
+    away = path.parent / "away"
+    away.mkdir()
+    places: dict[tuple[int, int], Path] = {}
+    for rank, after in enumerate(again):
+        worker = layout.worker_name(rank)
+        writer = SegmentWriter(store, 0, worker)
+        for frame in _writes(worker, after):
+            writer.write([frame])
+        for number, segment in enumerate(sorted(path.rglob(f"{worker}-*"))):
+            places[rank, number] = segment
+
+    def given(follower: Follower) -> list[list[tuple[str, int]]]:
+        return [[(view.worker, view.mode_step) for view in views] for views in follower.poll(full=True)]
+
+    at_once = given(Follower(store))
+    for (rank, number), segment in places.items():
+        if (rank, number) in order:
+            segment.rename(away / f"{rank}-{number}")
+    follower = Follower(store)
+    piecemeal = given(follower)
+    for rank, number in order:
+        (away / f"{rank}-{number}").rename(places[rank, number])
+        piecemeal += given(follower)
+    assert piecemeal == at_once
+    assert sum(map(len, at_once)) == _SHORT * len(again)
+    shutil.rmtree(path.parent)
+
+
 def test_a_late_fact_comes_with_the_next_step(run_path: Path) -> None:
     with RunBuilder(run_path) as builder:
         builder.step(scalars={"loss": 1.0})
@@ -148,12 +232,6 @@ def events(draw: st.DrawFn) -> list[tuple[str, int]]:
     return draw(st.lists(st.tuples(st.sampled_from(kinds), st.integers(0, 15)), min_size=4, max_size=40))
 
 
-class Whole(LocalStore):
-    """Every flush is a segment of its own, which comes whole or not at all."""
-
-    appends = False
-
-
 class _Course:
     """A run that is written and evaluated at the same time, by evaluators that come and go."""
 
@@ -186,7 +264,7 @@ class _Course:
     def turn(self, number: int) -> None:
         self.looked_at.update(self.path.rglob("worker_*-*"))
         self.evaluator.turn(max_bytes=1 << (8 + number))
-        self.evaluator._judging.drained()
+        self.evaluator._outages.asked(self.evaluator._judging.drained)
 
     def hold(self, number: int) -> None:
         """The newest segment of a worker is not there for now."""
@@ -268,6 +346,13 @@ _AGAIN = [
 ]
 
 
+#: The last steps of workers that were killed come when their successors have gone on for a while.
+_LATER = [
+    *[("steps", 14), ("turn", 8), ("steps", 14), ("hold", 0), ("attempt", 0), ("steps", 15), ("steps", 14)],
+    *[("turn", 8), ("turn", 8), ("turn", 8), ("deliver", 0), ("turn", 8), ("steps", 8)],
+]
+
+
 @pytest.mark.slow
 @hypothesis_settings(max_examples=max(1, _MANY // 2))
 @given(course=events(), dropped=st.booleans())
@@ -276,6 +361,7 @@ _AGAIN = [
 @example(course=_NEVER, dropped=True)
 @example(course=_KILLED, dropped=False)
 @example(course=_AGAIN, dropped=False)
+@example(course=_LATER, dropped=False)
 def test_an_evaluator_says_what_a_replay_says(tmp_path_factory, course: list[tuple[str, int]], dropped: bool) -> None:
     folder: Path = tmp_path_factory.mktemp("course")
     (folder / "rules.py").write_text(RULES)

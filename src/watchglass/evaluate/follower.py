@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right, insort
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
@@ -16,8 +17,58 @@ Order = tuple[int, int, int]
 
 #: Steps after which what was evaluated is dropped from memory.
 _FORGET_EVERY = 64
-#: Ended steps of a worker that are known again when they come twice.
-_SEEN = 1024
+#: Steps that may begin and end while one goes on, and its records are still kept where a flush was read in part.
+_KEPT_OPEN = 1024
+#: Numbers of steps of a worker that never were and are told from steps that ended.
+_MOST_GAPS = 1024
+#: Kinds of frames that come before the ends of the steps which they are about.
+_BEFORE_ENDS = frozenset(
+    {
+        FrameKind.SCALARS, FrameKind.STATISTICS, FrameKind.UNITS, FrameKind.RAW, FrameKind.REDUCTIONS, FrameKind.FACTS,
+        FrameKind.COMPACTED,
+    }
+)  # fmt: skip
+
+
+class _Numbers:
+    """Numbers of steps, as the ranges that they fill: most come in order, and few are left out."""
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._stops: list[int] = []
+
+    @property
+    def end(self) -> int:
+        """The number behind the highest; 0 where there is none."""
+        return self._stops[-1] if self._stops else 0
+
+    def __contains__(self, number: int) -> bool:
+        place = bisect_right(self._starts, number)
+        return place > 0 and number < self._stops[place - 1]
+
+    def add(self, number: int) -> None:
+        """Adds one that is not there."""
+        starts, stops = self._starts, self._stops
+        place = bisect_right(starts, number)
+        follows = place > 0 and stops[place - 1] == number
+        precedes = place < len(starts) and starts[place] == number + 1
+        if follows and precedes:
+            stops[place - 1] = stops.pop(place)
+            del starts[place]
+        elif follows:
+            stops[place - 1] = number + 1
+        elif precedes:
+            starts[place] = number
+        else:
+            starts.insert(place, number)
+            stops.insert(place, number + 1)
+            if len(starts) > _MOST_GAPS:
+                stops[0] = stops.pop(1)
+                del starts[1]
+
+    def first_missing(self, number: int) -> int:
+        """The first one from ``number`` on that is not there."""
+        return self._stops[bisect_right(self._starts, number) - 1] if number in self else number
 
 
 @dataclass(frozen=True)
@@ -53,7 +104,9 @@ class FollowedWorker:
     queue: deque[_Ended] = field(default_factory=deque)
     history: History = field(default_factory=History)
     view: StepView | None = None
-    _seen: dict[int, None] = field(default_factory=dict)
+    _seen: _Numbers = field(default_factory=_Numbers)
+    _lowest: deque[int] = field(default_factory=deque)
+    _whole: bool = True
     _waiting: list[Fact] = field(default_factory=list)
     _events: int = 0
     _since_forget: int = 0
@@ -74,6 +127,10 @@ class FollowedWorker:
         if self._over and frame.kind == FrameKind.STEP_ENDS:
             raise CompactedError(f"steps of {self.worker} came long after attempt {self.attempt} was over")
         added = self.tables.ingest(frame)
+        if frame.kind in _BEFORE_ENDS:
+            self._whole = False
+        elif frame.kind == FrameKind.STEP_ENDS:
+            self._whole = True
         # Facts of the run, and facts of steps that have already ended, go to the next step that ends.
         self._waiting += [fact for fact in added.facts if fact.global_step < 0 or fact.global_step in self._seen]
         for end in added.ends:
@@ -91,7 +148,8 @@ class FollowedWorker:
     def let_go(self) -> None:
         """Keeps nothing of what was recorded; for a worker of an attempt that is over."""
         if not self._over:
-            self.tables.forget(max(self._seen, default=-1) + 1)
+            self.tables.forget(self._seen.end)
+            self.tables.catalog = Catalog()
             self.history, self.view, self._over = History(), None, True
 
     def fetch(self, *, closely: bool = False) -> None:
@@ -115,6 +173,8 @@ class FollowedWorker:
         assert self._fetched is not None
         (number, rows), self._fetched = self._fetched, None
         ended = self.queue.popleft()
+        if self._lowest[0] == number:
+            self._lowest.popleft()
         scalars = {row[0]: row for row in self.tables.scalars(number)}
         catalog = ended.catalog
         records = StepRecords(
@@ -139,13 +199,22 @@ class FollowedWorker:
         self._since_forget += 1
         if self._since_forget >= _FORGET_EVERY:
             self._since_forget = 0
-            self.tables.forget(number)
+            self._forget(number)
         return self.view
 
+    def _forget(self, number: int) -> None:
+        """Drops what was recorded of steps before this one, but of those that end after it."""
+        before = min(number, self._lowest[0]) if self._lowest else number
+        if not self._whole:
+            before = min(before, self._seen.first_missing(max(0, before - _KEPT_OPEN)))
+        self.tables.forget(before)
+
     def _end(self, end: StepEnd) -> None:
-        self._seen[end.global_step] = None
-        if len(self._seen) > _SEEN:
-            del self._seen[next(iter(self._seen))]
+        self._seen.add(end.global_step)
+        # Of what waits in the queue those that are lower than all behind them; the first is the lowest of all.
+        while self._lowest and self._lowest[-1] > end.global_step:
+            self._lowest.pop()
+        self._lowest.append(end.global_step)
         self.reached = end.order if self.reached is None else max(self.reached, end.order)
         facts = (*self._waiting, *self.tables.facts(end.global_step))
         self._waiting = []
@@ -174,6 +243,7 @@ class Follower:
         """
         self.run_id = read_manifest(store).run_id
         self.workers: dict[tuple[int, str], FollowedWorker] = {}
+        self._teams: dict[int, list[FollowedWorker]] = {}
         #: Frames read so far; tells whether anything is new.
         self.frames = 0
         #: Whether rules look at what is fetched only when somebody does: then it is fetched before they are asked.
@@ -198,8 +268,15 @@ class Follower:
 
     @property
     def over(self) -> int:
-        """The attempt before which everything was given that is there; those attempts have ended."""
+        """The attempt before which everything was given that is there; those attempts have ended.
+
+        Of one whose workers were killed something may still come from elsewhere, while its successor goes on already:
+        it waits for the attempt after that.
+        """
         newest = max((worker.attempt for worker in self.workers.values() if worker.view is not None), default=0)
+        before = max((attempt for attempt in self._teams if attempt < newest), default=newest)
+        if any(worker.left is None for worker in self._teams.get(before, ())):
+            newest = before
         waiting = {attempt for attempt, _ in self._reader.waiting}
         waiting.update(worker.attempt for worker in self.workers.values() if worker.queue)
         return min([newest, *waiting])
@@ -223,10 +300,11 @@ class Follower:
             self.frames += 1
             if self.course_only and frame.kind == FrameKind.STATISTICS:
                 continue
-            key = (attempt, worker)
-            if key not in self.workers:
-                self.workers[key] = FollowedWorker(attempt, worker, WorkerTables(self._store))
-            self.workers[key].ingest(frame)
+            known = self.workers.get((attempt, worker))
+            if known is None:
+                known = self.workers[attempt, worker] = FollowedWorker(attempt, worker, WorkerTables(self._store))
+                insort(self._teams.setdefault(attempt, []), known, key=lambda one: layout.worker_order(one.worker))
+            known.ingest(frame)
         yield from self._release(final=False)
 
     def drain(self) -> Iterator[list[StepView]]:
@@ -235,20 +313,17 @@ class Follower:
 
     def _release(self, *, final: bool) -> Iterator[list[StepView]]:
         unread = set() if final else self._reader.waiting
-        newest = max((attempt for attempt, _ in {*self.workers, *unread}), default=0)
-        for attempt in range(newest + 1):
-            team = sorted(
-                (worker for worker in self.workers.values() if worker.attempt == attempt),
-                key=lambda worker: layout.worker_order(worker.worker),
-            )
+        newest = max([*self._teams, *(attempt for attempt, _ in unread)], default=0)
+        for attempt, team in sorted(self._teams.items()):
             # An attempt that has a successor is over, whatever its workers failed to say.
             over = final or attempt < newest
             behind = {worker for number, worker in unread if number == attempt}
             # One that nothing was read of yet may begin with any step.
             unmet = bool(behind.difference(worker.worker for worker in team))
             while group := _next_group(team, behind, over=over, unmet=unmet):
+                closely = self.looks_closer()
                 for worker in group:
-                    worker.fetch(closely=self.looks_closer())
+                    worker.fetch(closely=closely)
                 yield [worker.next_view(self.run_id) for worker in group]
             if not over and any(worker.queue for worker in team):
                 return

@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
+from watchglass.errors import InvalidValueError
 from watchglass.records import Mode, Role, TensorInfo, UnitKind
 from watchglass.run import Selection
+
+#: What may be given several times, and of what kind each is.
+_SEVERAL: dict[str, type] = {
+    "module_types": str, "statistics": str, "units": UnitKind, "facts": str, "scalars": str, "modes": Mode,
+    "observations": str,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -27,6 +35,9 @@ class Needs:
             not asked, and not applicable, where nobody ever followed.
         optional: The rule says more with it, and works without.
         why: Half a sentence, for the reason that a starving rule gives: ``"to compare layers"``.
+
+    Raises:
+        InvalidValueError: One of these is something else, a text where several are expected.
     """
 
     role: Role | None = None
@@ -42,6 +53,18 @@ class Needs:
     observations: tuple[str, ...] = ()
     optional: bool = False
     why: str = ""
+
+    def __post_init__(self) -> None:
+        for name, kind in _SEVERAL.items():
+            given: Any = getattr(self, name)
+            if not isinstance(given, (tuple, list)) or not all(isinstance(one, kind) for one in given):
+                one = f"; for one write {name}=({given!r},)" if isinstance(given, kind) else ""
+                raise InvalidValueError(f"{name} of Needs must be a tuple of {kind.__name__} but got {given!r}{one}")
+            object.__setattr__(self, name, tuple(given))
+        most: Any = self.max_interval
+        if most is not None and (not isinstance(most, int) or isinstance(most, bool) or most < 1):
+            raise InvalidValueError(f"max_interval of Needs must be at least 1 but got {most!r}; leave it out for any")
+        object.__setattr__(self, "role", Selection(self.role, regex=self.name_regex).role)
 
     def wants(self, info: TensorInfo) -> bool:
         """Whether this tensor is one of those needed."""

@@ -17,7 +17,8 @@ from watchglass.config import (
     describe,
     find_class,
 )
-from watchglass.errors import InvalidValueError
+from watchglass.errors import InvalidValueError, PluginFileError, WatchglassError
+from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule
 
 #: Built-in rules by name, in the order in which they are evaluated and listed. Imported when first asked for.
@@ -91,13 +92,37 @@ def build_rule(spec: RuleSpec, calibration: str = "default") -> Rule:
     Raises:
         UnknownNameError: It has no such parameter, with the near name; or no such rule.
         InvalidValueError: A value of the wrong type or outside its limits, or an unknown calibration.
+        PluginFileError: Its constructor raises something else, or what it declares is nothing that a rule may.
     """
     cls = find_rule(spec.name)
     check_parameters(cls, spec.parameters)
     if calibration not in CALIBRATIONS:
         raise InvalidValueError(f'calibration must be one of {", ".join(CALIBRATIONS)} but got "{calibration}"')
     overrides: Mapping[str, Any] = cls.calibrations.get(calibration, {})
-    return cls(**{**overrides, **spec.parameters})
+    try:
+        rule = cls(**{**overrides, **spec.parameters})
+    except WatchglassError:
+        raise
+    except Exception as error:
+        raise PluginFileError(f"{spec.name} cannot be built: {type(error).__name__}: {error}") from error
+    _check_declared(rule, spec.name)
+    return rule
+
+
+def _check_declared(rule: Rule, name: str) -> None:
+    """Refuse what is easily written where several are expected: ``needs = (Needs(...))`` without a comma."""
+    needs: object = rule.needs
+    if not isinstance(needs, (tuple, list)) or not all(isinstance(need, Needs) for need in needs):
+        raise PluginFileError(
+            f"needs of {name} must be a tuple of Needs but is {needs!r:.80}; for one write needs = (Needs(...),)"
+        )
+    compares: object = rule.compares
+    parameters = [info.name for info in describe(type(rule))]
+    if not isinstance(compares, (tuple, list)) or not all(each in parameters for each in compares):
+        raise PluginFileError(
+            f"compares of {name} must be a tuple of names of its parameters but is {compares!r:.80}; "
+            'for one write ("other_run",)'
+        )
 
 
 def documentation(cls: type[Rule]) -> RuleDocumentation:

@@ -90,7 +90,8 @@ def expand(specs: Iterable[RuleSpec]) -> tuple[RuleSpec, ...]:
                 f'"{spec.name}" is a set of rules, which has no parameters, but got {", ".join(spec.parameters)}; '
                 f"name the rule beside it: {spec.name},RULE:{next(iter(spec.parameters))}=VALUE"
             )
-        rules, before = rules_of_set(spec.name), {each.name for each in result}
-        result += [named.get(name, RuleSpec(name)) for name in rules if name not in before]
-        from_sets.update(rules)
+        before = {each.name for each in result}
+        taken = [name for name in rules_of_set(spec.name) if name not in before]
+        result += [named.get(name, RuleSpec(name)) for name in taken]
+        from_sets.update(taken)
     return tuple(result)

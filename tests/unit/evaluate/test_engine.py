@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
-from watchglass.config import RuleSpec
+from watchglass.config import EvaluatorConfig, RuleSpec
 from watchglass.errors import InvalidValueError, NotARunError
-from watchglass.evaluate import Engine, replay
+from watchglass.evaluate import Engine, Evaluator, replay
 from watchglass.evaluate.engine.folding import MOST_FINDINGS
+from watchglass.evaluate.engine.starvation import NeedSeen
 from watchglass.records import Mode, Status
 from watchglass.rules import default_rules
 from watchglass.store import LocalStore
@@ -62,6 +64,47 @@ class Choosy(Rule):
     def applicable(self, view):
         return "there is no ReLU"
 
+class EverySeason(Rule):
+    """Finds the same at every step, whatever the mode."""
+    def check(self, view):
+        yield self.finding(view, severity=Severity.WARNING, subject="same", message="again")
+
+class Numbers(Rule):
+    """Finds in NumPy."""
+    def check(self, view):
+        import numpy as np
+        self.rows = getattr(self, "rows", []) + [view.mode_step]
+        yield self.finding(
+            view, severity=Severity.WARNING, subject="same", message="numbers",
+            value=np.float32(0.5), limit=np.int64(3),
+            evidence={"mask": np.ones(2, bool), "count": np.int64(7), "rows": self.rows, "lost": float("nan")},
+        )
+        self.rows.append("changed afterwards")
+
+class Texts(Rule):
+    """Gives a word where a number belongs."""
+    def check(self, view):
+        yield self.finding(view, severity=Severity.WARNING, subject="fine", message="fine")
+        yield self.finding(view, severity=Severity.WARNING, subject="same", message="bad", value="high")
+
+class TooMuch(Rule):
+    """Gives more than a journal takes."""
+    def check(self, view):
+        yield self.finding(view, severity=Severity.WARNING, message="more", evidence={"all": "x" * (33 << 20)})
+
+class Shouts(Rule):
+    """Raises with more than anybody reads."""
+    def check(self, view):
+        raise ValueError("begin " + "x" * (33 << 20) + " end")
+
+class Undecided(Rule):
+    """Answers with what is neither true nor false."""
+    def check(self, view):
+        return ()
+    def applicable(self, view):
+        import numpy as np
+        return np.ones(3)
+
 class AtTheEnd(Rule):
     """Looks at the last phases."""
     def check(self, view):
@@ -90,6 +133,47 @@ def test_repeats_fold_and_count_steps(run_path: Path, rules) -> None:
     steps.insert(2, Step(mode=Mode.EVAL, scalars={"loss": 1.0}))
     (finding,) = replay(build_run(run_path, steps), rules("Steady")).findings
     assert (finding.step, finding.last_step, finding.count, finding.message) == (0, 4, 5, "at 0")
+
+
+def test_the_last_step_is_one_of_the_mode_of_the_first(run_path: Path, rules) -> None:
+    steps = losses(5)
+    steps.insert(3, Step(mode=Mode.EVAL, scalars={"loss": 1.0}))
+    steps.append(Step(mode=Mode.EVAL, scalars={"loss": 1.0}))
+    (finding,) = replay(build_run(run_path, steps), rules("EverySeason")).findings
+    assert (finding.mode, finding.step, finding.last_step, finding.count) == (Mode.TRAIN, 0, 4, 7)
+
+
+def test_findings_are_plain_whatever_a_rule_puts_into_them(run_path: Path, rules) -> None:
+    (finding,) = replay(build_run(run_path, losses(3)), rules("Numbers")).findings
+    assert (finding.value, finding.limit, finding.count) == (0.5, 3.0, 3)
+    found = json.loads(json.dumps(finding.to_json()))["evidence"]
+    assert {name: found[name] for name in ("mask", "count", "rows", "lost")} == {
+        "mask": [True, True], "count": 7, "rows": [0], "lost": "NaN",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("live", [False, True])
+def test_what_no_journal_takes_is_the_fault_of_its_rule(run_path: Path, rules, live: bool) -> None:
+    path, specs = build_run(run_path, losses(3)), rules("Texts", "TooMuch", "Shouts", "Undecided", "Steady")
+    if live:
+        evaluator = Evaluator(EvaluatorConfig(path, None, tuple(specs)))
+        evaluator.open(lambda seconds: False)
+        while evaluator.turn():
+            pass
+        evaluator.finish()
+        evaluation = evaluator.evaluation()
+    else:
+        evaluation = replay(path, specs)
+    texts, too_much, shouts, undecided, steady = evaluation.statuses
+    assert texts.status is too_much.status is shouts.status is undecided.status is Status.ERROR
+    assert "a finding must hold plain values, see Rule.finding, but has value 'high'" in texts.reason
+    assert "at most" in too_much.reason
+    assert "ValueError: begin xxx" in shouts.reason
+    assert shouts.reason.endswith("xxx end\n")
+    assert max(len(status.reason) for status in evaluation.statuses) < 20_000
+    assert "ValueError" in undecided.reason
+    assert steady.status is Status.ISSUES_FOUND
+    assert [finding.evidence["subject"] for finding in evaluation.findings] == ["fine", "same"]
 
 
 def test_findings_by_the_million_are_capped_and_counted(run_path: Path, rules) -> None:
@@ -128,6 +212,37 @@ def test_a_hungry_rule_is_starved_within_a_few_steps(run_path: Path, rules) -> N
     assert seen[0] is Status.IN_PROGRESS
     assert seen[-1] is Status.STARVED
     assert engine.statuses()[1].status is Status.IN_PROGRESS
+
+
+def test_findings_are_in_order_whenever_somebody_asks(run_path: Path, rules) -> None:
+    run = build_run(run_path, losses(20), workers=11)
+    engine = Engine(rules("Noisy", "Steady"))
+    lengths = []
+    for view in reversed(list(views_of(run))):  # any order will do, worker by worker
+        engine.feed([view])
+        lengths.append(len(engine.findings))
+    engine.finish()
+    asked, whole = engine.findings, replay(run, rules("Noisy", "Steady")).findings
+    assert lengths == sorted(lengths)
+    assert [(f.rule, f.worker, f.evidence["subject"]) for f in asked if f.rule == "Noisy"] == [
+        (f.rule, f.worker, f.evidence["subject"]) for f in whole if f.rule == "Noisy"
+    ]
+    assert [f.to_json() for f in asked] == [f.to_json() for f in engine.findings]
+
+
+def test_why_a_rule_starves_is_worked_out_when_something_changes(
+    run_path: Path, rules, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An evaluator asks where rules stand after every look, of however many workers."""
+    said: list[NeedSeen] = []
+    say = NeedSeen._say
+    monkeypatch.setattr(NeedSeen, "_say", lambda self: (said.append(self), say(self))[1])
+    engine = Engine(rules("Hungry", "Steady"))
+    for view in views_of(build_run(run_path, losses(100), workers=3)):
+        engine.feed([view])
+        engine.statuses()
+    assert engine.statuses()[0].status is Status.STARVED
+    assert len(said) <= 3 + 1
 
 
 def test_the_end_of_a_training_shows_the_last_phases(run_path: Path, rules) -> None:

@@ -2,18 +2,24 @@
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from store_segments import new_store
 from watchglass.evaluate import Follower, replay
-from watchglass.records import Fact, Mode, StepEnd
+from watchglass.evaluate.follower import _Numbers
+from watchglass.records import Fact, Mode, Role, StepEnd, TensorInfo
 from watchglass.store import (
+    SCALAR_DTYPE,
     LocalStore,
     RunReader,
     SegmentWriter,
     claim_worker,
     compact,
+    encode_catalog,
     encode_facts,
     encode_lifecycle,
+    encode_scalars,
     encode_step_ends,
     layout,
 )
@@ -57,6 +63,87 @@ def test_a_step_that_ends_twice_is_shown_once(tmp_path):
     SegmentWriter(store, 0, "worker_0").write([ended(0), ended(1)])
     assert len(shown(follower)) == 1
     assert shown(follower) == []
+
+
+def test_many_steps_that_end_twice_are_shown_once(tmp_path):
+    """What waits for a store that is away is written at once, and again where that fails halfway."""
+    store = new_store(tmp_path)
+    follower = Follower(store)
+    SegmentWriter(store, 0, "worker_0").write([joined(), *map(ended, range(3000))])
+    assert len(shown(follower)) == 3000
+    SegmentWriter(store, 0, "worker_0").write([*map(ended, range(3001))])
+    assert len(shown(follower)) == 1
+
+
+def _evaluation_within(count):
+    """A TRAIN step that waits for its update while an evaluation goes on: it begins first and ends last."""
+    first = StepEnd(0, Mode.TRAIN, 0, 0, 0, 1)
+    return [*(StepEnd(n, Mode.EVAL, n - 1, 0, n, n + 1) for n in range(1, count)), first]
+
+
+def _losses(numbers):
+    return encode_scalars(np.array([(n, 0, 1.0, float(n)) for n in numbers], SCALAR_DTYPE))
+
+
+def _seen(groups):
+    return [(view.worker, view.global_step, view.scalar("loss")) for views in groups for view in views]
+
+
+def test_a_step_that_ends_after_later_ones_keeps_what_belongs_to_it(tmp_path):
+    store = new_store(tmp_path)
+    ends = _evaluation_within(200)
+    frames = [joined(), encode_catalog([TensorInfo(0, "loss", Role.LOSS)]), _losses(range(200)), encode_step_ends(ends)]
+    writer = SegmentWriter(store, 0, "worker_0")
+    writer.write(frames)
+    follower = Follower(store)
+    assert _seen(follower.poll()) == [("worker_0", end.global_step, float(end.global_step)) for end in ends]
+    writer.write(list(map(ended, range(200, 300))))
+    assert len(shown(follower)) == 100
+    (worker,) = follower.workers.values()
+    assert len(worker.tables.steps) <= 65
+
+
+def test_what_belongs_to_a_step_is_kept_until_it_ends(tmp_path):
+    """Records of a flush were read and the ends of their steps not yet, while steps before them are evaluated."""
+    store = new_store(tmp_path)
+    writers = [SegmentWriter(store, 0, f"worker_{rank}") for rank in (0, 1)]
+    ends = _evaluation_within(200)
+    for writer, worker in zip(writers, ("worker_0", "worker_1"), strict=True):
+        writer.write([joined(worker), encode_catalog([TensorInfo(0, "loss", Role.LOSS)])])
+    writers[0].write([_losses(range(1, 150)), encode_step_ends(ends[:149]), _losses([*range(150, 200), 0])])
+    follower = Follower(store)
+    assert _seen(follower.poll()) == []
+    writers[1].write([_losses(range(200)), encode_step_ends(ends)])
+    found = _seen(follower.poll())
+    writers[0].write([encode_step_ends(ends[149:])])
+    found += _seen(follower.poll())
+    assert sorted(found) == sorted(
+        (f"worker_{rank}", end.global_step, float(end.global_step)) for rank in (0, 1) for end in ends
+    )
+
+
+@given(st.lists(st.integers(0, 60), max_size=80))
+def test_numbers_are_a_set(numbers):
+    known, expected = _Numbers(), set()
+    for number in numbers:
+        assert (number in known) == (number in expected)
+        if number not in expected:
+            known.add(number)
+            expected.add(number)
+    assert [n for n in range(62) if n in known] == sorted(expected)
+    assert known.end == max(expected, default=-1) + 1
+    assert all(known.first_missing(n) == next(m for m in range(n, 99) if m not in expected) for n in range(62))
+
+
+def test_few_numbers_that_never_came_are_remembered():
+    known = _Numbers()
+    for number in range(0, 10_000, 2):
+        known.add(number)
+    assert len(known._starts) == len(known._stops) <= 1024
+    assert 1 in known
+    assert 9_999 not in known
+    assert 9_997 not in known
+    assert 9_998 in known
 
 
 def test_nothing_is_shown_before_every_worker_was_read_however_little_is_read_at_a_time(tmp_path, monkeypatch):

@@ -171,17 +171,39 @@ def test_the_signal_is_given_back() -> None:
         signal.signal(signal.SIGURG, before)
 
 
-def test_a_call_costs_next_to_nothing() -> None:
-    guard = Guard(30.0)
-    question = object
+@pytest.mark.parametrize("question", [spins, swallows])
+def test_python_goes_on_as_if_nothing_had_been(question: Callable[[], Any]) -> None:
+    """One version never gets any further under a profiler, where an exception for a thread was taken back."""
+    with wakeable(), pytest.raises(CallTimeout):
+        Guard(_SHORT_S).call(question)
+    sys.setprofile(lambda frame, event, argument: None)
+    try:
+        assert [int(text) for text in ("1", "2")] == [1, 2]
+    finally:
+        sys.setprofile(None)
 
-    def cost_s() -> float:
-        begun_s = time.process_time()
-        for _ in range(10_000):
+
+def test_a_call_asks_nobody_else() -> None:
+    """No timer, no lock, no clock, no thread: of what it calls beside the question there is one function in C."""
+    guard, called = Guard(30.0), collections.Counter[str]()
+
+    def question() -> int:
+        return 7
+
+    def note(frame: Any, event: str, argument: Any) -> None:
+        if event in ("call", "c_call"):
+            called[frame.f_code.co_name if event == "call" else argument.__name__] += 1
+
+    guard.call(question)
+    threads = threading.active_count()
+    sys.setprofile(note)
+    try:
+        for _ in range(100):
             guard.call(question)
-        return (time.process_time() - begun_s) / 10_000
-
-    assert min(cost_s() for _ in range(5)) < 5e-6
+    finally:
+        sys.setprofile(None)
+    assert called - collections.Counter(setprofile=1) == {"call": 100, "get_ident": 100, "question": 100}
+    assert threading.active_count() == threads
 
 
 def test_nobody_watches_where_there_is_nothing_to_watch() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,16 @@ def test_a_status_says_so_while_the_training_goes_on(run_path: Path) -> None:
     assert vanishing.status is Status.STARVED
     assert "add collection gradients" in vanishing.reason
     assert loss.status is Status.IN_PROGRESS
+
+
+def test_of_several_workers_the_first_says_why(run_path: Path) -> None:
+    engine = Engine([RuleSpec("VanishingGradient")])
+    for worker, collection in (("worker_10", "outputs"), ("worker_9", "weights"), ("worker_11", "biases")):
+        run = build_run(run_path.parent / worker, steps(1, plan(collections=[collection])))
+        (view,) = views_of(run)
+        engine.feed([replace(view, worker=worker)])
+    (status,) = engine.statuses()
+    assert "the collections of this run are weights;" in status.reason
 
 
 def test_data_that_comes_after_all_takes_it_back(run_path: Path) -> None:
@@ -155,7 +166,8 @@ def test_a_budget_that_cannot_pay_is_told_as_soon_as_it_shows(run_path: Path) ->
     ]  # fmt: skip
     told = seen(needs, views_of(build_run(run_path, made)))
     assert [bool(reason) for reason in told] == [False] * 7 + [True] * 5 + [False] * 4
-    assert told[7] == "statistics of gradients came every 5 steps; at most 4 are useful"
+    # It is told once, and not anew at every step for as long as it lasts.
+    assert set(told[7:11]) == {"statistics of gradients last came more than 4 steps ago; at most 4 are useful"}
     assert told[11] == "statistics of gradients came every 9 steps; at most 4 are useful"
 
 
@@ -177,6 +189,25 @@ def test_intervals_are_those_of_one_worker(run_path: Path) -> None:
     assert (status.status, status.reason) == (
         Status.STARVED, "statistics of gradients came every 10 steps; at most 4 are useful"
     )  # fmt: skip
+
+
+def test_steps_of_an_attempt_that_is_over_say_nothing_of_the_one_that_goes_on(run_path: Path) -> None:
+    """They may come late; a replay sees them first."""
+    often = [
+        Step(scalars={"loss": 1.0}, statistics={"gradient/w": np.ones(2)} if n % 3 == 0 else {}) for n in range(12)
+    ]
+    rarely = [
+        Step(scalars={"loss": 1.0}, statistics={"gradient/w": np.ones(2)} if n % 10 == 0 else {}) for n in range(30)
+    ]
+    before, after = build_run(run_path, rarely), build_run(run_path.parent / "after", often)
+    old = list(views_of(before))
+    new = [replace(view, attempt=1) for view in views_of(after)]
+    needs = Needs(role=Role.GRADIENT, max_interval=4)
+    assert seen(needs, [*old, *new])[-1] == ""
+    assert seen(needs, [*old[:5], *new, *old[5:]])[-1] == ""
+    # What came in any attempt has come.
+    without = [replace(view, attempt=1) for view in views_of(build_run(run_path.parent / "none", steps(12, None)))]
+    assert seen(GRADIENTS, [*without, *old])[-1] == seen(GRADIENTS, [*old, *without])[-1] == ""
 
 
 def test_an_optional_need_never_starves(run_path: Path) -> None:

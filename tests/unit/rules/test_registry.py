@@ -9,9 +9,10 @@ import pytest
 from watchglass.config import RuleSpec, parameter
 from watchglass.errors import InvalidValueError, MissingFileError, PluginFileError, UnknownNameError
 from watchglass.evaluate import replay
-from watchglass.records import Status
+from watchglass.records import Role, Status
 from watchglass.rules import (
     BUILT_IN,
+    Needs,
     Rule,
     build_rule,
     default_rules,
@@ -135,6 +136,34 @@ def test_a_file_that_fails_to_import(tmp_path: Path, text: str, message: str) ->
     path.write_text(text)
     with pytest.raises(PluginFileError, match=message):
         find_rule(f"{path}:Rule")
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ('needs = (Needs(scalars=("loss",)))', r"needs of .*:Mine must be a tuple of Needs but is Needs\(.*one write"),
+        ('needs = (Needs(scalars="loss"),)', r"scalars of Needs must be a tuple of str but got 'loss'; .*=\('loss',\)"),
+        ("needs = (Needs(modes=Mode.EVAL),)", "modes of Needs must be a tuple of Mode but got .*for one write modes="),
+        ('needs = (Needs(role="gradiant"),)', "a role must be one of weight, .* but got 'gradiant'"),
+        ('needs = (Needs(name_regex="("),)', r"a regex must be a regular expression but got '\('"),
+        ("needs = (Needs(max_interval=0),)", "max_interval of Needs must be at least 1 but got 0"),
+        ('compares = "other_run"', "compares of .*:Mine must be a tuple of names of its parameters but is 'other_run'"),
+        ('compares = ("other",)', r"compares of .*:Mine must be a tuple of names of .* but is \('other',\)"),
+        ("def __post_init__(self):\n        raise KeyError('mine')", "Mine cannot be built: KeyError: 'mine'"),
+    ],
+)
+def test_what_a_rule_declares_is_checked(tmp_path: Path, body: str, message: str) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "from watchglass import Mode, Needs, Role, Rule\nclass Mine(Rule):\n"
+        f'    """Mine."""\n    {body}\n    other_run: str = ""\n    def check(self, view):\n        return ()\n'
+    )
+    with pytest.raises(PluginFileError, match=message):
+        build_rule(RuleSpec(f"{path}:Mine"))
+
+
+def test_needs_take_words_and_lists() -> None:
+    assert Needs(role="gradient", facts=["batch"]) == Needs(role=Role.GRADIENT, facts=("batch",))  # type: ignore[arg-type]
 
 
 def test_an_edited_file_is_imported_anew(tmp_path: Path) -> None:

@@ -60,6 +60,7 @@ def test_a_file_stands_beside_a_set() -> None:
 
 def test_a_rule_that_is_named_twice_stays_for_the_engine_to_refuse() -> None:
     assert names("trees,Overfit,Overfit:patience=2").count("Overfit") == 2
+    assert names("Overfit,trees,Overfit:patience=2").count("Overfit") == 2
 
 
 def test_a_set_without_rules_is_one_clear_line() -> None:

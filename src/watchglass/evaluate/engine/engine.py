@@ -5,10 +5,12 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from watchglass.config import RuleSpec
 from watchglass.errors import CompactedError, InvalidValueError, StoreError
 from watchglass.evaluate.engine.beside import OtherRun
+from watchglass.evaluate.engine.folding import Folded
 from watchglass.evaluate.engine.guard import Guard, wakeable
 from watchglass.evaluate.engine.observing import Observed
 from watchglass.evaluate.engine.runner import RuleRunner, Stopped
@@ -70,10 +72,12 @@ class Engine:
                 )
         #: TRAIN steps seen, per attempt and worker.
         self.train_steps: dict[tuple[int, str], int] = {}
+        self._compares = any(runner.compares for runner in self._runners)
         self._others = {location: OtherRun(location, open_store) for location in self._compared()}
         self._observed = Observed()
         self._pins: list[Observation] = []
         self._last: dict[tuple[int, str], StepView] = {}
+        self._findings: list[tuple[tuple[Any, ...], Folded]] = []
         self._newest = -1
         self._ended = False
 
@@ -86,8 +90,7 @@ class Engine:
         """
         new: list[Finding] = []
         seen = [self._entered(view) for view in views]
-        compares = any(runner.compares for runner in self._runners)
-        others = [self._beside(view) for view in seen] if compares else []
+        others = [self._beside(view) for view in seen] if self._compares else []
         with wakeable():
             for runner in self._runners:
                 if runner.compares:
@@ -123,9 +126,7 @@ class Engine:
             runner.remember()
         self._ended = True
         new = self._finish(list(self._last))
-        for other in self._others.values():
-            other.close()
-        self._guard.close()
+        self.close()
         return new
 
     def end_attempts(self, before: int) -> list[Finding]:
@@ -142,7 +143,9 @@ class Engine:
         return self._finish(old)
 
     def close(self) -> None:
-        """Nothing more is asked for now; lets the watching thread go."""
+        """Nothing more is asked for now; lets go of the watching thread and of other runs."""
+        for other in self._others.values():
+            other.close()
         self._guard.close()
 
     @property
@@ -153,13 +156,15 @@ class Engine:
     @property
     def findings(self) -> list[Finding]:
         """All findings in their newest state, in the order of attempt, step, rule, worker."""
-        rows = [
-            (attempt, order, number, layout.worker_order(worker), finding)
+        new = [
+            ((kept.attempt, kept.folded.order, number, layout.worker_order(kept.worker)), kept.folded)
             for number, runner in enumerate(self._runners)
-            for (attempt, worker), folding in runner.findings()
-            for order, finding in folding.findings()
+            for kept in runner.take_kept()
         ]
-        return [row[-1] for row in sorted(rows, key=lambda row: row[:-1])]
+        if new:
+            self._findings += new
+            self._findings.sort(key=lambda row: row[0])
+        return [folded.finding for _, folded in self._findings]
 
     def take_changed(self) -> list[Finding]:
         """Findings that were seen again since the last call."""

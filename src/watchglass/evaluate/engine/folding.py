@@ -16,7 +16,15 @@ _Key = tuple[str, str]
 
 
 @dataclass
-class _Folded:
+class Folded:
+    """A finding that may be seen again.
+
+    Attributes:
+        finding: Its newest state.
+        order: Order of the step at which it was first seen.
+        last_global_step: The step at which it was last seen.
+    """
+
     finding: Finding
     order: Order
     last_global_step: int
@@ -32,21 +40,27 @@ class Folding:
 
     most: int = MOST_FINDINGS
     dropped: int = 0
-    _folded: dict[_Key, _Folded] = field(default_factory=dict)
+    _folded: dict[_Key, Folded] = field(default_factory=dict)
     _changed: dict[_Key, None] = field(default_factory=dict)
 
-    def add(self, finding: Finding, view: StepView) -> Finding | None:
+    def would_keep(self, finding: Finding) -> bool:
+        """Whether it is new and would be kept."""
+        return len(self._folded) < self.most and _key(finding) not in self._folded
+
+    def add(self, finding: Finding, view: StepView) -> Folded | None:
         """Takes in a finding; returns it if it is new and kept, None for a repeat or one too many."""
-        key = (finding.severity.value, str(finding.evidence.get("subject", "")))
+        key = _key(finding)
         known = self._folded.get(key)
         if known is None:
             if len(self._folded) >= self.most:
                 self.dropped += 1
                 return None
-            self._folded[key] = _Folded(finding, view.records.end.order, view.global_step)
-            return finding
+            known = self._folded[key] = Folded(finding, view.records.end.order, view.global_step)
+            return known
         if view.global_step != known.last_global_step:
-            known.finding = replace(known.finding, last_step=finding.step, count=known.finding.count + 1)
+            first = known.finding
+            last_step = finding.step if finding.mode is first.mode else first.last_step
+            known.finding = replace(first, last_step=last_step, count=first.count + 1)
             known.last_global_step = view.global_step
             self._changed[key] = None
         return None
@@ -62,3 +76,7 @@ class Folding:
             return []
         changed, self._changed = self._changed, {}
         return [self._folded[key].finding for key in changed]
+
+
+def _key(finding: Finding) -> _Key:
+    return finding.severity.value, str(finding.evidence.get("subject", ""))

@@ -6,29 +6,41 @@ import hashlib
 import inspect
 import json
 import traceback
-from collections.abc import Callable, Generator, Iterable, Mapping, Sized
+from bisect import insort
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sized
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import islice
 from typing import NamedTuple, TypeVar
 
 from watchglass.config import RuleSpec, values
-from watchglass.errors import CompactedError, PluginFileError, StoreError
-from watchglass.evaluate.engine.folding import Folding
+from watchglass.errors import CompactedError, PluginFileError, StoreError, WatchglassError
+from watchglass.evaluate.engine.folding import Folded, Folding
 from watchglass.evaluate.engine.guard import CallTimeout, Guard
-from watchglass.evaluate.engine.standing import Fault, Met, RuleFacts, WorkerFacts, in_order, status_of
+from watchglass.evaluate.engine.standing import Fault, Met, RuleFacts, Tally, WorkerFacts, best, in_order, silence
 from watchglass.evaluate.engine.starvation import NeedSeen
-from watchglass.records import Finding, Observation, RuleStatus, Severity
+from watchglass.records import Finding, Observation, RuleStatus, Severity, Status
 from watchglass.rules import Rule, build_rule
 from watchglass.run import StepView
+from watchglass.store import decode_finding, encode_finding, layout, scan
 
 _T = TypeVar("_T")
 
 #: Findings that are taken of a rule at one step; it is not asked for more.
 MOST_AT_ONCE = 4096
+#: Characters that are kept of what a rule says of itself: a traceback, a reason.
+_MOST_TEXT = 16_384
 
 #: Rules that have looked at histograms, which are fetched when somebody does: for them they are fetched before.
 _looking_closer: set[str] = set()
+
+
+class Kept(NamedTuple):
+    """A finding that is kept, and where it belongs among all."""
+
+    attempt: int
+    worker: str
+    folded: Folded
 
 
 class Stopped(NamedTuple):
@@ -98,6 +110,9 @@ class RuleRunner:
         self._fingerprint = _fingerprint(prototype)
         self._all_needs = prototype.needs
         self._needs: dict[str, list[NeedSeen]] = {}
+        self._workers: list[str] = []
+        self._tally = Tally()
+        self._kept: list[Kept] = []
         self._seats: dict[tuple[int, str], _Seat] = {}
         self._so_far: tuple[WorkerFacts, ...] = ()
         self._errors: list[Stopped] = []
@@ -153,9 +168,10 @@ class RuleRunner:
         if seen.data.get("fingerprint") == self._fingerprint:
             self._stops[seen.attempt, str(seen.data.get("worker"))] = seen
 
-    def findings(self) -> Iterable[tuple[tuple[int, str], Folding]]:
-        """What was found, per attempt and worker."""
-        return [(key, seat.folding) for key, seat in self._seats.items()]
+    def take_kept(self) -> list[Kept]:
+        """Findings that are new since the last call."""
+        kept, self._kept = self._kept, []
+        return kept
 
     def take_changed(self) -> list[Finding]:
         """Findings that were seen again since the last call."""
@@ -184,7 +200,9 @@ class RuleRunner:
 
     def status(self, *, ended: bool) -> RuleStatus:
         """Where the rule stands; ``ended`` says whether the training has."""
-        return status_of(self.name, self._facts(), self._met(), ended=ended, not_applicable=self.not_applicable)
+        if self.not_applicable:
+            return RuleStatus(self.name, Status.NOT_APPLICABLE, self.not_applicable)
+        return self._tally.status(self.name, self._over_all(), ended=ended, silent=lambda: silence(self._facts()))
 
     def timed_out(self, when: str, view: StepView, place: str) -> Observation:
         """What is written down of a call that took too long.
@@ -206,6 +224,7 @@ class RuleRunner:
         needs = self._needs.get(view.worker)
         if needs is None:
             needs = self._needs[view.worker] = [NeedSeen(need) for need in self._all_needs]
+            insort(self._workers, view.worker, key=layout.worker_order)
         still_open = [need for need in needs if not need.satisfied or need.needs.max_interval is not None]
         seat = _Seat(None, still_open)
         seat.rule = self._ask(seat, view, "start", self._build)
@@ -220,28 +239,38 @@ class RuleRunner:
         ]
 
     def _met(self) -> dict[str, tuple[Met, ...]]:
-        unseen = [NeedSeen(need) for need in self._all_needs]
-        return {
-            worker: tuple(Met(need.satisfied, need.reason(), need.certain) for need in needs)
-            for worker, needs in {"": unseen, **self._needs}.items()
-        }
+        return {worker: tuple(map(_met, needs)) for worker, needs in {"": self._unseen(), **self._needs}.items()}
+
+    def _over_all(self) -> Iterator[Met]:
+        """What becomes of each need over all workers, as far as anybody asks."""
+        rows = [self._needs[worker] for worker in self._workers] or [self._unseen()]
+        for number, need in enumerate(self._all_needs):
+            if not need.optional:
+                yield best(_met(row[number]) for row in rows)
+
+    def _unseen(self) -> list[NeedSeen]:
+        return [NeedSeen(need) for need in self._all_needs]
 
     def _ask_whether_applicable(self, seat: _Seat) -> None:
         rule, view = seat.rule, seat.last
         if rule is None or view is None:
             return
-        reason = self._ask(seat, view, "applicable", lambda: rule.applicable(view))
-        seat.not_applicable = str(reason or "")
+        reason = self._ask(seat, view, "applicable", lambda: str(rule.applicable(view) or ""))
+        seat.not_applicable = _shortened(reason or "")
 
     def _found(
         self, seat: _Seat, view: StepView, when: str, question: Callable[[StepView], Iterable[Finding] | None]
     ) -> list[Finding]:
         taken: list[Finding] = []
-        left = self._ask(seat, view, when, lambda: _take(question(view), taken), taken)
+        dropped = seat.folding.dropped
+        left = self._ask(seat, view, when, lambda: _take(question(view), seat.folding, taken), taken)
         seat.folding.dropped += left or 0
         if not taken:
             return []
-        return [kept for finding in taken if (kept := seat.folding.add(finding, view)) is not None]
+        new = [kept for finding in taken if (kept := seat.folding.add(finding, view)) is not None]
+        self._kept += [Kept(view.attempt, view.worker, kept) for kept in new]
+        self._tally.find((kept.finding for kept in new), seat.folding.dropped - dropped)
+        return [kept.finding for kept in new]
 
     def _ask(
         self, seat: _Seat, view: StepView, when: str, question: Callable[[], _T], taken: list[Finding] | None = None
@@ -271,7 +300,7 @@ class RuleRunner:
             if isinstance(error, (StoreError, CompactedError)) and not fetched:
                 _looking_closer.add(self._fingerprint)
                 raise CompactedError(f"{self.name} could not look at all of a step: {error}") from error
-            text = traceback.format_exc(limit=-8)
+            text = _shortened(traceback.format_exc(limit=-8))
             self._fail(seat, view, f"raised at {view.mode.name} step {view.mode_step} of {view.worker}:\n{text}")
             self._errors.append(Stopped(view, self.name, text))
         finally:
@@ -281,9 +310,20 @@ class RuleRunner:
     def _fail(self, seat: _Seat, view: StepView, text: str) -> None:
         seat.rule, seat.needs = None, []
         seat.fault = Fault(view.records.end.order, text)
+        self._tally.fail(view.attempt, view.worker, seat.fault)
 
 
-def _take(found: Iterable[Finding] | None, taken: list[Finding]) -> int:
+def _met(need: NeedSeen) -> Met:
+    return Met(need.satisfied, need.reason(), need.certain)
+
+
+def _shortened(text: str) -> str:
+    """The beginning and the end of a text that is longer than anybody reads."""
+    half = _MOST_TEXT // 2
+    return text if len(text) <= _MOST_TEXT else f"{text[:half]}\n... {len(text) - 2 * half} more ...\n{text[-half:]}"
+
+
+def _take(found: Iterable[Finding] | None, folding: Folding, taken: list[Finding]) -> int:
     """Takes what a rule finds at one step, up to a limit; returns how many more are known to be there."""
     if found is None:
         return 0
@@ -291,7 +331,7 @@ def _take(found: Iterable[Finding] | None, taken: list[Finding]) -> int:
     for finding in islice(rows, MOST_AT_ONCE):
         if not isinstance(finding, Finding):
             raise TypeError(f"check must give findings, see Rule.finding, but gave {finding!r:.100}")
-        taken.append(finding)
+        taken.append(_plain(finding) if folding.would_keep(finding) else finding)
     if len(taken) < MOST_AT_ONCE:
         return 0
     if isinstance(found, Sized):
@@ -300,6 +340,16 @@ def _take(found: Iterable[Finding] | None, taken: list[Finding]) -> int:
     if isinstance(rows, Generator):
         rows.close()
     return int(more)
+
+
+def _plain(finding: Finding) -> Finding:
+    """A finding as whoever reads the journal gets it: of plain values that the rule cannot change any more."""
+    try:
+        (frame,) = scan(encode_finding(finding)).frames
+        return decode_finding(bytes(frame.payload))
+    except (TypeError, ValueError, AttributeError, WatchglassError) as error:
+        what = f"value {finding.value!r:.60}, limit {finding.limit!r:.60}, message {finding.message!r:.60}"
+        raise TypeError(f"a finding must hold plain values, see Rule.finding, but has {what}: {error}") from error
 
 
 def _fingerprint(rule: Rule) -> str:

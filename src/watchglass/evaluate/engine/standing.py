@@ -6,7 +6,7 @@ that were found apart, by engines over some workers and some rules each, say the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -163,6 +163,50 @@ class PartialEvaluation:
         )  # fmt: skip
 
 
+class Tally:
+    """What a rule found and where it failed, over all workers and attempts: counted as it comes."""
+
+    def __init__(self) -> None:
+        self._found = self._issues = False
+        self._dropped = 0
+        self._fault: tuple[tuple[Any, ...], str] | None = None
+
+    def find(self, findings: Iterable[Finding], dropped: int = 0) -> None:
+        """Counts findings, and how many more there were that are not kept."""
+        for finding in findings:
+            self._found = True
+            self._issues = self._issues or finding.severity is not Severity.INFO
+        self._dropped += dropped
+
+    def fail(self, attempt: int, worker: str, fault: Fault) -> None:
+        """Counts that the rule stopped on one worker of one attempt; the earliest step is told."""
+        first = (attempt, fault.order, layout.worker_order(worker))
+        if self._fault is None or first < self._fault[0]:
+            self._fault = first, fault.text
+
+    def status(self, name: str, needs: Iterable[Met], *, ended: bool, silent: Callable[[], str]) -> RuleStatus:
+        """Where a rule stands that was asked.
+
+        Args:
+            name: Name of the rule.
+            needs: What becomes of each need over all workers, see :func:`best`.
+            ended: Whether the training has ended.
+            silent: Why it has nothing to say about the whole training, see :func:`silence`.
+        """
+        if self._fault is not None:
+            return RuleStatus(name, Status.ERROR, self._fault[1])
+        if self._issues:
+            reason = f"{self._dropped} further findings were counted and not kept" if self._dropped else ""
+            return RuleStatus(name, Status.ISSUES_FOUND, reason)
+        if ended and (reason := silent()):
+            return RuleStatus(name, Status.NOT_APPLICABLE, reason)
+        if not self._found:
+            reason = next((met.reason for met in needs if met.reason and (ended or met.certain)), "")
+            if reason:
+                return RuleStatus(name, Status.STARVED, reason)
+        return RuleStatus(name, Status.NO_ISSUES_FOUND if ended else Status.IN_PROGRESS)
+
+
 def status_of(
     name: str,
     facts: Sequence[WorkerFacts],
@@ -182,33 +226,32 @@ def status_of(
     """
     if not_applicable:
         return RuleStatus(name, Status.NOT_APPLICABLE, not_applicable)
-    faults = [facts for facts in facts if facts.fault is not None]
-    if faults:
-        first = min(faults, key=_first)
-        assert first.fault is not None
-        return RuleStatus(name, Status.ERROR, first.fault.text)
-    found = [finding for worker in facts for _, finding in worker.findings]
-    if any(finding.severity is not Severity.INFO for finding in found):
-        dropped = sum(worker.dropped for worker in facts)
-        reason = f"{dropped} further findings were counted and not kept" if dropped else ""
-        return RuleStatus(name, Status.ISSUES_FOUND, reason)
-    if ended:
-        silent = [worker for worker in facts if worker.not_applicable]
-        # Where it had something to say on any worker, in any attempt, it was evaluated.
-        if silent and len(silent) == len(facts):
-            return RuleStatus(name, Status.NOT_APPLICABLE, min(silent, key=_place).not_applicable)
-    if not found:
-        reason = next((met.reason for met in combined(needs) if met.reason and (ended or met.certain)), "")
-        if reason:
-            return RuleStatus(name, Status.STARVED, reason)
-    return RuleStatus(name, Status.NO_ISSUES_FOUND if ended else Status.IN_PROGRESS)
-
-
-def combined(needs: Mapping[str, Sequence[Met]]) -> list[Met]:
-    """What becomes of each need over all workers: it is met where it is met on any of them."""
+    tally = Tally()
+    for worker in facts:
+        tally.find((finding for _, finding in worker.findings), worker.dropped)
+        if worker.fault is not None:
+            tally.fail(worker.attempt, worker.worker, worker.fault)
     workers = sorted((worker for worker in needs if worker), key=layout.worker_order) or list(needs)
     columns = zip(*(needs[worker] for worker in workers), strict=True)
-    return [_best(column) for column in columns]
+    return tally.status(name, map(best, columns), ended=ended, silent=lambda: silence(facts))
+
+
+def best(column: Iterable[Met]) -> Met:
+    """What becomes of one need over all workers, in their order: it is met where it is met on any of them."""
+    rows = []
+    for met in column:
+        if met.satisfied and not met.reason:
+            return met
+        rows.append(met)
+    least = [met for met in rows if met.satisfied] or rows
+    reason = "" if any(not met.reason for met in least) else least[0].reason
+    return Met(least[0].satisfied, reason, all(met.certain for met in least))
+
+
+def silence(facts: Sequence[WorkerFacts]) -> str:
+    """Why a rule has nothing to say, of the first worker; "" where it has on any, in any attempt."""
+    silent = [worker for worker in facts if worker.not_applicable]
+    return min(silent, key=_place).not_applicable if silent and len(silent) == len(facts) else ""
 
 
 def in_order(facts: Iterable[WorkerFacts]) -> list[WorkerFacts]:
@@ -216,19 +259,8 @@ def in_order(facts: Iterable[WorkerFacts]) -> list[WorkerFacts]:
     return sorted(facts, key=_place)
 
 
-def _best(column: Sequence[Met]) -> Met:
-    least = [met for met in column if met.satisfied] or list(column)
-    reason = "" if any(not met.reason for met in least) else least[0].reason
-    return Met(least[0].satisfied, reason, all(met.certain for met in least))
-
-
 def _place(facts: WorkerFacts) -> tuple[Any, ...]:
     return facts.attempt, layout.worker_order(facts.worker)
-
-
-def _first(facts: WorkerFacts) -> tuple[Any, ...]:
-    assert facts.fault is not None
-    return facts.attempt, facts.fault.order, layout.worker_order(facts.worker)
 
 
 def _order(row: Sequence[int]) -> Order:

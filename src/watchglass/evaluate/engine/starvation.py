@@ -109,6 +109,7 @@ class NeedSeen:
         self._gap = 0
         self._since = 0
         self._steps = self._captures = self._due = 0
+        self._told: tuple[Any, str, bool] = None, "", False
         self._fact: Fact | None = None
         self._plan: _Plan | None = None
         self._planned: tuple[_Planned, ...] = ()
@@ -117,6 +118,13 @@ class NeedSeen:
 
     def look(self, view: StepView) -> None:
         """Takes note of one step; call it with every one until the need is met, and where it has an interval after."""
+        if view.attempt < self._attempt:
+            # It came when a later attempt had begun: only whether there is anything does not depend on that.
+            self.satisfied = self.satisfied or (view.mode in self.needs.modes and self._present(view))
+            return
+        if view.attempt != self._attempt:
+            # It begins where it was resumed, which is no distance from the last capture of the one before.
+            self._attempt, self._last_capture, self._gap, self._since = view.attempt, -1, 0, 0
         fact = view.latest_fact("capture_plan")
         if fact is not self._fact:
             self._fact, self._plan = fact, None if fact is None else _Plan.read(fact)
@@ -127,9 +135,6 @@ class NeedSeen:
         if view.mode not in self.needs.modes:
             return
         present = self._present(view)
-        if view.attempt != self._attempt:
-            # It begins where it was resumed, which is no distance from the last capture of the one before.
-            self._attempt, self._last_capture = view.attempt, -1
         self._measure(view, present)
         self.satisfied = self.satisfied or present
         if not self.satisfied:
@@ -138,17 +143,8 @@ class NeedSeen:
             self._due += any(p.schedule.holds(view.mode_step, view.captured > 0) for p in self._planned)
 
     def reason(self) -> str:
-        """Why the rule starves, or ""."""
-        needs = self.needs
-        if needs.optional:
-            return ""
-        why = f" (needed {needs.why})" if needs.why else ""
-        if not self.satisfied:
-            return self._not_planned() or f"{needs.describe()} never came{why}"
-        gap = max(self._gap, self._since)
-        if needs.max_interval is not None and gap > needs.max_interval:
-            return f"{needs.describe()} came every {gap} steps; at most {needs.max_interval} are useful{why}"
-        return ""
+        """Why the rule starves, or "". It does not change with every step that it goes on."""
+        return self._reason()[0]
 
     @property
     def certain(self) -> bool:
@@ -156,12 +152,31 @@ class NeedSeen:
         needs = self.needs
         if needs.optional:
             return False
-        if self.satisfied:
-            return needs.modes == (Mode.TRAIN,)
-        if self._not_planned():
+        if not self.satisfied and self._reason()[1]:
             return True
         # An evaluation may come any time, so only the end shows that there was none.
-        return needs.modes == (Mode.TRAIN,) and self._waited_long()
+        return needs.modes == (Mode.TRAIN,) and (self.satisfied or self._waited_long())
+
+    def _reason(self) -> tuple[str, bool]:
+        """The reason, and whether the plan says that it stays: worked out anew where something has changed."""
+        most = self.needs.max_interval
+        state = (self.satisfied, self._plan, self._no_layers, self._gap, most is not None and self._since > most)
+        if state != self._told[0]:
+            self._told = (state, *self._say())
+        return self._told[1:]
+
+    def _say(self) -> tuple[str, bool]:
+        needs, most = self.needs, self.needs.max_interval
+        if needs.optional:
+            return "", False
+        why = f" (needed {needs.why})" if needs.why else ""
+        if not self.satisfied:
+            not_planned = self._not_planned()
+            return not_planned or f"{needs.describe()} never came{why}", bool(not_planned)
+        if most is not None and max(self._gap, self._since) > most:
+            often = f"came every {self._gap} steps" if self._gap > most else f"last came more than {most} steps ago"
+            return f"{needs.describe()} {often}; at most {most} are useful{why}", False
+        return "", False
 
     def _waited_long(self) -> bool:
         needs = self.needs

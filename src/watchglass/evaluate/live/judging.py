@@ -13,7 +13,7 @@ from watchglass.evaluate.live.anew import start_without
 from watchglass.evaluate.live.reporting import Reporting
 from watchglass.evaluate.live.roster import Roster
 from watchglass.evaluate.replay import most_steps
-from watchglass.records import Observation
+from watchglass.records import Finding, Observation
 from watchglass.run import StepView
 from watchglass.store import Store
 
@@ -50,6 +50,7 @@ class Judging:
         self._build = engine if engine is not None else _engine
         self.engine = self._build(config)
         self.follower = Follower(store, attempt=config.attempt)
+        self._is_drained = False
         self._connect()
 
     def join(self, reporting: Reporting, roster: Roster, stay: Callable[[], None]) -> None:
@@ -65,6 +66,8 @@ class Judging:
     def begin_again(self) -> None:
         """What was being read has been replaced by a compacted generation: all of it is evaluated again."""
         self.follower = Follower(self._store, attempt=self._config.attempt)
+        self._is_drained = False
+        self.engine.close()
         self.engine = self._build(self._config)
         self._connect()
         self.remember()
@@ -93,24 +96,21 @@ class Judging:
             pass
         for views in self.follower.drain():
             self._evaluated(views)
+        self._is_drained = True
         return True
 
     def end(self, is_active: Callable[[], bool]) -> bool:
         """Tells the rules that the training has ended; always True."""
-        if self.follower.frames == 0:
+        if not self._is_drained:
             self.drain(is_active)  # all is evaluated again
-        found = self.engine.finish()
-        self._reporting.journal.write(self.engine.take_observations())
-        self._reporting.findings(found, self.goes_on)
+        self._report(self.engine.finish())
         return True
 
     def end_attempts(self) -> None:
         """Lets go of attempts that have a successor and of which everything was read."""
         over = self.follower.over
         if over:
-            found = self.engine.end_attempts(over)
-            self._reporting.journal.write(self.engine.take_observations())
-            self._reporting.findings(found, self.goes_on)
+            self._report(self.engine.end_attempts(over))
             self.follower.let_go(over)
 
     def observed(self, seen: Sequence[Observation]) -> None:
@@ -135,13 +135,16 @@ class Judging:
     def _evaluated(self, views: list[StepView]) -> None:
         for view in views:
             self._roster.evaluated(view)
-        found = self.engine.feed(views)
+        self._report(self.engine.feed(views))
+        self._stay()
+
+    def _report(self, found: Sequence[Finding]) -> None:
+        """Tells what is new: where a rule took too long first, since nobody is to ask it there again."""
         self._reporting.journal.write(self.engine.take_observations())
         self._reporting.findings(found, self.goes_on)
         for view, rule, text in self.engine.take_errors():
             data = {"rule": rule, "traceback": text}
             self._reporting.observed(Observation("rule_error", view.attempt, view.records.end.order, data))
-        self._stay()
 
     def _connect(self) -> None:
         """Joins a new engine and a new follower."""

@@ -52,6 +52,8 @@ class Reporting:
             findings: What is new.
             goes_on: Whether the training of an attempt goes on, so that it can be stopped.
         """
+        if not findings:
+            return
         self.journal.write(self.acting.stop([finding for finding in findings if goes_on(finding.attempt)]))
         news = [f for f in findings if f.attempt >= self._first_attempt and f.id not in self._history]
         self.journal.write([*self.acting.found(news), *findings])
