@@ -9,6 +9,7 @@ import pytest
 
 from watchglass.cli import main
 from watchglass.evaluate import diagnose
+from watchglass.evaluate.diagnosis import _LEAST_SCORE
 from watchglass.records import Finding, Mode, Severity
 from watchglass.rules import load_knowledge
 from watchglass.rules.knowledge import reading
@@ -53,7 +54,7 @@ def test_every_key_is_described(section: str) -> None:
     source = Path(reading.__file__).read_text()
     keys = {
         key
-        for call in re.findall(r"_check_keys\(key, row, \((.*?)\)\)", source)
+        for call in re.findall(r"_check_keys\(\s*key, row,\s*\((.*?)\),?\s*\)", source, re.DOTALL)
         for key in re.findall(r'"(\w+)"', call)
     }
     assert {"title", "breaks", "healthy"} < keys
@@ -67,3 +68,7 @@ def test_the_figures_of_the_page_are_right(section: str) -> None:
     assert 1 - (1 - 0.7) * (1 - 0.8) == pytest.approx(0.94)  # noqa: SIM300  it reads as the page does
     assert load_knowledge().links["rose_before"]["bad_data"] == -0.6
     assert "takes 60 %" in section
+    assert load_knowledge().found_nothing == -0.85
+    assert "85 % of the" in section
+    assert _LEAST_SCORE == 0.1
+    assert "likelier than 10 %" in section

@@ -125,7 +125,7 @@ def backtest(
 
 
 def find_runs(places: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """Locations of runs, each once and in the order of their names; and those that cannot be read, with the reason.
+    """Locations of runs, each once, by place and then by name; and those that cannot be read, with the reason.
 
     Raises:
         MissingFileError: A place that is not there or holds no runs.
@@ -145,7 +145,7 @@ def _runs_at(place: str, *, only: bool) -> dict[str, str]:
     from watchglass.run import open_runs
 
     try:
-        return {each.location: each.problem for each in open_runs(place).listed}
+        return {each.location: each.problem for each in sorted(open_runs(place).listed, key=lambda each: each.name)}
     except MissingFileError:
         if only:
             raise

@@ -106,20 +106,33 @@ def _text(test: Backtest) -> str:
     parts = [_sweep_table(test)] if test.swept else [_run_table(test)]
     if test.labelled and not test.swept:
         parts.append(_sentences(test, _scores(test)[0]))
-    silent = unanswered(firing for run in test.runs for firing in run.firings[:1])
-    if silent:
-        kinds = sorted({status.status.value for status in silent})
-        reason = next((status.reason for status in silent if status.reason), "")
-        first = f", first because {reason.strip().splitlines()[-1]}" if reason.strip() else ""
-        parts.append(
-            f"The rule could say nothing of {len(silent)} of {len(test.runs)} runs: {', '.join(kinds)}{first}\n"
-        )
+    parts.append(_unanswered(test))
     return "\n".join(part for part in parts if part)
 
 
+def _unanswered(test: Backtest) -> str:
+    """Of how many runs the rule could say nothing, and why of the first of them; "" for none."""
+    silent = unanswered(firing for run in test.runs for firing in run.firings[:1])
+    if not silent:
+        return ""
+    kinds = " or ".join(sorted({status.status.value for status in silent}))
+    reasons = [status.reason.strip() for status in silent if status.reason.strip()]
+    why = f"\n{'The first because: ' if len(silent) > 1 else 'Because: '}{_line(reasons[0])}" if reasons else ""
+    return f"The rule could say nothing of {len(silent)} of {count(len(test.runs), 'run')} ({kinds}).{why}\n"
+
+
+def _line(reason: str) -> str:
+    """What a traceback ends with; of any other reason all of it."""
+    from watchglass.view import printable
+
+    return printable(reason.splitlines()[-1])
+
+
 def _run_table(test: Backtest) -> str:
-    columns = ["run", "first", "last", "count", "severity", "worker", "status"]
+    columns = ["run", "first", "last", "count", "found"]
     columns[1:1] = ["label", "outcome", "delay"] if test.labelled else []
+    if any(run.firings[0].worker not in ("", "worker_0") for run in test.runs):
+        columns.append("worker")
     rows = []
     for run in test.runs:
         found = _row(test, run, run.firings[0])
@@ -129,10 +142,17 @@ def _run_table(test: Backtest) -> str:
         cells = {
             "run": run.run, "label": label, "outcome": found["outcome"], "delay": found["delay"],
             "first": found["first_step"], "last": found["last_step"], "count": found["count"] or None,
-            "severity": found["severity"], "worker": found["worker"], "status": found["status"],
+            "found": _found(run.firings[0]), "worker": found["worker"],
         }  # fmt: skip
         rows.append([cells[name] for name in columns])
     return _table(columns, rows)
+
+
+def _found(firing: Firing) -> str:
+    """What there is to say of a run in a word: the worst that was found, or why nothing could be."""
+    if firing.severity is not None:
+        return firing.severity.value
+    return "nothing" if not unanswered([firing]) else firing.status.status.value
 
 
 def _sweep_table(test: Backtest) -> str:
@@ -142,12 +162,15 @@ def _sweep_table(test: Backtest) -> str:
             [*_swept(test, spec), f"{s.fired} of {len(test.runs)}"] for spec, s in zip(test.specs, scores, strict=True)
         ]
         return _table([*test.swept, "fired on"], rows)
-    columns = [*test.swept, "recall", "false alarms", "precision", "early", "median delay", "worst delay", "best"]
+    early = any(each.early for each in scores)
+    columns = [
+        *test.swept, "recall", "false alarms", "precision", *(["early"] if early else ()), "delay", "worst", "best",
+    ]  # fmt: skip
     rows = [
         [
             *_swept(test, spec), _percent(s.recall, s.found, s.sick),
-            _percent(s.false_alarm_rate, s.false_alarms, s.healthy), _percent(s.precision), s.early or None,
-            s.median_delay, s.worst_delay, "*" if on_front else "",
+            _percent(s.false_alarm_rate, s.false_alarms, s.healthy), _percent(s.precision),
+            *([s.early or None] if early else ()), s.median_delay, s.worst_delay, "*" if on_front else "",
         ]
         for spec, s, on_front in zip(test.specs, scores, front(scores), strict=True)
     ]  # fmt: skip
@@ -155,7 +178,10 @@ def _sweep_table(test: Backtest) -> str:
     unlabelled = len(test.runs) - sick - healthy
     beside = f"; not counted: {unlabelled} without a label" if unlabelled else ""
     counted = f"{count(sick, 'sick run')}, {count(healthy, 'healthy one')}{beside}"
-    return f"{_table(columns, rows)}\n{counted}. * no other is better in both.\n"
+    return (
+        f"{_table(columns, rows)}\n{counted}.\n"
+        "* no other is as good in both and better in one. Delays: median and worst, in steps.\n"
+    )
 
 
 def _sentences(test: Backtest, found: Score) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -21,6 +21,8 @@ from watchglass.cli.options import Debug, Engine, FailOn, PricePerHour, RayAddre
 from watchglass.records import Verdict
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from watchglass.config import EvaluatorConfig
     from watchglass.view import RuleText, Terms
 
@@ -78,7 +80,7 @@ def check(
     records. Findings of severity info are shown and never count.
     """
     with failing_in_one_line(debug):
-        from watchglass.view import FAIL_ON, Terms, check_output_path, size, write_whole
+        from watchglass.view import FAIL_ON, Terms, check_output_path
 
         check_choice("--fail-on", fail_on, FAIL_ON)
         check_choice("--format", output_format, FORMATS)
@@ -95,21 +97,47 @@ def check(
             price_per_hour=price_per_hour,
         )  # fmt: skip
         verdicts, many = replayed_all(config, on_ray=engine == "ray", address=ray_address)
-        terms = Terms(fail_on, allow_unfinished)
-        asked = asked_of_explain(rules, calibration, causes)
-        if target is not None:
-            document = "".join(_rendered(output_format, verdicts, many=many, terms=terms, config=config, asked=asked))
-            written = write_whole(target, document.encode("utf-8", "backslashreplace"))
-            print_note(f"{_headline(verdicts, many=many)}; written to {output} ({size(written)})")
-        elif output_format == "text":
-            _print_text(verdicts, many=many, asked=asked)
-        else:
-            for part in _rendered(output_format, verdicts, many=many, terms=terms, config=config, asked=asked):
-                typer.echo(part, nl=False)
-        for verdict in verdicts:
-            for problem in verdict.problems:
-                print_warning(f"{verdict.run}: {problem}" if many else problem)
-        return concluded(verdicts, terms)
+        told = _Told(
+            verdicts, many, Terms(fail_on, allow_unfinished), asked_of_explain(rules, calibration, causes), config
+        )
+        _tell(told, output_format, target)
+        return concluded(verdicts, told.terms)
+
+
+class _Told(NamedTuple):
+    """What is printed.
+
+    Attributes:
+        verdicts: One of each run.
+        many: Whether a folder of runs was asked for, however many are in it.
+        terms: What counts.
+        asked: Options with which ``explain`` explains the same.
+        config: What was evaluated.
+    """
+
+    verdicts: Sequence[Verdict]
+    many: bool
+    terms: Terms
+    asked: Sequence[str]
+    config: EvaluatorConfig
+
+
+def _tell(told: _Told, output_format: str, target: Path | None) -> None:
+    """Prints the document or writes it into a file, and what could not be read of each run on stderr."""
+    from watchglass.view import size, write_whole
+
+    if target is not None:
+        document = "".join(_rendered(output_format, told))
+        written = write_whole(target, document.encode("utf-8", "backslashreplace"))
+        print_note(f"{_headline(told.verdicts, many=told.many)}; written to {target} ({size(written)})")
+    elif output_format == "text":
+        _print_text(told)
+    else:
+        for part in _rendered(output_format, told):
+            typer.echo(part, nl=False)
+    for verdict in told.verdicts:
+        for problem in verdict.problems:
+            print_warning(f"{verdict.run}: {problem}" if told.many else problem)
 
 
 _SUFFIXES = {"text": "txt", "json": "json", "sarif": "sarif", "junit": "xml", "markdown": "md"}
@@ -139,19 +167,19 @@ def concluded(verdicts: Sequence[Verdict], terms: Terms) -> int:
     return next(status for status in (FINDINGS, COULD_NOT, CLEAN) if status in found or status == CLEAN)
 
 
-def _rendered(
-    output_format: str,
-    verdicts: Sequence[Verdict],
-    *,
-    many: bool,
-    terms: Terms,
-    config: EvaluatorConfig,
-    asked: Sequence[str],
-) -> Iterator[str]:
+def _rendered(output_format: str, told: _Told) -> Iterator[str]:
     """A document in one of :data:`FORMATS`."""
     from watchglass import __version__
-    from watchglass.view import json_document, junit_document, markdown_document, sarif_document, verdict_text
+    from watchglass.view import (
+        json_document,
+        junit_document,
+        markdown_document,
+        printable,
+        sarif_document,
+        verdict_text,
+    )
 
+    verdicts, many, terms, asked, config = told
     if output_format == "json":
         yield json_document(verdicts, terms, many=many)
     elif output_format == "sarif":
@@ -162,23 +190,27 @@ def _rendered(
         yield markdown_document(verdicts, terms, many=many)
     else:
         for verdict in verdicts:
-            yield (f"{verdict.run}\n" if many else "") + verdict_text(verdict, asked=asked) + ("\n" if many else "")
+            yield (
+                (f"{printable(verdict.run)}\n" if many else "")
+                + verdict_text(verdict, asked=asked)
+                + ("\n" if many else "")
+            )
         yield f"{_headline(verdicts, many=many)}\n" if many else ""
 
 
-def _print_text(verdicts: Sequence[Verdict], *, many: bool, asked: Sequence[str]) -> None:
+def _print_text(told: _Told) -> None:
     from watchglass.cli.terminal import print_verdict, stdout_console
     from watchglass.view import printable
 
     console = stdout_console()
-    for verdict in verdicts:
-        if many and not console.is_terminal:  # where the frame has no title
+    for verdict in told.verdicts:
+        if told.many and not console.is_terminal:  # where the frame has no title
             console.file.write(f"{printable(verdict.run)}\n")
-        print_verdict(console, verdict, asked)
-        if many:
+        print_verdict(console, verdict, told.asked)
+        if told.many:
             console.file.write("\n")
-    if many:
-        console.file.write(f"{_headline(verdicts, many=True)}\n")
+    if told.many:
+        console.file.write(f"{_headline(told.verdicts, many=True)}\n")
 
 
 def _headline(verdicts: Sequence[Verdict], *, many: bool) -> str:
@@ -187,10 +219,11 @@ def _headline(verdicts: Sequence[Verdict], *, many: bool) -> str:
     if not many:
         return headline(verdicts[0])
     amounts = {status: sum(verdict.status == status for verdict in verdicts) for status in _ORDER}
-    words = [f"{amount:,} {status}" for status, amount in amounts.items() if amount]
+    words = [f"{amount:,} {_AMOUNTS.get(status, status)}" for status, amount in amounts.items() if amount]
     return f"{count(len(verdicts), 'run')}: {', '.join(words)}"
 
 
+_AMOUNTS = {"issues found": "with issues", "no data": "without data", "no issues found": "without issues"}
 _ORDER = ("issues found", "stopped", "damaged", "unreadable", "incomplete", "no data", "no issues found")
 
 

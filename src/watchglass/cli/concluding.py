@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -33,16 +34,17 @@ def conclude(config: EvaluatorConfig, evaluation: Evaluation, fail_on: str, *, e
     try:
         told = _verdict(config, evaluation)
     except WatchglassError as error:
-        found = any(counts(finding, fail_on) for finding in evaluation.findings)
+        found = counts(evaluation.findings, fail_on)
         print_error(f"{f'[{name}] ' if name else ''}there is no verdict, only the findings above: {error}")
         return FINDINGS if found else COULD_NOT
     if not config.quiet:
         from watchglass.cli.evaluating import asked_of_explain
         from watchglass.cli.terminal import print_verdict, stdout_console
+        from watchglass.view import printable
 
         console = stdout_console()
         if name:
-            console.file.write(f"[{name}]\n")
+            console.file.write(f"[{printable(name)}]\n")
         print_verdict(console, told, asked_of_explain(None, "default", config.causes))
         if name:
             console.file.write("\n")
@@ -51,9 +53,11 @@ def conclude(config: EvaluatorConfig, evaluation: Evaluation, fail_on: str, *, e
     return status if ended or status == FINDINGS else COULD_NOT
 
 
-def counts(finding: Finding, fail_on: str) -> bool:
-    """Whether a finding is bad enough for exit status 1."""
-    return fail_on != "never" and finding.severity.rank >= Severity(fail_on).rank
+def counts(findings: Iterable[Finding], fail_on: str) -> bool:
+    """Whether one of these findings is bad enough for exit status 1, also where there is no verdict to ask."""
+    from watchglass.view import Terms, enough
+
+    return any(enough(finding, Terms(fail_on)) for finding in findings)
 
 
 def _verdict(config: EvaluatorConfig, evaluation: Evaluation) -> Verdict:
@@ -99,8 +103,7 @@ class Console:
             config = replace(self._config, run=location)
             status = conclude(config, evaluation, self._fail_on, ended=True, name=name)
         else:
-            found = any(counts(finding, self._fail_on) for finding in evaluation.findings)
-            status = FINDINGS if found else COULD_NOT
+            status = FINDINGS if counts(evaluation.findings, self._fail_on) else COULD_NOT
         worst = min(evaluation.findings, key=lambda finding: -finding.severity.rank, default=None)
         self._rows[name] = _Row(
             followed.ended or "goes on", evaluation.train_steps, _amounts(evaluation.findings),
@@ -144,7 +147,11 @@ class Console:
         for name in sorted(self._rows):
             row = self._rows[name]
             table.add_row(
-                Text(name), Text(printable(row.state)), f"{row.steps:,}", row.findings, Text(printable(row.worst))
+                Text(printable(name)),
+                Text(printable(row.state)),
+                f"{row.steps:,}",
+                row.findings,
+                Text(printable(row.worst)),
             )
         console.print(table)
 

@@ -114,7 +114,7 @@ def _print(
 ) -> None:
     from watchglass.evaluate import explain as explain_finding
     from watchglass.evaluate import find_findings
-    from watchglass.view import STYLES, Row, explain_findings, explain_verdict, explanation_json, worst
+    from watchglass.view import STYLES, Row, explain_findings, explain_verdict, explanation_json, tone
 
     explained = None
     if finding is not None:
@@ -122,7 +122,7 @@ def _print(
     if as_json:
         typer.echo(explanation_json(verdict, explained), nl=False)
     elif explained is None:
-        _print_rows(explain_verdict(verdict), verdict.run, STYLES[worst(verdict)])
+        _print_rows(explain_verdict(verdict), verdict.run, STYLES[tone(verdict)])
     elif explained:
         severity = max((each.finding.severity for each in explained), key=lambda each: each.rank)
         _print_rows(explain_findings(explained, verdict), verdict.run, STYLES[severity.value])
@@ -162,6 +162,7 @@ def _list_causes(knowledge: Knowledge, *, as_json: bool) -> None:
                 )
                 for link in chosen
             ]
+        rows += [Row(", ".join(sorted(seen)), "seen by")] if (seen := knowledge.seen_by.get(cause.id)) else []
         rows += [Row(text, "" if position else "try") for position, text in enumerate(cause.what_to_try)]
         rows += [Row(cause.source, "source")] if cause.source else []
         rows.append(Row(""))
@@ -177,6 +178,7 @@ def _cause_json(knowledge: Knowledge, name: str) -> dict[str, object]:
         "explanation": cause.explanation,
         "symptoms": {link.symptom: link.weight for link in knowledge.all_links() if link.cause == name},
         "leads_to": sorted(knowledge.consequences.get(name, ())),
+        "seen_by": sorted(knowledge.seen_by.get(name, ())),
         "advice": [template.text for template in knowledge.advice.get(name, ())],
         "try": list(cause.what_to_try),
         "source": cause.source,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def judged(path: str, *, causes: Sequence[str] = (), price_per_hour: float | None = None) -> tuple[Run, Verdict]:
-    """The run and what its evaluator found; evaluated now with the default rules where none came to its end.
+    """The run and what its evaluator found; evaluated now with the default rules where none came to the end of it.
 
     Args:
         path: Where the run is.
@@ -35,12 +35,23 @@ def judged(path: str, *, causes: Sequence[str] = (), price_per_hour: float | Non
         run = open_run(path)
         statuses = run.journal.statuses
         # An evaluator that was killed, or is still at it, has not said its last word.
-        if statuses and not any(status.status is Status.IN_PROGRESS for status in statuses):
+        said_all = bool(statuses) and not any(status.status is Status.IN_PROGRESS for status in statuses)
+        if said_all and _about_newest_attempt(run):
             return run, replace(verdict(run, causes=causes, price_per_hour=price_per_hour), run=path)
     from watchglass.config import EvaluatorConfig
     from watchglass.rules import default_rules
 
     return replayed(EvaluatorConfig(path, None, default_rules(), causes=tuple(causes), price_per_hour=price_per_hour))
+
+
+def _about_newest_attempt(run: Run) -> bool:
+    """Whether what an evaluator wrote is about the newest attempt too: one may have gone on with none beside it."""
+    from watchglass.evaluate import judged_attempt
+
+    if run.attempt == 0:
+        return True
+    judged = judged_attempt(run.store)
+    return judged is not None and judged >= run.attempt
 
 
 def replayed(config: EvaluatorConfig) -> tuple[Run, Verdict]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from watchglass.records import Diagnosis, Finding, Mode, RankedCause, Severity
 from watchglass.rules import Knowledge, built_in_knowledge
 
 _MOST_CAUSES = 3
+#: Score below which a cause is not worth a line beside a likelier one.
+_LEAST_SCORE = 0.1
 _MOST_ADVICE = 5
 #: Sentences for a cause, and against it, beyond which they are counted.
 _MOST_EVIDENCE = 12
@@ -27,7 +29,7 @@ def diagnose(findings: Iterable[Finding], knowledge: Knowledge | None = None) ->
 
     Args:
         findings: In any order.
-        knowledge: What speaks for what; the built-in knowledge if None.
+        knowledge: What speaks for what in this training (see :meth:`Knowledge.where`); the built-in knowledge if None.
     """
     return _Diagnosing(knowledge or built_in_knowledge()).diagnose(findings)
 
@@ -51,15 +53,17 @@ class _Diagnosing:
             else:
                 rest.append(finding)
         found: list[Diagnosis] = []
-        while any(finding.severity is not Severity.INFO for finding in rest):
-            group, rest = self._next_group(rest, broken)
-            best = max(support, key=lambda cause: support[cause]) if (support := self._support(group)) else ""
+        while best := self._best_cause(rest):
+            group = [finding for finding in rest if self._support_of(finding).get(best, 0.0) > 0]
+            group = self._with_broken(group, broken)
+            rest = _without(rest, group)
             begun = min(_when(finding) for finding in group)
-            led_to = [finding for finding in rest if self._follows(finding, begun, best)]
+            likeliest = self._likeliest(group)
+            led_to = [finding for finding in rest if self._follows(finding, begun, likeliest)]
             rest = _without(rest, led_to)
-            for attempt in [attempt for attempt, first in broken.items() if first[0] in group]:
-                led_to += after.pop(attempt, [])
-            found.append(self._diagnosis(group, led_to))
+            found.append(self._diagnosis(group, [*led_to, *_after(group, broken, after)]))
+        alone = self._by_subject(rest, broken)
+        found.extend(self._diagnosis(group, _after(group, broken, after)) for group in alone)
         return tuple(sorted(found, key=lambda diagnosis: (-diagnosis.severity.rank, diagnosis.step)))
 
     def _broken(self, ordered: Sequence[Finding]) -> dict[int, list[Finding]]:
@@ -95,25 +99,39 @@ class _Diagnosing:
                 support[cause] = support.get(cause, 0.0) + odds
         return support
 
-    def _next_group(
-        self, rest: Sequence[Finding], broken: dict[int, list[Finding]]
-    ) -> tuple[list[Finding], list[Finding]]:
-        """The findings that the best supported cause explains, and the others.
-
-        Where no cause is known it is what one rule says of one subject, whatever the worker.
-        """
+    def _best_cause(self, rest: Sequence[Finding]) -> str:
+        """The cause that all findings support most, among those that more than info speaks for; "" for none."""
         serious = [finding for finding in rest if finding.severity is not Severity.INFO]
         backed = {cause for finding in serious for cause in self._support_of(finding)}
-        candidates = {cause: odds for cause, odds in self._support(rest).items() if cause in backed}
-        if candidates:
-            best = max(candidates, key=lambda cause: candidates[cause])
-            group = [finding for finding in rest if self._support_of(finding).get(best, 0.0) > 0]
-        else:
-            group = [finding for finding in rest if _subject(finding) == _subject(serious[0])]
+        candidates = {cause: odds for cause, odds in self._support(rest).items() if cause in backed} if backed else {}
+        return max(candidates, key=lambda cause: candidates[cause], default="")
+
+    def _likeliest(self, group: Sequence[Finding]) -> str:
+        """The cause that a group supports most, "" for none."""
+        support = self._support(group)
+        return max(support, key=lambda cause: support[cause], default="")
+
+    def _by_subject(self, rest: Sequence[Finding], broken: dict[int, list[Finding]]) -> Iterator[list[Finding]]:
+        """Findings of which no cause is known: together what one rule says of one subject, whatever the worker."""
+        groups: dict[tuple[object, ...], list[Finding]] = {}
+        for finding in rest:
+            groups.setdefault(_subject(finding), []).append(finding)
+        told: set[int] = set()
+        for one in groups.values():
+            group = [finding for finding in one if id(finding) not in told]
+            if all(finding.severity is Severity.INFO for finding in group):
+                continue
+            group = self._with_broken(group, broken)
+            told.update(id(finding) for finding in group)
+            yield group
+
+    def _with_broken(self, group: list[Finding], broken: dict[int, list[Finding]]) -> list[Finding]:
+        """With all that broke at the very step at which one of the group did."""
         for first in broken.values():
-            if any(finding in first for finding in group if self._breaks(finding)):
+            ids = {id(finding) for finding in first}
+            if any(id(finding) in ids for finding in group):
                 group = sorted([*_without(group, first), *first], key=_order)
-        return group, _without(rest, group)
+        return group
 
     def _follows(self, finding: Finding, begun: tuple[int, int], cause: str) -> bool:
         """Whether a finding is later than the beginning of a group and nothing but what its cause leads to."""
@@ -124,6 +142,7 @@ class _Diagnosing:
     def _diagnosis(self, group: Sequence[Finding], consequences: Sequence[Finding]) -> Diagnosis:
         support = self._support(group)
         ranked = sorted(support, key=lambda cause: -support[cause])[:_MOST_CAUSES]
+        ranked = [name for name in ranked if name == ranked[0] or _score(support[name]) >= _LEAST_SCORE]
         causes = tuple(self._ranked(name, support[name], group) for name in ranked)
         # A value that is not finite is what people will have noticed, else what tells most of the cause; the chain of
         # symptoms shows what came before it.
@@ -152,8 +171,9 @@ class _Diagnosing:
         speaking = [finding for finding in group if self._support_of(finding).get(name, 0.0) > 0]
         evidence, against = self._evidence(name, group)
         first = (speaking or group)[0]
-        score = min(round(1.0 - math.exp(-odds), 3), 0.999)  # no number of symptoms makes a cause certain
-        return RankedCause(self._knowledge.cause(name), score, first.step, evidence, against, self._advice(name, group))
+        return RankedCause(
+            self._knowledge.cause(name), _score(odds), first.step, evidence, against, self._advice(name, group)
+        )
 
     def _evidence(self, cause: str, group: Sequence[Finding]) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """What speaks for a cause and what against it, earliest first; what several workers saw alike is said once.
@@ -174,6 +194,8 @@ class _Diagnosing:
                     speaks[weight < 0].append(_told(first.message if position == 0 else means, findings))
             if not self._knowledge.support(symptoms) and cause in self._knowledge.named(first.causes):
                 speaks[0].append(_told(first.message, findings))
+        if speaks[0]:
+            speaks[1].extend(f"{rule} has found nothing" for rule in self._knowledge.unseen.get(cause, ()))
         return _counted(speaks[0]), _counted(speaks[1])
 
     def _advice(self, cause: str, group: Sequence[Finding]) -> tuple[str, ...]:
@@ -198,6 +220,19 @@ class _Diagnosing:
             **known, "step": telling.step, "mode": _MODES.get(telling.mode, ""), "worker": telling.worker,
             "tensor": tensor,
         }  # fmt: skip
+
+
+def _score(odds: float) -> float:
+    return min(round(1.0 - math.exp(-odds), 3), 0.999)  # no number of symptoms makes a cause certain
+
+
+def _after(
+    group: Sequence[Finding], broken: dict[int, list[Finding]], after: dict[int, list[Finding]]
+) -> list[Finding]:
+    """What was first seen after values became NaN or infinite with a finding of the group; each is given once."""
+    ids = {id(finding) for finding in group}
+    attempts = [attempt for attempt, first in broken.items() if id(first[0]) in ids]
+    return [finding for attempt in attempts for finding in after.pop(attempt, [])]
 
 
 def _when(finding: Finding) -> tuple[int, int]:

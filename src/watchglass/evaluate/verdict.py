@@ -5,17 +5,21 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 from watchglass.errors import UnknownNameError
 from watchglass.evaluate.diagnosis import diagnose
 from watchglass.evaluate.evaluation import Evaluation
 from watchglass.record import recovered_steps
-from watchglass.records import Finding, Mode, Severity, Status, Verdict
+from watchglass.records import Finding, Mode, Severity, Status, StepEnd, Verdict
 from watchglass.rules import Knowledge, load_knowledge
 from watchglass.run import Run
 from watchglass.store import Problem, layout
+
+#: Steps from which on their mean says how long further ones would have taken.
+_ENOUGH_STEPS = 20
+#: A step that takes so many times as long as a usual one was held up by something that would not have come again.
+_ACCIDENT = 10
 
 
 def verdict(
@@ -41,7 +45,8 @@ def verdict(
     findings = evaluation.findings if evaluation is not None else tuple(run.journal.findings)
     findings = tuple(_with_causes(finding, knowledge) for finding in findings)
     statuses = evaluation.statuses if evaluation is not None else tuple(run.journal.statuses)
-    silent = [status.rule for status in statuses if status.status is Status.NOT_APPLICABLE]
+    unfit = [status.rule for status in statuses if status.status is Status.NOT_APPLICABLE]
+    quiet = [status.rule for status in statuses if status.status is Status.NO_ISSUES_FOUND]
     steps = len(run.worker().numbers(Mode.TRAIN))
     stopped = _stopped(run)
     problems, missing = _problems(run, evaluation)
@@ -52,7 +57,7 @@ def verdict(
     return Verdict(
         run=run.location,
         status=_status(run, findings, stopped=stopped, missing=missing),
-        diagnoses=diagnose(findings, knowledge.where(silent)),
+        diagnoses=diagnose(findings, knowledge.where(unfit, quiet)),
         findings=tuple(sorted(findings, key=lambda f: (-f.severity.rank, f.attempt, f.global_step))),
         statuses=statuses,
         metrics=_metrics(run),
@@ -145,25 +150,50 @@ def _steps_saved(run: Run, planned: int | None) -> int | None:
     return max(0, planned - (numbers.last + 1)) if planned is not None and len(numbers) else None
 
 
-def _seconds_per_step(run: Run) -> float:
-    """Typical time from the start of one TRAIN step to the next, in seconds.
+class _Interval(NamedTuple):
+    """From the start of one TRAIN step to that of the next."""
 
-    A mean counts the evaluations in between; over few steps a median is fairer, as the first steps of a training take
-    much longer than all others, and are captured, which later ones seldom are.
+    seconds: float
+    captured: bool
+    evaluated: bool
+
+
+def _seconds_per_step(run: Run) -> float:
+    """About how long each further TRAIN step would have taken, with its share of the evaluations, in seconds.
+
+    The first steps of a training take much longer than all others, and are captured, which later ones seldom are: steps
+    that were not captured tell it best. Of too few the shortest tells most, and rather too little than too much.
     """
-    course = [(end, place.attempt) for end, place in run.worker().course if end.mode is Mode.TRAIN]
-    # Attempts have clocks of their own, and what lies between two of them is no step.
-    between = [
-        ((after.start_ns - before.start_ns) / 1e9, before.captures)
-        for (before, attempt), (after, later) in pairwise(course)
-        if attempt == later
-    ]
-    if not between:
-        return statistics.median((end.end_ns - end.start_ns) / 1e9 for end, _ in course) if course else 0.0
-    if len(between) >= 64:
-        return statistics.mean(seconds for seconds, _ in between[10:])
-    uncaptured = [seconds for seconds, captures in between if not captures]
-    return statistics.median(uncaptured or [seconds for seconds, _ in between])
+    intervals = _intervals(run)
+    between = [each for each in intervals if not each.evaluated] or intervals
+    usual = [each.seconds for each in between if not each.captured]
+    if len(usual) < _ENOUGH_STEPS:  # where every step is captured on purpose, later ones would have been as well
+        usual = [each.seconds for each in between[10:]]
+    if len(usual) < _ENOUGH_STEPS:
+        ends = [end for end, _ in run.worker().course if end.mode is Mode.TRAIN]
+        return min((each.seconds for each in between), default=0.0) or min(
+            ((end.end_ns - end.start_ns) / 1e9 for end in ends), default=0.0
+        )
+    # A mean counts a loader that stalls now and then, and the limit leaves out a machine that slept.
+    limit = _ACCIDENT * statistics.median(usual)
+    step = statistics.mean(min(seconds, limit) for seconds in usual)
+    evaluations = sum(max(0.0, each.seconds - step) for each in intervals if each.evaluated)
+    return step + evaluations / len(intervals)
+
+
+def _intervals(run: Run) -> list[_Interval]:
+    """Those of each attempt: attempts have clocks of their own, and what lies between two of them is no step."""
+    found: list[_Interval] = []
+    before: StepEnd | None = None
+    attempt, evaluated = -1, False
+    for end, place in run.worker().course:
+        if end.mode is not Mode.TRAIN:
+            evaluated = True
+            continue
+        if before is not None and place.attempt == attempt:
+            found.append(_Interval((end.start_ns - before.start_ns) / 1e9, before.captures > 0, evaluated))
+        before, attempt, evaluated = end, place.attempt, False
+    return found
 
 
 def _metrics(run: Run) -> dict[str, float]:

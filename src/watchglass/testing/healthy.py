@@ -37,8 +37,8 @@ def assert_trains_healthy(
         calibration: As for :func:`watchglass.watch`.
         fail_on: Least severity of a finding that fails: ``"warning"``, ``"error"`` or ``"never"``.
         allow_unfinished: Whether a run that is not finished, or of which records are missing, may be healthy.
-        run: Where a training that is called writes its run; a temporary folder when not given, which is removed if
-            the training was healthy and named in the message if not.
+        run: Where a training that is called writes its run; a temporary folder when not given, which is kept, and
+            named in the message, only where there is a verdict that the training is not healthy.
         **settings: Fields of :class:`~watchglass.config.SessionConfig` for a training that is called:
             ``save_interval`` (1), ``collections`` and so on.
 
@@ -65,12 +65,31 @@ def assert_trains_healthy(
         found = _evaluated(replace(told, run=location))
         _check(found, terms, None, f"run: {location}")
         return found
-    folder = tempfile.mkdtemp(prefix="watchglass-") if run is None else ""
-    path = os.path.join(folder, "run") if run is None else os.fspath(run)
-    found = _trained(run_or_callable, replace(told, run=path), settings, terms)
-    if folder:
-        shutil.rmtree(folder, ignore_errors=True)
+    if run is not None:
+        return _trained(run_or_callable, replace(told, run=os.fspath(run)), settings, terms)
+    return _trained_for_once(run_or_callable, told, settings, terms)
+
+
+def _trained_for_once(
+    training: Callable[[], Any], told: EvaluatorConfig, settings: dict[str, Any], terms: Any
+) -> Verdict:
+    """The same with a temporary folder, which stays only where a message names it: nobody would ever find it."""
+    __tracebackhide__ = True
+    folder = tempfile.mkdtemp(prefix="watchglass-")
+    path = os.path.join(folder, "run")
+    try:
+        found = _trained(training, replace(told, run=path), settings, terms)
+    except BaseException as error:
+        if not str(error).endswith(_kept(path)):
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
+    shutil.rmtree(folder, ignore_errors=True)
     return found
+
+
+def _kept(run: str) -> str:
+    """The last line of a message about a run that stays."""
+    return f"run: {run} (kept; look at it with: watchglass report {run} -o report.html)"
 
 
 def _trained(training: Callable[[], Any], told: EvaluatorConfig, settings: dict[str, Any], terms: Any) -> Verdict:
@@ -92,12 +111,11 @@ def _trained(training: Callable[[], Any], told: EvaluatorConfig, settings: dict[
             "nothing can be said of this training: no training step was seen; does it train, with PyTorch or with "
             "watchglass.xgboost_callback()?"
         ) from None
-    kept = f"run: {told.run} (kept; look at it with: watchglass report {told.run} -o report.html)"
     from watchglass.view import counted
 
     if failure is not None and not counted(found, terms):
         raise failure
-    _check(found, terms, failure, kept)
+    _check(found, terms, failure, _kept(told.run))
     return found
 
 

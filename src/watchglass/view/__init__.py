@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from watchglass.view.capture import capture_lines
 from watchglass.view.text import count, duration, number, printable, size
-from watchglass.view.verdict import STYLES, Row, headline, rows_panel, rows_text, verdict_panel, verdict_text, worst
+from watchglass.view.verdict import STYLES, Row, headline, rows_panel, rows_text, tone, verdict_panel, verdict_text
 
 if TYPE_CHECKING:
-    from watchglass.view.conclusion import FAIL_ON, Terms, counted, failed_rules, not_answered, outcome
+    from watchglass.view.conclusion import FAIL_ON, Terms, counted, enough, failed_rules, not_answered, outcome
     from watchglass.view.explanation import explain_findings, explain_verdict, explanation_json
     from watchglass.view.export import Exported, check_export_path, export_parquet
     from watchglass.view.figures import (
@@ -28,17 +28,18 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FAIL_ON", "STYLES", "Exported", "Row", "RuleText", "Terms", "accuracy_figure", "capture_lines",
-    "check_export_path", "check_output_path", "check_report_path", "count", "counted", "duration", "explain_findings",
-    "explain_verdict", "explanation_json", "export_parquet", "failed_rules", "gradient_heatmap", "headline",
-    "json_document", "json_schema", "junit_document", "loss_figure", "markdown_document", "not_answered", "number",
-    "outcome", "printable", "render_report", "rows_panel", "rows_text", "run_figures", "sarif_document", "size",
-    "update_ratio_figure", "verdict_panel", "verdict_text", "worst", "write_report", "write_whole",
+    "check_export_path", "check_output_path", "check_report_path", "count", "counted", "duration", "enough",
+    "explain_findings", "explain_verdict", "explanation_json", "export_parquet", "failed_rules", "gradient_heatmap",
+    "headline", "json_document", "json_schema", "junit_document", "loss_figure", "markdown_document", "not_answered",
+    "number", "outcome", "printable", "render_report", "rows_panel", "rows_text", "run_figures", "sarif_document",
+    "size", "tone", "update_ratio_figure", "verdict_panel", "verdict_text", "write_report", "write_whole",
 ]  # fmt: skip
 
 #: Names that need NumPy and later plotly, so that a launcher which only prints an error does not wait for them.
 _LAZY = {
     **dict.fromkeys(
-        ("FAIL_ON", "Terms", "counted", "failed_rules", "not_answered", "outcome"), "watchglass.view.conclusion"
+        ("FAIL_ON", "Terms", "counted", "enough", "failed_rules", "not_answered", "outcome"),
+        "watchglass.view.conclusion",
     ),
     **dict.fromkeys(("json_document", "json_schema"), "watchglass.view.json_format"),
     **dict.fromkeys(("explain_findings", "explain_verdict", "explanation_json"), "watchglass.view.explanation"),

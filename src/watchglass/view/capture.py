@@ -20,15 +20,15 @@ def capture_lines(counters: Mapping[str, Any]) -> Iterator[str]:
     callbacks, training = _number(counters, "callback_ns"), _number(counters, "train_ns")
     if callbacks is not None and training:
         recorder, device = (_number(counters, name) or 0.0 for name in ("recorder_cpu_ns", "device_ns"))
-        share = f"{100 * (callbacks + recorder + device) / training:.2g} %"
+        share = _percent((callbacks + recorder + device) / training)
         text = f"watching took at most {share} of the steps' {duration(training / 1e9)}"
         if device:
-            text += f", {100 * device / training:.2g} % on devices"
+            text += f", {_percent(device / training)} on devices"
         allowed = _number(counters, "overhead_budget")
         if allowed is not None and counters.get("fixed_interval") is False:
-            text += f" (budget {100 * allowed:.2g} %)"
+            text += f" (budget {_percent(allowed)})"
         observed = _observed(counters, training)
-        yield text + (f"; captured steps show {100 * observed:.2g} %" if observed is not None else "")
+        yield text + (f"; captured steps show {_percent(observed)}" if observed is not None else "")
     interval, written = _number(counters, "interval"), _number(counters, "bytes_written")
     parts = [
         f"statistics every {count(int(interval), 'step')}" if interval and interval > 1 else "",
@@ -44,6 +44,11 @@ def capture_lines(counters: Mapping[str, Any]) -> Iterator[str]:
     for kind, amount in dropped.items() if isinstance(dropped, Mapping) else ():
         if isinstance(amount, int) and amount > 0:
             yield f"{amount:,} {_KINDS.get(kind, kind)} dropped, for the disk or the machine was too slow"
+
+
+def _percent(ratio: float) -> str:
+    """Two significant digits of what is less than 100 percent, no fraction of the rest: ``"0.83 %"``, ``"1,510 %"``."""
+    return f"{100 * ratio:.2g} %" if abs(ratio) < 0.995 else f"{100 * ratio:,.0f} %"
 
 
 def _observed(counters: Mapping[str, Any], training_ns: float) -> float | None:

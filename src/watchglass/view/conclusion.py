@@ -37,10 +37,12 @@ class Terms:
 
 def counted(verdict: Verdict, terms: Terms) -> tuple[Finding, ...]:
     """The findings that count."""
-    if terms.fail_on == "never":
-        return ()
-    least = Severity(terms.fail_on).rank
-    return tuple(finding for finding in verdict.findings if finding.severity.rank >= least)
+    return tuple(finding for finding in verdict.findings if enough(finding, terms))
+
+
+def enough(finding: Finding, terms: Terms) -> bool:
+    """Whether a finding is bad enough to count."""
+    return terms.fail_on != "never" and finding.severity.rank >= Severity(terms.fail_on).rank
 
 
 def failed_rules(verdict: Verdict) -> tuple[str, ...]:

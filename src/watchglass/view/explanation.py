@@ -15,11 +15,12 @@ from watchglass.view.verdict import (
     alike,
     chain_link,
     closing,
+    diagnosis_row,
     headline,
     since,
+    tone,
     unexplained,
     workers_named,
-    worst,
 )
 
 #: Evidence that a rule keeps for diagnoses, said elsewhere.
@@ -33,7 +34,7 @@ _TITLE = "bold"
 def explain_verdict(verdict: Verdict) -> list[Row]:
     """Every diagnosis with its causes, their evidence, the chain of symptoms, what to try and where it is from."""
     known = {finding.id: finding for finding in verdict.findings}
-    rows = [Row(headline(verdict), style=STYLES[worst(verdict)])]
+    rows = [Row(headline(verdict), style=STYLES[tone(verdict)])]
     for position, diagnosis in enumerate(verdict.diagnoses, 1):
         rows.append(Row(""))
         rows += _diagnosis(position, diagnosis, [known[name] for name in diagnosis.findings if name in known])
@@ -43,7 +44,7 @@ def explain_verdict(verdict: Verdict) -> list[Row]:
 
 
 def _diagnosis(position: int, diagnosis: Diagnosis, findings: list[Finding]) -> Iterator[Row]:
-    yield Row(f"{position}. {printable(diagnosis.headline)}", style=STYLES[diagnosis.severity.value])
+    yield diagnosis_row(position, diagnosis)
     if diagnosis.subject:
         yield Row(printable(diagnosis.subject), "first in")
     yield Row(since(diagnosis, findings), "since")
@@ -77,9 +78,9 @@ def explain_findings(explained: Sequence[ExplainedFinding], verdict: Verdict) ->
 def _finding(explained: ExplainedFinding, verdict: Verdict) -> Iterator[Row]:
     finding = explained.finding
     severity = finding.severity.value
-    yield Row(
-        f"{finding.id}  {printable(finding.rule)}, {severity}: {printable(finding.message)}", style=STYLES[severity]
-    )
+    name = f"{printable(finding.id)}  "
+    told = f"{printable(finding.rule)}, {severity}: {printable(finding.message)}"
+    yield Row(name + told, style=STYLES[severity], hang=len(name))
     yield Row(_seen(finding), "seen")
     if finding.tensors:
         more = f" and {len(finding.tensors) - _TENSORS} more" if len(finding.tensors) > _TENSORS else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from watchglass.records import Diagnosis, Finding, Verdict
@@ -23,6 +24,10 @@ _SEVERITIES = {"error": "🔴 error", "warning": "🟡 warning", "info": "🔵 i
 #: What has a meaning in Markdown, in HTML, or in GitHub's own links.
 _SPECIAL = re.compile(r"([\\`*_{}\[\]()#|~$!^])")
 _ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;"}
+#: What makes a list or a heading of a line that begins with it.
+_LEADING = re.compile(r"^([-+=]|\d+(?=[.)]))(.?)")
+#: What GitLab, beside @ and #, makes references of.
+_REFERENCE = re.compile(r"([!~%$^&])(?=[\w\"'])")
 #: Nothing that is seen, and yet what is before it is no mention, reference or address any more.
 _BREAK = "\u200b"
 
@@ -36,17 +41,18 @@ def markdown_document(verdicts: Sequence[Verdict], terms: Terms, *, many: bool =
     if not many:
         (verdict,) = verdicts
         return _joined([f"## {_title(verdict, terms)}\n", *_whole(verdict, terms)])
-    amounts = {name: sum(outcome(each, terms) == name for each in verdicts) for name in _MARKS}
+    outcomes = [outcome(each, terms) for each in verdicts]
+    amounts = Counter(outcomes)
     worst = "findings" if amounts["findings"] else "no answer" if amounts["no answer"] else "clean"
     head = (
         f"## {_MARKS[worst]} watchglass: {count(len(verdicts), 'run')}, {amounts['findings']:,} with findings, "
         f"{amounts['no answer']:,} without an answer\n"
     )
-    wrong = [verdict for verdict in verdicts if outcome(verdict, terms) != "clean"]
-    ordered = [*wrong, *(verdict for verdict in verdicts if verdict not in wrong)]
+    ordered = sorted(zip(outcomes, verdicts, strict=True), key=lambda told: told[0] == "clean")  # what is wrong first
+    wrong = [each for answer, each in ordered if answer != "clean"]
     rows = [
-        f"| {_MARKS[outcome(each, terms)]} | {_code(each.run)} | {_cell(headline(each))} | {each.train_steps:,} |"
-        for each in ordered
+        f"| {_MARKS[answer]} | {_code(each.run)} | {_cell(headline(each))} | {each.train_steps:,} |"
+        for answer, each in ordered
     ]
     table = _table("| | run | verdict | steps |\n|---|---|---|--:|", rows, "run")
     return _joined([head, *table, *(block for each in wrong for block in _folded(each, terms))])
@@ -174,7 +180,8 @@ def _length(text: str) -> int:
 
 def escape(text: str, most: int = _SENTENCE) -> str:
     """Foreign text as Markdown that shows exactly it, in one line, and does nothing else."""
-    return _harmless(_SPECIAL.sub(r"\\\1", _shortened(text, most)))
+    line = _harmless(_SPECIAL.sub(r"\\\1", _shortened(text, most)))
+    return _LEADING.sub(lambda found: f"{found[1]}\\{found[2]}" if found[1].isdigit() else f"\\{found[0]}", line)
 
 
 def in_html(text: str) -> str:
@@ -189,6 +196,7 @@ def _shortened(text: str, most: int) -> str:
 
 def _harmless(line: str) -> str:
     """Without tags, and without what GitHub makes mentions, references and links of."""
+    line = _REFERENCE.sub(rf"\1{_BREAK}", line)
     line = "".join(_ENTITIES.get(letter, letter) for letter in line)
     line = line.replace("@", f"@{_BREAK}").replace("://", f":{_BREAK}//").replace("www.", f"www{_BREAK}.")
     line = line.replace("#", f"#{_BREAK}")

@@ -14,7 +14,7 @@ from watchglass.view.capture import capture_lines
 from watchglass.view.figures import run_figures
 from watchglass.view.output_file import check_output_path, write_whole
 from watchglass.view.text import duration, number, percent, printable, size
-from watchglass.view.verdict import chain, closing, headline, since, worst
+from watchglass.view.verdict import chain, closing, headline, since, tone
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -59,7 +59,7 @@ def check_report_path(path: str | os.PathLike[str], *, replace: bool = False) ->
 
 def render_report(run: Run, verdict: Verdict) -> str:
     """The whole page. Everything that comes from the run is escaped; plotly's script is inlined once."""
-    title = f"watchglass: {verdict.status} in {printable(verdict.run)}"
+    title = f"watchglass: {verdict.status} in {verdict.run}"
     figures = run_figures(run, verdict.findings)
     body = "".join(
         (
@@ -73,7 +73,7 @@ def render_report(run: Run, verdict: Verdict) -> str:
     )
     script = f"<script>{_plotly_script()}</script><script>{_asset('report.js')}</script>" if figures else ""
     page = _asset("report.html")
-    for mark, text in (("TITLE", escape(title)), ("STYLE", _asset("report.css")), ("SCRIPT", script), ("BODY", body)):
+    for mark, text in (("TITLE", _text(title)), ("STYLE", _asset("report.css")), ("SCRIPT", script), ("BODY", body)):
         head, found, tail = page.partition(f"<!--{mark}-->")
         assert found, mark
         page = head + text + tail
@@ -86,13 +86,13 @@ def _sections(title: str, parts: Sequence[str]) -> Sequence[str]:
 
 
 def _summary(run: Run, verdict: Verdict) -> str:
-    severity = worst(verdict)
+    severity = tone(verdict)
     told = (*closing(verdict), *(str(seam) for seam in run.seams))
-    lines = "".join(f"<li>{escape(line)}</li>" for line in told)
+    lines = "".join(f"<li>{_text(line)}</li>" for line in told)
     return (
         f'<header class="{severity or "healthy"}"><p class="brand">watchglass</p>'
-        f"<h1><span aria-hidden='true'>{_SYMBOLS[severity]}</span> {escape(headline(verdict))}</h1>"
-        f'<p class="path">{escape(printable(verdict.run))}</p><ul class="facts">{lines}</ul></header>'
+        f"<h1><span aria-hidden='true'>{_SYMBOLS[severity]}</span> {_text(headline(verdict))}</h1>"
+        f'<p class="path">{_text(verdict.run)}</p><ul class="facts">{lines}</ul></header>'
     )
 
 
@@ -101,9 +101,9 @@ def _diagnosis(diagnosis: Diagnosis, findings: Sequence[Finding]) -> str:
     seen = [known[name] for name in diagnosis.findings if name in known]
     causes = "".join(f"<li>{_cause(ranked, rank)}</li>" for rank, ranked in enumerate(diagnosis.causes, 1))
     parts = [
-        f'<article class="{diagnosis.severity.value}"><h3>{escape(diagnosis.headline)}</h3><dl>',
-        f"<dt>First in</dt><dd><code>{escape(diagnosis.subject)}</code></dd>" if diagnosis.subject else "",
-        f"<dt>Since</dt><dd>{escape(since(diagnosis, seen))}</dd>",
+        f'<article class="{diagnosis.severity.value}"><h3>{_text(diagnosis.headline)}</h3><dl>',
+        f"<dt>First in</dt><dd><code>{_text(diagnosis.subject)}</code></dd>" if diagnosis.subject else "",
+        f"<dt>Since</dt><dd>{_text(since(diagnosis, seen))}</dd>",
         f"<dt>Likely causes</dt><dd><ol class='causes'>{causes}</ol></dd>" if causes else "",
         _listed("What was seen, in order", chain(seen), "ol"),
         _listed("What to try", diagnosis.what_to_try, "ul"),
@@ -117,16 +117,16 @@ def _cause(ranked: RankedCause, rank: int) -> str:
     cause = ranked.cause
     opened = " open" if len(ranked.evidence) + len(ranked.against) <= _OPEN_EVIDENCE else ""
     evidence = "".join(
-        f"<p>{title}</p><ul>{''.join(f'<li>{escape(printable(line))}</li>' for line in lines)}</ul>"
+        f"<p>{title}</p><ul>{''.join(f'<li>{_text(line)}</li>' for line in lines)}</ul>"
         for title, lines in (("Speaks for it", ranked.evidence), ("Speaks against it", ranked.against))
         if lines
     )
     parts = [
-        f"<b>{escape(cause.title)}</b> <span class='score'>{percent(ranked.score)}, from step {ranked.step} on</span>",
-        f"<br>{escape(cause.explanation)}" if cause.explanation else "",
+        f"<b>{_text(cause.title)}</b> <span class='score'>{percent(ranked.score)}, from step {ranked.step} on</span>",
+        f"<br>{_text(cause.explanation)}" if cause.explanation else "",
         f"<details{opened}><summary>Evidence</summary>{evidence}</details>" if evidence else "",
-        f"<p class='if-so'>If so: {escape(ranked.what_to_try[0])}</p>" if rank > 1 and ranked.what_to_try else "",
-        f"<small>Source: {escape(cause.source)}</small>" if cause.source else "",
+        f"<p class='if-so'>If so: {_text(ranked.what_to_try[0])}</p>" if rank > 1 and ranked.what_to_try else "",
+        f"<small>Source: {_text(cause.source)}</small>" if cause.source else "",
     ]
     return "".join(parts)
 
@@ -134,7 +134,7 @@ def _cause(ranked: RankedCause, rank: int) -> str:
 def _listed(title: str, lines: Sequence[str], kind: str) -> str:
     if not lines:
         return ""
-    return f"<dt>{title}</dt><dd><{kind}>{''.join(f'<li>{escape(line)}</li>' for line in lines)}</{kind}></dd>"
+    return f"<dt>{title}</dt><dd><{kind}>{''.join(f'<li>{_text(line)}</li>' for line in lines)}</{kind}></dd>"
 
 
 def _figure(index: int, caption: str, figure: go.Figure) -> str:
@@ -143,7 +143,7 @@ def _figure(index: int, caption: str, figure: go.Figure) -> str:
     return (
         f'<figure><div class="plot" id="figure-{index}" data-source="data-{index}"></div>'
         f'<script type="application/json" id="data-{index}">{data}</script>'
-        f"<figcaption>{escape(caption)}</figcaption></figure>"
+        f"<figcaption>{_text(caption)}</figcaption></figure>"
     )
 
 
@@ -151,15 +151,15 @@ def _findings_table(findings: Sequence[Finding]) -> str:
     rows = [
         (
             f'<span class="tag {finding.severity.value}">{finding.severity.value}</span>',
-            escape(finding.rule),
+            _text(finding.rule),
             f"{finding.step}" if finding.last_step == finding.step else f"{finding.step} to {finding.last_step}",
-            escape(finding.mode.name),
-            escape(finding.worker),
-            "".join(f"<code>{escape(name)}</code> " for name in finding.tensors[:3])
+            _text(finding.mode.name),
+            _text(finding.worker),
+            "".join(f"<code>{_text(name)}</code> " for name in finding.tensors[:3])
             + (f"and {len(finding.tensors) - 3} more" if len(finding.tensors) > 3 else ""),
-            escape(number(finding.value)),
-            escape(number(finding.limit)),
-            escape(finding.message),
+            _text(number(finding.value)),
+            _text(number(finding.limit)),
+            _text(finding.message),
         )
         for finding in findings[:_MAX_FINDINGS]
     ]
@@ -172,7 +172,7 @@ def _findings_table(findings: Sequence[Finding]) -> str:
 def _statuses_table(statuses: Sequence[RuleStatus]) -> str:
     words = {Status.STARVED: "its data was not captured", Status.NOT_APPLICABLE: "does not fit this training"}
     rows = [
-        (escape(item.rule), escape(item.status.value), escape(item.reason or words.get(item.status, "")))
+        (_text(item.rule), _text(item.status.value), _text(item.reason or words.get(item.status, "")))
         for item in statuses
     ]
     return _table(("rule", "status", "reason"), rows)
@@ -184,17 +184,22 @@ def _facts_table(run: Run, verdict: Verdict) -> str:
     manifest = run.manifest
     created = time.strftime("%Y-%m-%d %H:%M:%S %z", time.localtime(manifest.created_ns / 1e9))
     rows = [
-        ("Command", f"<code>{escape(printable(' '.join(manifest.command)))}</code>"),
-        ("Run", f"<code>{escape(manifest.run_id)}</code>"),
-        ("Begun", escape(created)),
-        ("Length", escape(duration(verdict.seconds))),
+        ("Command", f"<code>{_text(' '.join(manifest.command))}</code>"),
+        ("Run", f"<code>{_text(manifest.run_id)}</code>"),
+        ("Begun", _text(created)),
+        ("Length", _text(duration(verdict.seconds))),
         ("Training steps", f"{verdict.train_steps:,}"),
         ("Attempts and workers", f"{len(run.attempts)} and {len(run.workers)}"),
-        ("Written by", f"watchglass {escape(manifest.version)}, format {manifest.format[0]}.{manifest.format[1]}"),
-        *(("Capture", escape(line)) for line in capture_lines(verdict.capture)),
-        *(("Damaged", escape(printable(str(problem)))) for problem in run.problems),
+        ("Written by", f"watchglass {_text(manifest.version)}, format {manifest.format[0]}.{manifest.format[1]}"),
+        *(("Capture", _text(line)) for line in capture_lines(verdict.capture)),
+        *(("Damaged", _text(str(problem))) for problem in run.problems),
     ]
     return _table((), rows)
+
+
+def _text(foreign: str) -> str:
+    """Text as HTML that shows it in one line and does nothing else, not even to the direction of what is around it."""
+    return escape(printable(foreign))
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from watchglass.records import Diagnosis, Finding, RankedCause, Severity, Status, Verdict
 from watchglass.view.capture import capture_lines
+from watchglass.view.conclusion import Terms, outcome
 from watchglass.view.text import count, duration, money, number, percent, printable
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ STYLES = {"error": "bold red", "warning": "bold yellow", "info": "cyan", "": "bo
 _IN_FULL = 3
 #: Symptoms of a chain, and sentences of advice, that fit a terminal.
 _CHAIN, _ADVICE = 5, 3
+#: Steps from whose times what further ones would have taken can only be guessed.
+_FEW_STEPS = 20
 #: Sentences against a cause that fit there too.
 _AGAINST = 1
 
@@ -35,11 +38,13 @@ class Row:
         text: What it says.
         label: What stands before it, "" to continue the row before, None for text over the whole width.
         style: A style of rich.
+        hang: Of text over the whole width, characters that further lines are indented by: a number, an id.
     """
 
     text: str
     label: str | None = None
     style: str = ""
+    hang: int = 0
 
 
 def verdict_text(verdict: Verdict, *, width: int = 100, asked: Sequence[str] = ()) -> str:
@@ -56,7 +61,7 @@ def rows_text(rows: Sequence[Row], *, width: int = 100) -> str:
             row.text,
             width,
             initial_indent=indent,
-            subsequent_indent=" " * len(indent),
+            subsequent_indent=" " * (len(indent) or row.hang),
             break_long_words=False,
             break_on_hyphens=False,  # paths and options have some
         ) or [""]
@@ -65,7 +70,7 @@ def rows_text(rows: Sequence[Row], *, width: int = 100) -> str:
 
 def verdict_panel(verdict: Verdict, asked: Sequence[str] = ()) -> RenderableType:
     """The verdict for a rich console; ``asked`` as for :func:`outline`."""
-    return rows_panel(outline(verdict, asked), verdict.run, STYLES[worst(verdict)])
+    return rows_panel(outline(verdict, asked), verdict.run, STYLES[tone(verdict)])
 
 
 def rows_panel(rows: Sequence[Row], run: str, style: str) -> RenderableType:
@@ -81,7 +86,7 @@ def rows_panel(rows: Sequence[Row], run: str, style: str) -> RenderableType:
     for row in rows:
         if row.label is None:
             grid = None
-            parts.append(Text(row.text, style=row.style))
+            parts.append(_hanging(row) if row.hang else Text(row.text, style=row.style))
             continue
         if grid is None:
             grid = Table.grid(padding=(0, 1))
@@ -93,10 +98,22 @@ def rows_panel(rows: Sequence[Row], run: str, style: str) -> RenderableType:
     return Panel(Group(*parts), title=title, title_align="left", border_style=style, padding=(0, 1))
 
 
-def worst(verdict: Verdict) -> str:
-    """The highest severity found, ``"error"``, or "" where nothing was."""
-    severities = [finding.severity for finding in verdict.findings]
-    return max(severities, key=lambda severity: severity.rank).value if severities else ""
+def _hanging(row: Row) -> RenderableType:
+    from rich.table import Table
+    from rich.text import Text
+
+    grid = Table.grid()
+    grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold")
+    grid.add_row(Text(row.text[: row.hang], style=row.style), Text(row.text[row.hang :], style=row.style))
+    return grid
+
+
+def tone(verdict: Verdict) -> str:
+    """The highest severity found, ``"error"``; where nothing was, "warning" if that is no answer, "" if all is well."""
+    if verdict.findings:
+        return max(verdict.findings, key=lambda finding: finding.severity.rank).severity.value
+    return "warning" if outcome(verdict, Terms()) == "no answer" else ""
 
 
 def outline(verdict: Verdict, asked: Sequence[str] = ()) -> list[Row]:
@@ -107,11 +124,11 @@ def outline(verdict: Verdict, asked: Sequence[str] = ()) -> list[Row]:
         asked: Options with which ``explain`` explains this verdict, ``["--rules", "llm"]``; none where it is what the
             run's own evaluator says.
     """
-    rows = [Row(headline(verdict), style=STYLES[worst(verdict)])]
+    rows = [Row(headline(verdict), style=STYLES[tone(verdict)])]
     known = {finding.id: finding for finding in verdict.findings}
     for position, diagnosis in enumerate(verdict.diagnoses, 1):
         rows.append(Row(""))
-        rows.append(Row(f"{position}. {printable(diagnosis.headline)}", style=STYLES[diagnosis.severity.value]))
+        rows.append(diagnosis_row(position, diagnosis))
         if position <= _IN_FULL:
             rows += _told_in_full(diagnosis, [known[name] for name in diagnosis.findings if name in known])
     rows += unexplained(verdict)
@@ -121,6 +138,12 @@ def outline(verdict: Verdict, asked: Sequence[str] = ()) -> list[Row]:
         command = shlex.join(printable(word) for word in ("watchglass", "explain", verdict.run, *asked))
         rows.append(Row(f"each cause with its evidence: {command}"))
     return rows
+
+
+def diagnosis_row(position: int, diagnosis: Diagnosis) -> Row:
+    """A diagnosis in a sentence, with its number."""
+    number = f"{position}. "
+    return Row(number + printable(diagnosis.headline), style=STYLES[diagnosis.severity.value], hang=len(number))
 
 
 def advice(finding: Finding, verdict: Verdict) -> tuple[str, ...]:
@@ -138,11 +161,13 @@ def headline(verdict: Verdict) -> str:
         if counts[severity]
     ]
     notes = {
-        "incomplete": "the training did not come to its end",
+        "incomplete": "the training has not come to its end",
         "damaged": "records are missing, and nothing was found in the rest",
         "unreadable": "it cannot be read",
         "no data": "no training step was recorded; did the script train, and with a framework that is watched?",
     }
+    failed = sum(status.status is Status.ERROR for status in verdict.statuses)
+    words += [f"{count(failed, 'rule')} failed"] if failed else []
     parts = [note for note in (notes.get(verdict.status), ", ".join(words)) if note]
     return verdict.status + (f": {'; '.join(parts)}" if parts else "")
 
@@ -186,13 +211,17 @@ def length(verdict: Verdict) -> str:
 def saved(verdict: Verdict) -> str:
     """What a stop has saved: steps, time, and cost where there is a price."""
     if verdict.steps_saved is None or verdict.seconds_saved is None:
-        return "how many steps were saved is not known, since how many were planned is not (--planned-steps tells it)"
+        return "what that saved is not known, for nobody said how many steps were planned (--planned-steps)"
     if not verdict.steps_saved:
-        return "nothing saved, since all planned steps were run"
+        return "nothing was saved, since all planned steps had been run"
     cost = ""
     if verdict.cost_saved is not None and verdict.price_per_hour is not None:
         cost = f" and {money(verdict.cost_saved)}"
-    text = f"{count(verdict.steps_saved, 'step')} not run, about {duration(verdict.seconds_saved)}{cost} not spent"
+    few = verdict.train_steps < _FEW_STEPS
+    about = f"{'very roughly' if few else 'about'} {duration(verdict.seconds_saved)}{cost} not spent"
+    text = f"{count(verdict.steps_saved, 'step')} not run, {about}"
+    if few:
+        text += f", as far as {count(verdict.train_steps, 'step')} can tell"
     return text + (f" (at {money(verdict.price_per_hour)} per hour)" if cost and verdict.price_per_hour else "")
 
 
@@ -201,8 +230,7 @@ def _told_in_full(diagnosis: Diagnosis, findings: list[Finding]) -> Iterator[Row
         yield Row(printable(diagnosis.subject), "first in")
     yield Row(since(diagnosis, findings), "since")
     for position, ranked in enumerate(diagnosis.causes):
-        label = "cause" if position == 0 else "or" if position == 1 else ""
-        yield Row(_rank(ranked), label)
+        yield Row(_rank(ranked), "or" if position else "cause")
         if position == 0:
             yield Row(printable(ranked.cause.explanation), "", "dim")
         for sentence in ranked.against[:_AGAINST]:
@@ -237,7 +265,7 @@ def workers_named(workers: Sequence[str]) -> str:
     if len(named) <= 3:
         return " and ".join(filter(None, (", ".join(named[:-1]), *named[-1:])))
     numbers = [worker.rpartition("_")[2] for worker in workers]
-    whole = all(number.isdigit() for number in numbers)
+    whole = all(number.isascii() and number.isdigit() and len(number) < 10 for number in numbers)
     in_a_row = whole and int(numbers[-1]) - int(numbers[0]) == len(numbers) - 1
     listed = f"{named[0]} to {named[-1]}" if in_a_row else f"{', '.join(named[:3])} and {len(named) - 3} more"
     return f"{len(named):,} workers ({listed})"

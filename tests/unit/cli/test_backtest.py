@@ -75,14 +75,28 @@ def test_where_a_rule_would_have_fired(watchglass: Watchglass, place: Path) -> N
     said = watchglass("backtest", "rules.py:High", "runs")
     assert (said.status, said.err) == (0, "")
     assert rows(said.out) == [
-        ["run", "first", "last", "count", "severity", "worker", "status"],
-        ["runs/a", "5", "6", "2", "error", "worker_0", "IssuesFound"],
-        ["runs/b", "8", "9", "2", "error", "worker_0", "IssuesFound"],
-        ["runs/c", "-", "-", "-", "-", "-", "NoIssuesFound"],
-        ["runs/d", "-", "-", "-", "-", "-", "NoIssuesFound"],
-        ["runs/e", "3", "3", "1", "error", "worker_0", "IssuesFound"],
-        ["runs/f", "0", "0", "1", "error", "worker_0", "IssuesFound"],
+        ["run", "first", "last", "count", "found"],
+        ["runs/a", "5", "6", "2", "error"],
+        ["runs/b", "8", "9", "2", "error"],
+        ["runs/c", "-", "-", "-", "nothing"],
+        ["runs/d", "-", "-", "-", "nothing"],
+        ["runs/e", "3", "3", "1", "error"],
+        ["runs/f", "0", "0", "1", "error"],
     ]
+
+
+def test_the_worker_is_named_where_it_is_not_always_the_first(watchglass: Watchglass, place: Path) -> None:
+    steps = [Step(scalars={"loss": 1.0}), Step(scalars={"loss": 9.0}, workers=[1])]
+    build_run(place / "two", steps, workers=2)
+    said = watchglass("backtest", "rules.py:High", "two", "runs/a")
+    assert [row[-2:] for row in rows(said.out)] == [["found", "worker"], ["error", "worker_1"], ["error", "worker_0"]]
+
+
+def test_tables_fit_a_terminal_of_80_columns(watchglass: Watchglass, place: Path) -> None:
+    words = ("backtest", "rules.py:High", "runs", "--labels", "labels.csv")
+    for more in ((), ("--sweep", "limit=5,8", "--sweep", "patience=1,2")):
+        table, _, _ = watchglass(*words, *more).out.partition("\n\n")
+        assert max(map(len, table.splitlines())) <= 80
 
 
 def test_parameters_runs_and_patterns(watchglass: Watchglass, place: Path) -> None:
@@ -138,7 +152,8 @@ def test_a_sweep_shows_recall_against_false_alarms(watchglass: Watchglass, place
         ["20", "0", "%", "(0/3)", "0", "%", "(0/2)", "-", "-", "-", "-"],
     ]
     assert said.out.endswith(
-        "3 sick runs, 2 healthy ones; not counted: 1 without a label. * no other is better in both.\n"
+        "3 sick runs, 2 healthy ones; not counted: 1 without a label.\n"
+        "* no other is as good in both and better in one. Delays: median and worst, in steps.\n"
     )
 
 
@@ -174,7 +189,7 @@ def test_only_what_is_bad_enough_counts(watchglass: Watchglass, place: Path) -> 
     words = ("backtest", "rules.py:High:warn=true", "runs/a")
     assert "warning" in watchglass(*words).out
     said = watchglass(*words, "--severity", "error")
-    assert said.out.splitlines()[1].split()[1:] == ["-", "-", "-", "-", "-", "IssuesFound"]
+    assert said.out.splitlines()[1].split()[1:] == ["-", "-", "-", "nothing"]
 
 
 def test_a_calibration_is_where_parameters_begin(watchglass: Watchglass, tmp_path: Path) -> None:
@@ -203,10 +218,11 @@ def test_a_rule_that_fails_is_said_with_what_it_raised(watchglass: Watchglass, p
 def test_a_rule_that_could_say_nothing_is_told(watchglass: Watchglass, place: Path) -> None:
     said = watchglass("backtest", "VanishingGradient", "runs/a", "runs/b")
     assert said.status == 0
-    told = (
-        "The rule could say nothing of 2 of 2 runs: NotApplicable, first because the model has no layer with a weight"
-    )
-    assert told in said.out
+    assert [row[-1] for row in rows(said.out)[1:3]] == ["NotApplicable", "NotApplicable"]
+    assert said.out.splitlines()[-2:] == [
+        "The rule could say nothing of 2 of 2 runs (NotApplicable).",
+        "The first because: the model has no layer with a weight matrix",
+    ]
 
 
 def test_ctrl_c_shows_what_there_is(watchglass: Watchglass, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

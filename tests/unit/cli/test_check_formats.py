@@ -125,7 +125,7 @@ def test_the_text_of_many_runs_names_each_and_counts(watchglass: Watchglass, run
     said = watchglass("check", runs)
     for name in ("a-healthy", "b-broken", "killed", "d-newer"):
         assert f"{name}\n" in said.out
-    assert said.out.splitlines()[-1] == "4 runs: 1 issues found, 1 unreadable, 1 incomplete, 1 no issues found"
+    assert said.out.splitlines()[-1] == "4 runs: 1 with issues, 1 unreadable, 1 incomplete, 1 without issues"
 
 
 def test_the_exit_status_of_many_runs_is_that_of_the_worst(watchglass: Watchglass, runs: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from command_line import Watchglass
 from watchglass.records import Finding, Mode, RuleStatus, Severity, Status
 from watchglass.rules import BUILT_IN
-from watchglass.testing import Step, build_run
+from watchglass.testing import RunBuilder, Step, build_run
 
 RATE = {"learning_rate": 0.5, "optimizer": "SGD", "update_ratio": 10**-0.3}
 
@@ -208,6 +208,9 @@ def test_the_causes_that_are_known_are_listed(watchglass: Watchglass) -> None:
     assert "-0.60  rose_before: the loss rose in the steps before" in said.out
     listed = json.loads(watchglass("explain", "--list-causes", "--format", "json").out)["causes"]
     assert [row["id"] for row in listed] == list(BUILT_IN.causes)
+    (dying,) = [row for row in listed if row["id"] == "dying_relu"]
+    assert dying["seen_by"] == ["DeadRelu"]
+    assert "   seen by  DeadRelu" in said.out
 
 
 @pytest.mark.parametrize(
@@ -276,3 +279,19 @@ def test_evidence_that_is_empty_is_left_out(watchglass: Watchglass, tmp_path: Pa
     text = watchglass("explain", run, "aaa").out
     assert "optimizer: SGD" in text
     assert "module:" not in text
+
+
+def test_an_attempt_that_nobody_evaluated_is_evaluated_now(watchglass: Watchglass, tmp_path: Path) -> None:
+    """What the evaluator of the attempt before said is not about this one."""
+    path = tmp_path / "resumed"
+    healthy = [Step(scalars={"loss": 1.0})] * 40
+    build_run(path, healthy, journal=[RuleStatus("ExplodingTensor", Status.NO_ISSUES_FOUND)])
+    with RunBuilder(path, resumed={"start_step": 40, "source": "optimizer"}) as builder:
+        for _ in range(8):
+            builder.step(scalars={"loss": float("nan")}, flush=False)
+        builder.leave()
+    assert "the loss became NaN" in watchglass("explain", path).out
+    (path / "journal" / "judged").write_text('{"attempt": 0, "ended": "finished"}')
+    assert "the loss became NaN" in watchglass("explain", path).out
+    (path / "journal" / "judged").write_text('{"attempt": 1, "ended": "finished"}')
+    assert "the loss became NaN" not in watchglass("explain", path).out

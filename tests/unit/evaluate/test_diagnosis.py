@@ -9,6 +9,7 @@ import pytest
 
 from watchglass.evaluate import diagnose
 from watchglass.records import Finding, Mode, Severity
+from watchglass.rules import load_knowledge
 
 
 def finding(rule: str, step: int, symptoms: tuple[str, ...] = (), **more) -> Finding:
@@ -216,8 +217,9 @@ def test_the_chain_is_earliest_first_also_among_consequences() -> None:
         (("nonfinite_forward", "calm_before"), {"evidence": {"module": "", "module_type": ""}},
          "Guard the computation in that module: an epsilon under sqrt, log and divisions, a clamp before exp"),
         (("no_gradient",), {"tensors": ("gradient/head.weight",)},
-         "Check that the optimizer holds head.weight: build it from model.parameters() after the last change of the "
-         "model"),
+         "Check that the optimizer holds head.weight, and that nothing between it and the loss is detached"),
+        (("nonfinite_backward", "calm_before"), {"evidence": {"module": "head", "module_type": "Linear"}},
+         "Add a small epsilon under sqrt, norms and fractional powers, in head (Linear) or between it and the loss"),
         (("validation_rises",), {"evidence": {"best_step": 120}},
          "The validation loss was lowest at training step 120: use the checkpoint from there"),
         (("dead_units",), {"evidence": {"layer": "act1 (ReLU)"}}, "Use LeakyReLU, GELU or SiLU after act1 (ReLU)"),
@@ -248,6 +250,100 @@ def test_diagnosing_many_findings_takes_no_longer_than_in_proportion() -> None:
 
     # Twenty times as many: in proportion with room for noise, and far from four hundred times.
     assert min(cost(10_000) for _ in range(2)) < 120 * max(min(cost(500) for _ in range(3)), 0.002)
+
+
+def test_findings_of_many_subjects_without_a_cause_take_no_longer_than_in_proportion() -> None:
+    def cost(amount: int) -> float:
+        many = [finding("A", n % 97, id=str(n), tensors=(f"layer{n}.weight",)) for n in range(amount)]
+        begun = time.process_time()
+        assert len(diagnose(many)) == amount
+        return time.process_time() - begun
+
+    assert min(cost(4_000) for _ in range(2)) < 60 * max(min(cost(400) for _ in range(3)), 0.002)
+
+
+def test_findings_without_a_cause_belong_to_their_subject_and_to_what_broke() -> None:
+    error = {"severity": Severity.ERROR}
+    known = load_knowledge()
+    silent = replace(known, links={"nonfinite_loss": {}})
+    findings = [
+        finding("B", 1, tensors=("x",)),
+        finding("B", 1, id="info", severity=Severity.INFO, tensors=("z",)),
+        finding("Broken", 3, ("nonfinite_loss",), id="here", **error),
+        finding("Broken", 3, ("nonfinite_loss",), id="there", worker="worker_1", tensors=("y",), **error),
+        finding("B", 2, tensors=("x",)),
+        finding("C", 9),
+    ]
+    assert [diagnosis.findings for diagnosis in diagnose(findings, silent)] == [
+        ("here", "there", "C@9"), ("B@1", "B@2")
+    ]  # fmt: skip
+
+
+def test_initial_weights_that_are_off_are_no_fault_of_the_learning_rate() -> None:
+    rate = {"learning_rate": 0.05, "optimizer": "SGD"}
+    findings = [
+        finding("PoorWeightInitialization", 0, ("weight_scale", "activations_over_depth")),
+        finding("WeightUpdateRatio", 0, ("update_ratio_extreme",), evidence={"update_ratio": 117.0, **rate}),
+        finding("ExplodingGradient", 1, ("gradient_growth",), evidence=rate),
+        finding("LossNotDecreasing", 2, ("loss_diverged",), evidence=rate),
+        finding("ExplodingTensor", 6, ("nonfinite_forward", "rose_before", "gradient_growth"), severity=Severity.ERROR),
+    ]
+    (diagnosis,) = diagnose(findings)
+    assert [ranked.cause.id for ranked in diagnosis.causes[:2]] == [
+        "poor_initialization_scale", "learning_rate_too_high"
+    ]  # fmt: skip
+    assert len(diagnosis.findings) == 5
+
+
+def test_a_cause_that_a_rule_would_have_seen_is_much_less_likely() -> None:
+    findings = [finding("UnchangedTensor", 200, ("gradients_exactly_zero",))]
+    (before,) = diagnose(findings)
+    assert before.causes[0].cause.id == "dying_relu"
+    (after,) = diagnose(findings, load_knowledge().where([], ["DeadRelu"]))
+    assert after.causes[0].cause.id == "detached_parameters"
+    dying = next(ranked for ranked in after.causes if ranked.cause.id == "dying_relu")
+    assert dying.against == ("DeadRelu has found nothing",)
+    assert dying.score < 0.3
+    (none,) = diagnose(findings, load_knowledge().where(["DeadRelu"], ["DeadRelu"]))
+    assert "dying_relu" not in [ranked.cause.id for ranked in none.causes]
+
+
+def test_a_cause_that_hardly_anything_speaks_for_is_not_told_beside_a_likely_one() -> None:
+    quiet = load_knowledge().where([], ["PoorWeightInitialization"])
+    (diagnosis,) = diagnose([finding("ExplodingGradient", 2, ("gradient_growth",))], quiet)
+    assert [ranked.cause.id for ranked in diagnosis.causes] == ["learning_rate_too_high"]
+    (alone,) = diagnose([finding("Weights", 2, ("weight_scale",))], quiet)
+    assert [ranked.cause.id for ranked in alone.causes] == ["poor_initialization_scale"]
+
+
+def test_no_rate_is_raised_beyond_what_trains() -> None:
+    def advice(rate: float) -> str:
+        evidence = {"learning_rate": rate, "optimizer": "SGD", "update_ratio": 1e-9}
+        (diagnosis,) = diagnose([finding("WeightUpdateRatio", 300, ("update_ratio_small",), evidence=evidence)])
+        return diagnosis.what_to_try[0].partition(";")[0]
+
+    assert advice(1e-8) == "Learning rate 1e-08 with SGD: try 0.01"
+    assert advice(0.1) == "Learning rate 0.1 with SGD: try 1"
+    assert advice(1.0) == "Raise the learning rate by a factor of 10"
+
+
+@pytest.mark.parametrize(
+    ("symptoms", "other"),
+    [
+        (("update_ratio_small", "loss_flat"), "learning_rate_too_high"),
+        (("update_ratio_small", "loss_flat"), "nothing_to_learn"),
+        (("update_ratio_large", "loss_flat"), "learning_rate_too_low"),
+        (("vanishing_over_depth", "loss_flat"), "deep_saturating_activations"),
+    ],
+)
+def test_what_contradicts_a_symptom_is_no_likely_cause_of_it(symptoms: tuple[str, ...], other: str) -> None:
+    (diagnosis,) = diagnose([finding("Rule", 3, symptoms)])
+    assert {ranked.cause.id: ranked.score for ranked in diagnosis.causes}.get(other, 0.0) < 0.25
+
+
+def test_labels_may_be_what_is_not_finite() -> None:
+    (diagnosis,) = diagnose([finding("ExplodingTensor", 3, ("nonfinite_loss_only", "calm_before"))])
+    assert [ranked.cause.id for ranked in diagnosis.causes[:2]] == ["overflow_in_loss", "bad_data"]
 
 
 def test_no_number_of_symptoms_makes_a_cause_certain() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from watchglass.errors import InvalidValueError
@@ -103,6 +104,45 @@ def test_what_was_saved_of_a_training_that_was_resumed_into_a_new_run(run_path: 
     assert (found.train_steps, found.steps_saved) == (2, 3)
 
 
+def stopped_after(
+    run_path: Path, seconds: list[tuple[float, bool]], evaluations: dict[int, float] | None = None
+) -> float:
+    """What a stop has saved per step, of a training whose steps took so long and were captured or not."""
+    weight = {"fc.weight": np.ones((2, 2), np.float32)}
+    steps = []
+    for number, (step_s, captured) in enumerate(seconds):
+        steps.append(Step(scalars={"loss": 1.0}, statistics=weight if captured else {}, seconds=step_s))
+        if number in (evaluations or {}):
+            steps.append(Step(scalars={"loss": 1.0}, mode=Mode.EVAL, seconds=(evaluations or {})[number]))
+    plan = {"planned_steps": {"steps": len(seconds) + 1000, "source": "--planned-steps"}}
+    found = verdict(open_run(build_run(run_path, steps, facts=plan, status="stopped")))
+    assert found.steps_saved == 1000
+    assert found.seconds_saved is not None
+    return found.seconds_saved / 1000
+
+
+def test_slow_first_steps_say_little_of_the_time_saved(run_path: Path) -> None:
+    """The first step sets everything up, and all of the first ones are captured."""
+    first = [(2.0, True), *[(0.2, True)] * 3, (0.05, True), *[(0.2, True)] * 4]
+    assert stopped_after(run_path, first) == pytest.approx(0.05)
+
+
+def test_steps_that_were_not_captured_tell_the_time_saved(run_path: Path) -> None:
+    first = [(2.0, True), *[(0.2, True)] * 15]
+    later = [(0.01, False)] * 40
+    assert stopped_after(run_path, [*first, *later, (0.3, True), *later]) == pytest.approx(0.01)
+
+
+def test_where_every_step_is_captured_later_ones_would_have_been_too(run_path: Path) -> None:
+    assert stopped_after(run_path, [(2.0, True), *[(0.2, True)] * 60]) == pytest.approx(0.2)
+
+
+def test_evaluations_count_and_a_machine_that_slept_does_not(run_path: Path) -> None:
+    later = [(0.01, False)] * 40
+    slept = [*later, (3600.0, False), *later]
+    assert stopped_after(run_path, slept, evaluations={20: 8.1}) == pytest.approx(0.01 + 8.1 / 80 + 0.09 / 80, rel=0.05)
+
+
 CAUSES = """
 [causes.cold_coffee]
 title = "the coffee is cold"
@@ -145,3 +185,19 @@ def test_what_a_rule_rules_out_is_no_cause(run_path: Path) -> None:
     )
     (only,) = verdict(run, silent).diagnoses[0].causes
     assert only.cause.id == "learning_rate_too_high"
+
+
+def test_a_rule_that_has_found_nothing_speaks_against_what_it_looks_for(run_path: Path) -> None:
+    finding = Finding(
+        "a", "LossNotDecreasing", Severity.WARNING, 3, 3, 1, Mode.TRAIN, "worker_0", (), 2.0, 1.0, "flat",
+        evidence={"symptoms": ["loss_flat"]},
+    )  # fmt: skip
+    run = open_run(build_run(run_path, HEALTHY))
+    told = replace(replay(run_path, []), findings=(finding,))
+
+    def causes(status: Status) -> set[str]:
+        found = verdict(run, replace(told, statuses=(RuleStatus("WeightUpdateRatio", status),)))
+        return {ranked.cause.id for ranked in found.diagnoses[0].causes}
+
+    assert "learning_rate_too_low" in causes(Status.STARVED)
+    assert "learning_rate_too_low" not in causes(Status.NO_ISSUES_FOUND)

@@ -14,7 +14,7 @@ import pytest
 from watchglass.errors import InvalidValueError, MissingFileError
 from watchglass.evaluate import diagnose
 from watchglass.records import Finding, Mode, Severity
-from watchglass.rules import BUILT_IN, Knowledge, load_knowledge
+from watchglass.rules import BUILT_IN, Knowledge, load_knowledge, rule_names
 
 MINE = """
 [causes.cold_coffee]
@@ -232,6 +232,21 @@ def test_advice_of_users_is_filled_in_with_what_rules_found(
     assert diagnosis.what_to_try == (advice, "Buy a thermos")
 
 
+def test_causes_of_users_say_which_rules_would_see_them(mine: Path, tmp_path: Path) -> None:
+    seen = tmp_path / "seen.toml"
+    seen.write_text(mine.read_text().replace('source = "house"', 'seen_by = ["Mine"]'))
+    known = load_knowledge([seen])
+    assert known.seen_by["cold_coffee"] == {"Mine"}
+    odds = known.support(["cup_is_cold"])["cold_coffee"]
+    assert known.where([], ["Mine"]).support(["cup_is_cold"])["cold_coffee"] == pytest.approx(0.15 * odds)
+    assert known.where([], ["Other"]).support(["cup_is_cold"])["cold_coffee"] == odds
+
+
+def test_rules_that_would_see_a_cause_are_rules_that_there_are() -> None:
+    named = set().union(*BUILT_IN.seen_by.values(), *BUILT_IN.ruled_out_by.values())
+    assert named <= set(rule_names())
+
+
 def test_evidence_is_a_value_and_never_a_template(mine: Path) -> None:
     (diagnosis,) = diagnose([finding(("cup_is_cold",), barista="{temperature.__class__}")], load_knowledge([mine]))
     assert diagnosis.what_to_try[0] == "Heat it, says {temperature.__class__}"
@@ -304,6 +319,13 @@ CAUSE = '[causes.mine]\ntitle = "a"\nexplanation = "b"\nwhat_to_try = ["c"]\n'
          "placeholders.mine.healthy must be a number above 0 but got 0"),
         ('[placeholders]\nmine = { kind="number", means="a", scale="step", by="step", healthy=1, decades=[2, 1] }\n',
          "placeholders.mine.decades must be two powers of ten in order"),
+        ('[placeholders]\nmine = { kind = "number", means = "a", most = 1 }\n',
+         "placeholders.mine must have all of scale, by, healthy and decades"),
+        ("[placeholders.mine]\nkind = 'number'\nmeans = 'a'\nscale = 'step'\nby = 'step'\nhealthy = 1\n"
+         "decades = [1, 2]\nmost = 0\n",
+         "placeholders.mine.most must be a number above 0 but got 0"),
+        ("found_nothing = -0.5\n", "found_nothing is unknown"),
+        (CAUSE + 'seen_by = "Mine"\n', "causes.mine.seen_by must be a list of texts but got 'Mine'"),
     ],
 )  # fmt: skip
 def test_mistakes_are_one_line_with_file_and_key(tmp_path: Path, text: str, message: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,31 @@ def test_a_temporary_run_is_removed_where_healthy_and_kept_where_not(
         assert_trains_healthy(lambda: train(rate=50.0))
     (kept,) = (tmp_path / "t").iterdir()
     assert open_run(kept / "run").steps()
+
+
+def skipped() -> None:
+    pytest.skip("not here")
+
+
+@pytest.mark.parametrize(
+    ("training", "raised"),
+    [
+        (lambda: train(fail_at=40), ArithmeticError), (skipped, pytest.skip.Exception),
+        (lambda: None, AssertionError), (lambda: train(steps="many"), TypeError),
+    ],
+)  # fmt: skip
+def test_a_temporary_run_that_no_message_names_is_removed(
+    module: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    training: Callable[[], None],
+    raised: type[BaseException],
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "t"))
+    (tmp_path / "t").mkdir()
+    with pytest.raises(raised):
+        assert_trains_healthy(training)
+    assert list((tmp_path / "t").iterdir()) == []
 
 
 def test_several_trainings_in_one_process_are_runs_of_their_own(module: Path, tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from watchglass.view import capture_lines
 
 COUNTERS = {
@@ -28,3 +30,11 @@ def test_work_of_devices_is_in_the_bound_and_told() -> None:
         "watching took at most 2 % of the steps' 10 s, 1.1 % on devices (budget 1 %); captured steps show 1 %"
     )
     assert next(capture_lines({**COUNTERS, "device_ns": 0})) == next(capture_lines(COUNTERS))
+
+
+@pytest.mark.parametrize(
+    ("ratio", "said"), [(0.0083, "0.83 %"), (0.994, "99 %"), (0.996, "100 %"), (1.51, "151 %"), (15.1, "1,510 %")]
+)
+def test_very_short_steps_cost_more_than_all_of_their_time(ratio: float, said: str) -> None:
+    (line,) = capture_lines({"callback_ns": ratio * 1e9, "train_ns": 1e9})
+    assert line == f"watching took at most {said} of the steps' 1.0 s"

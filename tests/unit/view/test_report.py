@@ -62,6 +62,30 @@ def test_names_from_the_run_are_text_and_never_markup(sick_run: Run, sick_verdic
     assert "<img" not in outside_of_plotly
 
 
+def test_no_name_turns_the_direction_of_the_page_or_breaks_a_line(sick_run: Run, sick_verdict: Verdict) -> None:
+    nasty = "a\u202eb\x1b\x00\u2028c"
+    cause = replace(sick_verdict.diagnoses[0].causes[0].cause, title=nasty, explanation=nasty, source=nasty)
+    ranked = replace(sick_verdict.diagnoses[0].causes[0], cause=cause, evidence=(nasty,), what_to_try=(nasty,))
+    diagnosis = replace(
+        sick_verdict.diagnoses[0], causes=(ranked, ranked), headline=nasty, subject=nasty, what_to_try=(nasty,)
+    )
+    finding = replace(sick_verdict.findings[0], rule=nasty, worker=nasty, tensors=(nasty,), message=nasty)
+    status = replace(sick_verdict.statuses[0], rule=nasty, reason=nasty)
+    told = replace(
+        sick_verdict, run=nasty, diagnoses=(diagnosis,), findings=(finding,), statuses=(status,), problems=(nasty,),
+        metrics={nasty: 1.0},
+    )  # fmt: skip
+    body = render_report(sick_run, told).split("<body>")[1].split("<script")[0]
+    assert "a\\u202eb\\x1b\\x00" in body
+    for letter in ("\u202e", "\x1b", "\x00", "\u2028"):
+        assert letter not in body
+
+
+def test_what_is_no_answer_is_not_shown_as_healthy(sick_run: Run, healthy_verdict: Verdict) -> None:
+    assert '<header class="healthy">' in render_report(sick_run, healthy_verdict)
+    assert '<header class="warning">' in render_report(sick_run, replace(healthy_verdict, status="incomplete"))
+
+
 def test_it_says_what_where_since_when_why_and_what_to_try(page: Page) -> None:
     text = " ".join(" ".join(page.words).split())
     for expected in (

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import io
+import re
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-from watchglass.records import Severity, Verdict
-from watchglass.view import verdict_panel, verdict_text
+from watchglass.records import RuleStatus, Severity, Status, Verdict
+from watchglass.view import duration, headline, tone, verdict_panel, verdict_text
 from watchglass.view.text import percent
 from watchglass.view.verdict import chain, closing, since
 
@@ -67,6 +68,49 @@ def test_the_panel_says_the_same_as_the_text(sick_verdict: Verdict) -> None:
         assert " ".join(line.split()) in panel
 
 
+def test_long_headlines_hang_behind_their_number(sick_verdict: Verdict) -> None:
+    long = replace(sick_verdict.diagnoses[0], headline="it " + "diverges and " * 9 + "ends")
+    told = replace(sick_verdict, diagnoses=(long,))
+    lines = verdict_text(told, width=80).splitlines()
+    assert lines[2].startswith("1. it diverges")
+    assert lines[3].startswith("   and diverges")
+    framed = rendered(told, 80).splitlines()
+    (first,) = [number for number, line in enumerate(framed) if line.startswith("│ 1. it diverges")]
+    assert re.match(r"│    \w.* and ends +│$", framed[first + 1])
+
+
+def test_every_further_cause_is_told_to_be_one(sick_verdict: Verdict) -> None:
+    causes = sick_verdict.diagnoses[0].causes
+    told = replace(sick_verdict.diagnoses[0], causes=(*causes, replace(causes[1], against=())))
+    text = verdict_text(replace(sick_verdict, diagnoses=(told,)))
+    assert text.count("\n   or       the data holds NaN (12 %") == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, ""), ({"status": "no data"}, "warning"), ({"status": "unreadable"}, "warning"),
+        ({"status": "incomplete"}, "warning"), ({"status": "damaged", "records_missing": True}, "warning"),
+        ({"statuses": (RuleStatus("Mine", Status.ERROR, "raised"),)}, "warning"),
+        ({"statuses": (RuleStatus("Mine", Status.STARVED, "no data"),)}, ""),
+    ],
+)  # fmt: skip
+def test_what_is_no_answer_does_not_look_healthy(
+    healthy_verdict: Verdict, changes: dict[str, Any], expected: str
+) -> None:
+    assert tone(replace(healthy_verdict, **changes)) == expected
+
+
+def test_the_worst_finding_gives_the_tone(sick_verdict: Verdict) -> None:
+    assert tone(sick_verdict) == "error"
+    assert tone(replace(sick_verdict, findings=sick_verdict.findings[2:])) == "info"
+
+
+def test_a_rule_that_failed_is_in_the_headline(healthy_verdict: Verdict) -> None:
+    failed = (*healthy_verdict.statuses, RuleStatus("Mine", Status.ERROR, "raised at TRAIN step 0"))
+    assert headline(replace(healthy_verdict, statuses=failed)) == "no issues found: 1 rule failed"
+
+
 def test_nothing_in_a_name_steers_the_terminal(sick_verdict: Verdict) -> None:
     diagnosis = replace(sick_verdict.diagnoses[0], subject="fc\x1b[31m\n[red]x", headline="a\rb\x07")
     text = rendered(replace(sick_verdict, diagnoses=(diagnosis,)))
@@ -99,14 +143,23 @@ def test_what_several_workers_saw_alike_is_said_once(sick_verdict: Verdict) -> N
         ({"price_per_hour": 0.0, "cost_saved": 0.0}, "about 37 s and 0.00 not spent"),
         ({"steps_saved": 1}, "1 step not run"),
         ({"steps_saved": 0, "seconds_saved": 0.0, "price_per_hour": 2.0, "cost_saved": 0.0},
-         "nothing saved, since all planned steps were run"),
+         "nothing was saved, since all planned steps had been run"),
         ({"steps_saved": None, "seconds_saved": None, "planned_train_steps": None},
-         "how many steps were saved is not known, since how many were planned is not (--planned-steps tells it)"),
+         "what that saved is not known, for nobody said how many steps were planned (--planned-steps)"),
     ],
 )  # fmt: skip
 def test_what_a_stop_has_saved(sick_verdict: Verdict, changes: dict[str, Any], said: str) -> None:
     (line,) = [line for line in closing(replace(sick_verdict, **changes)) if line.startswith("stopped after 60")]
     assert said in line
+
+
+def test_what_few_steps_tell_of_the_time_saved_is_called_rough(sick_verdict: Verdict) -> None:
+    few = replace(sick_verdict, train_steps=9, price_per_hour=2.0, cost_saved=0.02)
+    (line,) = [line for line in closing(few) if line.startswith("stopped after 9")]
+    assert line.endswith(
+        "340 steps not run, very roughly 37 s and 0.02 not spent, as far as 9 steps can tell (at 2.00 per hour)"
+    )
+    assert "very roughly" not in " ".join(closing(replace(few, train_steps=20)))
 
 
 def test_a_run_that_was_not_stopped_has_saved_nothing_and_says_nothing_of_it(healthy_verdict: Verdict) -> None:
@@ -123,6 +176,8 @@ def test_a_run_that_was_not_stopped_has_saved_nothing_and_says_nothing_of_it(hea
         (tuple(f"worker_{n}" for n in range(12)), "step 30 on 12 workers (worker_0 to worker_11)"),
         (tuple(f"worker_{n}" for n in range(0, 12, 2)),
          "step 30 on 6 workers (worker_0, worker_2, worker_4 and 3 more)"),
+        (("worker_0", "worker_1", "worker_2", "worker_²"),
+         "step 30 on 4 workers (worker_0, worker_1, worker_2 and 1 more)"),
     ],
 )  # fmt: skip
 def test_the_workers_of_a_disease_are_named(sick_verdict: Verdict, workers: tuple[str, ...], said: str) -> None:
@@ -136,3 +191,12 @@ def test_the_workers_of_a_disease_are_named(sick_verdict: Verdict, workers: tupl
 )
 def test_nothing_short_of_certainty_is_certain(ratio: float, said: str) -> None:
     assert percent(ratio) == said
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(0.0, "0.0 s"), (0.0124, "12 ms"), (0.0994, "99 ms"), (0.0996, "0.1 s"), (9.94, "9.9 s"), (9.96, "10 s"),
+     (250.0, "4 min 10 s"), (12_000.0, "3 h 20 min"), (float("nan"), "unknown time"), (-1.0, "unknown time")],
+)  # fmt: skip
+def test_durations(seconds: float, said: str) -> None:
+    assert duration(seconds) == said

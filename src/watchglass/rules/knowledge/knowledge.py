@@ -52,6 +52,9 @@ class Knowledge:
         advice: By cause, templates of concrete advice, the most specific one first.
         placeholders: What templates may mention, by name.
         ruled_out_by: By cause, rules: where one of them does not apply to the training, it is no cause.
+        seen_by: By cause, rules that look for it.
+        found_nothing: In (-1, 0]: the share of a cause's odds that goes where one of these has found nothing.
+        unseen: By cause, those of these rules that have found nothing.
         named_causes: Weights of the causes that a rule names itself, the first one first.
     """
 
@@ -62,19 +65,26 @@ class Knowledge:
     advice: Mapping[str, tuple[Template, ...]] = field(default_factory=dict)
     placeholders: Mapping[str, Placeholder] = field(default_factory=dict)
     ruled_out_by: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    seen_by: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    found_nothing: float = 0.0
+    unseen: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     named_causes: tuple[float, ...] = ()
 
-    def where(self, not_applicable: Iterable[str]) -> Knowledge:
-        """The same without what cannot be the cause where these rules do not apply."""
-        rules = frozenset(not_applicable)
-        out = {cause for cause, by in self.ruled_out_by.items() if by & rules}
-        if not out:
-            return self
+    def where(self, not_applicable: Iterable[str], found_nothing: Iterable[str] = ()) -> Knowledge:
+        """The same for one training, by what rules say of it that found nothing.
+
+        Args:
+            not_applicable: Rules that do not apply to it: what they rule out is no cause.
+            found_nothing: Rules that looked and found nothing: what they would have seen is much less likely.
+        """
+        unfit, quiet = frozenset(not_applicable), frozenset(found_nothing)
+        out = {cause for cause, by in self.ruled_out_by.items() if by & unfit}
         links = {
             symptom: {cause: weight for cause, weight in row.items() if cause not in out}
             for symptom, row in self.links.items()
         }
-        return replace(self, links=links)
+        unseen = {cause: tuple(sorted(by & quiet)) for cause, by in self.seen_by.items() if by & quiet}
+        return replace(self, links=links, unseen=unseen)
 
     def all_links(self) -> Iterator[Link]:
         """Every link as a row."""
@@ -86,11 +96,11 @@ class Knowledge:
         """What symptoms say of each cause, as added log odds: 0 for nothing, 3 for 0.95.
 
         Weights of independent symptoms combine as noisy-or (Pearl 1988, 4.3): the support of a cause is the sum of
-        ``-log(1 - weight)``, then shrunk by ``1 + weight`` for each symptom that speaks against it. A symptom counts
-        once; one that is not known says nothing.
+        ``-log(1 - weight)``, then shrunk by ``1 + weight`` for each symptom that speaks against it, and where a rule
+        that would have seen it has found nothing. A symptom counts once; one that is not known says nothing.
         """
         support: dict[str, float] = {}
-        against: dict[str, float] = {}
+        against = dict.fromkeys(self.unseen, 1.0 + self.found_nothing)
         for symptom in dict.fromkeys(symptoms):
             for cause, weight in self.links.get(symptom, {}).items():
                 if weight > 0:

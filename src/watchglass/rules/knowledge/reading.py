@@ -20,7 +20,9 @@ from watchglass.rules.knowledge.templates import Placeholder, Scaling, Template,
 BUILT_IN_FILE = Path(__file__).with_name("causes.toml")
 
 _IDENTIFIER = re.compile(r"[a-z][a-z0-9_]{0,63}")
-_SECTIONS = ("named_causes", "causes", "symptoms", "groups", "links", "placeholders")
+_SECTIONS = ("named_causes", "found_nothing", "causes", "symptoms", "groups", "links", "placeholders")
+#: Keys of the built-in file alone, which come first.
+_OWN = 2
 _KINDS = ("number", "text")
 
 
@@ -57,8 +59,8 @@ def load_knowledge(files: Sequence[str | os.PathLike[str]] = ()) -> Knowledge:
 def _added(before: Knowledge, path: Path, *, own: bool = False) -> Knowledge:
     data = read_toml(path, "file of causes")
     try:
-        _check_keys("", data, _SECTIONS if own else _SECTIONS[1:])
-        sections = {name: _table(name, data.get(name, {})) for name in _SECTIONS[1:]}
+        _check_keys("", data, _SECTIONS if own else _SECTIONS[_OWN:])
+        sections = {name: _table(name, data.get(name, {})) for name in _SECTIONS[_OWN:]}
         placeholders = {**before.placeholders, **_placeholders(sections["placeholders"], before.placeholders)}
         symptoms = {**before.symptoms, **_symptoms(sections["symptoms"], before.symptoms)}
         groups = _groups(sections["groups"], symptoms)
@@ -77,13 +79,9 @@ def _added(before: Knowledge, path: Path, *, own: bool = False) -> Knowledge:
                 **{name: _advice(name, row, placeholders) for name, row in sections["causes"].items()},
             },
             placeholders=placeholders,
-            ruled_out_by={
-                **before.ruled_out_by,
-                **{
-                    name: frozenset(_texts(f"causes.{name}.ruled_out_by", row.get("ruled_out_by", [])))
-                    for name, row in sections["causes"].items()
-                },
-            },
+            ruled_out_by={**before.ruled_out_by, **_rules(sections["causes"], "ruled_out_by")},
+            seen_by={**before.seen_by, **_rules(sections["causes"], "seen_by")},
+            found_nothing=_weight("found_nothing", data.get("found_nothing")) if own else before.found_nothing,
             named_causes=_named(data.get("named_causes")) if own else before.named_causes,
         )
     except _Wrong as error:
@@ -95,7 +93,10 @@ def _causes(table: Mapping[str, Any], known: Mapping[str, Cause]) -> dict[str, C
     for name, row in table.items():
         key = _new("causes", name, known)
         row = _table(key, row)
-        _check_keys(key, row, ("title", "explanation", "what_to_try", "advice", "leads_to", "ruled_out_by", "source"))
+        _check_keys(
+            key, row,
+            ("title", "explanation", "what_to_try", "advice", "leads_to", "ruled_out_by", "seen_by", "source"),
+        )  # fmt: skip
         tries = _texts(f"{key}.what_to_try", row.get("what_to_try"))
         if not tries:
             raise _Wrong(f"{key}.what_to_try", "must have at least one sentence")
@@ -155,6 +156,11 @@ def _advice(name: str, row: Mapping[str, Any], placeholders: Mapping[str, Placeh
     return tuple(found)
 
 
+def _rules(table: Mapping[str, Any], key: str) -> dict[str, frozenset[str]]:
+    """By cause, the rules that a key of it names. One may be a user's, so any name will do."""
+    return {name: frozenset(_texts(f"causes.{name}.{key}", row.get(key, []))) for name, row in table.items()}
+
+
 def _links(
     table: Mapping[str, Any],
     before: Mapping[str, Mapping[str, float]],
@@ -179,7 +185,7 @@ def _placeholders(table: Mapping[str, Any], known: Mapping[str, Placeholder]) ->
     for name, row in table.items():
         key = _new("placeholders", name, known)
         row = _table(key, row)
-        _check_keys(key, row, ("kind", "means", "otherwise", "log10_of", "scale", "by", "healthy", "decades"))
+        _check_keys(key, row, ("kind", "means", "otherwise", "log10_of", "scale", "by", "healthy", "decades", "most"))
         if row.get("kind") not in _KINDS:
             raise _Wrong(f"{key}.kind", f"must be number or text but got {row.get('kind')!r}")
         is_number = row["kind"] == "number"
@@ -200,19 +206,22 @@ def _placeholders(table: Mapping[str, Any], known: Mapping[str, Placeholder]) ->
 
 def _scaling(key: str, row: Mapping[str, Any]) -> Scaling | None:
     given = [name for name in ("scale", "by", "healthy", "decades") if name in row]
-    if not given:
+    if not given and "most" not in row:
         return None
     if len(given) < 4 or "log10_of" in row:
         raise _Wrong(key, "must have all of scale, by, healthy and decades and no log10_of, or only one of the two")
-    healthy, decades = row["healthy"], row["decades"]
+    healthy, decades, most = row["healthy"], row["decades"], row.get("most", math.inf)
     if not _is_number(healthy) or not 0 < healthy < math.inf:
         raise _Wrong(f"{key}.healthy", f"must be a number above 0 but got {healthy!r}")
+    if not _is_number(most) or not most > 0:
+        raise _Wrong(f"{key}.most", f"must be a number above 0 but got {most!r}")
     whole = isinstance(decades, list) and len(decades) == 2 and all(type(value) is int for value in decades)
     if not whole or not -30 <= decades[0] <= decades[1] <= 30:
         raise _Wrong(f"{key}.decades", f"must be two powers of ten in order, within -30 to 30, but got {decades!r}")
     return Scaling(
-        _text(f"{key}.scale", row["scale"]), _text(f"{key}.by", row["by"]), float(healthy), (decades[0], decades[1])
-    )
+        _text(f"{key}.scale", row["scale"]), _text(f"{key}.by", row["by"]), float(healthy), (decades[0], decades[1]),
+        float(most),
+    )  # fmt: skip
 
 
 def _check_sources(key: str, placeholder: Placeholder, known: Mapping[str, Placeholder]) -> None:

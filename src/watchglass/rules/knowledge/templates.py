@@ -27,15 +27,17 @@ class Scaling:
         by: Placeholder of the measured number that says by how much.
         healthy: What that should be, above 0.
         decades: Least and highest power of ten.
+        most: What the number is not moved beyond.
     """
 
     number: str
     by: str
     healthy: float
     decades: tuple[int, int]
+    most: float = math.inf
 
     def of(self, number: float, measured: float | None) -> float | None:
-        """The number moved, in one significant digit; None where there is nothing to move.
+        """The number moved, in one significant digit; None where there is nothing to move, or no room to.
 
         As many powers of ten as bring ``measured`` to what is healthy, rounded down; the smaller one of the limits
         where it is unknown.
@@ -50,9 +52,10 @@ class Scaling:
             away = math.log10(self.healthy / measured)
             power = min(max(int(math.copysign(math.floor(abs(away) + 1e-9), away)), low), high)
         try:
-            return float(f"{number * 10.0**power:.1g}")
+            moved = min(float(f"{number * 10.0**power:.1g}"), self.most)
         except OverflowError:
             return None
+        return None if power > 0 and number >= self.most else moved
 
 
 @dataclass(frozen=True)
