@@ -9,7 +9,7 @@ import socket
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from email.message import EmailMessage
@@ -143,13 +143,3 @@ def mail_server(*, refuse: str = "", password: str = "") -> Iterator[MailServer]
             yield MailServer(port, handler.messages)
     finally:
         controller.stop()
-
-
-def until(condition: Callable[[], object], seconds: float = 30.0) -> object:
-    """What ``condition`` gives, once it gives something."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if found := condition():
-            return found
-        time.sleep(0.02)
-    raise AssertionError(f"did not happen within {seconds:g} s")

@@ -18,7 +18,6 @@ from watchglass.actions.templates import FIELDS
 from watchglass.cli import main
 from watchglass.config import ActionSpec, describe, read_actions
 from watchglass.rules import rule_names
-from watchglass.run import open_run
 from watchglass.store import LocalStore, layout
 from watchglass.testing import build_run, delivered, example_event
 
@@ -59,7 +58,7 @@ def test_the_file_is_right(page: str, environment: None, in_tmp_path: Path) -> N
 
 
 def test_the_error_is_the_real_one(page: str, in_tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (text,) = blocks(page, "console")
+    text, _ = blocks(page, "console")
     command, shown = text.removeprefix("$ watchglass ").split("\n", 1)
     (in_tmp_path / "train.py").write_text("")
     assert main(shlex.split(command)) == 2
@@ -91,20 +90,24 @@ def test_the_parameters_of_each_are_described(page: str, name: str, header: str)
 
 
 def test_the_code_runs(page: str, in_tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    journal, verify, mine, tried, again = blocks(page, "python")
+    journal, verify, mine, tried = blocks(page, "python")
     (in_tmp_path / "my_actions.py").write_text(mine)
     exec(compile(tried, "page", "exec"), {})  # noqa: S102  the page's own code
     assert (in_tmp_path / "findings.txt").read_text() == "ExplodingTensor: the loss became NaN at step 7\n"
 
     build_run("runs/mine")
     store = LocalStore(in_tmp_path / "runs" / "mine")
-    letter = {"action": "AppendToFile", "event": example_event().to_json(), "tries": 4, "reason": "no room"}
-    store.write(layout.dead_letter("AppendToFile", "1234"), json.dumps(letter).encode())
-    exec(compile(again, "page", "exec"), {})  # noqa: S102
+    event = {**example_event().to_json(), "id": "0123456789abcdef"}
+    letter = {"action": "AppendToFile", "event": event, "tries": 4, "reason": "no room"}
+    store.write(layout.dead_letter("AppendToFile", event["id"]), json.dumps(letter).encode())
+    command, shown = blocks(page, "console")[-1].removeprefix("$ watchglass ").split("\n", 1)
+    capsys.readouterr()
+    assert main(shlex.split(command)) == 0
+    assert capsys.readouterr().out == shown
     assert (in_tmp_path / "findings.txt").read_text().count("\n") == 2
     assert store.list(layout.DEAD_LETTERS) == []
     exec(compile(journal, "page", "exec"), {})  # noqa: S102
-    assert open_run("runs/mine").journal.observations == []
+    assert capsys.readouterr().out == "action_done AppendToFile ExplodingTensor \n"
 
     module: Any = types.ModuleType("page")
     exec(compile(verify, "page", "exec"), vars(module))  # noqa: S102

@@ -36,6 +36,8 @@ class Action(Subscription):
     Attributes:
         takes_summaries: Whether it is given events of kind ``"summary"`` too.
         reads_environment: Whether ``$NAME`` in its parameters stands for a variable of the environment.
+        arrived: Of several receivers those that an earlier try of the same event has reached, by numbers that the
+            action chooses. What :meth:`act` adds to it before it fails is told to the next try.
     """
 
     takes_summaries: ClassVar[bool] = False
@@ -46,6 +48,10 @@ class Action(Subscription):
     timeout_s: float = parameter(30.0, help="how long one try may take", unit="seconds", gt=0, le=3600)
     retries: int = parameter(3, help="how often a delivery that failed is tried again", ge=0, le=100)
     per_hour: int | None = parameter(60, help="most deliveries within an hour; none for no limit", ge=1)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.arrived: set[int] = set()
 
     @abstractmethod
     def act(self, event: Event) -> None:

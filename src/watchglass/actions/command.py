@@ -11,7 +11,8 @@ import subprocess
 import tempfile
 
 from watchglass.actions.action import Action
-from watchglass.actions.templates import check_template, fields_of, filled
+from watchglass.actions.templates import check_template, fields_of, filled, variables_in
+from watchglass.actions.variables import concealed
 from watchglass.config import environment, parameter
 from watchglass.errors import InvalidValueError, Undeliverable
 from watchglass.records import Event
@@ -64,9 +65,8 @@ class Command(Action):
         """Call it."""
         fields = fields_of(event)
         words = [filled(word, fields, os.environ) for word in self.command]
-        environ = {**os.environ, **{f"{VARIABLES}{name.upper()}": _plain(text) for name, text in fields.items()}}
-        # The evaluator is not watched itself; a training that the program starts is its own matter.
-        environ.pop(environment.SWITCH, None)
+        told_in_variables = {f"{VARIABLES}{name.upper()}": _plain(text) for name, text in fields.items()}
+        environ = {**environment.for_program(os.environ), **told_in_variables}
         with tempfile.TemporaryFile() as told:
             told.write(json.dumps(event.to_json()).encode())
             told.seek(0)
@@ -75,13 +75,19 @@ class Command(Action):
                     words, stdin=told, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environ
                 )
             except (FileNotFoundError, PermissionError, NotADirectoryError) as error:
-                raise Undeliverable(f"{words[0]} cannot be called: {error.strerror}") from None
+                raise Undeliverable(f"{self._concealed(words[0])} cannot be called: {error.strerror}") from None
             except ValueError:
                 raise Undeliverable("an argument holds a character that no argument can hold") from None
-        last = _last_words(process)
+        last = self._concealed(_last_words(process))
         if process.returncode != 0:
             how = f"exit status {process.returncode}" if process.returncode > 0 else f"signal {-process.returncode}"
-            raise ChildProcessError(f"{os.path.basename(words[0])} ended with {how}{': ' + last if last else ''}")
+            program = self._concealed(os.path.basename(words[0]))
+            raise ChildProcessError(f"{program} ended with {how}{': ' + last if last else ''}")
+
+    def _concealed(self, text: str) -> str:
+        """A text that may repeat an argument, in which what variables hold is replaced by their names."""
+        names = [f"${name}" for word in self.command for name in variables_in(word)]
+        return concealed(text, names, os.environ)
 
 
 def _plain(text: str) -> str:

@@ -13,16 +13,18 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from watchglass.config import ActionSpec
+from watchglass.config import ActionSpec, environment
 from watchglass.records import Event
 
 #: An answer is shorter than this; of one that is not the rest is thrown away.
 _LONGEST_ANSWER = 64 << 10
+#: How long the death of a process that was killed is waited for, in seconds; beyond that it is left behind.
+_DEATH_S = 2.0
 #: Characters of a reason that are kept.
 LONGEST_REASON = 2_000
 
@@ -36,19 +38,27 @@ class Outcome:
         reason: Why not, in a line.
         again: Whether trying again makes sense.
         after_s: Seconds to wait before, at least; None for the usual pause.
+        arrived: Of several receivers those that it has reached all the same, see :class:`~watchglass.Action`.
     """
 
     done: bool
     reason: str = ""
     again: bool = True
     after_s: float | None = None
+    arrived: tuple[int, ...] = ()
 
 
 class Courier:
-    """A delivery under way. For one thread; no method waits for the process, but :meth:`end` for its death."""
+    """A delivery under way. For one thread; no method waits for the process, but for a moment for its death."""
 
     def __init__(
-        self, spec: ActionSpec, event: Event, timeout_s: float, environ: Mapping[str, str] | None = None
+        self,
+        spec: ActionSpec,
+        event: Event,
+        timeout_s: float,
+        environ: Mapping[str, str] | None = None,
+        *,
+        arrived: Collection[int] = (),
     ) -> None:
         """Starts the process.
 
@@ -56,7 +66,8 @@ class Courier:
             spec: The action.
             event: What to deliver.
             timeout_s: Seconds after which the process and all it has started are killed.
-            environ: Its environment; that of this process when not given.
+            environ: Its environment, but for what evaluators have otherwise; that of this process when not given.
+            arrived: Of several receivers those that earlier tries have reached.
 
         Raises:
             OSError: The system starts no more processes.
@@ -64,7 +75,9 @@ class Courier:
         self._timeout_s = timeout_s
         self._until_s = time.monotonic() + timeout_s
         self._answer = b""
-        told = {"action": spec.to_json(), "event": event.to_json(), "timeout_s": timeout_s}
+        told = {
+            "action": spec.to_json(), "event": event.to_json(), "timeout_s": timeout_s, "arrived": sorted(arrived),
+        }  # fmt: skip
         self._unsent = memoryview(json.dumps(told).encode() + b"\n")
         self._reading, writing = os.pipe()
         try:
@@ -73,7 +86,7 @@ class Courier:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                env=None if environ is None else dict(environ),
+                env=_environment(os.environ if environ is None else environ),
                 pass_fds=(writing,),
                 start_new_session=True,
             )
@@ -108,7 +121,7 @@ class Courier:
         return None
 
     def end(self) -> None:
-        """Kills the process with all it has started. A second call does nothing."""
+        """Kills the process with all it has started; waits a moment for its death. A second call does nothing."""
         self._finish()
 
     @property
@@ -151,12 +164,23 @@ class Courier:
         ended = self._has_ended()
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        status = self._process.wait()
+        try:
+            status = self._process.wait(_DEATH_S)
+        except subprocess.TimeoutExpired:  # not even SIGKILL reaches one that waits for a file server that is away
+            status = -int(signal.SIGKILL)
         os.close(self._reading)
         self._reading = -1
         with suppress(OSError):
             self._stdin.close()
         return int(status) if ended else -int(signal.SIGKILL)
+
+
+def _environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """As that of an evaluator, whoever we are: a module in the working directory takes no other's place."""
+    try:
+        return environment.for_evaluator(environ)
+    except FileNotFoundError:  # that folder was removed
+        return dict(environ)
 
 
 def _read(answer: bytes) -> Outcome:
@@ -165,7 +189,7 @@ def _read(answer: bytes) -> Outcome:
         after_s = data.get("after_s")
         return Outcome(
             bool(data["done"]), str(data.get("reason", ""))[:LONGEST_REASON], bool(data.get("again", True)),
-            None if after_s is None else float(after_s),
+            None if after_s is None else float(after_s), tuple(map(int, data.get("arrived", ()))),
         )  # fmt: skip
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return Outcome(False, "gave an answer that is none")

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from watchglass.actions.action import Action
@@ -35,7 +35,9 @@ def main(arguments: list[str]) -> int:
         os.dup2(nothing.fileno(), 0)  # a user's code that asks for input must not wait for it
     if hasattr(signal, "setitimer"):
         signal.setitimer(signal.ITIMER_REAL, told["timeout_s"] + _ORPHANED_S)
-    answer = deliver(ActionSpec.from_json(told["action"]), Event.from_json(told["event"]), os.environ)
+    answer = deliver(
+        ActionSpec.from_json(told["action"]), Event.from_json(told["event"]), os.environ, arrived=told["arrived"]
+    )
     if os.getpid() != ours:
         os._exit(0)  # forked by the action: the answer is its parent's
     with open(answer_to, "wb") as stream:
@@ -43,14 +45,18 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def deliver(spec: ActionSpec, event: Event, environ: Mapping[str, str]) -> dict[str, Any]:
-    """Delivers an event in this process; returns ``done``, ``reason``, ``again`` and ``after_s``.
+def deliver(
+    spec: ActionSpec, event: Event, environ: Mapping[str, str], *, arrived: Iterable[int] = ()
+) -> dict[str, Any]:
+    """Delivers an event in this process; returns ``done``, ``reason``, ``again``, ``after_s`` and ``arrived``.
 
     What variables of the environment hold is in no reason, nor is what looks like a secret.
     """
-    again, after_s = True, None
+    again, after_s, reached = True, None, set(arrived)
     try:
-        _built(spec, environ).act(event)
+        action = _built(spec, environ)
+        action.arrived = reached
+        action.act(event)
         return {"done": True}
     except DeliverLater as error:
         reason, after_s = str(error), error.after_s
@@ -62,7 +68,8 @@ def deliver(spec: ActionSpec, event: Event, environ: Mapping[str, str]) -> dict[
     owner, colon, rest = concealed(" ".join(reason.split()), spec.parameters, environ).partition(": ")
     # Not the name before the colon: "Webhook: its certificate ..." would be taken for a webhook with its secret.
     reason = f"{owner}: {redacted(rest)}" if colon and owner.isidentifier() else redacted(owner + colon + rest)
-    return {"done": False, "reason": reason[:LONGEST_REASON], "again": again, "after_s": after_s}
+    told = {"done": False, "reason": reason[:LONGEST_REASON], "again": again, "after_s": after_s}
+    return {**told, "arrived": sorted(reached)}
 
 
 def _built(spec: ActionSpec, environ: Mapping[str, str]) -> Action:

@@ -77,22 +77,30 @@ class Notify(Action):
             body += "\nWhat to try:\n" + "".join(f"- {line}\n" for line in fields["try"].splitlines())
         kinds = {Severity.ERROR: "failure", Severity.WARNING: "warning"}
         kind = kinds.get(event.severity, "info") if event.severity is not None else "info"
-        failed: list[str] = []
+        failed: dict[str, bool] = {}
+        place = 0
         for number, url in enumerate(self.urls, 1):
-            sender = apprise.Apprise()
-            # A raw text: what stands in a message is never taken for HTML or Markdown.
-            with _Said() as said:
-                known = sender.add(url)
-                sent = known and sender.notify(title=title, body=body, notify_type=kind, body_format="text")
-            if not known:
-                raise Undeliverable(f"address {number} of urls is none that apprise knows or can read")
-            if not sent:
-                failed.append(f"address {number} of urls: {without_address(said.reason(), url)}")
+            known = apprise.Apprise()
+            with _Said():
+                readable = known.add(url)
+            if not readable:
+                failed[f"address {number} of urls is none that apprise knows or can read"] = True
+            for service in known:  # a variable may hold several addresses
+                place += 1
+                if place in self.arrived:
+                    continue
+                sender = apprise.Apprise()
+                sender.add(service)
+                # A raw text: what stands in a message is never taken for HTML or Markdown.
+                with _Said() as said:
+                    sent = sender.notify(title=title, body=body, notify_type=kind, body_format="text")
+                if sent:
+                    self.arrived.add(place)
+                else:
+                    reason = f"address {number} of urls: {without_address(said.reason(), url)}"
+                    failed[reason] = bool(_REFUSED.search(reason))
         if failed:
-            text = "; ".join(failed)
-            if _REFUSED.search(text) and len(failed) == len(self.urls):
-                raise Undeliverable(text)
-            raise ConnectionError(text)
+            raise (Undeliverable if all(failed.values()) else ConnectionError)("; ".join(failed))
 
 
 class _Said(logging.Handler):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from watchglass.actions.action import Action
@@ -20,7 +21,7 @@ from watchglass.config import (
     find_class,
     suggest,
 )
-from watchglass.errors import InvalidValueError, UnknownNameError
+from watchglass.errors import InvalidValueError, PluginFileError, UnknownNameError, WatchglassError
 
 #: Built-in actions by name, in the order in which they are listed. Imported when first asked for.
 _BUILT_IN = {
@@ -82,16 +83,18 @@ def build_action(spec: ActionSpec) -> Subscription:
     Raises:
         UnknownNameError: It has no such parameter, with the near name; or no such action.
         InvalidValueError: A value of the wrong type or outside its limits, or one that is missing.
-        MissingFileError, PluginFileError: See :func:`find_action`.
+        MissingFileError: See :func:`find_action`.
+        PluginFileError: See there; or its constructor raises something else.
     """
     cls = find_action(spec.name)
     check_parameters(cls, spec.parameters)
-    return cls(**spec.parameters)
+    with _faults_of(spec.name, "built"):
+        return cls(**spec.parameters)
 
 
 def checked_actions(
     specs: Sequence[ActionSpec],
-    rules: Sequence[str],
+    rules: Sequence[str] | None,
     *,
     environ: Mapping[str, str] | None = None,
     thorough: bool = True,
@@ -100,7 +103,7 @@ def checked_actions(
 
     Args:
         specs: The actions.
-        rules: Names of the rules that are evaluated.
+        rules: Names of the rules that are evaluated; None where that does not matter.
         environ: The environment in which ``$NAME`` will be read; this process's when not given.
         thorough: Also ask each action, which may import what it is made with.
 
@@ -111,7 +114,7 @@ def checked_actions(
     for spec in specs:
         action = build_action(spec)
         for rule in action.rules:
-            if rule not in rules:
+            if rules is not None and rule not in rules:
                 raise UnknownNameError(
                     f'{action.name}: no rule "{rule}" is evaluated{suggest(rule, rules)}; those are {", ".join(rules)}'
                 )
@@ -119,8 +122,21 @@ def checked_actions(
             if action.reads_environment:
                 check_variables(action.name, spec.parameters, environ)
             if thorough:
-                action.check()
+                with _faults_of(spec.name, "checked"):
+                    action.check()
     return tuple(specs)
+
+
+@contextmanager
+def _faults_of(name: str, verb: str) -> Iterator[None]:
+    """What a user's own code raises is a fault of its file, told in a line."""
+    try:
+        yield
+    except WatchglassError:
+        raise
+    except Exception as error:
+        text = " ".join(f"{type(error).__name__}: {error}".split())
+        raise PluginFileError(f"{name} cannot be {verb}: {text}") from error
 
 
 def parse_action(text: str) -> ActionSpec:

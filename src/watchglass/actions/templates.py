@@ -83,6 +83,11 @@ def check_template(owner: str, text: str, environ: Collection[str] | None = None
             raise InvalidValueError(f"{owner} has no place {{{name}}}{near}; for the word itself write {{{{{name}}}}}")
 
 
+def variables_in(text: str) -> list[str]:
+    """Names of the environment variables that a template names."""
+    return [name for literal, variable, name in _PLACE.findall(text) if variable and not literal]
+
+
 def filled(text: str, fields: Mapping[str, str], environ: Mapping[str, str] | None = None) -> str:
     """A template with its places filled; what stands in a filling is not looked at again."""
 

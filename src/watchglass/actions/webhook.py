@@ -66,6 +66,8 @@ class Webhook(Action):
                 raise InvalidValueError("Webhook: headers must each read 'Name: value', in one line and in ASCII")
         if self.secret and not has_variable(self.secret):
             _key(self.secret)
+        if has_variable(self.dead_letter):  # which the evaluator writes, and it reads no variables
+            raise InvalidValueError(f"Webhook: dead_letter must be a path, but got {self.dead_letter}; write it out")
 
     def check(self) -> None:
         """Refuse what cannot work without the extra."""
@@ -178,8 +180,10 @@ def _check_url(url: str) -> None:
         raise InvalidValueError(
             "Webhook: url must not hold a name or password; use headers, as in 'Authorization: Basic ${CREDENTIALS}'"
         )
-    if any(ord(letter) <= 32 for letter in url):
+    if any(ord(letter) <= 32 or ord(letter) == 127 for letter in url):
         raise InvalidValueError("Webhook: url must be one word without spaces")
+    if not f"{parts.path}{parts.query}".isascii():
+        raise InvalidValueError("Webhook: url must be percent-encoded behind its host, as %C3%A4 for \u00e4")
 
 
 def _key(secret: str) -> bytes:

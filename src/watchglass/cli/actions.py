@@ -1,29 +1,52 @@
-"""``watchglass actions``: what can be done about findings."""
+"""``watchglass actions``: what can be done about findings, and once more what could not be."""
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from watchglass.cli.failure import failing_in_one_line
+from watchglass.cli.failure import COULD_NOT, failing_in_one_line, print_note
 from watchglass.cli.options import Debug
+from watchglass.errors import InvalidValueError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from watchglass.actions import ActionDocumentation
     from watchglass.config import ParameterInfo
+    from watchglass.evaluate import Resent
 
 Name = Annotated[
     str | None,
-    typer.Argument(metavar="[NAME]", help="An action, or FILE.py:CLASS for one of your own.", show_default=False),
+    typer.Argument(
+        metavar="NAME|RUN",
+        help="An action, or FILE.py:CLASS for one of your own; with --resend where the run is.",
+        show_default=False,
+    ),
+]
+Resend = Annotated[bool, typer.Option("--resend", help="Send the dead letters of a run again.")]
+Actions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--action",
+        metavar="NAME[:PARAM=VALUE,...]",
+        help="With --resend: by what they are sent, as for run, beside what watchglass.toml names. Repeatable.",
+    ),
 ]
 
 
-def actions(name: Name = None, debug: Debug = False) -> int:
-    """List the actions, or document one: what it does, its parameters, how it is named."""
+def actions(name: Name = None, resend: Resend = False, action: Actions = None, debug: Debug = False) -> int:
+    """List the actions, or document one: what it does, its parameters, how it is named.
+
+    With --resend, send the dead letters of a run again: events that an action could not deliver.
+    """
     with failing_in_one_line(debug):
+        if resend:
+            return _resend(name, action or [])
+        if action:
+            raise InvalidValueError("--action says by what dead letters are sent again; give --resend and a run too")
         from watchglass.actions import action_names, documentation, find_action
         from watchglass.cli.terminal import stdout_console
 
@@ -33,6 +56,40 @@ def actions(name: Name = None, debug: Debug = False) -> int:
             return 0
         _print_list(console, [documentation(find_action(known)) for known in action_names()])
     return 0
+
+
+def _resend(run: str | None, texts: list[str]) -> int:
+    """Sends the dead letters of a run again; returns the exit status."""
+    if run is None:
+        raise InvalidValueError("--resend needs the run whose dead letters are to be sent again; give its location")
+    from watchglass.actions import checked_actions, parse_action
+    from watchglass.cli.terminal import working
+    from watchglass.config import find_file, read_actions
+    from watchglass.evaluate import resend
+    from watchglass.store import open_store, read_manifest
+    from watchglass.view import printable
+
+    file = find_file()
+    specs = [*(read_actions(file) if file is not None else ()), *map(parse_action, texts)]
+    checked_actions(specs, None)
+    with closing(open_store(run)) as store:
+        read_manifest(store)
+        with working(f"sending the dead letters of {run}"):
+            resent = resend(store, specs, print_note)
+    if not resent:
+        typer.echo(f"{printable(run)} has no dead letters to send")
+    for became in resent:
+        typer.echo(_told(became))
+    return COULD_NOT if any(became.left for became in resent) else 0
+
+
+def _told(became: Resent) -> str:
+    """``Webhook: 3 arrived, 1 left (answered with 503)``."""
+    from watchglass.view import printable
+
+    left = f", {became.left} left" if became.left else ""
+    why = became.reason if became.named else "no such action was named; give it with --action"
+    return printable(f"{became.action}: {became.arrived} arrived{left}{f' ({why})' if left and why else ''}")
 
 
 def _print_list(console: Console, documented: list[ActionDocumentation]) -> None:

@@ -17,7 +17,15 @@ from watchglass.config.parameters import (
     validate,
     values,
 )
-from watchglass.config.plugins import Contract, check_parameters, find_class, name_of, names_file, with_parameters
+from watchglass.config.plugins import (
+    Contract,
+    check_parameters,
+    find_class,
+    name_of,
+    names_file,
+    seen_from,
+    with_parameters,
+)
 from watchglass.config.saving import EXACT_REDUCTIONS, MODE_NAMES, REDUCTION_NAMES, ModeSteps, Schedule
 from watchglass.config.session import SETTINGS, SessionConfig
 from watchglass.config.sources import add_settings, combine
@@ -28,6 +36,6 @@ __all__ = [
     "Collection", "Contract", "EvaluatorConfig", "FactKind", "ModeSteps", "ParameterError", "ParameterInfo",
     "RuleSpec", "Schedule", "SessionConfig", "absolute", "add_settings", "build", "check_names", "check_parameters",
     "chosen_facts", "combine", "describe", "environment", "find_class", "find_file", "joined", "local_path",
-    "name_of", "names_file", "parameter", "read_actions", "read_file", "read_toml", "scheme_of", "suggest", "validate",
-    "values", "with_parameters",
+    "name_of", "names_file", "parameter", "read_actions", "read_file", "read_toml", "scheme_of", "seen_from", "suggest",
+    "validate", "values", "with_parameters",
 ]  # fmt: skip

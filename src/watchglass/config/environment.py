@@ -24,6 +24,9 @@ RAY = "RAY_ADDRESS"
 #: What an hour of the whole training costs, in any currency: a verdict says what a stop has saved.
 PRICE_PER_HOUR = "WATCHGLASS_PRICE_PER_HOUR"
 
+#: What evaluators find in their environment, see for_evaluator.
+_OF_EVALUATORS = {SWITCH: "0", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+_WITHOUT_FOLDER = {"PYTHONSAFEPATH": "1"}
 _OFF = {"0", "false", "off", "no"}
 
 
@@ -100,12 +103,21 @@ def for_evaluator(environ: Mapping[str, str]) -> dict[str, str]:
     cores are the training's.
     """
     result = {name: value for name, value in environ.items() if name != SESSION}
-    result.update({SWITCH: "0", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"})
+    result.update(_OF_EVALUATORS)
     if os.getcwd() not in sys.path:
         # Modules are found where this process finds them: -m would put the working directory first, where a user's
         # types.py or queue.py would take the place of the standard library's. Known to Python 3.11 and later.
-        result["PYTHONSAFEPATH"] = "1"
+        result.update(_WITHOUT_FOLDER)
     return result
+
+
+def for_program(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a program that an evaluator starts: without what :func:`for_evaluator` has put there.
+
+    It may be a training, which wants its cores, or a script, which finds modules beside it.
+    """
+    ours = _OF_EVALUATORS | _WITHOUT_FOLDER
+    return {name: value for name, value in environ.items() if ours.get(name) != value}
 
 
 def _first_int(environ: Mapping[str, str] | None, names: tuple[str, ...], default: int) -> int:

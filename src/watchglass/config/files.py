@@ -16,6 +16,7 @@ from watchglass.config import environment
 from watchglass.config.evaluation import ActionSpec
 from watchglass.config.hook_json import read_hook_json
 from watchglass.config.parameters import ParameterError, check_names, suggest
+from watchglass.config.plugins import file_and_class, seen_from
 from watchglass.config.session import SETTINGS, SessionConfig
 from watchglass.errors import InvalidValueError, MissingFileError
 
@@ -72,8 +73,11 @@ def read_file(path: str | os.PathLike[str]) -> dict[str, Any]:
 def read_actions(path: str | os.PathLike[str]) -> tuple[ActionSpec, ...]:
     """What the tables ``[[actions]]`` of a file name; none for a hook configuration of SageMaker Debugger.
 
+    A file of a user's own actions that is named there is found from the folder of the file that names it.
+
     Raises:
         InvalidValueError: A table without a name, or something that is no list of tables.
+        MissingFileError: A file of actions is not there.
     """
     path = Path(path)
     if path.suffix.lower() == ".json":
@@ -89,7 +93,7 @@ def read_actions(path: str | os.PathLike[str]) -> tuple[ActionSpec, ...]:
         name = table.pop("name", None)
         if not isinstance(name, str):
             raise InvalidValueError(f'{path}: [[actions]] number {number} must have a name, as in name = "Notify"')
-        specs.append(ActionSpec(name, table))
+        specs.append(ActionSpec(_own_file(name, path), table))
     return tuple(specs)
 
 
@@ -122,6 +126,17 @@ def _text(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidValueError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+
+
+def _own_file(name: str, named_in: Path) -> str:
+    located = seen_from(name, named_in.parent)
+    file, _ = file_and_class(located)
+    if file.endswith(".py") and not Path(file).is_file():
+        raise MissingFileError(
+            f'{named_in}: there is no action file "{file_and_class(name)[0]}" in {os.path.dirname(file)}'
+            f"{_near_file(Path(file))}; its path begins at the folder of {named_in.name}, unless it is absolute"
+        )
+    return located
 
 
 def _checked(settings: dict[str, Any]) -> dict[str, Any]:

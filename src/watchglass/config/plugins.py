@@ -7,6 +7,7 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
+import os
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -64,6 +65,27 @@ def names_file(name: str) -> bool:
     return ":" in name or name.endswith(".py")
 
 
+def file_and_class(name: str) -> tuple[str, str]:
+    """File and class of a name, ``("my_rules.py", "MyRule")``; the class may be left out, and is then ""."""
+    path, colon, class_name = name.rpartition(":")
+    if not colon or (class_name.endswith(".py") and not class_name.isidentifier()):
+        return name, ""
+    return path, class_name
+
+
+def seen_from(name: str, folder: str | os.PathLike[str]) -> str:
+    """A name that means the same in every working directory: where it is that of a file, its path is absolute.
+
+    Args:
+        name: What somebody wrote, ``"my_actions.py:MyAction"``; a built-in name stays as it is.
+        folder: Where a relative path begins.
+    """
+    path, class_name = file_and_class(name)
+    if not path.endswith(".py"):
+        return name
+    return os.path.abspath(os.path.join(folder, path)) + (f":{class_name}" if class_name else "")
+
+
 def find_class(name: str, built_in: Mapping[str, str], contract: Contract, *, also: Iterable[str] = ()) -> type[Any]:
     """The class that a name means: a built-in one, ``"DeadRelu"``, or one in a file, ``"path/to/file.py:MyRule"``.
 
@@ -115,9 +137,7 @@ def class_from_file(name: str, contract: Contract) -> type:
         UnknownNameError: No such class in the file; the message has the near name.
         PluginFileError: The file cannot be imported, or the class is not what the contract says.
     """
-    path, colon, class_name = name.rpartition(":")
-    if not colon or (class_name.endswith(".py") and not class_name.isidentifier()):
-        path, class_name = name, ""
+    path, class_name = file_and_class(name)
     module = _import_file(path, contract.word)
     found = {
         name: value

@@ -21,6 +21,8 @@ from watchglass.evaluate.explanation import explain, find_findings
 from watchglass.evaluate.follower import FollowedWorker, Follower
 from watchglass.evaluate.live.anew import starting_anew
 from watchglass.evaluate.live.evaluator import Evaluator
+from watchglass.evaluate.live.journal import judged_attempt
+from watchglass.evaluate.live.resending import Resent, resend
 from watchglass.evaluate.many.fleet import Fleet
 from watchglass.evaluate.many.following import OUT_OF_TIME, follow, follow_runs, what_is_at
 from watchglass.evaluate.many.member import Audience, Followed
@@ -47,6 +49,7 @@ __all__ = [
     "MetricsServer",
     "Outcome",
     "PartialEvaluation",
+    "Resent",
     "RunSnapshot",
     "Score",
     "Snapshots",
@@ -62,12 +65,14 @@ __all__ = [
     "follow_runs",
     "front",
     "judge",
+    "judged_attempt",
     "labels_of_runs",
     "merge",
     "read_labels",
     "replay",
     "replay_on_ray",
     "replay_part",
+    "resend",
     "score",
     "starting_anew",
     "tested",

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
-from watchglass.config import ActionSpec, RuleSpec, find_file, name_of, read_actions, values
+from watchglass.config import ActionSpec, RuleSpec, find_file, name_of, read_actions, seen_from, values
 from watchglass.errors import InvalidValueError
 
 
@@ -41,10 +42,10 @@ def action_specs(
 def _spec(action: Any) -> ActionSpec:
     from watchglass.actions import CONTRACT, Subscription, parse_action
 
-    if isinstance(action, ActionSpec):
-        return action
-    if isinstance(action, str):
-        return parse_action(action)
+    if isinstance(action, (ActionSpec, str)):
+        spec = parse_action(action) if isinstance(action, str) else action
+        # The evaluator begins at the first training step, in what is then the working directory.
+        return replace(spec, name=seen_from(spec.name, os.getcwd()))
     cls = action if isinstance(action, type) else type(action)
     if not issubclass(cls, Subscription):
         raise InvalidValueError(f"actions must be texts, action classes or actions but got {action!r:.100}")

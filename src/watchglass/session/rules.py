@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from watchglass.config import CALIBRATIONS, EvaluatorConfig, RuleSpec, name_of, values
+from watchglass.config import CALIBRATIONS, EvaluatorConfig, RuleSpec, name_of, seen_from, values
 from watchglass.errors import InvalidValueError
 from watchglass.records import Severity
 
@@ -32,7 +34,8 @@ def rule_specs(rules: str | Iterable[Any], calibration: str = "default") -> tupl
             specs += parse_rules([rule], "rules")
         else:
             specs.append(rule if isinstance(rule, RuleSpec) else _spec(rule))
-    expanded = expand(specs)
+    # The evaluator begins at the first training step, in what is then the working directory.
+    expanded = tuple(replace(spec, name=seen_from(spec.name, os.getcwd())) for spec in expand(specs))
     for spec in expanded:
         build_rule(spec, calibration)
     return expanded

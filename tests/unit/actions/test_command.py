@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from watchglass.actions import Outcome, checked_actions, parse_action
-from watchglass.config import ActionSpec
+from watchglass.config import ActionSpec, environment
 from watchglass.errors import InvalidValueError, WatchglassError
 from watchglass.testing import delivered, example_event
 
@@ -45,6 +45,19 @@ def test_each_template_fills_one_argument(tmp_path: Path) -> None:
     assert "WATCHGLASS" not in told["environ"], "a training that the program starts may be watched"
 
 
+def test_a_program_has_the_environment_of_its_user_and_not_that_of_an_evaluator(tmp_path: Path) -> None:
+    """A script finds modules beside it, and a training has all cores."""
+    (tmp_path / "beside.py").write_text("")
+    (tmp_path / "tell.py").write_text("import beside\n" + TELL)
+    environ = environment.for_evaluator({**os.environ, "MKL_NUM_THREADS": "3", "PYTHONSAFEPATH": "1"})
+    spec = ActionSpec("Command", {"command": [sys.executable, f"{tmp_path}/tell.py", f"{tmp_path}/told"]})
+    outcome = delivered(spec, example_event(), environ=environ)
+    assert outcome.done, outcome.reason
+    told = json.loads((tmp_path / "told").read_text())["environ"]
+    assert told["MKL_NUM_THREADS"] == "3"
+    assert not {"OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "WATCHGLASS", "PYTHONSAFEPATH"} & set(told)
+
+
 def test_one_text_is_split_at_spaces_before_it_is_filled(tmp_path: Path) -> None:
     (tmp_path / "tell.py").write_text(TELL)
     text = f"Command:command={sys.executable} {tmp_path}/tell.py {tmp_path}/told 'two words' {{message}}"
@@ -57,6 +70,12 @@ def test_a_program_that_fails_is_told_with_its_last_words() -> None:
     outcome = call(sys.executable, "-c", "import sys; print('a\\nno such job', file=sys.stderr); sys.exit(3)")
     assert (outcome.done, outcome.again) == (False, True)
     assert "ended with exit status 3: no such job" in outcome.reason
+
+
+def test_what_a_variable_holds_is_in_no_reason_where_a_program_repeats_its_arguments() -> None:
+    code = "import sys; sys.exit('bad argument: ' + sys.argv[1])"
+    outcome = call(sys.executable, "-c", code, "{env.DOOR}", environ={"DOOR": "geheim-1"})
+    assert "ended with exit status 1: bad argument: $DOOR" in outcome.reason
 
 
 def test_a_program_ended_by_a_signal_is_told() -> None:

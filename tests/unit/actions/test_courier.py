@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -10,8 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from receivers import until
+from waiting import PATIENCE_S, until
 from watchglass.actions import Courier
+from watchglass.actions import courier as courier_module
 from watchglass.config import ActionSpec
 from watchglass.testing import delivered, example_event
 
@@ -64,13 +67,28 @@ def test_one_that_hangs_is_killed_with_all_it_has_started(action: Write, tmp_pat
         while True:
             time.sleep(1)
     """)
-    courier = Courier(spec, example_event(), 2.0)
+    courier = Courier(spec, example_event(), PATIENCE_S)
+    child = int(until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text()))
+    courier._until_s = 0.0  # all of its time has passed
     outcome = until(courier.poll)
-    assert outcome.reason == "took longer than 2 s and was ended"
+    assert outcome.reason == f"took longer than {PATIENCE_S:g} s and was ended"
     assert outcome.again
     assert not psutil.pid_exists(courier.pid)
-    child = int((tmp_path / "pid").read_text())
     until(lambda: not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE)
+
+
+def test_one_that_cannot_be_killed_keeps_nobody_waiting(action: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one that waits for a file server that is away."""
+    monkeypatch.setattr(courier_module, "_DEATH_S", 0.05)
+    courier = Courier(action("time.sleep(600)"), example_event(), 0.5)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "killpg", lambda *_: None)
+        outcome = until(courier.poll)
+    process = psutil.Process(courier.pid)
+    assert outcome.reason == "took longer than 0.5 s and was ended"
+    assert process.is_running()
+    process.kill()
+    courier._process.wait()
 
 
 def test_what_it_leaves_running_ends_with_it(action: Write, tmp_path: Path) -> None:
@@ -130,11 +148,15 @@ def test_a_file_that_is_deleted_meanwhile_is_told(action: Write, tmp_path: Path)
 def test_a_large_event_that_nobody_reads_keeps_nobody_waiting(action: Write, tmp_path: Path) -> None:
     """A pipe takes 64 KiB; who starts the process goes on with its work meanwhile."""
     event = example_event(message="x" * 3_000_000)
-    (tmp_path / "sitecustomize.py").write_text("import time; time.sleep(0.5)")
+    go = tmp_path / "go"
+    (tmp_path / "sitecustomize.py").write_text(
+        f"import os, time\nwhile not os.path.exists({str(go)!r}):\n    time.sleep(0.01)\n"
+    )
     environ = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
-    courier = Courier(action("assert len(event.message) == 3_000_000"), event, 30.0, environ)
+    courier = Courier(action("assert len(event.message) == 3_000_000"), event, PATIENCE_S, environ)
     assert courier._unsent, "more than a pipe takes"
     assert courier.poll() is None
+    go.touch()
     assert until(courier.poll).done
 
 
@@ -165,6 +187,22 @@ def test_no_part_of_an_address_is_in_an_error_either(action: Write) -> None:
     hook = "https://example.org/hooks/T00000/geheim-1234"
     outcome = delivered(spec, example_event(), environ={**os.environ, "HOOK": hook})
     assert outcome.reason == "OSError: no answer from example.org: /$HOOK/$HOOK/$HOOK (mine.py, line 12)"
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 puts the working directory first")
+def test_a_file_in_the_working_directory_takes_no_modules_place(action: Write, tmp_path: Path) -> None:
+    (tmp_path / "types.py").write_text("raise SystemExit(3)")
+    (tmp_path / "queue.py").write_text("raise SystemExit(3)")
+    spec = action("pass")
+    code = (
+        "from watchglass.config import ActionSpec; from watchglass.testing import delivered, example_event; "
+        f"outcome = delivered(ActionSpec({spec.name!r}), example_event()); assert outcome.done, outcome.reason"
+    )
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "deliver.py").write_text(code)
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
+    command = [sys.executable, f"{tmp_path}/elsewhere/deliver.py"]
+    subprocess.run(command, cwd=tmp_path, env=environ, check=True, timeout=60)
 
 
 def test_input_that_it_asks_for_is_empty(action: Write) -> None:

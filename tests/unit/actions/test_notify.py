@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from receivers import mail_server
-from watchglass.actions import Outcome, checked_actions, parse_action
+from waiting import until
+from watchglass.actions import Courier, Outcome, checked_actions, parse_action
 from watchglass.config import ActionSpec
 from watchglass.errors import InvalidValueError
 from watchglass.testing import delivered, example_event
@@ -82,6 +83,27 @@ def test_of_several_addresses_each_is_tried_and_the_one_that_failed_is_named() -
         outcome = send("mailto://127.0.0.1:9?from=a@example.org&to=b@example.org&mode=insecure", server.url)
     assert len(server.messages) == 1
     assert outcome.reason.startswith("ConnectionError: address 1 of urls")
+    assert outcome.arrived == (2,)
+
+
+def test_the_next_try_goes_to_those_alone_that_the_first_has_not_reached() -> None:
+    spec = ActionSpec("Notify", {"urls": ["$ADDRESSES"]})
+    with mail_server(refuse="450 4.2.1 come again") as away, mail_server() as server, mail_server() as third:
+        environ = {**os.environ, "ADDRESSES": f"{server.url}, {away.url}, {third.url}"}
+        first = delivered(spec, example_event(), environ=environ)
+        assert (first.done, first.again, first.arrived) == (False, True, (1, 3))
+        courier = Courier(spec, example_event(), 30.0, environ, arrived=first.arrived)
+        second = until(courier.poll)
+    assert isinstance(second, Outcome)
+    assert (second.done, second.arrived) == (False, (1, 3))
+    assert (len(server.messages), len(third.messages)) == (1, 1)
+
+
+def test_an_address_that_is_none_does_not_keep_others_from_theirs() -> None:
+    with mail_server() as server:
+        outcome = send("$ADDRESS", server.url, environ={"ADDRESS": "geheim"})
+    assert len(server.messages) == 1
+    assert (outcome.again, outcome.reason) == (False, "address 1 of urls is none that apprise knows or can read")
 
 
 @pytest.mark.parametrize(

@@ -71,6 +71,17 @@ def test_what_is_wrong_is_said_in_a_line(text: str, error: type, message: str, i
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.parametrize(("method", "verb"), [("__post_init__", "built"), ("check", "checked")])
+def test_what_an_own_action_raises_before_a_training_is_a_line(method: str, verb: str, in_tmp_path: Path) -> None:
+    (in_tmp_path / "mine.py").write_text(
+        f"from watchglass import Action\n\n\nclass Mine(Action):\n    'Mine.'\n    def {method}(self):\n"
+        "        raise KeyError('no\\nsuch')\n    def act(self, event):\n        pass\n"
+    )
+    with pytest.raises(PluginFileError) as refused:
+        checked_actions([parse_action("mine.py:Mine")], [])
+    assert str(refused.value) == rf"mine.py:Mine cannot be {verb}: KeyError: 'no\nsuch'"
+
+
 def test_every_built_in_action_is_documented() -> None:
     for name in ("StopTraining", "Notify", "Webhook", "Command"):
         told = documentation(find_action(name))

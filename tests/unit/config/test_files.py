@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from watchglass.config import Collection, ModeSteps, SessionConfig, combine, find_file, read_file
+from watchglass.config import Collection, ModeSteps, SessionConfig, combine, find_file, read_actions, read_file
 from watchglass.errors import InvalidValueError, MissingFileError, WatchglassError
 
 TOML = """
@@ -257,3 +257,41 @@ def test_a_bad_hook_configuration_is_named_with_its_own_key(
     assert str(caught.value).startswith(f"{path}: ")
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("named", ["deeper/mine.py:Mine", "deeper/mine.py", "../project/deeper/mine.py:Mine"])
+def test_a_file_of_actions_is_found_from_the_file_that_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str
+) -> None:
+    (tmp_path / "project" / "deeper").mkdir(parents=True)
+    (tmp_path / "project" / "deeper" / "mine.py").write_text("")
+    (tmp_path / "project" / "watchglass.toml").write_text(
+        f'[[actions]]\nname = "{named}"\npath = "here.txt"\n[[actions]]\nname = "Webhook"\n'
+    )
+    monkeypatch.chdir(tmp_path)
+    own, built_in = read_actions("project/watchglass.toml")
+    assert own.name == str(tmp_path / "project" / "deeper" / "mine.py") + (":Mine" if ":" in named else "")
+    assert (own.parameters, built_in.name) == ({"path": "here.txt"}, "Webhook")
+    monkeypatch.chdir(tmp_path / "project" / "deeper")
+    found = find_file()
+    assert found is not None
+    assert read_actions(found)[0] == own
+
+
+@pytest.mark.parametrize("absolute", [False, True])
+def test_a_file_of_actions_that_is_not_there_is_looked_for_beside_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, absolute: bool
+) -> None:
+    (tmp_path / "project").mkdir()
+    (tmp_path / "mine.py").write_text("")
+    (tmp_path / "project" / "mines.py").write_text("")
+    named = str(tmp_path / "project" / "mine.py") if absolute else "mine.py"
+    (tmp_path / "project" / "watchglass.toml").write_text(f'[[actions]]\nname = "{named}:Mine"\n')
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(MissingFileError) as refused:
+        read_actions("project/watchglass.toml")
+    (line,) = str(refused.value).splitlines()
+    assert line == (
+        f'project/watchglass.toml: there is no action file "{named}" in {tmp_path}/project (did you mean "mines.py"?); '
+        "its path begins at the folder of watchglass.toml, unless it is absolute"
+    )

@@ -18,15 +18,18 @@ from typing import Any
 import psutil
 import pytest
 
-from receivers import Receiver, receiver, until
+from receivers import Receiver, receiver
+from waiting import PATIENCE_S, until
+from watchglass.actions import Outcome
 from watchglass.config import ActionSpec, EvaluatorConfig, RuleSpec
+from watchglass.errors import RunExistsError
 from watchglass.evaluate import Evaluator
 from watchglass.evaluate.live import acting, deliveries
 from watchglass.evaluate.live.reporting import Reporting
 from watchglass.records import Observation, Status
 from watchglass.run import open_run
 from watchglass.session.evaluator import start_evaluator
-from watchglass.store import LocalStore, layout
+from watchglass.store import JournalWriter, LocalStore, layout, read_manifest, this_process
 from watchglass.testing import RunBuilder, example_event
 
 NAN = float("nan")
@@ -164,6 +167,28 @@ def test_an_evaluator_that_starts_again_goes_on_with_what_was_due(run_path: Path
     assert len({event["id"] for event in events(server)}) == 1
 
 
+def test_one_whose_journal_is_anothers_delivers_nothing_any_more(
+    run_path: Path, server: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its machine slept for a while, and another evaluator took over what was due."""
+    server.answers = [(503, {})]
+    with RunBuilder(run_path) as builder:
+        evaluator = opened(config(run_path, hook(server)))
+        broken(builder, leave="")
+        (line,) = evaluator._reporting.acting._lines
+        turns(evaluator, lambda: server.requests and not line.underway)
+        other = replace(this_process(), host="elsewhere", pid=1)
+        LocalStore(run_path).write(f"{layout.LEASE}.1", json.dumps(other.to_json()).encode())
+        monkeypatch.setattr(evaluator._journal._renewal, "_next_s", 0.0)
+        monkeypatch.setattr(line, "_start", lambda *_, **__: pytest.fail("a delivery begins"))
+        for due in line._waiting:
+            due.not_before_s = 0.0
+        with pytest.raises(RunExistsError, match="was taken over by process 1 on elsewhere"):
+            evaluator.turn()
+        evaluator.close()
+        builder.leave()
+
+
 def test_what_was_found_before_anybody_asked_is_history(run_path: Path, server: Receiver) -> None:
     with RunBuilder(run_path) as builder:
         first = opened(config(run_path))
@@ -217,8 +242,8 @@ def test_an_address_where_nobody_is_leaves_dead_letters_and_a_line(run_path: Pat
     letter = json.loads((run_path / layout.dead_letter("Webhook", due.data["event"])).read_text())
     assert letter["event"]["finding"]["rule"] == "ExplodingTensor"
     assert (
-        "watchglass: Webhook: 1 not delivered (cannot be reached: Connection refused), see dead-letters/ in the run\n"
-        in capsys.readouterr().err
+        "watchglass: Webhook: 1 not delivered (cannot be reached: Connection refused), see dead-letters/ in the run;"
+        " watchglass actions RUN --resend sends them again\n" in capsys.readouterr().err
     )
 
 
@@ -229,7 +254,93 @@ def test_the_end_waits_no_longer_than_its_patience(run_path: Path, tmp_path: Pat
         broken(builder)
         evaluator.finish(action_patience_s=1.0)
     assert kinds(run_path) == ["action_due", "action_failed"]
-    assert "waited for 1 s" in actions_of(run_path)[1].data["reason"]
+    assert actions_of(run_path)[1].data["reason"] == (
+        "the training has ended, and it has not arrived within the last 1 s of waiting"
+    )
+
+
+def test_the_end_goes_on_waiting_as_long_as_one_after_the_other_arrives(run_path: Path) -> None:
+    """Sixty of them, each a process of three seconds: together three minutes."""
+    lines, clock = slow_lines(run_path, 60, each_s=3.0)
+    assert lines == {"done": 60, "failed": 0}
+    assert clock.now_s == pytest.approx(180.0, abs=10.0)
+
+
+def test_the_end_does_not_go_on_for_ever(run_path: Path) -> None:
+    lines, clock = slow_lines(run_path, 600, each_s=3.0)
+    assert 90 <= lines["done"] <= 100
+    assert lines["done"] + lines["failed"] == 600, "none is lost"
+    assert clock.now_s == pytest.approx(300.0, abs=10.0)
+    assert (
+        "within all 300 s of waiting" in json.loads(sorted(run_path.rglob("dead-letters/*"))[0].read_text())["reason"]
+    )
+
+
+class Clock:
+    """Time that passes where somebody waits."""
+
+    now_s = 0.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def time_ns(self) -> int:
+        return int(self.now_s * 1e9)
+
+    def pause(self, seconds: float) -> bool:
+        self.now_s += seconds
+        return True
+
+
+class Slow:
+    """A delivery that arrives after so long."""
+
+    def __init__(self, clock: Clock, seconds: float) -> None:
+        self.clock, self.done_s = clock, clock.now_s + seconds
+
+    def poll(self) -> Outcome | None:
+        return Outcome(True) if self.clock.now_s >= self.done_s else None
+
+    def end(self) -> None:
+        return
+
+
+def slow_lines(run: Path, events: int, *, each_s: float) -> tuple[dict[str, int], Clock]:
+    """What becomes of many events of one action at the end of a training."""
+    with RunBuilder(run) as builder:
+        builder.step(scalars={"loss": 1.0})
+    clock, made = Clock(), []
+
+    def make(*args: Any, **options: Any) -> deliveries.Deliveries:
+        made.append(deliveries.Deliveries(*args, start=lambda *_, **__: Slow(clock, each_s), **options))
+        return made[0]
+
+    told = config(run, ActionSpec("Webhook", {"url": "http://127.0.0.1:9/", "per_hour": None}))
+    acts = acting.Acting(LocalStore(run), told, "id", clock=clock, deliveries=make)
+    finding = example_event().finding
+    assert finding is not None
+    acts.found([replace(finding, id=f"{number:012x}") for number in range(events)])
+    acts.finish(lambda _: None, lambda _: None, ended=True, pause=clock.pause)
+    return {name: made[0].counts[name] for name in ("done", "failed")}, clock
+
+
+def test_the_end_waits_no_longer_where_no_process_may_be_started(
+    run_path: Path, server: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of other runs are at work, and nobody looks at them meanwhile."""
+    monkeypatch.setattr(deliveries, "MOST_OF_ALL_RUNS", 0)
+    pauses: list[float] = []
+
+    def pause(seconds: float) -> bool:
+        pauses.append(seconds)
+        assert len(pauses) < 10_000
+        return True
+
+    with RunBuilder(run_path) as builder:
+        evaluator = opened(config(run_path, hook(server)))
+        broken(builder)
+        evaluator.finish(action_patience_s=0.01, pause=pause)
+    assert kinds(run_path) == ["action_due", "action_failed"]
 
 
 def test_the_end_says_for_what_and_how_long_it_waits_and_can_be_hurried(
@@ -242,7 +353,7 @@ def test_the_end_says_for_what_and_how_long_it_waits_and_can_be_hurried(
         evaluator.open(lambda _: False, patience_s=0.0)
         broken(builder)
         evaluator.finish(pause=lambda _: False)
-    assert "waiting for deliveries, 60 s at most: Mine 1" in said.getvalue()
+    assert "waiting for deliveries, 60 s at most for the next one to arrive: Mine 1" in said.getvalue()
     assert "not waited for any longer" in actions_of(run_path)[1].data["reason"]
 
 
@@ -257,6 +368,38 @@ def test_what_a_message_holds_steers_no_terminal(run_path: Path) -> None:
     first, second = said.getvalue().splitlines()
     assert first.endswith("a\\x1b[2J watchglass: all is well (ExplodingTensor)")
     assert second.endswith("b\\x1b[2J")
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"id": "../../../outside"},
+        {"kind": "command"},
+        {"left_out": "many"},
+        {"rule": {"name": "Overfit"}},
+        {"status": None, "previous": None},
+        {"time_ns": 1e300},
+    ],
+)
+def test_what_no_evaluator_would_write_is_not_delivered(run_path: Path, server: Receiver, told: dict[str, Any]) -> None:
+    """A run may come from anybody."""
+    event = {**example_event("status").to_json(), "id": "0123456789abcdef"}
+    data = [
+        {"action": "Webhook", "event": made["id"], "kind": "status", "told": made}
+        for made in ({**event, **told}, event)
+    ]
+    data[1]["told"] = {**event, "run": "/elsewhere"}
+    server.answers = [(400, {})]
+    with RunBuilder(run_path) as builder:
+        builder.step(scalars={"loss": 1.0})
+        builder.leave()
+    with JournalWriter(LocalStore(run_path)) as journal:
+        journal.write([Observation("action_due", 0, None, each) for each in data])
+    evaluator = opened(config(run_path, hook(server)))
+    evaluator.finish()
+    (request,) = server.requests
+    run_id = read_manifest(LocalStore(run_path)).run_id
+    assert json.loads(request.body)["data"] == {**event, "run": str(run_path), "run_id": run_id}
 
 
 def test_one_that_is_told_to_go_leaves_what_is_due_to_the_next(run_path: Path, tmp_path: Path) -> None:
@@ -336,7 +479,7 @@ def test_killed_between_delivery_and_record_it_is_delivered_again_with_the_same_
         second = start()
         until(lambda: "action_done" in kinds(run_path))
         builder.leave()
-        second.communicate(timeout=30)
+        second.communicate(timeout=PATIENCE_S)
     assert kinds(run_path) == ["action_due", "action_done"]
     assert len(server.requests) == 2
     assert len({event["id"] for event in events(server)}) == 1
@@ -354,7 +497,7 @@ def test_secrets_are_nowhere(run_path: Path, server: Receiver, monkeypatch: pyte
     with RunBuilder(run_path) as builder:
         broken(builder)
         until(lambda: "action_failed" in kinds(run_path))
-        process.communicate(timeout=30)
+        process.communicate(timeout=PATIENCE_S)
     assert server.requests[0].path.endswith("geheim-1234")
     assert server.requests[0].verified(b"geheim-5678")
     written = b"".join(path.read_bytes() for path in run_path.rglob("*") if path.is_file())
@@ -373,4 +516,4 @@ def test_its_configuration_is_in_no_command_line(run_path: Path, server: Receive
             builder.leave()
         finally:
             process.send_signal(signal.SIGTERM)
-            process.communicate(timeout=30)
+            process.communicate(timeout=PATIENCE_S)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from watchglass.config import ActionSpec
 from watchglass.errors import StoreError
 from watchglass.evaluate.live import deliveries as module
 from watchglass.evaluate.live.deliveries import Deliveries
+from watchglass.evaluate.live.event_ids import status_event_id
 from watchglass.records import Event, Observation
 from watchglass.store import LocalStore, layout
 from watchglass.testing import example_event
@@ -45,11 +47,13 @@ class Couriers:
 
     outcomes: list[Outcome] = field(default_factory=list)
     started: list[str] = field(default_factory=list)
+    arrived: list[list[int]] = field(default_factory=list)
     ended: int = 0
     hanging: bool = False
 
-    def start(self, spec: ActionSpec, event: Event, timeout_s: float) -> Couriers:
+    def start(self, spec: ActionSpec, event: Event, timeout_s: float, *, arrived: Collection[int]) -> Couriers:
         self.started.append(event.id)
+        self.arrived.append(sorted(arrived))
         return self
 
     def poll(self) -> Outcome | None:
@@ -114,6 +118,12 @@ def test_events_that_do_not_concern_the_action_are_not_accepted(tmp_path: Path) 
     assert line.add(1) == []
 
 
+def test_a_filter_that_raises_keeps_nothing_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    line = Line(tmp_path)
+    monkeypatch.setattr(line.deliveries.action, "wants", lambda event: 1 / 0)
+    assert line.add(1) == ["action_due"]
+
+
 def test_a_failure_is_tried_again_ever_later(tmp_path: Path) -> None:
     line = Line(tmp_path, REFUSED, REFUSED, REFUSED, retries=3)
     line.add(1)
@@ -147,6 +157,14 @@ def test_a_receiver_cannot_ask_for_more_than_an_hour(tmp_path: Path) -> None:
     line.after()
     line.after(3601.0)
     assert len(line.couriers.started) == 2
+
+
+def test_whom_a_try_has_reached_is_told_to_the_next_ones(tmp_path: Path) -> None:
+    line = Line(tmp_path, replace(REFUSED, arrived=(2,)), REFUSED, DONE)
+    line.add(1, 2)
+    while line.deliveries.waiting:
+        line.after(5.0)
+    assert line.couriers.arrived == [[], [2], [2], []]
 
 
 def test_what_failed_for_good_is_buried_with_its_reason(tmp_path: Path) -> None:
@@ -249,7 +267,7 @@ def test_a_system_that_starts_no_process_is_asked_again(tmp_path: Path, monkeypa
     line = Line(tmp_path)
     tries: list[int] = []
 
-    def refuse(*_: object) -> Couriers:
+    def refuse(*_: object, **__: object) -> Couriers:
         tries.append(1)
         if len(tries) < 3:
             raise OSError(11, "Resource temporarily unavailable")
@@ -319,6 +337,16 @@ def test_giving_up_buries_all_that_waits(tmp_path: Path) -> None:
     assert line.letter(2)["reason"] == "the training has ended"
 
 
+def test_giving_up_keeps_the_reason_for_which_the_last_try_failed(tmp_path: Path) -> None:
+    line = Line(tmp_path, REFUSED)
+    line.add(1)
+    line.after()
+    line.after()
+    line.deliveries.give_up("the training has ended")
+    line.after()
+    assert line.letter(1)["reason"] == "the training has ended; the last try: answered with 503"
+
+
 def test_what_was_left_out_is_told_by_the_next_evaluator_too(tmp_path: Path) -> None:
     line = Line(tmp_path, per_hour=1)
     stale = line.clock.time_ns() - int(3601e9)
@@ -345,8 +373,20 @@ def test_the_processes_of_many_runs_together_are_limited(tmp_path: Path, monkeyp
         assert len(line.couriers.started) == 1
 
 
+def test_a_process_that_begins_anew_leaves_no_delivery_behind(tmp_path: Path) -> None:
+    lines = [Line(tmp_path / str(number)) for number in range(2)]
+    for line in lines:
+        line.couriers.hanging = True
+        line.add(1)
+        line.after()
+    module.end_all()
+    assert [(line.couriers.ended, line.deliveries.waiting, line.deliveries.underway) for line in lines] == [
+        (1, 1, False), (1, 1, False),
+    ]  # fmt: skip
+
+
 def test_a_rule_that_starves_twice_for_different_reasons_is_two_events() -> None:
-    ids = {module.status_event_id("run", 0, "Overfit", "InProgress", "Starved", reason) for reason in ("a", "b", "b")}
+    ids = {status_event_id("run", 0, "Overfit", "InProgress", "Starved", reason) for reason in ("a", "b", "b")}
     assert len(ids) == 2
 
 

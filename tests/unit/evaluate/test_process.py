@@ -8,12 +8,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from waiting import PATIENCE_S, until
 from watchglass.config import EvaluatorConfig, RuleSpec
 from watchglass.errors import MissingFileError
 from watchglass.evaluate import diagnose, replay, verdict
@@ -52,16 +53,6 @@ def close_lifeline(process: subprocess.Popen[str]) -> None:
     process.stdin = None
 
 
-def wait_for(condition: Callable[[], object], seconds: float = 20.0):
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        found = condition()
-        if found:
-            return found
-        time.sleep(0.01)
-    raise AssertionError(f"did not happen within {seconds} s")
-
-
 def read_json(store: LocalStore, path: str) -> dict | None:
     try:
         return json.loads(store.read(path))
@@ -74,9 +65,9 @@ def test_live_findings_are_written_and_equal_replayed_ones(run_path: Path) -> No
         for loss in BROKEN:
             builder.step(scalars={"loss": loss, "learning_rate": 5.0})
             time.sleep(0.01)
-        wait_for(lambda: open_run(run_path).journal.findings)
+        until(lambda: open_run(run_path).journal.findings)
         builder.leave("failed")
-        _, errors = process.communicate(timeout=20)
+        _, errors = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0
     run = open_run(run_path)
     evaluation = replay(run_path)
@@ -91,13 +82,13 @@ def test_live_findings_are_written_and_equal_replayed_ones(run_path: Path) -> No
 def test_it_stays_while_the_training_lives_and_ends_after(run_path: Path) -> None:
     with RunBuilder(run_path) as builder, evaluator(config(run_path, quiet=True)) as process:
         builder.step(scalars={"loss": NAN})
-        wait_for(lambda: open_run(run_path).journal.findings)
+        until(lambda: open_run(run_path).journal.findings)
         close_lifeline(process)  # the worker is this process, and lives
         time.sleep(0.3)
         assert process.poll() is None
         builder.step(scalars={"loss": NAN})
         builder.leave()
-        assert process.wait(20) == 0
+        assert process.wait(PATIENCE_S) == 0
         assert process.stderr.read() == ""
     (finding,) = open_run(run_path).journal.findings
     assert finding.count == 2
@@ -106,7 +97,7 @@ def test_it_stays_while_the_training_lives_and_ends_after(run_path: Path) -> Non
 def test_it_ends_when_the_training_was_killed(run_path: Path) -> None:
     build_run(run_path, [Step(scalars={"loss": 1.0})] * 3, status=None)
     with evaluator(config(run_path)) as process:
-        process.communicate(timeout=20)  # closes its standard input: the lifeline
+        process.communicate(timeout=PATIENCE_S)  # closes its standard input: the lifeline
     assert process.returncode == 0
     run = open_run(run_path)
     assert [observation.kind for observation in run.journal.observations] == ["worker_lost"]
@@ -117,7 +108,7 @@ def test_it_ends_when_the_training_was_killed(run_path: Path) -> None:
 def test_it_ends_when_no_worker_ever_joined(run_path: Path) -> None:
     build_run(run_path, workers=0)
     with evaluator(config(run_path)) as process:
-        process.communicate(timeout=20)
+        process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0
 
 
@@ -125,17 +116,17 @@ def test_it_ends_when_no_worker_ever_joined(run_path: Path) -> None:
 def test_signals(run_path: Path, number: int) -> None:
     with RunBuilder(run_path) as builder, evaluator(config(run_path)) as process:
         builder.step(scalars={"loss": NAN})
-        wait_for(lambda: open_run(run_path).journal.findings)
+        until(lambda: open_run(run_path).journal.findings)
         os.kill(process.pid, number)
         if number == signal.SIGINT:
             time.sleep(0.3)
             assert process.poll() is None, "Ctrl-C is for the training"
         else:
-            assert process.wait(20) == 0
+            assert process.wait(PATIENCE_S) == 0
             statuses = {status.rule: status.status for status in open_run(run_path).journal.statuses}
             assert statuses["LossNotDecreasing"] is Status.IN_PROGRESS
         builder.leave()
-        process.communicate(timeout=20)
+        process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0
 
 
@@ -144,13 +135,13 @@ def test_a_training_is_stopped_on_request(run_path: Path) -> None:
         store = builder.store
         for loss in BROKEN[:5]:
             builder.step(scalars={"loss": loss})
-        request = wait_for(lambda: read_json(store, layout.stop_request(0)))
-        wait_for(lambda: request["finding"] in {finding.id for finding in open_run(run_path).journal.findings})
+        request = until(lambda: read_json(store, layout.stop_request(0)))
+        until(lambda: request["finding"] in {finding.id for finding in open_run(run_path).journal.findings})
         store.write(layout.stop_seen(0, "worker_0"), json.dumps({"train_step": 4, "wall_ns": 1}).encode())
-        commit = wait_for(lambda: read_json(store, layout.stop_commit(0)))
+        commit = until(lambda: read_json(store, layout.stop_commit(0)))
         assert commit["stop_at_step"] == 5
         builder.leave("stopped")
-        process.communicate(timeout=20)
+        process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0
     run = open_run(run_path)
     assert [observation.kind for observation in run.journal.observations] == ["stop_requested", "stop_committed"]
@@ -162,15 +153,15 @@ def test_two_ranks_are_stopped_at_one_step(run_path: Path) -> None:
         store = builder.store
         for loss in BROKEN[:5]:
             builder.step(scalars={"loss": loss}, seconds=0.2)
-        wait_for(lambda: read_json(store, layout.stop_request(0)))
+        until(lambda: read_json(store, layout.stop_request(0)))
         for rank, step in enumerate((4, 6)):
             assert read_json(store, layout.stop_commit(0)) is None
             seen = json.dumps({"train_step": step, "wall_ns": 1}).encode()
             store.write(layout.stop_seen(0, f"worker_{rank}"), seen)
-        commit = wait_for(lambda: read_json(store, layout.stop_commit(0)))
+        commit = until(lambda: read_json(store, layout.stop_commit(0)))
         assert commit["stop_at_step"] >= 8
         builder.leave("stopped")
-        process.communicate(timeout=20)
+        process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0
 
 
@@ -180,7 +171,7 @@ def test_a_lost_rank_does_not_hold_up_the_others(run_path: Path) -> None:
         for _ in range(3):
             builder.step(Step(scalars={"loss": NAN}, workers=[0]))
         builder.leave(ranks=[0])
-        process.communicate(timeout=20)
+        process.communicate(timeout=PATIENCE_S)
     (finding,) = open_run(run_path).journal.findings
     assert (finding.worker, finding.step, finding.count) == ("worker_0", 1, 3)
     assert [f.to_json() for f in replay(run_path).findings] == [finding.to_json()]
@@ -196,7 +187,7 @@ def test_a_lost_rank_does_not_hold_up_the_others(run_path: Path) -> None:
 def test_mistakes_are_one_line(run_path: Path, rules: tuple[RuleSpec, ...], message: str) -> None:
     build_run(run_path)
     with evaluator(config(run_path, rules=rules)) as process:
-        _, errors = process.communicate(timeout=20)
+        _, errors = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 2
     assert errors.startswith(f"watchglass: {message}")
     assert errors.count("\n") == 1
@@ -206,7 +197,7 @@ def test_a_journal_that_another_writes_is_refused(run_path: Path) -> None:
     build_run(run_path)
     with JournalWriter(LocalStore(run_path)), evaluator(config(run_path)) as process:
         close_lifeline(process)
-        assert process.wait(20) == 2
+        assert process.wait(PATIENCE_S) == 2
         assert "is held by process" in process.stderr.read()
 
 
@@ -216,7 +207,7 @@ def test_a_rule_that_raises_is_observed(run_path: Path, tmp_path: Path) -> None:
     )
     build_run(run_path, [Step(scalars={"loss": 1.0})], status=None)
     with evaluator(config(run_path, rules=(RuleSpec(f"{tmp_path}/mine.py:Bad"),))) as process:
-        process.communicate(timeout=20)
+        process.communicate(timeout=PATIENCE_S)
     run = open_run(run_path)
     assert run.journal.statuses[0].status is Status.ERROR
     error = next(observation for observation in run.journal.observations if observation.kind == "rule_error")
@@ -233,15 +224,34 @@ def test_the_signal_to_end_is_no_error_of_a_rule(run_path: Path, tmp_path: Path)
             builder.step(scalars={"loss": 1.0}, flush=False)
         builder.flush()
         with evaluator(config(run_path, rules=(RuleSpec(f"{tmp_path}/slow.py:Slow"),))) as process:
-            wait_for(lambda: open_run(run_path).journal.statuses)
+            until(lambda: open_run(run_path).journal.statuses)
             time.sleep(0.3)
             process.terminate()
-            _, errors = process.communicate(timeout=20)
+            _, errors = process.communicate(timeout=PATIENCE_S)
         assert (process.returncode, errors) == (0, "")
         journal = open_run(run_path).journal
         assert journal.observations == []
         assert [status.status for status in journal.statuses] == [Status.IN_PROGRESS]
         JournalWriter(LocalStore(run_path)).close()
+
+
+def test_a_signal_of_somebody_else_ends_one_wait_and_not_all_that_follow() -> None:
+    """A rule that is timed out is woken by one."""
+    code = """
+import os, signal, time
+from watchglass.evaluate.live.process import _Lifeline
+ours, theirs = os.pipe()
+lifeline = _Lifeline(ours)
+signal.signal(signal.SIGUSR1, lambda *_: None)
+os.kill(os.getpid(), signal.SIGUSR1)
+assert lifeline.wait(600.0)
+begun_s = time.monotonic()
+assert lifeline.wait(0.3) and time.monotonic() - begun_s >= 0.3
+os.kill(os.getpid(), signal.SIGTERM)
+assert not lifeline.wait(600.0) and lifeline.terminated
+assert not lifeline.wait(600.0), "no wait is long any more"
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
 def test_it_starts_without_heavy_imports() -> None:

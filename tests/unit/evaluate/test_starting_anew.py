@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from waiting import PATIENCE_S
 from watchglass.config import EvaluatorConfig, RuleSpec
 from watchglass.evaluate import replay
 from watchglass.records import Status
@@ -55,7 +56,7 @@ def test_the_process_goes_on_without_the_rule(run_path: Path, tmp_path: Path) ->
         process.stdin.flush()
         builder.leave()
         try:
-            _, said = process.communicate(timeout=60)
+            _, said = process.communicate(timeout=PATIENCE_S)
         finally:
             process.kill()
     assert process.returncode == 0, said
@@ -73,9 +74,10 @@ def test_a_follower_goes_on_without_the_rule(tmp_path: Path, many: bool) -> None
             sys.executable, "-m", "watchglass", "follow", str(tmp_path / "runs") if many else run,
             "--rules", ",".join(spec.name for spec in specs), "--rule-timeout", "0.2", "--until-idle", "0.5",
         ],
-        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60,
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE_S,
     )  # fmt: skip
     assert followed.returncode == 1, followed.stderr
+    assert "is followed by process" not in followed.stderr, "it waits for itself"
     check_that_it_went_on(followed.stderr, LocalStore(run), specs)
 
 

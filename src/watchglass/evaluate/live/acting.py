@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 from watchglass.actions import Action, Stopping, StopTraining, Worker, build_action
 from watchglass.config import ActionSpec, EvaluatorConfig, absolute
-from watchglass.evaluate.live.deliveries import MOST_AT_ONCE, Clock, Deliveries, finding_event_id, status_event_id
+from watchglass.evaluate.live.deliveries import MOST_AT_ONCE, Clock, Deliveries, key_among
+from watchglass.evaluate.live.event_ids import finding_event_id, is_event, status_event_id
 from watchglass.records import Event, Finding, Observation, RuleStatus
 from watchglass.store import Store
 
-#: How long the end of a training waits for deliveries; what was not delivered then becomes a dead letter.
-ACTION_PATIENCE_S = 60.0
+#: How long the end of a training waits for a delivery to arrive, and how many times as long for all of them; what was
+#: not delivered then becomes a dead letter.
+ACTION_PATIENCE_S, _PATIENCES = 60.0, 5
 #: How long deliveries under way are waited for by an evaluator that was told to go.
 _GOING_S = 2.0
 #: A wait at the end that is longer than this is told of.
@@ -61,7 +64,7 @@ class Acting:
             if isinstance(action, StopTraining):
                 wanted.append(action)
             elif isinstance(action, Action):
-                key = self._key(action.name)
+                key = key_among([line.key for line in self._lines], action.name)
                 self._lines.append(deliveries(key, spec, action, store, clock=clock))
         if wanted:
             grace_s = min((stop.grace_s for stop in wanted if stop.grace_s is not None), default=config.grace_s)
@@ -112,7 +115,7 @@ class Acting:
             if seen.kind == "action_due" and (line.key, event_id) not in concluded:
                 event = self._event_of(seen, findings, time_ns)
                 if event is None:
-                    continue  # its finding was not written any more, and is found again
+                    continue  # its finding was not written any more, and is found again; or it is no event of ours
             elif seen.kind == "action_limited":
                 rule = str(seen.data.get("rule", ""))
                 event = Event("summary", event_id, self._run, self._run_id, seen.attempt, rule, time_ns)
@@ -179,25 +182,32 @@ class Acting:
             ended: Whether the training has ended, so that nobody will go on; what is left becomes dead letters. Else it
                 stays due for the next evaluator.
             pause: Waits so many seconds, or less; returns False where waiting shall end.
-            patience_s: Seconds to wait.
+            patience_s: Seconds to wait for one to arrive; for all of them, five times as long.
         """
         begun_s = self._clock.monotonic()
         until_s = begun_s + (patience_s if ended else _GOING_S)
-        why, told = f"deliveries were waited for {patience_s:g} s", not ended
+        latest_s = begun_s + _PATIENCES * patience_s
+        why, told, arrived = "", not ended, 0
         while True:
             write(self._deliver(now=ended, may_start=ended))
+            now_arrived = sum(line.counts["done"] for line in self._lines)
+            if ended and now_arrived > arrived:
+                arrived, until_s = now_arrived, min(self._clock.monotonic() + patience_s, latest_s)
             soonest = [line.next_s() for line in self._lines if ended or line.underway]
             if min((at for at in soonest if at is not None), default=until_s) >= until_s:
                 break
             if not told and self._clock.monotonic() - begun_s >= _TOLD_AFTER_S:
                 told = True
                 waiting = ", ".join(f"{line.key} {line.waiting}" for line in self._lines if line.waiting)
-                say(f"waiting for deliveries, {patience_s:g} s at most: {waiting}")
+                say(f"waiting for deliveries, {patience_s:g} s at most for the next one to arrive: {waiting}")
             if not ended:
                 time.sleep(_LOOK_S)
             elif not pause(_LOOK_S):
                 why = "deliveries were not waited for any longer, since the evaluator was told to end"
                 break
+        if not why:
+            limit = f"all {_PATIENCES * patience_s:g} s" if until_s >= latest_s else f"the last {patience_s:g} s"
+            why = f"it has not arrived within {limit} of waiting"
         for line in self._lines:
             self._conclude(line, write, say, ended=ended, why=f"the training has ended, and {why}")
 
@@ -230,7 +240,8 @@ class Acting:
                 break
         if line.counts["failed"]:
             say(
-                f"{line.key}: {line.counts['failed']} not delivered ({line.failure:.200}), see dead-letters/ in the run"
+                f"{line.key}: {line.counts['failed']} not delivered ({line.failure:.200}), see dead-letters/ in the"
+                " run; watchglass actions RUN --resend sends them again"
             )
         if line.counts["limited"]:
             say(
@@ -250,26 +261,24 @@ class Acting:
         return [seen for line in self._lines for seen in line.add(event)]
 
     def _event_of(self, due: Observation, findings: dict[str, Finding], time_ns: int) -> Event | None:
-        """The event of which an earlier evaluator wrote that it is due; None where it comes up again by itself."""
+        """The event of which an earlier evaluator wrote that it is due; None where it comes up again by itself.
+
+        The journal may have been written by anybody: what no evaluator would write is none either.
+        """
         finding = findings.get(str(due.data.get("finding")))
         if finding is not None:
-            return self._finding_event(str(due.data.get("event")), finding, time_ns)
-        try:
-            return Event.from_json(due.data["told"])
-        except (LookupError, TypeError, ValueError, AttributeError):
-            return None
+            event = self._finding_event(finding_event_id(self._run_id, finding.id), finding, time_ns)
+        else:
+            try:
+                event = replace(Event.from_json(due.data["told"]), run=self._run, run_id=self._run_id)
+            except (LookupError, TypeError, ValueError, AttributeError):
+                return None
+        return event if event.id == due.data.get("event") and is_event(event) else None
 
     def _finding_event(self, event_id: str, finding: Finding, time_ns: int) -> Event:
         return Event(
             "finding", event_id, self._run, self._run_id, finding.attempt, finding.rule, time_ns, finding=finding
         )
-
-    def _key(self, name: str) -> str:
-        taken = {line.key for line in self._lines}
-        number = 1
-        while (key := name if number == 1 else f"{name}-{number}") in taken:
-            number += 1
-        return key
 
 
 def _whole(value: object) -> int:

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
+from watchglass.evaluate.live import deliveries
 from watchglass.records import Observation
 from watchglass.store import Claim, Store, lease_holder, this_process
 
@@ -92,6 +93,7 @@ def start_without(run_id: str, seen: Observation) -> None:
         os.write(2, f"watchglass: {what}; {then}\n".encode())
     if not _process.allowed:
         return
+    deliveries.end_all()  # else nobody would wait for them, and they would be made once more beside themselves
     rows = [(run, left.to_json()) for run, left in [*_process.left_out, (run_id, seen)]]
     number = _held(json.dumps({"told": _process.told, "left_out": rows}).encode())
     os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, _VARIABLE: str(number)})

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import random
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
@@ -17,6 +16,7 @@ from typing import Protocol
 from watchglass.actions import Action, Courier, Outcome
 from watchglass.config import ActionSpec
 from watchglass.errors import StoreError
+from watchglass.evaluate.live.event_ids import summary_event_id
 from watchglass.records import Event, Observation
 from watchglass.store import Store, layout
 
@@ -36,6 +36,20 @@ _HOUR_S = 3600.0
 _AT_WORK: weakref.WeakSet[Deliveries] = weakref.WeakSet()
 
 
+def key_among(taken: Collection[str], name: str) -> str:
+    """What the next action of a name is called in observations: ``Webhook``, then ``Webhook-2``."""
+    number = 1
+    while (key := name if number == 1 else f"{name}-{number}") in taken:
+        number += 1
+    return key
+
+
+def end_all() -> None:
+    """End what is under way for all evaluators of this process, which begins anew; it stays due."""
+    for line in list(_AT_WORK):
+        line.leave()
+
+
 class Clock(Protocol):
     """What deliveries need of a clock; the module :mod:`time` is one."""
 
@@ -53,7 +67,10 @@ class _Underway(Protocol):
     def end(self) -> None: ...
 
 
-Start = Callable[[ActionSpec, Event, float], _Underway]
+class _Start(Protocol):
+    """Starts a delivery."""
+
+    def __call__(self, spec: ActionSpec, event: Event, timeout_s: float, *, arrived: Collection[int]) -> _Underway: ...
 
 
 @dataclass
@@ -63,6 +80,10 @@ class _Due:
     event: Event
     tries: int = 0
     not_before_s: float = 0.0
+    #: Of several receivers those that earlier tries have reached.
+    arrived: frozenset[int] = frozenset()
+    #: Why the last try failed.
+    failure: str = ""
     #: Why it will not be delivered; "" where it may be.
     dead: str = ""
 
@@ -81,7 +102,7 @@ class Deliveries:
         action: Action,
         store: Store,
         *,
-        start: Start = Courier,
+        start: _Start = Courier,
         clock: Clock = time,
         jitter: Callable[[], float] = random.random,
     ) -> None:
@@ -125,10 +146,11 @@ class Deliveries:
         return self._left_out
 
     def next_s(self) -> float | None:
-        """When there is something to do, on the clock; None where nothing waits."""
+        """When there is something to do, on the clock, now at the earliest; None where nothing waits."""
+        now_s = self._clock.monotonic()
         if self._underway is not None or (self._waiting and self._waiting[0].dead):
-            return self._clock.monotonic()
-        return self._waiting[0].not_before_s if self._waiting else None
+            return now_s
+        return max(now_s, self._waiting[0].not_before_s) if self._waiting else None
 
     def resume(self, event_id: str, kind: str, time_ns: int, event: Event | None, left_out: int) -> None:
         """Take note of what an earlier evaluator wrote of an event.
@@ -150,11 +172,11 @@ class Deliveries:
             if ago_s < _HOUR_S:
                 self._accepted_s.append(self._clock.monotonic() - ago_s)
             if event is not None:
-                self._waiting.append(_Due(event))
+                self._queue(event)
 
     def add(self, event: Event) -> list[Observation]:
         """Accept an event that concerns the action, unless it is known already."""
-        if event.id in self._known or not self.action.wants(event):
+        if event.id in self._known or not self._wants(event):
             return []
         self._known.add(event.id)
         self._last = event
@@ -163,10 +185,7 @@ class Deliveries:
             self.counts["limited"] += 1
             return [self._observation("action_limited", event)]
         self._accepted_s.append(self._clock.monotonic())
-        due = _Due(event)
-        if len(self._waiting) >= MOST_WAITING:
-            due.dead = f"{MOST_WAITING} others waited already"
-        self._waiting.append(due)
+        self._queue(event)
         return [self._observation("action_due", event, **_identity(event))]
 
     def tick(self, may_start: bool) -> list[Observation]:
@@ -196,22 +215,32 @@ class Deliveries:
             return []
         count, last = self._left_out, self._last
         self._left_out = 0
-        digest = _digest(last.run_id, "summary", self.key, last.id, count)
+        event_id = summary_event_id(last.run_id, self.key, last.id, count)
         return self.add(
-            Event("summary", digest, last.run, last.run_id, last.attempt, "", self._clock.time_ns(), left_out=count)
+            Event("summary", event_id, last.run, last.run_id, last.attempt, "", self._clock.time_ns(), left_out=count)
         )
 
     def give_up(self, reason: str) -> None:
         """Whatever waits becomes a dead letter at the next :meth:`tick`; what is under way is ended."""
         self.leave()
         for due in self._waiting:
-            due.dead = due.dead or reason
+            due.dead = due.dead or (f"{reason}; the last try: {due.failure}" if due.failure else reason)
 
     def leave(self) -> None:
         """End what is under way; it and what waits stay due, for the next evaluator."""
         if self._underway is not None:
             self._underway.end()
             self._let_go()
+
+    def _wants(self, event: Event) -> bool:
+        try:
+            return self.action.wants(event)
+        except Exception:  # of a class of a user's own, which may filter; better told too much than not at all
+            return True
+
+    def _queue(self, event: Event) -> None:
+        full = len(self._waiting) >= MOST_WAITING
+        self._waiting.append(_Due(event, dead=f"{MOST_WAITING} others waited already" if full else ""))
 
     def _let_go(self) -> None:
         self._underway = None
@@ -226,7 +255,7 @@ class Deliveries:
     def _begin(self, due: _Due) -> None:
         due.tries += 1
         try:
-            self._underway = self._start(self._spec, due.event, self.action.timeout_s)
+            self._underway = self._start(self._spec, due.event, self.action.timeout_s, arrived=due.arrived)
             _AT_WORK.add(self)
         except OSError as error:
             self._failed(due, Outcome(False, f"no process can be started: {error.strerror or error}"))
@@ -241,8 +270,10 @@ class Deliveries:
         return [self._observation("action_done", due.event, tries=due.tries)]
 
     def _failed(self, due: _Due, outcome: Outcome) -> None:
+        due.arrived |= frozenset(outcome.arrived)
+        due.failure = outcome.reason or "no reason was given"
         if not outcome.again or due.tries > self.action.retries:
-            due.dead = outcome.reason or "no reason was given"
+            due.dead = due.failure
             return
         pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** (due.tries - 1)) * (0.5 + self._jitter())
         asked_s = min(outcome.after_s or 0.0, LONGEST_ASKED_S)
@@ -272,20 +303,6 @@ class Deliveries:
     def _observation(self, what: str, event: Event, **data: object) -> Observation:
         told = {"action": self.key, "event": event.id, "rule": event.rule, **data, "time_ns": self._clock.time_ns()}
         return Observation(what, event.attempt, None, told)
-
-
-def finding_event_id(run_id: str, finding_id: str) -> str:
-    """Identifier of the event that tells of a finding."""
-    return _digest(run_id, "finding", finding_id)
-
-
-def status_event_id(run_id: str, attempt: int, rule: str, previous: str, status: str, reason: str) -> str:
-    """Identifier of the event that tells of a change of status; a rule may starve twice, for different reasons."""
-    return _digest(run_id, "status", attempt, rule, previous, status, reason)
-
-
-def _digest(*parts: object) -> str:
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
 
 def _identity(event: Event) -> Mapping[str, object]:

@@ -145,6 +145,19 @@ class Evaluator:
         """Whether an action has something under way."""
         return self._reporting.acting.busy
 
+    def stay(self) -> None:
+        """Shows that it lives, in the middle of :meth:`finish`; a store that refuses is asked again the next time.
+
+        Raises:
+            RunExistsError: Another evaluator has taken the journal over.
+        """
+
+        def stayed() -> bool:
+            self._stay()
+            return True
+
+        self._outages.asked(stayed)
+
     def excuse(self, seconds: float) -> None:
         """Nobody could ask the store for so long: that was nobody's silence."""
         self._news_s += seconds
@@ -253,9 +266,9 @@ class Evaluator:
         acting = self._reporting.acting
         if self._presence.look(self.poll_s if acting.stopping else pace_of(self._store).liveness_s):
             self._journal.write(self._judging.engine.take_changed())
+        self._stay()  # before anything is delivered: after a long sleep the journal may be another's, and so are they
         if acting.busy:
             self._journal.write(acting.tick(self._roster.workers(self._judging.follower) if acting.stopping else ()))
-        self._stay()
         self._journal.flush()
         return new
 
@@ -307,14 +320,11 @@ class Evaluator:
         self._reporting.statuses(self._judging.engine.statuses(), self._newest)
 
     def _finish_actions(self, pause: Callable[[float], bool], patience_s: float) -> None:
-        def stayed() -> bool:
-            self._stay()
-            return True
-
         def waits(seconds: float) -> bool:
-            self._outages.asked(stayed)
+            self.stay()
             return pause(seconds)
 
+        self.stay()
         self._reporting.finish_actions(ended=self._finished, pause=waits, patience_s=patience_s)
 
     def _begin_again(self) -> None:

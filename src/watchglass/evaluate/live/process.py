@@ -30,6 +30,7 @@ class _Lifeline:
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self._woken, waker = os.pipe()
+        os.set_blocking(self._woken, False)
         os.set_blocking(waker, False)
         signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
         self.open = True
@@ -57,6 +58,10 @@ class _Lifeline:
         watched = [self._woken, self._descriptor] if self.open else [self._woken]
         try:
             ready, _, _ = select.select(watched, [], [], 0.0 if self.terminated else seconds)
+            if self._woken in ready:
+                os.read(
+                    self._woken, 4096
+                )  # by any signal, also of a rule that is timed out: left there, it wakes for ever
             if self._descriptor in ready and not os.read(self._descriptor, 4096):
                 self.open = False
         except (OSError, ValueError):
