@@ -1,4 +1,4 @@
-"""What spreading an evaluation brings: on this machine from one to two cores, and simulated up to 256.
+"""What spreading an evaluation brings: on this machine from one to two cores, and simulated up to 1,024.
 
     python benchmarks/scale.py
     python benchmarks/scale.py --quick
@@ -46,6 +46,10 @@ TENSORS, STEPS, WORKERS = 300, 200, 1024
 #: Seconds of one request to an object store, from first to last byte of a small object, and bytes per second of one
 #: reader: what S3 promises within a region. A reader has so many requests under way.
 REQUEST_S, BANDWIDTH, AT_ONCE = 0.03, 90e6, 16
+#: What a part asks one after the other beside its segments: manifest, generations, attempts, journal, claims.
+PART_REQUESTS = 8
+#: Names on a page of a listing.
+PAGE = 1000
 #: A worker flushes once a minute where there are a thousand: so many steps share an object there.
 STEPS_PER_OBJECT = 8
 CORES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
@@ -112,7 +116,9 @@ def fastest(work: Callable[[], _T], repeats: int = REPEATS) -> tuple[float, _T]:
     return min(times), found
 
 
-def schedule(parts: Sequence[Part], cores: int, costs: Costs, *, objects: Callable[[Part], int]) -> Point:
+def schedule(
+    parts: Sequence[Part], cores: int, costs: Costs, *, objects: Callable[[Part], int], listing_s: float = 0.0
+) -> Point:
     """Works on parts with some cores, as :func:`ask` hands them out: in order, each to the first core that is free.
 
     Args:
@@ -120,9 +126,10 @@ def schedule(parts: Sequence[Part], cores: int, costs: Costs, *, objects: Callab
         cores: Cores.
         costs: What was measured.
         objects: Objects that a part reads from an object store; 0 for a local folder.
+        listing_s: Seconds that the driver's listing waits for its store, before the first part.
     """
     free = [0.0] * cores
-    driver = costs.list_s
+    driver = costs.list_s + listing_s
     ends: list[float] = []
     largest = 0.0
     for part in parts:
@@ -138,7 +145,7 @@ def schedule(parts: Sequence[Part], cores: int, costs: Costs, *, objects: Callab
     together = len(parts) * costs.merge_part_s
     work = sum(costs.open_s + part.bytes * costs.per_byte_s for part in parts) / cores
     limits = {"cores": work, "the largest part": largest, "the driver": driver + together}
-    driver_s = len(parts) * costs.request_s + together + costs.list_s
+    driver_s = len(parts) * costs.request_s + together + costs.list_s + listing_s
     return Point(cores, len(parts), last + together, 0.0, largest, driver_s, max(limits, key=limits.__getitem__))
 
 
@@ -146,16 +153,19 @@ def curve(costs: Costs, *, workers: int = WORKERS, on_objects: bool, rules: int)
     """Evaluations of a run of many workers with ever more cores."""
     contents = RunContents("run", {f"worker_{rank}": costs.worker_bytes for rank in range(workers)}, 0)
     each = math.ceil(STEPS / STEPS_PER_OBJECT)
-    pages = workers * each // 1000 + 1
+    # The driver lists the run, a page after the other, and hands out the names.
+    listing_s = REQUEST_S * (workers * each // PAGE + 1)
 
     def objects(part: Part) -> int:
-        # Each part lists the whole run, twice, a page after the other, and then reads its own workers.
-        return each * len(part.workers or contents.workers) + 2 * pages * AT_ONCE
+        return each * len(part.workers or contents.workers) + PART_REQUESTS * AT_ONCE
 
     found = []
     for cores in CORES:
         parts = plan([contents], rules, cores, reading_share=costs.reading_share)
-        found.append(schedule(parts, cores, costs, objects=objects if on_objects else lambda _: 0))
+        if on_objects:
+            found.append(schedule(parts, cores, costs, objects=objects, listing_s=listing_s))
+        else:
+            found.append(schedule(parts, cores, costs, objects=lambda _: 0))
     return [replace(point, speedup=found[0].seconds / point.seconds) for point in found]
 
 

@@ -40,7 +40,7 @@ class Marks(Rule):
     def check(self, view):
         if view.worker == "worker_1" and view.mode_step == 40:
             raise RuntimeError("no luck at 40")
-        if self.folder and view.mode_step == 20 and view.worker == "worker_2":
+        if self.folder and view.mode_step == 20 and view.worker in ("worker_2", os.environ.get("STUCK_ON")):
             Path(self.folder, f"at-{os.getpid()}").touch()
             while not Path(self.folder, "go").exists():
                 time.sleep(0.01)
@@ -71,9 +71,20 @@ def short() -> Iterator[Path]:
         yield Path(folder)
 
 
+@pytest.fixture(scope="module")
+def shared() -> Iterator[dict[str, str]]:
+    """One for all tests that leave its nodes as they are: it takes several seconds to begin and to end."""
+    with two_nodes() as environment:
+        yield environment
+
+
 @pytest.fixture
-def cluster() -> Iterator[dict[str, str]]:
+def cluster(request: pytest.FixtureRequest, shared: dict[str, str]) -> Iterator[dict[str, str]]:
     """The environment with which a process uses a cluster of two nodes."""
+    callspec = getattr(request.node, "callspec", None)
+    if callspec is None or callspec.params.get("kill") is not ends_a_node:
+        yield shared
+        return
     with two_nodes() as environment:
         yield environment
 
@@ -229,6 +240,30 @@ def test_a_rule_that_always_ends_its_process_is_named_and_not_tried_for_ever(
     assert err.startswith(f"watchglass: error: the process that evaluated {runs}/well")
     assert "died 5 times; a rule of yours may end it" in err
     assert len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("verb", ["check", "follow"])
+def test_a_driver_whose_own_node_is_gone_ends_with_one_line(runs: Path, tmp_path: Path, short: Path, verb: str) -> None:
+    meet = tmp_path / "meet"
+    meet.mkdir()
+    run = runs / ("sick" if verb == "check" else "open")
+    process = subprocess.Popen(
+        command(verb, run, "--rules", f"{tmp_path}/own.py:Marks:folder={meet}", "--engine", "ray"), text=True,
+        env={**os.environ, "TMPDIR": str(short), "STUCK_ON": "worker_0"},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    await_file(meet, "at-*", process)
+    (raylet,) = [each for each in psutil.Process(process.pid).children(recursive=True) if each.name() == "raylet"]
+    raylet.kill()
+    out, err = process.communicate(timeout=240)
+    assert (process.returncode, out) == (2, "")
+    (line,) = [line for line in err.splitlines() if line.startswith("watchglass: error: ")]
+    assert "raylet" in line
+    assert line.endswith("begin again, with --engine local or on another node if it happens again")
+    assert "Traceback" not in err
+    while processes_of(short):
+        time.sleep(0.05)
+    assert list(short.iterdir()) == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 #: Exit status after Ctrl-C or SIGTERM, as of a process that the signal ended.
 _SIGNALLED = 128
-
+_LAST_PORT = 65_535
 
 _RunOrPrefix = Annotated[
     str,
@@ -39,29 +39,24 @@ _RunOrPrefix = Annotated[
         help="Where the run is or will be, or a folder or prefix below which runs are: s3://BUCKET/runs.",
     ),
 ]
-_Wait = Annotated[
-    float, typer.Option("--wait", metavar="S", min=0.0, help="Seconds to wait for a run and its first step.")
-]
-_Timeout = Annotated[float | None, typer.Option("--timeout", metavar="S", min=0.0, help="Seconds to follow at most.")]
+_Wait = Annotated[float, typer.Option("--wait", metavar="S", help="Seconds to wait for a run and its first step.")]
+_Timeout = Annotated[float | None, typer.Option("--timeout", metavar="S", help="Seconds to follow at most.")]
 _UntilIdle = Annotated[
     float | None,
     typer.Option(
         "--until-idle",
         metavar="S",
-        min=0.0,
         help="Of many runs: end when all have ended and none has come for so long. Without it only Ctrl-C and "
         "--timeout end it.",
     ),
 ]
 _LostAfter = Annotated[
     float,
-    typer.Option("--lost-after", metavar="S", min=1.0, help="A worker elsewhere that is silent for so long is lost."),
+    typer.Option("--lost-after", metavar="S", help="A worker elsewhere that is silent for so long is lost."),
 ]
 _MetricsPort = Annotated[
     int | None,
-    typer.Option(
-        "--metrics-port", metavar="PORT", min=0, max=65535, help="Serve metrics for Prometheus there; 0 picks one."
-    ),
+    typer.Option("--metrics-port", metavar="PORT", help="Serve metrics for Prometheus there; 0 picks one."),
 ]
 _MetricsHost = Annotated[
     str | None,
@@ -100,6 +95,9 @@ def follow(
     with failing_in_one_line(debug):
         check_choice("--fail-on", fail_on, ("warning", "error", "never"))
         check_engine(engine, ray_address)
+        for option, seconds in (("--wait", wait), ("--timeout", timeout), ("--until-idle", until_idle)):
+            _check_seconds(option, seconds, 0)
+        _check_seconds("--lost-after", lost_after, 1)
         from watchglass.config import find_file
         from watchglass.evaluate import Snapshots, starting_anew
 
@@ -199,6 +197,11 @@ class _Following:
             print_note(sentence)
 
 
+def _check_seconds(option: str, seconds: float | None, least: int) -> None:
+    if seconds is not None and not seconds >= least:  # so that NaN is refused
+        raise InvalidValueError(f"{option} must be a number of seconds, {least} or more, but got {seconds:g}")
+
+
 @contextmanager
 def _engines(engine: str, address: str | None) -> Iterator[_Engines | None]:
     """Makes engines that evaluate on a Ray cluster, one process for each of many runs; None for those in here."""
@@ -232,6 +235,8 @@ class _Interruption:
 @contextmanager
 def _metrics(snapshots: Snapshots, port: int | None, host: str | None) -> Iterator[None]:
     """A context in which metrics are served, where a port was named."""
+    if port is not None and not 0 <= port <= _LAST_PORT:
+        raise InvalidValueError(f"--metrics-port must be 0 to {_LAST_PORT} but got {port}; 0 picks one that is free")
     if port is None:
         if host is not None:
             raise InvalidValueError(f"--metrics-host {host} needs --metrics-port; 0 picks one")

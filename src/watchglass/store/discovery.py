@@ -69,6 +69,8 @@ class Discovery:
         self.attempts = 0 if attempt is None else attempt + 1
         self._newest: dict[tuple[int, str], _Newest] = {}
         self._base = 0
+        #: Workers of the newest attempt: those of others are listed with everything.
+        self._team = 0
         self._full_s = self._probe_s = self._list_s = self._news_s = -math.inf
         self._quiet = 0
         self._first = True
@@ -81,7 +83,7 @@ class Discovery:
         """
         now_s = self._clock.monotonic_ns() / 1e9
         full = full or now_s >= self._full_s
-        few = len(self._newest) <= _FEW
+        few = self._team <= _FEW
         if not full and self._store.appends and now_s < self._list_s and (self._quiet >= _QUIET_POLLS or not few):
             found = list(self._glance()) if few else []
             self._note(found, now_s)
@@ -91,7 +93,7 @@ class Discovery:
         found = self._list_all(now_s) if full else self._list_newest()
         if self._store.appends:
             took_s = self._clock.monotonic_ns() / 1e9 - now_s
-            self._list_s = now_s + (_LIST_EVERY_S if len(self._newest) <= _FEW else 0)
+            self._list_s = now_s + (_LIST_EVERY_S if few else 0)
             if took_s > _SLOW_S:
                 self._list_s = max(self._list_s, now_s + 5 * took_s)
         self._note(found, now_s)
@@ -169,6 +171,7 @@ class Discovery:
             self._news_s = now_s
         self._quiet = 0 if news else self._quiet + 1
         team = [newest for (attempt, _), newest in self._newest.items() if attempt == self.attempts - 1]
+        self._team = len(team)
         writing = [newest.name.bucket for newest in team if newest.heard_s > now_s - _HEARD_S]
         if writing:
             self._base = min(writing)

@@ -17,8 +17,8 @@ from watchglass.store.encoding.frames import HEADER_BYTES, MAX_PAYLOAD, Frame, F
 _CHUNK = 4 << 20
 #: What a poll reads at least of each worker that it reads anything of.
 _SHARE = 64 << 10
-#: Objects that one call asks a store for.
-_MOST_AT_ONCE = 1 << 16
+#: Objects that one call asks a store for: all that a call got is kept, and where one fails nothing of it is known.
+_MOST_AT_ONCE = 128
 #: Shorter objects are read: mapping one into memory costs as much as copying so many bytes.
 _MAPPED = 256 << 10
 
@@ -112,7 +112,9 @@ class RunReader:
         self._problems: dict[tuple[str, int], Problem] = {}
         self._generation: int | None = None
         self._most_at_once = _MOST_AT_ONCE
+        #: Bytes that were asked for beforehand, by path and place; kept over polls where the store refused others.
         self._fetched: dict[tuple[str, int], bytes | None] = {}
+        self._refused: StoreError | None = None
         self._mapped: tuple[str, memoryview] = ("", memoryview(b""))
 
     @property
@@ -159,21 +161,23 @@ class RunReader:
         found: list[tuple[int, str, Frame]] = []
         try:
             self._read_new(found, max_bytes)
+            self._fetched = {}
         except StoreError:
+            # What was read before it refused counts as read, so it is given; the next poll asks for the rest again.
+            self._fetched = {key: data for key, data in self._fetched.items() if data is not None}
             if not found:
                 raise
-            # What was read before it refused counts as read, so it is given; the next poll asks for the rest again.
-        self._fetched, self._mapped = {}, ("", memoryview(b""))
+        finally:
+            self._refused, self._mapped = None, ("", memoryview(b""))
         return found
 
     def _read_new(self, found: list[tuple[int, str, Frame]], left: int) -> None:
         """Appends to ``found`` what is new, until so many bytes were read."""
-        for attempt in sorted({attempt for attempt, _ in self._streams}):
-            ready = [
-                (worker, stream) for (a, worker), stream in self._streams.items() if a == attempt and stream.is_ready()
-            ]
-            if not ready:
-                continue
+        news: dict[int, list[tuple[str, _Stream]]] = {}
+        for (attempt, worker), stream in self._streams.items():
+            if stream.is_ready():
+                news.setdefault(attempt, []).append((worker, stream))
+        for attempt, ready in sorted(news.items()):
             before, share = len(found), max(_SHARE, left // len(ready))
             chosen = sorted(ready, key=lambda item: item[1].taken)[: max(1, left // share)]
             self._fetch([stream for _, stream in chosen], share)
@@ -267,15 +271,17 @@ class RunReader:
                     ranges.append((stream.paths[seq], offset, end))
                 left -= end - offset
                 seq, offset = seq + 1, 0
-        ranges = ranges[: self._most_at_once]
-        if len(ranges) > 1:
+        missing = [wanted for wanted in ranges if wanted[:2] not in self._fetched]
+        while missing and len(ranges) > 1:
+            asked, missing = missing[: self._most_at_once], missing[self._most_at_once :]
             try:
-                found = self._store.read_many(ranges)
-            except StoreError:
-                self._most_at_once = max(1, len(ranges) // 2)  # of a store that answers now and then: some of it
-                raise
+                found = self._store.read_many(asked)
+            except StoreError as error:
+                self._most_at_once = max(1, len(asked) // 2)  # of a store that answers now and then: some of it
+                self._refused = error
+                return
             self._most_at_once = min(_MOST_AT_ONCE, 2 * self._most_at_once)
-            self._fetched = {key[:2]: data for key, data in zip(ranges, found, strict=True)}
+            self._fetched.update({key[:2]: data for key, data in zip(asked, found, strict=True)})
 
     def _read(self, stream: _Stream, limit: int | None) -> Iterator[Frame]:
         """New frames of a stream, until ``limit`` bytes were read or there are no more."""
@@ -337,6 +343,8 @@ class RunReader:
         """Some bytes of an object, and whether they are the last of it."""
         if self._is_fixed(path) and not self._store.appends:
             end = min(listed, offset + want)
+            if self._refused is not None and (path, offset) not in self._fetched:
+                raise self._refused  # a store that has just refused is not asked again at once
             data = self._fetched.pop((path, offset), b"")
             if data is None:
                 raise MissingFileError(f"{path} does not exist; check the path of the run")

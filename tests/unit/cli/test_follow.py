@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import threading
 from pathlib import Path
 
 import pytest
 
-from command_line import Watchglass, training
+from command_line import Watchglass, interrupted_once, training
 from watchglass.cli.app import app
 from watchglass.records import Severity, Status
 from watchglass.run import open_run
@@ -70,9 +68,9 @@ def test_a_training_that_goes_on_is_left_when_the_time_is_over(watchglass: Watch
     with RunBuilder(run_path) as builder:
         for step in training(20):
             builder.step(step)
-        said = watchglass("follow", run_path, "--timeout", "0.5")
+        said = watchglass("follow", run_path, "--timeout", "2")
         assert said.status == 2
-        assert "following ended before the training: the 0.5 s of --timeout are over" in said.err
+        assert "following ended before the training: the 2 s of --timeout are over" in said.err
         assert Status.IN_PROGRESS in {status.status for status in open_run(run_path).journal.statuses}
         JournalWriter(LocalStore(run_path)).close()
 
@@ -82,10 +80,8 @@ def test_ctrl_c_ends_it_in_order(watchglass: Watchglass, run_path: Path) -> None
         for step in training(20, broken_at=10):
             builder.step(step)
         before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
-        timer = threading.Timer(1.5, os.kill, (os.getpid(), signal.SIGINT))
-        timer.start()
-        said = watchglass("follow", run_path)
-        timer.join()
+        with interrupted_once(lambda: open_run(run_path).journal.findings):
+            said = watchglass("follow", run_path)
         assert said.status == 130
         assert "following ended before the training: interrupted" in said.err
         assert "ExplodingTensor" in said.out
@@ -114,3 +110,23 @@ def test_runs_go_below_what_the_environment_or_the_option_says(
     watchglass("run", "--runs", "mine", "--evaluator", "none", "train.py")
     assert [job.runs for job in jobs] == ["runs", "s3://bucket/team", "mine"]
     assert [job.evaluator is not None for job in jobs] == [True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "rule"),
+    [
+        ("--metrics-port", "99999", "must be 0 to 65535 but got 99999; 0 picks one"),
+        ("--metrics-port", "-1", "must be 0 to 65535 but got -1; 0 picks one"),
+        ("--wait", "-1", "must be a number of seconds, 0 or more, but got -1"),
+        ("--timeout", "nan", "must be a number of seconds, 0 or more, but got nan"),
+        ("--until-idle", "-0.5", "must be a number of seconds, 0 or more, but got -0.5"),
+        ("--lost-after", "0.5", "must be a number of seconds, 1 or more, but got 0.5"),
+    ],
+)
+def test_a_number_that_is_not_allowed_is_named(
+    watchglass: Watchglass, option: str, value: str, rule: str, tmp_path: Path
+) -> None:
+    said = watchglass("follow", tmp_path / "run", option, value)
+    assert (said.status, said.out) == (2, "")
+    (line,) = said.err.splitlines()
+    assert line.startswith(f"watchglass: error: {option} {rule}")

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
-import signal
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from command_line import Watchglass, training
+from command_line import Watchglass, interrupted_once, training
 from watchglass.errors import StoreError
 from watchglass.records import Status
 from watchglass.run import open_run
@@ -31,14 +28,6 @@ def runs(tmp_path: Path) -> Path:
     build_run(tmp_path / "runs" / "healthy", training(), modules={"fc": "Linear"})
     build_run(tmp_path / "runs" / "team" / "broken", training(broken_at=80), modules={"fc": "Linear"})
     return tmp_path / "runs"
-
-
-@contextmanager
-def interrupted_after(seconds: float) -> Iterator[None]:
-    timer = threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
-    yield
-    timer.join()
 
 
 def test_each_line_names_its_run_and_a_table_ends_it(watchglass: Watchglass, runs: Path) -> None:
@@ -94,10 +83,11 @@ def test_healthy_runs_exit_0_and_a_quiet_follower_says_nothing(watchglass: Watch
 
 
 def test_ctrl_c_ends_all_of_them_in_order(watchglass: Watchglass, runs: Path) -> None:
-    with RunBuilder(runs / "goes-on") as builder, interrupted_after(2.0):
+    with RunBuilder(runs / "goes-on") as builder:
         for step in training(20, broken_at=10):
             builder.step(step)
-        said = watchglass("follow", runs)
+        with interrupted_once(lambda: open_run(runs / "goes-on").journal.findings):
+            said = watchglass("follow", runs)
         assert said.status == 130
         assert said.err.splitlines()[-1] == "watchglass: following ended: interrupted"
         assert lease_holder(LocalStore(runs / "goes-on")) is None
@@ -113,9 +103,9 @@ def test_trainings_that_go_on_when_the_time_is_over_have_no_clean_answer(watchgl
     with RunBuilder(runs / "goes-on") as builder:
         for step in training(20):
             builder.step(step)
-        said = watchglass("follow", runs, "--timeout", "1")
+        said = watchglass("follow", runs, "--timeout", "3")
     assert said.status == 2
-    assert "following ended: the 1 s of --timeout are over" in said.err
+    assert "following ended: the 3 s of --timeout are over" in said.err
 
 
 def test_where_nothing_ever_comes_one_line_says_so(watchglass: Watchglass, tmp_path: Path) -> None:

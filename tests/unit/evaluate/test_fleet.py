@@ -5,90 +5,32 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 
-from watchglass.config import EvaluatorConfig, RuleSpec
+from fleets import HEALTHY, RULES, SICK, Heard, Now, following, hasten, turn_until
+from watchglass.config import EvaluatorConfig
 from watchglass.errors import InvalidValueError, StoreError
-from watchglass.evaluate import Evaluator, Fleet, Followed, Snapshots, replay
+from watchglass.evaluate import Evaluator, Fleet, Snapshots, replay
 from watchglass.evaluate.many.member import State
 from watchglass.records import Severity, Status
 from watchglass.run import open_run
-from watchglass.store import JournalWriter, LocalStore, layout, lease_holder, open_store, this_process
-from watchglass.testing import RunBuilder, Step, build_run
-
-NAN = float("nan")
-HEALTHY = [Step({"loss": 1 / (n + 1)}) for n in range(20)]
-SICK = [*HEALTHY[:10], *[Step({"loss": NAN})] * 5]
-RULES = (RuleSpec("ExplodingTensor"), RuleSpec("LossNotDecreasing"))
-
-
-class Heard:
-    """An audience that remembers."""
-
-    def __init__(self) -> None:
-        self.followed: list[str] = []
-        self.ends: dict[str, Followed] = {}
-        self.left_out: dict[str, str] = {}
-        self.sentences: list[str] = []
-
-    def begun(self, name: str, location: str) -> None:
-        self.followed.append(name)
-
-    def ended(self, name: str, location: str, followed: Followed) -> None:
-        assert name not in self.ends, "told twice"
-        self.ends[name] = followed
-
-    def skipped(self, name: str, location: str, reason: str) -> None:
-        assert name not in self.left_out, "told twice"
-        self.left_out[name] = reason
-
-    def told(self, sentence: str) -> None:
-        self.sentences.append(sentence)
-
-
-class Now:
-    """A clock that goes on when it is told to."""
-
-    def __init__(self) -> None:
-        self.s = 1000.0
-
-    def __call__(self) -> float:
-        return self.s
+from watchglass.store import JournalWriter, LocalStore, layout, lease_holder, this_process
+from watchglass.store.media.objects import ObjectStore
+from watchglass.testing import RunBuilder, build_run
 
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("watchglass.evaluate.live.evaluator._SETTLED_S", -1.0)
-    monkeypatch.setattr("watchglass.evaluate.live.evaluator._RESTARTED_S", 0.0)
-    monkeypatch.setattr("watchglass.evaluate.many.fleet._SEARCH_S", 0.05)
+    hasten(monkeypatch)
 
 
 @pytest.fixture
 def heard() -> Heard:
     return Heard()
-
-
-@contextmanager
-def following(folder: Path, heard: Heard, **options: Any) -> Iterator[Fleet]:
-    store = options.pop("store", None) or LocalStore(folder)
-    fleet = Fleet(EvaluatorConfig(str(folder), None, RULES, lost_after_s=600.0), store, heard, **options)
-    try:
-        yield fleet
-    finally:
-        fleet.close("interrupted", patience_s=0.0)
-
-
-def turn_until(fleet: Fleet, condition: Callable[[], Any]) -> None:
-    end = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < end, "did not happen"
-        time.sleep(min(0.01, fleet.turn()))
 
 
 def test_runs_are_judged_each_in_its_own_journal_also_those_that_come_later(tmp_path: Path, heard: Heard) -> None:
@@ -289,6 +231,20 @@ def test_the_last_value_of_a_scalar_is_known_while_the_run_goes_on(tmp_path: Pat
         builder.step(scalars={"loss": 0.25})
         turn_until(fleet, lambda: snapshots.newest[0].scalars["loss"] == 0.25)
         assert before[0].scalars["loss"] == 0.5, "nobody changes what another thread may be reading"
+
+
+def test_scalars_of_ever_new_names_are_not_all_kept(
+    tmp_path: Path, heard: Heard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("watchglass.evaluate.many.snapshot.MOST_KEPT", 5)
+    monkeypatch.setattr("watchglass.evaluate.many.fleet._PUBLISH_S", 0.0)
+    snapshots = Snapshots()
+    with RunBuilder(tmp_path / "run") as builder, following(tmp_path, heard, snapshots=snapshots) as fleet:
+        for number in range(12):
+            builder.step(scalars={"loss": 0.5, f"loss_of_{number}": 0.5})
+            turn_until(fleet, lambda: snapshots.newest and f"loss_of_{number}" in snapshots.newest[0].scalars)  # noqa: B023
+            assert "loss" in snapshots.newest[0].scalars
+            assert len(snapshots.newest[0].scalars) <= 5
 
 
 def test_a_training_is_stopped_through_the_store(tmp_path: Path, heard: Heard) -> None:
@@ -574,16 +530,29 @@ def test_a_search_that_fails_is_told_once_and_tried_again(
     assert sorted(quiet) == ["more/run000", "run000"]
 
 
-def test_runs_of_one_bucket_share_their_client(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-    store = open_store("s3://bucket/runs")
-    made: list[Any] = []
-    monkeypatch.setattr(store, "_connect", lambda *how: made.append(how) or object())
+def test_runs_of_one_bucket_share_their_client() -> None:
+    made: list[Client] = []
+
+    class Client:
+        """Knows which keys it was asked for."""
+
+        def __init__(self) -> None:
+            self.asked: list[str] = []
+
+        def head(self, key: str) -> dict[str, int]:
+            self.asked.append(key)
+            return {"size": 1}
+
+    def connect(request_s: float, tries: bool) -> Any:
+        made.append(Client())
+        return made[-1]
+
+    store = ObjectStore("s3://bucket/runs", "runs", connect)
     one, other = store.below("one"), store.below("deeper/other")
     assert (one.location, other.location) == ("s3://bucket/runs/one", "s3://bucket/runs/deeper/other")
-    assert one._key("run.json") == "runs/one/run.json"
-    client = one._client(0, False)
+    one.size("run.json")
     one.close()
-    assert other._client(0, False) is client
-    assert store._client(0, False) is client
-    assert len(made) == 1
+    other.size("run.json")
+    store.size("run.json")
+    (client,) = made
+    assert client.asked == ["runs/one/run.json", "runs/deeper/other/run.json", "runs/run.json"]

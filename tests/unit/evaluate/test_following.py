@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,8 +13,8 @@ import pytest
 from watchglass.config import EvaluatorConfig, RuleSpec
 from watchglass.errors import MissingFileError, StoreError
 from watchglass.evaluate import follow, follow_runs, what_is_at
-from watchglass.store import LocalStore
-from watchglass.testing import Step, build_run
+from watchglass.store import LEASE_EXPIRY_S, LocalStore, Renewal, Store, open_store
+from watchglass.testing import RunBuilder, Step, build_run
 
 STEPS = [Step({"loss": 1.0})] * 5
 RULES = (RuleSpec("ExplodingTensor"),)
@@ -118,3 +119,33 @@ def test_following_many_runs_ends_when_it_was_told_to(
     config = EvaluatorConfig(str(tmp_path), None, RULES)
     fleet, why = follow_runs(config, pausing(most=most), Nobody(), **options)
     assert (fleet.found, why) == (1, left_off)
+
+
+def test_a_run_that_is_removed_while_it_is_followed_is_said_to_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(Renewal.__init__.__kwdefaults__, "every_s", 0.0)
+    RunBuilder(tmp_path / "run").step(STEPS[0])
+    removed = pausing({3: lambda: shutil.rmtree(tmp_path / "run")}, most=10_000)
+    config = EvaluatorConfig(str(tmp_path / "run"), None, RULES)
+    with pytest.raises(MissingFileError, match="was removed while it was followed; follow it again"):
+        follow(config, removed)
+    assert not (tmp_path / "run").exists()
+
+
+def test_many_runs_are_asked_with_less_patience_than_a_lease_lasts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One thread asks for all: a request that nothing answers must not cost the others their leases."""
+    asked: list[bool] = []
+
+    def opened(location: str, *, quick: bool = False) -> Store:
+        asked.append(quick)
+        return open_store(location, quick=quick)
+
+    monkeypatch.setattr("watchglass.evaluate.many.following.open_store", opened)
+    follow_runs(EvaluatorConfig(str(tmp_path), None, RULES), pausing(most=1), Nobody())
+    assert asked == [True]
+    patience = open_store("s3://bucket/runs", quick=True)._requests.patience
+    assert 2 * patience.request_s + patience.retry_s < LEASE_EXPIRY_S
+    assert patience.request_s < open_store("s3://bucket/runs")._requests.patience.request_s

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import socket
 import sys
 import urllib.request
@@ -108,9 +109,32 @@ def test_no_name_breaks_the_scrape(server: MetricsServer, snapshots: Snapshots) 
     )  # fmt: skip
     snapshots.publish([hostile, replace(hostile, run="elsewhere")])
     _, samples = scraped(server)
-    label = HOSTILE.replace("\ud800", "?")
+    (label,) = {dict(labels)["rule"] for _, labels in samples if "rule" in dict(labels)}
+    assert re.fullmatch(re.escape(HOSTILE.replace("\ud800", "?")) + "~[0-9a-f]{8}", label)
     assert value(samples, "findings", run=label, rule=label, severity="error") == 1
     assert value(samples, "findings", run=f"{label}#2", rule=label, severity="error") == 1
+
+
+def test_names_that_differ_at_their_end_only_are_told_apart_and_stay_who_they_are(
+    server: MetricsServer, snapshots: Snapshots
+) -> None:
+    long = "sweep/" + "a" * 300
+    one = replace(SNAPSHOT, name=long + "1", train_steps={long + "x": 1, long + "y": 2}, scalars={})
+    other = replace(SNAPSHOT, name=long + "2", train_steps={"worker_0": 3}, scalars={})
+    seen = []
+    for read_s in (0.0, 9.0):  # whichever was read last
+        snapshots.publish([one, replace(other, read_s=read_s - 1)])
+        _, samples = scraped(server)
+        seen.append({key: step for key, step in samples.items() if key[0] == "watchglass_train_step"})
+    assert seen[0] == seen[1]
+    assert sorted(seen[0].values()) == [1, 2, 3]
+    assert all(len(text) <= 200 for _, labels in seen[0] for _, text in labels)
+    same = [replace(SNAPSHOT, name="same", run=f"/runs/{number}", train_steps={"w": number}) for number in range(2)]
+    for order in (same, same[::-1]):
+        snapshots.publish([replace(each, read_s=number) for number, each in enumerate(order)])
+        _, samples = scraped(server)
+        assert value(samples, "train_step", run="same", worker="w") == 0
+        assert value(samples, "train_step", run="same#2", worker="w") == 1
 
 
 def test_what_is_too_much_is_left_out_and_counted(server: MetricsServer, snapshots: Snapshots) -> None:

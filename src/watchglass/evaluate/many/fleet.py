@@ -11,7 +11,7 @@ import heapq
 import itertools
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TextIO
 
 from watchglass.config import EvaluatorConfig
@@ -39,7 +39,7 @@ _ASKED_ASLEEP = 5
 _CATCHING_UP = 8
 #: Runs that wait for their last deliveries while the others go on.
 _WAITING_AT_ONCE = 8
-#: So many runs in a row whose store is away: it is away for all of them, and one of them asks.
+#: So many different runs in a row whose store is away: it is away for all of them, and one of them asks.
 _AWAY_IN_A_ROW, _ASK_AGAIN_S = 3, 30.0
 #: Ended runs of which a snapshot is kept, and seconds between publications.
 _SNAPSHOTS, _PUBLISH_S = 100, 0.5
@@ -61,6 +61,7 @@ class Fleet:
         output: TextIO | None = None,
         snapshots: Snapshots | None = None,
         clock: Callable[[], float] = time.monotonic,
+        pause: Callable[[float], bool] | None = None,
         engine: Callable[[EvaluatorConfig], Engine] | None = None,
     ) -> None:
         """Knows no run yet.
@@ -73,9 +74,12 @@ class Fleet:
             output: Where findings are printed, a line each, with the name of the run.
             snapshots: Where what is known is left for others to read.
             clock: Seconds on a clock that never jumps; for tests.
+            pause: Waits so many seconds, or less, in the middle of a turn; returns False where nothing is to be waited
+                for any more. None for a plain sleep.
             engine: Makes what evaluates the rules of a run; None for an engine in this process.
         """
         self._store, self._audience, self._snapshots, self._clock = store, audience, snapshots, clock
+        self._pause = pause if pause is not None else _sleep
         self._common = Common(config, audience, output, wait_s, clock, self._go_on, engine)
         self._search = RunSearch(store)
         self._waiting: list[tuple[float, int, Member]] = []
@@ -85,11 +89,12 @@ class Fleet:
         self._told: set[str] = set()
         self._search_s = self._publish_s = float("-inf")
         self._busy_s = clock()
-        self._in_a_row = 0
+        self._reading: set[Member] = set()
+        self._in_a_row: set[Member] = set()
         self._away_since_s: float | None = None
         self._pause_s = 0.0
         self._next_s = float("-inf")
-        self._depth = 0
+        self._ending: list[Member] = []
         self._looked = False
         #: Runs found so far.
         self.found = 0
@@ -143,52 +148,60 @@ class Fleet:
 
     # ---------------------------------------------------------------- runs
 
-    def _go_on(self, seconds: float) -> bool:
-        """Turns of the others for so long, in the middle of the turn of one that can only wait; always True."""
+    def _go_on(self, member: Member, seconds: float) -> bool:
+        """Turns of the others for so long, in the turn of one that can only wait; False where it shall not any more."""
         end_s = self._clock() + seconds
-        self._depth += 1
+        self._ending.append(member)
         try:
             while (left_s := end_s - self._clock()) > 0:
-                due_s = self.turn() if self._depth <= _WAITING_AT_ONCE else left_s
-                time.sleep(min(left_s, due_s))
+                due_s = self.turn() if len(self._ending) <= _WAITING_AT_ONCE else left_s
+                for other in self._ending[:-1]:  # those in whose turns this one has its own
+                    other.stay()
+                if not self._pause(max(0.0, min(end_s - self._clock(), due_s))):
+                    return False
         finally:
-            self._depth -= 1
+            self._ending.pop()
         return True
 
     def _give_turn(self, now_s: float) -> None:
         _, _, member = heapq.heappop(self._waiting)
-        if member.state is State.FOUND and self._catching_up() >= _CATCHING_UP:
+        if member.state is State.FOUND and len(self._reading) >= _CATCHING_UP:
             self._push(member, now_s + pace_of(self._store).poll_s)
             return
-        before = member.state
-        again_s = member.turn()
+        try:
+            again_s = member.turn()
+        except BaseException:  # nothing of this run: it is closed with the others
+            self._push(member, now_s)
+            raise
+        if member.state is State.LIVE and not member.caught_up:
+            self._reading.add(member)
+        else:
+            self._reading.discard(member)
         self._note_away(member, now_s)
-        if member.state in (State.ASLEEP, State.SKIPPED):
-            if member.state is State.ASLEEP:
-                self._sleep(member, judged_before=before is State.FOUND)
-            return
-        self._push(member, self._clock() + self._rest_s(member, again_s))
+        if member.state is State.ASLEEP:
+            self._sleep(member)
+        elif member.state is not State.SKIPPED:
+            self._push(member, self._clock() + self._rest_s(member, again_s))
 
     def _rest_s(self, member: Member, again_s: float) -> float:
         """Seconds until the next turn of a run that wants it after ``again_s`` at the earliest."""
-        if not again_s or member.away or member.busy or member.state is not State.LIVE:
+        if not again_s or member.away:
             return again_s
         local = self._store.appends
         least_s = max(again_s, (len(self._waiting) + 1) / (_TURNS if local else _REMOTE_TURNS))
-        quiet_s = _QUIET_SHARE * (self._clock() - member.news_s)
-        return min(max(least_s, min(quiet_s, _LONGEST_S if local else _LONGEST_REMOTE_S)), max(again_s, _LEASED_S))
+        if member.state is State.LIVE and not member.busy:
+            quiet_s = _QUIET_SHARE * (self._clock() - member.news_s)
+            least_s = max(least_s, min(quiet_s, _LONGEST_S if local else _LONGEST_REMOTE_S))
+        return min(least_s, max(again_s, _LEASED_S))
 
-    def _catching_up(self) -> int:
-        return sum(member.state is State.LIVE and not member.caught_up for _, _, member in self._waiting)
-
-    def _sleep(self, member: Member, *, judged_before: bool) -> None:
+    def _sleep(self, member: Member) -> None:
         self._asleep.append(member)
-        if judged_before:
+        if member.judged_before:
             self.judged_before += 1
-            return
-        self._past.append(member)
-        while len(self._past) > _SNAPSHOTS:
-            self._past.popleft().forget()
+        elif member.snapshot() is not None:
+            self._past.append(member)
+            while len(self._past) > _SNAPSHOTS:
+                self._past.popleft().forget()
 
     def _push(self, member: Member, due_s: float) -> None:
         heapq.heappush(self._waiting, (due_s, next(self._numbers), member))
@@ -196,13 +209,13 @@ class Fleet:
     def _note_away(self, member: Member, now_s: float) -> None:
         """Where a bucket is away for one run after another, one of them asks again for all."""
         if member.away and not self._store.appends:
-            self._in_a_row += 1
-            if self._in_a_row >= _AWAY_IN_A_ROW or self._away_since_s is not None:
+            self._in_a_row.add(member)
+            if len(self._in_a_row) >= _AWAY_IN_A_ROW or self._away_since_s is not None:
                 self._away_since_s = now_s if self._away_since_s is None else self._away_since_s
                 self._pause_s = min(_ASK_AGAIN_S, max(1.0, 2 * self._pause_s))
                 self._next_s = self._clock() + self._pause_s
             return
-        self._in_a_row = 0
+        self._in_a_row.clear()
         if self._away_since_s is not None:
             away_s, self._away_since_s, self._pause_s = now_s - self._away_since_s, None, 0.0
             for _, _, other in self._waiting:
@@ -213,22 +226,27 @@ class Fleet:
 
     def _look(self, now_s: float) -> None:
         """Looks for runs that are new, and for those that have ended and go on."""
+        local = self._store.appends
+        pause_s = _SEARCH_S if local else _SEARCH_REMOTE_S
         try:
-            new = self._search.look()
-            self._wake()
+            self._add(self._search.look(), now_s)
+            self._told.difference_update(("away", "too many"))
         except StoreError as error:
             self._tell_once("away", f"new runs cannot be looked for now: {error}")
-            self._search_s = self._clock() + _SEARCH_REMOTE_S
-            return
+            pause_s = _SEARCH_REMOTE_S
         except InvalidValueError as error:
             if not self.found:
                 raise
-            self._tell_once("too many", f"new runs are not looked for any more: {error}")
-            self._search_s = float("inf")
-            return
-        self._told.discard("away")
+            self._tell_once("too many", f"new runs cannot be found any more: {error}")
         for folder, reason in self._search.unreadable.items():
             self._tell_once(f"folder {folder}", f"[{printable(folder)}] is left out: {reason}")
+        self._wake()
+        took_s = self._clock() - now_s
+        self._search_s = self._clock() + max(
+            pause_s, _SEARCH_SHARE * took_s if local else _SEARCH_REQUEST_S * self._search.asked
+        )
+
+    def _add(self, new: Sequence[str], now_s: float) -> None:
         for path in new:
             store = self._store.below(path) if path else self._store
             name = path or self._store.location.rstrip("/").rpartition("/")[2]
@@ -236,16 +254,17 @@ class Fleet:
         self.found += len(new)
         if new:
             self._busy_s = self._clock()
-        took_s = self._clock() - now_s
-        local = self._store.appends
-        pause_s = _SEARCH_SHARE * took_s if local else _SEARCH_REQUEST_S * self._search.asked
-        self._search_s = self._clock() + max(_SEARCH_S if local else _SEARCH_REMOTE_S, pause_s)
 
     def _wake(self) -> None:
         for _ in range(min(_ASKED_ASLEEP, len(self._asleep))):
-            member = self._asleep[0]
-            wakes = member.wakes()
-            self._asleep.popleft()
+            member = self._asleep.popleft()
+            try:
+                wakes = member.wakes()
+            except StoreError:  # asked again in its turn: one that refuses keeps no other asleep
+                self._asleep.append(member)
+                if not self._store.appends:
+                    return
+                continue
             if wakes:
                 if member in self._past:
                     self._past.remove(member)
@@ -264,3 +283,8 @@ class Fleet:
         self._publish_s = now_s + _PUBLISH_S
         followed = [member.snapshot() for member in (*self._past, *self.members)]
         self._snapshots.publish(snapshot for snapshot in followed if snapshot is not None)
+
+
+def _sleep(seconds: float) -> bool:
+    time.sleep(seconds)
+    return True

@@ -9,12 +9,12 @@ from contextlib import closing
 from typing import Literal, TextIO
 
 from watchglass.config import EvaluatorConfig
-from watchglass.errors import ForkedError, MissingFileError, StoreError
+from watchglass.errors import ForkedError, MissingFileError, RunExistsError, StoreError
 from watchglass.evaluate.engine.engine import Engine
 from watchglass.evaluate.evaluation import Evaluation
 from watchglass.evaluate.live.evaluator import Evaluator
 from watchglass.evaluate.many.fleet import Fleet
-from watchglass.evaluate.many.member import Audience, Followed
+from watchglass.evaluate.many.member import Audience, Followed, was_removed
 from watchglass.evaluate.many.snapshot import Snapshots
 from watchglass.run import RunSearch
 from watchglass.store import Store, layout, open_store, pace_of
@@ -103,13 +103,20 @@ def follow(
         engine: Makes what evaluates the rules; None for an engine in this process.
 
     Raises:
-        MissingFileError: No run, or no training step, came within ``wait_s``.
+        MissingFileError: No run, or no training step, came within ``wait_s``; or the run was removed meanwhile.
         RunExistsError: Another evaluator writes the journal of the run.
         StoreError: The store has not answered while the run was waited for.
         WatchglassError: The run or a rule is not right.
     """
     with closing(open_store(config.run)) as store:
-        return _follow(config, store, pause, wait_s, timeout_s, output, begun, snapshots or Snapshots(), engine)
+        try:
+            return _follow(config, store, pause, wait_s, timeout_s, output, begun, snapshots or Snapshots(), engine)
+        except RunExistsError:
+            if not was_removed(store):
+                raise
+            raise MissingFileError(
+                f"{config.run} was removed while it was followed; follow it again once it is begun anew"
+            ) from None
 
 
 def follow_runs(
@@ -146,8 +153,10 @@ def follow_runs(
     """
     end_s = time.monotonic() + (math.inf if timeout_s is None else timeout_s)
     left_off = _INTERRUPTED
-    with closing(open_store(config.run)) as store:
-        fleet = Fleet(config, store, audience, wait_s=wait_s, output=output, snapshots=snapshots, engine=engine)
+    with closing(open_store(config.run, quick=True)) as store:  # one that waits lets all others wait
+        fleet = Fleet(
+            config, store, audience, wait_s=wait_s, output=output, snapshots=snapshots, pause=pause, engine=engine
+        )
         try:
             while pause(min(fleet.turn(), max(0.0, end_s - time.monotonic()))):
                 if time.monotonic() >= end_s:
@@ -183,9 +192,11 @@ def _follow(
     first_step_s = time.monotonic() + wait_s
     try:
         while not ended and not left_off:
+            away_s = evaluator.away_s
             new = evaluator.turn()
             snapshots.publish([evaluator.snapshot()])
             ended = "" if new else evaluator.ended()
+            first_step_s += 0.0 if evaluator.away_s else away_s
             if not evaluator.begun() and not ended and time.monotonic() > first_step_s and not evaluator.away_s:
                 raise MissingFileError(
                     f"no training step came in {config.run} within {wait_s:g} s; is the training running, and with a "
@@ -198,7 +209,7 @@ def _follow(
         if left_off == _INTERRUPTED:
             evaluator.finish(patience_s=0.0)
         else:
-            evaluator.finish()
+            evaluator.finish(pause=pause)
         snapshots.publish([evaluator.snapshot()])
     finally:
         evaluator.close()

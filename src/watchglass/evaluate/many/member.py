@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import partial
 from typing import Protocol, TextIO, cast
 
 from watchglass.config import EvaluatorConfig
-from watchglass.errors import RunExistsError, StoreError, WatchglassError
+from watchglass.errors import MissingFileError, NotARunError, RunExistsError, StoreError, WatchglassError
 from watchglass.evaluate.engine.engine import Engine
 from watchglass.evaluate.evaluation import Evaluation
+from watchglass.evaluate.live.anew import own_lease
 from watchglass.evaluate.live.evaluator import Evaluator
 from watchglass.evaluate.live.journal import judged_attempt
+from watchglass.evaluate.many.labelled import Labelled
 from watchglass.evaluate.many.snapshot import RunSnapshot
 from watchglass.store import (
     LEASE_EXPIRY_S,
@@ -24,6 +27,7 @@ from watchglass.store import (
     is_alive,
     layout,
     lease_holder,
+    pace_of,
     read_manifest,
 )
 from watchglass.view import printable
@@ -34,6 +38,10 @@ _TURN_BYTES = 2 << 20
 _CATCHING_UP_TURNS = 4
 #: Seconds until a run is tried again whose store refused, or whose end could not be read.
 _AGAIN_S = 15.0
+#: Seconds between looks at a run that somebody else follows, in a folder and on an object store.
+_HELD_S, _HELD_REMOTE_S = 2.0, 10.0
+#: How long the end of a run asks again a store that refuses, while the others wait.
+_PATIENCE_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -87,7 +95,8 @@ class Common:
         output: Where findings are printed, a line each.
         wait_s: Seconds to wait for the first training step of a run.
         clock: Seconds on a clock that never jumps.
-        pause: Lets the others go on for a moment, while a run that has ended waits for what its actions still deliver.
+        pause: Lets the others go on for a moment, while a run that has ended waits for what its actions still deliver;
+            called with that run and seconds, returns False where it shall wait no longer.
         engine: Makes what evaluates the rules; None for an engine in this process.
     """
 
@@ -96,7 +105,7 @@ class Common:
     output: TextIO | None
     wait_s: float
     clock: Callable[[], float]
-    pause: Callable[[float], bool]
+    pause: Callable[[Member, float], bool]
     engine: Callable[[EvaluatorConfig], Engine] | None = None
 
 
@@ -114,16 +123,21 @@ class Member:
         self.state = State.FOUND
         #: Since when nothing new was read, on the fleet's clock.
         self.news_s = common.clock()
+        #: Whether it had ended and was judged before anybody here opened it.
+        self.judged_before = False
         #: Whether what was there when it was opened has been read, or it has had turns enough for that: one that
         #: writes faster than it is read never gets there.
         self.caught_up = False
         self._common, self._store = common, store
         self._evaluator: Evaluator | None = None
         self._attempt = -1
+        self._judged: int | None = None
+        self._run_id = ""
+        self._looked_s = float("-inf")
         self._first_step_s = 0.0
         self._holder: Claim | None = None
         self._watch: RenewalWatch | None = None
-        self._refused = self._unbegun = False
+        self._refused = self._unbegun = self._known = False
         self._turns = 0
         self._last: RunSnapshot | None = None
 
@@ -148,8 +162,15 @@ class Member:
 
     def excuse(self, seconds: float) -> None:
         """Nobody asked for so long."""
+        self._first_step_s += seconds
         if self._evaluator is not None:
             self._evaluator.excuse(seconds)
+
+    def stay(self) -> None:
+        """Shows that it is still followed, while it waits for its last deliveries and another one has its turn."""
+        if self._evaluator is not None:
+            with suppress(RunExistsError):  # all of it was judged, and what it still delivers is recorded here or there
+                self._evaluator.stay()
 
     def turn(self) -> float:
         """Does what there is to do; returns the seconds after which to come again at the earliest, 0 for more to read.
@@ -157,7 +178,7 @@ class Member:
         Never raises for what is wrong with the run: that is told once, and :attr:`state` is then ``SKIPPED``.
         """
         try:
-            again_s = self._live() if self._evaluator is not None else self._open()
+            again_s = self._live(self._evaluator) if self._evaluator is not None else self._open()
             self._refused = False
             return again_s
         except RunExistsError:
@@ -170,17 +191,20 @@ class Member:
             return _AGAIN_S
         except WatchglassError as error:
             self._skip(str(error))
+        except BrokenPipeError:
+            raise  # whoever is told has gone: that is nothing of this run
         except Exception as error:  # a fault of ours in one run must not take the others along
             self._skip(f"{type(error).__name__}: {error} (not expected)")
         return 0.0
 
     def wakes(self) -> bool:
-        """Whether a run that is asleep has a new attempt, or its first worker.
+        """Whether a run that is asleep has a new attempt, or its first worker, or is another run by now.
 
         Raises:
             StoreError: The store refused.
         """
-        wakes = has_attempt(self._store, self._attempt + 1)
+        # What says that it was judged goes with a run that is removed, and another run in its place has none.
+        wakes = judged_attempt(self._store) != self._judged or has_attempt(self._store, self._attempt + 1)
         if not wakes and self._unbegun and self._attempt >= 0:
             wakes = bool(self._store.list(layout.workers(self._attempt)))
         if wakes:
@@ -203,41 +227,61 @@ class Member:
             self._let_go(State.ASLEEP)
 
     def _open(self) -> float:
+        if self._watch is not None:
+            renewed, silent_s = self._watch.look()
+            if renewed:  # whoever follows it lives, and has not come to its end
+                return _HELD_S if self._store.appends else _HELD_REMOTE_S
+        else:
+            silent_s = 0.0
         judged = judged_attempt(self._store)
         if judged is not None and not has_attempt(self._store, judged + 1):
             if self.state is State.HELD:
                 self._common.audience.told(f"[{self.name}] was judged by the evaluator that followed it")
-            self._attempt, self._unbegun = judged, False
+            self.judged_before, self._known = self.state is State.FOUND and not self._known, True
+            self._attempt, self._judged, self._unbegun = judged, judged, False
             self._let_go(State.ASLEEP)
             return 0.0
-        gone = None
-        if self._watch is not None:
-            _, silent_s = self._watch.look()
-            gone = self._holder if silent_s >= LEASE_EXPIRY_S else None
         # Both before anything is built, for what is no run, or again and again for what somebody else follows.
-        read_manifest(self._store)
-        holder = lease_holder(self._store)
-        if holder is not None and holder != gone and is_alive(holder) is not False:
+        try:
+            self._run_id = read_manifest(self._store).run_id
+        except (MissingFileError, NotARunError):
+            if self._store.size(layout.MANIFEST) is None:
+                return self._gone(told=self._holder is not None)
+            raise
+        # What this process held before it started anew is its own.
+        holder = lease_holder(self._store) if own_lease(self._store) is None else None
+        # One that can be seen from here is gone when its process is, however long it has not been heard.
+        unheard = holder is not None and holder == self._holder and silent_s >= LEASE_EXPIRY_S
+        alive = is_alive(holder) if holder is not None else False
+        if holder is not None and alive is not False and not (alive is None and unheard):
             return self._is_held(holder)
+        self._begin(gone=holder if alive is None else None)
+        return 0.0
+
+    def _begin(self, gone: Claim | None) -> None:
+        """Evaluate the run from now on; ``gone`` is a holder of its lease of whom nothing was heard."""
         common = self._common
         output = None if common.output is None else cast(TextIO, Labelled(common.output, self.name))
         config = replace(common.config, run=self.location)
-        evaluator = Evaluator(config, store=self._store, output=output, engine=common.engine)
+        # Known before it is opened, so that whatever goes wrong in there gives the lease back.
+        evaluator = self._evaluator = Evaluator(config, store=self._store, output=output, engine=common.engine)
         evaluator.open(lambda _: False, patience_s=0.0, gone=gone)
-        self._evaluator, self.state, self.caught_up = evaluator, State.LIVE, False
+        self.state, self.caught_up, self.judged_before, self._known = State.LIVE, False, False, True
         self._turns = 0
         self._watch = self._holder = None
-        self.news_s = common.clock()
+        self.news_s = self._looked_s = common.clock()
         self._first_step_s, self._unbegun = self.news_s + common.wait_s, False
         common.audience.begun(self.name, self.location)
-        return 0.0
 
-    def _live(self) -> float:
-        evaluator = self._evaluator
-        assert evaluator is not None
+    def _live(self, evaluator: Evaluator) -> float:
+        if not self._is_same():
+            return self._gone(told=True)
+        away_s = evaluator.away_s
         new = evaluator.turn(_TURN_BYTES)
         now_s = self._common.clock()
         self._turns += 1
+        if not evaluator.away_s:
+            self._first_step_s += away_s
         if new:
             self.news_s = now_s
             self.caught_up = self.caught_up or self._turns >= _CATCHING_UP_TURNS
@@ -256,25 +300,55 @@ class Member:
             self._common.audience.skipped(self.name, self.location, reason)
         return evaluator.pause_s
 
+    def _is_same(self) -> bool:
+        """Whether the run that was opened is still there, and no other in its place.
+
+        In a folder its manifest is looked for before anything can be written; it is read, as on an object store, at the
+        pace at which liveness is looked at. A store that refuses is the evaluator's to tell.
+        """
+        store, now_s = self._store, self._common.clock()
+        try:
+            if now_s < self._looked_s + pace_of(store).liveness_s:
+                return not store.appends or store.size(layout.MANIFEST) is not None
+            self._looked_s = now_s
+            return read_manifest(store).run_id == self._run_id
+        except StoreError:
+            return True
+        except WatchglassError:
+            return False
+
+    def _gone(self, *, told: bool) -> float:
+        """The run was removed, or there is another in its place, which is then found: of this one nothing is kept."""
+        self._let_go(State.FOUND)
+        self._watch = self._holder = self._last = None
+        self.news_s = self._common.clock()
+        if not was_removed(self._store):
+            self._common.audience.told(f"[{self.name}] was replaced by another run, which is followed from its start")
+            return 0.0
+        self._attempt, self._judged, self._unbegun = -1, None, False
+        self._let_go(State.ASLEEP)
+        if told:
+            self._common.audience.skipped(self.name, self.location, "it was removed while it was followed")
+        return 0.0
+
     def _finish(self, evaluator: Evaluator, ended: str) -> float:
-        evaluator.finish(patience_s=0.0, pause=self._common.pause)
+        evaluator.finish(patience_s=_PATIENCE_S, pause=partial(self._common.pause, self))
         evaluation = evaluator.evaluation()
         self._evaluator = None
         if not evaluation.ended:  # the store has just gone away, or somebody has just begun
             self._let_go(State.FOUND)
             return _AGAIN_S
         self._last = evaluator.snapshot()
-        self._sleep()
+        # Before the store is asked for anything: should it refuse, nothing of the verdict is lost.
         self._common.audience.ended(self.name, self.location, Followed(evaluation, ended, ""))
+        self._sleep()
         return 0.0
 
     def _sleep(self) -> None:
-        """Remember the newest attempt there is, and let go of everything else."""
-        self._attempt = -1
-        judged = judged_attempt(self._store)
-        if judged is not None:
-            self._attempt = judged
-        while judged is None and has_attempt(self._store, self._attempt + 1):
+        """Remember what was judged and the newest attempt there is, and let go of everything else."""
+        self._judged = judged_attempt(self._store)
+        self._attempt = -1 if self._judged is None else self._judged
+        while self._judged is None and has_attempt(self._store, self._attempt + 1):
             self._attempt += 1
         self._let_go(State.ASLEEP)
 
@@ -290,7 +364,7 @@ class Member:
                     self._common.audience.told(f"[{self.name}] is followed by {who} and left to it")
         except WatchglassError:
             pass  # it is asked again
-        return 2.0 if self._store.appends else 10.0
+        return _HELD_S if self._store.appends else _HELD_REMOTE_S
 
     def _skip(self, reason: str) -> None:
         self._let_go(State.SKIPPED)
@@ -302,22 +376,23 @@ class Member:
         try:
             if evaluator is not None:
                 evaluator.close()
-        except WatchglassError:
-            pass  # the lease ends when nobody renews it
+        except Exception:
+            if state is not State.SKIPPED:  # else it is what is told of already
+                self._common.audience.told(f"[{self.name}] could not be closed in order; its lease ends by itself")
         if state in (State.ASLEEP, State.SKIPPED):
             self._store.close()
 
 
-class Labelled(io.TextIOBase):
-    """What an evaluator prints, with the name of its run: ``watchglass: [name] ...``."""
+def was_removed(store: Store) -> bool:
+    """Whether a run that was followed is no more. Then what was written meanwhile is removed as well.
 
-    def __init__(self, output: TextIO, name: str) -> None:
-        self._output, self._name = output, name
+    It would keep a run from being begun there again.
 
-    def write(self, text: str) -> int:
-        """Print a line that begins with the name of the product."""
-        return self._output.write(text.replace("watchglass: ", f"watchglass: [{self._name}] ", 1))
-
-    def flush(self) -> None:
-        """Print it now."""
-        self._output.flush()
+    Raises:
+        StoreError: The store refused.
+    """
+    if store.size(layout.MANIFEST) is not None:
+        return False
+    store.delete(layout.LEASE_RENEWED)
+    store.prune()
+    return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import time
 from collections import Counter
@@ -23,8 +24,8 @@ MOST_RUNS, MOST_WORKERS, MOST_SCALARS, MOST_RULES = 200, 64, 64, 200
 _FIRST_SCALARS = ("loss", "learning_rate", "gradient_norm", "accuracy")
 #: The outcome of what has none yet, and so goes down again.
 _WAITING = "waiting"
-#: Characters of a label's value.
-_LABEL = 200
+#: Characters of a label's value, and of what stands for the rest of a longer one.
+_LABEL, _REST = 200, 8
 
 
 class MetricsServer:
@@ -57,7 +58,7 @@ class MetricsServer:
             why = getattr(error, "strerror", None) or error
             raise InvalidValueError(
                 f"metrics cannot be served at {host} port {port}: {why}; choose another one with --metrics-port, 0 for "
-                "any that is free"
+                "any that is free, or another address of this machine with --metrics-host"
             ) from error
         #: Where metrics are served.
         self.host, self.port = host, int(self._server.server_port)
@@ -166,10 +167,11 @@ def _shown(snapshots: Sequence[RunSnapshot], left_out: Counter[str]) -> dict[str
     newest = sorted(snapshots, key=lambda each: (bool(each.ended), -each.read_s))
     left_out["runs"] += max(0, len(newest) - MOST_RUNS)
     shown: dict[str, RunSnapshot] = {}
-    for snapshot in newest[:MOST_RUNS]:
+    # In an order that lasts, so that a run has the same label at the next scrape, whoever was read last.
+    for snapshot in sorted(newest[:MOST_RUNS], key=lambda each: (each.name, each.run)):
         label = _label(snapshot.name or snapshot.run)
         number = 1
-        while label in shown:  # names that are cut to the same one; a sample that comes twice spoils the whole scrape
+        while label in shown:  # names that look the same; a sample that comes twice spoils the whole scrape
             number += 1
             label = f"{_label(snapshot.name or snapshot.run)}#{number}"
         shown[label] = snapshot
@@ -202,5 +204,9 @@ def _deliveries(told: Mapping[str, int]) -> dict[tuple[str, str], int]:
 
 
 def _label(text: str) -> str:
-    """A label's value: short, and of characters that UTF-8 has. The library escapes it."""
-    return text[:_LABEL].encode("utf-8", "replace").decode()
+    """A label's value: short, valid UTF-8, and another one for another text. The library escapes it."""
+    label = text[:_LABEL].encode("utf-8", "replace").decode()
+    if label == text:
+        return label
+    rest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:_REST]
+    return f"{label[: _LABEL - _REST - 1]}~{rest}"

@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from watchglass.evaluate.follower import FollowedWorker
 from watchglass.records import Finding, Mode, RuleStatus
 
+#: Scalars of which the last value is kept; of a training that makes ever new names only those of its last step are.
+MOST_KEPT = 1000
+
 
 @dataclass(frozen=True)
 class RunSnapshot:
@@ -67,7 +70,10 @@ class Gauges:
             mark = (newest, view.global_step)
             if mark != self._seen:
                 self._seen = mark
-                self._scalars |= {info.name: value for info, value, _ in view.records.scalars}
+                last = {info.name: value for info, value, _ in view.records.scalars}
+                self._scalars |= last
+                if len(self._scalars) > MOST_KEPT:
+                    self._scalars = last
         return dict(self._scalars)
 
 

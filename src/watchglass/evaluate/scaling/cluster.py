@@ -14,6 +14,7 @@ import socket
 import sys
 import tempfile
 import threading
+import time
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -30,6 +31,8 @@ _OBJECTS_BYTES = 80 << 20
 _LONGEST_FOLDER = 44
 #: Seconds within which a cluster takes a connection.
 _ANSWER_S = 10.0
+#: Seconds between looks at whether the node of this process is still there, while an answer is waited for.
+_CHECK_S = 5.0
 #: Read by Ray when it is imported. Where clusters of several machines are off, it stays on the loopback interface.
 _PRIVATE = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_AUTH_MODE": "token"}
 #: For every cluster: nothing is reported to anybody, and no hint about processes without a GPU is printed.
@@ -46,11 +49,39 @@ class Cluster:
         self.ray: Any = ray
         #: Whether it was started here and ends with us.
         self.ours = ours
+        self._checked_s = time.monotonic()
 
     @property
     def cores(self) -> int:
         """Cores of the cluster as it is now, at least 1."""
         return max(1, int(self.ray.cluster_resources().get("CPU", 1)))
+
+    def check(self) -> None:
+        """Looks now and then whether an answer can still come; for who waits for one.
+
+        Ray itself fails a task whose driver has lost its node, but lets one that is to begin a process wait for ever.
+
+        Raises:
+            ClusterError: The node by which this process uses the cluster is gone.
+        """
+        now_s = time.monotonic()
+        if now_s < self._checked_s + _CHECK_S:
+            return
+        self._checked_s = now_s
+        try:
+            own = self.ray.get_runtime_context().get_node_id()
+            alive = any(node["NodeID"] == own and node["Alive"] for node in self.ray.nodes())
+        except (self.ray.exceptions.RayError, ConnectionError, RuntimeError) as error:
+            raise self.gone(" ".join(str(error).split())[:300]) from None
+        if not alive:
+            raise self.gone("its raylet has died")
+
+    def gone(self, why: str) -> ClusterError:
+        """The error where this process can use the cluster no more."""
+        return ClusterError(
+            f"the Ray node of this process is gone: {why}; begin again, with --engine local or on another node if it "
+            "happens again"
+        )
 
 
 @contextmanager

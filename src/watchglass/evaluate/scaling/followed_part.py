@@ -21,11 +21,13 @@ from watchglass.evaluate.follower import FollowedWorker, Order
 from watchglass.evaluate.scaling.rule_files import RuleFiles
 from watchglass.records import Finding, Observation
 from watchglass.run import WorkerTables
-from watchglass.store import FrameKind, RunReader, layout, open_store, read_manifest
+from watchglass.store import FrameKind, RunReader, layout, open_store, pace_of, read_manifest
 
 #: Seconds after which a step that the driver has read, and that cannot be read here, is given up.
 _PATIENCE_S = 60.0
-_PAUSE_S = 0.05
+#: Seconds until it is looked for again, at first; then ever more, up to the pace of the store. Everything is listed at
+#: every so many looks that found nothing.
+_PAUSE_S, _LIST_ALL = 0.05, 8
 
 Key = tuple[int, str]
 
@@ -34,12 +36,39 @@ class FollowedPart:
     """Some workers of a run, some steps further with every request. For one thread; what is asked and said is text."""
 
     def __init__(self, request: str) -> None:
-        """Builds the rules.
+        """Does nothing yet: what goes wrong with the run or a rule is an answer, and the process lives on.
 
         Args:
             request: JSON with ``config``, ``files`` (source of rule files by path) and ``folder``.
         """
-        data = json.loads(request)
+        self._request = request
+        self._part: _Part | None = None
+
+    def advance(self, request: str) -> str:
+        """Evaluates up to where the request says, and tells what is new.
+
+        Args:
+            request: JSON with ``observed`` (observations that were not told before), ``reached`` (rows of attempt,
+                worker and order of the last complete step), ``over`` (attempts before this one have ended) and
+                ``finish`` (whether the training has ended).
+
+        Returns:
+            JSON with ``new`` and ``changed`` findings, ``observed``, ``train_steps``, and ``facts`` of rules where
+            these changed; or with ``error``.
+        """
+        try:
+            if self._part is None:
+                self._part = _Part(json.loads(self._request))
+            return self._part.advance(json.loads(request))
+        except WatchglassError as error:
+            return json.dumps({"error": [type(error).__name__, str(error)]})
+
+
+class _Part:
+    """What a process has read and evaluated."""
+
+    def __init__(self, data: dict[str, Any]) -> None:
+        """Opens the run and builds the rules."""
         with suppress(OSError):
             os.chdir(data["folder"])
         config = EvaluatorConfig.from_json(data["config"])
@@ -59,29 +88,18 @@ class FollowedPart:
         # What not even an exception ends would hang the driver too. A process that dies is noticed.
         self._engine.stuck = lambda seen: os._exit(1)
 
-    def advance(self, request: str) -> str:
-        """Evaluates up to where the request says, and tells what is new.
-
-        Args:
-            request: JSON with ``observed`` (observations that were not told before), ``reached`` (rows of attempt,
-                worker and order of the last complete step), ``over`` (attempts before this one have ended) and
-                ``finish`` (whether the training has ended).
-
-        Returns:
-            JSON with ``new`` and ``changed`` findings, ``observed``, ``train_steps``, and ``facts`` of rules where
-            these changed; or with ``error``.
-        """
-        data = json.loads(request)
-        try:
-            for row in data["observed"]:
-                self._engine.observe(Observation.from_json(row))
-            self._evaluate({(attempt, worker): tuple(order) for attempt, worker, order in data["reached"]})
-            self._new += self._engine.end_attempts(data["over"])
-            if data["finish"] and not self._finished:
-                self._finished = True
-                self._new += self._engine.finish()
-        except WatchglassError as error:
-            return json.dumps({"error": [type(error).__name__, str(error)]})
+    def advance(self, data: dict[str, Any]) -> str:
+        """See :meth:`FollowedPart.advance`."""
+        for row in data["observed"]:
+            self._engine.observe(Observation.from_json(row))
+        self._evaluate({(attempt, worker): tuple(order) for attempt, worker, order in data["reached"]})
+        self._new += self._engine.end_attempts(data["over"])
+        for (attempt, _), worker in self._workers.items():
+            if attempt < data["over"] and not worker.queue:
+                worker.let_go()
+        if data["finish"] and not self._finished:
+            self._finished = True
+            self._new += self._engine.finish()
         return self._said()
 
     def _evaluate(self, reached: dict[Key, Order]) -> None:
@@ -93,7 +111,7 @@ class FollowedPart:
                 self._store, leave=(FrameKind.STATISTICS,), attempt=self._config.attempt, workers=unknown
             )
             self._readers.append(reader)
-        give_up_s = time.monotonic() + _PATIENCE_S
+        give_up_s, looks = time.monotonic() + _PATIENCE_S, 0
         while behind := [key for key, order in reached.items() if self._done.get(key, (-1, -1, -1)) < order]:
             ready = [
                 (key[0], self._workers[key].queue[0].end.order, layout.worker_order(key[1]), key)
@@ -104,22 +122,26 @@ class FollowedPart:
                 attempt, order, _, _ = min(ready)
                 for _, _, _, key in sorted(row for row in ready if row[:2] == (attempt, order)):
                     worker = self._workers[key]
+                    # All that a rule may look at: a store that refuses does so before the step counts as evaluated.
+                    worker.fetch(closely=self._engine.looks_closer)
+                    view = worker.next_view(self._run_id)
                     self._done[key] = order
-                    self._new += self._engine.feed([worker.next_view(self._run_id)])
-                give_up_s = time.monotonic() + _PATIENCE_S
-            elif self._read():
-                give_up_s = time.monotonic() + _PATIENCE_S
+                    self._new += self._engine.feed([view])
+                give_up_s, looks = time.monotonic() + _PATIENCE_S, 0
+            elif self._read(full=looks % _LIST_ALL == _LIST_ALL - 1):
+                give_up_s, looks = time.monotonic() + _PATIENCE_S, 0
             elif time.monotonic() > give_up_s:
                 attempt, name = behind[0]
                 raise StoreError(f"steps of {name} that were read elsewhere cannot be read here for {_PATIENCE_S:g} s")
             else:
-                time.sleep(_PAUSE_S)
+                time.sleep(min(_PAUSE_S * 1.5**looks, max(_PAUSE_S, pace_of(self._store).poll_s)))
+                looks += 1
 
-    def _read(self) -> bool:
-        """Reads what is new; returns whether anything was."""
+    def _read(self, *, full: bool) -> bool:
+        """Reads what is new, looking for it everywhere where ``full``; returns whether anything was."""
         found = False
         for reader in self._readers:
-            for attempt, name, frame in reader.poll(full=True):
+            for attempt, name, frame in reader.poll(full=full):
                 found = True
                 key = (attempt, name)
                 if key not in self._workers:

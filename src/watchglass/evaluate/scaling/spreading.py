@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,6 +25,8 @@ from watchglass.store import open_store, read_manifest
 RETRIES = 4
 #: Parts under way for each core: one that is worked on, one that waits so that no core does.
 _UNDER_WAY = 2
+#: Segments of all runs together whose names go out with the parts; of further runs each part lists them itself.
+MOST_LISTED = 200_000
 #: Seconds after which the driver looks up from waiting, so that signals arrive.
 _LOOK_UP_S = 0.5
 
@@ -75,15 +77,19 @@ def replay_on_ray(
     Engine(config.rules, calibration=config.calibration)  # what is wrong with the rules is said before anything starts
     files = read_rule_files(config.rules)
     config = replace(config, rules=absolute_rules(config.rules))
-    contents: dict[int, RunContents | WatchglassError] = {n: _contents(run) for n, run in enumerate(runs)}
+    contents: dict[int, RunContents | WatchglassError] = {}
+    left = MOST_LISTED
+    for number, run in enumerate(runs):
+        found_there = contents[number] = _contents(run, left)
+        if isinstance(found_there, RunContents) and found_there.segments is not None:
+            left -= found_there.objects
     readable = {n: found for n, found in contents.items() if isinstance(found, RunContents)}
     answers: dict[str, list[Answer]] = {}
     if readable:
         with cluster(address, cores=cores) as connected:
-            parts = plan(
-                list({each.run: each for each in readable.values()}.values()), len(config.rules), connected.cores
-            )
-            requests = [request_of(part, config, files) for part in parts]
+            by_run = {each.run: each for each in readable.values()}
+            parts = plan(list(by_run.values()), len(config.rules), connected.cores)
+            requests = [request_of(part, config, files, by_run[part.run]) for part in parts]
             for done, (number, answer) in enumerate(ask(connected, requests, _names(parts)), 1):
                 answers.setdefault(parts[number].run, []).append(answer)
                 progress(done, len(parts))
@@ -118,25 +124,35 @@ def ask(connected: Cluster, requests: Sequence[str], names: Sequence[str]) -> It
     )
     waiting = deque(range(len(requests)))
     under_way: dict[object, int] = {}
-    while waiting or under_way:
-        while waiting and len(under_way) < _UNDER_WAY * connected.cores:
-            number = waiting.popleft()
-            under_way[task.remote(requests[number])] = number
-        ready, _ = ray.wait(list(under_way), num_returns=1, timeout=_LOOK_UP_S)
-        for reference in ready:
-            number = under_way.pop(reference)
-            try:
-                text = ray.get(reference)
-            except ray.exceptions.RayError as error:
-                raise ClusterError(_lost(names[number], error, ray)) from None
-            yield number, read_answer(text)
+    try:
+        while waiting or under_way:
+            most = _UNDER_WAY * connected.cores
+            while waiting and len(under_way) < most:
+                number = waiting.popleft()
+                under_way[task.remote(requests[number])] = number
+            ready, _ = ray.wait(list(under_way), num_returns=1, timeout=_LOOK_UP_S)
+            if not ready:
+                connected.check()
+            for reference in ready:
+                number = under_way.pop(reference)
+                try:
+                    text = ray.get(reference)
+                except ray.exceptions.LocalRayletDiedError:
+                    raise connected.gone("its raylet has died") from None
+                except ray.exceptions.RayError as error:
+                    raise ClusterError(_lost(names[number], error, ray)) from None
+                yield number, read_answer(text)
+    finally:
+        for reference in under_way:  # of a cluster that others use: what nobody waits for any more is not begun
+            with suppress(Exception):
+                ray.cancel(reference)
 
 
-def _contents(run: str) -> RunContents | WatchglassError:
+def _contents(run: str, most_listed: int) -> RunContents | WatchglassError:
     try:
         with closing(open_store(run)) as store:
             read_manifest(store)
-            return contents_of(store, absolute(run))
+            return contents_of(store, absolute(run), most_listed=most_listed)
     except WatchglassError as error:
         return error
 

@@ -9,7 +9,7 @@ import json
 import os
 import time
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 
 from watchglass import errors
@@ -17,8 +17,11 @@ from watchglass.config import EvaluatorConfig
 from watchglass.errors import ClusterError, WatchglassError
 from watchglass.evaluate.engine.partial import replay_part
 from watchglass.evaluate.engine.standing import PartialEvaluation
+from watchglass.evaluate.scaling.contents import RunContents
+from watchglass.evaluate.scaling.listed import ListedStore
 from watchglass.evaluate.scaling.plan import Part
 from watchglass.evaluate.scaling.rule_files import RuleFiles
+from watchglass.store import open_store
 
 _FILES = RuleFiles()
 
@@ -38,18 +41,25 @@ class Answer:
     cpu_s: float = 0.0
 
 
-def request_of(part: Part, config: EvaluatorConfig, files: Mapping[str, str]) -> str:
+def request_of(
+    part: Part, config: EvaluatorConfig, files: Mapping[str, str], contents: RunContents | None = None
+) -> str:
     """A part as it is sent.
 
     Args:
         part: What to evaluate.
         config: Rules whose files are absolute, thresholds, limits; its run does not matter.
         files: Source of the rule files by path.
+        contents: What its run holds; None where whoever evaluates the part lists that.
     """
+    segments = None
+    if contents is not None and contents.segments is not None:
+        workers = contents.workers if part.workers is None else part.workers
+        segments = [row for worker in workers for row in contents.segments[worker]]
     return json.dumps(
         {
             "version": _version(), "folder": os.getcwd(), "config": replace(config, run=part.run).to_json(),
-            "workers": part.workers, "rules": part.rules, "files": files,
+            "workers": part.workers, "rules": part.rules, "files": files, "segments": segments,
         }
     )  # fmt: skip
 
@@ -70,7 +80,10 @@ def answer(request: str) -> str:
         config = EvaluatorConfig.from_json(data["config"])
         rules, moved = _FILES.place(config.rules, data["files"])
         config = replace(config, rules=rules)
-        partial = replay_part(config.run, config, workers=data["workers"], rules=data["rules"])
+        with closing(open_store(config.run)) as store:
+            # What was listed for all parts is not listed again by each, and is one moment of the run for all of them.
+            run = store if data["segments"] is None else ListedStore(store, data["segments"])
+            partial = replay_part(run, config, workers=data["workers"], rules=data["rules"])
         found = json.dumps(partial.to_json())
         for here, original in moved.items():
             found = found.replace(json.dumps(here)[1:-1], json.dumps(original)[1:-1])  # in the traceback of a rule

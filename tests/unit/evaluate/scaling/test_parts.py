@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
+import scale
 from command_line import training
 from watchglass.config import EvaluatorConfig, RuleSpec
 from watchglass.errors import ClusterError, MissingFileError, NotARunError
 from watchglass.evaluate import Evaluation, replay
 from watchglass.evaluate.engine.partial import merge
+from watchglass.evaluate.scaling import tasks
 from watchglass.evaluate.scaling.contents import contents_of
 from watchglass.evaluate.scaling.plan import Part, plan
 from watchglass.evaluate.scaling.rule_files import RuleFiles, absolute_rules, read_rule_files
 from watchglass.evaluate.scaling.tasks import answer, read_answer, request_of
 from watchglass.rules import default_rules
-from watchglass.store import LocalStore, compact
-from watchglass.testing import build_run
+from watchglass.store import Entry, LocalStore, compact, layout
+from watchglass.testing import RunBuilder, build_run
 
 OWN = """
 from watchglass import Rule, Severity
@@ -83,6 +88,84 @@ def test_a_compacted_run_is_as_large_as_its_generation(run: str) -> None:
     stored = [entry for entry in LocalStore(run).list("compacted/00000001") if not entry.path.endswith(".json")]
     assert found.bytes == sum(entry.size for entry in stored) > 10_000
     assert in_parts(config(run), 2, {}) == plain(replay(run))
+
+
+class Objects(LocalStore):
+    """A folder that is asked like an object store, and counts that."""
+
+    appends = False
+    asked: ClassVar[Counter[str]] = Counter()
+
+    def read(self, path: str, start: int = 0, end: int | None = None) -> bytes:
+        self.asked["segment" if layout.parse_segment(path) else "read"] += 1
+        return super().read(path, start, end)
+
+    def list(self, prefix: str = "", after: str = "") -> list[Entry]:
+        self.asked["list segments" if "segments" in prefix else "list"] += 1
+        return super().list(prefix, after)
+
+    def folders(self, prefix: str = "") -> Sequence[str]:
+        self.asked["list"] += 1
+        return super().folders(prefix)
+
+
+@pytest.mark.parametrize("compacted", [False, True])
+def test_what_was_listed_for_the_plan_is_not_listed_again_by_each_part(
+    run_path: Path, monkeypatch: pytest.MonkeyPatch, compacted: bool
+) -> None:
+    run = build_run(run_path, training(90, broken_at=60), workers=3, steps_per_flush=10)
+    if compacted:
+        compact(LocalStore(run))
+        with RunBuilder(run_path, workers=3) as builder:  # and an attempt that is not
+            for step in training(20):
+                builder.step(step)
+    monkeypatch.setattr(tasks, "open_store", Objects)
+    store, settings = Objects(run), config(run)
+    contents = contents_of(store, run, most_listed=1000)
+    assert contents.segments is not None
+    stored = {entry.path: entry.size for attempt in (0, 1) for entry in LocalStore(run).list(layout.segments(attempt))}
+    assert {
+        layout.segment(attempt, bucket, worker, seq): size
+        for worker, rows in contents.segments.items()
+        for worker, attempt, bucket, seq, size in rows
+    } == stored
+    answers = []
+    for worker in contents.workers:
+        Objects.asked.clear()
+        part = Part(run, (worker,), None, 0)
+        answers.append(read_answer(answer(request_of(part, settings, {}, contents))))
+        assert Objects.asked["list segments"] == 0
+        # A manifest, generations, attempts, journal, claims; of what was compacted also its frames and statistics.
+        others = Objects.asked["read"] + Objects.asked["list"]
+        assert others <= scale.PART_REQUESTS * (3 if compacted else 1)
+    assert [each.error for each in answers] == [None] * 3
+    found = merge([each.partial for each in answers if each.partial is not None], settings.rules)
+    assert plain(found) == plain(replay(run))
+
+
+def test_the_names_of_very_many_segments_are_not_handed_out(run: str) -> None:
+    assert contents_of(Objects(run), run, most_listed=2).segments is None
+    assert contents_of(LocalStore(run), run, most_listed=1000).segments is None, "it may have grown by then"
+    settings = config(run)
+    assert (
+        json.loads(request_of(Part(run, None, None, 0), settings, {}, contents_of(Objects(run), run)))["segments"]
+        is None
+    )
+
+
+def test_a_run_that_grows_is_evaluated_as_it_was_listed(run_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All parts see one moment of it."""
+    monkeypatch.setattr(tasks, "open_store", Objects)
+    with RunBuilder(run_path) as builder:
+        builder.store.appends = False
+        builder.step(scalars={"loss": 1.0})
+        settings = config(str(run_path))
+        contents = contents_of(Objects(run_path), str(run_path), most_listed=1000)
+        request = request_of(Part(str(run_path), None, None, 0), settings, {}, contents)
+        builder.step(scalars={"loss": 1.0})
+        found = read_answer(answer(request)).partial
+    assert found is not None
+    assert found.train_steps == {(0, "worker_0"): 1}
 
 
 def test_a_rule_of_a_user_travels_as_its_source(run: str, tmp_path: Path) -> None:

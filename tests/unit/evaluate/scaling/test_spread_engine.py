@@ -12,14 +12,16 @@ import pytest
 
 from command_line import training
 from watchglass.config import EvaluatorConfig, RuleSpec
-from watchglass.errors import ClusterError, CompactedError
-from watchglass.evaluate import Engine, Follower, replay
+from watchglass.errors import ClusterError, CompactedError, StoreError
+from watchglass.evaluate import Engine, FollowedWorker, Follower, replay
+from watchglass.evaluate.scaling import followed_part, spread_engine
 from watchglass.evaluate.scaling.cluster import Cluster
-from watchglass.evaluate.scaling.spread_engine import RETRIES, SpreadEngine
+from watchglass.evaluate.scaling.part_process import RETRIES
+from watchglass.evaluate.scaling.spread_engine import SpreadEngine
 from watchglass.records import Observation
 from watchglass.rules import default_rules
 from watchglass.store import LocalStore
-from watchglass.testing import build_run
+from watchglass.testing import RunBuilder, build_run
 
 
 class RayError(Exception):
@@ -43,7 +45,7 @@ class Processes:
     def remote(self, cls: type) -> Any:
         def begin(text: str) -> Any:
             self.begun += 1
-            part, dead = cls(text), []
+            part, dead = self.part(cls, text), []
 
             def ask(request: str) -> Callable[[], str]:
                 number = len(self.requests)
@@ -57,6 +59,9 @@ class Processes:
             return SimpleNamespace(advance=SimpleNamespace(remote=ask))
 
         return SimpleNamespace(options=lambda **_: SimpleNamespace(remote=begin))
+
+    def part(self, cls: type, text: str) -> Any:
+        return cls(text)
 
     def wait(self, references: list[Any], num_returns: int, timeout: float) -> tuple[list[Any], list[Any]]:
         return references[:num_returns], references[num_returns:]
@@ -197,3 +202,125 @@ def test_without_any_step_rules_say_what_they_say_of_nothing(run_path: Path) -> 
     engine, new = fed(run, Processes())
     assert new == []
     assert engine.statuses() == replay(run).statuses
+
+
+def test_a_process_whose_store_refuses_is_asked_again_and_has_not_died(
+    run: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("watchglass.evaluate.scaling.part_process._AGAIN_S", 0.0)
+    refusals = iter([StoreError("away")] * (RETRIES + 3))
+    opened = followed_part.open_store
+
+    def open_store(location: str) -> Any:
+        if (error := next(refusals, None)) is not None:
+            raise error
+        return opened(location)
+
+    monkeypatch.setattr(followed_part, "open_store", open_store)
+    ray = Processes()
+    engine, _ = fed(run, ray, processes=1)
+    same_as_replay(engine, run)
+    assert ray.begun == 1
+
+
+def test_a_store_that_refuses_for_long_is_told(run: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(location: str) -> Any:
+        raise StoreError("away")
+
+    monkeypatch.setattr(followed_part, "open_store", refuse)
+    monkeypatch.setattr("watchglass.evaluate.scaling.part_process._AGAIN_S", 0.0)
+    monkeypatch.setattr("watchglass.evaluate.scaling.part_process._REFUSED_S", 0.0)
+    with pytest.raises(StoreError, match="away"):
+        fed(run, Processes(), processes=1)
+
+
+def test_a_run_that_the_cluster_does_not_see_is_said_in_its_own_words(
+    run: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    opened = followed_part.open_store
+    monkeypatch.setattr(followed_part, "open_store", lambda location: opened(str(tmp_path / "elsewhere")))
+    with pytest.raises(ClusterError, match=r"^MissingFileError: .*elsewhere does not exist or is empty"):
+        fed(run, Processes())
+
+
+@pytest.mark.parametrize("at", [0, 40, 89])
+def test_a_step_whose_data_could_not_be_fetched_is_evaluated_later(
+    run: str, monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    """Also where it is the last one, after which nothing more is asked for."""
+    monkeypatch.setattr("watchglass.evaluate.scaling.part_process._AGAIN_S", 0.0)
+    driver, config = Follower(LocalStore(run)), EvaluatorConfig(run, None, default_rules())
+    driver.course_only = True
+    fetch, refused = FollowedWorker.fetch, []
+
+    def fetched(worker: FollowedWorker, *, closely: bool = False) -> None:
+        ours = not any(worker is each for each in driver.workers.values())
+        if ours and worker.worker == "worker_4" and worker.queue[0].end.global_step == at and len(refused) < 3:
+            refused.append(at)
+            raise StoreError("away")
+        fetch(worker, closely=closely)
+
+    monkeypatch.setattr(FollowedWorker, "fetch", fetched)
+    engine = SpreadEngine(Cluster(Processes(), ours=True), config, 1)  # type: ignore[arg-type]
+    for views in driver.poll(full=True):
+        engine.feed(views)
+    engine.finish()
+    same_as_replay(engine, run)
+    assert len(refused) == 3
+
+
+def test_a_cluster_that_is_gone_ends_the_wait_for_it(run: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Silent(Processes):
+        """Answers nothing any more, and says of the node of this process that it is dead."""
+
+        def wait(self, references: list[Any], num_returns: int, timeout: float) -> tuple[list[Any], list[Any]]:
+            return [], references
+
+        def nodes(self) -> list[dict[str, Any]]:
+            return [{"NodeID": "other", "Alive": True}, {"NodeID": "own", "Alive": False}]
+
+        def get_runtime_context(self) -> Any:
+            return SimpleNamespace(get_node_id=lambda: "own")
+
+    monkeypatch.setattr("watchglass.evaluate.scaling.cluster._CHECK_S", 0.0)
+    with pytest.raises(ClusterError, match="the Ray node of this process is gone: its raylet has died; begin again"):
+        fed(run, Silent())
+
+
+def test_where_rules_stand_is_put_together_only_when_more_was_said(run: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, _ = fed(run, Processes())
+    merged: list[int] = []
+    merge = spread_engine.merge
+    monkeypatch.setattr(spread_engine, "merge", lambda *words: merged.append(1) or merge(*words))
+    for _ in range(3):
+        assert engine.findings
+        assert engine.statuses()
+    assert len(merged) == 1
+
+
+def test_what_was_recorded_of_attempts_that_are_over_is_let_go(run_path: Path) -> None:
+    for attempt in range(3):
+        with RunBuilder(run_path, workers=2) as builder:
+            assert builder.attempt == attempt
+            for step in training(20):
+                builder.step(step)
+            builder.leave()
+    parts: list[Any] = []
+
+    class Kept(Processes):
+        def part(self, cls: type, text: str) -> Any:
+            parts.append(cls(text))
+            return parts[-1]
+
+    run, ray = str(run_path), Kept()
+    engine = SpreadEngine(Cluster(ray, ours=True), EvaluatorConfig(run, None, default_rules()), 1)  # type: ignore[arg-type]
+    driver = Follower(LocalStore(run))
+    while views := [engine.feed(views) for views in driver.poll(full=True)]:
+        assert views
+    engine.end_attempts(driver.over)
+    engine.finish()
+    assert engine.statuses() == replay(run).statuses
+    (part,) = parts
+    assert [key for key, worker in part._part._workers.items() if worker.view is not None] == [
+        (2, "worker_0"), (2, "worker_1"),
+    ]  # fmt: skip

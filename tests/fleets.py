@@ -1,0 +1,81 @@
+"""A fleet of runs for tests: who listens to it, a clock, and turns until something has happened."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from watchglass.config import EvaluatorConfig, RuleSpec
+from watchglass.evaluate import Fleet, Followed
+from watchglass.store import LocalStore
+from watchglass.testing import Step
+
+NAN = float("nan")
+HEALTHY = [Step({"loss": 1 / (n + 1)}) for n in range(20)]
+SICK = [*HEALTHY[:10], *[Step({"loss": NAN})] * 5]
+RULES = (RuleSpec("ExplodingTensor"), RuleSpec("LossNotDecreasing"))
+
+
+class Heard:
+    """An audience that remembers."""
+
+    def __init__(self) -> None:
+        self.followed: list[str] = []
+        self.ends: dict[str, Followed] = {}
+        self.left_out: dict[str, str] = {}
+        self.sentences: list[str] = []
+
+    def begun(self, name: str, location: str) -> None:
+        self.followed.append(name)
+
+    def ended(self, name: str, location: str, followed: Followed) -> None:
+        assert name not in self.ends, "told twice"
+        self.ends[name] = followed
+
+    def skipped(self, name: str, location: str, reason: str) -> None:
+        assert name not in self.left_out, "told twice"
+        self.left_out[name] = reason
+
+    def told(self, sentence: str) -> None:
+        self.sentences.append(sentence)
+
+
+class Now:
+    """A clock that goes on when it is told to."""
+
+    def __init__(self) -> None:
+        self.s = 1000.0
+
+    def __call__(self) -> float:
+        return self.s
+
+
+@contextmanager
+def following(folder: Path, heard: Heard, **options: Any) -> Iterator[Fleet]:
+    """A fleet below a folder, closed at the end."""
+    store = options.pop("store", None) or LocalStore(folder)
+    fleet = Fleet(EvaluatorConfig(str(folder), None, RULES, lost_after_s=600.0), store, heard, **options)
+    try:
+        yield fleet
+    finally:
+        fleet.close("interrupted", patience_s=0.0)
+
+
+def turn_until(fleet: Fleet, condition: Callable[[], Any]) -> None:
+    """Turns until it is so."""
+    end = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < end, "did not happen"
+        time.sleep(min(0.01, fleet.turn()))
+
+
+def hasten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A training has ended at once when its workers have, and new runs are looked for all the time."""
+    monkeypatch.setattr("watchglass.evaluate.live.evaluator._SETTLED_S", -1.0)
+    monkeypatch.setattr("watchglass.evaluate.live.evaluator._RESTARTED_S", 0.0)
+    monkeypatch.setattr("watchglass.evaluate.many.fleet._SEARCH_S", 0.05)
