@@ -1,6 +1,6 @@
 # make demo    train the example twice, broken and healthy, both watched
 # make test    all tests; those of object stores use Ceph's radosgw where it is installed, else moto
-#              (WATCHGLASS_TEST_S3=radosgw or moto chooses)
+#              (WATCHGLASS_TEST_S3=radosgw or moto chooses), with WORKERS processes
 # make lint    ruff, mypy, import contracts
 # make check   lint, then test: what a change must pass
 # make bench   what watching costs (BENCH="--quick" for less)
@@ -24,6 +24,9 @@ SCALE ?=
 FLEET ?=
 RULES ?=
 FUZZ ?= --seconds 300
+# Many tests wait for processes and servers: one worker more than there are cores, four at most. Files are taken in their
+# order, in which the many short ones come last, so that no worker is left alone with a long one.
+WORKERS ?= $(shell cores=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); echo $$((cores < 4 ? cores + 1 : 4)))
 
 .PHONY: demo test test-quick lint format check bench growth peers scale fuzz store rules fleet clean help setup-example setup-dev
 
@@ -37,7 +40,7 @@ demo: setup-example
 	@PATH="$(CURDIR)/$(BIN):$$PATH" examples/digits/demo.sh $(DEMO)
 
 test: setup-dev
-	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile $(PYTEST)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST)
 
 test-quick: setup-dev
 	$(BIN)/python -m pytest -q -m "not slow" $(PYTEST)

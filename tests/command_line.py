@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import numpy as np
 
+from waiting import until
+from watchglass.errors import WatchglassError
 from watchglass.testing import Step
 
 
@@ -27,6 +33,20 @@ class Said(NamedTuple):
 
 
 Watchglass = Callable[..., Said]
+
+
+@contextmanager
+def interrupted_once(condition: Callable[[], object]) -> Iterator[None]:
+    """Ctrl-C for this process, as soon as it is so."""
+
+    def interrupt() -> None:
+        until(condition, despite=(WatchglassError,))
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    yield
+    thread.join()
 
 
 def training(steps: int = 120, *, broken_at: int | None = None) -> list[Step]:

@@ -30,8 +30,15 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A test sets what it needs; whatever the caller's shell has is not its business. Children inherit this as well.
-_FOREIGN = ("WATCHGLASS", "AWS_", "AZURE_", "GOOGLE_")
-for _name in [name for name in os.environ if name.startswith(_FOREIGN) or name in ("COLUMNS", "LINES")]:
+_FOREIGN = ("WATCHGLASS", "SMDEBUG_", "AWS_", "AZURE_", "GOOGLE_", "RAY_", "SLURM_", "OMPI_", "TORCHELASTIC_")
+_FOREIGN_NAMES = {
+    # How wide and how colourful output is; the rank that a launcher gave; proxies, which nothing on loopback is behind.
+    "COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "PY_COLORS", "CLICOLOR", "CLICOLOR_FORCE", "GITHUB_ACTIONS",
+    "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY",
+    # How Python runs: without files of bytecode each of a thousand processes compiles all of watchglass anew.
+    "PYTEST_ADDOPTS", "PYTHONWARNINGS", "PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE",
+}  # fmt: skip
+for _name in [name for name in os.environ if name.startswith(_FOREIGN) or name.upper() in _FOREIGN_NAMES]:
     if not _name.startswith("WATCHGLASS_TEST_"):
         del os.environ[_name]
 

@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 
 #: Threads and processes that were told to end may need a moment; one that was not told never uses it.
-PATIENCE_S = 2.0
+PATIENCE_S = 30.0
 
 #: Set by pytest or by importing third parties, and nothing of ours.
 FOREIGN_VARIABLES = (

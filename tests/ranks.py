@@ -1,4 +1,4 @@
-"""Trainings by several ranks, each a process of its own; importable by the children that multiprocessing spawns."""
+"""Trainings by several ranks, each a process of its own; importable by the children that multiprocessing starts."""
 
 from __future__ import annotations
 
@@ -16,6 +16,11 @@ from torch import Tensor, nn
 import watchglass
 
 WORLD = 2
+#: What each rank would take seconds to import: the process that all of them are forked from has done so.
+PRELOADED = (
+    "torch", "torch.distributed.fsdp", "torch.distributed.optim", "torch.distributed.tensor.parallel",
+    "torch.nn.parallel",
+)  # fmt: skip
 
 #: Given to a training: its rank, and what it calls with its model. What it returns must be the same to the last bit.
 Training = Callable[[int, Callable[..., None]], Any]
@@ -24,7 +29,9 @@ Training = Callable[[int, Callable[..., None]], Any]
 def run_ranks(training: Training, folder: Path, path: Path | None, **settings: Any) -> list[dict[str, bytes]]:
     """Train with two gloo processes, watched into a run or bare; returns each rank's outcome bit for bit."""
     folder.mkdir(parents=True, exist_ok=True)
-    torch.multiprocessing.spawn(_rank, (training, folder, path, settings), nprocs=WORLD)
+    torch.multiprocessing.get_context("forkserver").set_forkserver_preload(list(PRELOADED))
+    arguments = (training, folder, path, settings)
+    torch.multiprocessing.start_processes(_rank, arguments, nprocs=WORLD, start_method="forkserver")
     return [torch.load(folder / f"{rank}.pt") for rank in range(WORLD)]
 
 

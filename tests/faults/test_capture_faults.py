@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import watchglass
+from waiting import PATIENCE_S
 from watchglass import Mode, open_run
 from watchglass.capture import resuming
 from watchglass.capture.pytorch import switchboard
@@ -26,7 +27,7 @@ from watchglass.capture.pytorch.outermost import OutermostCalls
 from watchglass.capture.pytorch.readings import Readings
 from watchglass.capture.pytorch.update_point import UpdatePoint
 from watchglass.errors import StoreError
-from watchglass.record import recorder as recorder_module
+from watchglass.record.backlog import Backlog
 from watchglass.store import LocalStore
 
 CALLBACKS = [
@@ -182,14 +183,14 @@ def test_a_recorder_that_breaks_is_reported_and_the_training_goes_on(
     def broken(*args: Any) -> None:
         raise RuntimeError("injected")
 
-    monkeypatch.setattr(recorder_module.Recorder, "_write", broken)
+    monkeypatch.setattr(Backlog, "write", broken)
     model = network()
     watched = watchglass.watch(model, run=tmp_path / "run", flush_interval_s=0.01)
     with caplog.at_level(logging.WARNING, "watchglass"), watched:
         assert train(model, 40) == expected
-        watched._recorder._thread.join(10)  # type: ignore[union-attr]
+        watched._recorder._thread.join(PATIENCE_S)  # type: ignore[union-attr]
         train(model, 40)
-        assert not watched._recorder._steps, "nobody would ever take them out again"
+        assert not watched._recorder._intake._steps, "nobody would ever take them out again"
     assert ["nothing more is recorded" in record.message for record in caplog.records] == [True]
 
 
@@ -220,7 +221,7 @@ def test_a_saved_model_loads_where_watchglass_is_not_installed(tmp_path: Path) -
         print(model(torch.zeros(2, 6)).shape)
     """
     command = [sys.executable, "-c", textwrap.dedent(code), str(tmp_path / "model.pt")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.stdout.strip() == "torch.Size([2, 3])", done.stderr
 
 
@@ -242,7 +243,7 @@ def test_a_watched_step_imports_nothing_that_a_guest_should_not(tmp_path: Path) 
         print(sorted(name for name in new if name not in sys.stdlib_module_names))
     """
     command = [sys.executable, "-c", textwrap.dedent(code), str(tmp_path / "run")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
     imported = {name for name in words(done.stdout) if not name.startswith("_cython")}
     # pyarrow takes cloudpickle along where it finds it.
     assert imported <= {"watchglass", "pyarrow", "safetensors", "numpy", "cloudpickle"}
@@ -262,7 +263,7 @@ def test_importing_watchglass_is_light() -> None:
         print(sorted(name for name in new if name not in sys.stdlib_module_names))
     """
     command = [sys.executable, "-c", textwrap.dedent(code)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
     assert words(done.stdout) == ["watchglass"]
 
 

@@ -6,12 +6,11 @@ import random
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from waiting import until
 from watchglass import Hook, open_run
 from watchglass.errors import StoreError
 from watchglass.record import Recorder, harvest, recovered_steps
@@ -97,13 +96,6 @@ def losses_of(run: Run) -> list[float]:
     return losses.tolist()
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 60.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, f"did not happen within {seconds} s"
-        time.sleep(0.02)
-
-
 @pytest.mark.parametrize(("interval", "flush_s"), [(1, 60.0), (4, 0.02), (1_000_000, 0.5)])
 @pytest.mark.parametrize("seed", range(3))
 def test_a_loop_killed_at_any_moment_has_lost_no_step(run_path: Path, interval: int, flush_s: float, seed: int) -> None:
@@ -175,12 +167,12 @@ def test_the_evaluator_recovers_a_training_that_has_no_launcher(tmp_path: Path) 
     done = trained(tmp_path, "40", "watch", "dict(run='here', rules='default')")
     assert done.returncode == -signal.SIGKILL, done.stderr
     # The evaluator has a session of its own; it ends by itself, after the training.
-    wait_for(lambda: open_run(tmp_path / "here").worker().lifecycle[-1]["event"] == "harvested")
+    until(lambda: open_run(tmp_path / "here").worker().lifecycle[-1]["event"] == "harvested")
     run = open_run(tmp_path / "here")
     assert run.worker().lifecycle[-1]["by"] == "evaluator"
     assert run.steps() == list(range(41))
-    wait_for(lambda: any(seen.kind == "worker_lost" for seen in open_run(tmp_path / "here").journal.observations))
-    wait_for(lambda: lease_holder(open_store(str(tmp_path / "here"))) is None)
+    until(lambda: any(seen.kind == "worker_lost" for seen in open_run(tmp_path / "here").journal.observations))
+    until(lambda: lease_holder(open_store(str(tmp_path / "here"))) is None)
 
 
 def test_the_next_attempt_recovers_what_nobody_did(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -70,7 +69,7 @@ def test_a_writer_killed_while_it_is_followed(tmp_path, flushes):
     assert numbers(RunReader(store).poll()) == list(range(len(seen) + 1))
 
 
-def test_following_a_long_run_takes_no_longer_than_a_short_one(tmp_path):
+def test_following_a_long_run_asks_for_no_more_than_a_short_one(tmp_path):
     """Old buckets are not listed again at every poll."""
 
     class Clock:
@@ -92,8 +91,6 @@ def test_following_a_long_run_takes_no_longer_than_a_short_one(tmp_path):
     assert len(numbers(reader.poll())) == 600
     listed = []
     store.list, original = lambda *args: listed.append(original(*args)) or listed[-1], store.list
-    start = time.perf_counter()
     for _ in range(10):
         reader.poll()
     assert max(len(entries) for entries in listed) <= 3
-    assert time.perf_counter() - start < 5

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from faulty_stores import Faulty, Recorded, arrived, child, faulty, kind_of_store, spools, train, wait_for
+from faulty_stores import Faulty, Recorded, arrived, child, faulty, kind_of_store, spools, train
+from waiting import until
 from watchglass import Hook
 from watchglass.config import SessionConfig
 from watchglass.store import (
@@ -113,7 +114,7 @@ def test_a_second_training_of_one_rank_is_an_attempt_of_its_own(faulty: Faulty) 
     given = SessionConfig(faulty.location, attempt=0, save_interval=1, flush_interval_s=0.02)
     with Hook(config=given) as first:
         one = train(first, range(5))
-        wait_for(lambda: arrived(faulty))
+        until(lambda: arrived(faulty))
         with Hook(config=given) as second:
             other = train(second, range(7))
     assert Recorded(store, 0).losses == one

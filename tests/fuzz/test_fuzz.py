@@ -86,8 +86,8 @@ def test_the_runner_notices_what_goes_wrong(tmp_path: Path, target: str, expecte
 
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["chance", "atheris"])
-def test_two_seconds_of_each_find_nothing(tmp_path: Path, engine: str) -> None:
+def test_a_second_of_each_finds_nothing(tmp_path: Path, engine: str) -> None:
     if engine == "atheris":
         pytest.importorskip("atheris")
-    status, output = fuzz(tmp_path, "--seconds", str(2 * len(TARGETS)), "--engine", engine)
+    status, output = fuzz(tmp_path, "--seconds", str(len(TARGETS)), "--engine", engine)
     assert status == 0, output

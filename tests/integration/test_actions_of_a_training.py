@@ -12,10 +12,13 @@ from typing import Any
 
 import pytest
 
+from command_line import training
 from receivers import mail_server, receiver
+from waiting import PATIENCE_S
 from watchglass.errors import EXIT_STOPPED
 from watchglass.run import open_run
 from watchglass.store import LocalStore, layout
+from watchglass.testing import build_run
 
 pytestmark = pytest.mark.slow
 
@@ -47,7 +50,12 @@ def script(folder: Path, *, watch: str = "", steps: int = 60) -> Path:
 
 def python(folder: Path, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, *words], cwd=folder, env={**os.environ, **environ}, capture_output=True, text=True, timeout=120
+        [sys.executable, *words],
+        cwd=folder,
+        env={**os.environ, **environ},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
     )
 
 
@@ -101,8 +109,14 @@ def test_a_script_that_watches_itself_names_actions(tmp_path: Path) -> None:
     )
     with receiver() as hook:
         watch = (
-            "watchglass.watch(model, run='run', rules='ExplodingTensor', strict=True, "
-            f"actions=['mine.py:Note:path={tmp_path}/noted', 'Webhook:url={hook.url}'])"
+            f"watchglass.watch(model, run='{tmp_path}/run', strict=True, "
+            "rules=['ExplodingTensor', 'my_rules.py:Quiet'], "
+            f"actions=['mine.py:Note:path={tmp_path}/noted', 'Webhook:url={hook.url}']); "
+            "import os; os.chdir('/')"  # before the evaluator begins
+        )
+        (tmp_path / "my_rules.py").write_text(
+            "import watchglass\n\n\nclass Quiet(watchglass.Rule):\n    '''Says nothing.'''\n\n"
+            "    def check(self, view):\n        return ()\n"
         )
         ended = python(tmp_path, str(script(tmp_path, watch=watch)))
         assert ended.returncode == 0, ended.stderr
@@ -123,8 +137,7 @@ def test_tables_of_the_file_act_in_run_and_in_watch(tmp_path: Path) -> None:
 
 
 def test_a_follower_acts_and_the_next_one_does_not_again(tmp_path: Path) -> None:
-    script(tmp_path)
-    assert watchglass(tmp_path, "run", "--evaluator", "none", "--run", "run", "train.py").returncode == 0
+    build_run(tmp_path / "run", training(40, broken_at=20))
     with receiver() as hook:
         words = ("follow", "run", "--rules", "ExplodingTensor", "--action", f"Webhook:url={hook.url}")
         for _ in range(2):
@@ -135,9 +148,8 @@ def test_a_follower_acts_and_the_next_one_does_not_again(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("below", ["", "many"])
 def test_tables_of_the_file_act_in_follow(tmp_path: Path, below: str) -> None:
-    script(tmp_path)
     run = str(Path(below, "run"))
-    assert watchglass(tmp_path, "run", "--evaluator", "none", "--run", run, "train.py").returncode == 0
+    build_run(tmp_path / run, training(40, broken_at=20))
     with receiver() as hook:
         (tmp_path / "watchglass.toml").write_text(f'[[actions]]\nname = "Webhook"\nurl = "{hook.url}"\n')
         words = ("follow", "many", "--until-idle", "0.5") if below else ("follow", "run")

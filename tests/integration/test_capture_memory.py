@@ -265,6 +265,8 @@ def test_on_a_device_working_memory_is_beside_the_bound_and_small(tmp_path: Path
 
 
 def test_a_bounded_capture_changes_nothing(tmp_path: Path) -> None:
+    """``trained_twice`` compares the training with and without it, to the last bit."""
+
     def training(watch: Watch) -> Any:
         model = network()
         watch(model)

@@ -6,15 +6,14 @@ import os
 import re
 import signal
 import subprocess
-import sys
-import textwrap
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from processes import NEVER, TRAIN, Processes, ended
+from waiting import until
 from watchglass import open_run
 from watchglass.errors import EXIT_STOPPED, WatchglassError
 from watchglass.evaluate import replay
@@ -23,104 +22,71 @@ from watchglass.store import layout, lease_holder, open_store
 
 pytestmark = pytest.mark.slow
 
-TRAIN = """
-    import sys, time
-    import torch
-    import torch.nn.functional as F
-    from torch import nn
-
-    steps, broken_at = int(sys.argv[1]), int(sys.argv[2])
-    torch.manual_seed(0)
-    torch.set_num_threads(1)
-    model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 3))
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    for step in range(steps):
-        inputs = torch.randn(16, 8)
-        loss = F.cross_entropy(model(inputs), inputs[:, :3].argmax(1))
-        optimizer.zero_grad()
-        (loss * float("nan") if step == broken_at else loss).backward()
-        optimizer.step()
-        time.sleep(0.02)
+#: ``watchglass``, for which a training that was killed will not begin again after a moment instead of half a minute.
+IMPATIENT = """
+import sys
+from watchglass.cli import main
+from watchglass.evaluate.live import evaluator
+evaluator._RESTARTED_S = 3.0
+sys.exit(main(sys.argv[1:]))
 """
 
 
-class Processes:
-    """Trainings and followers, each a process of its own; none outlives the test."""
+class Trainings(Processes):
+    """Trainings and followers, each a process of its own."""
 
     def __init__(self, folder: Path) -> None:
+        super().__init__()
         self.folder = folder
-        self.script = folder / "train.py"
-        self.script.write_text(textwrap.dedent(TRAIN))
-        self._started: list[subprocess.Popen[str]] = []
+        (folder / "train.py").write_text(TRAIN)
 
-    def start(self, *words: str | Path) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "watchglass", *map(str, words)],
-            cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-        )  # fmt: skip
-        self._started.append(process)
-        return process
+    def watchglass(self, *words: str) -> subprocess.Popen[str]:
+        return self.start("-c", IMPATIENT, *words, cwd=self.folder)
 
-    def train(self, location: str, steps: int, broken_at: int = -1) -> subprocess.Popen[str]:
-        return self.start("run", "--evaluator", "none", "--run", location, self.script, str(steps), str(broken_at))
-
-    def close(self) -> None:
-        for process in self._started:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
+    def train(self, location: str, end: str | Path, broken_at: str | Path = NEVER) -> subprocess.Popen[str]:
+        words = ("run", "--evaluator", "none", "--run", location, "train.py", end, broken_at, "0.02")
+        return self.start("-m", "watchglass", *words, cwd=self.folder)
 
 
 @pytest.fixture
-def processes(tmp_path: Path) -> Iterator[Processes]:
-    started = Processes(tmp_path)
+def processes(tmp_path: Path) -> Iterator[Trainings]:
+    started = Trainings(tmp_path)
     yield started
     started.close()
 
 
-def ended(process: subprocess.Popen[str], timeout_s: float = 240.0) -> tuple[int, str, str]:
-    out, err = process.communicate(timeout=timeout_s)
-    return process.returncode, out, err
+def eventually(condition: Callable[[], Any]) -> Any:
+    return until(condition, pause_s=0.1, despite=(WatchglassError,))
 
 
-def wait_for(condition: Callable[[], Any], seconds: float = 240.0) -> Any:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        try:
-            if found := condition():
-                return found
-        except WatchglassError:
-            pass
-        time.sleep(0.1)
-    raise AssertionError(f"did not happen within {seconds:g} s")
-
-
-def test_a_sick_a_healthy_and_a_killed_training_have_one_follower(processes: Processes, tmp_path: Path) -> None:
-    _follow_three(processes, str(tmp_path / "runs"))
+def test_a_sick_a_healthy_and_a_killed_training_have_one_follower(processes: Trainings, tmp_path: Path) -> None:
+    assert_three_are_followed(processes, str(tmp_path / "runs"), tmp_path / "breaks")
 
 
 @pytest.mark.timeout(900)  # a bucket is looked at rarely, and the server may have other tests to serve
-def test_they_have_one_follower_in_a_bucket_too(processes: Processes, s3_location: str) -> None:
-    _follow_three(processes, s3_location)
+def test_they_have_one_follower_in_a_bucket_too(processes: Trainings, s3_location: str, tmp_path: Path) -> None:
+    assert_three_are_followed(processes, s3_location, tmp_path / "breaks")
 
 
-def _follow_three(processes: Processes, prefix: str) -> None:
-    follower = processes.start("follow", prefix, "--stop-on", "error", "--until-idle", "5")
-    healthy = processes.train(f"{prefix}/healthy", 250)
-    killed = processes.train(f"{prefix}/team/killed", 100_000)
-    wait_for(lambda: len(open_run(f"{prefix}/team/killed").steps()) > 5)
+def assert_three_are_followed(processes: Trainings, prefix: str, breaks: Path) -> None:
+    follower = processes.watchglass("follow", prefix, "--stop-on", "error", "--until-idle", "5")
+    healthy = processes.train(f"{prefix}/healthy", "250")
+    killed = processes.train(f"{prefix}/team/killed", NEVER)
+    sick = processes.train(f"{prefix}/sick", NEVER, breaks)
+    eventually(lambda: len(open_run(f"{prefix}/team/killed").steps()) > 5)
 
     # Anybody may look on, from a process of his own, while it goes on.
-    statuses = wait_for(lambda: open_run(f"{prefix}/team/killed").journal.statuses)
+    statuses = eventually(lambda: open_run(f"{prefix}/team/killed").journal.statuses)
     assert Status.IN_PROGRESS in {status.status for status in statuses}
-    status, out, err = ended(processes.start("show", f"{prefix}/team/killed"))
+    status, out, err = ended(processes.watchglass("show", f"{prefix}/team/killed"))
     assert status == 0, err
     assert re.search(rf"evaluated by +process {follower.pid} on ", out)
     assert "InProgress" in out
     os.killpg(killed.pid, signal.SIGKILL)
     killed.communicate()
 
-    sick = processes.train(f"{prefix}/sick", 100_000, 40)
+    eventually(lambda: open_run(f"{prefix}/sick").journal.statuses)
+    breaks.touch()
     status, _, err = ended(sick)
     assert status == EXIT_STOPPED, err
     assert ended(healthy)[0] == 0
@@ -140,19 +106,19 @@ def _follow_three(processes: Processes, prefix: str) -> None:
     assert (rows["healthy"], rows["sick"], rows["team/killed"]) == ("finished", "stopped", "lost")
     assert [name for name in ("healthy", "team/killed") if open_store(f"{prefix}/{name}").list("control/stop")] == []
 
-    again = processes.start("follow", prefix, "--until-idle", "0.5")
+    again = processes.watchglass("follow", prefix, "--until-idle", "0.5")
     status, out, _ = ended(again)
     assert (status, out) == (0, f"{prefix}: 0 runs, and 3 that had ended and been judged before\n")
 
 
 def test_a_follower_that_is_killed_is_replaced_and_nothing_is_lost_or_doubled(
-    processes: Processes, tmp_path: Path
+    processes: Trainings, tmp_path: Path
 ) -> None:
-    prefix = str(tmp_path / "runs")
-    trainings = [processes.train(f"{prefix}/run{number}", 400, 40) for number in range(2)]
-    first = processes.start("follow", prefix)
-    wait_for(lambda: all(open_run(f"{prefix}/run{number}").journal.findings for number in range(2)))
-    second = processes.start("follow", prefix, "--until-idle", "5")
+    prefix, end = str(tmp_path / "runs"), tmp_path / "end"
+    trainings = [processes.train(f"{prefix}/run{number}", end, "40") for number in range(2)]
+    first = processes.watchglass("follow", prefix)
+    eventually(lambda: all(open_run(f"{prefix}/run{number}").journal.findings for number in range(2)))
+    second = processes.watchglass("follow", prefix, "--until-idle", "5")
     assert second.stderr is not None
     said: list[str] = []
     for line in second.stderr:
@@ -163,6 +129,7 @@ def test_a_follower_that_is_killed_is_replaced_and_nothing_is_lost_or_doubled(
         raise AssertionError("".join(said))
     first.kill()
     first.communicate()
+    end.touch()
     for training in trainings:
         assert ended(training)[0] == 0
     status, _, err = ended(second)

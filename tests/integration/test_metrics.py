@@ -25,7 +25,7 @@ from watchglass.cli import main
 from watchglass.testing import RunBuilder
 
 #: Seconds that anything may take, with other tests running beside it.
-PATIENCE_S = 60.0
+PATIENCE_S = 240.0
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import time
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from torch import nn
 
 import watchglass
 from train_twice import train
+from waiting import until
 from watchglass import open_run
 from watchglass.record import StepRecords
 
@@ -29,9 +29,10 @@ def test_raw_tensors_go_once_they_are_written(tmp_path: Path) -> None:
     with watchglass.watch(model, run=tmp_path / "run", strict=True, flush_interval_s=0.05, **settings) as hook:
         for number in range(45):  # the last ones on the steady path
             train(model, optimizer, number)
-        deadline = time.monotonic() + 10
-        while held() and time.monotonic() < deadline:
+
+        def all_written() -> bool:
             hook.flush()
-            time.sleep(0.05)
-        assert held() == 0
+            return held() == 0
+
+        until(all_written, pause_s=0.05)
     assert open_run(tmp_path / "run").tensor("weight").value(40).shape == (4, 12)

@@ -571,10 +571,13 @@ for step in range(begin, 40):
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
-    time.sleep(0.05)
+    time.sleep(0.02)
     if step == 39 and rank == 0 and not begin:
-        time.sleep(60)
+        open(sys.argv[1] + ".ready", "w").close()
+        time.sleep(600)
     if step == 30 and rank == 1 and not begin:
+        while not os.path.exists(sys.argv[1] + ".ready"):
+            time.sleep(0.01)
         time.sleep(0.5)
         os.kill(os.getpid(), signal.SIGKILL)
 """

@@ -144,7 +144,7 @@ class WriterMachine(RuleBasedStateMachine):
         type(self).discard(self.store)
 
 
-def run_machine(
+def assert_machine_holds(
     make_store: Callable[[], Store], *, examples: int, discard: Callable[[Store], None] | None = None
 ) -> None:
     machine = type("Machine", (WriterMachine,), {"make_store": staticmethod(make_store)})
@@ -157,7 +157,7 @@ def run_machine(
 def test_in_a_local_folder() -> None:
     memory = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
-        run_machine(
+        assert_machine_holds(
             lambda: LocalStore(tempfile.mkdtemp(dir=folder)),
             examples=_MANY,
             discard=lambda store: shutil.rmtree(store.location),
@@ -171,14 +171,14 @@ def test_on_an_object_store() -> None:
         memory = obstore.store.MemoryStore()
         return ObjectStore("memory://run", "", lambda seconds, retries: memory)
 
-    run_machine(make_store, examples=_MANY, discard=lambda store: store.close())
+    assert_machine_holds(make_store, examples=_MANY, discard=lambda store: store.close())
 
 
 @pytest.mark.slow
 def test_on_a_server(s3_location: str) -> None:
     """The same with a real server's listings, conditional writes and ranges; fewer examples, each in its own place."""
     numbers = count()
-    run_machine(
+    assert_machine_holds(
         lambda: open_store(f"{s3_location}/{next(numbers)}"),
         examples=max(5, _MANY // 12),
         discard=lambda store: store.close(),

@@ -16,6 +16,7 @@ import pytest
 from servers import ceph
 from servers.fixtures import VARIABLE, S3Server, _given, _join, _kind
 from servers.proxy import Proxy
+from waiting import PATIENCE_S
 
 JOIN = """
 import sys
@@ -42,7 +43,7 @@ def test_a_server_is_shared_and_ends_with_its_last_user(tmp_path: Path) -> None:
     assert keeper.is_running()
     other.kill()
     other.communicate()
-    keeper.wait(10)
+    keeper.wait(PATIENCE_S)
 
 
 def test_a_server_that_cannot_start_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,7 +72,7 @@ def test_servers_are_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def status(url: str) -> int:
     try:
-        with urllib.request.urlopen(url, timeout=10) as answer:
+        with urllib.request.urlopen(url, timeout=PATIENCE_S) as answer:
             return int(answer.status)
     except urllib.error.HTTPError as error:
         error.close()

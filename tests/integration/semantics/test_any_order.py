@@ -186,11 +186,13 @@ courses = st.lists(st.tuples(st.sampled_from([0, 1, 2, 18]), oddities), min_size
 @given(courses)
 @example([(18, "evaluate_carelessly"), (0, "penalised")])
 def test_any_loop_is_recorded_alike_and_left_alone(tmp_path: Path, course: Course) -> None:
+    """Watched in three ways, it must be to the last bit what it is bare: ``trained_twice`` compares."""
     shutil.rmtree(tmp_path / "any", ignore_errors=True)
     trained_twice(tmp_path / "any", training_of(course), discovered=not ELSEWHERE & {odd for _, odd in course})
 
 
 @pytest.mark.parametrize("odd", ODD)
 def test_each_oddity_amid_plain_steps(tmp_path: Path, odd: str) -> None:
+    """Alone, at the start, on the steady path, twice in a row, and before an evaluation; compared as above."""
     course = [(2, odd), (18, odd), (0, odd), (18, odd), (1, "evaluate")]
     trained_twice(tmp_path, training_of(course), discovered=odd not in ELSEWHERE)

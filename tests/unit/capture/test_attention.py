@@ -33,7 +33,7 @@ def written_out(query: Tensor, key: Tensor, added: Any = None) -> tuple[Tensor, 
     return logits.amax(-1).transpose(0, 1).flatten(1), entropy.transpose(0, 1).flatten(1)
 
 
-def close(found: Any, expected: Any) -> None:
+def assert_close(found: Any, expected: Any) -> None:
     torch.testing.assert_close(
         torch.as_tensor(found).double(), torch.as_tensor(expected).double(), rtol=1e-5, atol=1e-5
     )
@@ -60,8 +60,8 @@ def x() -> Tensor:
 def test_rows_are_those_of_attention_written_out(heads: tuple[Tensor, Tensor]) -> None:
     largest, entropy, whole = rows_of_attention(*heads)
     expected = written_out(*heads)
-    close(largest, expected[0])
-    close(entropy, expected[1])
+    assert_close(largest, expected[0])
+    assert_close(entropy, expected[1])
     assert whole
 
 
@@ -75,8 +75,8 @@ def test_what_is_masked_does_not_count(heads: tuple[Tensor, Tensor], form: str) 
     mask = {"bool": allowed, "float": added, "causal": None, "per head": allowed}[form]
     largest, entropy, _ = rows_of_attention(*heads, mask, causal=form == "causal")
     expected = written_out(*heads, added)
-    close(largest, expected[0])
-    close(entropy, expected[1])
+    assert_close(largest, expected[0])
+    assert_close(entropy, expected[1])
     assert torch.isfinite(largest).all()
 
 
@@ -88,7 +88,7 @@ def test_a_row_that_sees_nothing_counts_as_the_others_and_is_not_called_broken(h
     for found, right in zip((largest, entropy), expected, strict=True):
         seen = torch.ones(BATCH, LENGTH, dtype=torch.bool)
         seen[0, 1] = False
-        close(found.reshape(HEADS, BATCH, LENGTH)[:, 0, 1], right[:, seen].mean(1))
+        assert_close(found.reshape(HEADS, BATCH, LENGTH)[:, 0, 1], right[:, seen].mean(1))
 
 
 def test_broken_queries_show(heads: tuple[Tensor, Tensor]) -> None:
@@ -104,8 +104,8 @@ def test_fewer_keys_than_queries_in_heads_serve_several(heads: tuple[Tensor, Ten
     query = torch.cat([query, query + 1], 1)
     largest, entropy, _ = rows_of_attention(query, key, scale=0.5)
     logits = query @ key.repeat_interleave(2, 1).transpose(-1, -2) * 0.5
-    close(largest, logits.amax(-1).transpose(0, 1).flatten(1))
-    close(entropy, torch.special.entr(logits.softmax(-1)).sum(-1).transpose(0, 1).flatten(1))
+    assert_close(largest, logits.amax(-1).transpose(0, 1).flatten(1))
+    assert_close(entropy, torch.special.entr(logits.softmax(-1)).sum(-1).transpose(0, 1).flatten(1))
     with pytest.raises(ValueError, match="do not fit"):
         rows_of_attention(query[:, :3], key)
 
@@ -116,7 +116,7 @@ def test_without_an_axis_of_heads_there_is_one(heads: tuple[Tensor, Tensor], axe
     mask = torch.ones(LENGTH, LENGTH, dtype=torch.bool).tril().expand(*query.shape[:-1], LENGTH)
     largest, _, _ = rows_of_attention(query, key, mask)
     four = [value.reshape(-1, 1, LENGTH, 4) for value in (query, key)]
-    close(largest, rows_of_attention(*four, causal=True)[0])
+    assert_close(largest, rows_of_attention(*four, causal=True)[0])
 
 
 def test_the_cost_is_bounded_and_rows_come_from_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,7 +127,7 @@ def test_the_cost_is_bounded_and_rows_come_from_everywhere(monkeypatch: pytest.M
     assert not whole
     chosen, places = spread(32, 4), spread(64, 16)
     expected = written_out(query, key, torch.full((64, 64), -math.inf).triu(1))[0].reshape(2, 32, 64)
-    close(largest, expected[:, chosen][:, :, places].flatten(1))
+    assert_close(largest, expected[:, chosen][:, :, places].flatten(1))
 
 
 @pytest.mark.parametrize(("length", "most"), [*itertools.product((1, 2, 5, 64, 1000), (1, 3, 16, 64, 5000))])
@@ -164,8 +164,8 @@ def test_attention_is_named_by_the_module_that_computes_it(run_path: Path, x: Te
         stage.call(model, x)
         query, key, _ = model[0][0].heads(x)
         largest, entropy = written_out(query, key, torch.full((LENGTH, LENGTH), -math.inf).triu(1))
-        close(by_head(stage, "0.0.attention_logits_max"), largest.detach())
-        close(by_head(stage, "0.0.attention_entropy"), entropy.detach())
+        assert_close(by_head(stage, "0.0.attention_logits_max"), largest.detach())
+        assert_close(by_head(stage, "0.0.attention_entropy"), entropy.detach())
         assert len(stage.names) == 2 * HEADS
         assert stage.tags("0.0.attention_entropy.1") == ("attention",)
         assert stage.role("0.0.attention_entropy.1") is Role.CUSTOM
@@ -206,8 +206,8 @@ def test_multi_head_attention_is_seen_however_it_is_computed(
     assert torch.equal(after, torch.get_rng_state())
     query, key = _projected(model.attend, x)
     expected = written_out(query, key, _added(masks))
-    close(largest, expected[0].detach())
-    close(entropy, expected[1].detach())
+    assert_close(largest, expected[0].detach())
+    assert_close(entropy, expected[1].detach())
 
 
 def _projected(module: nn.MultiheadAttention, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -248,7 +248,7 @@ def test_a_few_sequences_of_a_large_batch_stand_for_it(run_path: Path) -> None:
     found = stage.only("model_2.attend.attention_logits_max.1")
     batch = x.transpose(0, 1)[spread(16, 4)]
     query, key = _projected(weights, batch)[0], _projected(weights, batch + 1)[1]
-    close(found, written_out(query, key)[0][1].detach())
+    assert_close(found, written_out(query, key)[0][1].detach())
 
 
 def test_under_autocast_the_training_keeps_its_gradients(run_path: Path, x: Tensor) -> None:

@@ -270,7 +270,7 @@ def test_too_little_memory_is_not_taken_for_a_broken_kernel(monkeypatch: pytest.
 @pytest.mark.skipif(INTERPRETED, reason="this is the run in the interpreter")
 def test_the_same_with_triton_in_its_interpreter() -> None:
     files = [__file__, str(TESTS / "interpreted_triton.py"), str(TESTS / "properties" / "test_device_properties.py")]
-    result = run_in_own_process("-m", "pytest", "-q", "-p", "no:cacheprovider", *files, TRITON_INTERPRET="1")
+    result = assert_ends_well("-m", "pytest", "-q", "-p", "no:cacheprovider", *files, TRITON_INTERPRET="1")
     assert "passed" in result.stdout.splitlines()[-1]
 
 
@@ -279,11 +279,11 @@ def test_the_same_with_triton_in_its_interpreter() -> None:
 @pytest.mark.skipif(INTERPRETED, reason="this is the run in the interpreter")
 @pytest.mark.parametrize("target", ["cuda:80", "cuda:90", "hip:gfx942"])
 def test_kernels_compile_for_a_gpu(target: str, tmp_path: Path) -> None:
-    run_in_own_process(str(TESTS / "compiled_kernels.py"), target, TRITON_CACHE_DIR=str(tmp_path))
+    assert_ends_well(str(TESTS / "compiled_kernels.py"), target, TRITON_CACHE_DIR=str(tmp_path))
 
 
-def run_in_own_process(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Python's, which must end well."""
+def assert_ends_well(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """A process of Python of its own."""
     result = subprocess.run(
         [sys.executable, *arguments],
         env={**os.environ, **environment},

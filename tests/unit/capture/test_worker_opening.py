@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from faulty_stores import Recorded, hasten, spools, wait_for
+from faulty_stores import Recorded, hasten, spools
+from waiting import until
 from watchglass.capture import worker
 from watchglass.capture.stop_control import PatientStopControl, StopControl
 from watchglass.capture.worker import WorkerOpening
@@ -285,7 +286,7 @@ def test_who_asks_patiently_never_waits_for_the_store(remote: Remote) -> None:
     control = PatientStopControl(StopControl(remote, 0, "worker_0"), pace)
     assert control.poll(7) is None
     commit(remote)
-    wait_for(lambda: control.poll(7) is not None)
+    until(lambda: control.poll(7) is not None)
     assert control.poll(7) == (9, "because")
     assert json.loads(remote.read(layout.stop_seen(0, "worker_0")))["train_step"] == 7
 
@@ -322,7 +323,7 @@ def test_a_place_that_somebody_else_writes_to_is_not_waited_for(remote: Remote) 
     make, told = opening(remote)
     writer = make()
     assert writer.patience_s > 0
-    wait_for(lambda: bool(Recorded(remote).segments))
+    until(lambda: bool(Recorded(remote).segments))
     (first,) = Recorded(remote).segments
     for bucket in range(3):
         name = layout.parse_segment(first)
@@ -336,7 +337,7 @@ def test_a_place_that_somebody_else_writes_to_is_not_waited_for(remote: Remote) 
             return "give each a rank" in str(error)
         return False
 
-    wait_for(refused)
+    until(refused)
     assert writer.patience_s == 0.0
     end(writer, told)
 
@@ -344,7 +345,7 @@ def test_a_place_that_somebody_else_writes_to_is_not_waited_for(remote: Remote) 
 def test_an_object_store_is_looked_at_as_rarely_as_it_is_written_to(remote: Remote) -> None:
     pace = pace_of(remote, 1024)
     control = PatientStopControl(StopControl(remote, 0, "worker_0"), pace)
-    wait_for(lambda: remote.asked["size"] == 1)
+    until(lambda: remote.asked["size"] == 1)
     for _ in range(100):
         control.poll(1)
     assert remote.asked["size"] == 1

@@ -29,7 +29,7 @@ def leak_thread(_: Path) -> tuple[str, Undo]:
 
 
 def leak_process(_: Path) -> tuple[str, Undo]:
-    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     return f"process {process.pid} ", lambda: (process.kill(), process.wait())
 
 

@@ -6,11 +6,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
+from waiting import until
 from watchglass.config import EvaluatorConfig, RuleSpec
 from watchglass.launch import evaluator as module
 from watchglass.launch.evaluator import EvaluatorProcess, evaluator_environment
@@ -62,21 +63,26 @@ def test_it_ends_when_the_lifeline_is_let_go(start: Start) -> None:
 
 
 def test_it_is_ended_when_patience_ends(start: Start) -> None:
-    process = start("import time; time.sleep(60)")
+    process = start("import time; time.sleep(600)")
     with SignalWatch() as signals:
         assert process.wait(signals, patience_s=0.2) is None
 
 
-def test_it_is_made_to_end_when_it_does_not_listen(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_made_to_end_when_it_does_not_listen(
+    start: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(module, "TERMINATION_S", 0.2)
-    process = start("import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)")
-    time.sleep(0.3)
+    process = start(
+        "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        f"open({str(tmp_path / 'deaf')!r}, 'w').close(); time.sleep(600)"
+    )
+    until((tmp_path / "deaf").exists)
     process.end()
     assert process._process.returncode == -signal.SIGKILL
 
 
 def test_ctrl_c_ends_the_wait(start: Start) -> None:
-    process = start("import time; time.sleep(60)")
+    process = start("import time; time.sleep(600)")
     with SignalWatch() as signals:
         os.kill(os.getpid(), signal.SIGINT)
         assert process.wait(signals) is None
@@ -101,7 +107,7 @@ def test_where_signals_cannot_be_asked_handlers_do(monkeypatch: pytest.MonkeyPat
     with watch:
         assert watch.wait(0.01) is None
         os.kill(os.getpid(), signal.SIGTERM)
-        arrival = watch.wait(1.0)
+        arrival = watch.wait(60.0)
     assert arrival is not None
     assert (arrival.number, arrival.shared) == (signal.SIGTERM, False)
     assert signal.getsignal(signal.SIGTERM) is before

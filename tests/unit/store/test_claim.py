@@ -3,11 +3,11 @@
 import os
 import subprocess
 import sys
-import time
 from dataclasses import replace
 
 import pytest
 
+from waiting import until
 from watchglass.errors import DamagedDataError, RunExistsError
 from watchglass.store import (
     Claim,
@@ -62,9 +62,7 @@ def test_a_zombie_is_dead(child):
     claim = claim_of(child.pid)
     assert is_alive(claim) is True
     child.kill()
-    deadline = time.monotonic() + 10
-    while is_alive(claim) and time.monotonic() < deadline:  # killed but not yet waited for
-        time.sleep(0.01)
+    until(lambda: not is_alive(claim))  # killed but not yet waited for
     assert is_alive(claim) is False
 
 

@@ -1,8 +1,11 @@
 """What a poll costs in requests, and whose segments it finds however clocks differ."""
 
+from collections import Counter
+
 import pytest
 
 from store_segments import fact, numbers
+from watchglass.errors import StoreError
 from watchglass.store import LocalStore, RunReader, SegmentWriter, create_attempt, create_run, layout
 
 MINUTE, DAY = 60, 86_400
@@ -112,6 +115,70 @@ def test_segments_of_many_workers_are_fetched_together(objects, clock):
     objects.read_many = lambda ranges: fetched.append(len(ranges)) or LocalStore.read_many(objects, ranges)
     assert numbers(RunReader(objects, clock=clock).poll()) == [10 * rank + n for rank in range(5) for n in range(3)]
     assert fetched == [15]
+
+
+@pytest.mark.parametrize("answers", [3, 10, 40])
+def test_what_a_store_gave_before_it_refused_is_not_asked_for_again(objects, clock, answers):
+    for rank in range(4):
+        for number in range(50):
+            writer_of(objects, rank, clock).write([fact(100 * rank + number)])
+    reads, left = [], [0]
+
+    def read(path, start=0, end=None):
+        if left[0] <= 0:
+            raise StoreError("away")
+        left[0] -= 1
+        reads.append(path) if path.startswith("attempts/0000/segments") else None
+        return Counting.read(objects, path, start, end)
+
+    objects.read = read
+    reader, found, refused = RunReader(objects, clock=clock), [], 0
+    for _ in range(200):
+        left[0] = answers
+        clock.pass_s(1)
+        try:
+            found += numbers(reader.poll())
+        except StoreError:
+            refused += 1
+    assert sorted(found) == [100 * rank + number for rank in range(4) for number in range(50)]
+    assert reader.problems == []
+    # Nothing twice, but for what was under way in a call that was refused: ever fewer objects.
+    assert len(reads) <= 200 + 128
+    assert refused > 0
+
+
+def test_a_store_that_has_just_refused_is_not_asked_again_in_the_same_poll(objects, clock):
+    for rank in range(4):
+        writer_of(objects, rank, clock).write([fact(rank)])
+    asked = []
+
+    def refuse(ranges):
+        asked.append(len(ranges))
+        raise StoreError("away")
+
+    objects.read_many = refuse
+    objects.taken()
+    with pytest.raises(StoreError, match="away"):
+        RunReader(objects, clock=clock).poll()
+    assert asked == [4]
+    assert not [path for path in objects.taken("read") if path.startswith("attempts/0000/segments")]
+
+
+def test_workers_of_attempts_that_are_over_make_no_poll_of_a_quiet_folder_dearer(tmp_path, clock):
+    store = begun(Counting(tmp_path))
+    for attempt in range(10):
+        if attempt:
+            create_attempt(store, "")
+        SegmentWriter(store, attempt, "worker_0", clock=clock).write([fact(attempt)])
+    reader = RunReader(store, clock=clock)
+    for _ in range(20):
+        clock.pass_s(0.01)
+        reader.poll()
+    store.taken()
+    for _ in range(10):
+        clock.pass_s(0.01)
+        assert reader.poll() == []
+    assert Counter(what for what, _ in store.asked) == {"size": 20}
 
 
 def test_a_worker_whose_clock_is_a_day_ahead_hides_nobody(objects, clock):

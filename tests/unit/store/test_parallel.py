@@ -8,11 +8,12 @@ import threading
 
 import pytest
 
+from waiting import PATIENCE_S
 from watchglass.store.media.parallel import at_once
 
 
 def test_answers_come_in_the_order_of_the_items_and_calls_overlap() -> None:
-    both = threading.Barrier(2, timeout=10)
+    both = threading.Barrier(2, timeout=PATIENCE_S)
 
     def call(item: int) -> int:
         both.wait()
