@@ -28,6 +28,16 @@ from watchglass.store import LocalStore, RunReader
 LEFT, SAVED = 12, 9
 
 
+@pytest.fixture(autouse=True)
+def optimizers_of_this_test_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that another test left somewhere, in a cache of PyTorch's compiler for one, is like a second one of ours."""
+    every = counters._all
+    strangers = list(every(torch.optim.Optimizer))
+    monkeypatch.setattr(
+        counters, "_all", lambda kind: (each for each in every(kind) if all(each is not other for other in strangers))
+    )
+
+
 def read(run: Path, name: str = "worker_0") -> dict[int, WorkerTables]:
     """What a worker recorded, by attempt."""
     tables: dict[int, WorkerTables] = {}
@@ -265,6 +275,19 @@ def test_where_optimizers_may_take_turns_nothing_is_told(tmp_path: Path) -> None
         return torch.optim.Adam(stranger.parameters(), lr=0.01)
 
     assert _two_optimizers(tmp_path / "run", in_turns) == [{"start_step": None, "source": "unknown"}]
+
+
+def test_an_optimizer_that_nobody_has_any_more_does_not_count(tmp_path: Path) -> None:
+    state, _ = attempt(COUNTING["Adam"], tmp_path / "run", None, LEFT)
+    gc.disable()
+    try:
+        before = torch.optim.Adam(nn.Linear(2, 2).parameters())
+        before.param_groups[0]["owner"] = before
+        del before
+        attempt(COUNTING["Adam"], tmp_path / "run", state, 2)
+    finally:
+        gc.enable()
+    assert resumed(read(tmp_path / "run")[1]) == [{"start_step": SAVED, "source": "optimizer"}]
 
 
 def _two_optimizers(run: Path, add: Callable[[Training], torch.optim.Optimizer]) -> list[dict[str, Any]]:

@@ -98,9 +98,16 @@ def _inside(optimizer: Optimizer) -> list[Optimizer]:
 def _others(optimizer: Optimizer) -> list[Optimizer]:
     """Optimizers of other parameters, anywhere in this process. Looked for in trainings that were resumed, once."""
     own = _identities(optimizer)
-    return [
-        each for each in _all(Optimizer) if each is not optimizer and (theirs := _identities(each)) and not theirs & own
-    ]
+
+    def found() -> list[Optimizer]:
+        theirs = [(each, _identities(each)) for each in _all(Optimizer) if each is not optimizer]
+        return [each for each, identities in theirs if identities and not identities & own]
+
+    if not found():
+        return []
+    # Optimizers and their schedulers hold each other: one that a notebook has replaced may be here and nobody's.
+    gc.collect()
+    return found()
 
 
 def _is_about_to_update(optimizer: Optimizer) -> bool:
