@@ -80,8 +80,10 @@ def resend(
         if isinstance(action, Action):
             lines[key_among(lines, action.name)] = spec, action
     if not lines:
+        names = ", ".join(spec.name for spec in actions)
+        found = f"{names} delivers nothing" if names else "none was"
         raise InvalidValueError(
-            "dead letters are sent again by the actions that are named, but none was: give --action, as for run, or "
+            f"dead letters are sent again by the actions that are named, but {found}: give --action, as for run, or "
             "[[actions]] in watchglass.toml"
         )
     if not store.list(layout.DEAD_LETTERS):
