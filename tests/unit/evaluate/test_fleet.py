@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from fleets import HEALTHY, RULES, SICK, Heard, Now, following, hasten, turn_until
+from fleets import HEALTHY, RULES, SICK, Heard, Now, following, turn_until
 from watchglass.config import EvaluatorConfig
 from watchglass.errors import InvalidValueError, StoreError
 from watchglass.evaluate import Evaluator, Fleet, Snapshots, replay
@@ -22,15 +22,7 @@ from watchglass.store import JournalWriter, LocalStore, layout, lease_holder, th
 from watchglass.store.media.objects import ObjectStore
 from watchglass.testing import RunBuilder, build_run
 
-
-@pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    hasten(monkeypatch)
-
-
-@pytest.fixture
-def heard() -> Heard:
-    return Heard()
+pytestmark = pytest.mark.usefixtures("impatient")
 
 
 def test_runs_are_judged_each_in_its_own_journal_also_those_that_come_later(tmp_path: Path, heard: Heard) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fleets import HEALTHY, RULES, SICK, Heard, Now, following, hasten, turn_until
+from fleets import HEALTHY, RULES, SICK, Heard, Now, following, turn_until
 from watchglass.config import EvaluatorConfig
 from watchglass.errors import StoreError
 from watchglass.evaluate import Evaluator, Fleet, Snapshots
@@ -18,15 +18,7 @@ from watchglass.evaluate.many.member import State
 from watchglass.store import JournalWriter, LocalStore, layout, lease_holder, this_process
 from watchglass.testing import RunBuilder, build_run
 
-
-@pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    hasten(monkeypatch)
-
-
-@pytest.fixture
-def heard() -> Heard:
-    return Heard()
+pytestmark = pytest.mark.usefixtures("impatient")
 
 
 class Refusing(LocalStore):
