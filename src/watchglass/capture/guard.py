@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 _Callback = TypeVar("_Callback", bound=Callable[..., Any])
 
 
+def name_of(callback: Callable[..., Any]) -> str:
+    """What a callback is called in a message."""
+    return getattr(callback, "__qualname__", None) or repr(callback)
+
+
 class Guard:
     """Lets callbacks into the training, and nothing of theirs but a stop.
 
@@ -52,11 +57,29 @@ class Guard:
             except TrainingStopped:
                 raise
             except Exception as error:
-                hook.fault(error, getattr(callback, "__qualname__", repr(callback)))
+                hook.fault(error, name_of(callback))
                 return None
             finally:
                 self._busy = False
                 cost.callbacks_ns += now_ns() - started
+
+        return run  # type: ignore[return-value]
+
+    def shielded(self, callback: _Callback) -> _Callback:
+        """``callback``, which never raises but for a stop; called on any thread, and inside others."""
+        hook = self._hook
+
+        @functools.wraps(callback)
+        def run(*args: Any) -> Any:
+            if not hook.active:
+                return None
+            try:
+                return callback(*args)
+            except TrainingStopped:
+                raise
+            except Exception as error:
+                hook.fault(error, name_of(callback))
+                return None
 
         return run  # type: ignore[return-value]
 

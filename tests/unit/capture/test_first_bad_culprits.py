@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,10 +12,19 @@ import torch
 from torch import Tensor, nn
 
 from failing import Bad, Poisoned, to_nan
+from watchglass.capture.guard import Guard
 from watchglass.capture.pytorch.first_bad import culprits
 from watchglass.capture.pytorch.first_bad.looks import Look, bring_back, look_at
 from watchglass.capture.pytorch.first_bad.trace import TooLargeError, Trace
 from watchglass.capture.pytorch.modules import ModuleTree
+
+
+def _raise(error: Exception, where: str) -> None:
+    raise error
+
+
+#: That of a hook whose faults are raised.
+GUARD = Guard(SimpleNamespace(active=True, fault=_raise))  # type: ignore[arg-type]
 
 
 class Function(nn.Module):
@@ -60,7 +70,7 @@ def forward(model: nn.Module, *arguments: Any) -> culprits.Found | None:
 
 
 def backward(model: nn.Module, x: Tensor, loss: Callable[[Tensor], Tensor] = torch.sum) -> culprits.Found | None:
-    trace, output = traced(model, x, gradients=True)
+    trace, output = traced(model, x, gradients=GUARD)
     loss(output).backward()
     trace.close()
     return culprits.in_backward(trace)
@@ -263,7 +273,7 @@ def test_a_loss_that_sends_back_bad_gradients_is_the_loss() -> None:
 
 def test_hooks_on_leaves_do_not_stay() -> None:
     x = X.clone().requires_grad_()
-    trace, output = traced(nn.Linear(4, 2), x, gradients=True)
+    trace, output = traced(nn.Linear(4, 2), x, gradients=GUARD)
     output.sum().backward()
     seen = len(trace.gradients)
     assert seen == 2

@@ -21,6 +21,7 @@ from watchglass.capture.pytorch.modules import is_compiled, unwrap
 from watchglass.capture.pytorch.nested import tensors_in
 from watchglass.capture.pytorch.planned import planned_steps
 from watchglass.capture.pytorch.steady import Steady
+from watchglass.capture.pytorch.tensor_hooks import hear_gradient
 from watchglass.record import Forward, OpenStep
 
 #: Backwards from the loss of the last output, in a row, after which marks are left out.
@@ -28,25 +29,19 @@ _HABIT = 8
 
 
 class Mark:
-    """A tensor hook that notes that a backward ran through a forward; gradients pass unchanged.
-
-    May be called on any of autograd's threads.
-    """
-
-    #: Tells PyTorch that nothing is lost when a tensor with this hook is saved.
-    __torch_unserializable__ = True
+    """Notes that a backward ran through a forward. May be called on any of autograd's threads."""
 
     def __init__(self, flow: Flow, forward: Forward, path: str) -> None:
         self._flow = flow
         self._forward = forward
         self._path = path
 
-    def __call__(self, gradient: torch.Tensor) -> None:
-        """A backward reached the tensor with this gradient."""
+    def arrived(self, gradient: torch.Tensor | None) -> None:
+        """A backward reached the tensor with this gradient, or the node that made it with none for this tensor."""
         if self._flow.in_backward:  # not by torch.autograd.grad, which trains nothing
             self._forward.backpropagated = True
         state = self._forward.state
-        if isinstance(state, ForwardState):
+        if gradient is not None and isinstance(state, ForwardState):
             state.keep_gradient(self._path, gradient)
 
 
@@ -176,8 +171,11 @@ class OutermostCalls:
         for left in (self._flow.loss, self._flow.output):
             tensor = left() if left is not None else None
             if tensor is not None and tensor.requires_grad:
-                tensor.register_hook(Mark(self._flow, forward, ""))
+                self._mark(forward, "", tensor)
                 return
+
+    def _mark(self, forward: Forward, path: str, tensor: torch.Tensor) -> None:
+        hear_gradient(tensor, self._flow.hook.guard, Mark(self._flow, forward, path).arrived)
 
     def _state(self, step: OpenStep, root: nn.Module, arguments: Any, kwargs: Any) -> ForwardState:
         draws = self._habits.of(root)
@@ -216,7 +214,7 @@ class OutermostCalls:
             # A hook that autograd calls costs as much as all other bookkeeping of a small step.
             for path, tensor in tensors:
                 if tensor.requires_grad:
-                    tensor.register_hook(Mark(flow, forward, path))
+                    self._mark(forward, path, tensor)
                     forward.marked = True
                     if several:
                         forward.model, forward.output = flow.models.prefix(root), weakref.ref(tensor)

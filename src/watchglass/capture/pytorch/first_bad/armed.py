@@ -169,7 +169,7 @@ class Armed:
                 return
             if self._poisoned(call):
                 return
-        trace = Trace(flow.models.module, call.kwargs, gradients=True)
+        trace = Trace(flow.models.module, call.kwargs, gradients=flow.hook.guard)
         self._current = (call.forward, trace)
         self._traces.append(self._current)
         if unwrap(call.root) is call.root:

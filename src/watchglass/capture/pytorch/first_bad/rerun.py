@@ -119,7 +119,8 @@ class Rerun:
         reason = refusal(state, room)
         if reason:
             raise RefusedError(reason)
-        trace = Trace(self._flow.models.module, state.kwargs, room=room, graph=graph, gradients=graph)
+        gradients = self._hook.guard if graph else None
+        trace = Trace(self._flow.models.module, state.kwargs, room=room, graph=graph, gradients=gradients)
         try:
             with self._hook.guard.suspended():
                 yield trace

@@ -5,6 +5,7 @@ Numbers, not tensors: nothing is kept alive, and on a device nothing is waited f
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,10 +14,12 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
+from watchglass.capture.guard import Guard
 from watchglass.capture.pytorch.compiled.modules import unless_compiling
 from watchglass.capture.pytorch.first_bad.looks import Look, look_at
 from watchglass.capture.pytorch.modules import Place
 from watchglass.capture.pytorch.nested import tensors_in
+from watchglass.capture.pytorch.tensor_hooks import hear_gradient
 
 
 class TooLargeError(RuntimeError):
@@ -42,23 +45,6 @@ class Call:
         self.outputs: list[tuple[int, str]] = []
 
 
-class Passing:
-    """A tensor hook that looks at gradients, which pass unchanged. May be called on any of autograd's threads."""
-
-    #: Tells PyTorch that nothing is lost when a tensor with this hook is saved.
-    __torch_unserializable__ = True
-
-    def __init__(self, gradients: list[tuple[int, Look]], index: int) -> None:
-        self._gradients = gradients
-        self._index = index
-
-    def __call__(self, gradient: Tensor) -> None:
-        """A backward reached the tensor with this gradient."""
-        look = look_at(gradient)
-        if look is not None:
-            self._gradients.append((self._index, look))
-
-
 class Trace:
     """Looks at the tensors of module calls that it is told of.
 
@@ -67,7 +53,7 @@ class Trace:
         kwargs: What the outermost call is given by keyword: hooks are not shown that.
         room: Bytes of tensors that may be alive at a time, None for no bound.
         graph: Whether autograd keeps all of them alive until the end.
-        gradients: Whether to look at the gradients of these tensors too.
+        gradients: The guard under which the gradients of these tensors are looked at too; None for not at all.
     """
 
     def __init__(
@@ -77,7 +63,7 @@ class Trace:
         *,
         room: int | None = None,
         graph: bool = False,
-        gradients: bool = False,
+        gradients: Guard | None = None,
     ) -> None:
         self.calls: list[Call] = []
         #: ``(call, returned)``: what happened, in order.
@@ -165,9 +151,14 @@ class Trace:
         index = len(self.looks)
         self.looks.append(look)
         self._known[key] = (weakref.ref(tensor), index)
-        if self._backward and tensor.requires_grad:
-            self._handles.append(tensor.register_hook(Passing(self.gradients, index)))
+        if self._backward is not None and tensor.requires_grad:
+            self._handles.append(hear_gradient(tensor, self._backward, functools.partial(self._gradient, index)))
         return index
+
+    def _gradient(self, index: int, gradient: Tensor | None) -> None:
+        look = None if gradient is None else look_at(gradient)
+        if look is not None:
+            self.gradients.append((index, look))
 
     def _hold(self, tensor: Tensor, ours: bool) -> None:
         """Count the memory of a tensor that was made in a re-run, as far as nothing else was found in it."""

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from watchglass.capture.guard import Guard
 from watchglass.capture.hook import Hook
 from watchglass.capture.pytorch.events import Events, ForwardCall, Update
 from watchglass.capture.pytorch.facts.calls import PublicCall
@@ -14,6 +15,7 @@ from watchglass.capture.pytorch.models import Models
 from watchglass.capture.pytorch.modules import Place, unwrap
 from watchglass.capture.pytorch.nested import tensors_in
 from watchglass.capture.pytorch.saving import Item, Saving
+from watchglass.capture.pytorch.tensor_hooks import hear_gradient
 from watchglass.capture.pytorch.tensors.inputs import input_name
 from watchglass.record import OpenStep, StepRecords
 from watchglass.records import Mode, Role
@@ -23,19 +25,15 @@ _LOSS_SCALED = PublicCall(lambda: ((torch.amp.GradScaler, "scale"),))
 
 
 class Arriving:
-    """A tensor hook that keeps the gradient that arrives, summed over backwards; it passes on unchanged.
-
-    May be called on any of autograd's threads.
-    """
-
-    #: Tells PyTorch that nothing is lost when a tensor with this hook is saved.
-    __torch_unserializable__ = True
+    """Keeps the gradient that arrives, summed over backwards. May be called on any of autograd's threads."""
 
     def __init__(self) -> None:
         self.gradient: Tensor | None = None
 
-    def __call__(self, gradient: Tensor) -> None:
+    def arrived(self, gradient: Tensor | None) -> None:
         """A backward reached the tensor with this gradient."""
+        if gradient is None:
+            return
         gradient = gradient.detach()
         self.gradient = gradient if self.gradient is None else self.gradient + gradient
 
@@ -45,12 +43,12 @@ class _Watched:
 
     __slots__ = ("arriving", "handle", "name", "place", "records")
 
-    def __init__(self, records: StepRecords, tensor: Tensor, name: str, place: Place) -> None:
+    def __init__(self, guard: Guard, records: StepRecords, tensor: Tensor, name: str, place: Place) -> None:
         self.records = records
         self.name = name
         self.place = place
         self.arriving = Arriving()
-        self.handle = tensor.register_hook(self.arriving)
+        self.handle = hear_gradient(tensor, guard, self.arriving.arrived)
 
 
 class InputGradients:
@@ -64,6 +62,7 @@ class InputGradients:
     """
 
     def __init__(self, hook: Hook, models: Models, saving: Saving, events: Events) -> None:
+        self._guard = hook.guard
         self._plan = hook.plan
         self._models = models
         self._saving = saving
@@ -91,7 +90,7 @@ class InputGradients:
                 continue
             name = f"gradient/{input_name(place, path[2:])}"
             if tensor.requires_grad:
-                self._watched.append(_Watched(call.forward.records, tensor, name, place))
+                self._watched.append(_Watched(self._guard, call.forward.records, tensor, name, place))
             elif name not in self._refused:
                 self._refused.add(name)
                 call.forward.records.facts.append((f"{_TAG}_unavailable", name, _refusal(path[2:])))
