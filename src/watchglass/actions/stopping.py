@@ -9,16 +9,15 @@ from __future__ import annotations
 import functools
 import json
 import math
-import os
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from watchglass.errors import RunExistsError, StoreError
+from watchglass.errors import RunExistsError, StoreError, WatchglassError
 from watchglass.records import Finding, Observation
-from watchglass.store import Claim, Pace, Store, is_alive, layout, pace_of
+from watchglass.store import Claim, Pace, Store, layout, pace_of, read_manifest, signal_owner
 
 #: What a request and its answer may take beyond the pace, in seconds; on an object store a poll more.
 _SLACK_S = 0.2
@@ -73,7 +72,7 @@ class Stopping:
         grace_s: float = 30.0,
         poll_s: float | None = None,
         clock: Clock = time,
-        send_signal: Callable[[int, int], None] = os.kill,
+        send_signal: Callable[[Worker, int], str] | None = None,
     ) -> None:
         """Nothing is stopped yet.
 
@@ -83,11 +82,17 @@ class Stopping:
             grace_s: Seconds that workers have to reach the committed step, before SIGTERM.
             poll_s: How often :meth:`tick` is called; None for the store's pace.
             clock: The time.
-            send_signal: As :func:`os.kill`.
+            send_signal: Sends a signal to a worker's process and gives "", or why it did not; by default
+                :func:`~watchglass.store.signal_owner`.
         """
         self._attempt = attempt
         self._make = functools.partial(
-            _Stop, store, grace_s=grace_s, poll_s=poll_s, clock=clock, send_signal=send_signal
+            _Stop,
+            store,
+            grace_s=grace_s,
+            poll_s=poll_s,
+            clock=clock,
+            send_signal=send_signal or functools.partial(_signal, store),
         )
         self._stops: dict[int, _Stop] = {}
 
@@ -130,7 +135,7 @@ class _Stop:
         grace_s: float,
         poll_s: float | None,
         clock: Clock,
-        send_signal: Callable[[int, int], None],
+        send_signal: Callable[[Worker, int], str],
     ) -> None:
         self._store, self._finding, self._attempt = store, finding, finding.attempt
         self._grace_s, self._poll_s, self._clock, self._send = grace_s, poll_s, clock, send_signal
@@ -203,7 +208,7 @@ class _Stop:
         return max(2, math.ceil(self._delay_s(pace) / min(lengths)) + 1)
 
     def _enforce(self, active: Sequence[Worker]) -> list[Observation]:
-        """SIGTERM after the grace time, SIGKILL ten seconds later, to processes of this machine that still live."""
+        """SIGTERM after the grace time, SIGKILL ten seconds later, to processes that are proven to be workers."""
         # The committed step lies a delay ahead, and a worker that was not asked has yet to look.
         pace = self._pace(active)
         grace_s = self._grace_s + (0.0 if self._store.appends else pace.control_s + self._delay_s(pace))
@@ -218,19 +223,16 @@ class _Stop:
         return []
 
     def _signal(self, active: Sequence[Worker], number: signal.Signals) -> list[Observation]:
-        sent: list[Observation] = []
+        """What was sent, and to whom nothing could be."""
+        seen: list[Observation] = []
         for worker in active:
-            # A process id may have been given to another process: only one with the same start time is meant.
-            if worker.claim is None or is_alive(worker.claim) is not True:
-                continue
-            try:
-                self._send(worker.claim.pid, number)
-            except OSError:
-                continue  # it ended in between
-            sent.append(
-                Observation("worker_stopped", self._attempt, None, {"worker": worker.name, "signal": number.name})
-            )
-        return sent
+            refused = self._send(worker, number)
+            told: dict[str, Any] = {"worker": worker.name, "signal": number.name}
+            if refused:
+                told["reason"] = refused
+            kind = "worker_not_signalled" if refused else "worker_stopped"
+            seen.append(Observation(kind, self._attempt, None, told))
+        return seen
 
     def _seen(self, active: Sequence[Worker]) -> dict[str, int | None]:
         """The TRAIN step that each worker says it has seen; None where it has not answered."""
@@ -253,6 +255,16 @@ class _Stop:
 
     def _observation(self, kind: str, **data: Any) -> Observation:
         return Observation(kind, self._attempt, None, {**data, "finding": self._finding.id})
+
+
+def _signal(store: Store, worker: Worker, number: int) -> str:
+    if worker.claim is None:
+        return "it has no claim"
+    try:
+        label = {"run": read_manifest(store).run_id, "attempt": worker.attempt, "worker": worker.name}
+        return signal_owner(store, worker.claim, label, number)
+    except WatchglassError as error:
+        return str(error)
 
 
 def _step(data: bytes | None) -> int | None:

@@ -127,7 +127,7 @@ class Observation:
 
     Attributes:
         kind: ``"worker_lost"``, ``"worker_returned"``, ``"rule_error"``, ``"stop_requested"``, ``"stop_committed"``,
-            ``"worker_stopped"``.
+            ``"worker_stopped"``, ``"worker_not_signalled"``.
         attempt: Attempt it concerns.
         after: Order key of the last step evaluated before it, as :attr:`StepEnd.order`; None before any.
         data: Plain JSON values.

@@ -102,6 +102,7 @@ from watchglass.store.rings.ring import (
     read_rings,
     rings_exist,
 )
+from watchglass.store.signalling import signal_owner
 from watchglass.store.spool.folder import spool_exists
 from watchglass.store.spool.left import send_left
 from watchglass.store.spool.sending import PATIENCE_S
@@ -220,6 +221,7 @@ __all__ = [
     "rings_exist",
     "scan",
     "send_left",
+    "signal_owner",
     "spool_exists",
     "statistics_matrix",
     "this_process",

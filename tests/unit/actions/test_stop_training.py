@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 from watchglass.actions import Stopping, StopTraining, Worker
 from watchglass.errors import MissingFileError, StoreError
 from watchglass.records import Finding, Mode, Severity
-from watchglass.store import LocalStore, create_attempt, create_run, layout, pace_of, this_process
+from watchglass.store import Claim, LocalStore, create_attempt, create_run, layout, pace_of, this_process
 
 
 class FakeClock:
@@ -46,10 +47,14 @@ class Protocol:
             self.store,
             options.pop("attempt", 0),
             clock=self.clock,
-            send_signal=lambda pid, number: self.signals.append((pid, number)),
+            send_signal=options.pop("send_signal", self.sent),
             **options,
         )
         self.workers = [Worker(f"worker_{n}", True, 7, 0.05, this_process()) for n in range(workers)]
+
+    def sent(self, worker: Worker, number: int) -> str:
+        self.signals.append((worker.claim.pid, number))
+        return ""
 
     def answers(self, rank: int, train_step: int) -> None:
         data = json.dumps({"train_step": train_step, "wall_ns": 1}).encode()
@@ -146,15 +151,19 @@ def test_no_boundary_in_the_grace_time_means_signals(tmp_path: Path) -> None:
     assert protocol.signals == [(pid, signal.SIGTERM), (pid, signal.SIGKILL)]
 
 
-def test_another_process_with_the_same_id_is_never_signalled(tmp_path: Path) -> None:
-    protocol = Protocol(tmp_path, 2, grace_s=1.0)
-    other = replace(this_process(), process_start=1)
-    elsewhere = replace(this_process(), host="another machine")
-    protocol.workers = [replace(protocol.workers[0], claim=other), replace(protocol.workers[1], claim=elsewhere)]
-    protocol.stop.found(FINDING)
-    for _ in range(10):
-        protocol.tick(10.0)
-    assert protocol.signals == []
+def test_a_process_that_only_a_claim_names_is_never_signalled(tmp_path: Path) -> None:
+    """A run is anybody's: its claim may name any process, also without a start time and a boot."""
+    victim = subprocess.Popen(["sleep", "60"])
+    try:
+        named = Claim(victim.pid, 0, "", this_process().host)
+        protocol = Protocol(tmp_path, 1, grace_s=1.0, send_signal=None)
+        protocol.workers = [replace(protocol.workers[0], claim=named)]
+        seen = [protocol.stop.found(FINDING)] and [kind for _ in range(4) for kind in protocol.tick(20.0)]
+        assert seen == ["stop_committed", "worker_not_signalled", "worker_not_signalled"]
+        assert victim.poll() is None
+    finally:
+        victim.kill()
+        victim.wait()
 
 
 def test_only_findings_that_are_bad_enough_and_of_its_rules_concern_it() -> None:

@@ -189,17 +189,21 @@ def lock_left(path: Path, kind: str, label: Mapping[str, Any]) -> int | None:
         raise
     except OSError:
         return None
+    if is_ring(descriptor, kind, label):
+        return descriptor
+    os.close(descriptor)
+    return None
+
+
+def is_ring(descriptor: int, kind: str, label: Mapping[str, Any]) -> bool:
+    """Whether this is a file of this user, of a sound size, and of what ``label`` says."""
     try:
         found = os.fstat(descriptor)
         ours = stat.S_ISREG(found.st_mode) and found.st_uid == os.getuid()
         ours = ours and HEADER_BYTES <= found.st_size <= _MOST_BYTES
-        ours = ours and _label(os.pread(descriptor, HEADER_BYTES, 0), kind) == dict(label)
+        return ours and _label(os.pread(descriptor, HEADER_BYTES, 0), kind) == dict(label)
     except OSError:
-        ours = False
-    if ours:
-        return descriptor
-    os.close(descriptor)
-    return None
+        return False
 
 
 def _label(data: bytes, kind: str) -> Any:

@@ -245,7 +245,7 @@ class LeftBehind:
 
 def rings_exist(store: Store, names: Sequence[str]) -> bool:
     """Whether a file of these rings is on this machine."""
-    return any(path.exists() for path in _paths(store, names))
+    return any(path.exists() for path in paths_of_rings(store, names))
 
 
 def read_rings(store: Store, names: Sequence[str], label: Mapping[str, Any]) -> LeftBehind:
@@ -255,7 +255,7 @@ def read_rings(store: Store, names: Sequence[str], label: Mapping[str, Any]) -> 
         RunExistsError: Their writer lives, whatever its claim looks like from here.
     """
     rows, ids, entries, paths = np.empty(0, ROW_DTYPE), (0, 0), [], []
-    for path in _paths(store, names):
+    for path in paths_of_rings(store, names):
         kind = path.suffix[1:]
         data = ring_file.read(path, kind, label)
         if data is None:
@@ -300,7 +300,7 @@ def _entry_ring(store: Store, label: Mapping[str, Any], name: str) -> tuple[Entr
     return EntryRing(path, label), str(path)
 
 
-def _paths(store: Store, names: Sequence[str]) -> list[Path]:
+def paths_of_rings(store: Store, names: Sequence[str]) -> list[Path]:
     """The files that a claim names. The claim may be anybody's, so a name is a ring's or it is nothing."""
     found = []
     for name in names:

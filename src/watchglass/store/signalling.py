@@ -1,0 +1,89 @@
+"""A signal to the process that writes a worker's rings, proven by its record lock and by nothing that a file says.
+
+A run may come from anywhere, so the process id in a claim proves nothing. The kernel does: it says which process holds
+the record lock of a ring, and a ring is a file of this user with the label of this worker.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import struct
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from watchglass.store.claim import Claim, is_alive
+from watchglass.store.contract import Store
+from watchglass.store.rings import file as ring_file
+from watchglass.store.rings.ring import paths_of_rings
+
+#: ``struct flock``: type, whence, start, length, pid; macOS and the BSDs have another order.
+_LINUX = sys.platform.startswith("linux")
+_FLOCK = struct.Struct("@hhqqi4x" if _LINUX else "@qqihh")
+
+
+def signal_owner(store: Store, claim: Claim, label: Mapping[str, Any], number: int) -> str:
+    """Send a signal to the process of a claim, if it is proven to be a worker's.
+
+    It is where the process is the one that holds the record lock of a ring that the claim names. A lock of a process in
+    another container or on another machine has no process id here, and so none is signalled.
+
+    Args:
+        store: The store of the run.
+        claim: Who says that it is the worker's process.
+        label: What the rings of the worker are of, as they were made with.
+        number: The signal.
+
+    Returns:
+        "" where it was sent, else why not.
+    """
+    if is_alive(claim) is not True:
+        return "it does not run on this machine"
+    if claim.pid == os.getpid():
+        return "it is this process"
+    descriptors = [found for path in paths_of_rings(store, claim.rings) if (found := _opened(path, label)) is not None]
+    try:
+        if claim.pid not in map(_holder, descriptors):
+            return "no record lock proves that the process of its claim is the worker's"
+        if not hasattr(os, "pidfd_open"):
+            os.kill(claim.pid, number)
+            return ""
+        process = os.pidfd_open(claim.pid)
+        try:
+            # Asked again: from here on the descriptor means that very process, whoever gets its number later.
+            if claim.pid not in map(_holder, descriptors):
+                return "it has ended"
+            signal.pidfd_send_signal(process, number)
+        finally:
+            os.close(process)
+    except OSError as error:
+        return f"the system refused: {error.strerror or error}"
+    finally:
+        for descriptor in descriptors:
+            os.close(descriptor)
+    return ""
+
+
+def _opened(path: Any, label: Mapping[str, Any]) -> int | None:
+    """A descriptor of a ring of this user with this label that has one name only; None where it is none."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    with suppress(OSError):
+        # A second name could be that of a file which another program has locked.
+        if os.fstat(descriptor).st_nlink == 1 and ring_file.is_ring(descriptor, path.suffix[1:], label):
+            return descriptor
+    os.close(descriptor)
+    return None
+
+
+def _holder(descriptor: int) -> int:
+    """The process that holds the record lock of a file; 0 where none does, or none that has a number here."""
+    wanted = (fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0) if _LINUX else (0, 0, 0, fcntl.F_WRLCK, os.SEEK_SET)
+    found = _FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_GETLK, _FLOCK.pack(*wanted)))
+    kind, pid = (found[0], found[4]) if _LINUX else (found[3], found[2])
+    return 0 if kind == fcntl.F_UNLCK else max(pid, 0)
