@@ -71,7 +71,7 @@ def test_sizes_and_fields_are_those_of_the_code():
     assert f"rows of {STEP_END_DTYPE.itemsize} bytes" in TEXT
     assert f"reserved` ({UNIT_DTYPE.itemsize} bytes)" in TEXT
     for fields in (SCALAR_FIELDS, STEP_END_FIELDS, REDUCTION_FIELDS):
-        names = {"<u8": "u64", "<u4": "u32", "<i8": "i64", "<f4": "f32", "<f8": "f64"}
+        names = {"<u8": "u64", "<u4": "u32", "<u2": "u16", "u1": "u8", "<i8": "i64", "<f4": "f32", "<f8": "f64"}
         assert ", ".join(f"{name} {names[kind]}" for name, kind in fields) in TEXT
     for name in (*STATISTIC_FIELDS, *histogram_columns.NAMES):
         assert f"`{name}`" in TEXT

@@ -179,6 +179,7 @@ def pack(step: OpenStep, *, light: bool = False) -> bytes:
     head = json.dumps(
         {
             "step": [step.global_step, int(step.mode), step.mode_step, step.train_step, step.start_ns, step.end_ns],
+            "model": step.model,
             "scalars": records.scalars,
             "statistics": [
                 {name: value for name, value in captured._asdict().items() if name not in _ARRAYS}
@@ -228,7 +229,7 @@ def _step(content: bytes) -> OpenStep:
     if head["facts"]:
         for frame in scan(next(arrays).tobytes()).frames:
             records.facts += [(fact.kind, fact.source, fact.data) for fact in decode_facts(frame.payload)]
-    step = OpenStep(number, Mode(mode), mode_step, train_step, start_ns, updated=True)
+    step = OpenStep(number, Mode(mode), mode_step, train_step, start_ns, updated=True, model=int(head.get("model", 0)))
     step.end_ns, step.records = end_ns, records
     return step
 

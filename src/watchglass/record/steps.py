@@ -132,7 +132,7 @@ class OpenStep:
     ``due`` says whether statistics are to be captured at it, ``queued_bytes`` what it counts in the recorder's queue
     beside its raw tensors and ``queued_raw_bytes`` what those count, ``models`` which of several models it has updated,
     ``by_hand`` whether it lasts until it is ended, ``paused`` that it was due, and is not until its update, because no
-    backward runs through its many forwards.
+    backward runs through its many forwards, ``model`` the number of the model that it trains or evaluates.
     """
 
     global_step: int
@@ -144,6 +144,7 @@ class OpenStep:
     updated: bool = False
     by_hand: bool = False
     paused: bool = False
+    model: int = 0
     queued_bytes: int = 0
     queued_raw_bytes: int = 0
     end_ns: int = 0
@@ -166,8 +167,9 @@ class OpenStep:
     def finished(self) -> StepEnd:
         """The row that ends this step; ``captures`` is filled in by the recorder."""
         return StepEnd(
-            self.global_step, self.mode, self.mode_step, self.train_step, self.start_ns, max(self.end_ns, self.start_ns)
-        )
+            self.global_step, self.mode, self.mode_step, self.train_step, self.start_ns,
+            max(self.end_ns, self.start_ns), model=self.model,
+        )  # fmt: skip
 
     def facts(self) -> list[Fact]:
         """The facts of this step as records."""

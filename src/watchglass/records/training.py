@@ -53,6 +53,8 @@ class TensorInfo:
         trainable: Whether an optimizer may change it; None where that has no meaning.
         placement: ``local``, ``replicated``, ``shard`` or ``partial``: how ranks' rows relate to the whole tensor.
         collections: Names of user collections it was saved under.
+        model: Number of the model it belongs to, in the order in which models were first seen; None for what belongs
+            to none, as the scalars that a script saves.
     """
 
     tensor_id: int
@@ -67,10 +69,14 @@ class TensorInfo:
     trainable: bool | None = None
     placement: str = "local"
     collections: tuple[str, ...] = ()
+    model: int | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """This row as plain JSON types."""
-        return {**asdict(self), "role": self.role.value}
+        """This row as plain JSON types; without ``model`` where it belongs to none."""
+        row = {**asdict(self), "role": self.role.value}
+        if self.model is None:
+            del row["model"]
+        return row
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> TensorInfo:
@@ -99,7 +105,7 @@ SCALAR_FIELDS = (
 )  # fmt: skip
 STEP_END_FIELDS = (
     ("global_step", "<u8"), ("mode_step", "<u8"), ("train_step", "<i8"),
-    ("start_ns", "<u8"), ("end_ns", "<u8"), ("captures", "<u4"), ("mode", "<u4"),
+    ("start_ns", "<u8"), ("end_ns", "<u8"), ("captures", "<u4"), ("mode", "u1"), ("reserved", "u1"), ("model", "<u2"),
 )  # fmt: skip
 
 
@@ -146,6 +152,8 @@ class StepEnd:
         start_ns: Worker's monotonic clock when the step began.
         end_ns: The same when it ended.
         captures: Number of statistics rows of the step.
+        model: Number of the model that it trained (TRAIN) or evaluated (EVAL, PREDICT). Models that are updated
+            together from the same losses are one group, and this is the lowest number in it.
     """
 
     global_step: int
@@ -155,6 +163,7 @@ class StepEnd:
     start_ns: int
     end_ns: int
     captures: int = 0
+    model: int = 0
 
     @property
     def order(self) -> tuple[int, int, int]:

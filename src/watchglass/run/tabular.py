@@ -86,7 +86,7 @@ def _steps(worker: Worker) -> Iterator[tuple[Any, ...]]:
     for end, place in worker.course:
         yield (
             place.attempt, worker.name, end.mode.name, end.mode_step, end.global_step, end.train_step,
-            (end.end_ns - end.start_ns) / 1e9, end.captures,
+            (end.end_ns - end.start_ns) / 1e9, end.captures, end.model,
         )  # fmt: skip
 
 
@@ -94,7 +94,7 @@ def _tensors(worker: Worker) -> Iterator[tuple[Any, ...]]:
     for row in worker.infos().values():
         yield (
             worker.name, row.name, row.role.value, row.module, row.module_type, row.layer_index, list(row.shape),
-            row.dtype, row.trainable, row.placement, list(row.collections),
+            row.dtype, row.trainable, row.placement, list(row.collections), row.model,
         )  # fmt: skip
 
 
@@ -144,9 +144,9 @@ def _table(name: str, rows: list[tuple[Any, ...]]) -> pyarrow.Table:
 #: Columns: name and kind (integer, string, float, boolean, dictionary of strings; capitals are lists).
 _COLUMNS = {
     "scalars": "attempt:i worker:d mode:d step:i global_step:i name:d role:d value:f weight:f",
-    "steps": "attempt:i worker:d mode:d step:i global_step:i train_step:i seconds:f captures:i",
+    "steps": "attempt:i worker:d mode:d step:i global_step:i train_step:i seconds:f captures:i model:i",
     "tensors": "worker:d tensor:s role:d module:d module_type:d layer_index:i shape:I dtype:d trainable:b placement:d "
-    "collections:S",
+    "collections:S model:i",
     "facts": "worker:d mode:d step:i global_step:i kind:d source:d data:s",
     "findings": "id:s rule:d severity:d attempt:i worker:d mode:d step:i last_step:i count:i tensors:S value:f limit:f "
     "message:s causes:S try:S evidence:s",

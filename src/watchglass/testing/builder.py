@@ -2,7 +2,8 @@
 
 ``build_run`` writes a whole run in one call; ``RunBuilder`` writes one step by step, to test what follows a run while
 it grows. Modules, roles and layers come from tensor names, as capture gives them: ``fc1.weight``,
-``gradient/fc1.weight``, ``fc1.output``, ``loss``.
+``gradient/fc1.weight``, ``fc1.output``, ``loss``. A second model's carry its prefix: ``model_2.fc1.weight``,
+``model_2/loss``.
 """
 
 from __future__ import annotations
@@ -109,6 +110,7 @@ class Step:
         seconds: How long the step took.
         workers: Ranks that record it; None for all.
         reductions: Name -> exact numbers.
+        model: Number of the model that it trains or evaluates; names are given with that model's prefix.
     """
 
     scalars: Mapping[str, float] = field(default_factory=dict)
@@ -121,6 +123,7 @@ class Step:
     seconds: float = 0.1
     workers: Sequence[int] | None = None
     reductions: Mapping[str, Mapping[Reduction, float]] = field(default_factory=dict)
+    model: int = 0
 
 
 def build_run(
@@ -280,7 +283,9 @@ class _Worker:
         self._mode_steps[step.mode] += 1
         start_ns, self._now_ns = self._now_ns, self._now_ns + int(step.seconds * 1e9)
         train_step = self._mode_steps[Mode.TRAIN] - 1
-        self._ends.append(StepEnd(number, step.mode, mode_step, train_step, start_ns, self._now_ns, captured))
+        self._ends.append(
+            StepEnd(number, step.mode, mode_step, train_step, start_ns, self._now_ns, captured, step.model)
+        )
         self._global_step += 1
 
     def flush(self) -> None:

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 
 from watchglass.records import Role, TensorInfo
+
+#: How names of a second and later models begin.
+_PREFIX = re.compile(r"model_([2-9]|[1-9][0-9]+)(?:[./]|$)")
+#: Scalars that are series of a model.
+_SERIES = ("loss", "gradient_norm", "accuracy")
 
 #: Module path -> class name of the module, in the order of execution.
 Modules = Mapping[str, str]
@@ -29,14 +35,22 @@ class Layers:
             tensor_id, name, role, module, self._modules.get(module, ""),
             list(self._modules).index(module) if module else -1, shape, dtype,
             unit_axis=1 if role is Role.OUTPUT and len(shape) > 1 else 0 if role is Role.OUTPUT and shape else None,
-            trainable=True if role in (Role.WEIGHT, Role.BIAS) else None,
+            trainable=True if role in (Role.WEIGHT, Role.BIAS) else None, model=_model(name, module),
         )  # fmt: skip
+
+
+def _model(name: str, module: str) -> int | None:
+    """Number of the model that a tensor name says; None for a scalar that is no series of a model."""
+    prefix = _PREFIX.match(module or name)
+    if prefix is not None:
+        return int(prefix[1]) - 1
+    return 0 if module or name.split("/")[0] in _SERIES else None
 
 
 def _meaning(name: str, scalar: bool) -> tuple[Role, str]:
     """(role, module path) that a tensor name says."""
     if scalar:
-        return (Role.LOSS if name.split("/")[0] == "loss" else Role.METRIC), ""
+        return (Role.LOSS if _PREFIX.sub("", name).split("/")[0] == "loss" else Role.METRIC), ""
     prefix, _, rest = name.rpartition("/")
     module, _, last = rest.rpartition(".")
     if prefix in ("gradient", "update"):

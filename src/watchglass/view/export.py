@@ -193,7 +193,7 @@ def _tensors(steps: _Steps, tables: WorkerTables) -> _Columns:
     columns: _Columns = {
         name: [getattr(row, name) for row in rows]
         for name in ("tensor_id", "module", "module_type", "layer_index", "dtype", "unit_axis", "trainable",
-                     "placement")
+                     "placement", "model")
     }  # fmt: skip
     return columns | {
         "attempt": [steps.attempt] * len(rows), "worker": [steps.worker] * len(rows),
@@ -209,6 +209,7 @@ def _step_rows(steps: _Steps, tables: WorkerTables) -> _Columns:
     stop = np.array([min(end.end_ns, latest) for end in ends], np.int64)
     return steps.columns(steps.own) | {
         "train_step": [end.train_step for end in ends], "captures": [end.captures for end in ends],
+        "model": [end.model for end in ends],
         "began": _wall_ns(start, tables), "seconds": (stop - start) / 1e9,
     }  # fmt: skip
 
@@ -326,10 +327,10 @@ def _schemas(histograms: bool) -> dict[str, Any]:
     tensor = {"tensor": text, "role": text}
     kinds: dict[str, dict[str, Any]] = {
         "steps": {**step, "train_step": whole, "began": pa.timestamp("ns", "UTC"), "seconds": number,
-                  "captures": whole},
+                  "captures": whole, "model": whole},
         "tensors": {**worker, "tensor_id": whole, **tensor, "module": text, "module_type": text, "layer_index": whole,
                     "shape": pa.list_(whole), "dtype": text, "unit_axis": whole, "trainable": pa.bool_(),
-                    "placement": text, "collections": pa.list_(text)},
+                    "placement": text, "collections": pa.list_(text), "model": whole},
         "scalars": {**step, **tensor, "value": number, "weight": number},
         "statistics": {**step, **tensor, "module": text, "module_type": text, "calls": whole, "sampled": pa.bool_(),
                        "origin": text, **{name: whole if name in COUNT_FIELDS else number for name in STATISTIC_FIELDS},

@@ -41,7 +41,7 @@ def full_step(number: int = 7, *, device: bool = False) -> OpenStep:
     later: Any = OnDevice if device else lambda value: value
     tensors = [random.normal(size=(4, 5)), random.normal(size=300) * 1e-300, np.array([np.nan, np.inf, 0.0])]
     rows = np.stack([of_array(tensor) for tensor in tensors])
-    step = OpenStep(number, Mode.TRAIN, number - 1, number - 1, 10**15, updated=True, end_ns=10**15 + 77)
+    step = OpenStep(number, Mode.TRAIN, number - 1, number - 1, 10**15, updated=True, end_ns=10**15 + 77, model=3)
     step.records = StepRecords(
         scalars=[(1, 32.0, later(0.1)), (1, 16.0, float("nan")), (2, 0.0, -np.inf), (3, 1.0, np.float64(5))],
         statistics=[

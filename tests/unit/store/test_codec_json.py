@@ -142,7 +142,7 @@ def test_a_list_of_little_but_nonsense_is_damaged_data(decode, sound):
 @pytest.mark.parametrize(
     "row",
     [{"tensor_id": -1}, {"tensor_id": 2**32}, {"name": 3}, {"shape": [-1]}, {"shape": [1.5]}, {"role": "spy"},
-     {"layer_index": "0"}, {"collections": [1]}],
+     {"layer_index": "0"}, {"collections": [1]}, {"model": -1}, {"model": 2**16}, {"model": "1"}, {"model": True}],
 )  # fmt: skip
 def test_a_catalog_row_of_the_wrong_types_is_left_out(row):
     sound, left_out = TensorInfo(1, "a", Role.WEIGHT), []

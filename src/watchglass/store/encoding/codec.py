@@ -38,6 +38,8 @@ UNIT_DTYPE = np.dtype(
     [("global_step", "<u8"), ("tensor_id", "<u4"), ("units", "<u4"), ("kind", "u1"), ("reserved", "u1", (7,))]
 )
 
+#: In the order of the arguments of StepEnd.
+_STEP_END_COLUMNS = ("global_step", "mode", "mode_step", "train_step", "start_ns", "end_ns", "captures", "model")
 _MODES = {int(mode): mode for mode in Mode if mode is not Mode.GLOBAL}
 
 
@@ -102,6 +104,7 @@ def _is_sound(row: Any) -> bool:
         and _all_integers((row.layer_index, 0 if row.unit_axis is None else row.unit_axis))
         and all(_is_count(size, 63) for size in row.shape)
         and row.trainable in (None, True, False)
+        and (row.model is None or _is_count(row.model, 16))
     )
 
 
@@ -129,7 +132,10 @@ def encode_step_ends(rows: Sequence[StepEnd] | NDArray[Any]) -> bytes:
     """A STEP_ENDS frame from records, or from a structured array with STEP_END_FIELDS."""
     if not isinstance(rows, np.ndarray):
         rows = np.array(
-            [(r.global_step, r.mode_step, r.train_step, r.start_ns, r.end_ns, r.captures, int(r.mode)) for r in rows],
+            [
+                (r.global_step, r.mode_step, r.train_step, r.start_ns, r.end_ns, r.captures, int(r.mode), 0, r.model)
+                for r in rows
+            ],
             dtype=STEP_END_DTYPE,
         )
     return encode_frame(FrameKind.STEP_ENDS, np.ascontiguousarray(rows, dtype=STEP_END_DTYPE).tobytes())
@@ -140,14 +146,16 @@ def decode_step_ends(payload: bytes) -> list[StepEnd]:
     rows = _rows(payload, STEP_END_DTYPE, "step ends")
     if len(rows) and not np.isin(rows["mode"], (Mode.TRAIN, Mode.EVAL, Mode.PREDICT)).all():
         raise DamagedDataError(f"a step end has mode {int(rows['mode'].max())}; 1, 2 and 3 are known")
+    if len(rows) and rows["reserved"].any():
+        raise DamagedDataError(f"a step end has {int(rows['reserved'].max())} in its reserved byte; 0 is known")
     if len(rows) and int(rows["train_step"].min()) < -1:
         raise DamagedDataError(f"a step end has train_step {int(rows['train_step'].min())}; -1 is the least")
     for name in ("global_step", "mode_step"):
         if len(rows) and int(rows[name].max()) >= 1 << 62:
             raise DamagedDataError(f"a step end has {name} {int(rows[name].max())}; no training has so many steps")
-    columns = [rows[name].tolist() for name in ("global_step", "mode", "mode_step", "train_step", "start_ns", "end_ns")]
+    columns = [rows[name].tolist() for name in _STEP_END_COLUMNS]
     columns[1] = [_MODES[mode] for mode in columns[1]]
-    return [StepEnd(*row) for row in zip(*columns, rows["captures"].tolist(), strict=True)]
+    return [StepEnd(*row) for row in zip(*columns, strict=True)]
 
 
 def encode_units(batch: UnitsBatch) -> bytes:

@@ -1,0 +1,54 @@
+"""Several models in one run: every step and every tensor says whose it is, and so do all tables of the run."""
+
+import pyarrow.parquet as pq
+
+from watchglass.records import Mode
+from watchglass.run import open_run
+from watchglass.store import LocalStore, compact
+from watchglass.testing import Step, build_run
+from watchglass.view import export_parquet
+
+TURNS = [
+    Step(
+        {f"{prefix}loss": 1 / (n + 1), "temperature": 0.5},
+        {f"gradient/{prefix.replace('/', '.')}fc.weight": [[1.0, 2.0]]},
+        model=model,
+    )
+    for n in range(4)
+    for model, prefix in enumerate(("", "model_2/"))
+]
+
+
+def test_rows_of_the_catalog_and_ends_of_steps_have_the_number_of_their_model(tmp_path):
+    run = open_run(build_run(tmp_path / "run", TURNS))
+    infos = run.worker().infos()
+    assert {name: row.model for name, row in infos.items()} == {
+        "loss": 0, "temperature": None, "gradient/fc.weight": 0, "model_2/loss": 1, "gradient/model_2.fc.weight": 1,
+    }  # fmt: skip
+    assert [end.model for end, _ in run.worker().course] == [0, 1] * 4
+    assert infos["model_2/loss"].role == infos["loss"].role
+
+
+def test_compacting_a_run_keeps_the_models(tmp_path):
+    path = build_run(tmp_path / "run", TURNS)
+    compact(LocalStore(path))
+    worker = open_run(path).worker()
+    assert [end.model for end, _ in worker.course] == [0, 1] * 4
+    assert worker.infos()["gradient/model_2.fc.weight"].model == 1
+
+
+def test_tables_and_exported_files_have_the_models(tmp_path):
+    run = open_run(build_run(tmp_path / "run", TURNS))
+    counted = run.sql("SELECT model, count(*) AS n FROM steps GROUP BY model ORDER BY model").to_pandas()
+    assert counted["n"].tolist() == [4, 4]
+    tensors = run.table("tensors").to_pandas().set_index("tensor")
+    assert tensors.loc["gradient/model_2.fc.weight", "model"] == 1
+    export_parquet(run, str(tmp_path / "out"))
+    assert pq.read_table(tmp_path / "out" / "steps.parquet")["model"].to_pylist() == [0, 1] * 4
+    rows = pq.read_table(tmp_path / "out" / "tensors.parquet")
+    assert dict(zip(rows["tensor"].to_pylist(), rows["model"].to_pylist(), strict=True))["temperature"] is None
+
+
+def test_evaluations_have_a_model_too(tmp_path):
+    run = open_run(build_run(tmp_path / "run", [TURNS[0], Step({"model_2/loss": 1.0}, mode=Mode.EVAL, model=1)]))
+    assert [(end.mode, end.model) for end, _ in run.worker().course] == [(Mode.TRAIN, 0), (Mode.EVAL, 1)]
