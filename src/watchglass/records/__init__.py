@@ -4,6 +4,7 @@ Rooms meet here and never at each other's classes. Everything is immutable and c
 fixed-size rows; nothing here imports a framework, Arrow or any other room but :mod:`watchglass.errors`.
 """
 
+from watchglass.records.ending import Failure, UnsteppedBackwards
 from watchglass.records.events import Event
 from watchglass.records.findings import (
     Finding,
@@ -46,6 +47,7 @@ __all__ = [
     "Event",
     "ExplainedFinding",
     "Fact",
+    "Failure",
     "Finding",
     "Mode",
     "Observation",
@@ -60,6 +62,7 @@ __all__ = [
     "SymptomReading",
     "TensorInfo",
     "UnitKind",
+    "UnsteppedBackwards",
     "Verdict",
     "number_from_json",
     "number_to_json",

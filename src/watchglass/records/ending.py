@@ -1,0 +1,87 @@
+"""How a run ended where it did not end well: what failed, and what kept its steps from being seen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
+
+from watchglass.records.training import Fact
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a training process ended before its script was done, or with an exit status that says so.
+
+    Attributes:
+        kind: ``"exception"``; ``"interrupt"`` (Ctrl-C); ``"exit"`` (an exit status other than 0); ``"signal"``;
+            ``"lost"`` (the process is gone and left no word).
+        type: Class of the exception, with its module where that is not ``builtins``: ``"ValueError"``,
+            ``"torch.OutOfMemoryError"``; "" where there was none.
+        message: What the exception says, in one line of bounded length, without what looks like a secret.
+        file: Script or module of the user in which it arose; "" where unknown.
+        line: Line of that file, counted from 1; 0 where unknown.
+        source: That line.
+        exit_status: As a shell calls it, ``128 + n`` after signal ``n``; None where unknown.
+        worker: Worker whose process it was; "" where unknown.
+        wall_ns: When, in nanoseconds since 1970; 0 where unknown.
+    """
+
+    kind: str
+    type: str = ""
+    message: str = ""
+    file: str = ""
+    line: int = 0
+    source: str = ""
+    exit_status: int | None = None
+    worker: str = ""
+    wall_ns: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """This failure as plain JSON types."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: object) -> Failure | None:
+        """The failure that :meth:`to_json` gave; None for what is none. Unknown keys are ignored."""
+        if not isinstance(data, Mapping) or not isinstance(data.get("kind"), str):
+            return None
+        texts = {
+            name: data[name]
+            for name in ("kind", "type", "message", "file", "source", "worker")
+            if isinstance(data.get(name), str)
+        }
+        numbers = {name: data[name] for name in ("line", "exit_status", "wall_ns") if type(data.get(name)) is int}
+        return cls(**texts, **numbers)
+
+
+@dataclass(frozen=True)
+class UnsteppedBackwards:
+    """Backward passes after which no update was seen, as a fact of the run.
+
+    Written at the end of a process in which backwards ran and no step, or hardly any, was recorded. A later fact of a
+    worker replaces an earlier one. The verdict says it in its headline: "backward ran 360 times and no optimizer
+    stepped".
+
+    Attributes:
+        backwards: How many backward passes there were.
+        reason: Why none of them belongs to a step, as a clause that continues "backward ran 360 times and":
+            ``"no optimizer stepped"``; no full stop.
+    """
+
+    KIND: ClassVar = "unstepped_backwards"
+
+    backwards: int
+    reason: str = "no optimizer stepped"
+
+    def to_fact(self, source: str) -> Fact:
+        """This as a fact of the run; ``source`` is what observed it."""
+        return Fact(self.KIND, -1, source, {"backwards": self.backwards, "reason": self.reason})
+
+    @classmethod
+    def from_fact(cls, fact: Fact) -> UnsteppedBackwards | None:
+        """What :meth:`to_fact` wrote; None where nothing is missing, or the fact makes no sense."""
+        backwards, reason = fact.data.get("backwards"), fact.data.get("reason")
+        if type(backwards) is not int or backwards <= 0:
+            return None
+        return cls(backwards, reason) if isinstance(reason, str) and reason else cls(backwards)
