@@ -6,6 +6,7 @@ import os
 import random
 import signal
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 
 from leaks import differences, snapshot
+from preloaded import Preloaded
 
 pytest_plugins = ("servers.fixtures",)
 
@@ -86,3 +88,12 @@ def repository() -> Path:
 def digits_script(repository: Path) -> Path:
     """The example's training script, which knows nothing of watchglass."""
     return repository / "examples" / "digits" / "train.py"
+
+
+@pytest.fixture(scope="session")
+def preloaded() -> Iterator[Preloaded]:
+    """An interpreter that has PyTorch and watchglass imported; its processes are forked from one."""
+    with tempfile.TemporaryDirectory(prefix="watchglass-") as folder:
+        interpreter = Preloaded(Path(folder))
+        yield interpreter
+        interpreter.close()

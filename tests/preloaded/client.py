@@ -1,0 +1,85 @@
+"""Takes the place of ``python``: asks a server for a process that runs its arguments, and lives and dies with it.
+
+What a server does not do (``-c``, other flags of the interpreter) is run by the real interpreter.
+It reads which servers there are from ``servers.json`` in its own folder.
+"""
+
+# mypy: ignore-errors
+
+import json
+import os
+import signal
+import socket
+import sys
+
+
+def _request(arguments):
+    unbuffered = False
+    rest = list(arguments)
+    while rest and rest[0] in ("-u",):
+        unbuffered = True
+        rest.pop(0)
+    if len(rest) > 1 and rest[0] == "-m":
+        module, target, rest = True, rest[1], rest[2:]
+    elif rest and not rest[0].startswith("-") and os.path.isfile(rest[0]):
+        module, target, rest = False, rest[0], rest[1:]
+    else:
+        return None
+    return {
+        "executable": os.path.abspath(sys.argv[0]),
+        "arguments": arguments,
+        "unbuffered": unbuffered,
+        "module": module,
+        "target": target,
+        "rest": rest,
+        "environment": dict(os.environ),
+        "folder": os.getcwd(),
+        "umask": _umask(),
+    }
+
+
+def _umask():
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def _server(request, servers):
+    """The socket of the server for the first package of a module, or of the one for everything else."""
+    package = request["target"].split(".")[0] if request["module"] else ""
+    return servers.get(package, servers[""])
+
+
+def main():
+    arguments = sys.argv[1:]
+    with open(os.path.join(os.path.dirname(os.path.abspath(sys.argv[0])), "servers.json")) as file:
+        settings = json.load(file)
+    request = _request(arguments)
+    if request is None:
+        os.execv(settings["python"], [settings["python"], *arguments])
+    connection = socket.socket(socket.AF_UNIX)
+    connection.connect(_server(request, settings["servers"]))
+    text = json.dumps(request).encode() + b"\n"
+    sent = socket.send_fds(connection, [text], [0, 1, 2])
+    connection.sendall(text[sent:])
+    pid = int(_line(connection))
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, lambda number, _: os.kill(pid, number))
+    status = int(_line(connection) or -signal.SIGKILL)
+    if status < 0:
+        signal.signal(-status, signal.SIG_DFL) if -status not in (signal.SIGKILL, signal.SIGSTOP) else None
+        os.kill(os.getpid(), -status)
+    os._exit(status)
+
+
+def _line(connection):
+    text = b""
+    while not text.endswith(b"\n"):
+        more = connection.recv(64)
+        if not more:
+            break
+        text += more
+    return text
+
+
+main()

@@ -1,0 +1,218 @@
+"""Imports modules once; then forks a process for each request, which runs a script as a fresh interpreter would.
+
+Started as ``python server.py SOCKET MODULE...`` by :class:`preloaded.interpreter.Preloaded`, and ended by closing its
+standard input. Single-threaded, since only then a fork is safe. A request is one JSON object and the three standard
+files of the process; the answer is its pid at once, and how it ended when it has.
+"""
+
+# mypy: ignore-errors
+
+import atexit
+import gc
+import importlib
+import io
+import json
+import os
+import random
+import runpy
+import selectors
+import signal
+import socket
+import sys
+import types
+
+_LONGEST_REQUEST = 1 << 20
+
+
+class Server:
+    """Accepts requests until its standard input is closed; :meth:`serve` returns in each forked process, too."""
+
+    def __init__(self, address):
+        self._selector = selectors.DefaultSelector()
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(address)
+        self._listener.listen(64)
+        self._clients = {}  # connection -> pid
+        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+        self._selector.register(sys.stdin.fileno(), selectors.EVENT_READ, self._end)
+        self._ended = False
+
+    def serve(self):
+        """The request that this process is to run; None in the server, when it has ended."""
+        while not self._ended:
+            for key, _ in self._selector.select():
+                request = key.data(key.fileobj)
+                if request is not None:
+                    return request
+        for connection in list(self._clients):
+            self._hung_up(connection)
+        return None
+
+    def _end(self, _):
+        self._ended = True
+
+    def _accept(self, listener):
+        connection, _ = listener.accept()
+        text, files, _, _ = socket.recv_fds(connection, _LONGEST_REQUEST, 3)
+        while text and not text.endswith(b"\n"):
+            text += connection.recv(_LONGEST_REQUEST)
+        if not text:
+            connection.close()
+            return None
+        pid = os.fork()
+        if pid == 0:
+            self._leave()
+            connection.close()
+            return json.loads(text), files
+        for file in files:
+            os.close(file)
+        self._clients[connection] = pid
+        self._selector.register(connection, selectors.EVENT_READ, self._hung_up)
+        self._selector.register(os.pidfd_open(pid), selectors.EVENT_READ, lambda file: self._exited(connection, file))
+        connection.sendall(f"{pid}\n".encode())
+        return None
+
+    def _leave(self):
+        """In a forked process: keep nothing of the server's."""
+        for key in list(self._selector.get_map().values()):
+            if key.fileobj is not self._listener and hasattr(key.fileobj, "close"):
+                key.fileobj.close()
+            elif isinstance(key.fileobj, int) and key.fileobj > 2:
+                os.close(key.fileobj)
+        self._listener.close()
+        self._selector.close()
+
+    def _hung_up(self, connection):
+        """The client is dead, as after a kill -9: so is its process."""
+        pid = self._clients.pop(connection, None)
+        self._selector.unregister(connection)
+        connection.close()
+        if pid is not None:
+            os.kill(pid, signal.SIGKILL)
+
+    def _exited(self, connection, file):
+        self._selector.unregister(file)
+        pid = None
+        for other, number in list(self._clients.items()):
+            if other is connection:
+                pid = number
+        # A client that has hung up is waited for by number: its process was killed and is the only zombie.
+        _, status = os.waitpid(pid if pid is not None else -1, 0)
+        os.close(file)
+        if pid is None:
+            return
+        self._clients.pop(connection)
+        self._selector.unregister(connection)
+        try:
+            connection.sendall(f"{os.waitstatus_to_exitcode(status)}\n".encode())
+        except OSError:
+            pass  # it died meanwhile
+        connection.close()
+
+
+def become(request, files):
+    """Make this process look like a fresh interpreter that was started with the request's arguments."""
+    for number, file in enumerate(files):
+        os.dup2(file, number)
+        os.close(file)
+    unbuffered = request["unbuffered"] or bool(request["environment"].get("PYTHONUNBUFFERED"))
+    sys.stdin = sys.__stdin__ = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, closefd=False)), "utf-8")
+    sys.stdout = sys.__stdout__ = _writer(1, "strict", os.isatty(1), unbuffered)
+    sys.stderr = sys.__stderr__ = _writer(2, "backslashreplace", True, unbuffered)
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    os.umask(request["umask"])
+    os.chdir(request["folder"])
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    random.seed()
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed()
+    sys.executable = request["executable"]
+    sys.orig_argv = [request["executable"], *request["arguments"]]
+    python_path = [entry for entry in request["environment"].get("PYTHONPATH", "").split(os.pathsep) if entry]
+    sys.path[:0] = python_path
+    importlib.invalidate_caches()
+    if python_path:
+        try:
+            sys.modules.pop("sitecustomize", None)
+            __import__("sitecustomize")
+        except ImportError as error:
+            if error.name != "sitecustomize":
+                raise
+
+
+def _writer(number, errors, lines, unbuffered):
+    file = io.BufferedWriter(io.FileIO(number, "w", closefd=False))
+    return io.TextIOWrapper(file, "utf-8", errors, line_buffering=lines, write_through=unbuffered)
+
+
+def run(request):
+    """Run the script or module; an exception is shown as the interpreter shows it, without frames of this file."""
+    target, arguments = request["target"], request["rest"]
+    module = types.ModuleType("__main__")
+    sys.modules["__main__"] = module
+    try:
+        if request["module"]:
+            sys.path.insert(0, os.getcwd())
+            sys.argv = [target, *arguments]
+            runpy.run_module(target, run_name="__main__", alter_sys=True)
+        else:
+            sys.path.insert(0, os.path.dirname(os.path.realpath(target)))
+            sys.argv = [target, *arguments]
+            with open(target, "rb") as file:
+                code = compile(file.read(), target, "exec", dont_inherit=True)
+            # A function's `__globals__` live as long as the module, as they do in an interpreter that runs a script.
+            module.__dict__.update(__file__=target, __builtins__=__builtins__, __spec__=None, __cached__=None)
+            exec(code, module.__dict__)  # noqa: S102  what an interpreter does with a script
+    except SystemExit:
+        raise
+    except BaseException as error:
+        trace = error.__traceback__
+        while trace is not None and _ours(trace.tb_frame.f_code.co_filename):
+            trace = trace.tb_next
+        sys.excepthook(type(error), error.with_traceback(trace), trace)
+        if isinstance(error, KeyboardInterrupt):
+            _end_by.append(signal.SIGINT)
+        sys.exit(1)
+
+
+def _ours(filename):
+    return filename == __file__ or filename == runpy.__file__ or filename.startswith("<frozen ")
+
+
+#: The signal that ends this process when everything else has been done at its exit.
+_end_by = []
+
+
+def _end_by_signal():
+    for number in _end_by:
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+
+def main():
+    """Serve; then, in a forked process, run what was asked for and end as an interpreter does."""
+    address, *modules = sys.argv[1:]
+    del sys.path[0]  # the folder of this file
+    for name in modules:
+        importlib.import_module(name)
+    gc.collect()
+    gc.freeze()  # or the first collection of each process would copy all that the modules have made
+    server = Server(address)
+    print("ready", flush=True)
+    job = server.serve()
+    del server
+    if job is not None:
+        atexit.register(_end_by_signal)  # first registered, so called last
+        request, files = job
+        become(request, files)
+        run(request)
+
+
+if __name__ == "__main__":
+    main()
