@@ -1,7 +1,7 @@
 """Takes the place of ``python``: asks a server for a process that runs its arguments, and lives and dies with it.
 
-What a server does not do (``-c``, other flags of the interpreter) is run by the real interpreter.
-It reads which servers there are from ``servers.json`` in its own folder.
+What a server does not do (flags of the interpreter other than ``-u``) is run by the real interpreter.
+It reads which servers there are from the file of JSON beside it.
 """
 
 # mypy: ignore-errors
@@ -12,24 +12,28 @@ import signal
 import socket
 import sys
 
+PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+
 
 def _request(arguments):
     unbuffered = False
     rest = list(arguments)
-    while rest and rest[0] in ("-u",):
+    while rest and rest[0] == "-u":
         unbuffered = True
         rest.pop(0)
     if len(rest) > 1 and rest[0] == "-m":
-        module, target, rest = True, rest[1], rest[2:]
+        kind, target, rest = "module", rest[1], rest[2:]
+    elif len(rest) > 1 and rest[0] == "-c" and "multiprocessing" not in rest[1]:  # it would inherit further files
+        kind, target, rest = "text", rest[1], rest[2:]
     elif rest and not rest[0].startswith("-") and os.path.isfile(rest[0]):
-        module, target, rest = False, rest[0], rest[1:]
+        kind, target, rest = "script", rest[0], rest[1:]
     else:
         return None
     return {
         "executable": os.path.abspath(sys.argv[0]),
         "arguments": arguments,
         "unbuffered": unbuffered,
-        "module": module,
+        "kind": kind,
         "target": target,
         "rest": rest,
         "environment": dict(os.environ),
@@ -46,25 +50,27 @@ def _umask():
 
 def _server(request, servers):
     """The socket of the server for the first package of a module, or of the one for everything else."""
-    package = request["target"].split(".")[0] if request["module"] else ""
+    package = request["target"].split(".")[0] if request["kind"] == "module" else ""
     return servers.get(package, servers[""])
 
 
 def main():
     arguments = sys.argv[1:]
-    with open(os.path.join(os.path.dirname(os.path.abspath(sys.argv[0])), "servers.json")) as file:
+    with open(os.path.abspath(sys.argv[0]) + ".json") as file:
         settings = json.load(file)
     request = _request(arguments)
     if request is None:
         os.execv(settings["python"], [settings["python"], *arguments])
+    signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)  # until there is a process to pass them on to
     connection = socket.socket(socket.AF_UNIX)
     connection.connect(_server(request, settings["servers"]))
     text = json.dumps(request).encode() + b"\n"
     sent = socket.send_fds(connection, [text], [0, 1, 2])
     connection.sendall(text[sent:])
     pid = int(_line(connection))
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2):
+    for number in PASSED_ON:
         signal.signal(number, lambda number, _: os.kill(pid, number))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED_ON)
     status = int(_line(connection) or -signal.SIGKILL)
     if status < 0:
         signal.signal(-status, signal.SIG_DFL) if -status not in (signal.SIGKILL, signal.SIGSTOP) else None

@@ -1,4 +1,4 @@
-"""Servers that have imported what most tests import, and an executable that stands in for ``python``."""
+"""Servers that have imported what most tests import, and executables that stand in for ``python``."""
 
 from __future__ import annotations
 
@@ -21,44 +21,55 @@ class Preloaded:
     """A stand-in for ``python`` whose processes are forked from one that has imported everything already.
 
     What it runs sees a fresh interpreter: its own arguments, environment, working directory, files, signals and exit
-    status. Two servers, one for scripts and one for ``python -m watchglass``, start when they are first needed, so that
-    scripts do not find watchglass imported.
+    status. Scripts and ``python -m watchglass`` have servers of their own, so that scripts do not find watchglass
+    imported.
 
     Args:
-        folder: Where the executable and the sockets of the servers lie. Short, for sockets allow some 100 characters.
+        folder: Where the executables and the sockets of the servers lie. Short: a socket's name has 100 characters.
 
     Attributes:
         python: The executable.
     """
 
     def __init__(self, folder: Path) -> None:
-        self.python = folder / "python"
-        self._servers: list[subprocess.Popen[str]] = []
-        servers = {
-            "watchglass": self._serve(folder / "commands", FOR_COMMANDS),
-            "": self._serve(folder / "scripts", FOR_SCRIPTS),
-        }
-        for server in self._servers:
-            assert server.stdout is not None
-            assert server.stdout.readline() == "ready\n", "the server ended while it imported"
-        (folder / "servers.json").write_text(json.dumps({"python": sys.executable, "servers": servers}))
-        self.python.write_text(f"#!{sys.executable} -IS\n{(_HERE / 'client.py').read_text()}")
-        self.python.chmod(self.python.stat().st_mode | stat.S_IXUSR)
+        self._folder = folder
+        self._servers: dict[tuple[str, ...], subprocess.Popen[str]] = {}
+        self.python = self.importing()
 
-    def _serve(self, address: Path, modules: tuple[str, ...]) -> str:
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        environment.pop("PYTHONPATH", None)
-        self._servers.append(
-            subprocess.Popen(
-                [sys.executable, str(_HERE / "server.py"), str(address), *modules],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment, start_new_session=True,
+    def importing(self, *modules: str) -> Path:
+        """The executable whose scripts have more modules imported; takes as long as importing them, once."""
+        executable = self._folder / "-".join(("python", *modules))
+        if not executable.exists():
+            (self._folder / f"{executable.name}.json").write_text(
+                json.dumps(
+                    {
+                        "python": sys.executable,
+                        "servers": {"watchglass": self._server(FOR_COMMANDS), "": self._server(FOR_SCRIPTS + modules)},
+                    }
+                )
             )
-        )  # fmt: skip
-        return str(address)
+            executable.write_text(f"#!{sys.executable} -IS\n{(_HERE / 'client.py').read_text()}")
+            executable.chmod(executable.stat().st_mode | stat.S_IXUSR)
+        return executable
+
+    def _server(self, modules: tuple[str, ...]) -> str:
+        """The socket of the server that has imported these modules."""
+        if modules not in self._servers:
+            address = str(self._folder / str(len(self._servers)))
+            environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+            environment.pop("PYTHONPATH", None)
+            server = subprocess.Popen(
+                [sys.executable, str(_HERE / "server.py"), address, *modules],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment, start_new_session=True,
+            )  # fmt: skip
+            self._servers[modules] = server
+            assert server.stdout is not None
+            assert server.stdout.readline() == "ready\n", f"the server ended while it imported {modules}"
+        return str(self._folder / str(list(self._servers).index(modules)))
 
     def close(self) -> None:
         """Ends the servers, and with them what they still run."""
-        for server in self._servers:
+        for server in self._servers.values():
             assert server.stdin is not None
             assert server.stdout is not None
             server.stdin.close()

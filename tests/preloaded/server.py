@@ -151,22 +151,27 @@ def _writer(number, errors, lines, unbuffered):
 
 def run(request):
     """Run the script or module; an exception is shown as the interpreter shows it, without frames of this file."""
-    target, arguments = request["target"], request["rest"]
+    kind, target = request["kind"], request["target"]
     module = types.ModuleType("__main__")
+    module.__dict__.update(__builtins__=__builtins__, __spec__=None)
     sys.modules["__main__"] = module
+    sys.argv = ["-c" if kind == "text" else target, *request["rest"]]
     try:
-        if request["module"]:
+        if kind == "module":
             sys.path.insert(0, os.getcwd())
-            sys.argv = [target, *arguments]
             runpy.run_module(target, run_name="__main__", alter_sys=True)
-        else:
+            return
+        if kind == "script":
             sys.path.insert(0, os.path.dirname(os.path.realpath(target)))
-            sys.argv = [target, *arguments]
-            with open(target, "rb") as file:
-                code = compile(file.read(), target, "exec", dont_inherit=True)
-            # A function's `__globals__` live as long as the module, as they do in an interpreter that runs a script.
-            module.__dict__.update(__file__=target, __builtins__=__builtins__, __spec__=None, __cached__=None)
-            exec(code, module.__dict__)  # noqa: S102  what an interpreter does with a script
+            path = os.path.abspath(target)
+            module.__dict__.update(__file__=path, __cached__=None)
+            with open(path, "rb") as file:
+                code = compile(file.read(), path, "exec", dont_inherit=True)
+        else:
+            sys.path.insert(0, "")
+            code = compile(target, "<string>", "exec", dont_inherit=True)
+        # A function's globals live as long as the module, as they do in an interpreter that runs a script.
+        exec(code, module.__dict__)  # noqa: S102  what an interpreter does
     except SystemExit:
         raise
     except BaseException as error:

@@ -47,6 +47,7 @@ class Expectation:
         steps: Number of TRAIN steps of the run; None where it does not matter.
         options: Options of ``watchglass run``.
         arguments: Arguments of the script.
+        imports: Large modules that it imports besides PyTorch, for the interpreter to have ready.
         slow: Whether it takes more than about five seconds.
         timing: Whether the output on stderr differs between any two runs of the script, and is not compared.
     """
@@ -61,6 +62,7 @@ class Expectation:
     steps: int | None = None
     options: tuple[str, ...] = ()
     arguments: tuple[str, ...] = ()
+    imports: tuple[str, ...] = ()
     slow: bool = False
     timing: bool = False
 

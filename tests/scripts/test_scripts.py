@@ -50,10 +50,11 @@ def cases() -> list[object]:
 @pytest.mark.parametrize("script", cases())
 def test_a_watched_script_does_what_it_does_alone(script: Path, preloaded: Preloaded, tmp_path: Path) -> None:
     expected = expectation(script)
-    bare = run([preloaded.python, script, *expected.arguments], tmp_path / "bare")
+    python = preloaded.importing(*expected.imports)
+    bare = run([python, script, *expected.arguments], tmp_path / "bare")
     where = tmp_path / "run"
     words = ["-m", "watchglass", "run", "--run", where, *expected.options, script, *expected.arguments]
-    watched = run([preloaded.python, *words], tmp_path / "watched")
+    watched = run([python, *words], tmp_path / "watched")
 
     bare_status = expected.status if expected.bare_status is None else expected.bare_status
     assert (bare.status, watched.status) == (bare_status, expected.status), watched.err
