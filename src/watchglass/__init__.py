@@ -6,8 +6,9 @@ Importing this package imports no machine-learning framework, and almost nothing
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from watchglass.doors import opened_when_asked
 
 if TYPE_CHECKING:
     from watchglass.actions import Action
@@ -30,13 +31,17 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Action": "actions", "Collection": "config", "DeliverLater": "errors", "Event": "records", "Finding": "records",
-    "Hook": "capture", "Mode": "records", "Needs": "rules",
-    "NeverError": "errors", "NoMoreError": "errors", "NotYetError": "errors", "Role": "records", "Rule": "rules",
-    "Run": "run", "Runs": "run", "Severity": "records", "TrainingStopped": "errors", "Undeliverable": "errors",
-    "UnknownNameError": "errors",
-    "open_run": "run", "open_runs": "run", "save_scalar": "session", "save_tensor": "session", "watch": "session",
-    "xgboost_callback": "session",
+    "actions": ("Action",),
+    "capture": ("Hook",),
+    "config": ("Collection",),
+    "errors": (
+        "DeliverLater", "NeverError", "NoMoreError", "NotYetError", "TrainingStopped", "Undeliverable",
+        "UnknownNameError",
+    ),
+    "records": ("Event", "Finding", "Mode", "Role", "Severity"),
+    "rules": ("Needs", "Rule"),
+    "run": ("Run", "Runs", "open_run", "open_runs"),
+    "session": ("save_scalar", "save_tensor", "watch", "xgboost_callback"),
 }  # fmt: skip
 
 __all__ = [
@@ -46,12 +51,8 @@ __all__ = [
 ]  # fmt: skip
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'watchglass' has no attribute {name!r}")
-    value = getattr(import_module(f"watchglass.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:
+    __getattr__ = opened_when_asked(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:

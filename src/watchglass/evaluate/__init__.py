@@ -1,38 +1,70 @@
 """Evaluating runs: live in a process of its own, or replayed from what was stored, with the same result."""
 
-from watchglass.evaluate.backtest.backtest import (
-    Firing,
-    Outcome,
-    Score,
-    TestedRun,
-    combinations,
-    front,
-    judge,
-    score,
-    tested,
-    unanswered,
-)
-from watchglass.evaluate.backtest.labels import Label, labels_of_runs, read_labels
-from watchglass.evaluate.diagnosis import diagnose
-from watchglass.evaluate.engine.engine import Engine
-from watchglass.evaluate.engine.partial import PartialEvaluation, merge, replay_part
-from watchglass.evaluate.evaluation import Evaluation
-from watchglass.evaluate.explanation import explain, find_findings
-from watchglass.evaluate.follower import FollowedWorker, Follower
-from watchglass.evaluate.live.anew import starting_anew
-from watchglass.evaluate.live.evaluator import Evaluator
-from watchglass.evaluate.live.journal import judged_attempt
-from watchglass.evaluate.live.resending import Resent, resend
-from watchglass.evaluate.many.fleet import Fleet
-from watchglass.evaluate.many.following import OUT_OF_TIME, follow, follow_runs, what_is_at
-from watchglass.evaluate.many.member import Audience, Followed
-from watchglass.evaluate.many.metrics import MetricsServer
-from watchglass.evaluate.many.snapshot import RunSnapshot, Snapshots
-from watchglass.evaluate.replay import replay
-from watchglass.evaluate.scaling.cluster import cluster
-from watchglass.evaluate.scaling.spread_engine import engines_on
-from watchglass.evaluate.scaling.spreading import Spread, replay_on_ray
-from watchglass.evaluate.verdict import verdict
+from typing import TYPE_CHECKING
+
+from watchglass.doors import opened_when_asked
+
+if TYPE_CHECKING:
+    from watchglass.evaluate.backtest.backtest import (
+        Firing,
+        Outcome,
+        Score,
+        TestedRun,
+        combinations,
+        front,
+        judge,
+        score,
+        tested,
+        unanswered,
+    )
+    from watchglass.evaluate.backtest.labels import Label, labels_of_runs, read_labels
+    from watchglass.evaluate.diagnosis import diagnose
+    from watchglass.evaluate.engine.engine import Engine
+    from watchglass.evaluate.engine.partial import PartialEvaluation, merge, replay_part
+    from watchglass.evaluate.evaluation import Evaluation
+    from watchglass.evaluate.explanation import explain, find_findings
+    from watchglass.evaluate.follower import FollowedWorker, Follower
+    from watchglass.evaluate.judgement import verdict
+    from watchglass.evaluate.live.anew import starting_anew
+    from watchglass.evaluate.live.evaluator import Evaluator
+    from watchglass.evaluate.live.journal import judged_attempt
+    from watchglass.evaluate.live.resending import Resent, resend
+    from watchglass.evaluate.many.fleet import Fleet
+    from watchglass.evaluate.many.following import OUT_OF_TIME, follow, follow_runs, what_is_at
+    from watchglass.evaluate.many.member import Audience, Followed
+    from watchglass.evaluate.many.metrics import MetricsServer
+    from watchglass.evaluate.many.snapshot import RunSnapshot, Snapshots
+    from watchglass.evaluate.replaying import replay
+    from watchglass.evaluate.scaling.cluster import cluster
+    from watchglass.evaluate.scaling.spread_engine import engines_on
+    from watchglass.evaluate.scaling.spreading import Spread, replay_on_ray
+
+_HOMES = {
+    "backtest.backtest": (
+        "Firing", "Outcome", "Score", "TestedRun", "combinations", "front", "judge", "score", "tested", "unanswered",
+    ),
+    "backtest.labels": ("Label", "labels_of_runs", "read_labels"),
+    "diagnosis": ("diagnose",),
+    "engine.engine": ("Engine",),
+    "engine.partial": ("PartialEvaluation", "merge", "replay_part"),
+    "evaluation": ("Evaluation",),
+    "explanation": ("explain", "find_findings"),
+    "follower": ("FollowedWorker", "Follower"),
+    "live.anew": ("starting_anew",),
+    "live.evaluator": ("Evaluator",),
+    "live.journal": ("judged_attempt",),
+    "live.resending": ("Resent", "resend"),
+    "many.fleet": ("Fleet",),
+    "many.following": ("OUT_OF_TIME", "follow", "follow_runs", "what_is_at"),
+    "many.member": ("Audience", "Followed"),
+    "many.metrics": ("MetricsServer",),
+    "many.snapshot": ("RunSnapshot", "Snapshots"),
+    "replaying": ("replay",),
+    "scaling.cluster": ("cluster",),
+    "scaling.spread_engine": ("engines_on",),
+    "scaling.spreading": ("Spread", "replay_on_ray"),
+    "judgement": ("verdict",),
+}  # fmt: skip
 
 __all__ = [
     "OUT_OF_TIME",
@@ -80,3 +112,6 @@ __all__ = [
     "verdict",
     "what_is_at",
 ]  # fmt: skip
+
+if not TYPE_CHECKING:
+    __getattr__ = opened_when_asked(__name__, _HOMES)

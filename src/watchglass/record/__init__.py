@@ -1,12 +1,28 @@
 """Steps while they are open, and the thread that writes them down."""
 
-from watchglass.record.clock import StepClock
-from watchglass.record.harvesting import Harvest, harvest, recovered_steps
-from watchglass.record.opening import FrameWriter, StopControl
-from watchglass.record.recorder import Recorder
-from watchglass.record.steps import Captured, Forward, OpenStep, Readback, SteadyRow, StepRecords
+from typing import TYPE_CHECKING
+
+from watchglass.doors import opened_when_asked
+
+if TYPE_CHECKING:
+    from watchglass.record.clock import StepClock
+    from watchglass.record.harvesting import Harvest, harvest, recovered_steps
+    from watchglass.record.opening import FrameWriter, StopControl
+    from watchglass.record.recorder import Recorder
+    from watchglass.record.steps import Captured, Forward, OpenStep, Readback, SteadyRow, StepRecords
+
+_HOMES = {
+    "clock": ("StepClock",),
+    "harvesting": ("Harvest", "harvest", "recovered_steps"),
+    "opening": ("FrameWriter", "StopControl"),
+    "recorder": ("Recorder",),
+    "steps": ("Captured", "Forward", "OpenStep", "Readback", "SteadyRow", "StepRecords"),
+}  # fmt: skip
 
 __all__ = [
     "Captured", "Forward", "FrameWriter", "Harvest", "OpenStep", "Readback", "Recorder", "SteadyRow", "StepClock",
     "StepRecords", "StopControl", "harvest", "recovered_steps",
 ]  # fmt: skip
+
+if not TYPE_CHECKING:
+    __getattr__ = opened_when_asked(__name__, _HOMES)

@@ -1,26 +1,32 @@
 """Rules: judgements over a training, each one file, and the knowledge of what causes what."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from watchglass.config import parameter
-from watchglass.rules.capturing import capture_for, capture_of, collections_for
-from watchglass.rules.knowledge import Knowledge, Link, Symptom, built_in_knowledge, load_knowledge
-from watchglass.rules.naming import parse_rules
-from watchglass.rules.needs import Needs
-from watchglass.rules.registry import (
-    CONTRACT,
-    RuleDocumentation,
-    build_rule,
-    default_rules,
-    documentation,
-    find_rule,
-    rule_names,
-)
-from watchglass.rules.rule import Rule, state
-from watchglass.rules.sets import RULE_SETS, RuleSet, expand, rules_of_set
+from watchglass.doors import opened_when_asked
+
+if TYPE_CHECKING:
+    from watchglass.rules.built_in import default_rules, rule_names
+    from watchglass.rules.capturing import capture_for, capture_of, collections_for
+    from watchglass.rules.knowledge import Knowledge, Link, Symptom, built_in_knowledge, load_knowledge
+    from watchglass.rules.naming import parse_rules
+    from watchglass.rules.needs import Needs
+    from watchglass.rules.registry import CONTRACT, RuleDocumentation, build_rule, documentation, find_rule
+    from watchglass.rules.rule import Rule, state
+    from watchglass.rules.sets import RULE_SETS, RuleSet, expand, rules_of_set
+
+_HOMES = {
+    "built_in": ("default_rules", "rule_names"),
+    "capturing": ("capture_for", "capture_of", "collections_for"),
+    "knowledge": ("Knowledge", "Link", "Symptom", "built_in_knowledge", "load_knowledge"),
+    "naming": ("parse_rules",),
+    "needs": ("Needs",),
+    "registry": ("CONTRACT", "RuleDocumentation", "build_rule", "documentation", "find_rule"),
+    "rule": ("Rule", "state"),
+    "sets": ("RULE_SETS", "RuleSet", "expand", "rules_of_set"),
+}  # fmt: skip
 
 __all__ = [
-    "BUILT_IN",
     "CONTRACT",
     "RULE_SETS",
     "Knowledge",
@@ -47,12 +53,5 @@ __all__ = [
     "state",
 ]  # fmt: skip
 
-if TYPE_CHECKING:
-    BUILT_IN: Knowledge  # the knowledge that comes with watchglass
-
-
-def __getattr__(name: str) -> Any:
-    """``BUILT_IN``, the knowledge that comes with watchglass, is read when it is first asked for."""
-    if name == "BUILT_IN":
-        return built_in_knowledge()
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+if not TYPE_CHECKING:
+    __getattr__ = opened_when_asked(__name__, _HOMES)

@@ -19,8 +19,8 @@ from watchglass.config import (
     chosen_facts,
 )
 from watchglass.records import Mode, Role, UnitKind
+from watchglass.rules.built_in import default_rules
 from watchglass.rules.needs import Needs
-from watchglass.rules.registry import build_rule, default_rules
 
 #: What holds the tensors of a role. Losses and metrics are recorded at every step, what a script saves when it does.
 _BY_ROLE = {
@@ -74,6 +74,8 @@ def capture_for(
         rules, base = tuple(spec for spec in rules if spec.name not in by_default), tuple(default)
         if not rules:
             return {}
+    from watchglass.rules.registry import build_rule  # which imports what a rule is made of
+
     needs = [need for spec in rules for need in build_rule(spec, calibration).needs]
     intervals = not {"save_interval", "modes"} & set(given)
     return capture_of(needs, base, intervals=intervals)

@@ -18,21 +18,9 @@ from watchglass.config import (
     find_class,
 )
 from watchglass.errors import InvalidValueError, PluginFileError, WatchglassError
+from watchglass.rules.built_in import BUILT_IN
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule
-
-#: Built-in rules by name, in the order in which they are evaluated and listed. Imported when first asked for.
-_BUILT_IN = {
-    "ExplodingTensor": "watchglass.rules.classic.exploding_tensor",
-    "ExplodingGradient": "watchglass.rules.classic.exploding_gradient",
-    "VanishingGradient": "watchglass.rules.classic.vanishing_gradient",
-    "DeadRelu": "watchglass.rules.classic.dead_relu",
-    "PoorWeightInitialization": "watchglass.rules.classic.poor_weight_initialization",
-    "WeightUpdateRatio": "watchglass.rules.classic.weight_update_ratio",
-    "UnchangedTensor": "watchglass.rules.classic.unchanged_tensor",
-    "LossNotDecreasing": "watchglass.rules.classic.loss_not_decreasing",
-    "Overfit": "watchglass.rules.classic.overfit",
-}
 
 #: What a rule in a user's file has to be.
 CONTRACT = Contract(Rule, "rule", "watchglass.Rule", "check(self, view)")
@@ -59,16 +47,6 @@ class RuleDocumentation:
     calibrations: dict[str, dict[str, Any]]
 
 
-def rule_names() -> list[str]:
-    """Names of the built-in rules, in the order in which they are evaluated."""
-    return list(_BUILT_IN)
-
-
-def default_rules() -> tuple[RuleSpec, ...]:
-    """The rules that are evaluated when nobody says otherwise: every built-in one, with its defaults."""
-    return tuple(RuleSpec(name) for name in _BUILT_IN)
-
-
 def find_rule(name: str) -> type[Rule]:
     """The class of a rule.
 
@@ -82,7 +60,7 @@ def find_rule(name: str) -> type[Rule]:
     """
     from watchglass.rules.sets import RULE_SETS  # which are made of the rules here
 
-    cls: type[Rule] = find_class(name, _BUILT_IN, CONTRACT, also=RULE_SETS)
+    cls: type[Rule] = find_class(name, BUILT_IN, CONTRACT, also=RULE_SETS)
     return cls
 
 

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from watchglass.config import RuleSpec
 from watchglass.errors import InvalidValueError
-from watchglass.rules.registry import rule_names
+from watchglass.rules.built_in import rule_names
 
 
 @dataclass(frozen=True)

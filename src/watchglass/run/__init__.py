@@ -1,26 +1,55 @@
 """Reading a run: the catalog, one complete step at a time, or the whole run."""
 
-from watchglass.run.catalog import Catalog
-from watchglass.run.description import state_of
-from watchglass.run.histograms import Histogram, LazyHistograms
-from watchglass.run.history import History, Phase
-from watchglass.run.lineage import Seam
-from watchglass.run.reading import Journal
-from watchglass.run.recorded_step import RecordedStep
-from watchglass.run.run import Run, open_run
-from watchglass.run.runs import ListedRun, Runs, open_runs
-from watchglass.run.search import RunSearch
-from watchglass.run.selection import Selection
-from watchglass.run.statistics import REDUCTIONS, Statistics
-from watchglass.run.stored import StatisticsRows
-from watchglass.run.table import Table
-from watchglass.run.tables import RawPlace, WorkerTables
-from watchglass.run.tensor import Tensor
-from watchglass.run.view import StepRecords, StepView
-from watchglass.run.worker import Worker
+from typing import TYPE_CHECKING
+
+from watchglass.doors import opened_when_asked
+
+if TYPE_CHECKING:
+    from watchglass.run.catalog import Catalog
+    from watchglass.run.description import state_of
+    from watchglass.run.histograms import Histogram, LazyHistograms
+    from watchglass.run.history import History, Phase
+    from watchglass.run.lineage import Seam
+    from watchglass.run.reading import Journal
+    from watchglass.run.recorded_step import RecordedStep
+    from watchglass.run.run import Run, open_run
+    from watchglass.run.runs import ListedRun, Runs, open_runs
+    from watchglass.run.search import RunSearch
+    from watchglass.run.selection import Selection
+    from watchglass.run.statistics import REDUCTIONS, Statistics
+    from watchglass.run.stored import StatisticsRows
+    from watchglass.run.table import Table
+    from watchglass.run.tables import RawPlace, WorkerTables
+    from watchglass.run.tensor import Tensor
+    from watchglass.run.view import StepRecords, StepView
+    from watchglass.run.worker import Worker
+
+_HOMES = {
+    "catalog": ("Catalog",),
+    "description": ("state_of",),
+    "histograms": ("Histogram", "LazyHistograms"),
+    "history": ("History", "Phase"),
+    "lineage": ("Seam",),
+    "reading": ("Journal",),
+    "recorded_step": ("RecordedStep",),
+    "run": ("Run", "open_run"),
+    "runs": ("ListedRun", "Runs", "open_runs"),
+    "search": ("RunSearch",),
+    "selection": ("Selection",),
+    "statistics": ("REDUCTIONS", "Statistics"),
+    "stored": ("StatisticsRows",),
+    "table": ("Table",),
+    "tables": ("RawPlace", "WorkerTables"),
+    "tensor": ("Tensor",),
+    "view": ("StepRecords", "StepView"),
+    "worker": ("Worker",),
+}  # fmt: skip
 
 __all__ = [
     "REDUCTIONS", "Catalog", "Histogram", "History", "Journal", "LazyHistograms", "ListedRun", "Phase", "RawPlace",
     "RecordedStep", "Run", "RunSearch", "Runs", "Seam", "Selection", "Statistics", "StatisticsRows", "StepRecords",
     "StepView", "Table", "Tensor", "Worker", "WorkerTables", "open_run", "open_runs", "state_of",
 ]  # fmt: skip
+
+if not TYPE_CHECKING:
+    __getattr__ = opened_when_asked(__name__, _HOMES)

@@ -1,113 +1,168 @@
 """The run store: where a run's bytes are, what they mean, who may write them. docs/run-format.md specifies it."""
 
+from typing import TYPE_CHECKING
+
+from watchglass.doors import opened_when_asked
 from watchglass.store import layout
-from watchglass.store.claim import (
-    Claim,
-    claim_worker,
-    claims_of_worker,
-    claims_of_workers,
-    is_alive,
-    is_untouched,
-    lease_holder,
-    read_claims,
-    release_worker,
-    this_process,
-)
-from watchglass.store.compaction.compaction import Compaction, compact
-from watchglass.store.compaction.condensing import CompactedFile, compacted_file
-from watchglass.store.compaction.generations import Covered, Generation, newest_generation
-from watchglass.store.compaction.pins import Pin, pin
-from watchglass.store.compaction.removal import Removal, check_idle, plan_removal, remove
-from watchglass.store.compaction.retention import RawRetention, remove_raw, was_removed
-from watchglass.store.contract import Buffer, Content, Entry, Store, check_path
-from watchglass.store.encoding.codec import (
-    REDUCTION_DTYPE,
-    SCALAR_DTYPE,
-    STEP_END_DTYPE,
-    UnitsBatch,
-    decode_catalog,
-    decode_facts,
-    decode_finding,
-    decode_header,
-    decode_lifecycle,
-    decode_observation,
-    decode_raw_index,
-    decode_reductions,
-    decode_scalars,
-    decode_status,
-    decode_step_ends,
-    decode_units,
-    encode_catalog,
-    encode_facts,
-    encode_finding,
-    encode_header,
-    encode_lifecycle,
-    encode_observation,
-    encode_raw_index,
-    encode_reductions,
-    encode_scalars,
-    encode_status,
-    encode_step_ends,
-    encode_units,
-)
-from watchglass.store.encoding.frames import Frame, FrameKind, Scan, encode_frame, scan
-from watchglass.store.encoding.statistics import (
-    StatisticsBatch,
-    decode_columns,
-    decode_histograms,
-    decode_statistics,
-    encode_statistics,
-    has_histograms,
-    statistics_matrix,
-)
-from watchglass.store.encoding.tensors import (
-    RawTensor,
-    StoredTensor,
-    as_numbers,
-    is_storable,
-    load_tensor,
-    read_tensor,
-    write_tensors,
-)
-from watchglass.store.liveness import (
-    LEASE_EXPIRY_S,
-    LEASE_RENEWAL_S,
-    Attendance,
-    LaunchEnd,
-    Renewal,
-    RenewalWatch,
-    write_launch_end,
-)
-from watchglass.store.manifest import (
-    Manifest,
-    attempts,
-    create_attempt,
-    create_run,
-    has_attempt,
-    read_manifest,
-)
-from watchglass.store.media.local import LocalStore
-from watchglass.store.media.locations import open_store
-from watchglass.store.pace import Pace, pace_of
-from watchglass.store.parquet.statistics import ParquetStatistics
-from watchglass.store.reader import Problem, RunReader, describe
-from watchglass.store.redaction import redact, redacted
-from watchglass.store.rings.ring import (
-    ABSENT,
-    ABSENT_BITS,
-    LeftBehind,
-    Rings,
-    RowWriter,
-    left_on_this_machine,
-    read_rings,
-    rings_exist,
-)
-from watchglass.store.signalling import signal_owner
-from watchglass.store.spool.folder import spool_exists
-from watchglass.store.spool.left import send_left
-from watchglass.store.spool.sending import PATIENCE_S
-from watchglass.store.spool.spool import Spool
-from watchglass.store.writer import Clock, JournalWriter, SegmentWriter
+
+if TYPE_CHECKING:
+    from watchglass.store.claim import (
+        Claim,
+        claim_worker,
+        claims_of_worker,
+        claims_of_workers,
+        is_alive,
+        is_untouched,
+        lease_holder,
+        read_claims,
+        release_worker,
+        this_process,
+    )
+    from watchglass.store.compaction.compaction import Compaction, compact
+    from watchglass.store.compaction.condensing import CompactedFile, compacted_file
+    from watchglass.store.compaction.generations import Covered, Generation, newest_generation
+    from watchglass.store.compaction.pins import Pin, pin
+    from watchglass.store.compaction.removal import Removal, check_idle, plan_removal, remove
+    from watchglass.store.compaction.retention import RawRetention, remove_raw, was_removed
+    from watchglass.store.contract import Buffer, Content, Entry, Store, check_path
+    from watchglass.store.encoding.codec import (
+        REDUCTION_DTYPE,
+        SCALAR_DTYPE,
+        STEP_END_DTYPE,
+        UnitsBatch,
+        decode_catalog,
+        decode_facts,
+        decode_finding,
+        decode_header,
+        decode_lifecycle,
+        decode_observation,
+        decode_raw_index,
+        decode_reductions,
+        decode_scalars,
+        decode_status,
+        decode_step_ends,
+        decode_units,
+        encode_catalog,
+        encode_facts,
+        encode_finding,
+        encode_header,
+        encode_lifecycle,
+        encode_observation,
+        encode_raw_index,
+        encode_reductions,
+        encode_scalars,
+        encode_status,
+        encode_step_ends,
+        encode_units,
+    )
+    from watchglass.store.encoding.frames import Frame, FrameKind, Scan, encode_frame, scan
+    from watchglass.store.encoding.statistics import (
+        StatisticsBatch,
+        decode_columns,
+        decode_histograms,
+        decode_statistics,
+        encode_statistics,
+        has_histograms,
+        statistics_matrix,
+    )
+    from watchglass.store.encoding.tensors import (
+        RawTensor,
+        StoredTensor,
+        as_numbers,
+        is_storable,
+        load_tensor,
+        read_tensor,
+        write_tensors,
+    )
+    from watchglass.store.liveness import (
+        LEASE_EXPIRY_S,
+        LEASE_RENEWAL_S,
+        Attendance,
+        LaunchEnd,
+        Renewal,
+        RenewalWatch,
+        write_launch_end,
+    )
+    from watchglass.store.manifest import (
+        Manifest,
+        attempts,
+        create_attempt,
+        create_run,
+        has_attempt,
+        read_manifest,
+    )
+    from watchglass.store.media.local import LocalStore
+    from watchglass.store.media.locations import open_store
+    from watchglass.store.pace import Pace, pace_of
+    from watchglass.store.parquet.statistics import ParquetStatistics
+    from watchglass.store.reader import Problem, RunReader, describe
+    from watchglass.store.redaction import redact, redacted
+    from watchglass.store.rings.ring import (
+        ABSENT,
+        ABSENT_BITS,
+        LeftBehind,
+        Rings,
+        RowWriter,
+        left_on_this_machine,
+        read_rings,
+        rings_exist,
+    )
+    from watchglass.store.signalling import signal_owner
+    from watchglass.store.spool.folder import spool_exists
+    from watchglass.store.spool.left import send_left
+    from watchglass.store.spool.sending import PATIENCE_S
+    from watchglass.store.spool.spool import Spool
+    from watchglass.store.writer import Clock, JournalWriter, SegmentWriter
+
+_HOMES = {
+    "claim": (
+        "Claim", "claim_worker", "claims_of_worker", "claims_of_workers", "is_alive", "is_untouched", "lease_holder",
+        "read_claims", "release_worker", "this_process",
+    ),
+    "compaction.compaction": ("Compaction", "compact"),
+    "compaction.condensing": ("CompactedFile", "compacted_file"),
+    "compaction.generations": ("Covered", "Generation", "newest_generation"),
+    "compaction.pins": ("Pin", "pin"),
+    "compaction.removal": ("Removal", "check_idle", "plan_removal", "remove"),
+    "compaction.retention": ("RawRetention", "remove_raw", "was_removed"),
+    "contract": ("Buffer", "Content", "Entry", "Store", "check_path"),
+    "encoding.codec": (
+        "REDUCTION_DTYPE", "SCALAR_DTYPE", "STEP_END_DTYPE", "UnitsBatch", "decode_catalog", "decode_facts",
+        "decode_finding", "decode_header", "decode_lifecycle", "decode_observation", "decode_raw_index",
+        "decode_reductions", "decode_scalars", "decode_status", "decode_step_ends", "decode_units", "encode_catalog",
+        "encode_facts", "encode_finding", "encode_header", "encode_lifecycle", "encode_observation",
+        "encode_raw_index", "encode_reductions", "encode_scalars", "encode_status", "encode_step_ends",
+        "encode_units",
+    ),
+    "encoding.frames": ("Frame", "FrameKind", "Scan", "encode_frame", "scan"),
+    "encoding.statistics": (
+        "StatisticsBatch", "decode_columns", "decode_histograms", "decode_statistics", "encode_statistics",
+        "has_histograms", "statistics_matrix",
+    ),
+    "encoding.tensors": (
+        "RawTensor", "StoredTensor", "as_numbers", "is_storable", "load_tensor", "read_tensor", "write_tensors",
+    ),
+    "liveness": (
+        "LEASE_EXPIRY_S", "LEASE_RENEWAL_S", "Attendance", "LaunchEnd", "Renewal", "RenewalWatch", "write_launch_end",
+    ),
+    "manifest": ("Manifest", "attempts", "create_attempt", "create_run", "has_attempt", "read_manifest"),
+    "media.local": ("LocalStore",),
+    "media.locations": ("open_store",),
+    "pace": ("Pace", "pace_of"),
+    "parquet.statistics": ("ParquetStatistics",),
+    "reader": ("Problem", "RunReader", "describe"),
+    "redaction": ("redact", "redacted"),
+    "rings.ring": (
+        "ABSENT", "ABSENT_BITS", "LeftBehind", "Rings", "RowWriter", "left_on_this_machine", "read_rings",
+        "rings_exist",
+    ),
+    "signalling": ("signal_owner",),
+    "spool.folder": ("spool_exists",),
+    "spool.left": ("send_left",),
+    "spool.sending": ("PATIENCE_S",),
+    "spool.spool": ("Spool",),
+    "writer": ("Clock", "JournalWriter", "SegmentWriter"),
+}  # fmt: skip
 
 __all__ = [
     "ABSENT",
@@ -229,3 +284,6 @@ __all__ = [
     "write_launch_end",
     "write_tensors",
 ]  # fmt: skip
+
+if not TYPE_CHECKING:
+    __getattr__ = opened_when_asked(__name__, _HOMES)

@@ -5,8 +5,9 @@ Names load when first used: a test suite that uses none of them pays nothing for
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from watchglass.doors import opened_when_asked
 
 if TYPE_CHECKING:
     from watchglass.testing.action_suite import ActionSuite, delivered, example_event
@@ -20,16 +21,11 @@ __all__ = [
 ]  # fmt: skip
 
 _HOMES = {
-    **dict.fromkeys(("ActionSuite", "delivered", "example_event"), "action_suite"),
-    **dict.fromkeys(("AdapterCase", "AdapterSuite"), "adapter_suite"),
-    **dict.fromkeys(("Row", "RunBuilder", "Step", "build_run"), "builder"),
-    "assert_trains_healthy": "healthy",
+    "action_suite": ("ActionSuite", "delivered", "example_event"),
+    "adapter_suite": ("AdapterCase", "AdapterSuite"),
+    "builder": ("Row", "RunBuilder", "Step", "build_run"),
+    "healthy": ("assert_trains_healthy",),
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:
+    __getattr__ = opened_when_asked(__name__, _HOMES)

@@ -25,7 +25,7 @@ import numpy as np
 from watchglass.config import RuleSpec, describe
 from watchglass.evaluate import Follower, replay
 from watchglass.records import Finding, Mode, Severity, Status
-from watchglass.rules import BUILT_IN, Rule, documentation
+from watchglass.rules import Rule, built_in_knowledge, documentation
 from watchglass.run import StepView
 from watchglass.store import open_store
 from watchglass.testing import Step, build_run
@@ -112,8 +112,8 @@ class RuleSuite(ABC):
             if finding.severity is not Severity.INFO:
                 assert finding.what_to_try, "a finding that people must look at says what to try"
             if self.rule.__module__.startswith("watchglass."):
-                assert set(finding.causes) <= set(BUILT_IN.causes)
-                assert set(finding.evidence["symptoms"]) <= set(BUILT_IN.symptoms)
+                assert set(finding.causes) <= set(built_in_knowledge().causes)
+                assert set(finding.evidence["symptoms"]) <= set(built_in_knowledge().symptoms)
 
     def test_state_survives_a_restart_at_every_step(self, tmp_path: Path) -> None:
         """Saved and loaded state gives the same findings, and state is plain JSON."""

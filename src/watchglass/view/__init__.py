@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from watchglass.doors import opened_when_asked
 from watchglass.view.capture import capture_lines
 from watchglass.view.text import count, duration, number, printable, size
 from watchglass.view.verdict import STYLES, Row, headline, rows_panel, rows_text, tone, verdict_panel, verdict_text
@@ -36,29 +37,18 @@ __all__ = [
 ]  # fmt: skip
 
 #: Names that need NumPy and later plotly, so that a launcher which only prints an error does not wait for them.
-_LAZY = {
-    **dict.fromkeys(
-        ("FAIL_ON", "Terms", "counted", "enough", "failed_rules", "not_answered", "outcome"),
-        "watchglass.view.conclusion",
-    ),
-    **dict.fromkeys(("json_document", "json_schema"), "watchglass.view.json_format"),
-    **dict.fromkeys(("explain_findings", "explain_verdict", "explanation_json"), "watchglass.view.explanation"),
-    "junit_document": "watchglass.view.junit",
-    "markdown_document": "watchglass.view.markdown",
-    **dict.fromkeys(("check_output_path", "write_whole"), "watchglass.view.output_file"),
-    **dict.fromkeys(("RuleText", "sarif_document"), "watchglass.view.sarif"),
-    **dict.fromkeys(("Exported", "check_export_path", "export_parquet"), "watchglass.view.export"),
-    **dict.fromkeys(("check_report_path", "render_report", "write_report"), "watchglass.view.report"),
-    **dict.fromkeys(
-        ("accuracy_figure", "gradient_heatmap", "loss_figure", "run_figures", "update_ratio_figure"),
-        "watchglass.view.figures",
-    ),
-}
+_HOMES = {
+    "conclusion": ("FAIL_ON", "Terms", "counted", "enough", "failed_rules", "not_answered", "outcome"),
+    "explanation": ("explain_findings", "explain_verdict", "explanation_json"),
+    "export": ("Exported", "check_export_path", "export_parquet"),
+    "figures": ("accuracy_figure", "gradient_heatmap", "loss_figure", "run_figures", "update_ratio_figure"),
+    "json_format": ("json_document", "json_schema"),
+    "junit": ("junit_document",),
+    "markdown": ("markdown_document",),
+    "output_file": ("check_output_path", "write_whole"),
+    "report": ("check_report_path", "render_report", "write_report"),
+    "sarif": ("RuleText", "sarif_document"),
+}  # fmt: skip
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    return getattr(import_module(_LAZY[name]), name)
+if not TYPE_CHECKING:
+    __getattr__ = opened_when_asked(__name__, _HOMES)

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import pytest
+
+from watchglass.doors import opened_when_asked
 
 FURTHER_DOORS = {"watchglass.capture.pytorch", "watchglass.capture.xgboost"}
 
@@ -51,3 +54,39 @@ def test_rooms_are_entered_by_their_doors(repository: Path) -> None:
 )
 def test_finds_trespassing(source: str, found: list[str]) -> None:
     assert list(foreign_imports(source, room="run")) == found
+
+
+def lazily_opened(source: str) -> tuple[dict[str, str], dict[str, str]]:
+    """Names with their modules, as type checkers see them and as a package opens them when asked."""
+    checked: dict[str, str] = {}
+    opened: dict[str, str] = {}
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            for each in node.body:
+                assert isinstance(each, ast.ImportFrom), ast.unparse(each)
+                checked.update((alias.name, str(each.module)) for alias in each.names)
+        elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "_HOMES":
+            homes = ast.literal_eval(node.value)
+            opened.update((name, home) for home, names in homes.items() for name in names)
+    return checked, opened
+
+
+def test_type_checkers_and_programs_find_the_same_behind_a_lazy_door(repository: Path) -> None:
+    package = repository / "src" / "watchglass"
+    doors = [path for path in package.rglob("__init__.py") if "opened_when_asked(" in path.read_text(encoding="utf-8")]
+    assert doors
+    for path in doors:
+        checked, opened = lazily_opened(path.read_text(encoding="utf-8"))
+        name = ".".join(path.parent.relative_to(package.parent).parts)
+        assert checked == {each: f"{name}.{home}" for each, home in opened.items()}
+        modules = {each.stem for each in path.parent.iterdir()}
+        assert not modules & set(opened), "a module takes the place of the name once it is imported"
+        found = import_module(name)
+        assert all(getattr(found, each) is not None for each in opened)
+
+
+def test_a_lazy_door_refuses_what_is_not_behind_it() -> None:
+    get = opened_when_asked("watchglass.store", {"pace": ("pace_of",)})
+    assert get("pace_of").__name__ == "pace_of"
+    with pytest.raises(AttributeError, match="has no attribute 'peace_of'"):
+        get("peace_of")

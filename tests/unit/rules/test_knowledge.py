@@ -14,7 +14,9 @@ import pytest
 from watchglass.errors import InvalidValueError, MissingFileError
 from watchglass.evaluate import diagnose
 from watchglass.records import Finding, Mode, Severity
-from watchglass.rules import BUILT_IN, Knowledge, load_knowledge, rule_names
+from watchglass.rules import Knowledge, built_in_knowledge, load_knowledge, rule_names
+
+BUILT_IN = built_in_knowledge()
 
 MINE = """
 [causes.cold_coffee]

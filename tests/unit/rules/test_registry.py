@@ -11,10 +11,10 @@ from watchglass.errors import InvalidValueError, MissingFileError, PluginFileErr
 from watchglass.evaluate import replay
 from watchglass.records import Role, Status
 from watchglass.rules import (
-    BUILT_IN,
     Needs,
     Rule,
     build_rule,
+    built_in_knowledge,
     default_rules,
     documentation,
     find_rule,
@@ -99,7 +99,7 @@ def test_a_custom_rule_from_a_file(rule_file: str, run_path: Path) -> None:
     evaluation = replay(run, [RuleSpec(f"{rule_file}:LossTooHigh", {"limit": "5"})])
     (finding,) = evaluation.findings
     assert (finding.rule, finding.step, finding.last_step, finding.value) == ("LossTooHigh", 7, 9, 7.0)
-    assert finding.what_to_try == BUILT_IN.causes["learning_rate_too_high"].what_to_try
+    assert finding.what_to_try == built_in_knowledge().causes["learning_rate_too_high"].what_to_try
     assert evaluation.statuses[0].status is Status.ISSUES_FOUND
 
 

@@ -16,7 +16,7 @@ from watchglass.config import EvaluatorConfig, RuleSpec
 from watchglass.evaluate.backtest.labels import Label
 from watchglass.evaluate.engine.partial import merge
 from watchglass.evaluate.engine.standing import RuleFacts
-from watchglass.evaluate.replay import replayed_part
+from watchglass.evaluate.replaying import replayed_part
 from watchglass.records import Finding, Mode, RuleStatus, Severity, Status
 
 

@@ -9,7 +9,7 @@ from watchglass.config import EvaluatorConfig, RuleSpec
 from watchglass.errors import InvalidValueError
 from watchglass.evaluate.engine.standing import Met, PartialEvaluation, RuleFacts, WorkerFacts, status_of
 from watchglass.evaluate.evaluation import Evaluation
-from watchglass.evaluate.replay import most_steps, replayed_part
+from watchglass.evaluate.replaying import most_steps, replayed_part
 from watchglass.records import Finding
 from watchglass.store import Store, layout
 

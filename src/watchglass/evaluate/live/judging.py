@@ -12,7 +12,7 @@ from watchglass.evaluate.follower import Follower
 from watchglass.evaluate.live.anew import start_without
 from watchglass.evaluate.live.reporting import Reporting
 from watchglass.evaluate.live.roster import Roster
-from watchglass.evaluate.replay import most_steps
+from watchglass.evaluate.replaying import most_steps
 from watchglass.records import Finding, Observation
 from watchglass.run import StepView
 from watchglass.store import Store

@@ -1,0 +1,28 @@
+"""The built-in rules by name: what may be asked of them without importing one."""
+
+from __future__ import annotations
+
+from watchglass.config import RuleSpec
+
+#: Built-in rules by name, in the order in which they are evaluated and listed. Imported when first asked for.
+BUILT_IN = {
+    "ExplodingTensor": "watchglass.rules.classic.exploding_tensor",
+    "ExplodingGradient": "watchglass.rules.classic.exploding_gradient",
+    "VanishingGradient": "watchglass.rules.classic.vanishing_gradient",
+    "DeadRelu": "watchglass.rules.classic.dead_relu",
+    "PoorWeightInitialization": "watchglass.rules.classic.poor_weight_initialization",
+    "WeightUpdateRatio": "watchglass.rules.classic.weight_update_ratio",
+    "UnchangedTensor": "watchglass.rules.classic.unchanged_tensor",
+    "LossNotDecreasing": "watchglass.rules.classic.loss_not_decreasing",
+    "Overfit": "watchglass.rules.classic.overfit",
+}
+
+
+def rule_names() -> list[str]:
+    """Names of the built-in rules, in the order in which they are evaluated."""
+    return list(BUILT_IN)
+
+
+def default_rules() -> tuple[RuleSpec, ...]:
+    """The rules that are evaluated when nobody says otherwise: every built-in one, with its defaults."""
+    return tuple(RuleSpec(name) for name in BUILT_IN)
