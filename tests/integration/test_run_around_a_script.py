@@ -63,8 +63,13 @@ def test_an_evaluator_that_dies_changes_nothing_for_the_script(tmp_path: Path) -
     (tmp_path / "mine.py").write_text(DEADLY)
     done = run(tmp_path, "--run", "here", "--rules", "mine.py:Deadly", body="print('trained'); raise SystemExit(4)")
     assert (done.returncode, done.stdout) == (4, "trained\n")
+    again = (
+        "watchglass: warning: the evaluator ended with exit status 11; another one starts ({} of 3) and goes on from"
+    )
     assert done.stderr.splitlines()[1:] == [
-        "watchglass: warning: the evaluator failed with exit status 11; watchglass check evaluates the run again",
+        *(f"{again.format(number)} the journal" for number in (1, 2, 3)),
+        "watchglass: warning: the evaluator ended with exit status 11; it was the last of 4: this run is no longer "
+        "evaluated; to judge it later: watchglass check here",
         "watchglass: for the verdict: watchglass check here",
     ]
 

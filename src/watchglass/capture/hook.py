@@ -74,6 +74,8 @@ class Hook:
         #: Called as a step is over, before the recorder gets it; must not raise.
         self.on_finished: list[Callable[[], None]] = []
         self.on_start: list[Callable[[int], None]] = []
+        #: Called a few times a second on the recorder's thread, while the run is open.
+        self.on_look: list[Callable[[], None]] = []
         self.on_close: list[Callable[[], None]] = []
         self._ids: dict[Any, int] = {}
         self._names: dict[str, int] = {}
@@ -93,6 +95,7 @@ class Hook:
             flush_interval_s=self.config.flush_interval_s,
             queue_bytes=self.config.queue_bytes,
             on_stop=self._stop_at,
+            on_look=self._look,
         )
         self.resumption = Resumption(self.clock, self._recorder)
         self.cost = Cost(self.plan, self._recorder)
@@ -372,6 +375,10 @@ class Hook:
                 callback(attempt)
             except Exception as error:  # what it starts can be done without
                 _log.warning("watchglass: %s: %s; the training is recorded all the same", type(error).__name__, error)
+
+    def _look(self) -> None:
+        for callback in self.on_look:
+            callback()
 
     def _stop_at(self, step: int, reason: str) -> None:
         self._stop = (step, reason)

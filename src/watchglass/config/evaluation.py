@@ -66,6 +66,7 @@ class EvaluatorConfig:
         rule_timeout_s: How long a rule may take over one step.
         price_per_hour: What an hour of the whole training costs; None where nobody told.
         quiet: Print no line per finding.
+        continues: An earlier evaluator of the same launch has printed what is in the journal already.
     """
 
     run: str
@@ -81,6 +82,7 @@ class EvaluatorConfig:
     rule_timeout_s: float = parameter(30.0, help="how long a rule may take over one step", unit="seconds", gt=0)
     price_per_hour: float | None = parameter(None, help="price of the whole training", unit="per hour", ge=0)
     quiet: bool = parameter(False, help="print no line per finding")
+    continues: bool = parameter(False, help="what is in the journal has been printed")
 
     def __post_init__(self) -> None:
         validate(self)
@@ -94,11 +96,11 @@ class EvaluatorConfig:
         return json.dumps(data)
 
     def send(self, stdin: IO[bytes]) -> None:
-        """Tell an evaluator process, as the first line of its standard input, which stays open as its lifeline.
+        """Write this as the first line of an evaluator's standard input, which stays open as its lifeline.
 
-        Not in its command line or environment, which others can read. One that has ended already hears nothing.
+        Not in its command line or environment, which others can read. One that has ended already reads nothing.
         """
-        with suppress(BrokenPipeError):
+        with suppress(BrokenPipeError, ConnectionResetError):
             stdin.write(self.to_json().encode() + b"\n")
             stdin.flush()
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from watchglass.config import EvaluatorConfig, environment
-from watchglass.errors import EXIT_STOPPED, LaunchError, WatchglassError
-from watchglass.launch.evaluator import PATIENCE_OF_RANKS_S, PATIENCE_S, EvaluatorProcess
+from watchglass.errors import EXIT_STOPPED, LaunchError
+from watchglass.launch.evaluator import PATIENCE_OF_RANKS_S, PATIENCE_S, evaluator_environment, wait_for
 from watchglass.launch.interpreter import check_bootstrap_possible, with_bootstrap
 from watchglass.launch.job import Job
 from watchglass.launch.place import begin_attempt
@@ -21,6 +21,7 @@ from watchglass.launch.signals import SignalWatch
 from watchglass.launch.training import exit_status, run_training
 from watchglass.record import harvest
 from watchglass.store import attempts, layout, open_store, write_launch_end
+from watchglass.supervise import Supervision
 
 #: Folder with the ``sitecustomize.py`` that brings capture into the training.
 BOOTSTRAP = str(Path(__file__).with_name("bootstrap"))
@@ -61,15 +62,17 @@ def launch(
     job: Job,
     *,
     started: Callable[[str, int], None] = lambda run, attempt: None,
+    say: Callable[[str], None] = lambda sentence: None,
     waiting: Waiting = lambda: nullcontext(lambda _: None),
 ) -> Outcome:
-    """Run a training under watch and return when it, and everything we started for it, has ended.
+    """Run a training script under watch and return when it, and everything we started for it, has ended.
 
     Main thread only: it takes over the signals of this process meanwhile.
 
     Args:
         job: What to run.
         started: Called by the launcher of rank 0 with location and attempt of the run, just before the training starts.
+        say: Takes a sentence about what goes wrong while the training goes on.
         waiting: Makes the context in which the evaluator is waited for, once the training has ended.
 
     Raises:
@@ -83,13 +86,14 @@ def launch(
         note = "torchrun restarted a training that was stopped by request; it stays stopped"
         return Outcome(EXIT_STOPPED, run, attempt, leads, False, 0.0, (note,))
     problems: list[str] = []
-    evaluator = _start_evaluator(job.evaluator, run, attempt, problems) if leads and job.evaluator else None
+    evaluator = _start_evaluator(job.evaluator, run, attempt, say) if leads and job.evaluator else None
     if leads:
         started(run, attempt)
     begin = time.monotonic()
     with SignalWatch(_group_sender()) as signals:
         try:
-            return_code = run_training(job.command, training_environment(job, run, attempt), signals)
+            look = evaluator.look if evaluator is not None else lambda: None
+            return_code = run_training(job.command, training_environment(job, run, attempt), signals, look)
             seconds = time.monotonic() - begin
             _harvest(run, attempt, problems)
             _tell_end(run, attempt, exit_status(return_code), problems)
@@ -133,28 +137,22 @@ def training_environment(job: Job, run: str, attempt: int) -> dict[str, str]:
     return environ
 
 
-def _start_evaluator(config: EvaluatorConfig, run: str, attempt: int, problems: list[str]) -> EvaluatorProcess | None:
-    """The evaluator; where it cannot be started None and a noted problem, since the training goes on regardless."""
-    try:
-        return EvaluatorProcess(replace(config, run=run, attempt=attempt), os.environ, BOOTSTRAP)
-    except WatchglassError as error:
-        problems.append(f"{error}; evaluate the run later with: watchglass check {run}")
-        return None
+def _start_evaluator(config: EvaluatorConfig, run: str, attempt: int, say: Callable[[str], None]) -> Supervision:
+    config = replace(config, run=run, attempt=attempt)
+    return Supervision(config, evaluator_environment(os.environ, BOOTSTRAP), say)
 
 
 def _finish_evaluator(
-    evaluator: EvaluatorProcess | None, signals: SignalWatch, waiting: Waiting, problems: list[str]
+    evaluator: Supervision | None, signals: SignalWatch, waiting: Waiting, problems: list[str]
 ) -> bool:
     """Whether the evaluator came to its end by itself."""
     if evaluator is None:
         return False
     with waiting() as tick:
-        status = evaluator.wait(signals, patience_s=_patience_s(), tick=tick)
-    if status is None:
+        over = wait_for(evaluator, signals, patience_s=_patience_s(), tick=tick)
+    if not over:
         problems.append("the evaluator was ended before it had evaluated everything; watchglass check does it again")
-    elif status != 0:
-        problems.append(f"the evaluator failed with exit status {status}; watchglass check evaluates the run again")
-    return status == 0
+    return evaluator.completed
 
 
 def _harvest(run: str, attempt: int, problems: list[str]) -> None:

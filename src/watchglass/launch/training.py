@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from watchglass.errors import LaunchError
 from watchglass.launch.signals import SignalWatch
@@ -19,7 +19,9 @@ _PR_SET_PDEATHSIG = 1
 _LOOK_AGAIN_S = 1.0
 
 
-def run_training(command: Sequence[str], environ: Mapping[str, str], signals: SignalWatch) -> int:
+def run_training(
+    command: Sequence[str], environ: Mapping[str, str], signals: SignalWatch, look: Callable[[], None] = lambda: None
+) -> int:
     """The return code of the training: as of :class:`subprocess.Popen`, ``-n`` when signal ``n`` ended it.
 
     The child shares standard streams, process group and terminal with this process, so that it behaves as if run by
@@ -29,6 +31,7 @@ def run_training(command: Sequence[str], environ: Mapping[str, str], signals: Si
         command: Interpreter, flags, script and arguments.
         environ: The whole environment of the child.
         signals: Entered already, so that none is lost between the start and the wait.
+        look: Called every second at least, and as soon as a child process has ended.
 
     Raises:
         LaunchError: The command cannot be started.
@@ -55,6 +58,7 @@ def run_training(command: Sequence[str], environ: Mapping[str, str], signals: Si
         arrival = signals.wait(_LOOK_AGAIN_S)
         if arrival is not None and not arrival.shared:
             child.send_signal(arrival.number)
+        look()
     return child.returncode
 
 

@@ -18,7 +18,7 @@ from watchglass.record.backlog import Backlog
 from watchglass.record.encoding import encode_ending
 from watchglass.record.flight import FlightRecorder
 from watchglass.record.intake import Intake
-from watchglass.record.lookout import StopLookout
+from watchglass.record.lookout import Lookout
 from watchglass.record.observed import ObservedCost
 from watchglass.record.opening import FrameWriter, Opening, StopControl, has_ended, open_patiently
 from watchglass.record.steps import OpenStep, SteadyRow
@@ -44,6 +44,7 @@ class Recorder:
         queue_bytes: Bound of what may wait, in estimated bytes; the bare ends of steps may take as much again, and
             the raw tensors of one step as much as they have.
         on_stop: Called on the recorder's thread with ``(stop_at_step, reason)`` once a stop is committed.
+        on_look: Called on the recorder's thread a few times a second, once the writer is there.
 
     ``put``, ``put_row``, ``drop``, ``add_tensor``, ``add_fact`` and ``urgent`` are for the training's thread and never
     block.
@@ -62,6 +63,7 @@ class Recorder:
         flush_interval_s: float | None,
         queue_bytes: int,
         on_stop: Callable[[int, str], None] = lambda step, reason: None,
+        on_look: Callable[[], None] = lambda: None,
     ) -> None:
         self._opening = writer
         self._flush_interval_s = flush_interval_s
@@ -76,7 +78,7 @@ class Recorder:
         self._kept: tuple[list[OpenStep | SteadyRow], list[TensorInfo]] = ([], [])
         self._whole_kept = 0
         self._backlog = Backlog(queue_bytes)
-        self._lookout = StopLookout(on_stop)
+        self._lookout = Lookout(on_stop, on_look)
         self.row_ids = (0, 0)
         self.work = Work()
         self.observed = ObservedCost()

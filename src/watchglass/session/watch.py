@@ -98,6 +98,7 @@ def evaluated_by(hook: Hook, told: EvaluatorConfig | None) -> None:
     if told is not None:
         evaluator = WatchedEvaluator(told)
         hook.on_start.append(evaluator.start)
+        hook.on_look.append(evaluator.look)
         hook.on_close.append(evaluator.finish)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import signal
 import subprocess
 import sys
 import textwrap
@@ -28,8 +27,8 @@ from watchglass.evaluate.live import acting, deliveries
 from watchglass.evaluate.live.reporting import Reporting
 from watchglass.records import Observation, Status
 from watchglass.run import open_run
-from watchglass.session.evaluator import start_evaluator
 from watchglass.store import JournalWriter, LocalStore, layout, read_manifest, this_process
+from watchglass.supervise import EvaluatorProcess
 from watchglass.testing import RunBuilder, example_event
 
 NAN = float("nan")
@@ -506,7 +505,7 @@ def test_secrets_are_nowhere(run_path: Path, server: Receiver, monkeypatch: pyte
 
 def test_its_configuration_is_in_no_command_line(run_path: Path, server: Receiver) -> None:
     with RunBuilder(run_path) as builder:
-        process = start_evaluator(config(run_path, ActionSpec("Webhook", {"url": server.url + "/geheim"})), os.environ)
+        process = EvaluatorProcess(config(run_path, ActionSpec("Webhook", {"url": server.url + "/geheim"})), os.environ)
         try:
             builder.step(scalars={"loss": 1.0})
             until(lambda: open_run(run_path).journal.statuses)
@@ -515,5 +514,4 @@ def test_its_configuration_is_in_no_command_line(run_path: Path, server: Receive
             assert not any("geheim" in value for value in seen.environ().values())
             builder.leave()
         finally:
-            process.send_signal(signal.SIGTERM)
-            process.communicate(timeout=PATIENCE_S)
+            process.end()

@@ -1,46 +1,40 @@
-"""The evaluator's process: its environment, its lifeline, its end in every case."""
+"""What a launcher does with its evaluator, and with signals meanwhile."""
 
 from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 
-from waiting import until
-from watchglass.config import EvaluatorConfig, RuleSpec
-from watchglass.launch import evaluator as module
-from watchglass.launch.evaluator import EvaluatorProcess, evaluator_environment
+from waiting import PATIENCE_S
+from watchglass.config import EvaluatorConfig
+from watchglass.launch.evaluator import evaluator_environment, wait_for
 from watchglass.launch.signals import SignalWatch
+from watchglass.supervise import EvaluatorProcess, Supervision
 
-CONFIG = EvaluatorConfig(run="run", attempt=0, rules=(RuleSpec("DeadRelu"),))
+CONFIG = EvaluatorConfig(run="run", attempt=0, rules=())
 
-Start = Callable[[str], EvaluatorProcess]
+Start = Callable[[str], Supervision]
 
 
 @pytest.fixture
-def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
+def start() -> Iterator[Start]:
     """Starts an "evaluator" that runs given code instead."""
-    started: list[EvaluatorProcess] = []
+    started: list[Supervision] = []
 
-    def begin(code: str) -> EvaluatorProcess:
-        popen = subprocess.Popen
-        with monkeypatch.context() as patch:
-            patch.setattr(
-                module.subprocess, "Popen", lambda command, **more: popen([sys.executable, "-c", code], **more)
-            )
-            started.append(EvaluatorProcess(CONFIG, os.environ, "/b"))
+    def begin(code: str) -> Supervision:
+        def process(config: EvaluatorConfig, environ: Mapping[str, str]) -> EvaluatorProcess:
+            return EvaluatorProcess(config, environ, ("-c", code))
+
+        started.append(Supervision(CONFIG, os.environ, lambda sentence: None, start=process))
         return started[-1]
 
     yield begin
-    for process in started:
-        process.end()
-        with pytest.raises(ProcessLookupError):
-            os.kill(process.pid, 0)
+    for supervision in started:
+        supervision.end()
+        assert supervision.pid is None
 
 
 def test_its_environment_is_without_capture() -> None:
@@ -53,45 +47,36 @@ def test_its_environment_is_without_capture() -> None:
     assert "PYTHONPATH" not in evaluator_environment({"PYTHONPATH": "/b"}, "/b")
 
 
-def test_it_ends_when_the_lifeline_is_let_go(start: Start) -> None:
-    process = start("import sys; sys.stdin.read()")
+def test_its_end_is_waited_for(start: Start) -> None:
+    evaluator = start("import sys; sys.stdin.read()")
     ticks: list[float] = []
     with SignalWatch() as signals:
-        assert process.wait(signals, tick=ticks.append) == 0
+        assert wait_for(evaluator, signals, tick=ticks.append)
+    assert evaluator.completed
     assert ticks
     assert ticks == sorted(ticks)
 
 
 def test_it_is_ended_when_patience_ends(start: Start) -> None:
-    process = start("import time; time.sleep(600)")
+    evaluator = start("import time; time.sleep(600)")
     with SignalWatch() as signals:
-        assert process.wait(signals, patience_s=0.2) is None
-
-
-def test_it_is_made_to_end_when_it_does_not_listen(
-    start: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(module, "TERMINATION_S", 0.2)
-    process = start(
-        "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-        f"open({str(tmp_path / 'deaf')!r}, 'w').close(); time.sleep(600)"
-    )
-    until((tmp_path / "deaf").exists)
-    process.end()
-    assert process._process.returncode == -signal.SIGKILL
+        assert not wait_for(evaluator, signals, patience_s=0.2)
+    assert evaluator.over
+    assert not evaluator.completed
 
 
 def test_ctrl_c_ends_the_wait(start: Start) -> None:
-    process = start("import time; time.sleep(600)")
+    evaluator = start("import time; time.sleep(600)")
     with SignalWatch() as signals:
         os.kill(os.getpid(), signal.SIGINT)
-        assert process.wait(signals) is None
+        assert not wait_for(evaluator, signals, patience_s=PATIENCE_S)
 
 
-def test_its_failure_is_told(start: Start) -> None:
-    process = start("raise SystemExit(3)")
+def test_one_that_fails_to_the_last_is_no_reason_to_wait(start: Start) -> None:
+    evaluator = start("raise SystemExit(3)")
     with SignalWatch() as signals:
-        assert process.wait(signals) == 3
+        assert wait_for(evaluator, signals)
+    assert not evaluator.completed
 
 
 def test_signals_act_as_before_afterwards() -> None:

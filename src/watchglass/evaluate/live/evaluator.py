@@ -51,6 +51,7 @@ class Evaluator:
         store: Store | None = None,
         output: TextIO | None = None,
         engine: Callable[[EvaluatorConfig], Engine] | None = None,
+        at_work: Callable[[], None] = lambda: None,
     ) -> None:
         """Builds rules and actions; writes to the run only from :meth:`open` on.
 
@@ -58,12 +59,14 @@ class Evaluator:
             config: What to evaluate, and what to do about it.
             store: The run's store, which stays open; one of its own when not given.
             output: Where findings are printed, a line each.
-            engine: Makes what evaluates the rules; anew where all of the run has to be read again.
+            engine: Makes what evaluates the rules, once more where all of the run has to be read again.
+            at_work: Called between two steps, and at each turn.
 
         Raises:
             WatchglassError: A rule, an action or a parameter is not right, or there is no such run.
         """
         self._config = config
+        self._at_work = at_work
         self._store = store if store is not None else open_store(config.run)
         self._own_store = store is None
         self._pin: Pin | None = None
@@ -298,6 +301,7 @@ class Evaluator:
 
     def _stay(self) -> None:
         """Show that we live, also in the middle of much to evaluate: what nobody renews is taken from us."""
+        self._at_work()
         self._journal.renew()
         if self._pin is not None:
             self._pin.tick()

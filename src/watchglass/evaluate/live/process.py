@@ -1,9 +1,11 @@
-"""The evaluator as a process beside a training: follows one attempt while it trains, and ends with it.
+"""The evaluator as a process beside a training run: follows one attempt while it trains, and ends with it.
 
-Started by command line with a pipe as its standard input. The first line that comes through it is the configuration,
-which is in no command line and no environment, since those are seen by others. The pipe is then its lifeline: when it
-closes, whoever started it has ended, and the evaluator ends too as soon as every worker has left or is dead. It never
-outlives the training.
+Started by command line with a socket (or a pipe) as its standard input. The first line that comes through it is the
+configuration, which is in no command line and no environment, since those are seen by others. The socket is then its
+lifeline: when it closes, its starter has ended, and the evaluator ends too as soon as every worker has left or is dead.
+It never outlives the training run. In the other direction the evaluator writes a byte now and then, a sign of life.
+
+Exit status: 0 when it ended in order, 2 when it has printed why this run cannot be evaluated, 1 for what may pass.
 """
 
 from __future__ import annotations
@@ -11,24 +13,32 @@ from __future__ import annotations
 import os
 import select
 import signal
+import socket
 import sys
+from contextlib import suppress
 from types import FrameType
 
 from watchglass.config import EvaluatorConfig
-from watchglass.errors import WatchglassError
+from watchglass.errors import StoreError, WatchglassError
 from watchglass.evaluate.live import anew
 from watchglass.evaluate.live.evaluator import Evaluator
 
+#: Signals with which schedulers announce the end of an allocation, to every process of it.
+_ANNOUNCEMENTS = ("SIGUSR1", "SIGUSR2", "SIGHUP")
+
 
 class _Lifeline:
-    """Standard input as a sign of life of whoever started this process; the first line is for us, the rest is ignored.
+    """Standard input as a sign of life of this process's starter; the first line is for us, the rest is ignored.
 
     SIGTERM says the same in other words. It interrupts waiting and nothing else: not a rule, which would take it for
-    an error of its own, and not the reading of a segment.
+    an error in its code, and not the reading of a segment.
     """
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
+        self._answers: socket.socket | None = None
+        with suppress(OSError):  # a pipe takes no answers
+            self._answers = socket.socket(fileno=os.dup(descriptor))
         self._woken, waker = os.pipe()
         os.set_blocking(self._woken, False)
         os.set_blocking(waker, False)
@@ -41,12 +51,20 @@ class _Lifeline:
         """What comes through before anything else; waits for it. Empty where the lifeline closes instead."""
         line = b""
         while b"\n" not in line:
-            more = os.read(self._descriptor, 65536)
+            more = b""
+            with suppress(ConnectionResetError):
+                more = os.read(self._descriptor, 65536)
             if not more:
                 self.open = False
                 break
             line += more
         return line.partition(b"\n")[0]
+
+    def answer(self) -> None:
+        """Show the starter that this process is at work; returns at once, and does nothing where none listens."""
+        if self._answers is not None:
+            with suppress(OSError):
+                self._answers.send(b".", socket.MSG_DONTWAIT)
 
     def pause(self, seconds: float) -> bool:
         """Sleeps; returns whether nobody said to end."""
@@ -55,6 +73,7 @@ class _Lifeline:
 
     def wait(self, seconds: float) -> bool:
         """Sleeps, but wakes when the lifeline closes; returns whether it is open and nobody said to end."""
+        self.answer()
         watched = [self._woken, self._descriptor] if self.open else [self._woken]
         try:
             ready, _, _ = select.select(watched, [], [], 0.0 if self.terminated else seconds)
@@ -79,21 +98,28 @@ def main(arguments: list[str]) -> int:
             "usage: python -m watchglass.evaluate, with an EvaluatorConfig as a line of JSON on stdin", file=sys.stderr
         )
         return 2
+    if hasattr(signal, "pthread_sigmask"):
+        # A launcher that replaces an evaluator collects blocked signals at that time, and a child inherits the blocks.
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
     # Ctrl-C goes to the whole process group: the training decides what it means, and we follow it to its end.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for name in _ANNOUNCEMENTS:
+        if hasattr(signal, name):
+            # A handler that does nothing: to ignore them would be inherited by what actions start.
+            signal.signal(getattr(signal, name), lambda number, frame: None)
     lifeline = _Lifeline(0)
     try:
         told = anew.handed_over() or lifeline.first_line().decode()
         if not told:
-            return 0  # whoever started us has ended before it could say anything
-        evaluator = Evaluator(EvaluatorConfig.from_json(told), output=sys.stderr)
+            return 0  # our starter has ended before it could say anything
+        evaluator = Evaluator(EvaluatorConfig.from_json(told), output=sys.stderr, at_work=lifeline.answer)
         anew.allow(told)
         evaluator.open(lifeline.wait)
     except WatchglassError as error:
         if lifeline.terminated:
             return 0
         print(f"watchglass: {error}", file=sys.stderr)
-        return 2
+        return _status(error)
     try:
         while not lifeline.terminated:
             new = evaluator.turn()
@@ -104,5 +130,10 @@ def main(arguments: list[str]) -> int:
     except WatchglassError as error:
         print(f"watchglass: {error}", file=sys.stderr)
         evaluator.close()
-        return 2
+        return _status(error)
     return 0
+
+
+def _status(error: WatchglassError) -> int:
+    """Whether another evaluator may fare better: a store comes back."""
+    return 1 if isinstance(error, StoreError) else 2

@@ -22,7 +22,7 @@ class Reporting:
         Raises:
             WatchglassError: An action or a parameter is not right.
         """
-        self._quiet, self._output = config.quiet, output
+        self._quiet, self._output, self._continues = config.quiet, output, config.continues
         self.acting = Acting(store, config, run_id)
         self.journal = Journal(store, self.say)
         self._statuses: dict[str, RuleStatus] = {}
@@ -42,6 +42,8 @@ class Reporting:
         records = self.journal.records
         self._first_attempt = attempt
         self._history = {record.id for record in records if isinstance(record, Finding)}
+        if self._continues:
+            self._told |= self._history
         self._statuses = {record.rule: record for record in records if isinstance(record, RuleStatus)}
         self.acting.resume(records)
 

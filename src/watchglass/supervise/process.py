@@ -1,0 +1,106 @@
+"""One evaluator as a process: its configuration, its lifeline, its signs of life, its end."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+
+from watchglass.config import EvaluatorConfig
+from watchglass.errors import LaunchError
+
+#: Seconds after which a process that was asked to end is killed.
+TERMINATION_S = 5.0
+_COMMAND = ("-m", "watchglass.evaluate")
+
+
+class EvaluatorProcess:
+    """A running evaluator. For one thread.
+
+    Its standard input is a socket whose other end only this process holds. Its configuration goes in first: it may
+    hold secrets, and a command line or an environment can be read by others. When this process ends, in whatever way,
+    the evaluator reads end of file, finishes what there is and ends. In the other direction it writes a byte now and
+    then: a sign of life. It has a session of its own, so that Ctrl-C, which is for the training script, does not reach
+    it.
+
+    Args:
+        config: What it evaluates.
+        environ: The whole environment of the process.
+        command: Arguments of the interpreter. For tests.
+
+    Raises:
+        LaunchError: The process cannot be started.
+    """
+
+    def __init__(
+        self, config: EvaluatorConfig, environ: Mapping[str, str], command: tuple[str, ...] = _COMMAND
+    ) -> None:
+        ours, theirs = socket.socketpair()
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, *command],
+                env=dict(environ),
+                stdin=theirs.fileno(),
+                stdout=subprocess.DEVNULL,  # the script's output is the script's alone
+                start_new_session=True,
+            )
+        except OSError as error:
+            ours.close()
+            raise LaunchError(f"the evaluator cannot be started: {error.strerror or error}") from None
+        finally:
+            theirs.close()
+        self._lifeline: socket.socket | None = ours
+        with suppress(OSError), ours.makefile("wb") as stdin:  # one that has ended already reads nothing
+            config.send(stdin)
+        ours.setblocking(False)
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    def poll(self) -> int | None:
+        """Its return code as of :class:`subprocess.Popen`; None while it runs."""
+        return self._process.poll()
+
+    def shows_life(self) -> bool:
+        """Whether it has written a sign of life since the last call."""
+        seen = False
+        while self._lifeline is not None:
+            try:
+                if not self._lifeline.recv(4096):
+                    break
+            except OSError:  # nothing there, or it has ended
+                break
+            seen = True
+        return seen
+
+    def let_go(self) -> None:
+        """Close the lifeline: the training has ended, and the evaluator evaluates what is left and ends."""
+        if self._lifeline is not None:
+            self._lifeline.close()
+            self._lifeline = None
+
+    def wait(self, timeout_s: float) -> int | None:
+        """Its return code, None where it still runs after ``timeout_s``."""
+        try:
+            return self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def end(self) -> None:
+        """Make it end now."""
+        self.let_go()
+        for stop in (self._process.terminate, self._process.kill):
+            if self._process.poll() is None:
+                stop()
+            if self.wait(TERMINATION_S) is not None:
+                return
+
+    def kill(self) -> None:
+        """Kill a process that does not answer."""
+        self.let_go()
+        self._process.kill()
+        self.wait(TERMINATION_S)

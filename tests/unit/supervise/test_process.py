@@ -1,0 +1,84 @@
+"""An evaluator's process: its configuration, its lifeline, its signs of life, its end in every case."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from waiting import PATIENCE_S, until
+from watchglass.config import EvaluatorConfig, RuleSpec
+from watchglass.errors import LaunchError
+from watchglass.supervise import EvaluatorProcess
+from watchglass.supervise import process as module
+
+CONFIG = EvaluatorConfig(run="run", attempt=0, rules=(RuleSpec("DeadRelu"),))
+
+Start = Callable[[str], EvaluatorProcess]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Starts an "evaluator" that runs given code instead."""
+    started: list[EvaluatorProcess] = []
+
+    def begin(code: str) -> EvaluatorProcess:
+        started.append(EvaluatorProcess(CONFIG, os.environ, ("-c", code)))
+        return started[-1]
+
+    yield begin
+    for process in started:
+        process.end()
+        with pytest.raises(ProcessLookupError):
+            os.kill(process.pid, 0)
+
+
+def test_it_reads_its_configuration_and_ends_when_the_lifeline_is_let_go(start: Start, tmp_path: Path) -> None:
+    process = start(f"import sys; open({str(tmp_path / 'read')!r}, 'w').write(sys.stdin.readline()); sys.stdin.read()")
+    until(lambda: (tmp_path / "read").exists() and (tmp_path / "read").read_text().endswith("\n"))
+    assert EvaluatorConfig.from_json((tmp_path / "read").read_text()).rules == CONFIG.rules
+    assert process.poll() is None
+    process.let_go()
+    assert process.wait(PATIENCE_S) == 0
+
+
+def test_it_shows_that_it_lives(start: Start) -> None:
+    process = start("import os, sys; sys.stdin.readline(); os.write(0, b'..'); sys.stdin.read()")
+    assert until(process.shows_life)
+    assert not process.shows_life()
+    process.let_go()
+    assert process.wait(PATIENCE_S) == 0
+    assert not process.shows_life()
+
+
+def test_one_that_ends_without_reading_is_no_error(start: Start) -> None:
+    process = start("raise SystemExit(3)")
+    assert process.wait(PATIENCE_S) == 3
+    assert not process.shows_life()
+
+
+def test_one_that_cannot_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module.sys, "executable", "/nowhere/python")
+    with pytest.raises(LaunchError, match="the evaluator cannot be started: No such file"):
+        EvaluatorProcess(CONFIG, os.environ)
+
+
+def test_it_is_killed_when_it_does_not_listen(start: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(module, "TERMINATION_S", 0.2)
+    process = start(
+        "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        f"open({str(tmp_path / 'deaf')!r}, 'w').close(); time.sleep(600)"
+    )
+    until((tmp_path / "deaf").exists)
+    process.end()
+    assert process.poll() == -signal.SIGKILL
+
+
+def test_one_that_is_stopped_can_be_killed(start: Start) -> None:
+    process = start("import time; time.sleep(600)")
+    os.kill(process.pid, signal.SIGSTOP)
+    process.kill()
+    assert process.poll() == -signal.SIGKILL
