@@ -25,8 +25,11 @@ FOREIGN_VARIABLES = (
 #: Packages whose import puts finders on ``sys.meta_path``.
 FOREIGN_FINDERS = ("six", "botocore", "_distutils_hack", "setuptools", "_pytest", "torch", "__editable__", "hypothesis")
 
-#: Processes and threads that third parties keep for the life of the interpreter.
-FOREIGN_PROCESSES = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", "loky.backend.resource_tracker")
+#: Processes and threads that third parties keep for the life of the interpreter, and the servers of one test session.
+FOREIGN_PROCESSES = (
+    "multiprocessing.resource_tracker", "multiprocessing.forkserver", "loky.backend.resource_tracker",
+    "preloaded/server.py",
+)  # fmt: skip
 FOREIGN_THREADS = ("tqdm", "_pytest", "xdist", "execnet")
 #: What the pool in which PyTorch's compiler loads what it has compiled calls its threads.
 COMPILER_THREADS = "ThreadPoolExecutor-"
