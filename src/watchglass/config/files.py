@@ -17,11 +17,14 @@ from watchglass.config.evaluation import ActionSpec
 from watchglass.config.hook_json import read_hook_json
 from watchglass.config.parameters import ParameterError, check_names, suggest
 from watchglass.config.plugins import file_and_class, seen_from
+from watchglass.config.regular_files import read_regular, why_no_file
 from watchglass.config.session import SETTINGS, SessionConfig
 from watchglass.errors import InvalidValueError, MissingFileError
 
 #: Name of the file that is looked for.
 FILE_NAME = "watchglass.toml"
+#: A file of settings or causes is shorter than this.
+_MOST_BYTES = 16 << 20
 
 
 def find_file(named: str | os.PathLike[str] | None = None, environ: Mapping[str, str] | None = None) -> Path | None:
@@ -43,7 +46,7 @@ def find_file(named: str | os.PathLike[str] | None = None, environ: Mapping[str,
         source = f"configuration file {os.fspath(named)}"
     path = Path(named)
     if not path.is_file():
-        raise MissingFileError(f"{source} {'is a folder' if path.is_dir() else 'does not exist'}{_near_file(path)}")
+        raise MissingFileError(f"{source} {why_no_file(path)}{_near_file(path)}")
     return path
 
 
@@ -110,9 +113,7 @@ def read_toml(path: str | os.PathLike[str], what: str) -> dict[str, Any]:
     """
     path = Path(path)
     if not path.is_file():
-        raise MissingFileError(
-            f"{what} {path} {'is a folder' if path.is_dir() else 'does not exist'}{_near_file(path)}"
-        )
+        raise MissingFileError(f"{what} {path} {why_no_file(path)}{_near_file(path)}")
     try:
         return _parse_toml(_text(path))
     except InvalidValueError:
@@ -123,7 +124,7 @@ def read_toml(path: str | os.PathLike[str], what: str) -> dict[str, Any]:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return read_regular(path, _MOST_BYTES).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidValueError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
 

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
+from watchglass.config import open_regular
 from watchglass.store.claim import Claim, is_alive
 from watchglass.store.contract import Store
 from watchglass.store.rings import file as ring_file
@@ -70,7 +71,7 @@ def signal_owner(store: Store, claim: Claim, label: Mapping[str, Any], number: i
 def _opened(path: Any, label: Mapping[str, Any]) -> int | None:
     """A descriptor of a ring of this user with this label that has one name only; None where it is none."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = open_regular(path, os.O_RDONLY | os.O_NOFOLLOW)
     except OSError:
         return None
     with suppress(OSError):

@@ -11,8 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from watchglass.config import build, check_names, parameter, read_toml, validate
+from watchglass.config import build, check_names, parameter, read_regular, read_toml, validate, why_no_file
 from watchglass.errors import InvalidValueError, MissingFileError, UnknownNameError, WatchglassError
+
+#: A file of labels is shorter than this.
+_MOST_BYTES = 64 << 20
 
 #: Columns of a file of labels, in the order in which the documentation has them.
 COLUMNS = ("run", "sick", "since_step", "until_step", "cause")
@@ -68,7 +71,7 @@ def read_labels(path: str | os.PathLike[str]) -> list[Label]:
     """
     path = Path(path)
     if not path.is_file():
-        raise MissingFileError(f"file of labels {path} {'is a folder' if path.is_dir() else 'does not exist'}")
+        raise MissingFileError(f"file of labels {path} {why_no_file(path)}")
     readers = {".csv": _from_csv, ".json": _from_json, ".toml": _from_toml}
     reader = readers.get(path.suffix.lower())
     if reader is None:
@@ -159,6 +162,6 @@ def _rows(path: Path, rows: Any) -> list[tuple[str, dict[str, Any]]]:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8-sig")
+        return read_regular(path, _MOST_BYTES).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidValueError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None

@@ -6,6 +6,7 @@ else, which has nothing but the store.
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Iterable
 from typing import TextIO
@@ -215,26 +216,28 @@ class Evaluator:
             patience_s: How long a store that is away is asked again. What could then not be read leaves the rules
                 in progress, so that nobody takes this for their last word.
             action_patience_s: How long deliveries are waited for, once the training has ended.
-            pause: Waits so many seconds, or less; returns False where deliveries are not to be waited for any more.
+            pause: Waits so many seconds, or less; returns False where neither the store nor deliveries are to be
+                waited for any more.
 
         Raises:
             RunExistsError: Another evaluator has taken the journal over.
         """
-        insist = self._outages.insist
+        pause = pause or _sleep
+        insist = functools.partial(self._outages.insist, patience_s=patience_s, pause=pause)
         try:
-            read = insist(lambda: self._judging.drain(self._is_active), patience_s)
+            read = insist(lambda: self._judging.drain(self._is_active))
             if read and not self._is_active():
                 # Else this evaluator was told to go while the training goes on, and the rules are not done.
-                self._finished = insist(lambda: self._judging.end(self._is_active), patience_s)
+                self._finished = insist(lambda: self._judging.end(self._is_active))
             self._reporting.caught_up = self._reporting.caught_up or read
             self._journal.write(self._judging.engine.take_changed())
             self._write_statuses()
-            insist(self._journal.flush, patience_s)
+            insist(self._journal.flush)
             self._note()
-            self._finish_actions(pause or _sleep, action_patience_s)
-            insist(self._journal.flush, patience_s)
+            self._finish_actions(pause, action_patience_s)
+            insist(self._journal.flush)
             if self._finished:
-                insist(self._conclude, patience_s)
+                insist(self._conclude)
         finally:
             self.close()
 

@@ -59,8 +59,14 @@ class Outages:
         """It answers again."""
         self._since_s, self.backoff_s = None, 0.0
 
-    def insist(self, work: Callable[[], bool], patience_s: float) -> bool:
-        """Do ``work`` until it has succeeded, or the store has been away for too long; returns whether it has."""
+    def insist(self, work: Callable[[], bool], patience_s: float, pause: Callable[[float], bool]) -> bool:
+        """Do ``work`` until it has succeeded; returns whether it has.
+
+        Args:
+            work: What to do; returns whether it is done.
+            patience_s: How long it is tried again where the store does not answer.
+            pause: Waits so many seconds, or less; returns False where it is not to be tried again.
+        """
         give_up_s = time.monotonic() + patience_s
         while True:
             error = ""
@@ -74,11 +80,10 @@ class Outages:
                 continue
             except StoreError as refused:
                 error = str(refused)
-            if time.monotonic() >= give_up_s:
+            if time.monotonic() >= give_up_s or not pause(self._poll_s()):
                 self._say(f"not everything could be evaluated and written; watchglass check does it again. {error}")
                 self._since_s = time.monotonic() if self._since_s is None else self._since_s
                 return False
-            time.sleep(self._poll_s())
 
     def _up_to_date(self) -> None:
         if self.outdated:

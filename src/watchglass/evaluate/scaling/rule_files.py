@@ -14,8 +14,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from watchglass.config import RuleSpec, names_file
+from watchglass.config import RuleSpec, names_file, read_regular
 from watchglass.errors import MissingFileError
+
+#: A file of rules is shorter than this.
+_MOST_BYTES = 16 << 20
 
 
 def read_rule_files(rules: Sequence[RuleSpec]) -> dict[str, str]:
@@ -27,7 +30,7 @@ def read_rule_files(rules: Sequence[RuleSpec]) -> dict[str, str]:
     found: dict[str, str] = {}
     for path in {_file_of(rule.name) for rule in rules if names_file(rule.name)}:
         try:
-            found[_absolute(path)] = Path(path).read_bytes().decode()
+            found[_absolute(path)] = read_regular(path, _MOST_BYTES).decode()
         except (OSError, UnicodeDecodeError) as error:
             raise MissingFileError(f"the rule file {path} cannot be read: {error}") from None
     return dict(sorted(found.items()))
@@ -57,7 +60,7 @@ class RuleFiles:
     def _place(self, path: str, source: str) -> str:
         data = source.encode()
         try:
-            if Path(path).read_bytes() == data:
+            if read_regular(path, _MOST_BYTES) == data:
                 return path
         except OSError:
             pass

@@ -13,7 +13,8 @@ from contextlib import contextmanager, suppress
 from itertools import count, islice
 from pathlib import Path
 
-from watchglass.errors import InvalidValueError, MissingFileError, RunExistsError, StoreError
+from watchglass.config import NotRegularError, open_regular
+from watchglass.errors import DamagedDataError, InvalidValueError, MissingFileError, RunExistsError, StoreError
 from watchglass.store.contract import Buffer, Content, Entry, Store, check_path
 
 _CURES = {
@@ -58,11 +59,11 @@ class LocalStore(Store):
 
     def read(self, path: str, start: int = 0, end: int | None = None) -> bytes:
         """See :meth:`Store.read`."""
-        target = self._target(path)
+        target = self._target(path, "read")
         if start < 0 or (end is not None and end < start):
             raise InvalidValueError(f"a byte range must satisfy 0 <= start <= end but got [{start}, {end})")
         with _translated("read", target):
-            descriptor = os.open(target, os.O_RDONLY | _NO_LINKS | _BINARY)
+            descriptor = open_regular(target, os.O_RDONLY | _NO_LINKS)
             try:
                 if start:
                     os.lseek(descriptor, start, os.SEEK_SET)
@@ -72,7 +73,7 @@ class LocalStore(Store):
 
     def write(self, path: str, data: Content, *, replace: bool = False) -> None:
         """See :meth:`Store.write`."""
-        target = self._target(path)
+        target = self._target(path, "write")
         if not replace and os.path.lexists(target):
             raise _exists(target)
         temporary = target.with_name(f"{_TEMPORARY}{os.getpid()}-{threading.get_ident()}-{next(_numbers)}")
@@ -90,14 +91,14 @@ class LocalStore(Store):
 
     def append(self, path: str, data: bytes) -> None:
         """See :meth:`Store.append`. A failed append is cut off again where the file system lets it."""
-        target = self._target(path)
+        target = self._target(path, "write")
         with _translated("write", target):
-            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | _NO_LINKS | _BINARY
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | _NO_LINKS
             try:
-                descriptor = os.open(target, flags, 0o666)
+                descriptor = open_regular(target, flags)
             except FileNotFoundError:
                 _make_folder(target.parent)
-                descriptor = os.open(target, flags, 0o666)
+                descriptor = open_regular(target, flags)
             try:
                 before = os.fstat(descriptor).st_size
                 try:
@@ -112,13 +113,13 @@ class LocalStore(Store):
 
     def delete(self, path: str) -> None:
         """See :meth:`Store.delete`. Folders stay."""
-        target = self._target(path)
+        target = self._target(path, "delete")
         with _translated("delete", target), suppress(FileNotFoundError):
             os.unlink(target)
 
     def size(self, path: str) -> int | None:
         """See :meth:`Store.size`."""
-        target = self._target(path)
+        target = self._target(path, "look at")
         with _translated("look at", target):
             try:
                 found = os.stat(target, follow_symlinks=False)
@@ -128,7 +129,7 @@ class LocalStore(Store):
 
     def folders(self, prefix: str = "") -> list[str]:
         """See :meth:`Store.folders`. Links, and names that :func:`check_path` refuses, are left out."""
-        folder = self.root / self._unlinked(check_path(prefix, folder=True), prefix)
+        folder = self.root / self._unlinked(check_path(prefix, folder=True), prefix, "list")
         with _translated("list", folder):
             try:
                 with os.scandir(folder) as found:
@@ -143,9 +144,9 @@ class LocalStore(Store):
 
     def map(self, path: str) -> Buffer:
         """See :meth:`Store.map`."""
-        target = self._target(path)
+        target = self._target(path, "read")
         with _translated("read", target):
-            descriptor = os.open(target, os.O_RDONLY | _NO_LINKS | _BINARY)
+            descriptor = open_regular(target, os.O_RDONLY | _NO_LINKS)
             try:
                 if not os.fstat(descriptor).st_size:
                     return bytearray()
@@ -155,7 +156,7 @@ class LocalStore(Store):
 
     def prune(self, prefix: str = "") -> None:
         """See :meth:`Store.prune`. Foreign and hidden files stay, and with them their folders."""
-        folder = self.root / self._unlinked(check_path(prefix, folder=True), prefix)
+        folder = self.root / self._unlinked(check_path(prefix, folder=True), prefix, "delete")
         if os.path.islink(folder):
             return
         for at, _, _ in os.walk(folder, topdown=False, followlinks=False):
@@ -180,25 +181,25 @@ class LocalStore(Store):
         """See :meth:`Store.list`. Links, temporary files and names that :func:`check_path` refuses are left out.
 
         Raises:
-            StoreError: ``prefix`` is a link or leads through one.
+            DamagedDataError: ``prefix`` is a link or leads through one.
         """
-        self._unlinked(check_path(prefix, folder=True), prefix)
+        self._unlinked(check_path(prefix, folder=True), prefix, "list")
         entries: list[Entry] = []
         with _translated("list", self.root / prefix):
             self._collect(prefix, after, entries)
         entries.sort(key=lambda entry: entry.path)
         return entries
 
-    def _target(self, path: str) -> Path:
-        return self.root / self._unlinked(check_path(path).rpartition("/")[0], path)
+    def _target(self, path: str, verb: str) -> Path:
+        return self.root / self._unlinked(check_path(path).rpartition("/")[0], path, verb)
 
-    def _unlinked(self, folder: str, path: str) -> str:
+    def _unlinked(self, folder: str, path: str, verb: str) -> str:
         """``path``, once no part of ``folder`` is a link: the system's own check is of the last part only."""
         at = str(self.root)
         for part in folder.split("/") if folder else ():
             at = f"{at}/{part}"
             if os.path.islink(at):
-                raise StoreError(f"{at} is a symbolic link, which a run never holds; remove the link")
+                raise _foreign(verb)(f"{at} is a symbolic link, which a run never holds; remove the link")
         return path
 
     def _collect(self, folder: str, after: str, entries: MutableSequence[Entry]) -> None:
@@ -246,8 +247,16 @@ def _translated(verb: str, target: Path) -> Iterator[None]:
         # Where a file is in place of a folder there is nothing to read below it, and no way to write.
         if error.errno == errno.ENOENT or (error.errno == errno.ENOTDIR and verb != "write"):
             raise MissingFileError(f"{target} does not exist; check the path of the run") from error
+        if isinstance(error, NotRegularError):
+            raise _foreign(verb)(f"cannot {verb} {target}: {error.strerror}; remove it") from error
         cure = _CURES.get(error.errno or 0) or f"{error.strerror or error}; check the disk and its mount"
-        raise StoreError(f"cannot {verb} {target}: {cure}") from error
+        failure = _foreign(verb) if error.errno in (errno.ELOOP, errno.EISDIR) else StoreError
+        raise failure(f"cannot {verb} {target}: {cure}") from error
+
+
+def _foreign(verb: str) -> type[DamagedDataError | StoreError]:
+    """The error where something that no run holds is in the way: to a reader it is no outage, which would pass."""
+    return StoreError if verb in ("write", "delete") else DamagedDataError
 
 
 def _make_folder(folder: Path) -> None:

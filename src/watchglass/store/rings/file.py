@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from watchglass.config import open_regular
 from watchglass.errors import RunExistsError
 
 #: Bytes at the beginning that say what the ring is of; their end is the ring's own.
@@ -147,7 +148,7 @@ def close(descriptor: int, path: Path, *, discard: bool) -> None:
 
 def _locked(path: Path) -> int:
     """A descriptor of a ring whose writer is gone; reading and closing it harms nobody."""
-    descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
+    descriptor = open_regular(path, os.O_RDWR | os.O_NOFOLLOW)
     try:
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
 
+from watchglass.config import read_regular
 from watchglass.errors import InvalidValueError
 from watchglass.store import layout
 from watchglass.store.contract import Content, check_path
@@ -170,7 +171,7 @@ def read_object(found: SpooledObject) -> bytes:
     Raises:
         OSError: The disk does not give it back.
     """
-    data = found.file.read_bytes()
+    data = read_regular(found.file, found.size)
     if len(data) != found.size:
         raise OSError(errno.EIO, f"{len(data)} of {found.size} bytes are left", str(found.file))
     return data

@@ -1,0 +1,163 @@
+"""A FIFO, a socket or a folder where a run has a file: an answer at once, and the healthy run beside it is read."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from command_line import Watchglass, training
+from watchglass.testing import build_run
+
+#: What is planted where; the claim and the journal are looked at by name, segments and tensors by a listing.
+PLACES = (
+    "run.json", "attempts/0000/attempt.json", "attempts/0000/workers/worker_0.json",
+    "attempts/0000/workers/worker_0.json.2", "attempts/0000/workers/launch-0", "attempts/0001/attempt.json",
+    "journal/lease", "journal/lease.1", "journal/renewed", "journal/judged", "journal/00000000", "journal/00000001",
+    "control/stop/0000/request", "control/stop/0000/commit", "compacted/00000002/manifest.json", "compacted/lease",
+    "compacted/pins/" + "0" * 32 + ".json", "attempts/0000/.x.entries", "segment", "tensors", "attempts", "journal",
+)  # fmt: skip
+PLANTED = [
+    *((place, "fifo") for place in PLACES),
+    ("run.json", "socket"), ("attempts/0000/attempt.json", "folder"), ("journal/lease", "loop"), ("attempts", "loop"),
+    ("segment", "folder"), ("control/stop/0000/commit", "socket"),
+]  # fmt: skip
+SECONDS = 20
+
+
+class Hanging(BaseException):
+    """No exception that a command may catch."""
+
+
+@contextmanager
+def at_once() -> Iterator[None]:
+    def late(number: int, frame: object) -> None:
+        raise Hanging(f"still busy after {SECONDS} s")
+
+    known = signal.signal(signal.SIGALRM, late)
+    signal.setitimer(signal.ITIMER_REAL, SECONDS, 0.5)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, known)
+
+
+def plant(path: Path, kind: str) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    path.unlink(missing_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    elif kind == "loop":
+        path.symlink_to(path.name)
+    else:
+        before = Path.cwd()
+        os.chdir(path.parent)  # the name of a socket is short
+        with socket.socket(socket.AF_UNIX) as made:
+            made.bind(path.name)
+        os.chdir(before)
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("sound") / "run"
+    build_run(path, training(12), journal=[])
+    return path
+
+
+def place_in(run: Path, place: str) -> Path:
+    if place == "segment":
+        return next(path for path in sorted(run.rglob("segments/*/*")) if path.is_file())
+    return run / place / "worker_0-00000000.safetensors" if place == "tensors" else run / place
+
+
+@pytest.mark.parametrize(("place", "kind"), PLANTED)
+def test_every_command_answers_at_once(
+    tmp_path: Path, sound: Path, watchglass: Watchglass, place: str, kind: str
+) -> None:
+    for name in ("bad", "good"):
+        shutil.copytree(sound, tmp_path / "runs" / name)
+    plant(place_in(tmp_path / "runs/bad", place), kind)
+    with at_once():
+        for command in (("show", "{}"), ("check", "{}"), ("report", "{}", "-o", str(tmp_path / "r.html"), "--force"),
+                        ("compact", "{}"), ("export", "{}", "--to", "csv", "-o", str(tmp_path / "out"), "--force"),
+                        ("rm", "{}", "--force")):  # fmt: skip
+            said = watchglass(*(word.format(tmp_path / "runs/bad") for word in command))
+            assert said.status in (0, 1, 2), said
+            assert "not expected" not in said.err, said.err
+            assert "Traceback" not in said.err
+
+
+@pytest.mark.parametrize(
+    ("place", "kind"),
+    [("attempts/0000/attempt.json", "fifo"), ("journal/00000000", "fifo"), ("journal/judged", "folder")],
+)
+def test_following_ends_when_it_is_told_to(
+    tmp_path: Path, sound: Path, watchglass: Watchglass, place: str, kind: str
+) -> None:
+    """SIGTERM after a second, should the time that was given not be enough."""
+    shutil.copytree(sound, tmp_path / "bad")
+    plant(place_in(tmp_path / "bad", place), kind)
+    alarm = threading.Timer(1.0, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    before = signal.signal(signal.SIGTERM, lambda *_: None)
+    try:
+        with at_once():
+            alarm.start()
+            said = watchglass("follow", tmp_path / "bad", "--wait", "0.3", "--timeout", "0.5", "-q")
+            alarm.join()
+        assert said.status in (0, 1, 2, 128 + signal.SIGTERM), said
+        assert "not expected" not in said.err, said.err
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.parametrize(
+    "place", ["run.json", "attempts/0000/attempt.json", "journal/lease", "journal/judged", "segment"]
+)
+def test_the_healthy_run_beside_it_is_followed_and_checked(
+    tmp_path: Path, sound: Path, watchglass: Watchglass, place: str
+) -> None:
+    for name in ("bad", "good"):
+        shutil.copytree(sound, tmp_path / "runs" / name)
+    plant(place_in(tmp_path / "runs/bad", place), "fifo")
+    with at_once():
+        followed = watchglass("follow", tmp_path / "runs", "--wait", "0.5", "--until-idle", "0.5", "--timeout", "10")
+        checked = watchglass("check", tmp_path / "runs")
+    assert "good" in followed.out + followed.err
+    assert "no issues found" in followed.out + followed.err
+    assert "good" in checked.out
+    assert "no issues found" in checked.out
+
+
+def test_a_training_ends_although_its_control_folder_holds_a_fifo(tmp_path: Path) -> None:
+    script = """
+import os, torch, watchglass
+model = torch.nn.Linear(2, 2)
+watchglass.watch(model, run="run")
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for step in range(300):
+    if step == 20:
+        os.makedirs("run/control/stop/0000", exist_ok=True)
+        for name in ("request", "commit"):
+            os.mkfifo(f"run/control/stop/0000/{name}")
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
