@@ -9,11 +9,11 @@ import pytest
 import typer.main
 
 from watchglass.cli import main
-from watchglass.cli.app import app
+from watchglass.cli.app import application
 from watchglass.config import environment
 from watchglass.records import FORMAT_VERSION
 
-COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+COMMANDS = typer.main.get_command(application()).commands  # type: ignore[attr-defined]
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ import pytest
 
 from watchglass.config import RuleSpec
 from watchglass.evaluate import replay
-from watchglass.rules import BUILT_IN, documentation, find_rule, rule_names
+from watchglass.rules import built_in_knowledge, documentation, find_rule, rule_names
 from watchglass.run import Statistics, StepView
 from watchglass.testing import Step, build_run
 
@@ -62,5 +62,5 @@ def test_what_a_view_gives_exists() -> None:
 
 
 def test_named_symptoms_and_causes_exist() -> None:
-    assert "learning_rate_too_high" in BUILT_IN.links["gradient_growth"]
-    assert "poor_initialization_scale" in BUILT_IN.causes
+    assert "learning_rate_too_high" in built_in_knowledge().links["gradient_growth"]
+    assert "poor_initialization_scale" in built_in_knowledge().causes

@@ -14,7 +14,11 @@ _HERE = Path(__file__).parent
 #: Modules that scripts import: PyTorch, with what it imports itself when a script begins to train.
 FOR_SCRIPTS = ("torch", "torch.optim", "torch.utils.data", "torch._dynamo", "numpy")
 #: Modules that the commands of watchglass import.
-FOR_COMMANDS = ("watchglass.cli.app", "watchglass.evaluate.live", "pyarrow.ipc", "rich.console")
+FOR_COMMANDS = (
+    "watchglass.cli.app", "watchglass.cli.run", "watchglass.cli.check", "watchglass.cli.judge", "watchglass.launch",
+    "watchglass.evaluate.live.process", "watchglass.evaluate.judgement", "watchglass.run.run", "pyarrow.ipc",
+    "rich.console",
+)  # fmt: skip
 
 
 class Preloaded:

@@ -4,48 +4,20 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from importlib import import_module
 from typing import Annotated
 
 import typer
 import typer.main
 
-from watchglass.cli.actions import actions
-from watchglass.cli.backtest import backtest
-from watchglass.cli.check import check
-from watchglass.cli.compact import compact
-from watchglass.cli.explain import explain
-from watchglass.cli.export import export
 from watchglass.cli.failure import COULD_NOT, print_error
-from watchglass.cli.follow import follow
-from watchglass.cli.report import report
-from watchglass.cli.rm import rm
-from watchglass.cli.rules import rules
-from watchglass.cli.run import RunCommand, run
-from watchglass.cli.show import show
 
-app = typer.Typer(
-    name="watchglass",
-    help="Watch a training, find out what is wrong with it, and say why.",
-    epilog="Start here:  watchglass run train.py",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="markdown",
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-app.command(cls=RunCommand, context_settings={"allow_interspersed_args": False})(run)
-app.command()(follow)
-app.command()(check)
-app.command()(explain)
-app.command()(show)
-app.command()(rules)
-app.command()(backtest)
-app.command()(actions)
-app.command()(report)
-app.command()(compact)
-app.command()(export)
-app.command()(rm)
+#: Verbs in the order of the help. Each is a function in the file of its name, imported when it is asked for: a launcher
+#: does not wait for what other verbs need.
+VERBS = (
+    "run", "follow", "check", "explain", "show", "rules", "backtest", "actions", "report", "compact", "export", "rm",
+)  # fmt: skip
 
 #: Errors in the use of options, found without naming click: typer has brought its own copy since 0.26.
 _USAGE_ERRORS = tuple(
@@ -61,13 +33,34 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _options(
     version: Annotated[
         bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
     """Watch a training, find out what is wrong with it, and say why."""
+
+
+def application(verbs: Iterable[str] = VERBS) -> typer.Typer:
+    """The command with some of its verbs."""
+    app = typer.Typer(
+        name="watchglass",
+        help="Watch a training, find out what is wrong with it, and say why.",
+        epilog="Start here:  watchglass run train.py",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode="markdown",
+        context_settings={"help_option_names": ["-h", "--help"]},
+        callback=_options,
+    )
+    for verb in verbs:
+        module = import_module(f"watchglass.cli.{verb}")
+        if verb == "run":  # has arguments that belong to somebody else
+            app.command(verb, cls=module.RunCommand, context_settings={"allow_interspersed_args": False})(module.run)
+        else:
+            app.command(verb)(getattr(module, verb))
+    return app
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -77,9 +70,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: Arguments without the program's name; those of this process by default.
     """
     try:
-        # Not by calling `app`, which would leave an exception hook behind in whoever calls us.
-        command = typer.main.get_command(app)
-        status = command.main(list(argv) if argv is not None else None, "watchglass", standalone_mode=False)
+        words = list(sys.argv[1:] if argv is None else argv)
+        # Not by calling it, which would leave an exception hook behind in whoever calls us.
+        command = typer.main.get_command(application(words[:1] if set(words[:1]) & set(VERBS) else VERBS))
+        status = command.main(words, "watchglass", standalone_mode=False)
         sys.stdout.flush()
     except _USAGE_ERRORS as error:
         message = str(getattr(error, "format_message", error.__str__)())

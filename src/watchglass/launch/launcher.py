@@ -19,7 +19,7 @@ from watchglass.launch.job import Job
 from watchglass.launch.place import begin_attempt
 from watchglass.launch.signals import SignalWatch
 from watchglass.launch.training import exit_status, run_training
-from watchglass.record import harvest
+from watchglass.record import is_anything_left
 from watchglass.store import attempts, layout, open_store, write_launch_end
 from watchglass.supervise import Supervision
 
@@ -86,13 +86,22 @@ def launch(
         note = "torchrun restarted a training that was stopped by request; it stays stopped"
         return Outcome(EXIT_STOPPED, run, attempt, leads, False, 0.0, (note,))
     problems: list[str] = []
-    evaluator = _start_evaluator(job.evaluator, run, attempt, say) if leads and job.evaluator else None
+    evaluator: Supervision | None = None
+
+    def look() -> None:
+        # First called when the script runs: its imports take longer than those of the evaluator, which has nothing to
+        # read before.
+        nonlocal evaluator
+        if evaluator is not None:
+            evaluator.look()
+        elif leads and job.evaluator:
+            evaluator = _start_evaluator(job.evaluator, run, attempt, say)
+
     if leads:
         started(run, attempt)
     begin = time.monotonic()
     with SignalWatch(_group_sender()) as signals:
         try:
-            look = evaluator.look if evaluator is not None else lambda: None
             return_code = run_training(job.command, training_environment(job, run, attempt), signals, look)
             seconds = time.monotonic() - begin
             _harvest(run, attempt, problems)
@@ -158,7 +167,11 @@ def _finish_evaluator(
 def _harvest(run: str, attempt: int, problems: list[str]) -> None:
     """Recover what a killed worker recorded last, before the evaluator concludes that nothing more comes."""
     try:
-        harvest(open_store(run), by="launcher", attempt=attempt)
+        store = open_store(run)
+        if is_anything_left(store, attempt):
+            from watchglass.record import harvest  # here, for what it imports
+
+            harvest(store, by="launcher", attempt=attempt)
     except Exception as error:  # the training's exit status must come through
         problems.append(f"the last steps of a killed worker are not recovered yet: {error}")
 

@@ -14,6 +14,9 @@ from watchglass.store import Store, create_attempt, create_run, layout, open_sto
 #: How long ranks other than the first wait for it to make the run.
 _WAIT_FOR_RANK_0_S = 60.0
 
+#: A launcher launches once. Its start time would say the same, at the price of importing psutil.
+_THIS_LAUNCH = os.urandom(8).hex()
+
 
 def begin_attempt(job: Job, *, sleep: Callable[[float], None] = time.sleep) -> tuple[str, int]:
     """Make or join the run of ``job`` and an attempt in it: (location of the run, attempt).
@@ -37,7 +40,7 @@ def begin_attempt(job: Job, *, sleep: Callable[[float], None] = time.sleep) -> t
 def launch_key() -> str:
     """The same for all ranks of one launch, different for every other launch and for every restart by torchrun."""
     if not environment.elastic_run_id():
-        return f"{os.uname().nodename}/{os.getpid()}/{_start_time(os.getpid()):.2f}"
+        return f"{os.uname().nodename}/{os.getpid()}/{_THIS_LAUNCH}"
     if _several_machines():
         return f"{environment.elastic_run_id()}/{environment.restart_count()}"
     parent = os.getppid()  # torchrun's agent, which started every rank of this machine

@@ -31,7 +31,7 @@ def run_training(
         command: Interpreter, flags, script and arguments.
         environ: The whole environment of the child.
         signals: Entered already, so that none is lost between the start and the wait.
-        look: Called every second at least, and as soon as a child process has ended.
+        look: Called as soon as the child runs, then every second at least, and as soon as a child process has ended.
 
     Raises:
         LaunchError: The command cannot be started.
@@ -54,6 +54,7 @@ def run_training(
         )
     except OSError as error:
         raise LaunchError(f"{command[0]} cannot be started: {error.strerror or error}") from None
+    look()
     while child.poll() is None:
         arrival = signals.wait(_LOOK_AGAIN_S)
         if arrival is not None and not arrival.shared:

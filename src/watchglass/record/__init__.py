@@ -7,6 +7,7 @@ from watchglass.doors import opened_when_asked
 if TYPE_CHECKING:
     from watchglass.record.clock import StepClock
     from watchglass.record.harvesting import Harvest, harvest, recovered_steps
+    from watchglass.record.left import is_anything_left
     from watchglass.record.opening import FrameWriter, StopControl
     from watchglass.record.recorder import Recorder
     from watchglass.record.steps import Captured, Forward, OpenStep, Readback, SteadyRow, StepRecords
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "clock": ("StepClock",),
     "harvesting": ("Harvest", "harvest", "recovered_steps"),
+    "left": ("is_anything_left",),
     "opening": ("FrameWriter", "StopControl"),
     "recorder": ("Recorder",),
     "steps": ("Captured", "Forward", "OpenStep", "Readback", "SteadyRow", "StepRecords"),
@@ -21,7 +23,7 @@ _HOMES = {
 
 __all__ = [
     "Captured", "Forward", "FrameWriter", "Harvest", "OpenStep", "Readback", "Recorder", "SteadyRow", "StepClock",
-    "StepRecords", "StopControl", "harvest", "recovered_steps",
+    "StepRecords", "StopControl", "harvest", "is_anything_left", "recovered_steps",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:

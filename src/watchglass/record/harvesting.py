@@ -17,6 +17,7 @@ from typing import Any
 from watchglass.errors import DamagedDataError, InvalidValueError, RunExistsError
 from watchglass.record.encoding import encode_steps
 from watchglass.record.flight import unpack
+from watchglass.record.left import claims_left
 from watchglass.record.steps import OpenStep, SteadyRow, StepRecords
 from watchglass.records import Mode, TensorInfo
 from watchglass.store import (
@@ -39,16 +40,13 @@ from watchglass.store import (
     decode_step_ends,
     decode_units,
     encode_lifecycle,
-    is_alive,
     layout,
     left_on_this_machine,
     read_manifest,
     read_rings,
     release_worker,
-    rings_exist,
     scan,
     send_left,
-    spool_exists,
     this_process,
 )
 
@@ -89,7 +87,7 @@ def harvest(store: Store, *, by: str, attempt: int | None = None) -> list[Harves
     run_id = read_manifest(store).run_id
     found = []
     for number, worker, claims in _places(store, run_id, attempt):
-        left = [claim for claim in _owners(claims) if rings_exist(store, claim.rings) or spool_exists(claim.spool)]
+        left = claims_left(store, claims)
         if not left:
             continue
         try:
@@ -137,12 +135,6 @@ def recovered_steps(lifecycle: Iterable[Mapping[str, Any]]) -> int:
     """How many steps of a worker harvests have recovered, from its lifecycle events."""
     counts = (event.get("steps") for event in lifecycle if event.get("event") == "harvested")
     return sum(count for count in counts if type(count) is int and count > 0)
-
-
-def _owners(claims: Sequence[Claim]) -> list[Claim]:
-    """Claims that name files and whose process has let go of them, oldest first."""
-    last = {(claim.rings, claim.spool): claim for claim in claims if claim.rings or claim.spool}
-    return [claim for claim in last.values() if is_alive(claim) is False]
 
 
 def _is_ours(claim: Claim) -> bool:

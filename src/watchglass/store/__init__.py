@@ -97,6 +97,7 @@ if TYPE_CHECKING:
     from watchglass.store.parquet.statistics import ParquetStatistics
     from watchglass.store.reader import Problem, RunReader, describe
     from watchglass.store.redaction import redact, redacted
+    from watchglass.store.rings.places import rings_exist
     from watchglass.store.rings.ring import (
         ABSENT,
         ABSENT_BITS,
@@ -105,7 +106,6 @@ if TYPE_CHECKING:
         RowWriter,
         left_on_this_machine,
         read_rings,
-        rings_exist,
     )
     from watchglass.store.signalling import signal_owner
     from watchglass.store.spool.folder import spool_exists
@@ -152,9 +152,9 @@ _HOMES = {
     "parquet.statistics": ("ParquetStatistics",),
     "reader": ("Problem", "RunReader", "describe"),
     "redaction": ("redact", "redacted"),
+    "rings.places": ("rings_exist",),
     "rings.ring": (
         "ABSENT", "ABSENT_BITS", "LeftBehind", "Rings", "RowWriter", "left_on_this_machine", "read_rings",
-        "rings_exist",
     ),
     "signalling": ("signal_owner",),
     "spool.folder": ("spool_exists",),

@@ -19,7 +19,7 @@ from watchglass.config import open_regular
 from watchglass.store.claim import Claim, is_alive
 from watchglass.store.contract import Store
 from watchglass.store.rings import file as ring_file
-from watchglass.store.rings.ring import paths_of_rings
+from watchglass.store.rings.places import paths_of_rings
 
 #: ``struct flock``: type, whence, start, length, pid; macOS and the BSDs have another order.
 _LINUX = sys.platform.startswith("linux")

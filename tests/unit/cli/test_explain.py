@@ -10,7 +10,7 @@ import pytest
 
 from command_line import Watchglass
 from watchglass.records import Finding, Mode, RuleStatus, Severity, Status
-from watchglass.rules import BUILT_IN
+from watchglass.rules import built_in_knowledge
 from watchglass.testing import RunBuilder, Step, build_run
 
 RATE = {"learning_rate": 0.5, "optimizer": "SGD", "update_ratio": 10**-0.3}
@@ -202,12 +202,12 @@ def test_a_run_without_findings(watchglass: Watchglass, healthy: Path) -> None:
 def test_the_causes_that_are_known_are_listed(watchglass: Watchglass) -> None:
     said = watchglass("explain", "--list-causes")
     assert said.status == 0
-    for cause in BUILT_IN.causes:
+    for cause in built_in_knowledge().causes:
         assert re.search(rf"^{cause}$", said.out, re.MULTILINE)
     assert "0.97  nonfinite_input: the input data already held NaN or infinite values" in said.out
     assert "-0.60  rose_before: the loss rose in the steps before" in said.out
     listed = json.loads(watchglass("explain", "--list-causes", "--format", "json").out)["causes"]
-    assert [row["id"] for row in listed] == list(BUILT_IN.causes)
+    assert [row["id"] for row in listed] == list(built_in_knowledge().causes)
     (dying,) = [row for row in listed if row["id"] == "dying_relu"]
     assert dying["seen_by"] == ["DeadRelu"]
     assert "   seen by  DeadRelu" in said.out

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from command_line import Watchglass, interrupted_once, training
-from watchglass.cli.app import app
+from watchglass.cli.app import application
 from watchglass.records import Severity, Status
 from watchglass.run import open_run
 from watchglass.store import JournalWriter, LocalStore, lease_holder
@@ -94,7 +94,7 @@ def test_what_can_never_come_is_not_waited_for(watchglass: Watchglass) -> None:
 
 
 def test_it_is_a_verb(watchglass: Watchglass) -> None:
-    assert "follow" in {command.name or command.callback.__name__ for command in app.registered_commands}
+    assert "follow" in {command.name or command.callback.__name__ for command in application().registered_commands}
     assert "watchglass follow" in watchglass("follow", "--help").out
 
 

@@ -21,7 +21,7 @@ from watchglass.store.compaction.lease import CompactionLease
 from watchglass.store.compaction.pins import PinRecord, pins
 from watchglass.store.contract import Store
 from watchglass.store.liveness import Attendance
-from watchglass.store.rings.ring import rings_exist
+from watchglass.store.rings.places import rings_exist
 from watchglass.store.spool.folder import spool_exists
 
 

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import re
 import struct
 import tempfile
 import zlib
@@ -36,6 +35,7 @@ from watchglass.store.contract import Store
 from watchglass.store.media.local import LocalStore
 from watchglass.store.rings import file as ring_file
 from watchglass.store.rings.file import HEADER_BYTES
+from watchglass.store.rings.places import paths_of_rings
 from watchglass.store.spool import folder as spool_folder
 
 #: Rows kept: those of the time that the recorder's thread may be busy elsewhere. A power of two.
@@ -52,7 +52,6 @@ ROW_DTYPE = np.dtype(
 )  # fmt: skip
 
 _MEMORY = Path("/dev/shm")
-_ATTEMPT = re.compile(r"attempts/\d{4,9}\Z", re.ASCII)
 _ROW = struct.Struct("=QQQQQdddQ")
 #: At the end of the header of rows: the tensor ids of their numbers.
 _IDS = struct.Struct("=II")
@@ -243,11 +242,6 @@ class LeftBehind:
                 path.unlink()
 
 
-def rings_exist(store: Store, names: Sequence[str]) -> bool:
-    """Whether a file of these rings is on this machine."""
-    return any(path.exists() for path in paths_of_rings(store, names))
-
-
 def read_rings(store: Store, names: Sequence[str], label: Mapping[str, Any]) -> LeftBehind:
     """Everything whole in the rings that a claim names. Files that are none, or of another worker, are left alone.
 
@@ -298,25 +292,6 @@ def _entry_ring(store: Store, label: Mapping[str, Any], name: str) -> tuple[Entr
             return EntryRing(store.root / shown, label), shown
     path = ring_file.private_folder(Path(tempfile.gettempdir())) / name
     return EntryRing(path, label), str(path)
-
-
-def paths_of_rings(store: Store, names: Sequence[str]) -> list[Path]:
-    """The files that a claim names. The claim may be anybody's, so a name is a ring's or it is nothing."""
-    found = []
-    for name in names:
-        folder, _, last = name.rpartition("/")
-        if not ring_file.NAME.match(last):
-            continue
-        if ring_file.is_private(folder):
-            found.append(Path(name))
-        elif isinstance(store, LocalStore) and _ATTEMPT.match(folder) and not _is_linked(store.root, folder):
-            found.append(store.root / folder / last)
-    return found
-
-
-def _is_linked(root: Path, folder: str) -> bool:
-    """Whether ``folder`` of a run is a link or lies in one: what a foreign run links to is not part of it."""
-    return any((root / part).is_symlink() for part in (folder.partition("/")[0], folder))
 
 
 def left_on_this_machine() -> list[Any]:
