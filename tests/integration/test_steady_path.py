@@ -86,6 +86,24 @@ def accumulating(loop: Loop, number: int) -> None:
     loop.optimizer.step()
 
 
+def accumulating_and_clearing_at_times(loop: Loop, number: int) -> None:
+    loop.optimizer.zero_grad()
+    loop.backward(12)
+    if number % 12 == 11:
+        loop.optimizer.zero_grad()
+    loop.backward(4)
+    loop.optimizer.step()
+
+
+def going_back_at_times(loop: Loop, number: int) -> None:
+    loop.optimizer.zero_grad()
+    loop.backward()
+    if number % 12 == 11:
+        loop.optimizer.zero_grad(set_to_none=number < 30)
+        loop.backward(8)
+    loop.optimizer.step()
+
+
 def scheduling(loop: Loop, number: int) -> None:
     loop.step()
     loop.optimizer.param_groups[0]["lr"] *= 0.99
@@ -166,7 +184,9 @@ def recorded(path: Path, happening: Happening, steps: int = STEPS) -> tuple[dict
 @pytest.mark.parametrize(
     "happening",
     [
-        plain, evaluating, evaluating_inside, evaluating_with_gradients, accumulating, scheduling, stumbling,
+        plain, evaluating, evaluating_inside, evaluating_with_gradients, accumulating,
+        accumulating_and_clearing_at_times,
+        going_back_at_times, scheduling, stumbling,
         with_a_closure_at_times, with_two_losses_at_times, blowing_up, saving,
     ],
     ids=lambda happening: happening.__name__,

@@ -72,7 +72,7 @@ class Hook:
         self.rank: Callable[[], int] = environment.rank
         self.on_settle: list[Callable[[], None]] = []
         #: Called as a step is over, before the recorder gets it; must not raise.
-        self.on_finished: list[Callable[[], None]] = []
+        self.on_finished: list[Callable[[OpenStep], None]] = []
         self.on_start: list[Callable[[int], None]] = []
         #: Called a few times a second on the recorder's thread, while the run is open.
         self.on_look: list[Callable[[], None]] = []
@@ -340,7 +340,7 @@ class Hook:
 
     def _finished(self, step: OpenStep) -> None:
         for callback in self.on_finished:
-            callback()
+            callback(step)
         if self._plan_changed and step.mode is Mode.TRAIN:
             self._plan_changed = False
             # For rules that wait for something else.

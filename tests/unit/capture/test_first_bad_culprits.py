@@ -58,7 +58,7 @@ def spoilt(spoil: Callable[[Tensor], Tensor]) -> Bad:
 
 def traced(model: nn.Module, *arguments: Any, **settings: Any) -> tuple[Trace, Any]:
     torch.manual_seed(0)
-    tree = ModuleTree(model, "")
+    tree = ModuleTree(model)
     trace = Trace(tree.module, **settings)
     with trace.listening():
         output = model(*arguments)
@@ -136,7 +136,7 @@ def test_data_is_named_by_where_it_was_given() -> None:
 def test_keyword_arguments_of_the_outermost_call_are_seen() -> None:
     x = torch.full((2, 4), math.inf)
     model = Function(lambda x, more: x + more)
-    trace = Trace(ModuleTree(model, "").module, {"more": x})
+    trace = Trace(ModuleTree(model).module, {"more": x})
     with trace.listening():
         model(X, more=x)
     found = culprits.in_forward(trace)

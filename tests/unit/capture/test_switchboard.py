@@ -28,7 +28,7 @@ class Heard:
             after_scaler_step=lambda scaler, optimizer: None,
         )
 
-    def _backward(self, tensors: Any, weighted: bool) -> None:
+    def _backward(self, tensors: Any, gradients: Any, chosen: bool) -> None:
         self.backwards += 1
 
     def _loss(self, *call: Any) -> None:

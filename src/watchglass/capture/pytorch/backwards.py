@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import weakref
 from typing import Any
 
@@ -15,11 +16,12 @@ from watchglass.capture.pytorch.events import LossCall
 from watchglass.capture.pytorch.first_bad.replaying import ForwardState
 from watchglass.capture.pytorch.first_bad.search import FirstBadModule
 from watchglass.capture.pytorch.flow import Flow
+from watchglass.capture.pytorch.objective import Objective
 from watchglass.capture.pytorch.switchboard import argument_of
-from watchglass.record import StepRecords
+from watchglass.record import Forward, StepRecords
 from watchglass.records import Role
 
-_MAX_SCALED, _MAX_UNPLACED = 64, 64
+_MAX_SCALED = 64
 
 
 class Backwards:
@@ -29,7 +31,7 @@ class Backwards:
         self._flow = flow
         self._first_bad = first_bad
         self._scaled: dict[int, tuple[weakref.ref[Tensor], Tensor]] = {}
-        self._started_from: Any = None
+        self._everywhere = True
         self._trained_before: list[bool] = []
         self._chained = False
         # Backwards that run inside another: of checkpoints that recompute what lies between them.
@@ -92,8 +94,14 @@ class Backwards:
                 self._scaled.clear()
             self._scaled[id(scaled)] = (weakref.ref(scaled), given.detach())
 
-    def before_backward(self, tensors: Any, weighted: bool) -> None:
-        """A backward begins. Its tensor is the loss if it turns out to run through one of our forwards."""
+    def before_backward(self, tensors: Any, gradients: Any, chosen: bool) -> None:
+        """A backward begins. What it starts from is a loss of the gradients that it contributes to.
+
+        Args:
+            tensors: What it starts from.
+            gradients: Those that it was given, or None.
+            chosen: Whether it is only for some tensors.
+        """
         flow = self._flow
         if flow.in_backward:
             flow.recomputed = True
@@ -101,30 +109,32 @@ class Backwards:
             return
         # On devices a backward runs on threads of autograd's, and with it whatever it calls: an optimizer, for one.
         flow.in_backward = flow.hook.guard.waiting = True
-        self._started_from = None
+        self._trained_before = []
+        self._chained = False
+        self._everywhere = not chosen
         step = flow.hook.clock.train
-        if isinstance(tensors, (tuple, list)) and len(tensors) == 1:
-            tensors = tensors[0]
-        if weighted or not isinstance(tensors, Tensor) or tensors.numel() != 1:
+        open_step = None if step is None or step.updated else step
+        roots = tensors if isinstance(tensors, (tuple, list)) else (tensors,)
+        weights = gradients if isinstance(gradients, (tuple, list)) else (gradients,) * len(roots)
+        found = [self._number(root, weight) for root, weight in zip(roots, weights, strict=False)]
+        numbers = [number for number in found if number is not None]
+        value = numbers[0] if len(numbers) == 1 else Objective.sum_of(numbers) if numbers else None
+        within = open_step is not None and flow.forward is not None
+        weight = flow.forward.weight if within and flow.forward is not None else 1.0
+        flow.objectives.begin(value, weight, plain=isinstance(tensors, Tensor) and gradients is None and not chosen)
+        if open_step is not None:
+            self._trained_before = [forward.backpropagated for forward in open_step.forwards]
+        if open_step is None or len(roots) != 1 or gradients is not None or value is None:
             return
-        if step is None or step.updated:
-            if len(flow.unplaced) < _MAX_UNPLACED:
-                value = losses.number(self._unscaled(tensors))
-                flow.unplaced += [] if value is None else [value]
-            return
-        self._trained_before = [forward.backpropagated for forward in step.forwards]
-        self._chained = flow.loss is not None and tensors is flow.loss()
+        step = open_step
+        self._chained = flow.loss is not None and roots[0] is flow.loss()
         if self._chained and flow.forward is not None:
             flow.chained += 1
             flow.forward.backpropagated = True
         else:
             flow.chained = 0
-        value = losses.number(self._unscaled(tensors))
-        self._started_from = value
         if isinstance(value, DeviceRows):
             self._first_bad.on_device(step, value)
-            return
-        if value is None:
             return
         state = flow.forward.state if flow.forward is not None else None
         if isinstance(state, ForwardState):
@@ -140,19 +150,32 @@ class Backwards:
             self._inner -= 1
             return
         flow.in_backward = flow.hook.guard.waiting = False
-        step, value = flow.hook.clock.train, self._started_from
-        self._started_from = None
-        if step is None or value is None:
-            return
-        target = None
-        for forward, before in zip(step.forwards, self._trained_before, strict=False):
+        step = flow.hook.clock.train
+        trained_before, self._trained_before = self._trained_before, []
+        through: list[Forward] = []
+        for forward, before in zip(step.forwards if step is not None else (), trained_before, strict=False):
             if not (forward.marked or self._chained):
                 forward.backpropagated = True
             # A second backward through the same forward (two losses, retain_graph) is a loss of its too.
-            if forward.backpropagated and (target is None or not before):
-                target = forward
-        if target is not None:
-            flow.hook.add_scalar(target.records, "loss", value, Role.LOSS, target.weight)
+            if forward.backpropagated and (not through or not before):
+                through.append(forward)
+        # Where it failed, or was only for some tensors, that a forward was reached says nothing of parameters.
+        everywhere = self._everywhere and sys.exc_info()[0] is None
+        flow.objectives.end({0} if through and everywhere else ())
+
+    def _number(self, root: Any, weight: Any) -> Any:
+        """What a root of a backward counts: a number or a readback of one, times the gradient that was given with it.
+
+        None where it is no scalar.
+        """
+        if not isinstance(root, Tensor) or root.numel() != 1:
+            return None
+        loss = self._unscaled(root)
+        if weight is None:
+            return losses.number(loss)
+        if not isinstance(weight, Tensor) or weight.numel() != 1:
+            return None
+        return losses.number(loss.detach().reshape(()) * weight.detach().reshape(()))
 
     def _unscaled(self, loss: Tensor) -> Tensor:
         known = self._scaled.pop(id(loss), None)

@@ -6,7 +6,6 @@ import sys
 import types
 import weakref
 from dataclasses import dataclass, field
-from typing import Any
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -15,6 +14,7 @@ from watchglass.capture.hook import Hook
 from watchglass.capture.pytorch.events import Events
 from watchglass.capture.pytorch.models import Models
 from watchglass.capture.pytorch.modules import is_compiled
+from watchglass.capture.pytorch.objective import Objectives
 from watchglass.record import Forward
 
 #: TRAIN steps without a new model after which none is expected.
@@ -38,7 +38,7 @@ class Flow:
         output: What the last forward returned, when that was one tensor.
         loss: What a loss function made of exactly that tensor.
         recomputed: Whether a backward was seen to call models or to run others inside it.
-        unplaced: Losses of backwards with no forward before them: compiled code hides a model's calls.
+        objectives: What each model is trained on.
         foreign: Optimizers of parameters that belong to no watched model.
         chained: Backwards in a row that started from exactly such a loss. While that is the habit, a forward needs no
             mark: the chain of output, loss and backward proves that it was trained on.
@@ -56,7 +56,7 @@ class Flow:
     output: weakref.ref[Tensor] | None = None
     loss: weakref.ref[Tensor] | None = None
     recomputed: bool = False
-    unplaced: list[Any] = field(default_factory=list)
+    objectives: Objectives = field(default_factory=Objectives)
     chained: int = 0
     foreign: weakref.WeakSet[Optimizer] = field(default_factory=weakref.WeakSet)
     _root: weakref.ref[nn.Module] | None = None
@@ -99,4 +99,4 @@ class Flow:
 
     def _let_go(self) -> None:
         self.forward = None
-        self.unplaced.clear()
+        self.objectives = Objectives()

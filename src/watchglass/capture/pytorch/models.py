@@ -48,8 +48,7 @@ class Models:
         for tree in self._trees:
             if tree.owner is owner or tree.module(unwrap(root)) is not None:
                 return tree
-        prefix = f"model_{len(self._trees) + 1}." if self._trees else ""
-        tree = ModuleTree(owner, prefix)
+        tree = ModuleTree(owner, len(self._trees))
         self._trees.append(tree)
         return tree
 

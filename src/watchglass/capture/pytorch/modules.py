@@ -139,11 +139,13 @@ class ModuleTree:
 
     Args:
         owner: Topmost module; held weakly.
-        prefix: ``""`` for the first model, ``"model_2."`` for the second.
+        number: Models are numbered in the order in which they are first seen, from 0.
     """
 
-    def __init__(self, owner: nn.Module, prefix: str) -> None:
-        self.prefix = prefix
+    def __init__(self, owner: nn.Module, number: int = 0) -> None:
+        self.number = number
+        #: ``""`` for the first model, ``"model_2."`` for the second.
+        self.prefix = f"model_{number + 1}." if number else ""
         self._owner = weakref.ref(owner)
         self._modules: weakref.WeakKeyDictionary[nn.Module, Place] = weakref.WeakKeyDictionary()
         self._parameters: dict[int, tuple[weakref.ref[Tensor], ParameterPlace]] = {}

@@ -77,7 +77,7 @@ class OutermostCalls:
         if self._flow.models.knows(root):
             return
         self._steady.leave()
-        self._flow.models.add(root)
+        self._flow.objectives.follow(self._flow.models.add(root))
         self._flow.quiet_steps = 0
         self._capture.prepare(root)
         self._hear(root)

@@ -28,8 +28,8 @@ from watchglass.capture.pytorch.first_bad.randomness import NONE, Randomness
 from watchglass.capture.pytorch.first_bad.replaying import ForwardState, Settings, versions
 from watchglass.capture.pytorch.flow import Flow
 from watchglass.capture.pytorch.forwards import first_tensor
-from watchglass.record import Forward, OpenStep
-from watchglass.records import Role
+from watchglass.capture.pytorch.objective import Objective
+from watchglass.record import OpenStep
 
 #: Alike steps in a row after which the pattern is trusted.
 _HABIT = 8
@@ -55,7 +55,7 @@ class Full(NamedTuple):
     """The full path's callbacks, each under the hook's guard; what the steady path does not take goes there."""
 
     before_forward: Callable[[Any, Any, Any], Any]
-    before_backward: Callable[[Any, bool], Any]
+    before_backward: Callable[[Any, Any, bool], Any]
     after_backward: Callable[[], Any]
     before_update: Callable[[Any, Any, Any], Any]
     after_update: Callable[[Any, Any, Any], Any]
@@ -100,11 +100,14 @@ class Steady:
         # Where it ends, where the norm is due next, and before which step to look which of them it is.
         self._end = self._norm_step = self._watchful = 0
         self._listen_to_updates: Callable[[bool], None] = lambda on: None
-        # The step that is under way: the mean loss of its finished micro-batches and their weight together, the rest
-        # is of the last forward.
+        # The step that is under way: the sum of the losses of its backwards and their weight together, the rest is of
+        # the last forward.
         self._step = 0
         self._start_ns = 0
         self._backwards = 0
+        # Most of them in a step, and a parameter whose gradient is there from the first on.
+        self._most = 1
+        self._parameter: Callable[[], Tensor | None] = _gone
         self._loss = self._total = 0.0
         self._weight = 1.0
         self._arguments: Any = None
@@ -150,30 +153,36 @@ class Steady:
             self.leave(superseded=True)
         return self.full.before_forward(root, arguments, kwargs)
 
-    def before_backward(self, tensors: Any, weighted: bool) -> None:
+    def before_backward(self, tensors: Any, gradients: Any, chosen: bool) -> None:
         """A backward is about to run."""
         at = self._at
         if at != _OFF and get_ident() != self._thread:
             return
-        if at == _FORWARD and not weighted and isinstance(tensors, Tensor) and tensors.is_cpu:
+        if at == _FORWARD and gradients is None and not chosen and isinstance(tensors, Tensor) and tensors.is_cpu:
             try:
                 loss = tensors.item()
                 # Neither holds for NaN; what is not finite, or no number, is for the full path.
                 finite = _LEAST < loss < _MOST
             except (RuntimeError, TypeError, ValueError):
                 finite = False
-            if finite:
+            backwards = self._backwards
+            if finite and not backwards:
                 self._at = _BACKWARD
-                if self._backwards:
-                    self._average(loss)
-                else:
-                    self._loss, self._total = loss, self._weight
-                self._backwards += 1
+                self._loss, self._total = loss, self._weight
+                self._backwards = 1
                 return
+            if finite and backwards < self._most:
+                parameter = self._parameter()
+                if parameter is not None and parameter.grad is not None:
+                    self._at = _BACKWARD
+                    self._loss += loss
+                    self._total += self._weight
+                    self._backwards = backwards + 1
+                    return
         if at == _BETWEEN:
             return  # of something that is not watched
         self.leave()
-        self.full.before_backward(tensors, weighted)
+        self.full.before_backward(tensors, gradients, chosen)
 
     def after_backward(self) -> None:
         """A backward has ended."""
@@ -248,12 +257,6 @@ class Steady:
 
         return run
 
-    def _average(self, loss: float) -> None:
-        """As the recorder averages the losses of micro-batches."""
-        both = self._total + self._weight
-        self._loss = (self._total * self._loss + self._weight * loss) / both if both else loss
-        self._total = both
-
     def _take_norm(self, optimizer: Optimizer) -> bool:
         try:
             return self._norm(optimizer)
@@ -263,12 +266,13 @@ class Steady:
 
     # -- learning, entering, leaving ---------------------------------------------------------------------------------
 
-    def learn(self, step: OpenStep, optimizer: Optimizer, *, plain: bool) -> bool:
+    def learn(self, step: OpenStep, optimizer: Optimizer, objective: Objective | None, *, plain: bool) -> bool:
         """The full path has seen a whole step; returns whether it, and enough before it, followed the pattern.
 
         Args:
             step: The step, updated.
             optimizer: What updated it.
+            objective: The sum of which losses that was for.
             plain: Whether the update was a call of ``step()`` with no closure, scaler or call inside it.
         """
         root, forwards, groups = self._flow.models.only_root, step.forwards, optimizer.param_groups
@@ -280,12 +284,18 @@ class Steady:
             and len(step.optimizers) == 1
             and len(groups) == 1
             and type(groups[0].get("lr")) is float
-            and bool(forwards)
-            and all(forward.backpropagated and self._has_one_loss(forward) for forward in forwards)
+            and objective is not None
+            and type(objective.value) is float
+            and math.isfinite(objective.value)
+            # Of each backward, so that nothing was cleared between them, and of each forward.
+            and len(objective.losses) == self._flow.objectives.backwards == len(forwards)
+            and all(loss.plain for loss in objective.losses)
+            and all(forward.backpropagated for forward in forwards)
         )
         if not same or optimizer is not self._optimizer() or root is not self._root():
             self._alike = 0
             self._optimizer, self._root = weakref.ref(optimizer), _gone if root is None else weakref.ref(root)
+        self._most = max(self._most, len(forwards)) if self._alike else len(forwards)
         self._alike += same
         if self._alike < _HABIT:
             return False
@@ -293,13 +303,9 @@ class Steady:
         known = isinstance(state, ForwardState)
         self._settings, self._draws = (state.settings, state.draws) if known else (None, NONE)
         self._random = True in self._draws
+        parameter = self._flow.objectives.parameter_of(optimizer)
+        self._parameter = _gone if parameter is None else weakref.ref(parameter)
         return True
-
-    def _has_one_loss(self, forward: Forward) -> bool:
-        """Whether one backward ran from one finite number on the host: from anything else the path would be left."""
-        loss_id = self._hook.id_of("loss")
-        losses = [value for tensor_id, _, value in forward.records.scalars if tensor_id == loss_id]
-        return len(losses) == 1 and type(losses[0]) is float and math.isfinite(losses[0])
 
     def enter(self) -> None:
         """Take this path from the next step to the next captured one, if that is not the same."""
@@ -355,7 +361,8 @@ class Steady:
             forward.weight = weight
             if index == 0 and self._backwards:
                 forward.backpropagated = True
-                self._hook.add_scalar(forward.records, "loss", self._loss, Role.LOSS, weight)
+        if self._backwards:
+            flow.objectives.restore(self._optimizer(), self._loss, self._total, self._backwards)
         assert flow.forward is not None
         # Where no mark was set, any backward counts.
         flow.forward.marked = superseded or at != _FORWARD

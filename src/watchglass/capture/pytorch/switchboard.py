@@ -32,7 +32,8 @@ class Listener:
     """What a hook wants to hear. None of it may raise, except to stop the training.
 
     Attributes:
-        before_backward: ``(tensors, weighted)``: a backward is about to run; ``weighted`` when it was given gradients.
+        before_backward: ``(tensors, gradients, chosen)``: a backward is about to run; ``gradients`` are those that it
+            was given or None, ``chosen`` whether it is only for some tensors.
         after_backward: ``()``: it has ended, by itself or by an exception (one that was raised before it, as well).
         loss_computed: ``(function, arguments, kwargs, result)``: a loss function returned ``result``.
         loss_scaled: ``(losses, scaled)``: a scaler turned one into the other.
@@ -40,13 +41,16 @@ class Listener:
         after_scaler_step: ``(scaler, optimizer)``: that has ended.
     """
 
-    before_backward: Callable[[Any, bool], None]
+    before_backward: Callable[[Any, Any, bool], None]
     after_backward: Callable[[], None]
     loss_computed: Callable[[str, tuple[Any, ...], dict[str, Any], Any], None]
     loss_scaled: Callable[[Any, Any], None]
     before_scaler_step: Callable[[Any, Any], None]
     after_scaler_step: Callable[[Any, Any], None]
 
+
+#: Arguments of torch.autograd.backward between the gradients and the tensors that it is for.
+_BEFORE_INPUTS = 3
 
 _listeners: tuple[Listener, ...] = ()
 #: Those that are not resting, and those that are.
@@ -124,9 +128,10 @@ def _backward(original: Callable[..., Any]) -> Callable[..., Any]:
         listeners = () if is_compiling() else _listeners
         if not listeners:
             return original(tensors, grad_tensors, *args, **kwargs)
+        chosen = kwargs.get("inputs") is not None or len(args) > _BEFORE_INPUTS
         try:
             for listener in listeners:
-                listener.before_backward(tensors, grad_tensors is not None)
+                listener.before_backward(tensors, grad_tensors, chosen)
             return original(tensors, grad_tensors, *args, **kwargs)
         finally:
             for listener in listeners:

@@ -1,0 +1,331 @@
+"""The objective of an update: the losses whose backward contributed to the gradients that an optimizer used.
+
+Which they are shows at the gradients themselves. A few parameters of each model are followed: a gradient that is
+another object, or has another version, after a backward was changed by it; one that is None, or all zero, before a
+backward was cleared since the backward before. So it makes no difference how a script clears gradients, whether some
+parameters are frozen, and which of several optimizers uses what.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Container, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from watchglass.capture.pytorch.modules import ModuleTree
+from watchglass.capture.pytorch.reduce import DeviceRows, plain
+
+#: Parameters of one model, or of one optimizer, that are followed; and of all together.
+_OF_ONE, _MOST = 6, 96
+#: Elements of a gradient that are looked at to see whether it was set to zero.
+_LOOKED_AT = 1 << 14
+#: Backwards since the last update whose losses are kept; of an update after more the objective is not known.
+_MOST_LOSSES = 1 << 16
+
+
+class Loss:
+    """What one backward started from.
+
+    Attributes:
+        number: Backwards are numbered in their order.
+        value: A float, or a readback of one.
+        weight: What it counts when it is averaged: samples.
+        plain: Whether that was one tensor, with no gradient given, and for all parameters.
+    """
+
+    __slots__ = ("number", "plain", "value", "weight")
+
+    def __init__(self, number: int, value: Any, weight: float = 1.0, *, plain: bool = True) -> None:
+        self.number = number
+        self.plain = plain
+        self.value = value
+        self.weight = weight
+
+
+class _Cut:
+    """Where a gradient on a device was changed between two backwards: if it was set to zero, what was before is void.
+
+    Args:
+        gradient: What there is of it, on its way to the host: 0 if it is all zero.
+    """
+
+    __slots__ = ("gradient",)
+
+    def __init__(self, gradient: DeviceRows) -> None:
+        self.gradient = gradient
+
+
+class _Followed:
+    """A parameter whose gradient is followed.
+
+    Attributes:
+        parameter: Weak reference to it.
+        model: Number of its model.
+        losses: Whose backwards contributed to the gradient that it has.
+    """
+
+    __slots__ = ("_gradient", "_had", "_version", "losses", "model", "parameter")
+
+    def __init__(self, parameter: Tensor, model: int) -> None:
+        self.parameter = weakref.ref(parameter)
+        self.model = model
+        self.losses: list[Loss | _Cut] = []
+        self._gradient: weakref.ref[Tensor] | None = None
+        self._version = 0
+        self._had = False
+
+    @property
+    def is_trainable(self) -> bool:
+        """Whether a backward may change its gradient."""
+        parameter = self.parameter()
+        return parameter is not None and parameter.requires_grad
+
+    @property
+    def gradient(self) -> Tensor | None:
+        """What it has."""
+        parameter = self.parameter()
+        return None if parameter is None else parameter.grad
+
+    def note(self, *, known: bool = True) -> None:
+        """Remember the gradient as it is, or that it has one whose state is not known."""
+        gradient = self.gradient if known else None
+        self._had = gradient is not None or not known
+        if gradient is None:
+            self._gradient = None
+        else:
+            self._gradient, self._version = weakref.ref(gradient), _version(gradient)
+
+    def changed(self) -> bool:
+        """Whether the gradient is not the one that was noted."""
+        gradient = self.gradient
+        if gradient is None or self._gradient is None:
+            return gradient is not None or self._had
+        return self._gradient() is not gradient or self._version != _version(gradient)
+
+    def forget_cleared(self) -> None:
+        """Before a backward: losses whose gradient was cleared since it was noted contribute no more."""
+        if not self._had or not self.changed():
+            return
+        gradient = self.gradient
+        values = None if gradient is None else _some(gradient)
+        if gradient is None or (values is not None and values.is_cpu and not bool(values.any())):
+            self.losses.clear()
+        elif values is not None and not values.is_cpu:
+            self.losses.append(_Cut(DeviceRows(values.any().float())))
+
+
+class Objective:
+    """The objective of one model in one update.
+
+    Attributes:
+        losses: What it is the sum of, at most, in the order of their backwards.
+    """
+
+    __slots__ = ("_parts", "losses")
+
+    def __init__(self, parts: Sequence[Sequence[Loss | _Cut]]) -> None:
+        found = {each for part in parts for each in part if isinstance(each, Loss)}
+        self.losses = sorted(found, key=lambda loss: loss.number)
+        cut = any(isinstance(each, _Cut) for part in parts for each in part)
+        self._parts = [[*part] for part in parts] if cut else None
+
+    @staticmethod
+    def sum_of(values: Sequence[Any]) -> Any:
+        """The sum of numbers, some of them on their way from a device, or a readback of it."""
+        return Objective([[Loss(number, value) for number, value in enumerate(values)]]).value
+
+    @property
+    def weight(self) -> float:
+        """What it counts when it is averaged."""
+        return sum(loss.weight for loss in self.losses)
+
+    @property
+    def value(self) -> Any:
+        """The sum, or a readback of it."""
+        values = [loss.value for loss in self.losses]
+        if self._parts is None and all(type(value) is float for value in values):
+            return total(values)
+        return self
+
+    def resolve(self) -> float:
+        """The sum; waits for the device."""
+        losses = self.losses
+        if self._parts is not None:
+            found = {loss for part in self._parts for loss in _uncleared(part)}
+            losses = sorted(found, key=lambda loss: loss.number)
+        return total([float(v.resolve() if hasattr(v, "resolve") else v) for v in (loss.value for loss in losses)])
+
+    def joined(self, other: Objective) -> Objective:
+        """The objective of both."""
+        return Objective([*(self._parts or [[*self.losses]]), *(other._parts or [[*other.losses]])])
+
+
+class Objectives:
+    """Follows the gradients of models and optimizers. Used by the training's thread, or while that waits for autograd.
+
+    Attributes:
+        backwards: How many there were since the last update, the one that runs included.
+    """
+
+    def __init__(self) -> None:
+        self.backwards = 0
+        self._followed: list[_Followed] = []
+        # Of each optimizer, with the number of its parameters and of changes to what is followed.
+        self._of_optimizers: weakref.WeakKeyDictionary[Optimizer, tuple[int, int, list[_Followed]]]
+        self._of_optimizers = weakref.WeakKeyDictionary()
+        self._changes = 0
+        # Of all backwards since the last update, whatever they contributed to.
+        self._recent: list[Loss] = []
+        self._running: Loss | None = None
+        self._updated = False
+
+    def follow(self, tree: ModuleTree) -> None:
+        """A model was seen for the first time."""
+        self._add([parameter for parameter in tree.parameters() if parameter.requires_grad], tree.number)
+
+    def begin(self, value: Any, weight: float, *, plain: bool) -> None:
+        """A backward begins; ``value`` is what it starts from, None where that is no loss."""
+        if self._updated:
+            self._updated = False
+            self._recent, self.backwards = [], 0
+        with torch.no_grad():
+            for followed in self._followed:
+                if followed.losses:
+                    followed.forget_cleared()
+                followed.note()
+        self.backwards += 1
+        self._running = None
+        if value is not None and len(self._recent) <= _MOST_LOSSES:
+            number = self._recent[-1].number + 1 if self._recent else 0
+            self._running = Loss(number, value, weight, plain=plain)
+            self._recent.append(self._running)
+
+    def end(self, models: Container[int]) -> None:
+        """It has ended.
+
+        Args:
+            models: Those whose forwards it ran through, for where that is all that shows: some gradients are
+                accumulated where they are not seen, as those of ``fully_shard`` before they are reduced.
+        """
+        loss, self._running = self._running, None
+        changed = [followed for followed in self._followed if followed.changed()]
+        if loss is None:
+            return
+        if not changed and not self._updated:
+            changed = [each for each in self._followed if each.model in models and each.is_trainable]
+        for followed in changed:
+            followed.losses.append(loss)
+            followed.note()
+
+    def of(self, optimizer: Optimizer) -> dict[int, Objective]:
+        """Objectives of the gradients that an optimizer uses now, by model, the running backward included."""
+        followed = self._followed_of(optimizer)
+        running = self._running is not None
+        if self._recent and (running or not any(each.losses or each.gradient is not None for each in followed)):
+            # It steps inside the backward, or steps parameters of which none is followed yet.
+            added = [] if running else self._choose(optimizer)
+            if running or added:
+                return {model: Objective([self._recent]) for model in {each.model for each in followed or added} or {0}}
+        return self._objectives(followed)
+
+    def updated(self, optimizer: Optimizer) -> None:
+        """An optimizer has used its gradients, or a scaler has kept it from that."""
+        for followed in self._followed_of(optimizer):
+            followed.losses.clear()
+        self._updated = True
+
+    def take(self) -> dict[int, Objective]:
+        """Objectives of all gradients, where a step ends that no optimizer updated."""
+        found = self._objectives(self._followed)
+        for followed in self._followed:
+            followed.losses.clear()
+        self._updated = True
+        return found
+
+    def restore(self, optimizer: Optimizer | None, value: float, weight: float, backwards: int) -> None:
+        """So many backwards ran since the last update that were not followed; their losses add up to ``value``.
+
+        They contributed to the gradients of ``optimizer``; where that is gone, of whatever there is.
+        """
+        loss = Loss(0, value, weight)
+        self._recent, self.backwards, self._updated = [loss], backwards, False
+        for followed in self._followed if optimizer is None else self._followed_of(optimizer):
+            followed.losses = [loss]
+            followed.note(known=False)
+
+    def parameter_of(self, optimizer: Optimizer) -> Tensor | None:
+        """A parameter of an optimizer that has a gradient and is followed."""
+        parameters = (followed.parameter() for followed in self._followed_of(optimizer))
+        return next((each for each in parameters if each is not None and each.grad is not None), None)
+
+    def _objectives(self, followed: Iterable[_Followed]) -> dict[int, Objective]:
+        if len(self._recent) > _MOST_LOSSES:
+            return {}
+        found: dict[int, list[list[Loss | _Cut]]] = {}
+        for each in followed:
+            if each.losses:
+                found.setdefault(each.model, []).append(each.losses)
+        return {model: Objective(parts) for model, parts in found.items()}
+
+    def _followed_of(self, optimizer: Optimizer) -> list[_Followed]:
+        count = sum(len(group["params"]) for group in optimizer.param_groups)
+        known = self._of_optimizers.get(optimizer)
+        if known is None or known[:2] != (count, self._changes):
+            held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+            found = [each for each in self._followed if id(each.parameter()) in held]
+            known = self._of_optimizers[optimizer] = (count, self._changes, found)
+        return known[2]
+
+    def _choose(self, optimizer: Optimizer) -> list[_Followed]:
+        """Follow some parameters of an optimizer that have a gradient now; returns those that were not before."""
+        held = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+        return self._add(held, min((each.model for each in self._followed_of(optimizer)), default=0))
+
+    def _add(self, parameters: Sequence[Tensor], model: int) -> list[_Followed]:
+        self._followed = [each for each in self._followed if each.parameter() is not None]
+        self._changes += 1
+        count = min(_OF_ONE, len(parameters), max(0, _MOST - len(self._followed)))
+        known = {id(each.parameter()) for each in self._followed}
+        # Evenly, the first and the last among them.
+        chosen = [parameters[index * (len(parameters) - 1) // max(1, count - 1)] for index in range(count)]
+        added = [_Followed(parameter, model) for parameter in chosen if id(parameter) not in known]
+        self._followed += added
+        return added
+
+
+def total(values: Iterable[float]) -> float:
+    """The sum, added one by one as the steady path does: ``sum`` rounds otherwise since Python 3.12."""
+    result = 0.0
+    for value in values:
+        result += value
+    return result
+
+
+def _uncleared(part: Sequence[Loss | _Cut]) -> list[Loss]:
+    """What is left of a gradient's losses where it was set to zero at cuts."""
+    left: list[Loss] = []
+    for each in part:
+        if isinstance(each, Loss):
+            left.append(each)
+        elif not float(each.gradient.resolve()):
+            left = []
+    return left
+
+
+def _version(gradient: Tensor) -> int:
+    """How often a gradient was changed in place; that of a sharded one shows at its local part."""
+    if type(gradient) is not Tensor and hasattr(gradient, "to_local"):
+        gradient = gradient.to_local()
+    return -1 if gradient.is_inference() else gradient._version
+
+
+def _some(gradient: Tensor) -> Tensor | None:
+    """Some of a gradient's values."""
+    values = plain(gradient)
+    if values is None or values.numel() <= _LOOKED_AT:
+        return values
+    return values.flatten()[:: values.numel() // _LOOKED_AT] if values.is_contiguous() else values
