@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -104,3 +106,38 @@ def with_evaluations(steps: list[Step], loss: Callable[[int], float], every: int
         if number % every == every - 1:
             made += evaluation(loss(number))
     return made
+
+
+def of_model(steps: list[Step], model: int) -> list[Step]:
+    """The same steps as those of another model, with the names that its series and tensors have then."""
+    name = f"model_{model + 1}"
+
+    def named(tensor: str) -> str:
+        kind, _, path = tensor.rpartition("/")
+        return f"{kind}/{name}.{path}" if kind else f"{name}.{path}"
+
+    return [
+        replace(
+            step,
+            scalars={f"{name}/{each}" if each in _OF_MODEL else each: value for each, value in step.scalars.items()},
+            statistics={named(each): value for each, value in step.statistics.items()},
+            units={named(each): value for each, value in step.units.items()},
+            model=model,
+        )
+        for step in steps
+    ]
+
+
+def in_turns(*models: list[Step]) -> list[Step]:
+    """A step of each model, one after another: a GAN, a teacher and a student."""
+    return [step for turn in zip_longest(*models) for step in turn if step is not None]
+
+
+#: Scalars that a model has, beside those of the script.
+_OF_MODEL = ("loss", "gradient_norm", "accuracy")
+
+
+def modules(models: int) -> dict[str, str]:
+    """:data:`MODULES` of so many models."""
+    others = {f"model_{n}.{path}": kind for n in range(2, models + 1) for path, kind in MODULES.items()}
+    return {**MODULES, **others}

@@ -15,7 +15,7 @@ from hypothesis import example, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from trainings import MODULES, training, with_evaluations
+from trainings import in_turns, modules, of_model, training, with_evaluations
 from watchglass.config import EvaluatorConfig, RuleSpec
 from watchglass.evaluate import Engine, Evaluator, Follower, replay
 from watchglass.records import Fact, Mode, Observation, StepEnd
@@ -40,8 +40,8 @@ _MANY = int(os.environ.get("WATCHGLASS_TEST_EXAMPLES", "12"))
 
 
 def _sick() -> list[Step]:
-    """A training with something for most rules: dead units, a rising validation loss, then divergence to NaN."""
-    steps = training(
+    """Two models with something for most rules: dead units, a rising validation loss, then divergence to NaN."""
+    first = training(
         48,
         loss=lambda n: 2.3 * 0.97**n if n < 30 else 2.3 * 4.0 ** (n - 30) if n < 40 else float("nan"),
         gradient=lambda n, i: 1e-2 * (1.0 if n < 30 else 4.0 ** (n - 30)),
@@ -49,7 +49,8 @@ def _sick() -> list[Step]:
         dead=lambda n, i: 0.9 if i == 0 else 0.2,
         facts={0: {"optimizer": {"type": "SGD", "groups": [{"lr": 5.0}]}}},
     )
-    return with_evaluations(steps, lambda n: 1.0 + n / 10, every=6)
+    second = training(16, loss=lambda n: 0.1 if n < 8 else 50.0, dead=lambda n, i: 1.0)
+    return in_turns(with_evaluations(first, lambda n: 1.0 + n / 10, every=6), of_model(second, 1))
 
 
 STEPS = _sick()
@@ -78,7 +79,7 @@ def arrivals(draw: st.DrawFn) -> list[tuple[int, int]]:
 @given(plan=arrivals(), chunk=st.sampled_from([1, 4096, 1 << 20]))
 def test_live_equals_replay(tmp_path_factory, plan: list[tuple[int, int]], chunk: int) -> None:
     path: Path = tmp_path_factory.mktemp("property") / "run"
-    with RunBuilder(path, modules=MODULES, workers=2) as builder:
+    with RunBuilder(path, modules=modules(2), workers=2) as builder:
         builder.facts([Fact("model", -1, "test", {"module_types": dict(MODULES), "roots": ["model"]})])
         builder.flush()
         follower, engine = Follower(LocalStore(path)), Engine(default_rules())
@@ -246,7 +247,7 @@ class _Course:
 
     def _begun(self) -> RunBuilder:
         with patch.object(sys.modules[RunBuilder.__module__], "LocalStore", Whole):
-            return RunBuilder(self.path, modules=MODULES, workers=2)
+            return RunBuilder(self.path, modules=modules(2), workers=2)
 
     def _started(self) -> Evaluator:
         config = EvaluatorConfig(str(self.path), None, self.specs, rule_timeout_s=0.05)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from bisect import bisect_right, insort
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from watchglass.errors import CompactedError
 from watchglass.records import Fact, StepEnd
-from watchglass.run import Catalog, History, StatisticsRows, StepRecords, StepView, WorkerTables
+from watchglass.run import Catalog, ModelViews, StatisticsRows, StepRecords, StepView, WorkerTables
 from watchglass.store import Frame, FrameKind, Problem, RunReader, Store, layout, read_manifest
 
 Order = tuple[int, int, int]
@@ -92,6 +92,7 @@ class FollowedWorker:
         joined: Whether it announced itself.
         left: The ``left`` event, or None while it has not left.
         lost: Whether it was found dead without having left.
+        view: The newest step, as the model that leads it sees it; None before the first.
     """
 
     attempt: int
@@ -102,8 +103,8 @@ class FollowedWorker:
     left: dict[str, Any] | None = None
     lost: bool = False
     queue: deque[_Ended] = field(default_factory=deque)
-    history: History = field(default_factory=History)
     view: StepView | None = None
+    _views: ModelViews | None = None
     _seen: _Numbers = field(default_factory=_Numbers)
     _lowest: deque[int] = field(default_factory=deque)
     _whole: bool = True
@@ -150,7 +151,7 @@ class FollowedWorker:
         if not self._over:
             self.tables.forget(self._seen.end)
             self.tables.catalog = Catalog()
-            self.history, self.view, self._over = History(), None, True
+            self._views, self.view, self._over = None, None, True
 
     def fetch(self, *, closely: bool = False) -> None:
         """Reads what the view of the next queued step needs and is still in the store; no step is lost if it refuses.
@@ -167,8 +168,8 @@ class FollowedWorker:
         if closely and self._fetched[1].histograms is not None:
             self._fetched[1].histograms.get()
 
-    def next_view(self, run_id: str) -> StepView:
-        """The view of the next queued step; moves the history on."""
+    def next_views(self, run_id: str) -> list[StepView]:
+        """The views of the next queued step, one for each model that it belongs to; moves their histories on."""
         self.fetch()
         assert self._fetched is not None
         (number, rows), self._fetched = self._fetched, None
@@ -192,15 +193,16 @@ class FollowedWorker:
         )
         if not catalog.knows(rows.ids):
             # A row whose meaning was lost with a damaged segment says nothing to any rule.
-            records = _known_rows(records)
-        self.view = StepView.after(
-            self.history, records, run_id=run_id, attempt=self.attempt, worker=self.worker, previous=self.view
-        )
+            records = records.take(catalog.mask(rows.ids))
+        if self._views is None:
+            self._views = ModelViews(run_id, self.attempt, self.worker)
+        views = self._views.after(records)
+        self.view = views[0]
         self._since_forget += 1
         if self._since_forget >= _FORGET_EVERY:
             self._since_forget = 0
             self._forget(number)
-        return self.view
+        return views
 
     def _forget(self, number: int) -> None:
         """Drops what was recorded of steps before this one, but of those that end after it."""
@@ -288,9 +290,10 @@ class Follower:
                 worker.let_go()
 
     def poll(self, *, full: bool = False, max_bytes: int = 16 << 20) -> Iterator[list[StepView]]:
-        """Reads what is new and gives every step that is complete by now: one list per step, a view per worker.
+        """Reads what is new and gives every step that is complete by now, one list per step.
 
-        A view is valid until the next one of its worker is made, so use each list before asking for the next.
+        It holds a view per worker, and of a worker with several models one for each that the step belongs to. A view is
+        valid until the next one of its worker is made, so use each list before asking for the next.
 
         Args:
             full: Look for late segments everywhere; before concluding that nothing more comes.
@@ -324,7 +327,7 @@ class Follower:
                 closely = self.looks_closer()
                 for worker in group:
                     worker.fetch(closely=closely)
-                yield [worker.next_view(self.run_id) for worker in group]
+                yield [view for worker in group for view in worker.next_views(self.run_id)]
             if not over and any(worker.queue for worker in team):
                 return
 
@@ -350,18 +353,3 @@ def _next_group(
             if coming and not worker.queue and (worker.reached is None or worker.reached < first):
                 return []
     return [worker for worker in waiting if worker.queue[0].end.order == first]
-
-
-def _known_rows(records: StepRecords) -> StepRecords:
-    """``records`` without the statistics of tensors that the catalog does not know."""
-    if records.ids is None or records.statistics is None:
-        return records
-    keep = records.catalog.mask(records.ids)
-    return replace(
-        records,
-        ids=records.ids[keep],
-        statistics=records.statistics[keep],
-        calls=records.calls[keep] if records.calls is not None else None,
-        sampled=records.sampled[keep] if records.sampled is not None else None,
-        histograms=records.histograms.take(keep) if records.histograms is not None else None,
-    )

@@ -31,6 +31,7 @@ from watchglass.records.training import (
     StepEnd,
     TensorInfo,
     UnitKind,
+    model_name,
 )
 from watchglass.records.verdict import Cause, Diagnosis, ExplainedFinding, RankedCause, SymptomReading, Verdict
 
@@ -64,6 +65,7 @@ __all__ = [
     "UnitKind",
     "UnsteppedBackwards",
     "Verdict",
+    "model_name",
     "number_from_json",
     "number_to_json",
 ]

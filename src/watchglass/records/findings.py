@@ -58,6 +58,7 @@ class Finding:
         attempt: Attempt of the run.
         global_step: The worker's global step at ``step``.
         evidence: Further plain JSON values, for reports and diagnoses.
+        model: Number of the model that it is about, 0 for the first or only one.
     """
 
     id: str
@@ -77,6 +78,7 @@ class Finding:
     attempt: int = 0
     global_step: int = 0
     evidence: dict[str, Any] = field(default_factory=dict)
+    model: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON types; a number that JSON does not have becomes the string "NaN", "Infinity" or "-Infinity"."""
@@ -87,6 +89,7 @@ class Finding:
             "value": number_to_json(self.value), "limit": number_to_json(self.limit),
             "message": self.message, "causes": list(self.causes), "try": list(self.what_to_try),
             "attempt": self.attempt, "global_step": self.global_step, "evidence": self.evidence,
+            "model": self.model,
         }  # fmt: skip
 
     @classmethod
@@ -99,7 +102,7 @@ class Finding:
             value=number_from_json(data["value"]), limit=number_from_json(data["limit"]),
             message=data["message"], causes=tuple(data["causes"]), what_to_try=tuple(data["try"]),
             attempt=data.get("attempt", 0), global_step=data.get("global_step", 0),
-            evidence=data.get("evidence", {}),
+            evidence=data.get("evidence", {}), model=data.get("model", 0),
         )  # fmt: skip
 
 

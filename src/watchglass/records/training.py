@@ -36,6 +36,11 @@ class Role(str, Enum):
     CUSTOM = "custom"
 
 
+def model_name(model: int) -> str:
+    """What the model with this number is called: ``"model"`` for the first, then ``"model_2"``, ``"model_3"``."""
+    return f"model_{model + 1}" if model else "model"
+
+
 @dataclass(frozen=True)
 class TensorInfo:
     """One catalog row: what a tensor id means. A later row with the same id replaces the earlier one (an alias).
@@ -179,13 +184,19 @@ class Fact:
         kind: What was observed, ``"step_skipped"``, ``"first_bad_module"``; see docs/run-format.md for all.
         global_step: Worker's step it belongs to, -1 for the run.
         source: What observed it, for instance ``"GradScaler.step"``.
-        data: Plain JSON values.
+        data: Plain JSON values. ``model`` is the number of the model that it is about, where it is about one of them.
     """
 
     kind: str
     global_step: int
     source: str
     data: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def model(self) -> int | None:
+        """Number of the model that it is about; None where it says none."""
+        number = self.data.get("model")
+        return number if type(number) is int and number >= 0 else None
 
     def to_json(self) -> dict[str, Any]:
         """This fact as plain JSON types."""

@@ -63,7 +63,8 @@ def state(default_factory: Callable[[], T]) -> T:
 class Rule(ABC):
     """A judgement over a training. Subclasses become keyword-only dataclasses by themselves.
 
-    One instance sees the steps of one worker of one attempt, in canonical order, live and in replay alike. It does
+    One instance sees the steps of one model on one worker of one attempt, in canonical order, live and in replay
+    alike; a second model has an instance that knows nothing of the first. It does
     no I/O, reads no clock and raises nothing to signal; an exception is a fault and becomes status ``Error``.
 
     Attributes:
@@ -126,9 +127,10 @@ class Rule(ABC):
         Args:
             view: The step.
             severity: How bad.
-            message: One sentence for people. Numbers in it are fine: the first one seen is kept.
+            message: One sentence for people. Numbers in it are fine: the first one seen is kept. The name of the model
+                is put before it where there are several.
             subject: What it is about; findings of one rule, severity and subject fold into one. The first tensor if "".
-            tensors: Names of tensors or modules, the first one first.
+            tensors: Names of tensors or modules, as the view calls them, the first one first.
             value: The measured value.
             limit: The limit it crossed.
             symptoms: Identifiers from the knowledge of causes, by which a diagnosis ranks causes.
@@ -142,15 +144,16 @@ class Rule(ABC):
         advice = tuple(what_to_try) or (knowledge.cause(ranked[0]).what_to_try if ranked else ())
         identity = (
             view.run_id, view.attempt, self.name, values(self), severity.value, subject, view.worker,
-            view.mode.name, view.mode_step,
+            view.mode.name, view.mode_step, *([view.model] if view.model else []),
         )  # fmt: skip
         digest = hashlib.sha256(json.dumps(identity, sort_keys=True, default=str).encode()).hexdigest()
         return Finding(
             id=digest[:12], rule=self.name, severity=severity,
             step=view.mode_step, last_step=view.mode_step, count=1, mode=view.mode, worker=view.worker,
-            tensors=tuple(tensors), value=value, limit=limit, message=message, causes=ranked, what_to_try=advice,
-            attempt=view.attempt, global_step=view.global_step,
-            evidence={**(evidence or {}), "subject": subject, "symptoms": list(symptoms)},
+            tensors=tuple(map(view.recorded_name, tensors)), value=value, limit=limit,
+            message=f"{view.model_name}: {message}" if view.several else message,
+            causes=ranked, what_to_try=advice, attempt=view.attempt, global_step=view.global_step,
+            evidence={**(evidence or {}), "subject": subject, "symptoms": list(symptoms)}, model=view.model,
         )  # fmt: skip
 
     def save_state(self) -> dict[str, Any]:

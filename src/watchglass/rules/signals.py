@@ -42,11 +42,27 @@ def skipped(view: StepView) -> bool:
     return bool(view.facts("step_skipped"))
 
 
-def several_models(view: StepView) -> bool:
-    """Whether the training has several models (a GAN): then a loss need not fall for the training to go well."""
+def in_turns(view: StepView) -> bool:
+    """Whether other models are trained in turns with this one (a GAN): then its loss need not fall, and may rise."""
+    if view.in_turns or view.catalog.models:
+        return view.in_turns
+    # A run that does not say which model a tensor belongs to, as earlier releases wrote them.
     fact = view.latest_fact("model")
     roots = fact.data.get("roots") if fact is not None else None
     return isinstance(roots, (list, tuple)) and len(roots) > 1
+
+
+def module_types(view: StepView) -> frozenset[str]:
+    """Class names of the model's modules; none where they are not known."""
+    fact = view.latest_fact("model")
+    types = fact.data.get("module_types") if fact is not None else None
+    if not isinstance(types, dict):
+        return frozenset()
+    if fact is not None and fact.model is None and view.several:
+        others = [info.module for info in view.catalog if info.model == view.model and info.module]
+        own = {path.partition(".")[0] for path in others}
+        types = {path: kind for path, kind in types.items() if path.partition(".")[0] in own}
+    return frozenset(map(str, types.values()))
 
 
 def without_layers(view: StepView) -> str:

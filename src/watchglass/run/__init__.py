@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from watchglass.run.histograms import Histogram, LazyHistograms
     from watchglass.run.history import History, Phase
     from watchglass.run.lineage import Seam
+    from watchglass.run.model_views import ModelViews
     from watchglass.run.reading import Journal
     from watchglass.run.recorded_step import RecordedStep
     from watchglass.run.run import Run, open_run
@@ -30,6 +31,7 @@ _HOMES = {
     "histograms": ("Histogram", "LazyHistograms"),
     "history": ("History", "Phase"),
     "lineage": ("Seam",),
+    "model_views": ("ModelViews",),
     "reading": ("Journal",),
     "recorded_step": ("RecordedStep",),
     "run": ("Run", "open_run"),
@@ -46,9 +48,9 @@ _HOMES = {
 }  # fmt: skip
 
 __all__ = [
-    "REDUCTIONS", "Catalog", "Histogram", "History", "Journal", "LazyHistograms", "ListedRun", "Phase", "RawPlace",
-    "RecordedStep", "Run", "RunSearch", "Runs", "Seam", "Selection", "Statistics", "StatisticsRows", "StepRecords",
-    "StepView", "Table", "Tensor", "Worker", "WorkerTables", "open_run", "open_runs", "state_of",
+    "REDUCTIONS", "Catalog", "Histogram", "History", "Journal", "LazyHistograms", "ListedRun", "ModelViews", "Phase",
+    "RawPlace", "RecordedStep", "Run", "RunSearch", "Runs", "Seam", "Selection", "Statistics", "StatisticsRows",
+    "StepRecords", "StepView", "Table", "Tensor", "Worker", "WorkerTables", "open_run", "open_runs", "state_of",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:

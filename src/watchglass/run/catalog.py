@@ -71,6 +71,14 @@ class Catalog:
         """The row of an id, or None."""
         return self._by_id.get(tensor_id)
 
+    @property
+    def models(self) -> frozenset[int]:
+        """Numbers of the models that tensors belong to; empty where nothing says it."""
+        found: frozenset[int] = self.remembered(
+            ("models",), lambda: frozenset(row.model for row in self._by_id.values() if row.model is not None)
+        )
+        return found
+
     def by_name(self, name: str) -> TensorInfo | None:
         """The row of a tensor name, or None."""
         return self._by_name.get(name)

@@ -1,4 +1,4 @@
-"""What one worker did before the step at hand: bounded scalar series, phases, baselines and the latest facts.
+"""What one model did on one worker before the step at hand: scalar series, phases, baselines and the latest facts.
 
 A history is moved on step by step, in canonical order, by whoever makes the views (:meth:`StepView.after`), live
 and in replay alike; nothing in it depends on when data arrived.
@@ -49,14 +49,17 @@ class Series:
 
     def __init__(self, limit: int = SERIES_LIMIT) -> None:
         self._limit = limit
-        self._buffer: npt.NDArray[np.float64] = np.empty(2 * limit)
+        # Of many models, or names, most have few values.
+        self._buffer: npt.NDArray[np.float64] = np.empty(min(64, 2 * limit))
         self._end = 0
 
     def append(self, value: float) -> None:
         """Adds a value and forgets the oldest beyond the limit."""
-        if self._end == len(self._buffer):
+        if self._end == 2 * self._limit:
             self._buffer[: self._limit] = self._buffer[self._limit :]
             self._end = self._limit
+        elif self._end == len(self._buffer):
+            self._buffer = np.resize(self._buffer, min(2 * self._end, 2 * self._limit))
         self._buffer[self._end] = value
         self._end += 1
 
@@ -117,12 +120,28 @@ class PhaseTracker:
 
 
 class History:
-    """Everything before and including the newest step of one worker that rules may look back on. One owner."""
+    """Everything before and including the newest step of one model on one worker that rules may look back on.
 
-    def __init__(self) -> None:
+    Args:
+        facts: The latest facts that are about no model in particular, by kind, which histories of one worker share.
+        own: The latest facts about this model.
+
+    Attributes:
+        phases: Cuts its steps into phases.
+        own: Its own steps by mode, counted where the worker has more models.
+        others: Steps of other models that the worker made before its newest own step, by mode.
+        several: Whether the worker has more models.
+        in_turns: Whether another model was trained between its own TRAIN steps, or at them.
+    """
+
+    def __init__(self, facts: dict[str, Fact] | None = None, own: dict[str, Fact] | None = None) -> None:
         self.phases = PhaseTracker()
+        self.own: dict[Mode, int] = {}
+        self.others: dict[Mode, int] = {}
+        self.several = self.in_turns = False
+        self._facts = facts if facts is not None else {}
         self._series: dict[tuple[Mode, str], Series] = {}
-        self._latest: dict[str, Fact] = {}
+        self._own = own if own is not None else {}
         self._baselines: dict[BaselineKey, RollingBaseline] = {}
 
     def add_scalar(self, mode: Mode, name: str, value: float) -> None:
@@ -133,9 +152,9 @@ class History:
         series.append(value)
 
     def add_facts(self, facts: Iterable[Fact]) -> None:
-        """Remembers the latest fact of each kind."""
+        """Remembers the latest fact of each kind; those about a model are about this one."""
         for fact in facts:
-            self._latest[fact.kind] = fact
+            (self._facts if fact.model is None else self._own)[fact.kind] = fact
 
     def series(self, mode: Mode, name: str, last: int | None = None) -> npt.NDArray[np.float64]:
         """The last values of a scalar in a mode, oldest first; empty when it was never recorded."""
@@ -143,8 +162,8 @@ class History:
         return series.last(last) if series is not None else np.empty(0)
 
     def latest_fact(self, kind: str) -> Fact | None:
-        """The latest fact of a kind at or before the newest step, or None."""
-        return self._latest.get(kind)
+        """The latest fact of a kind at or before the newest step, one about this model before any other; or None."""
+        return self._own.get(kind) or self._facts.get(kind)
 
     def baseline(self, key: BaselineKey) -> RollingBaseline:
         """The shared baseline of a series before the newest step; asking for it begins it.

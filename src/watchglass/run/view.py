@@ -1,4 +1,4 @@
-"""What a rule sees: one complete, frozen step of one worker, and the history before it."""
+"""What a rule sees: one complete, frozen step of one model on one worker, and the history before it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from watchglass.records import Fact, Mode, Observation, Reduction, Role, StepEnd, TensorInfo, UnitKind
+from watchglass.records import Fact, Mode, Observation, Reduction, Role, StepEnd, TensorInfo, UnitKind, model_name
 from watchglass.run.catalog import Catalog
 from watchglass.run.histograms import LazyHistograms
 from watchglass.run.history import BaselineKey, History, Phase
@@ -51,10 +51,27 @@ class StepRecords:
     histograms: LazyHistograms | None = None
     reductions: Mapping[tuple[int, Reduction], float] = field(default_factory=dict)
 
+    def take(self, keep: npt.NDArray[np.bool_]) -> StepRecords:
+        """The same with some rows of statistics, by mask (bool[n])."""
+        if self.ids is None or self.statistics is None:
+            return self
+        return replace(
+            self,
+            ids=self.ids[keep],
+            statistics=self.statistics[keep],
+            calls=self.calls[keep] if self.calls is not None else None,
+            sampled=self.sampled[keep] if self.sampled is not None else None,
+            histograms=self.histograms.take(keep) if self.histograms is not None else None,
+        )
+
 
 @dataclass(frozen=True)
 class StepView:
-    """One complete step of one worker. Made by :meth:`after`; valid until the next one of the same history is made.
+    """One complete step of one worker, as far as it is about one model.
+
+    It holds the tensors and series of that model, and those of no model. Series are called as those of the only model
+    would be: ``loss`` is the loss of this model, whatever its prefix in the run. Made by :meth:`after`; valid until the
+    next one of the same history is made.
 
     Attributes:
         run_id: Identifier of the run.
@@ -65,6 +82,7 @@ class StepView:
         phases: The phases that ended just before this step.
         observed: What the evaluator observed since the step before.
         others: The same step of other runs, by the rule's parameter that names the run.
+        model: Number of the model, 0 for the first or only one.
     """
 
     run_id: str
@@ -75,23 +93,25 @@ class StepView:
     phases: tuple[Phase, ...] = ()
     observed: tuple[Observation, ...] = ()
     others: Mapping[str, StepView | None] = field(default_factory=dict)
+    model: int = 0
     #: Several rules ask for the same rows of a step.
     _selected: dict[Any, Statistics] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @classmethod
     def after(
         cls, history: History, records: StepRecords, *, run_id: str = "", attempt: int = 0, worker: str = "worker_0",
-        previous: StepView | None = None,
+        previous: StepView | None = None, model: int = 0,
     ) -> StepView:  # fmt: skip
         """The view of the next step: moves ``history`` on by ``records`` and shows the result.
 
         Args:
-            history: The worker's history so far.
+            history: What the model did on the worker so far.
             records: The next step in canonical order.
             run_id: Identifier of the run.
             attempt: Attempt of the run.
             worker: Name of the worker.
             previous: The view before this one; its values enter the baselines now.
+            model: Number of the model; ``records`` hold nothing of others.
         """
         if previous is not None:
             previous._settle()
@@ -99,14 +119,16 @@ class StepView:
         for info, value, _ in records.scalars:
             history.add_scalar(records.end.mode, info.name, value)
         history.add_facts(records.facts)
-        return cls(run_id, attempt, worker, records, history, phases)
+        return cls(run_id, attempt, worker, records, history, phases, model=model)
 
     def finished(self) -> StepView:
         """This last step of a run again, with the phases that ended with the run; for :meth:`Rule.finish`."""
         return replace(self, phases=self.history.phases.finish())
 
     def __repr__(self) -> str:
-        return f"StepView({self.worker}, {self.mode.name} step {self.mode_step}, {self.captured} tensors captured)"
+        whose = f" of {self.model_name}" if self.several else ""
+        step = f"{self.mode.name} step {self.mode_step}{whose}"
+        return f"StepView({self.worker}, {step}, {self.captured} tensors captured)"
 
     # What step it is.
 
@@ -119,6 +141,31 @@ class StepView:
     def mode_step(self) -> int:
         """Number of the step among those of its mode."""
         return self.records.end.mode_step
+
+    @property
+    def model_step(self) -> int:
+        """Number of the step among those of its mode that are about this model."""
+        return self.records.end.mode_step - self.history.others.get(self.mode, 0)
+
+    @property
+    def model_name(self) -> str:
+        """Name of the model: ``"model"``, ``"model_2"``."""
+        return model_name(self.model)
+
+    @property
+    def several(self) -> bool:
+        """Whether the worker has more than one model, as far as is known at this step."""
+        return self.history.several
+
+    @property
+    def in_turns(self) -> bool:
+        """Whether other models are trained between the TRAIN steps of this one, or at them."""
+        return self.history.in_turns
+
+    @property
+    def leads(self) -> bool:
+        """Whether the step belongs to this model first: each step is led by one model."""
+        return self.model == self.records.end.model
 
     @property
     def global_step(self) -> int:
@@ -162,6 +209,14 @@ class StepView:
     def scalars(self, role: Role | None = None) -> dict[str, float]:
         """All scalars of this step by name; only those of a role if given."""
         return {info.name: value for info, value, _ in self.records.scalars if role is None or info.role is role}
+
+    def recorded_name(self, name: str) -> str:
+        """Name in the run of what this view calls so: ``"model_2/loss"`` for the ``"loss"`` of the second model."""
+        if not self.model:
+            return name
+        info = self.catalog.by_name(name)
+        is_series = info is not None and info.model == self.model and info.role in (Role.LOSS, Role.METRIC)
+        return f"{self.model_name}/{name}" if is_series else name
 
     def statistics(
         self,

@@ -28,7 +28,7 @@ class OtherRun:
         self._store: Store | None = None
         self._reached: dict[str, tuple[int, Order]] | None = None
         self._run_id = ""
-        self._cursors: dict[tuple[int, str, Mode], _Cursor] = {}
+        self._cursors: dict[tuple[int, str, int, Mode], _Cursor] = {}
 
     @property
     def is_pinned(self) -> bool:
@@ -69,7 +69,7 @@ class OtherRun:
             return
 
     def at(self, view: StepView) -> StepView | None:
-        """The same mode step of the same worker, or else of the first one; None where there is none.
+        """The same mode step of the same model on the same worker, or else on the first one; None where there is none.
 
         Raises:
             NotARunError, MissingFileError, StoreError, CompactedError: See :class:`Follower`.
@@ -77,11 +77,11 @@ class OtherRun:
         if self._reached is None:
             self.pin(view.attempt)
         assert self._reached is not None
-        key = (view.attempt, view.worker, view.mode)
+        key = (view.attempt, view.worker, view.model, view.mode)
         cursor = self._cursors.get(key)
         if cursor is None:
             worker = view.worker if view.worker in self._reached else layout.worker_name(0)
-            cursor = self._cursors[key] = _Cursor(self._views(worker), view.mode)
+            cursor = self._cursors[key] = _Cursor(self._views(worker), view.model, view.mode)
         return cursor.at(view.mode_step)
 
     def forget(self, before: int) -> None:
@@ -121,10 +121,10 @@ class OtherRun:
 
 
 class _Cursor:
-    """The steps of one mode of one worker, looked at in rising order. Of two with one number the earlier counts."""
+    """Steps of one mode and model of a worker, looked at in rising order. Of two with one number the earlier counts."""
 
-    def __init__(self, views: Iterator[StepView], mode: Mode) -> None:
-        self._views = (view for view in views if view.mode is mode)
+    def __init__(self, views: Iterator[StepView], model: int, mode: Mode) -> None:
+        self._views = (view for view in views if view.mode is mode and view.model == model)
         self._view: StepView | None = None
 
     def at(self, mode_step: int) -> StepView | None:

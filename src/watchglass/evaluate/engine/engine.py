@@ -14,18 +14,18 @@ from watchglass.evaluate.engine.folding import Folded
 from watchglass.evaluate.engine.guard import Guard, wakeable
 from watchglass.evaluate.engine.observing import Observed
 from watchglass.evaluate.engine.runner import RuleRunner, Stopped
-from watchglass.evaluate.engine.standing import PartialEvaluation
+from watchglass.evaluate.engine.standing import PartialEvaluation, SeatKey
 from watchglass.records import Finding, Mode, Observation, RuleStatus
 from watchglass.run import StepView
 from watchglass.store import layout, open_store
 
 
 class Engine:
-    """Evaluates rules over the steps of a run, one instance of each rule per worker and attempt. For one thread.
+    """Evaluates rules over the steps of a run, one instance of each rule per attempt, worker and model. For one thread.
 
     What a rule finds on a worker depends on that worker's steps in their order and on nothing else, so that live and
-    replayed findings are equal. A rule that raises, or takes too long, stops on that worker, with its traceback as the
-    status; the others go on.
+    replayed findings are equal. A rule that raises, or takes too long, stops on that model of that worker, with its
+    traceback as the status; the others go on.
     """
 
     #: Whether rules run in other processes, so that findings come later and nobody looks at statistics in this one.
@@ -76,13 +76,13 @@ class Engine:
         self._others = {location: OtherRun(location, open_store) for location in self._compared()}
         self._observed = Observed()
         self._pins: list[Observation] = []
-        self._last: dict[tuple[int, str], StepView] = {}
+        self._last: dict[SeatKey, StepView] = {}
         self._findings: list[tuple[tuple[Any, ...], Folded]] = []
         self._newest = -1
         self._ended = False
 
     def feed(self, views: Sequence[StepView]) -> list[Finding]:
-        """Shows one step (a view per worker, in order) to all rules; returns what is new, by rule, then worker.
+        """Shows one step (a view per worker and model, in order) to all rules; returns what is new, by rule first.
 
         Raises:
             CompactedError: Something that a rule looked at could not be fetched, or is gone: no rule can go on from
@@ -157,7 +157,7 @@ class Engine:
     def findings(self) -> list[Finding]:
         """All findings in their newest state, in the order of attempt, step, rule, worker."""
         new = [
-            ((kept.attempt, kept.folded.order, number, layout.worker_order(kept.worker)), kept.folded)
+            ((kept.attempt, kept.folded.order, number, layout.worker_order(kept.worker), kept.model), kept.folded)
             for number, runner in enumerate(self._runners)
             for kept in runner.take_kept()
         ]
@@ -197,19 +197,18 @@ class Engine:
     def _entered(self, view: StepView) -> StepView:
         """Counts a step; returns its view with what was observed since the one before."""
         key = (view.attempt, view.worker)
-        self._last[key] = view
+        self._last[view.attempt, view.worker, view.model] = view
         if view.attempt > self._newest:
             self._newest = view.attempt
-        if view.mode is Mode.TRAIN:
+        if view.mode is Mode.TRAIN and view.leads:
             self.train_steps[key] = self.train_steps.get(key, 0) + 1
-        observed = self._observed.before(view.attempt, view.worker, view.records.end.order)
+        observed = self._observed.before(view.attempt, view.worker, view.model, view.records.end.order)
         return replace(view, observed=observed) if observed else view
 
-    def _finish(self, keys: Sequence[tuple[int, str]]) -> list[Finding]:
-        last: dict[tuple[int, str], StepView] = {}
-        for attempt, worker in sorted(keys, key=lambda key: (key[0], layout.worker_order(key[1]))):
-            view = self._last.pop((attempt, worker)).finished()
-            last[attempt, worker] = replace(view, observed=self._observed.before(attempt, worker, None))
+    def _finish(self, keys: Sequence[SeatKey]) -> list[Finding]:
+        last: dict[SeatKey, StepView] = {}
+        for key in sorted(keys, key=lambda key: (key[0], layout.worker_order(key[1]), key[2])):
+            last[key] = replace(self._last.pop(key).finished(), observed=self._observed.before(*key, None))
         with wakeable():
             return [
                 found for runner in self._runners for key, view in last.items() for found in runner.finish(key, view)

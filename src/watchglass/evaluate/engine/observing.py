@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 from watchglass.errors import DamagedDataError
-from watchglass.evaluate.engine.standing import Order
+from watchglass.evaluate.engine.standing import Order, SeatKey
 from watchglass.records import Observation
 from watchglass.store import FrameKind, RunReader, Store, decode_observation
 
@@ -21,7 +21,7 @@ class Observed:
     def __init__(self) -> None:
         self._by_attempt: dict[int, list[Observation]] = {}
         self._known: set[str] = set()
-        self._shown: dict[tuple[int, str], int] = {}
+        self._shown: dict[SeatKey, int] = {}
 
     def add(self, seen: Observation) -> bool:
         """Takes an observation in; returns whether it was new. One that says the same again counts once."""
@@ -33,23 +33,24 @@ class Observed:
             self._by_attempt.setdefault(seen.attempt, []).append(seen)
         return True
 
-    def before(self, attempt: int, worker: str, order: Order | None) -> tuple[Observation, ...]:
-        """What was observed before the step with this order and was not given for this worker yet.
+    def before(self, attempt: int, worker: str, model: int, order: Order | None) -> tuple[Observation, ...]:
+        """What was observed before the step with this order and was not given for this model of this worker yet.
 
         Args:
             attempt: The attempt.
             worker: The worker.
+            model: The model.
             order: None for the end of the training: all that is left.
         """
         rows = self._by_attempt.get(attempt)
         if not rows:
             return ()
-        given = self._shown.get((attempt, worker), 0)
+        given = self._shown.get((attempt, worker, model), 0)
         end = given
         # In the order in which they were written down: one that waits keeps those behind it waiting.
         while end < len(rows) and _is_before(rows[end], order):
             end += 1
-        self._shown[attempt, worker] = end
+        self._shown[attempt, worker, model] = end
         return tuple(rows[given:end])
 
 

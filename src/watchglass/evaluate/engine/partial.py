@@ -74,18 +74,18 @@ def merge(parts: Sequence[PartialEvaluation], rules: Sequence[RuleSpec]) -> Eval
 
 def _chosen(facts: Sequence[RuleFacts], newest: int, ended: bool) -> list[WorkerFacts]:
     """Facts at the end of all attempts that have ended, and so far of the one that has not."""
-    at_end = {(w.attempt, w.worker): w for part in facts for w in part.at_end if ended or w.attempt < newest}
-    so_far = {(w.attempt, w.worker): w for part in facts for w in part.so_far}
+    at_end = {(w.attempt, w.worker, w.model): w for part in facts for w in part.at_end if ended or w.attempt < newest}
+    so_far = {(w.attempt, w.worker, w.model): w for part in facts for w in part.so_far}
     return list({**so_far, **at_end}.values())
 
 
-def _needs(facts: Sequence[RuleFacts]) -> dict[str, tuple[Met, ...]]:
-    return {worker: met for part in facts for worker, met in part.needs.items()}
+def _needs(facts: Sequence[RuleFacts]) -> dict[tuple[str, int], tuple[Met, ...]]:
+    return {key: met for part in facts for key, met in part.needs.items()}
 
 
 def _ordered(chosen: dict[int, list[WorkerFacts]]) -> tuple[Finding, ...]:
     rows = [
-        (worker.attempt, order, number, layout.worker_order(worker.worker), finding)
+        (worker.attempt, order, number, layout.worker_order(worker.worker), worker.model, finding)
         for number, facts in chosen.items()
         for worker in facts
         for order, finding in worker.findings

@@ -1,4 +1,4 @@
-"""One rule over all workers of a run: an instance for each worker and attempt, its findings, where it stands."""
+"""One rule over a run: an instance for each attempt, worker and model, its findings, where it stands."""
 
 from __future__ import annotations
 
@@ -17,12 +17,23 @@ from watchglass.config import RuleSpec, values
 from watchglass.errors import CompactedError, PluginFileError, StoreError, WatchglassError
 from watchglass.evaluate.engine.folding import Folded, Folding
 from watchglass.evaluate.engine.guard import CallTimeout, Guard
-from watchglass.evaluate.engine.standing import Fault, Met, RuleFacts, Tally, WorkerFacts, best, in_order, silence
+from watchglass.evaluate.engine.standing import (
+    Fault,
+    Met,
+    RuleFacts,
+    SeatKey,
+    Tally,
+    WorkerFacts,
+    best,
+    in_order,
+    need_order,
+    silence,
+)
 from watchglass.evaluate.engine.starvation import NeedSeen
 from watchglass.records import Finding, Observation, RuleStatus, Severity, Status
 from watchglass.rules import Rule, build_rule
 from watchglass.run import StepView
-from watchglass.store import decode_finding, encode_finding, layout, scan
+from watchglass.store import decode_finding, encode_finding, scan
 
 _T = TypeVar("_T")
 
@@ -40,11 +51,12 @@ class Kept(NamedTuple):
 
     attempt: int
     worker: str
+    model: int
     folded: Folded
 
 
 class Stopped(NamedTuple):
-    """Why a rule was stopped on one worker of one attempt, for the journal."""
+    """Why a rule was stopped on one model on one worker of one attempt, for the journal."""
 
     view: StepView
     rule: str
@@ -53,7 +65,7 @@ class Stopped(NamedTuple):
 
 @dataclass
 class _Seat:
-    """A rule on one worker of one attempt.
+    """A rule on one model on one worker of one attempt.
 
     Attributes:
         rule: Its instance; None where it stopped, or was told of the end.
@@ -75,7 +87,7 @@ class _Seat:
 
 
 class RuleRunner:
-    """One rule over all workers. For one thread.
+    """One rule over all workers and their models. For one thread.
 
     Args:
         spec: The rule.
@@ -109,15 +121,15 @@ class RuleRunner:
         self.asking: tuple[str, StepView] | None = None
         self._fingerprint = _fingerprint(prototype)
         self._all_needs = prototype.needs
-        self._needs: dict[str, list[NeedSeen]] = {}
-        self._workers: list[str] = []
+        self._needs: dict[tuple[str, int], list[NeedSeen]] = {}
+        self._in_order: list[tuple[str, int]] = []
         self._tally = Tally()
         self._kept: list[Kept] = []
-        self._seats: dict[tuple[int, str], _Seat] = {}
+        self._seats: dict[SeatKey, _Seat] = {}
         self._so_far: tuple[WorkerFacts, ...] = ()
         self._errors: list[Stopped] = []
         self._timeouts: list[Observation] = []
-        self._stops: dict[tuple[int, str], Observation] = {}
+        self._stops: dict[SeatKey, Observation] = {}
 
     @property
     def looks_closer(self) -> bool:
@@ -125,7 +137,7 @@ class RuleRunner:
         return self._fingerprint in _looking_closer
 
     def check(self, view: StepView, others: Mapping[str, StepView | None] | None = None) -> list[Finding]:
-        """Shows the rule one step of one worker; returns what is new.
+        """Shows the rule one step of one model on one worker; returns what is new.
 
         Raises:
             StoreError, CompactedError: The store refused what the rule asked of the view. All is to be evaluated
@@ -135,9 +147,9 @@ class RuleRunner:
             return []
         if others is not None:
             view = replace(view, others=others)
-        seat = self._seats.get((view.attempt, view.worker))
+        seat = self._seats.get((view.attempt, view.worker, view.model))
         if seat is None:
-            seat = self._seats[view.attempt, view.worker] = self._seated(view)
+            seat = self._seats[view.attempt, view.worker, view.model] = self._seated(view)
         if seat.needs:
             for need in seat.needs:
                 need.look(view)
@@ -148,8 +160,8 @@ class RuleRunner:
             return []
         return self._found(seat, view, "check", seat.rule.check)
 
-    def finish(self, key: tuple[int, str], view: StepView) -> list[Finding]:
-        """Tells the rule that the training of one worker of one attempt has ended; ``view`` is its last step, again.
+    def finish(self, key: SeatKey, view: StepView) -> list[Finding]:
+        """Says to the rule that an attempt has ended, for one model on one worker; ``view`` is its last step, again.
 
         Raises:
             StoreError, CompactedError: See :meth:`check`.
@@ -166,7 +178,8 @@ class RuleRunner:
     def stop(self, seen: Observation) -> None:
         """Takes note of where it took too long in an evaluation before this one: it is not asked there again."""
         if seen.data.get("fingerprint") == self._fingerprint:
-            self._stops[seen.attempt, str(seen.data.get("worker"))] = seen
+            model = seen.data.get("model", 0)
+            self._stops[seen.attempt, str(seen.data.get("worker")), model if type(model) is int else 0] = seen
 
     def take_kept(self) -> list[Kept]:
         """Findings that are new since the last call."""
@@ -194,8 +207,8 @@ class RuleRunner:
     def facts(self) -> RuleFacts:
         """What the rule says so far, and at the end of those workers and attempts that have ended."""
         facts = self._facts()
-        at_end = [worker for worker in facts if self._seats[worker.attempt, worker.worker].ended]
-        so_far = self._so_far or [w for w in facts if not self._seats[w.attempt, w.worker].ended]
+        at_end = [worker for worker in facts if self._seats[worker.attempt, worker.worker, worker.model].ended]
+        so_far = self._so_far or [w for w in facts if not self._seats[w.attempt, w.worker, w.model].ended]
         return RuleFacts(self.name, tuple(in_order(so_far)), tuple(in_order(at_end)), self._met(), self.not_applicable)
 
     def status(self, *, ended: bool) -> RuleStatus:
@@ -214,17 +227,19 @@ class RuleRunner:
         """
         at = f"{view.mode.name} step {view.mode_step} of {view.worker}"
         data = {
-            "rule": self.name, "worker": view.worker, "when": when, "global_step": view.global_step,
+            "rule": self.name, "worker": view.worker, "model": view.model, "when": when,
+            "global_step": view.global_step,
             "text": f"took longer than {self._guard.timeout_s:g} s at {at}, in:\n{place}",
             "fingerprint": self._fingerprint,
         }  # fmt: skip
         return Observation("rule_timed_out", view.attempt, view.records.end.order, data)
 
     def _seated(self, view: StepView) -> _Seat:
-        needs = self._needs.get(view.worker)
+        key = (view.worker, view.model)
+        needs = self._needs.get(key)
         if needs is None:
-            needs = self._needs[view.worker] = [NeedSeen(need) for need in self._all_needs]
-            insort(self._workers, view.worker, key=layout.worker_order)
+            needs = self._needs[key] = [NeedSeen(need) for need in self._all_needs]
+            insort(self._in_order, key, key=need_order)
         still_open = [need for need in needs if not need.satisfied or need.needs.max_interval is not None]
         seat = _Seat(None, still_open)
         seat.rule = self._ask(seat, view, "start", self._build)
@@ -233,17 +248,23 @@ class RuleRunner:
     def _facts(self) -> list[WorkerFacts]:
         return [
             WorkerFacts(
-                attempt, worker, tuple(seat.folding.findings()), seat.folding.dropped, seat.fault, seat.not_applicable
+                attempt,
+                worker,
+                tuple(seat.folding.findings()),
+                seat.folding.dropped,
+                seat.fault,
+                seat.not_applicable,
+                model,
             )
-            for (attempt, worker), seat in self._seats.items()
+            for (attempt, worker, model), seat in self._seats.items()
         ]
 
-    def _met(self) -> dict[str, tuple[Met, ...]]:
-        return {worker: tuple(map(_met, needs)) for worker, needs in {"": self._unseen(), **self._needs}.items()}
+    def _met(self) -> dict[tuple[str, int], tuple[Met, ...]]:
+        return {key: tuple(map(_met, needs)) for key, needs in {("", 0): self._unseen(), **self._needs}.items()}
 
     def _over_all(self) -> Iterator[Met]:
-        """What becomes of each need over all workers, as far as anybody asks."""
-        rows = [self._needs[worker] for worker in self._workers] or [self._unseen()]
+        """What becomes of each need over all workers and models, as far as anybody asks."""
+        rows = [self._needs[key] for key in self._in_order] or [self._unseen()]
         for number, need in enumerate(self._all_needs):
             if not need.optional:
                 yield best(_met(row[number]) for row in rows)
@@ -268,20 +289,20 @@ class RuleRunner:
         if not taken:
             return []
         new = [kept for finding in taken if (kept := seat.folding.add(finding, view)) is not None]
-        self._kept += [Kept(view.attempt, view.worker, kept) for kept in new]
+        self._kept += [Kept(view.attempt, view.worker, view.model, kept) for kept in new]
         self._tally.find((kept.finding for kept in new), seat.folding.dropped - dropped)
         return [kept.finding for kept in new]
 
     def _ask(
         self, seat: _Seat, view: StepView, when: str, question: Callable[[], _T], taken: list[Finding] | None = None
     ) -> _T | None:
-        """The answer of the rule, None where it fails: then it is stopped on this worker of this attempt.
+        """The answer of the rule, None where it fails: then it is stopped on this model on this worker of this attempt.
 
         What it found before it raised counts. What it found before it took too long does not: where it is stopped
         there in another evaluation, it is not asked at all.
         """
         if self._stops:
-            stop = self._stops.get((view.attempt, view.worker))
+            stop = self._stops.get((view.attempt, view.worker, view.model))
             if stop is not None and (stop.data.get("when"), stop.data.get("global_step")) == (when, view.global_step):
                 self._fail(seat, view, str(stop.data.get("text")))
                 return None
@@ -310,7 +331,7 @@ class RuleRunner:
     def _fail(self, seat: _Seat, view: StepView, text: str) -> None:
         seat.rule, seat.needs = None, []
         seat.fault = Fault(view.records.end.order, text)
-        self._tally.fail(view.attempt, view.worker, seat.fault)
+        self._tally.fail(view.attempt, view.worker, view.model, seat.fault)
 
 
 def _met(need: NeedSeen) -> Met:

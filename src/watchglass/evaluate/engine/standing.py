@@ -14,6 +14,8 @@ from watchglass.records import Finding, RuleStatus, Severity, Status
 from watchglass.store import layout
 
 Order = tuple[int, int, int]
+#: Attempt, worker and model: what one instance of a rule sees.
+SeatKey = tuple[int, str, int]
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ class Met:
 
 @dataclass(frozen=True)
 class WorkerFacts:
-    """What one rule says of one worker of one attempt.
+    """What one rule says of one model on one worker of one attempt.
 
     Attributes:
         attempt: The attempt.
@@ -55,6 +57,7 @@ class WorkerFacts:
         dropped: Findings that were counted and not kept.
         fault: Why the rule stopped, None where it did not.
         not_applicable: Why it has nothing to say about this training, "" where it does, or where that is not known yet.
+        model: Number of the model.
     """
 
     attempt: int
@@ -63,6 +66,7 @@ class WorkerFacts:
     dropped: int = 0
     fault: Fault | None = None
     not_applicable: str = ""
+    model: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """These facts as plain JSON types."""
@@ -71,7 +75,7 @@ class WorkerFacts:
             "findings": [[list(order), finding.to_json()] for order, finding in self.findings],
             "dropped": self.dropped,
             "fault": [list(self.fault.order), self.fault.text] if self.fault is not None else None,
-            "not_applicable": self.not_applicable,
+            "not_applicable": self.not_applicable, "model": self.model,
         }  # fmt: skip
 
     @classmethod
@@ -82,6 +86,7 @@ class WorkerFacts:
             data["attempt"], data["worker"],
             tuple((_order(order), Finding.from_json(finding)) for order, finding in data["findings"]),
             data["dropped"], Fault(_order(fault[0]), fault[1]) if fault is not None else None, data["not_applicable"],
+            data["model"],
         )  # fmt: skip
 
 
@@ -91,21 +96,21 @@ class RuleFacts:
 
     Attributes:
         name: Name of the rule.
-        so_far: Facts per worker and attempt, before the training ended.
+        so_far: Facts per worker, model and attempt, before the training ended.
         at_end: The same after the rule was told that the training, or the attempt, has ended; of those that were.
-        needs: Per worker, one for each need; under "" what is said where no worker was seen.
+        needs: Per worker and model, one for each need; under ("", 0) what is said where no worker was seen.
         not_applicable: Why the rule was not asked at all, "" where it was.
     """
 
     name: str
     so_far: tuple[WorkerFacts, ...] = ()
     at_end: tuple[WorkerFacts, ...] = ()
-    needs: Mapping[str, tuple[Met, ...]] = field(default_factory=dict)
+    needs: Mapping[tuple[str, int], tuple[Met, ...]] = field(default_factory=dict)
     not_applicable: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """These facts as plain JSON types."""
-        needs = {worker: [[m.satisfied, m.reason, m.certain] for m in met] for worker, met in self.needs.items()}
+        needs = [[*key, [[m.satisfied, m.reason, m.certain] for m in met]] for key, met in self.needs.items()]
         return {
             "name": self.name,
             "so_far": [facts.to_json() for facts in self.so_far],
@@ -119,7 +124,7 @@ class RuleFacts:
         return cls(
             data["name"], tuple(map(WorkerFacts.from_json, data["so_far"])),
             tuple(map(WorkerFacts.from_json, data["at_end"])),
-            {worker: tuple(Met(*met) for met in rows) for worker, rows in data["needs"].items()},
+            {(worker, model): tuple(Met(*met) for met in rows) for worker, model, rows in data["needs"]},
             data["not_applicable"],
         )  # fmt: skip
 
@@ -178,9 +183,9 @@ class Tally:
             self._issues = self._issues or finding.severity is not Severity.INFO
         self._dropped += dropped
 
-    def fail(self, attempt: int, worker: str, fault: Fault) -> None:
-        """Counts that the rule stopped on one worker of one attempt; the earliest step is told."""
-        first = (attempt, fault.order, layout.worker_order(worker))
+    def fail(self, attempt: int, worker: str, model: int, fault: Fault) -> None:
+        """Counts that the rule stopped on one model on one worker of one attempt; the earliest step is told."""
+        first = (attempt, fault.order, layout.worker_order(worker), model)
         if self._fault is None or first < self._fault[0]:
             self._fault = first, fault.text
 
@@ -210,7 +215,7 @@ class Tally:
 def status_of(
     name: str,
     facts: Sequence[WorkerFacts],
-    needs: Mapping[str, Sequence[Met]],
+    needs: Mapping[tuple[str, int], Sequence[Met]],
     *,
     ended: bool,
     not_applicable: str = "",
@@ -219,7 +224,7 @@ def status_of(
 
     Args:
         name: Name of the rule.
-        facts: One for each worker and attempt.
+        facts: One for each worker, model and attempt.
         needs: As :attr:`RuleFacts.needs`.
         ended: Whether the training has ended.
         not_applicable: Why the rule was not asked at all, "" where it was.
@@ -230,14 +235,14 @@ def status_of(
     for worker in facts:
         tally.find((finding for _, finding in worker.findings), worker.dropped)
         if worker.fault is not None:
-            tally.fail(worker.attempt, worker.worker, worker.fault)
-    workers = sorted((worker for worker in needs if worker), key=layout.worker_order) or list(needs)
-    columns = zip(*(needs[worker] for worker in workers), strict=True)
+            tally.fail(worker.attempt, worker.worker, worker.model, worker.fault)
+    seen = sorted((key for key in needs if key[0]), key=need_order) or list(needs)
+    columns = zip(*(needs[key] for key in seen), strict=True)
     return tally.status(name, map(best, columns), ended=ended, silent=lambda: silence(facts))
 
 
 def best(column: Iterable[Met]) -> Met:
-    """What becomes of one need over all workers, in their order: it is met where it is met on any of them."""
+    """What becomes of one need over all workers and models, in order: it is met where it is met on any of them."""
     rows = []
     for met in column:
         if met.satisfied and not met.reason:
@@ -255,12 +260,17 @@ def silence(facts: Sequence[WorkerFacts]) -> str:
 
 
 def in_order(facts: Iterable[WorkerFacts]) -> list[WorkerFacts]:
-    """By attempt, then worker."""
+    """By attempt, then worker, then model."""
     return sorted(facts, key=_place)
 
 
 def _place(facts: WorkerFacts) -> tuple[Any, ...]:
-    return facts.attempt, layout.worker_order(facts.worker)
+    return facts.attempt, layout.worker_order(facts.worker), facts.model
+
+
+def need_order(key: tuple[str, int]) -> tuple[Any, ...]:
+    """Sort key of a worker and a model."""
+    return layout.worker_order(key[0]), key[1]
 
 
 def _order(row: Sequence[int]) -> Order:

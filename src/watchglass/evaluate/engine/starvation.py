@@ -89,7 +89,7 @@ class _Plan:
 
 
 class NeedSeen:
-    """Whether one need of a rule was met on one worker. For one thread.
+    """Whether one need of a rule was met of one model on one worker. For one thread.
 
     Attributes:
         needs: The need.
@@ -237,9 +237,9 @@ class NeedSeen:
     def _measure(self, view: StepView, present: bool) -> None:
         if self.needs.max_interval is None:
             return
-        since = view.mode_step - self._last_capture if self._last_capture >= 0 else 0
+        since = view.model_step - self._last_capture if self._last_capture >= 0 else 0
         if present:
-            self._gap, self._since, self._last_capture = since, 0, view.mode_step
+            self._gap, self._since, self._last_capture = since, 0, view.model_step
         else:
             self._since = since
 

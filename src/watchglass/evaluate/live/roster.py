@@ -29,7 +29,7 @@ class Roster:
         order = view.records.end.order
         # The farthest, not the last: a worker that lags must not hear earlier of what was observed than in a replay.
         self._reached[view.attempt] = max(self._reached.get(view.attempt, order), order)
-        if view.mode is Mode.TRAIN:
+        if view.mode is Mode.TRAIN and view.leads:
             key = (view.attempt, view.worker)
             self._train_steps[key] = view.train_step
             self._lengths.setdefault(key, deque(maxlen=_STEPS)).append((view.end_ns - view.start_ns) / 1e9)

@@ -124,9 +124,9 @@ class _Part:
                     worker = self._workers[key]
                     # All that a rule may look at: a store that refuses does so before the step counts as evaluated.
                     worker.fetch(closely=self._engine.looks_closer)
-                    view = worker.next_view(self._run_id)
+                    views = worker.next_views(self._run_id)
                     self._done[key] = order
-                    self._new += self._engine.feed([view])
+                    self._new += self._engine.feed(views)
                 give_up_s, looks = time.monotonic() + _PATIENCE_S, 0
             elif self._read(full=looks % _LIST_ALL == _LIST_ALL - 1):
                 give_up_s, looks = time.monotonic() + _PATIENCE_S, 0

@@ -71,9 +71,7 @@ class DeadRelu(Rule):
 
     def applicable(self, view: StepView) -> str:
         """Not for models without ReLU-like units."""
-        fact = view.latest_fact("model")
-        types = fact.data.get("module_types") if fact is not None else None
-        known = set(types.values()) if isinstance(types, dict) else set()
+        known = signals.module_types(view)
         if known and not known & set(signals.RECTIFIERS) and not self.runs:
             return "the model has no ReLU, as far as its modules and what its layers receive can tell"
         return signals.without_layers(view)

@@ -107,8 +107,8 @@ class ExplodingTensor(Rule):
     def _before(self, view: StepView) -> list[str]:
         """What the steps before say: did the loss or the gradient rise, was all calm, or is this the first step?"""
         before = signals.losses(view, 33)
-        if view.mode_step == 0 or not self.start:
-            return ["first_step"] if view.mode_step == 0 else []
+        if view.model_step == 0 or not self.start:
+            return ["first_step"] if view.model_step == 0 else []
         norms = view.series("gradient_norm", Mode.TRAIN, 33)
         norms = norms[np.isfinite(norms) & (norms > 0)]
         peak = float(np.max(before[-5:])) if len(before) else 0.0

@@ -27,7 +27,8 @@ class LossNotDecreasing(Rule):
         back; or the median of two windows of `window` steps in a row is more than twice that of the best
         window and above a quarter of the start; or after `patience` windows the loss is less than `diff_percent` below
         its start, more certainly than its noise allows. Silent while the learning rate warms up, once the loss has
-        fallen (convergence is no fault), and for "flat" in trainings with several models. In an attempt that was
+        fallen (convergence is no fault), and but for `diverged` while other models are trained in turns with this one
+        (a generator's loss may rise while all is well). In an attempt that was
         resumed the start is where that was: "flat" is silent there, and only `diverged` is a divergence.
     Usual causes: a learning rate that is too high or too low, no gradient in the first layers, labels that do not fit.
     What to try: try to overfit a single batch; change the learning rate by a factor of 10 either way.
@@ -87,7 +88,9 @@ class LossNotDecreasing(Rule):
         self.away = self.away + 1 if rise >= self.diverged else 0
         # The smaller limit needs more evidence: a few high losses are common right after the start.
         # And where a training was resumed the loss is low, so that multiples of it are soon reached.
-        if rise < 4 or (rise < self.diverged and (self.seen < 16 or signals.resumed(view))):
+        # And what a model of several loses another may win: the loss of a generator rises while all is well.
+        unclear = self.seen < 16 or signals.resumed(view) or signals.in_turns(view)
+        if rise < 4 or (rise < self.diverged and unclear):
             return None
         return self.finding(
             view,
@@ -114,7 +117,7 @@ class LossNotDecreasing(Rule):
         risen = now[0] > 2 * self.best[0] > 0 and now[0] > self.best[0] + 3 * (now[1] + self.best[1])
         self.rising = self.rising + 1 if risen and now[0] > 0.25 * float(np.median(self.start)) else 0
         self.best = min(self.best, now)
-        if self.rising >= 2:
+        if self.rising >= 2 and not signals.in_turns(view):
             yield self._finding(
                 view, "rise", now[0], 2 * self.best[0], "loss_rising",
                 f"the loss rises again: {now[0]:.3g} over the last {self.window} steps up to step {view.mode_step}, "
@@ -129,7 +132,7 @@ class LossNotDecreasing(Rule):
 
     def _flat(self, view: StepView, now: list[float]) -> bool:
         """Whether the loss is where it started, with some certainty, and that is a fault."""
-        if signals.several_models(view) or _accurate(view) or signals.resumed(view):
+        if signals.in_turns(view) or _accurate(view) or signals.resumed(view):
             return False
         scale = abs(self.first[0])
         # The first losses matter too: a training can have finished learning within its first window.

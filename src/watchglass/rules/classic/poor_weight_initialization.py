@@ -48,7 +48,7 @@ class PoorWeightInitialization(Rule):
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """Findings of the first steps."""
-        if view.mode is not Mode.TRAIN or view.mode_step >= self.steps:
+        if view.mode is not Mode.TRAIN or view.model_step >= self.steps:
             return
         if not self.weights:
             fact = view.latest_fact("initialization")
@@ -132,6 +132,8 @@ def _usable(view: StepView, tensors: Any) -> dict[str, dict[str, Any]]:
     nonzero = _nonzero_names(view)
     for name, row in (tensors if isinstance(tensors, dict) else {}).items():
         info = view.catalog.by_name(name)
+        if info is None and view.catalog.models and view.catalog.by_name(f"gradient/{name}") is None:
+            continue  # of another model
         shape = row.get("shape") or []
         if len(shape) < 2 or shape[0] < 2 or (info is not None and info.trainable is False):
             continue

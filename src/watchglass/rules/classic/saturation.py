@@ -23,10 +23,7 @@ def saturating_between(view: StepView, gradients: Statistics, first: int, last: 
         first: Position of the first layer.
         last: Position of the last layer.
     """
-    fact = view.latest_fact("model")
-    types = fact.data.get("module_types") if fact is not None else None
-    present = set(types.values()) if isinstance(types, dict) else set()
-    present |= {info.module_type for info in view.catalog if first <= info.layer_index}
+    present = signals.module_types(view) | {info.module_type for info in view.catalog if first <= info.layer_index}
     modules = [kind for kind in signals.SATURATING if kind in present]
     if modules:
         return modules

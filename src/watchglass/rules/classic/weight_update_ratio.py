@@ -102,7 +102,7 @@ class WeightUpdateRatio(Rule):
     def _stuck(self, view: StepView) -> bool:
         """Whether small updates are a fault: not while warming up, decayed or converging."""
         return (
-            view.mode_step >= 200
+            view.model_step >= 200
             and not signals.resumed(view)
             and not signals.warming_up(view)
             and not signals.decayed(view)

@@ -1,0 +1,124 @@
+"""The steps of one worker as views: one for each model that a step belongs to, with the history of that model."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from watchglass.records import Fact, Mode, Role, TensorInfo, model_name
+from watchglass.run.catalog import Catalog
+from watchglass.run.history import History
+from watchglass.run.view import StepRecords, StepView
+
+#: Models of one worker whose histories are kept; a step of a further one is seen without what came before it.
+MOST_MODELS = 1024
+
+
+class ModelViews:
+    """Makes the views of one worker's steps in one attempt, in their order. One owner.
+
+    A step belongs to the model that it trained or evaluated, and to each other one of which it has a loss. Tensors of a
+    model that has had no step so far (the decoder beside an encoder) are shown with the model that leads the step.
+
+    Args:
+        run_id: Identifier of the run.
+        attempt: Attempt of the run.
+        worker: Name of the worker.
+    """
+
+    def __init__(self, run_id: str = "", attempt: int = 0, worker: str = "worker_0") -> None:
+        self._run_id, self._attempt, self._worker = run_id, attempt, worker
+        self._histories: dict[int, History] = {}
+        self._newest: dict[int, StepView] = {}
+        self._facts: dict[str, Fact] = {}
+        self._own_facts: dict[int, dict[str, Fact]] = {}
+        self._steps: dict[Mode, int] = {}
+        self._one_model = True
+
+    def after(self, records: StepRecords) -> list[StepView]:
+        """The views of the next step: of the model that leads it, then of others by number."""
+        if self._one_model:
+            if not records.end.model and records.catalog.models <= {0} and not any(f.model for f in records.facts):
+                self._steps[records.end.mode] = self._steps.get(records.end.mode, 0) + 1
+                return [self._view(0, records)]
+            self._one_model = False
+            if 0 in self._histories:
+                self._histories[0].own = dict(self._steps)
+        return self._of_several(records)
+
+    def _of_several(self, records: StepRecords) -> list[StepView]:
+        end = records.end
+        losses = {info.model for info, _, _ in records.scalars if info.role is Role.LOSS and info.model is not None}
+        models = [end.model, *sorted(losses - {end.model})]
+        for fact in records.facts:
+            if fact.model is not None and fact.model not in models:
+                self._own_facts.setdefault(fact.model, {})[fact.kind] = fact
+        for model in models:
+            self._count(self._history(model), end.mode, together=len(models) > 1)
+        self._steps[end.mode] = self._steps.get(end.mode, 0) + 1
+        known = frozenset(self._histories)
+        return [self._view(model, _part(records, model, known)) for model in models]
+
+    def _history(self, model: int) -> History:
+        history = self._histories.get(model)
+        if history is None:
+            history = self._histories[model] = History(self._facts, self._own_facts.setdefault(model, {}))
+            if len(self._histories) > MOST_MODELS:
+                oldest = next(iter(self._histories))
+                del self._histories[oldest]
+                self._newest.pop(oldest, None)
+            for each in self._histories.values():
+                each.several = len(self._histories) > 1
+        return history
+
+    def _count(self, history: History, mode: Mode, *, together: bool) -> None:
+        own, before = history.own.get(mode, 0), history.others.get(mode, 0)
+        others = self._steps.get(mode, 0) - own
+        if mode is Mode.TRAIN and (together or (own and others > before)):
+            history.in_turns = True
+        history.own[mode], history.others[mode] = own + 1, others
+
+    def _view(self, model: int, records: StepRecords) -> StepView:
+        view = StepView.after(
+            self._history(model), records, run_id=self._run_id, attempt=self._attempt, worker=self._worker,
+            previous=self._newest.get(model), model=model,
+        )  # fmt: skip
+        self._newest[model] = view
+        return view
+
+
+def _part(records: StepRecords, model: int, known: frozenset[int]) -> StepRecords:
+    """What of a step is about one model, with its series called as those of an only model.
+
+    Args:
+        records: The step.
+        model: The model.
+        known: Models that have had a step: what belongs to others is shown with the model that leads the step.
+    """
+    leads = model == records.end.model
+    shown = frozenset(records.catalog.models - known if leads else ()) | {model}
+    catalog: Catalog = records.catalog.remembered(("of", shown, model), lambda: _catalog(records.catalog, model, shown))
+    scalars = [(catalog.get(info.tensor_id), value, weight) for info, value, weight in records.scalars]
+    part = replace(
+        records,
+        catalog=catalog,
+        scalars=[(info, value, weight) for info, value, weight in scalars if info is not None],
+        units=[row for row in records.units if row[0].tensor_id in catalog],
+        facts=[fact for fact in records.facts if fact.model in (None, model)],
+    )
+    if records.ids is None or records.statistics is None:
+        return part
+    keep = catalog.mask(records.ids)
+    return part if keep.all() else part.take(keep)
+
+
+def _catalog(whole: Catalog, model: int, shown: frozenset[int]) -> Catalog:
+    prefix = f"{model_name(model)}/" if model else ""
+    own = [_called(row, prefix) for row in whole if row.model in shown]
+    names = {row.name for row in own}
+    return Catalog([*(row for row in whole if row.model is None and row.name not in names), *own])
+
+
+def _called(row: TensorInfo, prefix: str) -> TensorInfo:
+    """A series of a model without the model's prefix."""
+    is_series = prefix and row.role in (Role.LOSS, Role.METRIC) and row.name.startswith(prefix)
+    return replace(row, name=row.name[len(prefix) :]) if is_series else row
