@@ -127,3 +127,12 @@ class TrainingStopped(SystemExit):
 
     def __str__(self) -> str:
         return self.reason
+
+
+def in_a_line(error: Exception) -> str:
+    """What is wrong with one run of many, in a line, also where it is a fault of ours that nobody expected."""
+    if isinstance(error, WatchglassError):
+        return str(error)
+    if isinstance(error, MemoryError):
+        return "it takes more memory than this process may have"
+    return f"{type(error).__name__}: {' '.join(str(error).split())} (not expected)"

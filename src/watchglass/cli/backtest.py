@@ -13,7 +13,7 @@ from watchglass.cli.evaluating import Calibration, RuleTimeout
 from watchglass.cli.failure import CLEAN, COULD_NOT, failing_in_one_line, print_note, print_warning
 from watchglass.cli.options import Debug, check_choice
 from watchglass.cli.sweeping import parse_sweeps
-from watchglass.errors import InvalidValueError, MissingFileError, WatchglassError
+from watchglass.errors import InvalidValueError, MissingFileError, in_a_line
 from watchglass.records import Severity
 
 if TYPE_CHECKING:
@@ -200,8 +200,8 @@ def _each(
                 results.append(one(run, progress.steps))
             except KeyboardInterrupt:
                 return results, True
-            except WatchglassError as error:
-                problems[run] = str(error)
+            except Exception as error:  # whatever is wrong with one run, the others are tested
+                problems[run] = in_a_line(error)
     return results, False
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from watchglass.cli.terminal import working
-from watchglass.errors import WatchglassError
+from watchglass.errors import WatchglassError, in_a_line
 from watchglass.records import Status
 
 if TYPE_CHECKING:
@@ -105,8 +105,9 @@ def replayed_all(
     for listed in found:
         try:
             verdicts.append(judge(listed.location))
-        except WatchglassError as error:
-            problem = f"{type(error).__name__}: {error}"
+        except Exception as error:  # whatever is wrong with one run, the others are judged
+            told = in_a_line(error)
+            problem = f"{type(error).__name__}: {told}" if isinstance(error, WatchglassError) else told
             verdicts.append(Verdict(listed.location, "unreadable", (), (), (), problems=(problem,)))
     return verdicts, True
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from watchglass.config import joined, suggest
-from watchglass.errors import MissingFileError, StoreError, UnknownNameError, WatchglassError
+from watchglass.errors import MissingFileError, UnknownNameError, in_a_line
 from watchglass.records import Mode, Severity
 from watchglass.run.description import state_of
 from watchglass.run.markup import page
@@ -39,8 +39,7 @@ def open_runs(folder: str | os.PathLike[str]) -> Runs:
     store = open_store(location)
     search = RunSearch(store)
     found = [_listed(location, path) for path in search.look()]
-    for reason in search.unreadable.values():
-        raise StoreError(reason)
+    found += [ListedRun(path, joined(location, path), 0, reason) for path, reason in search.unreadable.items()]
     if not found:
         raise MissingFileError(f"{location} holds no runs; give a folder below which `watchglass run` wrote some")
     return Runs(location, sorted(found, key=lambda each: (each.created_ns, each.name)))
@@ -94,7 +93,7 @@ class Runs:
         for each in self.listed:
             try:
                 run = open_run(each.location)
-            except WatchglassError:
+            except Exception:
                 continue
             yield run
 
@@ -144,7 +143,7 @@ class Runs:
         for each in self.listed:
             try:
                 courses[each.name] = open_run(each.location).scalars(name, mode)
-            except WatchglassError:
+            except Exception:
                 continue
         if not courses:
             raise UnknownNameError(f"no run of {self.location} has a scalar {name!r}")
@@ -201,8 +200,8 @@ def _summary(listed: ListedRun) -> dict[str, Any]:
             if findings else None,
             seconds=run.worker().seconds,
         )  # fmt: skip
-    except WatchglassError as error:
-        found["problem"] = str(error)
+    except Exception as error:
+        found["problem"] = in_a_line(error)
     return found
 
 
@@ -223,5 +222,5 @@ def _listed(location: str, path: str) -> ListedRun:
     name = path or own.rstrip("/").rpartition("/")[2] or own
     try:
         return ListedRun(name, own, read_manifest(open_store(own)).created_ns)
-    except WatchglassError as error:
-        return ListedRun(name, own, 0, str(error))
+    except Exception as error:
+        return ListedRun(name, own, 0, in_a_line(error))

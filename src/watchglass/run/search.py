@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from watchglass.errors import InvalidValueError, StoreError
+from watchglass.errors import DamagedDataError, InvalidValueError, StoreError
 from watchglass.store import Store, check_path, layout
 
 #: How far below the folder runs are looked for, and how many folders are looked at before that is refused.
@@ -50,7 +50,7 @@ class RunSearch:
                     found.append(folder)
                 elif depth < DEPTH:
                     waiting += [(path, depth + 1) for path in self._folders(folder) if path not in self._known]
-            except StoreError as error:
+            except (StoreError, DamagedDataError) as error:
                 if not folder or not self._store.appends:
                     raise
                 self.unreadable[folder] = str(error)

@@ -31,7 +31,8 @@ from watchglass.store import (
 _CHUNK_ROWS = 1 << 17
 #: Bytes that a decoded row takes: eleven numbers, its keys, and about as much again with a histogram.
 _ROW_BYTES = 8 * len(STATISTIC_FIELDS) + 18
-_KEYS = ("tensor_id", "calls", "origin", "sampled")
+_TYPES = {"tensor_id": np.uint32, "calls": np.uint32, "origin": np.uint8, "sampled": np.bool_}
+_KEYS = tuple(_TYPES)
 
 
 class Wanted(NamedTuple):
@@ -98,7 +99,7 @@ class LiveBatch:
                 self._keep(found)
                 kept |= {name: found[name] for name in missing}
         if self._damaged:
-            return {name: np.zeros(0) for name in names}
+            return {name: np.zeros(0, _TYPES.get(name, np.float64)) for name in names}
         return kept
 
     def values(self, fields: Sequence[str] = STATISTIC_FIELDS) -> NDArray[np.float64]:

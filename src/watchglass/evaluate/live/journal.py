@@ -221,7 +221,7 @@ def judged_attempt(store: Store) -> int | None:
     """
     try:
         value = json.loads(store.read(layout.JUDGED, 0, _MAX_BYTES))
-    except (MissingFileError, ValueError, RecursionError):
+    except (MissingFileError, ValueError, RecursionError):  # a DamagedDataError is a ValueError
         return None
     attempt = value.get("attempt") if isinstance(value, dict) else None
     return attempt if type(attempt) is int and attempt >= 0 else None

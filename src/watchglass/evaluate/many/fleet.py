@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import TextIO
 
 from watchglass.config import EvaluatorConfig
-from watchglass.errors import InvalidValueError, StoreError
+from watchglass.errors import DamagedDataError, InvalidValueError, StoreError, WatchglassError
 from watchglass.evaluate.engine.engine import Engine
 from watchglass.evaluate.many.member import Audience, Common, Member, State
 from watchglass.evaluate.many.snapshot import Snapshots
@@ -231,7 +231,7 @@ class Fleet:
         try:
             self._add(self._search.look(), now_s)
             self._told.difference_update(("away", "too many"))
-        except StoreError as error:
+        except (StoreError, DamagedDataError) as error:
             self._tell_once("away", f"new runs cannot be looked for now: {error}")
             pause_s = _SEARCH_REMOTE_S
         except InvalidValueError as error:
@@ -260,7 +260,7 @@ class Fleet:
             member = self._asleep.popleft()
             try:
                 wakes = member.wakes()
-            except StoreError:  # asked again in its turn: one that refuses keeps no other asleep
+            except WatchglassError:  # asked again in its turn: one that refuses keeps no other asleep
                 self._asleep.append(member)
                 if not self._store.appends:
                     return

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Protocol, TextIO, cast
 
 from watchglass.config import EvaluatorConfig
-from watchglass.errors import MissingFileError, NotARunError, RunExistsError, StoreError, WatchglassError
+from watchglass.errors import MissingFileError, NotARunError, RunExistsError, StoreError, WatchglassError, in_a_line
 from watchglass.evaluate.engine.engine import Engine
 from watchglass.evaluate.evaluation import Evaluation
 from watchglass.evaluate.live.anew import own_lease
@@ -194,7 +194,7 @@ class Member:
         except BrokenPipeError:
             raise  # whoever is told has gone: that is nothing of this run
         except Exception as error:  # a fault of ours in one run must not take the others along
-            self._skip(f"{type(error).__name__}: {error} (not expected)")
+            self._skip(in_a_line(error))
         return 0.0
 
     def wakes(self) -> bool:
@@ -221,8 +221,10 @@ class Member:
             evaluator.finish(patience_s=patience_s, action_patience_s=patience_s)
             self._last = evaluator.snapshot()
             self._common.audience.ended(self.name, self.location, Followed(evaluator.evaluation(), "", left_off))
-        except WatchglassError as error:
-            self._skip(str(error))
+        except BrokenPipeError:
+            raise
+        except Exception as error:
+            self._skip(in_a_line(error))
         finally:
             self._let_go(State.ASLEEP)
 

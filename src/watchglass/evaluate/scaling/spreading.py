@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from watchglass.config import EvaluatorConfig, absolute
-from watchglass.errors import ClusterError, WatchglassError
+from watchglass.errors import ClusterError, DamagedDataError, WatchglassError, in_a_line
 from watchglass.evaluate.engine.engine import Engine
 from watchglass.evaluate.engine.partial import merge
 from watchglass.evaluate.engine.standing import PartialEvaluation
@@ -155,6 +155,8 @@ def _contents(run: str, most_listed: int) -> RunContents | WatchglassError:
             return contents_of(store, absolute(run), most_listed=most_listed)
     except WatchglassError as error:
         return error
+    except Exception as error:  # whatever is wrong with one run, the others are judged
+        return DamagedDataError(in_a_line(error))
 
 
 def _merged(run: str, answers: Sequence[Answer], config: EvaluatorConfig) -> Spread:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from watchglass import errors
 from watchglass.config import EvaluatorConfig
-from watchglass.errors import ClusterError, WatchglassError
+from watchglass.errors import ClusterError, DamagedDataError, WatchglassError, in_a_line
 from watchglass.evaluate.engine.partial import replay_part
 from watchglass.evaluate.engine.standing import PartialEvaluation
 from watchglass.evaluate.scaling.contents import RunContents
@@ -90,6 +90,8 @@ def answer(request: str) -> str:
         text = f'"partial": {found}'
     except WatchglassError as error:
         text = f'"error": {json.dumps([type(error).__name__, str(error)])}'
+    except Exception as error:  # whatever is wrong with one run, the others are judged
+        text = f'"error": {json.dumps([DamagedDataError.__name__, in_a_line(error)])}'
     return f'{{"cpu_s": {time.process_time() - begin_s:.6f}, {text}}}'
 
 
