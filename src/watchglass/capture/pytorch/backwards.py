@@ -63,6 +63,8 @@ class Backwards:
             with torch.no_grad():
                 flow.events.tell(flow.events.loss_computed, call, forward.records)
         if inside:
+            if evaluating:
+                flow.sources.computed(result)
             return
         reduction = argument_of(function, "reduction", arguments, kwargs, "mean")
         loss = losses.normalised(result, predictions, str(reduction))
@@ -122,6 +124,8 @@ class Backwards:
         within = open_step is not None and flow.forward is not None
         weight = flow.forward.weight if within and flow.forward is not None else 1.0
         flow.objectives.begin(value, weight, plain=isinstance(tensors, Tensor) and gradients is None and not chosen)
+        if len(roots) == 1 and gradients is None and isinstance(roots[0], Tensor):
+            flow.sources.started_from(roots[0])
         if open_step is not None:
             self._trained_before = [forward.backpropagated for forward in open_step.forwards]
         if open_step is None or len(roots) != 1 or gradients is not None or value is None:

@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 
 from watchglass.capture.hook import Hook
 from watchglass.capture.pytorch.events import Events
+from watchglass.capture.pytorch.loss_sources import LossSources
 from watchglass.capture.pytorch.models import Models
 from watchglass.capture.pytorch.modules import is_compiled
 from watchglass.capture.pytorch.objective import Objectives
@@ -29,6 +30,7 @@ class Flow:
         hook: Where everything goes.
         models: The models that are watched.
         events: What the adapter's parts listen to.
+        sources: Which outputs of modules are losses.
         forward: The last outermost forward.
         forward_depth: Watched outermost modules that are being called, inside one another.
         in_backward: A backward runs: forwards inside it are recomputations.
@@ -47,6 +49,7 @@ class Flow:
     hook: Hook
     models: Models = field(default_factory=Models)
     events: Events = field(default_factory=Events)
+    sources: LossSources = field(default_factory=LossSources)
     forward: Forward | None = None
     forward_depth: int = 0
     in_backward: bool = False

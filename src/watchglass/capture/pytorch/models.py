@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from torch import Tensor, nn
 
-from watchglass.capture.pytorch.modules import ModuleTree, ParameterPlace, Parents, Place, unwrap
+from watchglass.capture.pytorch.modules import ModuleTree, ParameterPlace, Parents, Place, inside, unwrap
 
 
 class Models:
@@ -30,15 +30,15 @@ class Models:
         return root in self._roots
 
     def roots(self) -> list[nn.Module]:
-        """The outermost modules that still live."""
-        return list(self._roots)
+        """The outermost modules that still live; a wrapper and what is inside it are one."""
+        roots = list(self._roots)
+        wrapped = {id(inner) for root in roots for inner in inside(root)}
+        return [root for root in roots if id(root) not in wrapped]
 
     @property
     def only_root(self) -> nn.Module | None:
-        """The outermost module where there has been but one, wrappers and what is inside them being one."""
+        """The outermost module where there has been but one."""
         roots = self.roots()
-        wrapped = [unwrap(root) for root in roots if unwrap(root) is not root]
-        roots = [root for root in roots if all(root is not inner for inner in wrapped)]
         return roots[0] if len(roots) == 1 and len(self._trees) == 1 else None
 
     def add(self, root: nn.Module) -> ModuleTree:

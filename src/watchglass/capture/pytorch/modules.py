@@ -59,14 +59,21 @@ def type_name(module: nn.Module) -> str:
     return kind.__name__
 
 
-def unwrap(module: nn.Module) -> nn.Module:
-    """The module inside any number of wrappers."""
+def inside(module: nn.Module) -> list[nn.Module]:
+    """What is inside a wrapper, outermost first: further wrappers, then the module; nothing for any other module."""
+    found: list[nn.Module] = []
     while type(module).__name__ in _WRAPPERS:
         inner = getattr(module, _WRAPPERS[type(module).__name__], None)
         if not isinstance(inner, nn.Module):
             break
+        found.append(inner)
         module = inner
-    return module
+    return found
+
+
+def unwrap(module: nn.Module) -> nn.Module:
+    """The module inside any number of wrappers."""
+    return (inside(module) or [module])[-1]
 
 
 def is_wrapper(module: nn.Module) -> bool:

@@ -11,18 +11,20 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
+from watchglass.capture.pytorch import losses
 from watchglass.capture.pytorch.compiled.calls import CompiledCall, is_compiled_in_place
 from watchglass.capture.pytorch.events import ForwardCall
 from watchglass.capture.pytorch.first_bad.randomness import Habits
 from watchglass.capture.pytorch.first_bad.replaying import ForwardState, Settings, versions
 from watchglass.capture.pytorch.flow import Flow
 from watchglass.capture.pytorch.forwards import ModuleCapture, Silent, SilentCall, first_tensor
-from watchglass.capture.pytorch.modules import is_compiled, unwrap
+from watchglass.capture.pytorch.modules import inside, is_compiled, unwrap
 from watchglass.capture.pytorch.nested import tensors_in
 from watchglass.capture.pytorch.planned import planned_steps
 from watchglass.capture.pytorch.steady import Steady
 from watchglass.capture.pytorch.tensor_hooks import hear_gradient
-from watchglass.record import Forward, OpenStep
+from watchglass.record import Forward, OpenStep, StepRecords
+from watchglass.records import Role
 
 #: Backwards from the loss of the last output, in a row, after which marks are left out.
 _HABIT = 8
@@ -81,6 +83,11 @@ class OutermostCalls:
         self._flow.quiet_steps = 0
         self._capture.prepare(root)
         self._hear(root)
+        # Scripts evaluate past a wrapper as well: the module of a DistributedDataParallel, the one that was compiled.
+        for inner in inside(root):
+            if not self._flow.models.knows(inner):
+                self._flow.models.add(inner)
+                self._hear(inner)
 
     def compiled(self, root: nn.Module) -> None:
         """An outermost module has been compiled in place: its hooks are now part of compiled code."""
@@ -151,7 +158,9 @@ class OutermostCalls:
                 flow.hook.plan.resume()
             if batch is not None and batch.is_cpu:
                 forward.state = self._state(step, root, arguments, kwargs)
-        elif not self._evaluating:
+        else:
+            flow.sources.entered()
+        if evaluating and not self._evaluating:
             self._tell(flow.events.evaluation_began, ForwardCall(step, forward, root, arguments, kwargs))
         self._evaluating = evaluating
         if step.due:
@@ -199,6 +208,7 @@ class OutermostCalls:
         if step is not None and step.due:
             self._tell(flow.events.forward_ended, ForwardCall(step, forward, root, arguments, None, output))
         if clock.evaluation is not None:
+            self._evaluated(root, forward, output)
             return
         if step is not None and flow.events.each_forward_ended:
             self._tell([*flow.events.each_forward_ended], ForwardCall(step, forward, root, arguments, None, output))
@@ -208,6 +218,9 @@ class OutermostCalls:
             flow.output = weakref.ref(output)
         else:
             tensors = list(tensors_in(output))
+        flow.sources.returned(root, tensors, again=step is not None and step.due)
+        if not forward.training:
+            self._evaluated(root, forward, output)  # should no backward run through it
         forward.marked = False
         several = flow.several_models
         if flow.output is None or flow.chained < _HABIT or several:
@@ -223,6 +236,26 @@ class OutermostCalls:
             state.keep_outputs(tensors)
             if step is not None and step.due:
                 state.draws = self._habits.end(root, state.states)
+
+    def _evaluated(self, module: nn.Module, forward: Forward, output: Any) -> None:
+        """Record the loss of an evaluation that a module returned, in place of one that was found before."""
+        flow = self._flow
+        loss = flow.sources.loss_of(module, tensors_in(output))
+        value = None if loss is None else losses.number(loss)
+        if value is None:
+            return
+        evaluating = flow.hook.clock.evaluation is not None
+        rows = forward.records.scalars if evaluating else list(forward.if_evaluated)
+        found = StepRecords()
+        flow.hook.add_scalar(found, "loss", value, Role.LOSS, forward.weight)
+        if forward.has_loss:
+            number = found.scalars[0][0]
+            before = [index for index, row in enumerate(rows) if row[0] == number]
+            del rows[before[-1] : before[-1] + 1]
+        rows += found.scalars
+        if not evaluating:
+            forward.if_evaluated = rows
+        forward.has_loss = True
 
     def _tell(self, listeners: list[Callable[[ForwardCall], None]], call: ForwardCall) -> None:
         with torch.no_grad():

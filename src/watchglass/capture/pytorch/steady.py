@@ -28,6 +28,7 @@ from watchglass.capture.pytorch.first_bad.randomness import NONE, Randomness
 from watchglass.capture.pytorch.first_bad.replaying import ForwardState, Settings, versions
 from watchglass.capture.pytorch.flow import Flow
 from watchglass.capture.pytorch.forwards import first_tensor
+from watchglass.capture.pytorch.modules import inside
 from watchglass.capture.pytorch.objective import Objective
 from watchglass.record import OpenStep
 
@@ -93,6 +94,8 @@ class Steady:
         self._alike = 0
         # The pattern: weak references, so that a training that is over leaves nothing behind.
         self._root: Callable[[], nn.Module | None] = _gone
+        self._inside: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        self._training = True
         self._optimizer: Callable[[], Optimizer | None] = _gone
         self._settings: Settings | None = None
         self._draws = NONE
@@ -136,7 +139,8 @@ class Steady:
         if at != _OFF:
             if get_ident() != self._thread:
                 return None
-            if at != _FORWARD and root is self._root() and is_grad_enabled():
+            # An evaluation need not be without gradients.
+            if at != _FORWARD and root is self._root() and is_grad_enabled() and root.training is self._training:
                 if at == _BETWEEN:
                     self._start_ns = monotonic_ns()
                 self._at = _FORWARD
@@ -150,6 +154,8 @@ class Steady:
                 if self._random:
                     self._states = self._draws.states()
                 return None
+            if at == _FORWARD and root in self._inside and is_grad_enabled():
+                return None  # by the wrapper around it; an evaluation past the wrapper has no gradients
             self.leave(superseded=True)
         return self.full.before_forward(root, arguments, kwargs)
 
@@ -295,6 +301,7 @@ class Steady:
         if not same or optimizer is not self._optimizer() or root is not self._root():
             self._alike = 0
             self._optimizer, self._root = weakref.ref(optimizer), _gone if root is None else weakref.ref(root)
+            self._inside = weakref.WeakSet(() if root is None else inside(root))
         self._most = max(self._most, len(forwards)) if self._alike else len(forwards)
         self._alike += same
         if self._alike < _HABIT:
@@ -305,6 +312,7 @@ class Steady:
         self._random = True in self._draws
         parameter = self._flow.objectives.parameter_of(optimizer)
         self._parameter = _gone if parameter is None else weakref.ref(parameter)
+        self._training = root is not None and root.training
         return True
 
     def enter(self) -> None:

@@ -1,0 +1,120 @@
+"""Which output of a module the training starts its backwards from: in an evaluation, the same output is the loss.
+
+Language models compute their loss themselves and return it beside the logits (nanoGPT, Hugging Face); so does a
+criterion that the script wrote as a module. In training such an output is marked in autograd's graph, and found again
+from the tensor that a backward starts from, through what scripts do in between: divide it by the number of
+micro-batches, scale it, add penalties. In an evaluation no graph and no backward exists, and none is needed.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from watchglass.capture.pytorch.modules import unwrap
+
+#: Under which a node of autograd carries our mark, in its public ``metadata``.
+_MARK = "watchglass"
+#: Nodes that are looked at between a backward's start and the marks.
+_MOST_NODES = 64
+#: Operations between a loss that a module returned and what a backward starts from: those that change its scale only;
+#: these, sums, and what arranges one number.
+_SCALING = ("DivBackward", "MulBackward", "MeanBackward")
+_LOOKED_THROUGH = (
+    *_SCALING, "AddBackward", "SumBackward", "StackBackward", "ViewBackward", "UnsafeViewBackward",
+    "ReshapeAliasBackward",
+    "SqueezeBackward", "UnsqueezeBackward", "ToCopyBackward", "CloneBackward", "SelectBackward", "UnbindBackward",
+    "AliasBackward", "GatherBackward",
+)  # fmt: skip
+
+
+class LossSources:
+    """Learns in training, by module, which of its outputs are the loss."""
+
+    def __init__(self) -> None:
+        self._paths: weakref.WeakKeyDictionary[nn.Module, tuple[str, ...]] = weakref.WeakKeyDictionary()
+        # Outputs were marked since the last backward.
+        self._marked = False
+        # What loss functions returned inside the forward that is under way.
+        self._computed: list[weakref.ref[Tensor]] = []
+
+    def returned(self, module: nn.Module, tensors: Iterable[tuple[str, Tensor]], *, again: bool) -> None:
+        """A module returned these tensors in training.
+
+        Args:
+            module: It.
+            tensors: With their paths in what it returned.
+            again: Look again at a module whose loss is known.
+        """
+        module = unwrap(module)
+        if module in self._paths and not again:
+            return
+        for path, tensor in tensors:
+            node: Any = tensor.grad_fn if tensor.numel() == 1 else None
+            if node is not None:
+                # In the graph, and as long as that lives: a reference to the output would keep its memory.
+                node.metadata.setdefault(_MARK, {})[tensor.output_nr] = (weakref.ref(module), path)
+                self._marked = True
+
+    def started_from(self, loss: Tensor) -> None:
+        """A backward starts from this tensor."""
+        if not self._marked:
+            return
+        self._marked = False
+        for module, found in _marks(loss).items():
+            paths = tuple(path for path, _ in found)
+            # Of several, only a plain sum is known: what else they are weighted with is not.
+            self._paths[module] = paths if len(found) == 1 or all(summed for _, summed in found) else ()
+
+    def entered(self) -> None:
+        """A forward of an evaluation begins."""
+        self._computed.clear()
+
+    def computed(self, result: Tensor) -> None:
+        """A loss function returned this inside a forward of an evaluation."""
+        if len(self._computed) < _MOST_NODES:
+            self._computed.append(weakref.ref(result))
+
+    def loss_of(self, module: nn.Module, tensors: Iterable[tuple[str, Tensor]]) -> Tensor | None:
+        """The loss among what a module returned in an evaluation, without its gradient; None for none.
+
+        Of a module that was not trained yet, what a loss function inside of it returned.
+        """
+        given = {path: tensor for path, tensor in tensors if tensor.numel() == 1 and tensor.is_floating_point()}
+        paths = self._paths.get(unwrap(module))
+        if paths is None:
+            computed = [reference() for reference in self._computed]
+            paths = tuple(path for path, tensor in given.items() if any(tensor is one for one in computed))[:1]
+        if not paths or not given.keys() >= set(paths):
+            return None
+        losses = [given[path].detach().reshape(()) for path in paths]
+        return losses[0] if len(losses) == 1 else torch.stack(losses).sum()
+
+
+def _marks(loss: Tensor) -> dict[nn.Module, list[tuple[str, bool]]]:
+    """Marked outputs that a loss was made of, by module: their paths, and whether they were only added up."""
+    found: dict[nn.Module, list[tuple[str, bool]]] = {}
+    waiting: list[tuple[Any, int, bool]] = [(loss.grad_fn, loss.output_nr, True)]
+    seen = set()
+    for _ in range(_MOST_NODES):
+        if not waiting:
+            break
+        node, number, summed = waiting.pop(0)
+        if node is None or (node, number) in seen:
+            continue
+        seen.add((node, number))
+        module, path = node.metadata.get(_MARK, {}).get(number, (lambda: None, ""))
+        if (living := module()) is not None:
+            found.setdefault(living, []).append((path, summed))
+            continue
+        name = node.name()
+        if not name.startswith(_LOOKED_THROUGH):
+            continue
+        if name.startswith(_SCALING) or getattr(node, "_saved_alpha", 1) != 1:
+            summed = False
+        waiting += [(child, nr, summed) for child, nr in node.next_functions]
+    return found
