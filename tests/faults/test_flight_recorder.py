@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from processes import NEVER, TRAIN
 from waiting import until
 from watchglass import Hook, open_run
 from watchglass.errors import StoreError
 from watchglass.record import Recorder, harvest, recovered_steps
 from watchglass.run import Run
-from watchglass.store import SegmentWriter, lease_holder, open_store, read_claims, rings_exist
+from watchglass.store import SegmentWriter, is_alive, lease_holder, open_store, read_claims, rings_exist
 
 #: Tells a script when its steps are safe: what was there before the worker's files were opened has been copied.
 RECORDING = """
@@ -236,3 +237,25 @@ def test_a_training_that_ends_in_peace_leaves_no_ring(tmp_path: Path) -> None:
     assert list((tmp_path / "here" / "attempts" / "0000").glob(".*")) == []
     assert open_run(tmp_path / "here").worker().lifecycle[-1]["event"] == "left"
     assert harvest(store, by="test") == []
+
+
+def test_check_recovers_a_training_whose_launcher_was_killed_with_it(tmp_path: Path) -> None:
+    """In its first moments, before anything was flushed: every step is there with the loss that the script printed."""
+    (tmp_path / "train.py").write_text(
+        TRAIN.replace("loss.backward()", "loss.backward(); print(loss.item(), flush=True)")
+    )
+    command = ["-m", "watchglass", "run", "--run", "here", "--evaluator", "none", "train.py", NEVER, NEVER, "0.002"]
+    process = subprocess.Popen([sys.executable, *command], cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+    with process:
+        assert process.stdout is not None
+        said = [process.stdout.readline() for _ in range(40)]
+        process.kill()
+        said += process.stdout.readlines()
+    until(lambda: is_alive(read_claims(open_store(str(tmp_path / "here")), 0)["worker_0"]) is False)
+    command = [sys.executable, "-m", "watchglass", "check", "here"]
+    checked = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "of worker_0, whose process was killed" in checked.stderr
+    steps, losses = open_run(tmp_path / "here").scalars("loss")
+    truth = [float(line) for line in said if line.endswith("\n")]
+    assert len(steps) in (len(truth), len(truth) - 1)  # the last one's update may not have been made
+    assert losses.tolist() == pytest.approx(truth[: len(steps)])

@@ -75,9 +75,10 @@ def check(
 ) -> int:
     """Evaluate rules on a stored run, or on all runs of a folder.
 
-    Evaluation is repeated from the stored data, so any rule can be tried on any run; the run is not changed. The exit
-    status is 0 when nothing was found, 1 for findings, 2 when a run could not be evaluated, is not finished, or misses
-    records. Findings of severity info are shown and never count.
+    Evaluation is repeated from the stored data, so any rule can be tried on any run; the run is not changed, but for
+    the last steps of a process that was killed on this machine, which are recovered first. The exit status is 0 when
+    nothing was found, 1 for findings, 2 when a run could not be evaluated, is not finished, or misses records.
+    Findings of severity info are shown and never count.
     """
     with failing_in_one_line(debug):
         from watchglass.view import FAIL_ON, Terms, check_output_path

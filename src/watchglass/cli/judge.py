@@ -7,6 +7,7 @@ from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from watchglass.cli.recovering import mention_unrecovered, recover
 from watchglass.cli.terminal import working
 from watchglass.errors import WatchglassError, in_a_line
 from watchglass.records import Status
@@ -31,12 +32,14 @@ def judged(path: str, *, causes: Sequence[str] = (), price_per_hour: float | Non
     from watchglass.evaluate import verdict
     from watchglass.run import open_run
 
+    more = recover(path)
     with working("reading the run"):
         run = open_run(path)
         statuses = run.journal.statuses
         # An evaluator that was killed, or is still at it, has not said its last word.
-        said_all = bool(statuses) and not any(status.status is Status.IN_PROGRESS for status in statuses)
+        said_all = bool(statuses) and not more and not any(status.status is Status.IN_PROGRESS for status in statuses)
         if said_all and _about_newest_attempt(run):
+            mention_unrecovered(path, run)
             return run, replace(verdict(run, causes=causes, price_per_hour=price_per_hour), run=path)
     from watchglass.config import EvaluatorConfig
     from watchglass.rules import default_rules
@@ -55,7 +58,7 @@ def _about_newest_attempt(run: Run) -> bool:
 
 
 def replayed(config: EvaluatorConfig) -> tuple[Run, Verdict]:
-    """The run and what the rules of a configuration find in it now. Nothing is written.
+    """The run and what the rules of a configuration find in it now. Only what the flight recorder holds is written.
 
     Raises:
         WatchglassError: It is no run, or not readable.
@@ -63,8 +66,10 @@ def replayed(config: EvaluatorConfig) -> tuple[Run, Verdict]:
     from watchglass.evaluate import replay, verdict
     from watchglass.run import open_run
 
+    recover(config.run)
     with working("evaluating the run"):
         run = open_run(config.run)
+        mention_unrecovered(config.run, run)
         found = replay(config.run, config.rules, calibration=config.calibration, rule_timeout_s=config.rule_timeout_s)
         told = verdict(run, found, causes=config.causes, price_per_hour=config.price_per_hour)
         return run, replace(told, run=config.run)
@@ -117,6 +122,8 @@ def _judged_on_ray(config: EvaluatorConfig, runs: Sequence[str], address: str | 
     from watchglass.evaluate import replay_on_ray, verdict
     from watchglass.run import open_run
 
+    for run in runs:
+        recover(run)
     with working("evaluating on Ray"):
         spread = {each.run: each for each in replay_on_ray(runs, config, address=address)}
 

@@ -33,10 +33,12 @@ def show(
     Of a folder that holds runs and is none itself: the runs.
     """
     with failing_in_one_line(debug):
+        from watchglass.cli.recovering import mention_unrecovered, recover
         from watchglass.cli.terminal import stdout_console, working
         from watchglass.run import open_run
 
         console = stdout_console()
+        recover(run)
         try:
             with working("reading the run"):
                 opened = open_run(run)
@@ -53,6 +55,7 @@ def show(
         _print_tensors(console, opened, every=tensors)
         _print_capture(console, opened)
         _print_rules(console, run, opened)
+        mention_unrecovered(run, opened)
         for problem in opened.problems:
             print_warning(str(problem))
     return 0

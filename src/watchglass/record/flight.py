@@ -23,13 +23,27 @@ from watchglass.record.merging import joined, resolved
 from watchglass.record.steps import Captured, OpenStep, SteadyRow, StepRecords
 from watchglass.records import Mode, Reduction, TensorInfo, UnitKind
 from watchglass.stats import Histograms
-from watchglass.store import ABSENT, Rings, RowWriter, decode_catalog, decode_facts, encode_catalog, encode_facts, scan
+from watchglass.store import (
+    ABSENT,
+    ABSENT_BITS,
+    Rings,
+    RowWriter,
+    decode_catalog,
+    decode_facts,
+    encode_catalog,
+    encode_facts,
+    scan,
+)
 
 _log = logging.getLogger("watchglass")
 
 #: First byte of an entry: what it is.
 _STEP, _ROWS, _CATALOG = b"S", b"R", b"C"
 _ROW = struct.Struct("<QQQQddd")
+#: Before rows: the tensor ids of their losses and learning rates.
+_ROW_IDS = struct.Struct("<II")
+#: In a row of the ring the number of the model that the step trains stands above the step's, which takes so many bits.
+_STEP_BITS = 48
 #: Fields of what was captured that do not stand in the head.
 _ARRAYS = ("ids", "values", "histograms")
 #: A step that takes more than this share of the ring is kept without its statistics.
@@ -74,7 +88,8 @@ class FlightRecorder:
                 elif tensor_id == rate_id:
                     rate = value
         end_ns = max(step.end_ns, step.start_ns)
-        self.row(step.global_step, step.mode_step, step.start_ns, end_ns, mean, rate, total)
+        numbered = step.mode_step | step.model << _STEP_BITS
+        self.row(step.global_step, numbered, step.start_ns, end_ns, mean, rate, total)
 
     def finished(self, step: OpenStep) -> None:
         """:meth:`updated`, unless the last row is of this step."""
@@ -104,7 +119,8 @@ class FlightRecorder:
                 ring.append(_CATALOG + encode_catalog(tensors))
             rows = [step for step in steps if isinstance(step, tuple)]
             if rows:
-                ring.append(_ROWS + b"".join(_ROW.pack(*row[:4], float(resolved(row[4])), *row[5:]) for row in rows))
+                packed = (_ROW.pack(*row[:4], float(resolved(row[4])), *row[5:]) for row in rows)
+                ring.append(_ROWS + _ROW_IDS.pack(*self._ids) + b"".join(packed))
             for step in steps:
                 if not isinstance(step, tuple):
                     settle(step.records)
@@ -196,7 +212,33 @@ def pack(step: OpenStep, *, light: bool = False) -> bytes:
     return b"".join([_STEP, len(head).to_bytes(4, "little"), head, *(array.tobytes() for array in arrays)])
 
 
-def unpack(content: bytes) -> list[OpenStep] | list[SteadyRow] | list[TensorInfo]:
+def recovered_rows(rows: NDArray[Any], ids: tuple[int, int]) -> list[OpenStep]:
+    """Steps of which only the ring's rows are left, as far as a row holds them.
+
+    Args:
+        rows: As :func:`watchglass.store.read_rings` gives them.
+        ids: Tensor ids of their losses and learning rates; 0 for none.
+    """
+    return [_recovered_row(row, ids) for row in rows]
+
+
+def _recovered_row(row: Any, ids: tuple[int, int]) -> OpenStep:
+    numbered, start_ns, end_ns = (int(row[name]) for name in ("mode_step", "start_ns", "end_ns"))
+    mode_step, model = numbered & ((1 << _STEP_BITS) - 1), numbered >> _STEP_BITS
+    numbers = ((row["loss"], ids[0], float(row["weight"])), (row["learning_rate"], ids[1], 1.0))
+    scalars = [
+        (tensor_id, weight, float(value))
+        for value, tensor_id, weight in numbers
+        if tensor_id and value.view("u8") != ABSENT_BITS
+    ]
+    step = OpenStep(
+        int(row["global_step"]), Mode.TRAIN, mode_step, mode_step, start_ns, updated=True, end_ns=end_ns, model=model
+    )  # fmt: skip
+    step.records = StepRecords(scalars=scalars)
+    return step
+
+
+def unpack(content: bytes) -> list[OpenStep] | list[TensorInfo]:
     """What an entry holds.
 
     Raises:
@@ -207,7 +249,12 @@ def unpack(content: bytes) -> list[OpenStep] | list[SteadyRow] | list[TensorInfo
         if kind == _CATALOG:
             return [row for frame in scan(content).frames for row in decode_catalog(frame.payload)]
         if kind == _ROWS:
-            return [SteadyRow(*row) for row in _ROW.iter_unpack(content)]
+            loss_id, rate_id = _ROW_IDS.unpack_from(content)
+            rows = (SteadyRow(*row) for row in _ROW.iter_unpack(content[_ROW_IDS.size :]))
+            return [
+                row.opened(StepRecords([(loss_id, row.weight, row.loss), (rate_id, 1.0, row.learning_rate)]))
+                for row in rows
+            ]
         if kind == _STEP:
             return [_step(content)]
     except (ValueError, LookupError, TypeError, AttributeError, StopIteration, RecursionError, struct.error) as error:

@@ -16,12 +16,11 @@ from typing import Any
 
 from watchglass.errors import DamagedDataError, InvalidValueError, RunExistsError
 from watchglass.record.encoding import encode_steps
-from watchglass.record.flight import unpack
+from watchglass.record.flight import recovered_rows, unpack
 from watchglass.record.left import claims_left
-from watchglass.record.steps import OpenStep, SteadyRow, StepRecords
-from watchglass.records import Mode, TensorInfo
+from watchglass.record.steps import OpenStep
+from watchglass.records import Role, TensorInfo
 from watchglass.store import (
-    ABSENT_BITS,
     Claim,
     Frame,
     FrameKind,
@@ -45,6 +44,7 @@ from watchglass.store import (
     read_manifest,
     read_rings,
     release_worker,
+    rings_held,
     scan,
     send_left,
     this_process,
@@ -88,7 +88,8 @@ def harvest(store: Store, *, by: str, attempt: int | None = None) -> list[Harves
     found = []
     for number, worker, claims in _places(store, run_id, attempt):
         left = claims_left(store, claims)
-        if not left:
+        label = {"run": run_id, "attempt": number, "worker": worker}
+        if not left or any(rings_held(store, claim.rings, label) for claim in left):
             continue
         try:
             if not _is_ours(claims[-1]):
@@ -96,7 +97,6 @@ def harvest(store: Store, *, by: str, attempt: int | None = None) -> list[Harves
         except RunExistsError:
             continue  # its process lives after all, or somebody is at it
         try:
-            label = {"run": run_id, "attempt": number, "worker": worker}
             # The rings hold what is missing in all that was written, so that has to be there first.
             objects = sum(_sent(store, claim, label) for claim in left)
             steps = sum(_recover(store, claim, label, by) for claim in left)
@@ -165,6 +165,8 @@ def _recover(store: Store, claim: Claim, label: dict[str, Any], by: str) -> int:
         written.read(store, attempt, worker, claim, min(max(step.start_ns, step.end_ns) for step in steps.values()))
         missing = [written.rest(step) for number, step in sorted(steps.items()) if number not in written.ended]
         if missing:
+            used = {tensor_id for step in missing for tensor_id, _, _ in step.records.scalars}
+            tensors += _named(left.ids, written.lacks(store, used - {row.tensor_id for row in tensors}))
             new = [row for row in tensors if written.catalog.get(row.tensor_id) != row]
             frames = encode_steps(missing, new, lambda raw: [])
             frames.append(_event(worker, claim, missing, by))
@@ -186,19 +188,7 @@ def _event(worker: str, claim: Claim, steps: Sequence[OpenStep], by: str) -> byt
 
 def _recorded(left: LeftBehind) -> tuple[dict[int, OpenStep], list[TensorInfo]]:
     """Steps by global step, each as whole as the rings have it, and catalog rows in the order of their writing."""
-    steps: dict[int, OpenStep] = {}
-    for row in left.rows:
-        number, mode_step, start_ns, end_ns = (
-            int(row[name]) for name in ("global_step", "mode_step", "start_ns", "end_ns")
-        )
-        scalars = [
-            (tensor_id, weight, float(row[name]))
-            for name, tensor_id, weight in (
-                ("loss", left.ids[0], float(row["weight"])), ("learning_rate", left.ids[1], 1.0)
-            )
-            if tensor_id and row[name].view("u8") != ABSENT_BITS
-        ]  # fmt: skip
-        steps[number] = _opened(number, mode_step, start_ns, end_ns, scalars)
+    steps = {step.global_step: step for step in recovered_rows(left.rows, left.ids)}
     tensors: list[TensorInfo] = []
     for entry in left.entries:
         try:
@@ -208,19 +198,19 @@ def _recorded(left: LeftBehind) -> tuple[dict[int, OpenStep], list[TensorInfo]]:
         for record in records:
             if isinstance(record, TensorInfo):
                 tensors.append(record)
-            elif isinstance(record, SteadyRow):
-                number, mode_step, start_ns, end_ns, loss, rate, weight = record
-                scalars = [(left.ids[0], weight, loss), (left.ids[1], 1.0, rate)] if all(left.ids) else []
-                steps[number] = _opened(number, mode_step, start_ns, end_ns, scalars)
             else:
                 steps[record.global_step] = record
     return steps, tensors
 
 
-def _opened(number: int, mode_step: int, start_ns: int, end_ns: int, scalars: list[tuple[int, float, Any]]) -> OpenStep:
-    step = OpenStep(number, Mode.TRAIN, mode_step, mode_step, start_ns, updated=True, end_ns=end_ns)
-    step.records = StepRecords(scalars=scalars)
-    return step
+def _named(ids: tuple[int, int], missing: set[int]) -> list[TensorInfo]:
+    """Catalog rows of the numbers in rows whose worker died before it had written their names."""
+    names = (("loss", Role.LOSS), ("learning_rate", Role.METRIC))
+    return [
+        TensorInfo(tensor_id, name, role, dtype="float64")
+        for tensor_id, (name, role) in zip(ids, names, strict=True)
+        if tensor_id in missing
+    ]
 
 
 #: Kinds of frames of which a second copy would count twice, and how to see which steps are in one.
@@ -244,25 +234,37 @@ class _Written:
         ended: Global steps that are whole.
         parts: Steps by kind of frame: a flush that was cut off leaves the first of a step's frames without its end.
         catalog: Newest rows.
+        unread: Paths of older segments, oldest first.
     """
 
     ended: set[int] = field(default_factory=set)
     parts: dict[int, set[int]] = field(default_factory=lambda: {kind: set() for kind in _STEPS_OF})
     catalog: dict[int, TensorInfo] = field(default_factory=dict)
+    unread: list[str] = field(default_factory=list)
 
     def read(self, store: Store, attempt: int, worker: str, claim: Claim, since_ns: int) -> None:
         """Read back to the segment that was begun before ``since_ns``: what ended later is in none before it."""
         names = [(layout.parse_segment(entry.path), entry.path) for entry in store.list(layout.segments(attempt))]
-        own = sorted((name.seq, path) for name, path in names if name and name.worker == worker)
-        for _, path in reversed(own):
+        self.unread = [path for _, path in sorted((n.seq, path) for n, path in names if n and n.worker == worker)]
+        while self.unread:
             header: dict[str, Any] = {}
-            for frame in scan(store.read(path)).frames:
+            for frame in scan(store.read(self.unread.pop())).frames:
                 if frame.kind == FrameKind.HEADER:
                     header = decode_header(frame.payload)
                 else:
                     self._add(frame)
             if header.get("boot_id") == claim.boot_id and header.get("monotonic_ns", since_ns) < since_ns:
                 return
+
+    def lacks(self, store: Store, ids: set[int]) -> set[int]:
+        """Those of these tensors that no segment names; names are in the first segments, which are read then."""
+        missing = ids - set(self.catalog)
+        while missing and self.unread:
+            for frame in scan(store.read(self.unread.pop(0))).frames:
+                if frame.kind == FrameKind.CATALOG:
+                    with suppress(DamagedDataError):
+                        missing -= {row.tensor_id for row in decode_catalog(frame.payload)}
+        return missing
 
     def rest(self, step: OpenStep) -> OpenStep:
         """A step without what of it was written already."""

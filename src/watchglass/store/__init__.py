@@ -97,7 +97,7 @@ if TYPE_CHECKING:
     from watchglass.store.parquet.statistics import ParquetStatistics
     from watchglass.store.reader import Problem, RunReader, describe
     from watchglass.store.redaction import redact, redacted
-    from watchglass.store.rings.places import rings_exist
+    from watchglass.store.rings.places import owners_of_rings, rings_exist, rings_held
     from watchglass.store.rings.ring import (
         ABSENT,
         ABSENT_BITS,
@@ -152,7 +152,7 @@ _HOMES = {
     "parquet.statistics": ("ParquetStatistics",),
     "reader": ("Problem", "RunReader", "describe"),
     "redaction": ("redact", "redacted"),
-    "rings.places": ("rings_exist",),
+    "rings.places": ("owners_of_rings", "rings_exist", "rings_held"),
     "rings.ring": (
         "ABSENT", "ABSENT_BITS", "LeftBehind", "Rings", "RowWriter", "left_on_this_machine", "read_rings",
     ),
@@ -261,6 +261,7 @@ __all__ = [
     "load_tensor",
     "newest_generation",
     "open_store",
+    "owners_of_rings",
     "pace_of",
     "pin",
     "plan_removal",
@@ -274,6 +275,7 @@ __all__ = [
     "remove",
     "remove_raw",
     "rings_exist",
+    "rings_held",
     "scan",
     "send_left",
     "signal_owner",

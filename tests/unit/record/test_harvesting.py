@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
 import subprocess
 import sys
 import textwrap
@@ -14,34 +13,25 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dead_workers import DEAD, TENSORS, DeadWorker, dead, step
 from watchglass import open_run
 from watchglass.errors import StoreError
-from watchglass.record import Captured, OpenStep, harvest, recovered_steps
-from watchglass.record.encoding import encode_steps
+from watchglass.record import harvest, recovered_steps
 from watchglass.record.flight import FlightRecorder
-from watchglass.records import Mode, Reduction, Role, TensorInfo, UnitKind
+from watchglass.record.steps import SteadyRow
+from watchglass.records import Mode, Role
 from watchglass.run import Run
-from watchglass.stats import histograms_of, of_array
+from watchglass.stats import of_array
 from watchglass.store import (
-    Claim,
     LocalStore,
     Rings,
     SegmentWriter,
     claim_worker,
-    create_attempt,
-    create_run,
-    encode_lifecycle,
     read_claims,
     rings_exist,
     scan,
-    this_process,
 )
 from watchglass.store.rings import ring
-
-TENSORS = [
-    TensorInfo(1, "loss", Role.LOSS), TensorInfo(2, "learning_rate", Role.METRIC), TensorInfo(3, "w", Role.WEIGHT),
-]  # fmt: skip
-DEAD = 2**22 + 7  # more than a system gives
 
 
 @pytest.fixture(autouse=True)
@@ -49,71 +39,6 @@ def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows lie below the test's folder."""
     (tmp_path / "memory").mkdir()
     monkeypatch.setattr(ring, "_MEMORY", tmp_path / "memory")
-
-
-def step(number: int, mode: Mode = Mode.TRAIN) -> OpenStep:
-    array = np.random.default_rng(number).normal(size=10)
-    made = OpenStep(number, mode, number, number, 1000 * number + 10, updated=True, end_ns=1000 * number + 900)
-    made.records.scalars = [(1, 4.0, 1.0 / (number + 1)), (2, 1.0, 0.1)]
-    made.records.statistics = [Captured([3], of_array(array)[None], False, histograms_of([array]))]
-    made.records.reductions = [(3, Reduction.MEDIAN, float(np.median(array)))]
-    made.records.units = [(3, UnitKind.INACTIVE, array < 0)]
-    made.records.facts = [("seen", "test", {"number": number})]
-    return made
-
-
-def dead(rings: Rings, pid: int = DEAD, host: str = "") -> Claim:
-    """A claim as of a process of this boot, which is gone unless ``pid`` lives."""
-    return replace(this_process(), pid=pid, process_start=0, host=host or platform.node(), rings=rings.names)
-
-
-class Ticks:
-    """A clock that stands where the training was when it last wrote."""
-
-    now = 0
-
-    def monotonic_ns(self) -> int:
-        return self.now
-
-    def time_ns(self) -> int:
-        return 10**18 + self.now
-
-
-class DeadWorker:
-    """What a worker leaves that was killed: some steps flushed, all of them in its rings."""
-
-    def __init__(self, path: Path, *, host: str = "", pid: int = DEAD) -> None:
-        self.store = LocalStore(path)
-        run_id = create_run(self.store, command=[]).run_id
-        create_attempt(self.store, "")
-        self.label = {"run": run_id, "attempt": 0, "worker": "worker_0"}
-        self.rings = Rings(self.store, self.label)
-        claim_worker(self.store, 0, "worker_0", dead(self.rings, pid, host))
-        self.flight = FlightRecorder()
-        self.flight.open(self.rings)
-        self.clock = Ticks()
-        self.writer = SegmentWriter(self.store, 0, "worker_0", clock=self.clock)
-        self.writer.write([encode_lifecycle({"event": "joined", "worker": "worker_0"})])
-        for tensor in TENSORS:
-            self.flight.name_tensor(tensor)
-        self.flight.keep([], TENSORS)
-
-    def train(self, numbers: range, *, kept: bool = True) -> list[OpenStep]:
-        steps = [step(number) for number in numbers]
-        for made in steps:
-            self.clock.now = made.end_ns + 50
-            self.flight.finished(made)
-        if kept:
-            self.flight.keep(steps, [])
-        return steps
-
-    def flush(self, steps: list[OpenStep], tensors: list[TensorInfo]) -> list[bytes]:
-        frames = encode_steps(steps, tensors, lambda raw: [])
-        self.writer.write(frames)
-        return frames
-
-    def die(self) -> None:
-        self.flight.close(discard=False)
 
 
 def assert_whole(path: Path, numbers: range, *, captured: range | None = None) -> Run:
@@ -328,3 +253,56 @@ def test_evaluation_steps_are_recovered_in_the_order_of_steps(run_path: Path) ->
     run = open_run(run_path)
     assert run.steps(Mode.GLOBAL) == [0, 1, 2]
     assert run.steps(Mode.EVAL) == [2]
+
+
+def test_losses_of_rows_have_their_names_although_nothing_else_was_written(run_path: Path) -> None:
+    """A worker that dies in its first moments: its thread has copied and flushed nothing yet."""
+    worker = DeadWorker(run_path, named=False)
+    worker.train(range(3), kept=False)
+    worker.die()
+    (found,) = harvest(worker.store, by="test")
+    assert found.steps == 3
+    run = open_run(run_path)
+    steps, losses = run.scalars("loss")
+    assert (steps.tolist(), losses.tolist()) == ([0, 1, 2], [1.0, 1 / 2, 1 / 3])
+    assert run.scalars("learning_rate")[1].tolist() == [0.1] * 3
+    assert run.tensor_names(role=Role.LOSS) == ["loss"]
+
+
+def test_names_that_stand_in_an_old_segment_are_not_written_again(run_path: Path) -> None:
+    worker = DeadWorker(run_path, named=False)
+    named = [replace(TENSORS[0], dtype="float32"), *TENSORS[1:]]
+    worker.flush(worker.train(range(5), kept=False), named)
+    worker.writer.close()
+    worker.writer = SegmentWriter(worker.store, 0, "worker_0", clock=worker.clock)
+    worker.flush(worker.train(range(5, 2060), kept=False)[:100], [])
+    worker.die()
+    assert harvest(worker.store, by="test")
+    assert open_run(run_path).tensor("loss").info.dtype == "float32"
+
+
+def test_rows_keep_their_numbers_where_there_is_no_memory_for_a_ring(
+    run_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on macOS, which has no file system in memory."""
+    monkeypatch.setattr(ring, "_MEMORY", tmp_path / "nowhere")
+    worker = DeadWorker(run_path)
+    assert worker.rings.rows is None
+    worker.flight.keep([SteadyRow(n, n, 1000 * n + 10, 1000 * n + 900, 1.0 / (n + 1), 0.1, 4.0) for n in range(5)], [])
+    worker.die()
+    assert harvest(worker.store, by="test")
+    run = open_run(run_path)
+    assert run.scalars("loss")[1].tolist() == [1.0 / (n + 1) for n in range(5)]
+    assert run.scalars("learning_rate")[1].tolist() == [0.1] * 5
+
+
+def test_a_step_of_another_model_stays_one(run_path: Path) -> None:
+    worker = DeadWorker(run_path)
+    made = step(0)
+    made.model = 2
+    made.records.scalars = []
+    worker.flight.finished(made)
+    worker.die()
+    assert harvest(worker.store, by="test")
+    (end,) = open_run(run_path).worker().tables.steps.values()
+    assert (end.model, end.mode_step) == (2, 0)

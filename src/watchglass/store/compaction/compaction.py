@@ -21,7 +21,7 @@ from watchglass.store.compaction.lease import CompactionLease
 from watchglass.store.compaction.pins import PinRecord, pins
 from watchglass.store.contract import Store
 from watchglass.store.liveness import Attendance
-from watchglass.store.rings.places import rings_exist
+from watchglass.store.rings.places import owners_of_rings
 from watchglass.store.spool.folder import spool_exists
 
 
@@ -187,7 +187,7 @@ def _may_write(store: Store, worker: str, claims: list[Claim]) -> str:
             f"compact it there, or say --force once that process has ended"
         )
     gone = [claim for claim in claims if is_alive(claim) is False]
-    if any(rings_exist(store, each.rings) or (each.spool and spool_exists(each.spool)) for each in gone):
+    if any(owners_of_rings(store, each.rings) or (each.spool and spool_exists(each.spool)) for each in gone):
         return f"what {worker} recorded last has not been recovered yet; run `watchglass check` on this machine first"
     return ""
 

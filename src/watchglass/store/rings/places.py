@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
+from watchglass.errors import RunExistsError
 from watchglass.store.contract import Store
 from watchglass.store.media.local import LocalStore
 from watchglass.store.rings import file as ring_file
@@ -14,8 +18,29 @@ _ATTEMPT = re.compile(r"attempts/\d{4,9}\Z", re.ASCII)
 
 
 def rings_exist(store: Store, names: Sequence[str]) -> bool:
-    """Whether a file of these rings is on this machine."""
-    return any(path.exists() for path in paths_of_rings(store, names))
+    """Whether a file of these rings is on this machine, and this user's: nobody else's can be read."""
+    return os.getuid() in owners_of_rings(store, names)
+
+
+def owners_of_rings(store: Store, names: Sequence[str]) -> set[int]:
+    """User ids that the files of these rings belong to, as far as they are on this machine."""
+    owners = set()
+    for path in paths_of_rings(store, names):
+        with suppress(OSError):
+            owners.add(path.lstat().st_uid)
+    return owners
+
+
+def rings_held(store: Store, names: Sequence[str], label: Mapping[str, Any]) -> bool:
+    """Whether a process still writes these rings, although its claim looks from here as if it were dead."""
+    for path in paths_of_rings(store, names):
+        try:
+            descriptor = ring_file.lock_left(path, path.suffix[1:], label)
+        except RunExistsError:
+            return True
+        if descriptor is not None:
+            os.close(descriptor)
+    return False
 
 
 def paths_of_rings(store: Store, names: Sequence[str]) -> list[Path]:
