@@ -1,6 +1,8 @@
 """The guard: the one place where the hot-path law is kept.
 
-Return at once when off, re-entered or on another thread; never raise into the training; measure the cost.
+Whatever a framework, a module, an optimizer, a loader, the interpreter or a compiler calls of ours is a callback that
+went through :meth:`Guard.guarded` or :meth:`Guard.shielded`, outermost, or a function made by
+:func:`~watchglass.capture.around_importlib_bootstrap.around`. A fault ends the capture, never the training.
 """
 
 from __future__ import annotations
@@ -8,16 +10,39 @@ from __future__ import annotations
 import functools
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
-
-from watchglass.errors import TrainingStopped
 
 if TYPE_CHECKING:
     from watchglass.capture.hook import Hook
 
 _Callback = TypeVar("_Callback", bound=Callable[..., Any])
+
+
+_guards: weakref.WeakSet[Guard] = weakref.WeakSet()
+
+
+def fault_everywhere(error: Exception, where: Callable[..., Any]) -> bool:
+    """Something that all hooks share broke: each of them leaves the training alone; returns False."""
+    for guard in list(_guards):
+        guard.fault(error, where)
+    return False
+
+
+def harmless(callback: _Callback) -> _Callback:
+    """``callback`` of what all hooks share, which never raises but for a stop."""
+
+    @functools.wraps(callback)
+    def run(*args: Any) -> Any:
+        try:
+            return callback(*args)
+        except Exception as error:
+            fault_everywhere(error, callback)
+            return None
+
+    return run  # type: ignore[return-value]
 
 
 def name_of(callback: Callable[..., Any]) -> str:
@@ -40,24 +65,30 @@ class Guard:
         self._busy = self._suspended = False
         self._thread = threading.get_ident()
         self.waiting = False
+        _guards.add(self)
 
-    def guarded(self, callback: _Callback) -> _Callback:
-        """``callback`` under the hot-path law: silent when off, re-entered or on another thread; never raises."""
+    def guarded(self, callback: _Callback, *, unless: Callable[[], bool] | None = None) -> _Callback:
+        """``callback`` under the hot-path law: silent when off, re-entered or on another thread; never raises.
+
+        Args:
+            callback: The callback.
+            unless: Whether to do nothing now, asked first: while a compiler reads the code, it must not get further.
+        """
         # Bound here: this runs many times in every step of the training.
         now_ns, thread, hook, cost = time.perf_counter_ns, threading.get_ident, self._hook, self._hook.cost
 
         @functools.wraps(callback)
         def run(*args: Any) -> Any:
+            if unless is not None and unless():
+                return None
             if self._busy or not hook.active or (thread() != self._thread and not self.waiting):
                 return None
             self._busy = True
             started = now_ns()
             try:
                 return callback(*args)
-            except TrainingStopped:
-                raise
             except Exception as error:
-                hook.fault(error, name_of(callback))
+                self.fault(error, callback)
                 return None
             finally:
                 self._busy = False
@@ -65,23 +96,42 @@ class Guard:
 
         return run  # type: ignore[return-value]
 
-    def shielded(self, callback: _Callback) -> _Callback:
-        """``callback``, which never raises but for a stop; called on any thread, and inside others."""
+    def shielded(
+        self, callback: _Callback, *, unless: Callable[[], bool] | None = None, leaves: bool = False
+    ) -> _Callback:
+        """``callback``, which never raises but for a stop; for those that run on any thread, or look for themselves.
+
+        Args:
+            callback: The callback.
+            unless: As of :meth:`guarded`.
+            leaves: Whether hooks may be removed here, after a fault: not where PyTorch is going through them.
+        """
         hook = self._hook
 
-        @functools.wraps(callback)
+        # Not with functools.wraps: some are made at every step.
         def run(*args: Any) -> Any:
+            if unless is not None and unless():
+                return None
             if not hook.active:
+                if leaves:
+                    hook.detach_if_broken()
                 return None
             try:
                 return callback(*args)
-            except TrainingStopped:
-                raise
             except Exception as error:
-                hook.fault(error, name_of(callback))
+                self.fault(error, callback)
                 return None
 
         return run  # type: ignore[return-value]
+
+    def fault(self, error: Exception, where: Callable[..., Any]) -> None:
+        """A callback has raised; a fault of ours from here on is one of the hook's, and raised only where it is strict.
+
+        Args:
+            error: What it raised.
+            where: The callback.
+        """
+        self._hook.fault(error, name_of(where))
 
     def lawful(self, call: Callable[..., Any], *arguments: Any) -> Any:
         """What a script calls, under the same law; inside a callback, where it is kept already, the call as it is."""

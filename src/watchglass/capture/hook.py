@@ -104,9 +104,9 @@ class Hook:
 
     # -- for adapters ---------------------------------------------------------------------------------------------
 
-    def guarded(self, callback: _Callback) -> _Callback:
+    def guarded(self, callback: _Callback, *, unless: Callable[[], bool] | None = None) -> _Callback:
         """``callback`` under the hot-path law, see :meth:`Guard.guarded <watchglass.capture.guard.Guard.guarded>`."""
-        return self.guard.guarded(callback)
+        return self.guard.guarded(callback, unless=unless)
 
     def settle(self) -> None:
         """Bring what adapters have put off up to date, before a step is begun by hand."""
@@ -215,8 +215,12 @@ class Hook:
         """Something of ours broke: say so once, record it, and leave the training alone from here on."""
         if self.config.strict:
             raise error
+        if self.broken:
+            return
         self.active = False
-        _log.warning("watchglass: capture is off: %s in %s: %s", type(error).__name__, where, error)
+        self.broken = True
+        with suppress(Exception):
+            _log.warning("watchglass: capture is off: %s in %s: %s", type(error).__name__, where, error)
         with suppress(Exception):
             fact = ("capture_fault", where, {"error": f"{type(error).__name__}: {error}"})
             # Of the next step that ends: one that nothing was trained in is given up, with what is recorded of it.
@@ -229,7 +233,6 @@ class Hook:
             if fact in self._carried.facts and self._recorder.started:
                 self._recorder.add_fact(Fact(fact[0], before, *fact[1:]))
             self._recorder.urgent()
-        self.broken = True
 
     def detach_if_broken(self) -> bool:
         """Detach after a fault, from where that is safe; returns whether there was one.
@@ -336,7 +339,10 @@ class Hook:
 
     def _detach(self) -> None:
         while self._detachers:
-            self._detachers.pop()()
+            try:
+                self._detachers.pop()()
+            except Exception as error:  # the others are to go all the same
+                self.fault(error, "detaching")
 
     def _finished(self, step: OpenStep) -> None:
         for callback in self.on_finished:

@@ -10,6 +10,8 @@ import sys
 from collections.abc import Callable
 from typing import Protocol
 
+from watchglass.capture.guard import harmless
+
 
 class Watcher(Protocol):
     """What has something to finish when its process ends."""
@@ -32,19 +34,19 @@ def close_at_exit(watcher: Watcher) -> None:
     global _registered
     if not _registered:
         _registered = True
-        os.register_at_fork(after_in_child=_tell_of_fork)
+        os.register_at_fork(after_in_child=harmless(_tell_of_fork))
     _watchers.append(watcher)
-    end = functools.partial(_end, watcher)
+    end = functools.partial(harmless(_end), watcher)
     atexit.register(end)
     watcher.on_close.append(lambda: _forget(watcher, end))
     if multiprocessing.parent_process() is not None:
         _close_with_child(watcher)
     # A forked child of multiprocessing forgets what its parent wanted to do at the end, and may yet become a worker.
-    multiprocessing.util.register_after_fork(watcher, _close_with_child)
+    multiprocessing.util.register_after_fork(watcher, harmless(_close_with_child))
 
 
 def _close_with_child(watcher: Watcher) -> None:
-    multiprocessing.util.Finalize(watcher, watcher.close, exitpriority=100)
+    multiprocessing.util.Finalize(watcher, harmless(watcher.close), exitpriority=100)
 
 
 def _end(watcher: Watcher) -> None:

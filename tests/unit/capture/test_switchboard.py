@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 
+from watchglass.capture.guard import Guard
 from watchglass.capture.pytorch import switchboard
 from watchglass.capture.pytorch.facts import calls
 
@@ -77,6 +79,7 @@ def test_what_somebody_else_wraps_after_us_is_told_once_also_the_next_time(origi
 
 def test_a_call_that_is_heard_for_facts_is_wrapped_anew_once_ours_has_gone() -> None:
     original, count = torch.nn.utils.clip_grad_norm_, 0
+    guard = Guard(SimpleNamespace(active=True))  # type: ignore[arg-type]
 
     def called(*call: Any) -> None:
         nonlocal count
@@ -85,7 +88,7 @@ def test_a_call_that_is_heard_for_facts_is_wrapped_anew_once_ours_has_gone() -> 
     call = calls.PublicCall(lambda: ((torch.nn.utils, "clip_grad_norm_"),))
     try:
         for expected in (1, 2):
-            leave = call.listen(after=called)
+            leave = call.listen(guard, after=called)
             torch.nn.utils.clip_grad_norm_(torch.ones(1), 1.0)
             assert count == expected
             torch.nn.utils.clip_grad_norm_ = wrapped(torch.nn.utils.clip_grad_norm_)

@@ -106,15 +106,16 @@ class PyTorchAdapter:
         self._unheard.look_ahead(None)
 
     def _install(self, hook: Hook) -> None:
-        steady, updates, backwards, guarded = self.steady, self._updates, self._backwards, hook.guarded
+        steady, updates, backwards = self.steady, self._updates, self._backwards
+        guarded, shielded = hook.guarded, hook.guard.shielded
         hook.on_settle.append(steady.leave)
         listener = switchboard.Listener(
-            before_backward=steady.before_backward,
-            after_backward=steady.after_backward,
-            loss_computed=unless_captured(guarded(backwards.loss_computed)),
-            loss_scaled=steady.scaler_acts(guarded(backwards.loss_scaled)),
-            before_scaler_step=steady.scaler_acts(guarded(updates.before_scaler_step)),
-            after_scaler_step=steady.scaler_acts(unless_captured(guarded(updates.after_scaler_step))),
+            before_backward=shielded(steady.before_backward),
+            after_backward=shielded(steady.after_backward),
+            loss_computed=guarded(unless_captured(backwards.loss_computed)),
+            loss_scaled=shielded(steady.scaler_acts(guarded(backwards.loss_scaled))),
+            before_scaler_step=shielded(steady.scaler_acts(guarded(updates.before_scaler_step))),
+            after_scaler_step=shielded(steady.scaler_acts(unless_captured(guarded(updates.after_scaler_step)))),
         )
         switchboard.listen(listener)
         hook.detach_with(lambda: switchboard.leave(listener))
@@ -122,18 +123,19 @@ class PyTorchAdapter:
         facts = Facts(hook, self._flow.models, self._flow.events)
         before_update, after_update = facts.around_steps(guarded(updates.before), guarded(updates.after))
         steady.full = Full(
-            before_forward=unless_captured(self._unless_broken(guarded(self._calls.before))),
+            before_forward=unless_captured(guarded(self._calls.before)),
             before_backward=unless_captured(guarded(backwards.before_backward)),
             after_backward=guarded(backwards.after_backward),
             before_update=unless_captured(before_update),
             after_update=after_update,
         )
-        steady.compiled_updates = CompiledUpdates(steady.before_update, steady.after_update, self._readings.forget)
-        beginnings = OptimizerBeginnings(steady.before_update)
+        before, after = shielded(steady.before_update), shielded(steady.after_update)
+        steady.compiled_updates = CompiledUpdates(before, after, self._readings.forget)
+        beginnings = OptimizerBeginnings(before)
         steady.listen_with(beginnings.listen)
         hook.detach_with(lambda: beginnings.listen(False))
         beginnings.listen(True)
-        hook.detach_with(register_optimizer_step_post_hook(steady.after_update).remove)
+        hook.detach_with(register_optimizer_step_post_hook(after).remove)
         self._flow.events.resting.append(functools.partial(switchboard.rest, listener))
         hook.detach_with(self._capture.switch_off)
         if self._discover:
@@ -161,11 +163,6 @@ class PyTorchAdapter:
     def _unknown(self, optimizer: Optimizer) -> bool:
         """An optimizer has parameters of no known model; returns whether that may yet be found."""
         return self._discovery is not None and self._discovery.unknown(optimizer)
-
-    def _unless_broken(self, before_forward: Callable[..., Any]) -> Callable[..., Any]:
-        """Where a model is called hooks may be removed, other than where an optimizer goes through them."""
-        hook = self._flow.hook
-        return lambda *arguments: None if hook.detach_if_broken() else before_forward(*arguments)
 
     def _begin_step(self, step: OpenStep) -> None:
         flow = self._flow

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.compiler import is_compiling
 from torch.nn.modules.module import register_module_forward_pre_hook, register_module_module_registration_hook
 from torch.nn.utils.parametrize import ParametrizationList
 from torch.optim import Optimizer
@@ -21,7 +22,6 @@ from torch.utils.hooks import RemovableHandle
 
 from watchglass.capture.pytorch.compiled.calls import CompiledCall, is_compiled_in_place
 from watchglass.capture.pytorch.compiled.graphs import captured
-from watchglass.capture.pytorch.compiled.modules import unless_compiling
 from watchglass.capture.pytorch.facts.calls import PublicCall
 from watchglass.capture.pytorch.flow import Flow
 from watchglass.capture.pytorch.modules import is_compiled
@@ -53,9 +53,9 @@ class Discovery:
         # A compiled function may call models.
         self._expecting = False
         hook = flow.hook
-        self._guarded: Callable[..., Any] = unless_compiling(hook.guarded(self._called))
-        hook.detach_with(register_module_module_registration_hook(flow.models.parents.note).remove)
-        hook.detach_with(_OPTIMIZER_MADE.listen(after=hook.guarded(self._optimizer_made)))
+        self._guarded: Callable[..., Any] = hook.guarded(self._called, unless=is_compiling)
+        hook.detach_with(register_module_module_registration_hook(hook.guard.shielded(flow.models.parents.note)).remove)
+        hook.detach_with(_OPTIMIZER_MADE.listen(hook.guard, after=hook.guarded(self._optimizer_made)))
         hook.detach_with(self.stop)
         self.start()
 

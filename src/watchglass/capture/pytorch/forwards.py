@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import logging
 import sys
 import weakref
@@ -18,7 +16,7 @@ from torch.nn.modules.module import register_module_forward_hook
 
 from watchglass.capture.hook import Hook
 from watchglass.capture.pytorch.compiled.graphs import captured
-from watchglass.capture.pytorch.compiled.modules import CompiledModules, unless_compiling
+from watchglass.capture.pytorch.compiled.modules import CompiledModules
 from watchglass.capture.pytorch.events import Events, ModuleCall, ModuleEntry
 from watchglass.capture.pytorch.models import Models
 from watchglass.capture.pytorch.modules import CONSUMER_TYPES, RELU_TYPES, Place, is_compiled, unit_axis, unwrap
@@ -35,43 +33,6 @@ _BLIND = (
     "watchglass: activations are not capturable inside %s: it had been compiled before it was watched (or was not "
     "called); call watchglass.watch before the first compiled call, or torch.compiler.reset() in between"
 )
-_STAND_IN = (getattr, (contextlib.nullcontext(), "__exit__"))
-
-
-class Silent:
-    """A hook on a module that never leaves this process: copied or pickled, it becomes one that does nothing.
-
-    The stand-in is ``contextlib.nullcontext().__exit__``, which takes any three arguments and returns None, so a saved
-    model loads where watchglass is not installed.
-
-    Args:
-        call: Called with the hook's three arguments, except while PyTorch compiles the module.
-    """
-
-    __slots__ = ("_call",)
-
-    def __init__(self, call: Callable[[Any, Any, Any], Any]) -> None:
-        self._call = call
-
-    def __call__(self, module: Any, arguments: Any, third: Any) -> Any:
-        """What the call returns."""
-        return None if is_compiling() else self._call(module, arguments, third)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _STAND_IN
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        return contextlib.nullcontext().__exit__
-
-
-class SilentCall(functools.partial[Any]):
-    """The same without a look at the compiler, for a call that looks itself: nothing lies between PyTorch and it."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _STAND_IN
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        return contextlib.nullcontext().__exit__
 
 
 def first_tensor(arguments: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Tensor | None:
@@ -109,8 +70,8 @@ class ModuleCapture:
         self._root: nn.Module | None = None
         self._seen = _Seen({}, set())
         self._refreshed = False
-        self._guarded = unless_compiling(hook.guarded(self._after_module))
-        self.compiled = CompiledModules(hook.guarded(self._entered_compiled), hook.guarded(self._observed))
+        self._guarded = hook.guarded(self._after_module, unless=is_compiling)
+        self.compiled = CompiledModules(hook.guard, hook.guarded(self._entered_compiled), hook.guarded(self._observed))
         hook.detach_with(self.compiled.remove)
         #: Where to, when a module returns from compiled code in no forward that was heard of.
         self.records_of: Callable[[nn.Module, Any, bool], StepRecords | None] = lambda module, output, grad: None

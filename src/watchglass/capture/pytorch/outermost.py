@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.hooks import RemovableHandle
+from torch.compiler import is_compiling
 
 from watchglass.capture.pytorch import losses
 from watchglass.capture.pytorch.compiled.calls import CompiledCall, is_compiled_in_place
@@ -17,7 +17,8 @@ from watchglass.capture.pytorch.events import ForwardCall
 from watchglass.capture.pytorch.first_bad.randomness import Habits
 from watchglass.capture.pytorch.first_bad.replaying import ForwardState, Settings, versions
 from watchglass.capture.pytorch.flow import Flow
-from watchglass.capture.pytorch.forwards import ModuleCapture, Silent, SilentCall, first_tensor
+from watchglass.capture.pytorch.forwards import ModuleCapture, first_tensor
+from watchglass.capture.pytorch.module_hooks import Unsaved, unsaved
 from watchglass.capture.pytorch.modules import inside, is_compiled, unwrap
 from watchglass.capture.pytorch.nested import tensors_in
 from watchglass.capture.pytorch.planned import planned_steps
@@ -67,8 +68,8 @@ class OutermostCalls:
         # Those with hooks of their own at their ends.
         self._roots: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._begins: weakref.WeakKeyDictionary[nn.Module, Callable[[], None]] = weakref.WeakKeyDictionary()
-        self._ends: list[RemovableHandle] = []
-        self.ended = flow.hook.guarded(self.after)
+        self._ends: list[Callable[[], None]] = []
+        self.ended = flow.hook.guarded(self.after, unless=is_compiling)
         flow.events.resting.append(self.rest)
         flow.hook.detach_with(lambda: self.rest(True))
         self._evaluating = False
@@ -98,11 +99,12 @@ class OutermostCalls:
         self._hear(root)
 
     def _hear(self, root: nn.Module) -> None:
-        before = self._steady.before_forward
+        # Where a model is called hooks may be removed, other than where an optimizer goes through them.
+        before = self._flow.hook.guard.shielded(self._steady.before_forward, unless=is_compiling, leaves=True)
         if is_compiled_in_place(root):
             remove = CompiledCall(root, before, self.ended).remove
         else:
-            remove = root.register_forward_pre_hook(SilentCall(before), with_kwargs=True).remove
+            remove = unsaved(root.register_forward_pre_hook(Unsaved(before), with_kwargs=True))
             self._roots.add(root)
             self._hear_ends(root)
         self._begins[root] = remove
@@ -111,13 +113,13 @@ class OutermostCalls:
     def rest(self, on: bool) -> None:
         """Do without the hooks that a call of the pattern's root goes through as it returns, or take them up again."""
         while self._ends:
-            self._ends.pop().remove()
+            self._ends.pop()()
         if not on:
             for root in self._roots:
                 self._hear_ends(root)
 
     def _hear_ends(self, root: nn.Module) -> None:
-        self._ends.append(root.register_forward_hook(Silent(self.ended)))
+        self._ends.append(unsaved(root.register_forward_hook(Unsaved(self.ended))))
 
     def before(self, root: nn.Module, arguments: Any, kwargs: Any) -> None:
         """An outermost module is about to be called."""

@@ -65,7 +65,8 @@ class Full(NamedTuple):
 class Steady:
     """Follows steps that are like the ones before, and hands everything else to the full path.
 
-    Its callbacks run in every step of the training and so are written out, with as few calls as possible.
+    Its callbacks run in every step of the training and so are written out, with as few calls as possible. They go
+    through :meth:`~watchglass.capture.guard.Guard.shielded` only: they look for themselves where they are called.
 
     Args:
         flow: Where the training is; kept by the full path while this one is off.
@@ -133,8 +134,6 @@ class Steady:
 
     def before_forward(self, root: nn.Module, arguments: Any, kwargs: Any) -> Any:
         """An outermost module is about to be called."""
-        if is_compiling():
-            return None
         at = self._at
         if at != _OFF:
             if get_ident() != self._thread:
@@ -204,7 +203,7 @@ class Steady:
                 return None
             if optimizer is self._optimizer() and self._at == _BACKWARD:
                 started = time.perf_counter_ns()
-                taken = self._take_norm(optimizer)
+                taken = self._norm(optimizer)
                 self._norm_ns += time.perf_counter_ns() - started
                 if taken:
                     return None
@@ -262,13 +261,6 @@ class Steady:
             return full(*arguments)
 
         return run
-
-    def _take_norm(self, optimizer: Optimizer) -> bool:
-        try:
-            return self._norm(optimizer)
-        except Exception as error:
-            self._hook.fault(error, "gradient norm")
-            return False
 
     # -- learning, entering, leaving ---------------------------------------------------------------------------------
 
@@ -344,15 +336,12 @@ class Steady:
         steps = self._step - self._first
         if steps < _SOON and self._step < self._end:
             self._alike = 0
-        try:
-            self._listen_to_updates(True)
-            for listener in self._flow.events.resting:
-                listener(False)
-            self._hook.cost.quick_steps_ended(steps, monotonic_ns() - self._since_ns, self._norm_ns)
-            if at != _BETWEEN:
-                self._tell(at, superseded)
-        except Exception as error:
-            self._hook.fault(error, "the end of the steady path")
+        self._listen_to_updates(True)
+        for listener in self._flow.events.resting:
+            listener(False)
+        self._hook.cost.quick_steps_ended(steps, monotonic_ns() - self._since_ns, self._norm_ns)
+        if at != _BETWEEN:
+            self._tell(at, superseded)
         self._backwards = 0
         self._arguments = self._kwargs = None
 

@@ -7,7 +7,6 @@ one leaves, signatures kept. While PyTorch compiles or nobody listens, a wrapper
 
 from __future__ import annotations
 
-import functools
 import inspect
 import threading
 from collections.abc import Callable
@@ -17,6 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.compiler import is_compiling
+
+from watchglass.capture.around_importlib_bootstrap import RAISED, around
 
 #: Loss functions of torch.nn.functional that are observed.
 LOSS_FUNCTIONS = (
@@ -29,7 +30,7 @@ LOSS_FUNCTIONS = (
 
 @dataclass(frozen=True, eq=False)
 class Listener:
-    """What a hook wants to hear. None of it may raise, except to stop the training.
+    """What a hook wants to hear. None of it may raise, except to stop the training: all are shielded by its guard.
 
     Attributes:
         before_backward: ``(tensors, gradients, chosen)``: a backward is about to run; ``gradients`` are those that it
@@ -49,8 +50,8 @@ class Listener:
     after_scaler_step: Callable[[Any, Any], None]
 
 
-#: Arguments of torch.autograd.backward between the gradients and the tensors that it is for.
-_BEFORE_INPUTS = 3
+#: Arguments of torch.autograd.backward before the tensors that it is for.
+_INPUTS = 5
 
 _listeners: tuple[Listener, ...] = ()
 #: Those that are not resting, and those that are.
@@ -110,7 +111,7 @@ def _wrap(owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[.
     if _stuck.get(place, original) is not original:
         return  # ours is in there, and hears again
     _stuck.pop(place, None)
-    wrapper = functools.wraps(original)(make(original))
+    wrapper = make(original)
     setattr(owner, name, wrapper)
 
     def undo() -> None:
@@ -123,42 +124,40 @@ def _wrap(owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[.
 
 
 def _backward(original: Callable[..., Any]) -> Callable[..., Any]:
-    def backward(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> Any:
-        # The compiler must not come to guard on who listens.
-        listeners = () if is_compiling() else _listeners
-        if not listeners:
-            return original(tensors, grad_tensors, *args, **kwargs)
-        chosen = kwargs.get("inputs") is not None or len(args) > _BEFORE_INPUTS
-        try:
-            for listener in listeners:
-                listener.before_backward(tensors, grad_tensors, chosen)
-            return original(tensors, grad_tensors, *args, **kwargs)
-        finally:
-            for listener in listeners:
-                listener.after_backward()
+    def begin(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        tensors = args[0] if args else kwargs.get("tensors")
+        gradients = args[1] if len(args) > 1 else kwargs.get("grad_tensors")
+        chosen = kwargs.get("inputs") is not None or len(args) > _INPUTS
+        for listener in _listeners:
+            listener.before_backward(tensors, gradients, chosen)
+        return True
 
-    return backward
+    def end(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        for listener in _listeners:
+            listener.after_backward()
+
+    # The compiler must not come to guard on who listens.
+    return around(original, begin, end, deaf=is_compiling)
 
 
 def _loss(original: Callable[..., Any]) -> Callable[..., Any]:
     name = original.__name__
     _parameters[name] = list(inspect.signature(original).parameters)
 
-    def loss(*args: Any, **kwargs: Any) -> Any:
+    def begin(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         # A mode of torch functions, as a default device is one, calls the public name once more from within.
-        if is_compiling() or not _hearing or getattr(_computing, "name", "") == name:
-            return original(*args, **kwargs)
+        if not _hearing or getattr(_computing, "name", "") == name:
+            return False
         _computing.name = name
-        try:
-            result = original(*args, **kwargs)
-        finally:
-            _computing.name = ""
+        return True
+
+    def end(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        _computing.name = ""
         if isinstance(result, Tensor):
             for listener in _hearing:
                 listener.loss_computed(name, args, kwargs, result)
-        return result
 
-    return loss
+    return around(original, begin, end, deaf=is_compiling)
 
 
 def argument_of(function: str, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], default: Any) -> Any:
@@ -169,24 +168,31 @@ def argument_of(function: str, name: str, args: tuple[Any, ...], kwargs: dict[st
 
 
 def _scale(original: Callable[..., Any]) -> Callable[..., Any]:
-    def scale(self: Any, outputs: Any) -> Any:
-        scaled = original(self, outputs)
-        for listener in _listeners:
-            listener.loss_scaled(outputs, scaled)
-        return scaled
+    def end(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        if result is not RAISED:
+            outputs = args[1] if len(args) > 1 else kwargs.get("outputs")
+            for listener in _listeners:
+                listener.loss_scaled(outputs, result)
 
-    return scale
+    return around(original, _heard, end)
 
 
 def _scaler_step(original: Callable[..., Any]) -> Callable[..., Any]:
-    def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        listeners = _listeners
-        try:
-            for listener in listeners:
-                listener.before_scaler_step(self, optimizer)
-            return original(self, optimizer, *args, **kwargs)
-        finally:
-            for listener in listeners:
-                listener.after_scaler_step(self, optimizer)
+    def begin(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        for listener in _listeners:
+            listener.before_scaler_step(args[0], _optimizer(args, kwargs))
+        return True
 
-    return step
+    def end(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        for listener in _listeners:
+            listener.after_scaler_step(args[0], _optimizer(args, kwargs))
+
+    return around(original, begin, end)
+
+
+def _optimizer(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return args[1] if len(args) > 1 else kwargs.get("optimizer")
+
+
+def _heard(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    return True

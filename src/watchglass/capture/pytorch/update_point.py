@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from watchglass.capture.around_importlib_bootstrap import RAISED, around
 from watchglass.capture.pytorch.counters import settle_start
 from watchglass.capture.pytorch.device.statistics import DeviceRows
 from watchglass.capture.pytorch.events import Update
@@ -233,15 +234,16 @@ class UpdatePoint:
         flow = self._flow
         returned = flow.hook.guarded(then)
 
-        def watched() -> Any:
+        def begin(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
             flow.in_closure = True
-            try:
-                result = closure()
-            finally:
-                flow.in_closure = False
-            returned()
-            return result
+            return True
 
+        def end(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+            flow.in_closure = False
+            if result is not RAISED:
+                returned()
+
+        watched = around(closure, begin, end)
         if "closure" in kwargs:
             return arguments, {**kwargs, "closure": watched}
         return (arguments[0], watched, *arguments[2:]), kwargs

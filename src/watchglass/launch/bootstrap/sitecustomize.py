@@ -28,6 +28,13 @@ class _FrameworkFinder:
         """The spec that the other finders have for a framework, with our loader around theirs; None for the rest."""
         if name not in self.waiting:
             return None
+        try:
+            return self._around(name, path, target)
+        except Exception as error:
+            _warn(name, error)
+            return None
+
+    def _around(self, name, path, target):
         self.waiting.discard(name)  # before the others are asked: they may import, and so come back here
         if not self.waiting:
             sys.meta_path.remove(self)

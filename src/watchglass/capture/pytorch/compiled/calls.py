@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from torch.compiler import is_compiling
 
+from watchglass.capture.around_importlib_bootstrap import RAISED, around
 from watchglass.capture.hook import Hook
 from watchglass.capture.pytorch.facts.calls import PublicCall
 from watchglass.capture.pytorch.models import Models
@@ -39,25 +40,27 @@ class CompiledCall:
         after: Callable[..., Any] = lambda module, arguments, result: None,
     ) -> None:
         self._module = weakref.ref(module)
-        self._code: Any = module._compiled_call_impl
+        code: Any = module._compiled_call_impl
+        self._code = code
         self.before = before
         self.after = after
-        module._compiled_call_impl = self
+        module._compiled_call_impl = self._call = around(code, self._begins, self._ends, deaf=is_compiling)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """What the compiled code returns."""
-        module = None if is_compiling() else self._module()
-        if module is None:
-            return self._code(*args, **kwargs)
-        self.before(module, args, kwargs)
-        result = self._code(*args, **kwargs)
-        self.after(module, args, result)
-        return result
+    def _begins(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        module = self._module()
+        if module is not None:
+            self.before(module, args, kwargs)
+        return module is not None
+
+    def _ends(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        module = self._module()
+        if module is not None and result is not RAISED:
+            self.after(module, args, result)
 
     def remove(self) -> None:
         """Put the compiled code back."""
         module = self._module()
-        if module is not None and module._compiled_call_impl is self:
+        if module is not None and module._compiled_call_impl is self._call:
             module._compiled_call_impl = self._code
 
 
@@ -91,8 +94,8 @@ class Compilations:
         self._inside = inside
         self._unknown = unknown
         self._function = function
-        hook.detach_with(COMPILE.listen(after=hook.guarded(self._compiled)))
-        hook.detach_with(COMPILE_IN_PLACE.listen(after=hook.guarded(self._compiled_in_place)))
+        hook.detach_with(COMPILE.listen(hook.guard, after=hook.guarded(self._compiled)))
+        hook.detach_with(COMPILE_IN_PLACE.listen(hook.guard, after=hook.guarded(self._compiled_in_place)))
 
     def _compiled(self, arguments: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         model = arguments[0] if arguments else kwargs.get("model")

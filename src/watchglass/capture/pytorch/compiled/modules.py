@@ -9,7 +9,6 @@ operator is opaque to the compiler, so capture runs in the middle of compiled co
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import itertools
 import weakref
@@ -19,9 +18,10 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 from torch.compiler import is_compiling
-from torch.utils.hooks import RemovableHandle
 
+from watchglass.capture.guard import Guard, harmless
 from watchglass.capture.pytorch.compiled.graphs import captured
+from watchglass.capture.pytorch.module_hooks import STAND_IN, unsaved
 from watchglass.capture.pytorch.modules import compiled_parts, is_compiling_wrapper, is_wrapper, runs_compiled, unwrap
 from watchglass.capture.pytorch.nested import tensors_in
 
@@ -52,19 +52,10 @@ def _observe(values: Sequence[Tensor], paths: str, grad: bool, place: Tensor) ->
         observer.observe(index, bool(entry), dict(zip(paths.split(","), values, strict=True)), grad)
 
 
-_library.impl("observe", _observe, "CompositeExplicitAutograd")
+_library.impl("observe", harmless(_observe), "CompositeExplicitAutograd")
 torch.library.register_fake("watchglass::observe", lambda values, paths, grad, place: None, lib=_library)
 # Under vmap there is no one tensor that a module returned.
 torch.library.register_vmap("watchglass::observe", lambda info, dims, *arguments: (None, None), lib=_library)
-
-
-def unless_compiling(callback: Callable[..., Any]) -> Callable[..., Any]:
-    """``callback``, for a hook that the compiler may come through: to it the hook does nothing."""
-
-    def run(*arguments: Any) -> Any:
-        return None if is_compiling() else callback(*arguments)
-
-    return run
 
 
 class Observed(Protocol):
@@ -115,27 +106,26 @@ class ModuleHook:
             torch.ops.watchglass.observe(values, paths, torch.is_grad_enabled(), self.place)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (getattr, (contextlib.nullcontext(), "__exit__"))
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        return contextlib.nullcontext().__exit__
+        return STAND_IN
 
 
 class CompiledModules:
     """Modules that are, or may be, called from compiled code.
 
     Args:
+        guard: Keeps faults from the training.
         entered: Told of every module that is called while this is switched on, where inputs are asked for.
         returned: Told of every module that returns.
     """
 
-    def __init__(self, entered: Observed, returned: Observed) -> None:
+    def __init__(self, guard: Guard, entered: Observed, returned: Observed) -> None:
+        self._guard = guard
         self._entered = entered
         self._returned = returned
         self._number = next(_numbers)
         self._modules: list[weakref.ref[nn.Module]] = []
         # By module: what carries its hook, and what takes that off.
-        self._handles: weakref.WeakKeyDictionary[nn.Module, tuple[weakref.ref[nn.Module], list[RemovableHandle]]]
+        self._handles: weakref.WeakKeyDictionary[nn.Module, tuple[weakref.ref[nn.Module], list[Callable[[], None]]]]
         self._handles = weakref.WeakKeyDictionary()
         self._roots: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._told: weakref.WeakSet[nn.Module] = weakref.WeakSet()
@@ -151,7 +141,8 @@ class CompiledModules:
     def add(self, root: nn.Module, *, inputs: bool) -> None:
         """Put hooks on a module and all below it that have none yet, for what they are given as well if so asked."""
         if not self._directly:
-            self._directly += map(torch.compiler.disable, (self._returned_directly, self._entered_directly))
+            directly = map(self._guard.shielded, (self._returned_directly, self._entered_directly))
+            self._directly += map(torch.compiler.disable, directly)
         self._roots.add(unwrap(root))
         # What a wrapper returns is heard from the wrapper: hooks of the module inside run before and after the compiled
         # code, and would be compiled by themselves.
@@ -168,10 +159,10 @@ class CompiledModules:
             self._modules.append(weakref.ref(module))
             # Before the hook that notices the end of the outermost call.
             ending = ModuleHook(self._number, index, False, self._directly[0])
-            handles = [through.register_forward_hook(ending, prepend=True)]
+            handles = [unsaved(through.register_forward_hook(ending, prepend=True))]
             if inputs:
                 beginning = ModuleHook(self._number, index, True, self._directly[1])
-                handles.append(through.register_forward_pre_hook(beginning))
+                handles.append(unsaved(through.register_forward_pre_hook(beginning)))
             self._handles[module] = (weakref.ref(through), handles)
 
     def remove(self, root: nn.Module | None = None) -> None:
@@ -184,8 +175,8 @@ class CompiledModules:
     def _remove(self, module: nn.Module) -> None:
         known = self._handles.pop(module, None)
         if known is not None:
-            for handle in known[1]:
-                handle.remove()
+            for remove in known[1]:
+                remove()
 
     def __contains__(self, root: nn.Module) -> bool:
         """Whether calls of this root are observed here."""

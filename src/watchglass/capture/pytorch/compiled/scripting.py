@@ -10,7 +10,6 @@ restored with the last.
 
 from __future__ import annotations
 
-import functools
 import threading
 from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -21,13 +20,14 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from watchglass.capture.around_importlib_bootstrap import around
 from watchglass.capture.hook import Hook
 from watchglass.capture.pytorch.compiled.modules import ModuleHook
-from watchglass.capture.pytorch.forwards import Silent, SilentCall
+from watchglass.capture.pytorch.module_hooks import Unsaved
 
 Without = Callable[[], AbstractContextManager[None]]
 
-_OURS = (Silent, SilentCall, ModuleHook)
+_OURS = (Unsaved, ModuleHook)
 _NAMES = ("script", "trace", "trace_module")
 
 _withouts: tuple[Without, ...] = ()
@@ -71,14 +71,15 @@ def _inside(without: Without) -> Callable[[], None]:
 def _wrap(name: str) -> None:
     original = getattr(torch.jit, name)
 
-    @functools.wraps(original)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
+    open_stacks: list[ExitStack] = []
+
+    def begin(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         given = args[0] if args else kwargs.get("obj")
         if name == "script" and isinstance(given, type) and len(args) <= 1:
             # Names in a class are looked up where it was scripted: one call further out than it seems.
             kwargs["_frames_up"] = kwargs.get("_frames_up", 0) + 1
         if name == "script" and not isinstance(given, nn.Module):
-            return original(*args, **kwargs)
+            return False
         with ExitStack() as stack:
             for without in _withouts:
                 stack.enter_context(without())
@@ -87,7 +88,14 @@ def _wrap(name: str) -> None:
                 if isinstance(owner, nn.Module):
                     stack.enter_context(_without_hooks(owner))
             stack.enter_context(_without_wrappers())
-            return original(*args, **kwargs)
+            open_stacks.append(stack.pop_all())
+        return True
+
+    def end(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        if open_stacks:
+            open_stacks.pop().close()
+
+    wrapper = around(original, begin, end)
 
     def undo() -> None:
         # Someone may have wrapped it after us: then ours stays, and passes through.

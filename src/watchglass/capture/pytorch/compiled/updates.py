@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from watchglass.capture.guard import harmless
 from watchglass.capture.pytorch.compiled.graphs import captured
 
 _numbers = itertools.count()
@@ -36,7 +37,7 @@ def _update(parameters: Sequence[Tensor], gradients: Sequence[Tensor], ended: bo
         updates.told(parameters, ended)
 
 
-_library.impl("update", _update, "CompositeExplicitAutograd")
+_library.impl("update", harmless(_update), "CompositeExplicitAutograd")
 torch.library.register_fake("watchglass::update", lambda parameters, gradients, ended, number: None, lib=_library)
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.compiler import is_compiling
 
 from watchglass.capture.hook import Hook
 from watchglass.capture.pytorch.events import ForwardCall
@@ -22,8 +23,8 @@ from watchglass.capture.pytorch.facts import calls
 from watchglass.capture.pytorch.facts.pending import Pending
 from watchglass.capture.pytorch.facts.samples import Sample, hash_of, sample
 from watchglass.capture.pytorch.facts.subjects import Subjects
-from watchglass.capture.pytorch.forwards import Silent
 from watchglass.capture.pytorch.models import Models
+from watchglass.capture.pytorch.module_hooks import Unsaved, unsaved
 from watchglass.capture.pytorch.modules import is_compiled
 from watchglass.capture.pytorch.nested import tensors_in
 from watchglass.records import Mode
@@ -72,13 +73,13 @@ class Batches:
         self._iterations: dict[str, int] = {}
         self._epoch: _EpochStart | None = None
         self._next_sketch = dict.fromkeys(Mode, 0)
-        self._guarded = hook.guarded(self._first_batches)
+        self._guarded = hook.guarded(self._first_batches, unless=is_compiling)
         if kinds & {"batch", "data_loader"}:
             leave.callback(self._end_epoch_start)
-            leave.callback(calls.DATA_LOADER.listen(after=hook.guarded(self._iterated)))
+            leave.callback(calls.DATA_LOADER.listen(hook.guard, after=hook.guarded(self._iterated)))
         if "batch" in kinds:
             # Only to know when a backward runs: its recomputations get no new batch.
-            leave.callback(calls.BACKWARD.listen())
+            leave.callback(calls.BACKWARD.listen(hook.guard))
 
     def forward_began(self, call: ForwardCall) -> None:
         """A captured forward is about to run."""
@@ -122,7 +123,8 @@ class Batches:
             self._epoch = None  # a hook that comes later is not heard there, or compiles it again
             return
         for root in roots:
-            epoch.remove.append(root.register_forward_pre_hook(Silent(self._guarded), with_kwargs=True).remove)
+            handle = root.register_forward_pre_hook(Unsaved(self._guarded), with_kwargs=True)
+            epoch.remove.append(unsaved(handle))
 
     def _first_batches(self, root: nn.Module, arguments: Any, kwargs: Any) -> None:
         epoch = self._epoch

@@ -64,20 +64,21 @@ class CallOrder:
         self._listen(leave)
 
     def _listen(self, leave: ExitStack) -> None:
-        leave.callback(calls.BACKWARD.listen(before=self._backward))
-        leave.callback(calls.OPTIMIZER_ZERO_GRAD.listen(before=self._zero_grad))
-        leave.callback(calls.MODULE_ZERO_GRAD.listen(before=self._module_zero_grad))
-        leave.callback(calls.SCHEDULER_MADE.listen(after=self._scheduler_made))
-        leave.callback(calls.SCHEDULER_STEP.listen(before=self._scheduler_step))
-        leave.callback(calls.SCALER_UNSCALE.listen(before=self._unscale))
-        leave.callback(calls.SCALER_STEP.listen(before=self._scaler_step))
-        leave.callback(calls.SCALER_UPDATE.listen(before=self._scaler_update))
+        guard = self._hook.guard
+        leave.callback(calls.BACKWARD.listen(guard, before=self._backward))
+        leave.callback(calls.OPTIMIZER_ZERO_GRAD.listen(guard, before=self._zero_grad))
+        leave.callback(calls.MODULE_ZERO_GRAD.listen(guard, before=self._module_zero_grad))
+        leave.callback(calls.SCHEDULER_MADE.listen(guard, after=self._scheduler_made))
+        leave.callback(calls.SCHEDULER_STEP.listen(guard, before=self._scheduler_step))
+        leave.callback(calls.SCALER_UNSCALE.listen(guard, before=self._unscale))
+        leave.callback(calls.SCALER_STEP.listen(guard, before=self._scaler_step))
+        leave.callback(calls.SCALER_UPDATE.listen(guard, before=self._scaler_update))
         for name, call in (
             ("clip_grad_norm_", calls.CLIP_NORM),
             ("clip_grad_value_", calls.CLIP_VALUE),
             ("clip_grads_with_norm_", calls.CLIP_WITH_NORM),
         ):
-            leave.callback(call.listen(before=self._plain(name)))
+            leave.callback(call.listen(guard, before=self._plain(name)))
 
     def begin_again(self) -> None:
         """Nothing was heard for a while: the round that is under way does not count."""

@@ -14,7 +14,6 @@ passes through.
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -24,6 +23,9 @@ from torch import nn
 from torch.compiler import is_compiling
 from torch.optim import Optimizer, lr_scheduler
 from torch.optim.lr_scheduler import LRScheduler
+
+from watchglass.capture.around_importlib_bootstrap import RAISED, around
+from watchglass.capture.guard import Guard
 
 Before = Callable[[tuple[Any, ...]], None]
 After = Callable[[tuple[Any, ...], dict[str, Any], Any], None]
@@ -62,11 +64,16 @@ class PublicCall:
         # One for each function, wherever it is found: pickle looks it up by its name and compares.
         self._wrappers: dict[Callable[..., Any], Callable[..., Any]] = {}
 
-    def listen(self, *, before: Before | None = None, after: After | None = None) -> Callable[[], None]:
+    def listen(self, guard: Guard, *, before: Before | None = None, after: After | None = None) -> Callable[[], None]:
         """Call ``before(args)`` and ``after(args, kwargs, result)`` from now on; returns what ends that.
 
-        Neither may raise.
+        Args:
+            guard: Of the hook that listens.
+            before: Called before the function.
+            after: Called when it has returned.
         """
+        before = guard.shielded(before) if before else None
+        after = guard.shielded(after) if after else None
         self.before += (before,) if before else ()
         self.after += (after,) if after else ()
         self._listeners += 1
@@ -108,25 +115,24 @@ class PublicCall:
         self._undo.append(undo)
 
     def _wrapper(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        call, nest = self, self.nest
-
-        @functools.wraps(original)
-        def heard(*args: Any, **kwargs: Any) -> Any:
-            if is_compiling() or nest.inside:
-                return original(*args, **kwargs)
-            nest.inside = True
-            try:
-                for before in call.before:
-                    before(args)
-                result = original(*args, **kwargs)
-                for after in call.after:
-                    after(args, kwargs, result)
-                return result
-            finally:
-                nest.inside = False
-
+        heard = around(original, self._begins, self._ends, deaf=is_compiling)
         heard.watchglass = True  # type: ignore[attr-defined]
         return heard
+
+    def _begins(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        if self.nest.inside:
+            return False
+        self.nest.inside = True
+        for before in self.before:
+            before(args)
+        return True
+
+    def _ends(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        try:
+            for after in self.after if result is not RAISED else ():
+                after(args, kwargs, result)
+        finally:
+            self.nest.inside = False
 
 
 def is_heard(function: Any) -> bool:

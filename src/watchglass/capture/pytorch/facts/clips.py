@@ -45,9 +45,9 @@ class ClipCalls:
     def __init__(self, hook: Hook, leave: ExitStack) -> None:
         self._hook = hook
         self._known: dict[tuple[Any, ...], _Clipping] = {}
-        leave.callback(calls.CLIP_NORM.listen(after=hook.guarded(self._by_norm)))
-        leave.callback(calls.CLIP_WITH_NORM.listen(after=hook.guarded(self._with_norm)))
-        leave.callback(calls.CLIP_VALUE.listen(after=hook.guarded(self._by_value)))
+        leave.callback(calls.CLIP_NORM.listen(hook.guard, after=hook.guarded(self._by_norm)))
+        leave.callback(calls.CLIP_WITH_NORM.listen(hook.guard, after=hook.guarded(self._with_norm)))
+        leave.callback(calls.CLIP_VALUE.listen(hook.guard, after=hook.guarded(self._by_value)))
 
     def step_began(self, step: OpenStep) -> None:
         """A captured step has begun: record how often clipping had something to clip."""

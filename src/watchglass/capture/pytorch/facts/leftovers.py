@@ -39,7 +39,7 @@ class Leftovers:
         self._parameters: weakref.WeakKeyDictionary[Optimizer, list[weakref.ref[Tensor]]] = weakref.WeakKeyDictionary()
         self._told: dict[str, tuple[int, bool]] = {}
         self._look = hook.guarded(self._look_at_all)
-        leave.callback(calls.BACKWARD.listen(before=self._backward))
+        leave.callback(calls.BACKWARD.listen(hook.guard, before=self._backward))
 
     def step_began(self, step: OpenStep) -> None:
         """A captured step has begun: look when its first backward comes."""

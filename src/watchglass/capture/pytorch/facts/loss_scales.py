@@ -21,8 +21,8 @@ class LossScales:
         self._hook = hook
         self._scales: weakref.WeakKeyDictionary[Any, float] = weakref.WeakKeyDictionary()
         self._ones: dict[torch.device, torch.Tensor] = {}
-        leave.callback(calls.SCALER_STEP.listen(after=hook.guarded(self._after_step)))
-        leave.callback(calls.SCALER_UPDATE.listen(after=hook.guarded(self._after_update)))
+        leave.callback(calls.SCALER_STEP.listen(hook.guard, after=hook.guarded(self._after_step)))
+        leave.callback(calls.SCALER_UPDATE.listen(hook.guard, after=hook.guarded(self._after_update)))
 
     def _after_step(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         # Only its update changes the scale.

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from typing import Any
 
 from torch import nn
+from torch.compiler import is_compiling
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
-from watchglass.capture.pytorch.compiled.modules import unless_compiling
 from watchglass.capture.pytorch.device.readback import DeviceRows
 from watchglass.capture.pytorch.events import ForwardCall
 from watchglass.capture.pytorch.facts.pending import Pending
@@ -76,8 +76,8 @@ class Armed:
         events.each_forward_began.append(self._began)
         events.each_forward_ended.append(self._ended)
         self._undo = [
-            register_module_forward_pre_hook(unless_compiling(guarded(self._entered))).remove,
-            register_module_forward_hook(unless_compiling(guarded(self._returned))).remove,
+            register_module_forward_pre_hook(guarded(self._entered, unless=is_compiling)).remove,
+            register_module_forward_hook(guarded(self._returned, unless=is_compiling)).remove,
             lambda: events.each_forward_began.remove(self._began),
             lambda: events.each_forward_ended.remove(self._ended),
         ]

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from watchglass.capture.guard import Guard
-from watchglass.capture.pytorch.compiled.modules import unless_compiling
 from watchglass.capture.pytorch.first_bad.looks import Look, look_at
 from watchglass.capture.pytorch.modules import Place
 from watchglass.capture.pytorch.nested import tensors_in
@@ -89,8 +88,8 @@ class Trace:
     def listening(self) -> Iterator[None]:
         """Look at all module calls inside."""
         handles = (
-            register_module_forward_pre_hook(unless_compiling(self.entered)),
-            register_module_forward_hook(unless_compiling(self.returned)),
+            register_module_forward_pre_hook(self.entered),
+            register_module_forward_hook(self.returned),
         )
         try:
             yield

@@ -64,8 +64,8 @@ class Attention:
         self._stack.clear()
         self._call = call if self._wants() else None
         if self._call is not None and not self._leave:
-            self._leave.append(_ATTENTION.listen(after=self._heard))
-            self._leave.append(_MULTI_HEAD.listen(after=self._hook.guarded(self._multi_head)))
+            self._leave.append(_ATTENTION.listen(self._hook.guard, after=self._heard))
+            self._leave.append(_MULTI_HEAD.listen(self._hook.guard, after=self._hook.guarded(self._multi_head)))
 
     def _forward_ended(self, call: ForwardCall) -> None:
         self._call = None

@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.compiler import is_compiling
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from watchglass.capture.hook import Hook
-from watchglass.capture.pytorch.compiled.modules import unless_compiling
 from watchglass.capture.pytorch.events import Events, ForwardCall, ModuleEntry
 from watchglass.capture.pytorch.models import Models
 from watchglass.capture.pytorch.modules import is_compiled, unwrap
@@ -79,7 +79,7 @@ class Entries:
         self._call: ForwardCall | None = None
         self._inner: nn.Module | None = None
         self._inputs_wanted = InputsWanted(hook)
-        self._guarded = unless_compiling(hook.guarded(self._entered))
+        self._guarded = hook.guarded(self._entered, unless=is_compiling)
         events.forward_began.append(self._began)
         events.forward_ended.append(self._ended)
         hook.detach_with(self._stop)

@@ -70,7 +70,7 @@ class InputGradients:
         self._refused: set[str] = set()
         self._scale: Tensor | None = None
         if any(_TAG in collection.tags for collection in hook.config.all_collections):
-            hook.detach_with(_LOSS_SCALED.listen(after=hook.guarded(self._loss_scaled)))
+            hook.detach_with(_LOSS_SCALED.listen(hook.guard, after=hook.guarded(self._loss_scaled)))
         events.step_began.append(self._step_began)
         events.forward_began.append(self._forward_began)
         events.update_began.append(self._update_began)

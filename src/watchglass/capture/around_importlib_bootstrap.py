@@ -1,0 +1,90 @@
+"""Functions of a framework, or of a script, that are called through one of ours.
+
+``warnings`` counts ``stacklevel`` in frames, and leaves out those of files with "importlib" and "_bootstrap" in their
+names (``_is_internal_frame``, in every version of Python since 3.3). Hence the name of this file: a warning that points
+at its caller points at the line of the script, as if our frame were not there, and is shown once.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from watchglass.capture.guard import fault_everywhere
+
+#: In the place of a result: the call ended by an exception.
+RAISED = object()
+
+Begin = Callable[[tuple[Any, ...], dict[str, Any]], bool]
+End = Callable[[tuple[Any, ...], dict[str, Any], Any], None]
+
+
+def _never() -> bool:
+    return False
+
+
+def around(
+    original: Callable[..., Any], begin: Begin, end: End, *, deaf: Callable[[], bool] = _never
+) -> Callable[..., Any]:
+    """``original``, and what is to happen before and after it; the original is called exactly once, whatever happens.
+
+    Args:
+        original: The function.
+        begin: Called with positional and keyword arguments before it; returns whether ``end`` is to be called.
+        end: Called with these and the result, or :data:`RAISED`, after it.
+        deaf: Whether to pass through now, as while a compiler reads the code.
+
+    Returns:
+        A function of the same signature. Faults of ``begin`` and ``end`` end the capture and nothing else; they may
+        raise what is no ``Exception``, to stop the training.
+    """
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if deaf():
+            return original(*args, **kwargs)
+        try:
+            heard = begin(args, kwargs)
+        except Exception as error:
+            heard = fault_everywhere(error, begin)
+        except BaseException:
+            _end(end, args, kwargs)
+            raise
+        if not heard:
+            return original(*args, **kwargs)
+        try:
+            result = original(*args, **kwargs)
+        except BaseException:
+            _end(end, args, kwargs)
+            raise
+        try:
+            end(args, kwargs, result)
+        except Exception as error:
+            fault_everywhere(error, end)
+        return result
+
+    name = getattr(original, "__name__", "call")
+    # What a traceback shows.
+    call.__code__ = call.__code__.replace(co_name=name)
+    return functools.wraps(original)(call)
+
+
+def with_another(original: Callable[[Any], Any], choose: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """``original``, called with what ``choose`` makes of its argument; with that itself where ``choose`` breaks."""
+
+    def call(value: Any) -> Any:
+        try:
+            chosen = choose(value)
+        except Exception as error:
+            fault_everywhere(error, choose)
+            chosen = value
+        return original(chosen)
+
+    return call
+
+
+def _end(end: End, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    try:
+        end(args, kwargs, RAISED)
+    except Exception as error:
+        fault_everywhere(error, end)

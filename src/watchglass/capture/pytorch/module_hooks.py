@@ -1,0 +1,130 @@
+"""Hooks on single modules, and how they stay out of all that is saved, copied and sent to other processes.
+
+A module is pickled and copied with the tables that hold its hooks, each an ``OrderedDict``. While a module has a hook
+of ours, ``copyreg``, the standard library's registry of how objects are pickled and deep-copied, has an entry for that
+type: a table with entries of ours is taken for one without them. So what ``torch.save``, ``pickle``, ``copy.deepcopy``
+and multiprocessing make of a watched module is what they make of one that is not watched, to the byte.
+``copy.copy`` hands the tables over as they are; for its sake the same is done to what ``Module.__getstate__`` returns.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copyreg
+import functools
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+from torch.utils.hooks import RemovableHandle
+
+from watchglass.capture.around_importlib_bootstrap import RAISED, around, with_another
+
+_Table = OrderedDict[int, Any]
+
+#: Tables with entries of ours, by identity, and the keys of these entries.
+_tables: dict[int, tuple[weakref.ref[_Table], set[int]]] = {}
+_undo: list[Callable[[], None]] = []
+#: What a hook is pickled as where it cannot be left out: see :class:`Unsaved`.
+STAND_IN = (getattr, (contextlib.nullcontext(), "__exit__"))
+
+
+class Unsaved(functools.partial[Any]):
+    """A hook on a module, for picklers with a registry of their own: pickled, it becomes one that does nothing.
+
+    The stand-in is ``contextlib.nullcontext().__exit__``, which takes any three arguments and returns None, so what was
+    saved loads where watchglass is not installed.
+    """
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return STAND_IN
+
+
+def unsaved(handle: RemovableHandle) -> Callable[[], None]:
+    """Keep the hook of this handle out of copies of its module; returns what takes the hook off."""
+    references = (handle.hooks_dict_ref, *handle.extra_dict_ref)
+    tables = [table for reference in references if (table := reference()) is not None and handle.id in table]
+    for table in tables:
+        key = id(table)
+        known = _tables.get(key)
+        if known is None or known[0]() is not table:
+            known = _tables[key] = (weakref.ref(table, functools.partial(_forget, key)), set())
+        known[1].add(handle.id)
+    if not _undo:
+        _install()
+
+    def remove() -> None:
+        handle.remove()
+        for reference in references:
+            table = reference()
+            keys = _keys(table) if table is not None else None
+            if keys is not None:
+                keys.discard(handle.id)
+                if not keys:
+                    _tables.pop(id(table), None)
+        if not _tables:
+            _uninstall()
+
+    return remove
+
+
+def _install() -> None:
+    before = copyreg.dispatch_table.get(OrderedDict)
+    reduce = with_another(before or _reduce, _without_ours)
+    copyreg.pickle(OrderedDict, reduce)
+    # Not in the oldest versions of PyTorch.
+    state = vars(nn.Module).get("__getstate__")
+    wrapper = around(state, _begin, _end) if state is not None else None
+    if wrapper is not None:
+        nn.Module.__getstate__ = wrapper  # type: ignore[method-assign]
+
+    def undo() -> None:
+        # Someone may have put something else there after us: then ours stays, and passes through.
+        if copyreg.dispatch_table.get(OrderedDict) is reduce:
+            copyreg.dispatch_table.pop(OrderedDict)
+            if before is not None:
+                copyreg.pickle(OrderedDict, before)
+        if wrapper is not None and nn.Module.__getstate__ is wrapper:
+            nn.Module.__getstate__ = state  # type: ignore[method-assign,assignment]
+
+    _undo.append(undo)
+
+
+def _uninstall() -> None:
+    while _undo:
+        _undo.pop()()
+
+
+def _forget(key: int, reference: weakref.ref[_Table]) -> None:
+    known = _tables.get(key)
+    if known is not None and known[0] is reference:
+        del _tables[key]
+
+
+def _keys(table: _Table) -> set[int] | None:
+    """Keys of our entries in a table, None where it has none."""
+    known = _tables.get(id(table))
+    return known[1] if known is not None and known[0]() is table else None
+
+
+def _reduce(table: _Table) -> Any:
+    return table.__reduce_ex__(2)
+
+
+def _without_ours(table: _Table) -> _Table:
+    keys = _keys(table)
+    return table if keys is None else OrderedDict((key, hook) for key, hook in table.items() if key not in keys)
+
+
+def _begin(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    return bool(_tables)
+
+
+def _end(args: tuple[Any, ...], kwargs: dict[str, Any], state: Any) -> None:
+    if state is RAISED:
+        return
+    for name, value in state.items():
+        if type(value) is OrderedDict:
+            state[name] = _without_ours(value)
