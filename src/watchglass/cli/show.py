@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 #: Tensors listed without --tensors; the groups say what there is.
 _EXAMPLES = 3
+#: Models, and last values, that are listed.
+_MOST_MODELS, _MOST_SCALARS = 20, 60
 
 
 def show(
@@ -51,6 +53,7 @@ def show(
             return 0
         _print_head(console, run, opened)
         _print_steps(console, opened)
+        _print_models(console, opened)
         _print_scalars(console, opened)
         _print_tensors(console, opened, every=tensors)
         _print_capture(console, opened)
@@ -169,22 +172,48 @@ def _print_steps(console: Console, run: Run) -> None:
     console.print(table if table.row_count else Text("  none recorded"))
 
 
+def _print_models(console: Console, run: Run) -> None:
+    """What each model came to, where there are several."""
+    from rich.text import Text
+
+    from watchglass.view import count, number, printable
+
+    models = run.models
+    if len(models) < 2:
+        return
+    table = _grid("Models", console)
+    for each in models[:_MOST_MODELS]:
+        best = f", {number(each.best_validation_loss)} at best" if each.best_validation_loss is not None else ""
+        table.add_row(
+            "", each.name, Text(printable(each.type)), count(each.train_steps, "training step"),
+            Text(f"loss {number(each.training_loss)}" if each.training_loss is not None else ""),
+            Text(f"validation {number(each.validation_loss)}{best}" if each.validation_loss is not None else ""),
+            count(each.findings, "finding") if each.findings else "",
+        )  # fmt: skip
+    console.print(table)
+    if len(models) > _MOST_MODELS:
+        console.print(f"  and {count(len(models) - _MOST_MODELS, 'further model')}")
+
+
 def _print_scalars(console: Console, run: Run) -> None:
     from rich.text import Text
 
-    from watchglass.view import number, printable
+    from watchglass.view import count, number, printable
 
     table = _grid("Last values", console)
-    for role in (Role.LOSS, Role.METRIC):
-        for name in run.tensor_names(role=role):
-            steps, values = run.scalars(name, Mode.TRAIN)
-            if len(values):
-                table.add_row("", Text(printable(name)), "TRAIN", number(float(values[-1])), f"step {steps[-1]}")
+    names = [*run.tensor_names(role=Role.LOSS), *run.tensor_names(role=Role.METRIC)]
+    left = len(names) - _MOST_SCALARS
+    for name in names[:_MOST_SCALARS]:
+        steps, values = run.scalars(name, Mode.TRAIN)
+        if len(values):
+            table.add_row("", Text(printable(name)), "TRAIN", number(float(values[-1])), f"step {steps[-1]}")
     phases = run.phases(mode=Mode.EVAL)
     for name, mean in sorted(phases[-1].means.items()) if phases else ():
         table.add_row("", Text(printable(name)), "EVAL", number(mean), f"mean after step {phases[-1].train_step}")
     if table.row_count:
         console.print(table)
+    if left > 0:
+        console.print(f"  and {count(left, 'further series', 'further series')}")
 
 
 def _print_tensors(console: Console, run: Run, *, every: bool) -> None:

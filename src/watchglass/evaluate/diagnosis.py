@@ -16,6 +16,9 @@ _MOST_ADVICE = 5
 #: Sentences for a cause, and against it, beyond which they are counted.
 _MOST_EVIDENCE = 12
 
+#: Attempt and model: what became NaN in one of them says nothing of another.
+_Trained = tuple[int, int]
+
 _MODES = {Mode.TRAIN: "training", Mode.EVAL: "evaluation", Mode.PREDICT: "prediction"}
 
 
@@ -45,11 +48,11 @@ class _Diagnosing:
         ordered = sorted(findings, key=_order)
         broken = self._broken(ordered)
         rest: list[Finding] = []
-        after: dict[int, list[Finding]] = {}
+        after: dict[_Trained, list[Finding]] = {}
         for finding in ordered:
-            first = broken.get(finding.attempt)
+            first = broken.get(_trained(finding))
             if first and _when(finding) > _when(first[0]):
-                after.setdefault(finding.attempt, []).append(finding)
+                after.setdefault(_trained(finding), []).append(finding)
             else:
                 rest.append(finding)
         found: list[Diagnosis] = []
@@ -66,12 +69,12 @@ class _Diagnosing:
         found.extend(self._diagnosis(group, _after(group, broken, after)) for group in alone)
         return tuple(sorted(found, key=lambda diagnosis: (-diagnosis.severity.rank, diagnosis.step)))
 
-    def _broken(self, ordered: Sequence[Finding]) -> dict[int, list[Finding]]:
-        """By attempt, the errors with which values became NaN or infinite: those of the earliest such step."""
-        broken: dict[int, list[Finding]] = {}
+    def _broken(self, ordered: Sequence[Finding]) -> dict[_Trained, list[Finding]]:
+        """By attempt and model, the errors with which values became NaN or infinite: those of the first such step."""
+        broken: dict[_Trained, list[Finding]] = {}
         for finding in ordered:
             if finding.severity is Severity.ERROR and self._breaks(finding):
-                first = broken.setdefault(finding.attempt, [])
+                first = broken.setdefault(_trained(finding), [])
                 if not first or _when(finding) == _when(first[0]):
                     first.append(finding)
         return broken
@@ -111,7 +114,7 @@ class _Diagnosing:
         support = self._support(group)
         return max(support, key=lambda cause: support[cause], default="")
 
-    def _by_subject(self, rest: Sequence[Finding], broken: dict[int, list[Finding]]) -> Iterator[list[Finding]]:
+    def _by_subject(self, rest: Sequence[Finding], broken: dict[_Trained, list[Finding]]) -> Iterator[list[Finding]]:
         """Findings of which no cause is known: together what one rule says of one subject, whatever the worker."""
         groups: dict[tuple[object, ...], list[Finding]] = {}
         for finding in rest:
@@ -125,7 +128,7 @@ class _Diagnosing:
             told.update(id(finding) for finding in group)
             yield group
 
-    def _with_broken(self, group: list[Finding], broken: dict[int, list[Finding]]) -> list[Finding]:
+    def _with_broken(self, group: list[Finding], broken: dict[_Trained, list[Finding]]) -> list[Finding]:
         """With all that broke at the very step at which one of the group did."""
         for first in broken.values():
             ids = {id(finding) for finding in first}
@@ -165,6 +168,7 @@ class _Diagnosing:
             headline=f"{title[:1].upper()}{title[1:]}: {key.message}",
             what_to_try=causes[0].what_to_try if causes else key.what_to_try,
             workers=tuple(sorted({finding.worker for finding in chain}, key=_by_number)),
+            models=tuple(sorted({finding.model for finding in chain})),
         )
 
     def _ranked(self, name: str, odds: float, group: Sequence[Finding]) -> RankedCause:
@@ -182,7 +186,14 @@ class _Diagnosing:
         """
         alike: dict[tuple[object, ...], list[Finding]] = {}
         for finding in group:
-            key = (finding.attempt, finding.mode, finding.step, finding.rule, finding.tensors[:1], *_symptoms(finding))
+            key = (
+                *_trained(finding),
+                finding.mode,
+                finding.step,
+                finding.rule,
+                finding.tensors[:1],
+                *_symptoms(finding),
+            )
             alike.setdefault(key, []).append(finding)
         speaks: tuple[list[str], list[str]] = ([], [])
         for findings in alike.values():
@@ -227,12 +238,16 @@ def _score(odds: float) -> float:
 
 
 def _after(
-    group: Sequence[Finding], broken: dict[int, list[Finding]], after: dict[int, list[Finding]]
+    group: Sequence[Finding], broken: dict[_Trained, list[Finding]], after: dict[_Trained, list[Finding]]
 ) -> list[Finding]:
     """What was first seen after values became NaN or infinite with a finding of the group; each is given once."""
     ids = {id(finding) for finding in group}
-    attempts = [attempt for attempt, first in broken.items() if id(first[0]) in ids]
-    return [finding for attempt in attempts for finding in after.pop(attempt, [])]
+    hit = [trained for trained, first in broken.items() if id(first[0]) in ids]
+    return [finding for trained in hit for finding in after.pop(trained, [])]
+
+
+def _trained(finding: Finding) -> _Trained:
+    return (finding.attempt, finding.model)
 
 
 def _when(finding: Finding) -> tuple[int, int]:
@@ -249,7 +264,7 @@ def _by_number(worker: str) -> tuple[int, str]:
 
 
 def _subject(finding: Finding) -> tuple[object, ...]:
-    return (finding.rule, finding.evidence.get("subject"), finding.tensors[:1])
+    return (finding.rule, finding.evidence.get("subject"), finding.tensors[:1], finding.model)
 
 
 def _symptoms(finding: Finding) -> list[str]:

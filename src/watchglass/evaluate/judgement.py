@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from watchglass.errors import UnknownNameError
 from watchglass.evaluate.diagnosis import diagnose
 from watchglass.evaluate.evaluation import Evaluation
 from watchglass.record import recovered_steps
-from watchglass.records import Finding, Mode, Severity, Status, StepEnd, Verdict
+from watchglass.records import Finding, Mode, ModelSummary, Severity, Status, StepEnd, Verdict
 from watchglass.rules import Knowledge, load_knowledge
 from watchglass.run import Run
 from watchglass.store import Problem, layout
@@ -53,6 +52,7 @@ def verdict(
     planned = _planned(run)
     seconds = run.worker().seconds
     steps_saved = _steps_saved(run, planned) if stopped else None
+    models = run.models
     saved = steps_saved * _seconds_per_step(run) if steps_saved is not None else None
     return Verdict(
         run=run.location,
@@ -60,7 +60,8 @@ def verdict(
         diagnoses=diagnose(findings, knowledge.where(unfit, quiet)),
         findings=tuple(sorted(findings, key=lambda f: (-f.severity.rank, f.attempt, f.global_step))),
         statuses=statuses,
-        metrics=_metrics(run),
+        metrics=_metrics(models[0]) if len(models) == 1 else {},
+        models=tuple(summary.judged(findings) for summary in models) if len(models) > 1 else (),
         train_steps=steps,
         planned_train_steps=planned,
         seconds=seconds,
@@ -196,21 +197,14 @@ def _intervals(run: Run) -> list[_Interval]:
     return found
 
 
-def _metrics(run: Run) -> dict[str, float]:
+def _metrics(model: ModelSummary) -> dict[str, float]:
     """Accuracy and loss of the last evaluation, and the last training loss."""
-    found: dict[str, float] = {}
-    evaluations = [phase for phase in run.phases(Mode.EVAL) if phase.train_step >= 0]
-    if evaluations:
-        for name in ("accuracy", "loss"):
-            if name in evaluations[-1].means:
-                found[f"validation {name}"] = evaluations[-1].means[name]
-    try:
-        _, losses = run.scalars("loss")
-    except UnknownNameError:
-        return found
-    if len(losses):
-        found["training loss"] = float(losses[-1])
-    return found
+    found = {
+        "validation accuracy": model.accuracy,
+        "validation loss": model.validation_loss,
+        "training loss": model.training_loss,
+    }
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _capture(run: Run) -> dict[str, Any]:

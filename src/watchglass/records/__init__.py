@@ -33,7 +33,15 @@ from watchglass.records.training import (
     UnitKind,
     model_name,
 )
-from watchglass.records.verdict import Cause, Diagnosis, ExplainedFinding, RankedCause, SymptomReading, Verdict
+from watchglass.records.verdict import (
+    Cause,
+    Diagnosis,
+    ExplainedFinding,
+    ModelSummary,
+    RankedCause,
+    SymptomReading,
+    Verdict,
+)
 
 __all__ = [
     "COUNT_FIELDS",
@@ -51,6 +59,7 @@ __all__ = [
     "Failure",
     "Finding",
     "Mode",
+    "ModelSummary",
     "Observation",
     "Origin",
     "RankedCause",

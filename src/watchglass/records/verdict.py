@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from watchglass.records.findings import Finding, RuleStatus, Severity
@@ -61,6 +62,7 @@ class Diagnosis:
         headline: One sentence: what is wrong, where, since when.
         what_to_try: Concrete sentences, most promising first.
         workers: Workers on which it was seen.
+        models: Numbers of the models that it is about.
     """
 
     causes: tuple[RankedCause, ...]
@@ -71,6 +73,7 @@ class Diagnosis:
     headline: str
     what_to_try: tuple[str, ...]
     workers: tuple[str, ...] = ()
+    models: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -112,6 +115,40 @@ class ExplainedFinding:
 
 
 @dataclass(frozen=True)
+class ModelSummary:
+    """What one model of a run has come to.
+
+    Attributes:
+        model: Its number, in the order in which models were first seen.
+        name: What its tensors and series are called after: ``"model"``, ``"model_2"``.
+        type: Class name, "" where it is not known.
+        train_steps: TRAIN steps that trained it.
+        training_loss: The last one; None where there is none.
+        validation_loss: Mean loss of its last evaluation.
+        best_validation_loss: The smallest mean loss of its evaluations.
+        accuracy: Mean accuracy of its last evaluation.
+        findings: How many findings are about it.
+        worst: The worst severity among them, None for none.
+    """
+
+    model: int
+    name: str
+    type: str = ""
+    train_steps: int = 0
+    training_loss: float | None = None
+    validation_loss: float | None = None
+    best_validation_loss: float | None = None
+    accuracy: float | None = None
+    findings: int = 0
+    worst: Severity | None = None
+
+    def judged(self, findings: Iterable[Finding]) -> ModelSummary:
+        """The same with what was found about it."""
+        own = [finding.severity for finding in findings if finding.model == self.model]
+        return replace(self, findings=len(own), worst=max(own, key=lambda severity: severity.rank, default=None))
+
+
+@dataclass(frozen=True)
 class Verdict:
     """The diagnoses of a run in one statement.
 
@@ -133,6 +170,7 @@ class Verdict:
         capture: What the capture cost and dropped, as recorded, for the last line.
         problems: What of the run cannot be read, one line each.
         records_missing: Whether one of the problems means that something was recorded and is not there any more.
+        models: What each model came to, by number, where the run has several; else empty, and ``metrics`` say it.
         script: The training's script as it was given on its command line, "" where there is none.
     """
 
@@ -153,3 +191,4 @@ class Verdict:
     problems: tuple[str, ...] = ()
     records_missing: bool = False
     script: str = ""
+    models: tuple[ModelSummary, ...] = ()

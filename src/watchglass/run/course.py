@@ -31,6 +31,7 @@ class Course:
         step: Its number among those of its mode, in the run, int64[n].
         train_step: The TRAIN step that it is or follows, in the run, int64[n]; -1 for none.
         number: Its number over all modes, in the run, int64[n].
+        model: The model that leads it, int64[n].
     """
 
     attempt: Column
@@ -39,6 +40,7 @@ class Course:
     step: Column
     train_step: Column
     number: Column
+    model: Column
 
     def __len__(self) -> int:
         return len(self.own)
@@ -49,7 +51,7 @@ class Course:
 
     def rows(self, attempts: Mapping[int, WorkerTables]) -> Iterator[tuple[StepEnd, Place]]:
         """Each step as it ended, numbered as a step of the run, and where it was recorded."""
-        for attempt, own, _, step, train_step, number in zip(
+        for attempt, own, _, step, train_step, number, _ in zip(
             *(column.tolist() for column in vars(self).values()), strict=True
         ):
             end = attempts[attempt].steps[own]
@@ -81,7 +83,7 @@ def course_of(attempts: Mapping[int, WorkerTables], lineage: Lineage | None, ste
         lineage: Which steps count; all of them if None.
         steps: Leave out other TRAIN steps than these, half-open, and what belongs to them.
     """
-    found = [Course(*(np.empty(0, np.int64) for _ in range(6)))]
+    found = [Course(*(np.empty(0, np.int64) for _ in range(7)))]
     behind = 0
     for attempt in counting(attempts, lineage):
         kept = _kept(attempts, attempt, lineage)
@@ -100,11 +102,11 @@ def course_of(attempts: Mapping[int, WorkerTables], lineage: Lineage | None, ste
 def _kept(attempts: Mapping[int, WorkerTables], attempt: int, lineage: Lineage | None) -> Course:
     """Steps of an attempt that count, with the mode steps of the run."""
     ends = attempts[attempt].steps.values()
-    own, mode, step, train_step = (
+    own, mode, step, train_step, model = (
         np.fromiter(map(attrgetter(name), ends), np.int64, len(ends))
-        for name in ("global_step", "mode", "mode_step", "train_step")
+        for name in ("global_step", "mode", "mode_step", "train_step", "model")
     )
-    rows = Course(np.full(len(own), attempt, np.int64), own, mode, step, train_step, own)
+    rows = Course(np.full(len(own), attempt, np.int64), own, mode, step, train_step, own, model)
     if lineage is None or not lineage.parts:
         return rows
     parts = {

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from watchglass.config import suggest
 from watchglass.errors import UnknownNameError
-from watchglass.records import Fact, Mode, Role
+from watchglass.records import Fact, Mode, ModelSummary, Role
 from watchglass.run.description import page_of, summary
 from watchglass.run.history import Phase
 from watchglass.run.lineage import Lineage, Seam, trace
@@ -20,6 +20,7 @@ from watchglass.run.recorded_step import RecordedStep
 from watchglass.run.selection import Selection
 from watchglass.run.statistics_table import StatisticsQuery
 from watchglass.run.steps import Range, half_open
+from watchglass.run.summaries import models_of
 from watchglass.run.table import Table, run_query
 from watchglass.run.tables import WorkerTables
 from watchglass.run.tabular import table_of, tables_for
@@ -348,6 +349,16 @@ class Run:
         An EVAL phase is one evaluation; a TRAIN phase is the training between two evaluations.
         """
         return self.worker(worker).phases(mode)
+
+    @property
+    def models(self) -> tuple[ModelSummary, ...]:
+        """What each model came to that the first worker trained or evaluated: steps, losses, accuracy, findings.
+
+        In the order in which they were first seen. Series of the first are called ``loss``, ``accuracy``; those of the
+        second ``model_2/loss``, ``model_2/accuracy``.
+        """
+        found = reading_again(self, lambda: models_of(self))
+        return tuple(summary.judged(self.journal.findings) for summary in found)
 
     def facts(self, kind: str | None = None, worker: str | None = None) -> list[Fact]:
         """Facts of a worker in the order of their steps, those of the run (step -1) first."""

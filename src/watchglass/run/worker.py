@@ -203,14 +203,24 @@ class Worker:
 
     def phases(self, mode: Mode = Mode.EVAL) -> list[Phase]:
         """See :meth:`Run.phases`."""
-        tracker = PhaseTracker()
-        found: list[Phase] = []
+        return self._phases(mode, lambda end: 0).get(0, [])
+
+    def phases_by_model(self, mode: Mode = Mode.EVAL) -> dict[int, list[Phase]]:
+        """The same cut from the steps of each model alone, by its number."""
+        return self._phases(mode, lambda end: end.model)
+
+    def _phases(self, mode: Mode, whose: Callable[[StepEnd], int]) -> dict[int, list[Phase]]:
+        trackers: dict[int, PhaseTracker] = {}
+        found: dict[int, list[Phase]] = {}
         for end, place in self.course:
-            tables = self.attempts[place.attempt]
+            tables, key = self.attempts[place.attempt], whose(end)
             rows = ((tables.catalog.get(row[0]), *row[1:]) for row in tables.scalars(place.global_step))
-            found += tracker.enter(end, [(info, value, weight) for info, value, weight in rows if info is not None])
-        found += tracker.finish()
-        return [phase for phase in found if phase.mode is mode]
+            scalars = [(info, value, weight) for info, value, weight in rows if info is not None]
+            tracker = trackers.setdefault(key, PhaseTracker())
+            found.setdefault(key, []).extend(tracker.enter(end, scalars))
+        for key, tracker in trackers.items():
+            found[key].extend(tracker.finish())
+        return {key: [phase for phase in phases if phase.mode is mode] for key, phases in found.items()}
 
     def facts(self, kind: str | None = None) -> list[Fact]:
         """See :meth:`Run.facts`."""

@@ -8,19 +8,19 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from watchglass.records import Diagnosis, Finding, RankedCause, Verdict, number_to_json
+from watchglass.records import Diagnosis, Finding, ModelSummary, RankedCause, Verdict, number_to_json
 from watchglass.view.conclusion import Terms, outcome
 from watchglass.view.verdict import headline
 
 #: Identifier of the schema; its number rises when a key changes its meaning or goes.
 SCHEMA = "urn:watchglass:schema:check:1"
 #: Rises when a key is added.
-VERSION = "1.0"
+VERSION = "1.1"
 
 #: What a finding has in the JSON, in this order.
 _FINDING_KEYS = (
     "id", "rule", "severity", "step", "last_step", "count", "mode", "worker", "tensors", "value", "limit", "message",
-    "causes", "try", "attempt", "global_step",
+    "causes", "try", "attempt", "global_step", "model",
 )  # fmt: skip
 
 
@@ -49,6 +49,7 @@ def _verdict(verdict: Verdict, terms: Terms) -> dict[str, Any]:
         "rules": [status.to_json() for status in verdict.statuses],
         "metrics": {name: number_to_json(value) for name, value in verdict.metrics.items()},
         "script": verdict.script or None,
+        "models": [_model(summary) for summary in verdict.models],
         "train_steps": verdict.train_steps,
         "planned_train_steps": verdict.planned_train_steps,
         "seconds": number_to_json(verdict.seconds),
@@ -64,6 +65,21 @@ def _verdict(verdict: Verdict, terms: Terms) -> dict[str, Any]:
     }
 
 
+def _model(summary: ModelSummary) -> dict[str, Any]:
+    return {
+        "model": summary.model,
+        "name": summary.name,
+        "type": summary.type or None,
+        "train_steps": summary.train_steps,
+        "training_loss": number_to_json(summary.training_loss),
+        "validation_loss": number_to_json(summary.validation_loss),
+        "best_validation_loss": number_to_json(summary.best_validation_loss),
+        "accuracy": number_to_json(summary.accuracy),
+        "findings": summary.findings,
+        "worst": summary.worst.value if summary.worst is not None else None,
+    }
+
+
 def diagnosis_to_json(diagnosis: Diagnosis) -> dict[str, Any]:
     """What a diagnosis has in JSON."""
     return {
@@ -72,6 +88,7 @@ def diagnosis_to_json(diagnosis: Diagnosis) -> dict[str, Any]:
         "step": diagnosis.step,
         "subject": diagnosis.subject,
         "workers": list(diagnosis.workers),
+        "models": list(diagnosis.models),
         "causes": [_cause(ranked) for ranked in diagnosis.causes],
         "findings": list(diagnosis.findings),
         "try": list(diagnosis.what_to_try),

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from watchglass.records import Diagnosis, Finding, RankedCause, Severity, Status, Verdict
 from watchglass.view.capture import capture_lines
 from watchglass.view.conclusion import Terms, outcome
+from watchglass.view.models import model_lines, models_named
 from watchglass.view.text import count, duration, money, number, percent, printable
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ STYLES = {"error": "bold red", "warning": "bold yellow", "info": "cyan", "": "bo
 
 #: Diagnoses that are told in full; of the others the headline stands.
 _IN_FULL = 3
+#: Diagnoses that are named at all.
+_DIAGNOSES = 20
 #: Symptoms of a chain, and sentences of advice, that fit a terminal.
 _CHAIN, _ADVICE = 5, 3
 #: Steps from whose times what further ones would have taken can only be guessed.
@@ -126,11 +129,14 @@ def outline(verdict: Verdict, asked: Sequence[str] = ()) -> list[Row]:
     """
     rows = [Row(headline(verdict), style=STYLES[tone(verdict)])]
     known = {finding.id: finding for finding in verdict.findings}
-    for position, diagnosis in enumerate(verdict.diagnoses, 1):
+    for position, diagnosis in enumerate(verdict.diagnoses[:_DIAGNOSES], 1):
         rows.append(Row(""))
         rows.append(diagnosis_row(position, diagnosis))
         if position <= _IN_FULL:
             rows += _told_in_full(diagnosis, [known[name] for name in diagnosis.findings if name in known])
+    if len(verdict.diagnoses) > _DIAGNOSES:
+        left = count(len(verdict.diagnoses) - _DIAGNOSES, "further diagnosis", "further diagnoses")
+        rows += [Row(""), Row(f"and {left}")]
     rows += unexplained(verdict)
     rows.append(Row(""))
     rows += [Row(text) for text in closing(verdict)]
@@ -174,6 +180,7 @@ def headline(verdict: Verdict) -> str:
 
 def closing(verdict: Verdict) -> Iterator[str]:
     """What stands below the diagnoses: metrics, length, rules that could not speak, cost."""
+    yield from model_lines(verdict)
     if verdict.metrics:
         yield ", ".join(f"{printable(name)} {number(value)}" for name, value in verdict.metrics.items())
     if verdict.problems:
@@ -256,7 +263,8 @@ def since(diagnosis: Diagnosis, findings: list[Finding]) -> str:
     if first is not None and first.mode.name != "TRAIN":
         text += f" of {first.mode.name}"
     workers = diagnosis.workers or ((first.worker,) if first is not None else ())
-    return text + (f" on {workers_named(workers)}" if workers not in ((), ("worker_0",)) else "")
+    text += f" on {workers_named(workers)}" if workers not in ((), ("worker_0",)) else ""
+    return text + (f" of {models_named(diagnosis.models)}" if diagnosis.models not in ((), (0,)) else "")
 
 
 def workers_named(workers: Sequence[str]) -> str:
@@ -280,7 +288,10 @@ def alike(findings: Sequence[Finding]) -> list[list[Finding]]:
     """Findings in the order given, together those that several workers had alike."""
     groups: dict[tuple[object, ...], list[Finding]] = {}
     for finding in findings:
-        key = (finding.attempt, finding.mode, finding.step, finding.rule, finding.severity, finding.tensors[:1])
+        key = (
+            finding.attempt, finding.model, finding.mode, finding.step, finding.rule, finding.severity,
+            finding.tensors[:1],
+        )  # fmt: skip
         groups.setdefault(key, []).append(finding)
     return list(groups.values())
 

@@ -52,3 +52,39 @@ def test_tables_and_exported_files_have_the_models(tmp_path):
 def test_evaluations_have_a_model_too(tmp_path):
     run = open_run(build_run(tmp_path / "run", [TURNS[0], Step({"model_2/loss": 1.0}, mode=Mode.EVAL, model=1)]))
     assert [(end.mode, end.model) for end, _ in run.worker().course] == [(Mode.TRAIN, 0), (Mode.EVAL, 1)]
+
+
+def test_a_run_says_what_each_model_came_to(tmp_path):
+    evaluations = [
+        Step({f"{prefix}loss": value, f"{prefix}accuracy": 0.5}, mode=Mode.EVAL, model=model)
+        for value in (0.3, 0.2, 0.4)
+        for model, prefix in enumerate(("", "model_2/"))
+    ]
+    steps = [step for n in range(3) for step in (*TURNS, *evaluations[2 * n : 2 * n + 2])]
+    facts = {"model": {"module_types": {"": "Teacher", "fc": "Linear", "model_2": "Student", "model_2.fc": "Linear"}}}
+    first, second = open_run(build_run(tmp_path / "run", steps, facts=facts)).models
+    assert (first.model, first.name, first.type, first.train_steps) == (0, "model", "Teacher", 12)
+    assert (second.model, second.name, second.type, second.train_steps) == (1, "model_2", "Student", 12)
+    assert (second.training_loss, second.validation_loss, second.best_validation_loss) == (0.25, 0.4, 0.2)
+    assert second.accuracy == 0.5
+    assert (second.findings, second.worst) == (0, None)
+
+
+def test_both_models_of_a_joint_step_were_trained_by_it(tmp_path):
+    run = open_run(build_run(tmp_path / "run", [Step({"loss": 1.0, "model_2/loss": 2.0}) for _ in range(5)]))
+    assert [(each.name, each.train_steps, each.training_loss) for each in run.models] == [
+        ("model", 5, 1.0), ("model_2", 5, 2.0),
+    ]  # fmt: skip
+
+
+def test_a_model_that_was_only_evaluated_is_one_too(tmp_path):
+    steps = [TURNS[0], Step({"loss": 1.0}, mode=Mode.EVAL), Step({"model_2/loss": 0.9}, mode=Mode.EVAL, model=1)]
+    first, average = open_run(build_run(tmp_path / "run", steps)).models
+    assert (first.validation_loss, average.validation_loss) == (1.0, 0.9)
+    assert (average.train_steps, average.training_loss) == (0, None)
+
+
+def test_a_run_of_one_model_has_one_and_an_empty_one_none(tmp_path):
+    (only,) = open_run(build_run(tmp_path / "run", TURNS[::2])).models
+    assert (only.name, only.train_steps) == ("model", 4)
+    assert open_run(build_run(tmp_path / "empty")).models == ()

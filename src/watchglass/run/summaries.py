@@ -1,0 +1,88 @@
+"""What each model of a run has come to: its steps, its last losses, its evaluations."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from watchglass.records import Mode, ModelSummary, Role, TensorInfo, model_name
+from watchglass.run.history import Phase
+
+if TYPE_CHECKING:
+    from watchglass.run.run import Run
+
+
+def models_of(run: Run) -> tuple[ModelSummary, ...]:
+    """The models that the first worker trained or evaluated, by number, without what was found about them."""
+    worker = run.worker()
+    course, infos = worker.columns, worker.infos()
+    losses = {
+        row.model: name
+        for name, row in infos.items()
+        if row.role is Role.LOSS and row.model is not None and name == _series(row.model, "loss")
+    }
+    numbers = sorted({*np.unique(course.model).tolist(), *losses})
+    phases = worker.phases_by_model() if len(course) else {}
+    types = _types(run, infos)
+    found = []
+    for model in numbers:
+        led = course.step[(course.model == model) & (course.mode == Mode.TRAIN)]
+        steps, values = _trained(run, model)
+        trained = len(np.union1d(led, steps))
+        evaluated = [phase for phase in phases.get(model, ()) if phase.train_step >= 0]
+        if trained or evaluated:
+            loss = float(values[-1]) if len(values) else None
+            found.append(_summary(model, types.get(model, ""), trained, loss, evaluated))
+    return tuple(found)
+
+
+def _summary(model: int, kind: str, steps: int, loss: float | None, evaluated: Sequence[Phase]) -> ModelSummary:
+    name = _series(model, "loss")
+    losses = [phase.means[name] for phase in evaluated if name in phase.means]
+    return ModelSummary(
+        model,
+        model_name(model),
+        kind,
+        train_steps=steps,
+        training_loss=loss,
+        validation_loss=_last(evaluated, name),
+        best_validation_loss=min((each for each in losses if not math.isnan(each)), default=None),
+        accuracy=_last(evaluated, _series(model, "accuracy")),
+    )
+
+
+def _series(model: int, name: str) -> str:
+    return f"{model_name(model)}/{name}" if model else name
+
+
+def _trained(run: Run, model: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Steps with a training loss, and the losses."""
+    name = _series(model, "loss")
+    return run.scalars(name) if run.worker().has(name) else (np.empty(0, np.int64), np.empty(0))
+
+
+def _last(evaluated: Sequence[Phase], name: str) -> float | None:
+    return evaluated[-1].means.get(name) if evaluated else None
+
+
+def _types(run: Run, infos: Mapping[str, TensorInfo]) -> dict[int, str]:
+    """Class names of models: of what their outermost modules return, or as the facts of the run say."""
+    found = {
+        row.model: row.module_type
+        for row in infos.values()
+        if row.model is not None and row.module_type and row.module == (model_name(row.model) if row.model else "")
+    }
+    for fact in run.facts("model"):
+        types = fact.data.get("module_types")
+        for path, kind in types.items() if isinstance(types, dict) else ():
+            head, _, tail = str(path).partition("_")
+            number = (
+                int(tail) - 1 if head == "model" and tail.isascii() and tail.isdigit() else 0 if path == "" else None
+            )
+            if number is not None and number not in found and isinstance(kind, str):
+                found[number] = kind
+    return found

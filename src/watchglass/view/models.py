@@ -1,0 +1,53 @@
+"""The models of a run in words: a line for each of the worst, and how many more there are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from watchglass.records import ModelSummary, Verdict, model_name
+from watchglass.view.text import count, number, printable
+
+#: Models that have a line in a verdict.
+_MOST_LINES = 8
+#: Models that are named in a sentence.
+_MOST_NAMES = 3
+
+
+def model_lines(verdict: Verdict) -> Iterator[str]:
+    """What each model came to, where there are several: those with the worst findings first, few enough to read."""
+    ordered = sorted(verdict.models, key=_worst_first)
+    shown = ordered if len(ordered) <= _MOST_LINES else ordered[: _MOST_LINES - 1]
+    for summary in shown:
+        yield model_line(summary)
+    rest = ordered[len(shown) :]
+    if rest:
+        hit = sum(bool(summary.findings) for summary in rest)
+        found = f"{hit:,} of them with findings" if hit else "nothing was found in them"
+        yield f"and {count(len(rest), 'further model')}; {found}"
+
+
+def model_line(summary: ModelSummary) -> str:
+    """One model in a line: ``"model_2 (Student): 400 training steps, training loss 0.31; 2 findings"``."""
+    kind = f" ({printable(summary.type)})" if summary.type else ""
+    values = {"training loss": summary.training_loss, "validation loss": summary.validation_loss}
+    parts = [count(summary.train_steps, "training step") if summary.train_steps else "not trained"]
+    parts += [f"{name} {number(value)}" for name, value in values.items() if value is not None]
+    best = summary.best_validation_loss
+    if best is not None and best != summary.validation_loss:
+        parts[-1] += f" (best {number(best)})"
+    if summary.accuracy is not None:
+        parts.append(f"accuracy {number(summary.accuracy)}")
+    found = f"; {count(summary.findings, 'finding')}" if summary.findings else ""
+    return f"{summary.name}{kind}: {', '.join(parts)}{found}"
+
+
+def models_named(models: Sequence[int]) -> str:
+    """``"model_2"``, ``"model and model_3"``, ``"10 models (model, model_2, model_3 and 7 more)"``."""
+    named = [model_name(model) for model in models]
+    if len(named) <= _MOST_NAMES:
+        return " and ".join(filter(None, (", ".join(named[:-1]), *named[-1:])))
+    return f"{len(named):,} models ({', '.join(named[:_MOST_NAMES])} and {len(named) - _MOST_NAMES:,} more)"
+
+
+def _worst_first(summary: ModelSummary) -> tuple[int, int, int]:
+    return (-1 if summary.worst is None else summary.worst.rank) * -1, -summary.findings, summary.model

@@ -1,0 +1,101 @@
+"""The models of a run in a verdict: each has a line, and a hundred of them stay readable."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from trainings import in_turns, modules, of_model, training
+from watchglass.cli import main
+from watchglass.evaluate import replay, verdict
+from watchglass.records import ModelSummary, Severity, Verdict
+from watchglass.rules import default_rules
+from watchglass.run import open_run
+from watchglass.testing import build_run
+from watchglass.view import Terms, markdown_document, verdict_text
+from watchglass.view.models import models_named
+
+
+def _two(path: Path) -> Path:
+    """A healthy model, and one that diverges."""
+    healthy = training(120, loss=lambda n: 2.0 * 0.97**n)
+    sick = training(120, loss=lambda n: 1.0 if n < 40 else 0.3 * 1.3 ** (n - 40))
+    build_run(path, in_turns(healthy, of_model(sick, 1)), modules=modules(2))
+    return path
+
+
+def _verdict(path: Path) -> Verdict:
+    run = open_run(str(path))
+    return verdict(run, replay(str(path), default_rules()))
+
+
+def test_each_model_has_its_own_line_and_the_worst_is_first(run_path: Path) -> None:
+    found = _verdict(_two(run_path))
+    first, second = found.models
+    assert (first.findings, first.worst) == (0, None)
+    assert second.worst is Severity.ERROR
+    text = verdict_text(found)
+    lines = [line for line in text.splitlines() if line.startswith("model")]
+    assert lines[0].startswith("model_2: 120 training steps, training loss ")
+    assert lines[0].endswith("findings") or lines[0].endswith("finding")
+    assert lines[1].startswith("model: 120 training steps, training loss ")
+    assert found.metrics == {}
+    assert "of model_2" in text
+    assert "240 training steps" in text
+    assert "model\\_2: 120 training steps" in markdown_document([found], Terms())
+
+
+def test_json_has_the_models_and_says_whose_each_finding_is(run_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["check", str(_two(run_path)), "--format", "json"])
+    data = json.loads(capsys.readouterr().out)
+    assert [(each["name"], each["train_steps"]) for each in data["models"]] == [("model", 120), ("model_2", 120)]
+    assert {each["model"] for each in data["findings"]} == {1}
+    assert [each["models"] for each in data["diagnoses"]] == [[1]] * len(data["diagnoses"])
+
+
+def test_a_single_model_has_metrics_and_no_line_of_its_own(run_path: Path) -> None:
+    build_run(run_path, training(40), modules=modules(1))
+    found = _verdict(run_path)
+    assert found.models == ()
+    assert set(found.metrics) == {"training loss"}
+
+
+def test_a_hundred_models_stay_readable(run_path: Path) -> None:
+    found = _verdict(_two(run_path))
+    many = [replace(found.models[0], model=n, name=f"model_{n + 1}", type="Net") for n in range(100)]
+    many[60] = replace(many[60], findings=2, worst=Severity.WARNING)
+    many[70] = replace(many[70], findings=1, worst=Severity.ERROR)
+    text = verdict_text(replace(found, models=tuple(many)))
+    lines = [line for line in text.splitlines() if line.startswith(("model_", "and 93"))]
+    assert [line.split()[0] for line in lines[:3]] == ["model_71", "model_61", "model_1"]
+    assert len(lines) == 8
+    assert lines[-1] == "and 93 further models; nothing was found in them"
+
+
+def test_a_line_tells_what_there_is() -> None:
+    from watchglass.view.models import model_line
+
+    line = model_line(ModelSummary(4, "model_5", "Net", 30, 0.5, 0.75, 0.25, 0.9, 2))
+    assert line == (
+        "model_5 (Net): 30 training steps, training loss 0.5, validation loss 0.75 (best 0.25), accuracy 0.9; "
+        "2 findings"
+    )
+    assert model_line(ModelSummary(1, "model_2", validation_loss=0.5)) == "model_2: not trained, validation loss 0.5"
+
+
+def test_models_are_named_few_enough_to_read() -> None:
+    assert models_named((1,)) == "model_2"
+    assert models_named((0, 2)) == "model and model_3"
+    assert models_named(tuple(range(10))) == "10 models (model, model_2, model_3 and 7 more)"
+
+
+def test_show_lists_the_models_of_a_run_that_has_several(run_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["show", str(_two(run_path))])
+    text = capsys.readouterr().out
+    listed = text[text.index("Models") : text.index("Last values")].split("\n")[1:]
+    assert [line.split()[:4] for line in listed if line.strip()] == [
+        ["model", "120", "training", "steps"], ["model_2", "120", "training", "steps"],
+    ]  # fmt: skip
