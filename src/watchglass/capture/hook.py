@@ -25,7 +25,7 @@ from watchglass.capture.worker import WorkerOpening
 from watchglass.config import SessionConfig, environment, local_path, scheme_of
 from watchglass.errors import InvalidValueError, NotARunError, TrainingStopped
 from watchglass.record import OpenStep, Recorder, SteadyRow, StepClock, StepRecords, StopControl
-from watchglass.records import Fact, Mode, Role, TensorInfo
+from watchglass.records import Fact, Mode, Role, TensorInfo, series_name
 
 _log = logging.getLogger("watchglass")
 _Callback = TypeVar("_Callback", bound=Callable[..., Any])
@@ -87,7 +87,7 @@ class Hook:
         self.stopping = False
         # Saved between steps; belongs to the next one.
         self._carried = StepRecords()
-        self._quick_ids = (0, 0)
+        self._quick_ids, self._quick_model = (0, 0), 0
         self._detachers: list[Callable[[], None]] = []
         self.broken = False
         self._recorder = Recorder(
@@ -148,11 +148,24 @@ class Hook:
         """Id of what was recorded under a name, None where nothing was."""
         return self._ids.get(name)
 
-    def add_scalar(self, records: StepRecords, name: str, value: Any, role: Role, weight: float = 1.0) -> None:
-        """Record one number; several of one name in a step are averaged by weight."""
+    def add_scalar(
+        self, records: StepRecords, name: str, value: Any, role: Role, weight: float = 1.0, model: int | None = None
+    ) -> None:
+        """Record one number; several of one name in a step are averaged by weight.
+
+        Args:
+            records: Where to.
+            name: Its name.
+            value: A float, or a readback of one.
+            role: What it is.
+            weight: What it counts in an average.
+            model: Number of the model that it belongs to, if it does to one; then ``name`` holds no prefix.
+        """
+        if model:
+            name = series_name(name, model)
         tensor_id = self._ids.get(name)
         if tensor_id is None:
-            tensor_id = self.tensor_id(name, lambda: TensorInfo(0, name, role, dtype="float64"))
+            tensor_id = self.tensor_id(name, lambda: TensorInfo(0, name, role, dtype="float64", model=model))
         records.scalars.append((tensor_id, weight, value))
 
     def ensure_started(self) -> None:
@@ -181,17 +194,20 @@ class Hook:
         if not self.resumption.waiting:
             self._recorder.flight.updated(step)
 
-    def begin_quick_steps(self) -> bool:
-        """Whether TRAIN steps may come through :meth:`quick_step` from now on; closes what is open."""
+    def begin_quick_steps(self, model: int = 0) -> bool:
+        """Whether TRAIN steps of a model may come through :meth:`quick_step` from now on; closes what is open."""
         if not self._recorder.started or self.clock.evaluation is not None or not self.clock.at_boundary:
             return False
         if self.resumption.waiting:
             return False
         if not self.plan.budget.knows_idle:
             return False  # quick steps are not measured: what they cost is told from the others
-        loss = self.tensor_id("loss", lambda: TensorInfo(0, "loss", Role.LOSS, dtype="float64"))
+        name = series_name("loss", model)
+        loss = self.tensor_id(name, lambda: TensorInfo(0, name, Role.LOSS, dtype="float64", model=model))
         rate = self.tensor_id("learning_rate", lambda: TensorInfo(0, "learning_rate", Role.METRIC, dtype="float64"))
-        self._quick_ids = self._recorder.row_ids = (loss, rate)
+        self._quick_ids, self._quick_model = (loss, rate), model
+        if not model:
+            self._recorder.row_ids = self._quick_ids
         self.clock.close_train()
         return True
 
@@ -199,11 +215,14 @@ class Hook:
         """A whole TRAIN step of which only these are known is over."""
         row = self.clock.quick_train(start_ns, time.monotonic_ns(), loss, learning_rate, weight)
         carried = self._carried
-        if carried.scalars or carried.facts or carried.statistics or carried.raw:
+        # Rows without more are the first model's.
+        if self._quick_model or carried.scalars or carried.facts or carried.statistics or carried.raw:
             loss_id, rate_id = self._quick_ids
             carried.scalars += [(loss_id, weight, loss), (rate_id, 1.0, learning_rate)]
             self._carried = StepRecords()
-            self._recorder.put(SteadyRow._make(row).opened(carried))
+            step = SteadyRow._make(row).opened(carried)
+            step.model = self._quick_model
+            self._recorder.put(step)
         else:
             self._recorder.put_row(row)
 
@@ -347,6 +366,9 @@ class Hook:
     def _finished(self, step: OpenStep) -> None:
         for callback in self.on_finished:
             callback(step)
+        for name, role, weight, value in step.records.series:
+            self.add_scalar(step.records, name, value, role, weight, step.model)
+        step.records.series = []
         if self._plan_changed and step.mode is Mode.TRAIN:
             self._plan_changed = False
             # For rules that wait for something else.

@@ -57,6 +57,8 @@ class StepClock:
         self._awaiting: list[Forward] = []
         self.train: OpenStep | None = None
         self.evaluation: OpenStep | None = None
+        #: Of models that are trained together on the same losses, the first, by the number of each.
+        self.leaders: dict[int, int] = {}
         #: Number of the first TRAIN step: how many updates were made before this process.
         self.first_train_step = 0
 
@@ -86,13 +88,13 @@ class StepClock:
             if step is not None:
                 step.move(updates)
 
-    def forward(self, *, grad: bool, training: bool, start_ns: int = 0) -> Forward:
-        """An outermost forward begins, or began at ``start_ns``; returns what to collect its records in."""
+    def forward(self, *, grad: bool, training: bool, start_ns: int = 0, model: int = 0) -> Forward:
+        """An outermost forward of a model begins, or began at ``start_ns``; returns what to collect its records in."""
         # Runs at every step, between what is due and what is not: every call in here counts.
         now = start_ns or self._now_ns()
         if self.evaluation is not None:
             if self.evaluation.by_hand:
-                forward = Forward(now, training)
+                forward = Forward(now, training, model)
                 forward.records = self.evaluation.records
                 return forward
             self._close_evaluation()
@@ -100,7 +102,7 @@ class StepClock:
         if step is not None and step.updated:
             self.close_train()
             step = None
-        forward = Forward(now, training)
+        forward = Forward(now, training, model)
         if not grad:
             self._open_evaluation(forward)
             return forward
@@ -237,6 +239,7 @@ class StepClock:
     def _open_evaluation(self, forward: Forward) -> None:
         self.evaluation = self._open(Mode.EVAL, forward.start_ns, self.next_train_step - 1)
         self.evaluation.records = forward.records
+        self.evaluation.model = self.leaders.get(forward.model, forward.model)
 
     def _close_evaluation(self) -> None:
         step, self.evaluation = self.evaluation, None
@@ -247,7 +250,8 @@ class StepClock:
     def _evaluated(self, forward: Forward, before: int) -> None:
         step = self._open(Mode.EVAL, forward.start_ns, before - 1)
         step.records = records = forward.records
-        records.scalars += forward.if_evaluated
+        step.model = self.leaders.get(forward.model, forward.model)
+        records.series += forward.if_evaluated
         if not step.due:
             # Captured for the training step that it was taken for.
             records.statistics, records.reductions, records.units, records.raw = [], [], [], []

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
-from watchglass.records import Fact, Mode, Reduction, StepEnd, UnitKind
+from watchglass.records import Fact, Mode, Reduction, Role, StepEnd, UnitKind
 from watchglass.store import RawTensor
 
 
@@ -45,6 +45,7 @@ class StepRecords:
         units: ``(tensor_id, kind, flags)`` with one boolean per unit, or a :class:`Readback` of them.
         facts: ``(kind, source, data)``; data may be a :class:`Readback` of them, or of None for no fact after all.
         raw: Tensors to be kept whole.
+        series: ``(name, role, weight, value)``: scalars of the model that the step turns out to belong to.
     """
 
     scalars: list[tuple[int, float, Any]] = field(default_factory=list)
@@ -53,11 +54,13 @@ class StepRecords:
     units: list[tuple[int, UnitKind, Any]] = field(default_factory=list)
     facts: list[tuple[str, str, Any]] = field(default_factory=list)
     raw: list[RawTensor] = field(default_factory=list)
+    series: list[tuple[str, Role, float, Any]] = field(default_factory=list)
 
     def absorb(self, other: StepRecords) -> None:
         """Append everything of another."""
         self.scalars += other.scalars
         self.facts += other.facts
+        self.series += other.series
         if other.statistics or other.units or other.raw or other.reductions:
             self.statistics += other.statistics
             self.reductions += other.reductions
@@ -73,7 +76,7 @@ class Forward:
         "training", "weight",
     )  # fmt: skip
 
-    def __init__(self, start_ns: int, training: bool) -> None:
+    def __init__(self, start_ns: int, training: bool, model: int = 0) -> None:
         self.start_ns = start_ns
         self.training = training
         self.backpropagated = False
@@ -81,17 +84,17 @@ class Forward:
         self.records = StepRecords()
         # Whether its loss as an evaluation is among the records, which it may share with others.
         self.has_loss = False
-        # Scalars that are recorded should it turn out to be an evaluation.
-        self.if_evaluated: Sequence[tuple[int, float, Any]] = ()
+        # Of its model's series, what is recorded should it turn out to be an evaluation.
+        self.if_evaluated: Sequence[tuple[str, Role, float, Any]] = ()
         # Whether the adapter will see it when a backward runs through this forward; else any backward counts.
         self.marked = True
         # What a re-run of this forward needs; the adapter's, dropped at the update.
         self.state: Any = None
-        # Which of several models was called, and a weak reference to what it returned.
-        self.model = ""
+        # Number of the model that was called, and, where there are several, a weak reference to what it returned.
+        self.model = model
         self.output: Any = None
 
-    def awaits(self, updated: set[str]) -> bool:
+    def awaits(self, updated: set[int]) -> bool:
         """Whether a later step may train on it: its model was not updated, and what it returned is kept."""
         return self.output is not None and self.model not in updated and self.output() is not None
 
@@ -149,7 +152,7 @@ class OpenStep:
     queued_raw_bytes: int = 0
     end_ns: int = 0
     optimizers: set[int] = field(default_factory=set)
-    models: set[str] = field(default_factory=set)
+    models: set[int] = field(default_factory=set)
     forwards: list[Forward] = field(default_factory=list)
     records: StepRecords = field(default_factory=StepRecords)
 

@@ -32,6 +32,7 @@ from watchglass.records.training import (
     TensorInfo,
     UnitKind,
     model_name,
+    series_name,
 )
 from watchglass.records.verdict import (
     Cause,
@@ -77,4 +78,5 @@ __all__ = [
     "model_name",
     "number_from_json",
     "number_to_json",
+    "series_name",
 ]

@@ -41,6 +41,11 @@ def model_name(model: int) -> str:
     return f"model_{model + 1}" if model else "model"
 
 
+def series_name(name: str, model: int) -> str:
+    """Name of a model's scalar: that of the first model's has no prefix, ``model_2/loss`` is the second's."""
+    return f"{model_name(model)}/{name}" if model else name
+
+
 @dataclass(frozen=True)
 class TensorInfo:
     """One catalog row: what a tensor id means. A later row with the same id replaces the earlier one (an alias).

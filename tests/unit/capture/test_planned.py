@@ -74,6 +74,6 @@ class Unreadable(torch.Tensor):
 
 def test_a_weight_that_cannot_be_read_leaves_the_others_their_numbers() -> None:
     strange = torch.ones(3, 2).as_subclass(Unreadable)
-    told = Initialization({"strange": strange, "plain": nn.Parameter(torch.eye(3))}).resolve()["tensors"]
+    told = Initialization({"strange": strange, "plain": nn.Parameter(torch.eye(3))}, {}).resolve()["tensors"]
     assert told["strange"] == {"shape": [3, 2], "fan_in": 2, "fan_out": 3}
     assert told["plain"]["std"] > 0

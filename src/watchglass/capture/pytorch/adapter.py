@@ -140,6 +140,7 @@ class PyTorchAdapter:
         hook.detach_with(self._capture.switch_off)
         if self._discover:
             self._discovery = Discovery(self._flow, self._calls)
+            self._calls.between = self._discovery.between
         Compilations(
             hook,
             self._flow.models,

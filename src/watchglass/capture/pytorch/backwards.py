@@ -78,16 +78,16 @@ class Backwards:
         records = forward.records if evaluating or due else later
         if not (forward.has_loss or (forward.training and not evaluating)):
             forward.has_loss = True
-            flow.hook.add_scalar(later, "loss", value, Role.LOSS, forward.weight)
-        flow.hook.add_scalar(records, f"loss/{function}", value, Role.LOSS, forward.weight)
+            later.series.append(("loss", Role.LOSS, forward.weight, value))
+        records.series.append((f"loss/{function}", Role.LOSS, forward.weight, value))
         judged = None
         if evaluating or due or result.is_cpu:
             ignored = argument_of(function, "ignore_index", arguments, kwargs, -100)
             judged = losses.accuracy(function, predictions, target, ignored)
         if judged is not None:
-            flow.hook.add_scalar(records, "accuracy", judged[0], Role.METRIC, judged[1])
+            records.series.append(("accuracy", Role.METRIC, judged[1], judged[0]))
         if not evaluating:
-            forward.if_evaluated = [*forward.if_evaluated, *later.scalars]
+            forward.if_evaluated = [*forward.if_evaluated, *later.series]
 
     def loss_scaled(self, given: Any, scaled: Any) -> None:
         """Remember which loss a scaled one came from, so that it is recorded unscaled."""
@@ -165,7 +165,7 @@ class Backwards:
                 through.append(forward)
         # Where it failed, or was only for some tensors, that a forward was reached says nothing of parameters.
         everywhere = self._everywhere and sys.exc_info()[0] is None
-        flow.objectives.end({0} if through and everywhere else ())
+        flow.objectives.end({forward.model for forward in through} if everywhere else ())
 
     def _number(self, root: Any, weight: Any) -> Any:
         """What a root of a backward counts: a number or a readback of one, times the gradient that was given with it.

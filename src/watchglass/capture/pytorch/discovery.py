@@ -45,6 +45,8 @@ class Discovery:
         self._flow = flow
         self._calls = calls
         self._handle: RemovableHandle | None = None
+        # Whether it is there until the next outermost call only.
+        self._passing = False
         self._optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         # What hears the calls of modules that were compiled in place.
         self._in_place: weakref.WeakKeyDictionary[nn.Module, CompiledCall] = weakref.WeakKeyDictionary()
@@ -62,6 +64,7 @@ class Discovery:
     def start(self) -> None:
         """Look for models by their calls from now on."""
         self._flow.quiet_steps = 0
+        self._passing = False
         if self._handle is None:
             # Wrappers made by torch.compile warn of global hooks, which they call as well; that is what we want here.
             warnings.filterwarnings("ignore", message=r"Using `torch\.compile\(module\)` when there are global hooks")
@@ -69,6 +72,7 @@ class Discovery:
 
     def stop(self) -> None:
         """Look no more."""
+        self._passing = False
         if self._handle is not None:
             self._handle.remove()
             self._handle = None
@@ -76,6 +80,16 @@ class Discovery:
     def step_began(self) -> None:
         """A TRAIN step has opened."""
         if self._handle is not None and self._flow.quiet_steps > _STEPS:
+            self.stop()
+
+    def between(self, evaluating: bool) -> None:
+        """An outermost call has ended or begins: look for other models between those of an evaluation only.
+
+        So a copy of the model, such as an average of its weights, is not taken for the model that was evaluated before.
+        """
+        if evaluating and self._handle is None and not self._by_parameters:
+            self._handle, self._passing = register_module_forward_pre_hook(self._guarded), True
+        elif not evaluating and self._passing:
             self.stop()
 
     def unknown(self, optimizer: Optimizer) -> bool:
@@ -101,9 +115,18 @@ class Discovery:
             self._know(optimizer)
 
     def _optimizer_made(self, arguments: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        self._optimizers.add(arguments[0])
+        optimizer = arguments[0]
+        self._optimizers.add(optimizer)
         if self._expecting:
-            self._know(arguments[0])
+            self._know(optimizer)
+        elif not self._by_parameters and self._handle is None and self._is_new(optimizer):
+            # Of the next training run in this process, for one: its first step is to be heard as well.
+            self.start()
+
+    def _is_new(self, optimizer: Optimizer) -> bool:
+        """Whether an optimizer has a parameter of no known model in the group that it was given last."""
+        groups = optimizer.param_groups
+        return bool(groups) and any(self._flow.models.parameter(each) is None for each in groups[-1]["params"])
 
     def _know(self, optimizer: Optimizer) -> bool:
         """Watch the models that hold an optimizer's parameters; returns whether there are any."""
@@ -127,6 +150,7 @@ class Discovery:
             # It is being called through this, which is taken away below.
             call.after = self._calls.ended
             call.remove()
+        self.between(False)
         self._calls.attach(module)
         for inside in [inside for inside in self._in_place if flow.models.module(inside) is not None]:
             self._in_place.pop(inside).remove()

@@ -23,15 +23,18 @@ class Initialization:
 
     Args:
         weights: Weights of two and more axes, by name; numbers of a device are on their way until they are asked for.
+        about: More data.
     """
 
-    def __init__(self, weights: dict[str, Tensor]) -> None:
+    def __init__(self, weights: dict[str, Tensor], about: dict[str, Any]) -> None:
+        self._about = about
         self._shapes = {name: list(weight.shape) for name, weight in weights.items()}
         self._numbers = {name: _symmetry(weight) for name, weight in weights.items()}
 
     def resolve(self) -> dict[str, Any]:
         """The data; waits for the device."""
-        return {"tensors": {name: {**_fans(shape), **self._told(name)} for name, shape in self._shapes.items()}}
+        tensors = {name: {**_fans(shape), **self._told(name)} for name, shape in self._shapes.items()}
+        return {"tensors": tensors, **self._about}
 
     def _told(self, name: str) -> dict[str, Any]:
         numbers = self._numbers[name]

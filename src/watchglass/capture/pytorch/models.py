@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from torch import Tensor, nn
 
@@ -16,7 +16,10 @@ class Models:
     def __init__(self) -> None:
         self.parents = Parents()
         self._trees: list[ModuleTree] = []
-        self._roots: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        # With the numbers of their models.
+        self._roots: weakref.WeakKeyDictionary[nn.Module, int] = weakref.WeakKeyDictionary()
+        self._called: weakref.WeakKeyDictionary[nn.Module, int] = weakref.WeakKeyDictionary()
+        self._seen = 0
 
     def __iter__(self) -> Iterator[ModuleTree]:
         return iter(self._trees)
@@ -24,6 +27,11 @@ class Models:
     def __len__(self) -> int:
         """Number of models seen."""
         return len(self._trees)
+
+    @property
+    def seen(self) -> int:
+        """How many models were seen so far, those that are gone included."""
+        return self._seen
 
     def knows(self, root: nn.Module) -> bool:
         """Whether this outermost module has been added."""
@@ -35,30 +43,41 @@ class Models:
         wrapped = {id(inner) for root in roots for inner in inside(root)}
         return [root for root in roots if id(root) not in wrapped]
 
+    def called(self, root: nn.Module, train_step: int) -> None:
+        """An outermost module is called at a TRAIN step, or ahead of it."""
+        if len(self._roots) > 1:
+            self._called[root] = train_step
+
     @property
     def only_root(self) -> nn.Module | None:
         """The outermost module where there has been but one."""
+        return self.only_root_since(None)
+
+    def only_root_since(self, train_step: int | None) -> nn.Module | None:
+        """The same of those that were called since a TRAIN step: models of training runs that are over do not count."""
         roots = self.roots()
-        return roots[0] if len(roots) == 1 and len(self._trees) == 1 else None
+        if train_step is not None and len(roots) > 1:
+            roots = [root for root in roots if self._called.get(root, -1) >= train_step]
+        return roots[0] if len(roots) == 1 and (train_step is not None or len(self._trees) == 1) else None
 
     def add(self, root: nn.Module) -> ModuleTree:
         """A module was called from outside any other (or given by the user); returns the tree it belongs to."""
-        self._roots.add(root)
         owner = unwrap(self.parents.owner(root))
+        # Those that are gone stay gone: nothing of theirs is kept.
+        self._trees = [tree for tree in self._trees if tree.owner is not None]
         for tree in self._trees:
             if tree.owner is owner or tree.module(unwrap(root)) is not None:
-                return tree
-        tree = ModuleTree(owner, len(self._trees))
-        self._trees.append(tree)
+                break
+        else:
+            tree = ModuleTree(owner, self._seen)
+            self._seen += 1
+            self._trees.append(tree)
+        self._roots[root] = tree.number
         return tree
 
-    def prefix(self, root: nn.Module) -> str:
-        """What tells the names of an outermost module's model from those of others."""
-        return next((tree.prefix for tree in self._trees if tree.module(unwrap(root)) is not None), "")
-
-    def prefixes(self, parameters: Iterable[Tensor]) -> set[str]:
-        """The same of the models that have any of these parameters."""
-        return {tree.prefix for tree in self._trees for each in parameters if tree.parameter(each) is not None}
+    def number(self, root: nn.Module) -> int:
+        """Number of the model that an outermost module belongs to."""
+        return self._roots.get(root, 0)
 
     def module(self, module: nn.Module) -> Place | None:
         """Place of a module in any tree."""

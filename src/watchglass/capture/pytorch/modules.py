@@ -32,11 +32,12 @@ CONSUMER_TYPES = frozenset({"Linear", "Conv1d", "Conv2d", "Conv3d"})
 
 @dataclass(frozen=True)
 class Place:
-    """Where a module or parameter sits: dotted path, type of the module, and its position in the model."""
+    """Where a module or parameter sits: dotted path, type of the module, its position in the model, and whose it is."""
 
     path: str
     module_type: str
     index: int
+    model: int | None = None
 
 
 @dataclass(frozen=True)
@@ -172,7 +173,7 @@ class ModuleTree:
         self._parameters.clear()
         for index, (path, module) in enumerate(_walk(owner, "")):
             # A module reached by two paths keeps its first.
-            place = Place((self.prefix + path).rstrip("."), type_name(module), index)
+            place = Place((self.prefix + path).rstrip("."), type_name(module), index, self.number)
             self._modules.setdefault(module, place)
             for leaf, parameter in module.named_parameters(recurse=False):
                 name = self.prefix + (f"{path}.{leaf}" if path else leaf)

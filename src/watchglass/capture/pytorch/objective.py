@@ -9,7 +9,7 @@ parameters are frozen, and which of several optimizers uses what.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -295,6 +295,21 @@ class Objectives:
         added = [_Followed(parameter, model) for parameter in chosen if id(parameter) not in known]
         self._followed += added
         return added
+
+
+def groups(objectives: Mapping[int, Objective]) -> dict[int, set[int]]:
+    """Models that have losses in common, by the first of each group."""
+    found: list[tuple[set[int], set[Loss]]] = []
+    for model, objective in objectives.items():
+        members, losses = {model}, set(objective.losses)
+        apart = []
+        for others, theirs in found:
+            if losses & theirs:
+                members, losses = members | others, losses | theirs
+            else:
+                apart.append((others, theirs))
+        found = [*apart, (members, losses)]
+    return {min(members): members for members, _ in sorted(found, key=lambda group: min(group[0]))}
 
 
 def total(values: Iterable[float]) -> float:

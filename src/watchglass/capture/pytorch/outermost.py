@@ -24,7 +24,7 @@ from watchglass.capture.pytorch.nested import tensors_in
 from watchglass.capture.pytorch.planned import planned_steps
 from watchglass.capture.pytorch.steady import Steady
 from watchglass.capture.pytorch.tensor_hooks import hear_gradient
-from watchglass.record import Forward, OpenStep, StepRecords
+from watchglass.record import Forward, OpenStep
 from watchglass.records import Role
 
 #: Backwards from the loss of the last output, in a row, after which marks are left out.
@@ -64,6 +64,8 @@ class OutermostCalls:
         self._flow = flow
         self._capture = capture
         self._begin_step = begin_step
+        #: Called with True as a call of an evaluation has ended, with False as the next call begins.
+        self.between: Callable[[bool], None] = lambda evaluating: None
         self._steady = steady
         # Those with hooks of their own at their ends.
         self._roots: weakref.WeakSet[nn.Module] = weakref.WeakSet()
@@ -124,6 +126,7 @@ class OutermostCalls:
     def before(self, root: nn.Module, arguments: Any, kwargs: Any) -> None:
         """An outermost module is about to be called."""
         flow = self._flow
+        flow.models.called(root, flow.hook.clock.next_train_step)
         if flow.in_backward:
             flow.recomputed = True
             return  # by activation checkpointing
@@ -132,6 +135,8 @@ class OutermostCalls:
             return  # a watched model inside another
         # At depth 1 already: the last call was left by an exception.
         flow.forward_depth, flow.root = 1, root
+        if self._evaluating:
+            self.between(False)
         if not flow.in_closure:
             if flow.update_depth:
                 flow.leave_update()
@@ -146,7 +151,8 @@ class OutermostCalls:
         if flow.forward is not None:
             flow.forward.state = None
             self._supersede(flow.forward)
-        flow.forward = forward = clock.forward(grad=grad, training=root.training)
+        model = flow.models.number(root)
+        flow.forward = forward = clock.forward(grad=grad, training=root.training, model=model)
         batch = first_tensor(arguments, kwargs)
         forward.weight = float(batch.size(0)) if batch is not None and batch.dim() else 1.0
         evaluating = clock.evaluation is not None
@@ -211,6 +217,7 @@ class OutermostCalls:
             self._tell(flow.events.forward_ended, ForwardCall(step, forward, root, arguments, None, output))
         if clock.evaluation is not None:
             self._evaluated(root, forward, output)
+            self.between(True)
             return
         if step is not None and flow.events.each_forward_ended:
             self._tell([*flow.events.each_forward_ended], ForwardCall(step, forward, root, arguments, None, output))
@@ -232,7 +239,7 @@ class OutermostCalls:
                     self._mark(forward, path, tensor)
                     forward.marked = True
                     if several:
-                        forward.model, forward.output = flow.models.prefix(root), weakref.ref(tensor)
+                        forward.output = weakref.ref(tensor)
         state = forward.state
         if isinstance(state, ForwardState):
             state.keep_outputs(tensors)
@@ -247,14 +254,11 @@ class OutermostCalls:
         if value is None:
             return
         evaluating = flow.hook.clock.evaluation is not None
-        rows = forward.records.scalars if evaluating else list(forward.if_evaluated)
-        found = StepRecords()
-        flow.hook.add_scalar(found, "loss", value, Role.LOSS, forward.weight)
+        rows = forward.records.series if evaluating else list(forward.if_evaluated)
         if forward.has_loss:
-            number = found.scalars[0][0]
-            before = [index for index, row in enumerate(rows) if row[0] == number]
+            before = [index for index, row in enumerate(rows) if row[0] == "loss"]
             del rows[before[-1] : before[-1] + 1]
-        rows += found.scalars
+        rows.append(("loss", Role.LOSS, forward.weight, value))
         if not evaluating:
             forward.if_evaluated = rows
         forward.has_loss = True

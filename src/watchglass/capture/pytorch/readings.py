@@ -22,7 +22,7 @@ from watchglass.capture.pytorch.reduce import DeviceRows, is_plain, plain, share
 from watchglass.capture.pytorch.saving import Item, Saving
 from watchglass.capture.pytorch.updates import UpdateCopies
 from watchglass.record import OpenStep, StepRecords
-from watchglass.records import STATISTIC_FIELDS, Role, TensorInfo
+from watchglass.records import STATISTIC_FIELDS, Role, TensorInfo, series_name
 from watchglass.stats import Rows
 
 #: Share of the overhead budget that the total gradient norm may use, and its longest interval.
@@ -66,18 +66,20 @@ class _Known:
         ids: Identities of all its parameters.
         count: How many these are.
         models: Number of models that were known.
+        numbers: Of the models that have any of them.
         rows: Those that belong to a known model.
         weights: The same as items to be saved, without biases.
         biases: The biases.
     """
 
-    __slots__ = ("biases", "count", "ids", "models", "rows", "weights")
+    __slots__ = ("biases", "count", "ids", "models", "numbers", "rows", "weights")
 
     def __init__(self, optimizer: Optimizer, models: int, rows: _Parameters) -> None:
         self.ids = _identities(optimizer)
         self.count = len(self.ids)
         self.models = models
         self.rows = rows
+        self.numbers = {row[2].place.model or 0 for row in rows}
         self.weights = [_item(*row) for row in rows if not _BIAS.search(row[2].leaf)]
         self.biases = [_item(*row) for row in rows if _BIAS.search(row[2].leaf)]
 
@@ -93,10 +95,10 @@ class Readings:
         self._stale: dict[int, tuple[weakref.ref[Tensor], int]] = {}
         self._updates = UpdateCopies(hook, saving)
         self._norm_interval = 1
-        # Where the last norm was recorded: a step's scalars and the place among them.
-        self._norm_at: tuple[list[tuple[int, float, Any]], int] = ([], 0)
         self._norm_cost_ns = 0.0
         self._described: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        # Models of which an optimizer has been described.
+        self._initialized: set[int] = set()
 
     def parameters(self, optimizer: Optimizer, *, again: bool = False) -> _Parameters:
         """An optimizer's parameters that belong to a known model, with names.
@@ -106,16 +108,20 @@ class Readings:
         """
         return self._known_of(optimizer, again=again).rows
 
+    def models_of(self, optimizer: Optimizer) -> set[int]:
+        """Numbers of the models that an optimizer has parameters of."""
+        return self._known_of(optimizer).numbers
+
     def _known_of(self, optimizer: Optimizer, *, again: bool = False) -> _Known:
         known = self._known.get(optimizer)
-        if known is not None and known.models == len(self._models):
+        if known is not None and known.models == self._models.seen:
             if again:
                 # Their modules may have been found since where some had none.
                 if len(known.rows) == known.count and _identities(optimizer) == known.ids:
                     return known
             elif known.count == sum(len(group["params"]) for group in optimizer.param_groups):
                 return known
-        known = self._known[optimizer] = _Known(optimizer, len(self._models), self._resolved(optimizer))
+        known = self._known[optimizer] = _Known(optimizer, self._models.seen, self._resolved(optimizer))
         return known
 
     def _resolved(self, optimizer: Optimizer) -> _Parameters:
@@ -190,6 +196,7 @@ class Readings:
         fresh: Sequence[tuple[Tensor, str, ParameterPlace]],
         scale: Any,
         known: Rows | None = None,
+        model: int = 0,
     ) -> list[str] | LateGradients:
         """Record the total gradient norm; returns the names of non-finite gradients, in order of the model.
 
@@ -200,6 +207,7 @@ class Readings:
             fresh: Gradients with names.
             scale: What a scaler multiplied them with, or None.
             known: Their rows of statistics, already divided by the scale, where they have been read.
+            model: Number of the model whose norm it is.
         """
         started = time.perf_counter_ns()
         names = [row[1] for row in fresh]
@@ -212,13 +220,13 @@ class Readings:
                 return []
             gradients, names = [value for value, _ in found], [name for _, name in found]
             if any(not gradient.is_cpu for gradient in gradients):
-                return self._norm_on_device(records, gradients, names, scale, sharded)
+                return self._norm_on_device(records, gradients, names, scale, sharded, model)
             table = summaries(gradients, scale=scale, histograms=False)[0]
         total, bad = math.sqrt(float(table[:, _L2] @ table[:, _L2])), []
         if table[:, _NAN : _NEGINF + 1].any():
             bad = [names[int(index)] for index in np.flatnonzero(table[:, _NAN : _NEGINF + 1].any(axis=1))]
             total = math.nan if table[:, _NAN].any() else math.inf
-        self._add_norm(records, total, sharded)
+        self._add_norm(records, total, sharded, model)
         self._pace(time.perf_counter_ns() - started)
         return bad
 
@@ -232,7 +240,7 @@ class Readings:
             return None
 
     def _norm_on_device(
-        self, records: StepRecords, gradients: list[Tensor], names: list[str], scale: Any, sharded: bool
+        self, records: StepRecords, gradients: list[Tensor], names: list[str], scale: Any, sharded: bool, model: int
     ) -> LateGradients:
         """:meth:`norm` where gradients live on devices, on several perhaps, and on the CPU beside them."""
         groups: dict[tuple[torch.device, torch.dtype], list[int]] = {}
@@ -245,24 +253,24 @@ class Readings:
             wider = torch.float32 if dtype in (torch.float16, torch.bfloat16) else None
             norm = torch.stack(torch._foreach_norm(there, 2, wider)).float()
             total = torch.linalg.vector_norm(norm)
-            self._add_norm(records, DeviceRows(total if scale is None else total / scale.to(device)), sharded)
+            self._add_norm(records, DeviceRows(total if scale is None else total / scale.to(device)), sharded, model)
             norms.append((DeviceRows(norm), indices))
         return LateGradients(norms, names)
 
-    def _add_norm(self, records: StepRecords, norm: Any, sharded: bool) -> None:
-        """Record the norm of one optimizer's gradients; with those of others in the same step it becomes one norm."""
-        scalars = records.scalars
-        if self._norm_at[0] is scalars:
-            tensor_id, weight, known = scalars[self._norm_at[1]]
-            scalars[self._norm_at[1]] = (tensor_id, weight, joined_norm(known, norm))
-            return
-        self._norm_at = (scalars, len(scalars))
+    def _add_norm(self, records: StepRecords, norm: Any, sharded: bool, model: int) -> None:
+        """Record the norm of one optimizer's gradients; with those of others of the model it becomes one norm."""
+        scalars, name = records.scalars, series_name("gradient_norm", model)
+        known_id = self._hook.id_of(name)
+        for at, (tensor_id, weight, known) in enumerate(scalars):
+            if tensor_id == known_id:
+                scalars[at] = (tensor_id, weight, joined_norm(known, norm))
+                return
         if sharded:
             self._hook.tensor_id(
-                "gradient_norm",
-                lambda: TensorInfo(0, "gradient_norm", Role.METRIC, dtype="float64", placement="partial"),
+                name,
+                lambda: TensorInfo(0, name, Role.METRIC, dtype="float64", placement="partial", model=model),
             )
-        self._hook.add_scalar(records, "gradient_norm", norm, Role.METRIC)
+        self._hook.add_scalar(records, "gradient_norm", norm, Role.METRIC, model=model)
 
     def norm_due(self, step: OpenStep) -> bool:
         """Whether the total norm is affordable at this step; always at captured ones."""
@@ -275,7 +283,9 @@ class Readings:
     def quick_norm(self, optimizer: Optimizer) -> bool:
         """Record the norm of a step that is not open; False where a gradient is not finite."""
         with torch.no_grad():
-            bad = self.norm(self._hook.current_records(), self.fresh_gradients(optimizer, False), None)
+            model = min(self.models_of(optimizer), default=0)
+            fresh = self.fresh_gradients(optimizer, False)
+            bad = self.norm(self._hook.current_records(), fresh, None, model=model)
         return isinstance(bad, LateGradients) or not bad
 
     def _pace(self, cost_ns: int) -> None:
@@ -304,8 +314,8 @@ class Readings:
             name = f"learning_rate/{offset + index}" if several or len(optimizer.param_groups) > 1 else "learning_rate"
             self._hook.add_scalar(step.records, name, rate, Role.METRIC)
 
-    def describe(self, step: OpenStep, optimizer: Optimizer) -> None:
-        """Record an optimizer's settings and its weights' initialization, once."""
+    def describe(self, step: OpenStep, optimizer: Optimizer, model: int) -> None:
+        """Record an optimizer's settings and its weights' initialization, once, as those of the model that leads."""
         if optimizer in self._described:
             return
         self._described.add(optimizer)
@@ -313,12 +323,14 @@ class Readings:
             {key: value for key, value in group.items() if isinstance(value, (int, float, bool, str))}
             for group in optimizer.param_groups
         ]
-        step.records.facts.append(
-            ("optimizer", type(optimizer).__name__, {"type": type(optimizer).__name__, "groups": groups})
-        )
-        if step.mode_step == 0:
+        about = {"model": model} if self._models.seen > 1 else {}
+        name = type(optimizer).__name__
+        step.records.facts.append(("optimizer", name, {"type": name, "groups": groups, **about}))
+        models = self.models_of(optimizer)
+        new, self._initialized = models - self._initialized, self._initialized | models
+        if step.mode_step == 0 or (new and 0 not in models):
             weights = {name: weight for weight, name, _ in self.parameters(optimizer) if weight.dim() > 1}
-            step.records.facts.append(("initialization", "first update", Initialization(weights)))
+            step.records.facts.append(("initialization", "first update", Initialization(weights, about)))
 
 
 def describe_bad(names: Sequence[str]) -> dict[str, Any]:

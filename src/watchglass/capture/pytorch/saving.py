@@ -58,7 +58,7 @@ class Saving:
         self._hook = hook
         #: What is read of tensors that live on a device; sent to the host when a step ends.
         self.on_device = DeviceStatistics(hook.cost)
-        hook.on_finished.append(self.on_device.send)
+        hook.on_finished.append(lambda step: self.on_device.send())
         self._seed = 0
         # Ids by role and name.
         self._ids: dict[Role, dict[str, int]] = {role: {} for role in Role}
@@ -193,6 +193,7 @@ class Saving:
         return TensorInfo(
             0, item.name, role, place.path, place.module_type, place.index, _shape(tensor),
             str(tensor.dtype).removeprefix("torch."), item.unit_axis, item.trainable, _placement(tensor), collections,
+            place.model,
         )  # fmt: skip
 
 

@@ -98,6 +98,7 @@ class Steady:
         self._inside: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._training = True
         self._optimizer: Callable[[], Optimizer | None] = _gone
+        self._model = 0
         self._settings: Settings | None = None
         self._draws = NONE
         self._random = False
@@ -273,7 +274,8 @@ class Steady:
             objective: The sum of which losses that was for.
             plain: Whether the update was a call of ``step()`` with no closure, scaler or call inside it.
         """
-        root, forwards, groups = self._flow.models.only_root, step.forwards, optimizer.param_groups
+        forwards, groups = step.forwards, optimizer.param_groups
+        root = self._flow.models.only_root_since(step.mode_step - _HABIT)
         same = (
             plain
             and not self._flow.recomputed
@@ -298,6 +300,7 @@ class Steady:
         self._alike += same
         if self._alike < _HABIT:
             return False
+        self._model = step.model
         state = forwards[-1].state
         known = isinstance(state, ForwardState)
         self._settings, self._draws = (state.settings, state.draws) if known else (None, NONE)
@@ -312,7 +315,7 @@ class Steady:
         hook = self._hook
         self._step = hook.clock.next_train_step
         self._end = hook.plan.next_due(self._step)
-        if self._end <= self._step or hook.stopping or not hook.begin_quick_steps():
+        if self._end <= self._step or hook.stopping or not hook.begin_quick_steps(self._model):
             return
         self._first = self._step
         self._norm_ns = 0
@@ -352,7 +355,9 @@ class Steady:
         if at == _FORWARD:
             weights.append(self._weight)
         for index, weight in enumerate(weights):
-            forward = flow.forward = clock.forward(grad=True, training=training, start_ns=self._start_ns)
+            forward = flow.forward = clock.forward(
+                grad=True, training=training, start_ns=self._start_ns, model=self._model
+            )
             if index == 0 and clock.train is not None:
                 self._begin_step(clock.train)
             forward.weight = weight

@@ -21,12 +21,12 @@ from watchglass.capture.pytorch.facts.pending import Pending
 from watchglass.capture.pytorch.first_bad.search import FirstBadModule
 from watchglass.capture.pytorch.flow import Flow
 from watchglass.capture.pytorch.forwards import ModuleCapture
-from watchglass.capture.pytorch.objective import Objective
+from watchglass.capture.pytorch.objective import Objective, groups
 from watchglass.capture.pytorch.readings import LateGradients, Readings, describe_bad
 from watchglass.capture.pytorch.steady import Steady
 from watchglass.config import chosen_facts
 from watchglass.record import OpenStep
-from watchglass.records import Mode, Role
+from watchglass.records import Mode, Role, series_name
 
 #: Steps of an optimizer after which its parameters are taken for those of no module.
 _MOST_TRIES = 8
@@ -71,13 +71,12 @@ class UpdatePoint:
         self._several = False
         self._tries: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
         self._in_scaler = self._stepped_in_scaler = False
-        self._gradients_read = False
         # Of the first call of a closure: the loss of the weights as they were.
         self._first_objectives: dict[int, Objective] | None = None
         self._plain = False
         flow.hook.on_finished.append(self._record_left)
-        # The step whose loss was recorded last, what that is made of, and where it stands among the step's scalars.
-        self._objective: tuple[int, Objective | None, int] = (-1, None, 0)
+        # The step that was updated last, and what the gradients of each model were of.
+        self._objectives: tuple[int, dict[int, Objective]] = (-1, {})
 
     def before(self, optimizer: Optimizer, arguments: Any, kwargs: Any) -> Any:
         """An optimizer is about to step; returns changed arguments when there is a closure to be wrapped."""
@@ -118,14 +117,10 @@ class UpdatePoint:
         flow = self._flow
         before = flow.hook.clock.train
         flow.update_depth = 1
-        self._gradients_read = False
         self._first_objectives = None
         step = flow.hook.clock.begin_update(id(optimizer))
         if flow.hook.resumption.open:
             settle_start(optimizer, flow.models, flow.hook.resumption)
-        if flow.several_models:
-            groups = (group["params"] for group in optimizer.param_groups)
-            step.models |= flow.models.prefixes(parameters[0] for parameters in groups if parameters)
         # Not with the first forward: one with gradients on may be all that this process ever does.
         flow.hook.ensure_started()
         if step is not before:
@@ -136,7 +131,6 @@ class UpdatePoint:
             # An evaluation in the middle of the step has asked the plan about its own.
             flow.hook.plan.resume()
             with torch.no_grad():
-                self._readings.describe(step, optimizer)
                 self._readings.weights(step, optimizer)
         return step
 
@@ -161,7 +155,7 @@ class UpdatePoint:
             self._tell(flow.events.update_ended, step, optimizer)
         self._readings.learning_rates(step, optimizer, self._optimizers[optimizer], self._several)
         self._first_bad.updated(step, optimizer)
-        objective = self._record_loss(step, optimizer)
+        objective = next(iter(self._objectives[1].values()), None) if len(self._objectives[1]) == 1 else None
         plain = self._plain and len(self._optimizers) == 1
         learned = self._steady.learn(step, optimizer, objective, plain=plain)
         flow.objectives.updated(optimizer)
@@ -186,8 +180,7 @@ class UpdatePoint:
         scale = float(scaler.get_scale()) if _on_cpu(optimizer) else None
         self._skipped(step, "GradScaler.step", {"loss_scale": scale})
         self._readings.forget()
-        self._first_objectives = None
-        self._record_loss(step, optimizer)
+        self._meet(step, optimizer)
         self._flow.objectives.updated(optimizer)
         self._end(step)
 
@@ -248,51 +241,57 @@ class UpdatePoint:
             return arguments, {**kwargs, "closure": watched}
         return (arguments[0], watched, *arguments[2:]), kwargs
 
-    def _record_loss(self, step: OpenStep, optimizer: Optimizer) -> Objective | None:
-        """Record the objective of an update; with that of others in the same step it becomes one."""
-        found = self._first_objectives
-        if found is None:
-            found = self._flow.objectives.of(optimizer)
-        objective = None
-        for each in found.values():
-            objective = each if objective is None else objective.joined(each)
-        if objective is None:
-            return None
-        number, before, at = self._objective
-        if number == step.global_step and before is not None:
-            if set(objective.losses) <= set(before.losses):
-                return before
-            objective = objective.joined(before)
-            tensor_id = step.records.scalars[at][0]
-            step.records.scalars[at] = (tensor_id, objective.weight, objective.value)
-        else:
-            at = len(step.records.scalars)
-            self._flow.hook.add_scalar(step.records, "loss", objective.value, Role.LOSS, objective.weight)
-        self._objective = (step.global_step, objective, at)
-        return objective
+    def _meet(self, step: OpenStep, optimizer: Optimizer) -> int:
+        """What an optimizer's gradients are of becomes part of the step; returns the number of the model that leads.
+
+        Models whose gradients are of the same losses are trained together, and the first of them leads.
+        """
+        step.models |= self._readings.models_of(optimizer)
+        found = self._first_objectives = self._flow.objectives.of(optimizer)
+        if self._objectives[0] != step.global_step:
+            self._objectives = (step.global_step, {})
+        known = self._objectives[1]
+        for model, objective in found.items():
+            known[model] = objective.joined(known[model]) if model in known else objective
+        led = groups(known)
+        hook = self._flow.hook
+        for leader, members in led.items():
+            hook.clock.leaders.update(dict.fromkeys(members, leader))
+        losses = {hook.id_of(series_name("loss", model)) for model in known}
+        step.records.scalars[:] = [row for row in step.records.scalars if row[0] not in losses]
+        for leader, members in led.items():
+            objective = functools.reduce(Objective.joined, (known[model] for model in members))
+            hook.add_scalar(step.records, "loss", objective.value, Role.LOSS, objective.weight, leader)
+        step.model = min(led or step.models, default=0)
+        mine = [leader for leader, members in led.items() if not found.keys().isdisjoint(members)]
+        return min(mine or self._readings.models_of(optimizer), default=0)
 
     def _record_left(self, step: OpenStep) -> None:
         """A step is over: one that no optimizer updated was updated by hand, or is the last and was left half done."""
         if step.mode is Mode.TRAIN and not step.optimizers:
-            for objective in self._flow.objectives.take().values():
-                self._flow.hook.add_scalar(step.records, "loss", objective.value, Role.LOSS, objective.weight)
+            found = self._flow.objectives.take()
+            for leader, members in groups(found).items():
+                objective = functools.reduce(Objective.joined, (found[model] for model in members))
+                self._flow.hook.add_scalar(step.records, "loss", objective.value, Role.LOSS, objective.weight, leader)
+            step.model = min(found, default=step.model)
 
     def _read_gradients(self, step: OpenStep, optimizer: Optimizer) -> None:
         scale = getattr(optimizer, "grad_scale", None)
         # With a scaler on, overflow is how it finds its scale: the update will be skipped.
         scaled = scale is not None or self._in_scaler
         self._first_bad.before_update(step, scaled=scaled)
-        if self._first_objectives is None:
-            # Of a closure that is called several times the first call counts.
-            self._first_objectives = self._flow.objectives.of(optimizer)
-        if self._gradients_read or not (step.due or self._readings.norm_due(step) or self._first_bad.armed):
+        if self._first_objectives is not None:
+            return  # a closure may be called many times: the first is of the weights as they were
+        model = self._meet(step, optimizer)
+        if step.due:
+            with torch.no_grad():
+                self._readings.describe(step, optimizer, model)
+        if not (step.due or self._readings.norm_due(step) or self._first_bad.armed):
             return
-        # A closure may be called many times; its first gradients are those of the weights as they were.
-        self._gradients_read = True
         with torch.no_grad():
             fresh = self._readings.fresh_gradients(optimizer, step.due)
             known = self._readings.gradients(step, fresh, scale) if step.due else None
-            bad = self._readings.norm(step.records, fresh, scale, known)
+            bad = self._readings.norm(step.records, fresh, scale, known, model)
         if scaled:
             return
         if isinstance(bad, LateGradients):

@@ -88,7 +88,7 @@ class DeviceStatistics:
         rows, binned = zip(*parts, strict=True)
         return JoinedRows(rows, owners), JoinedHistograms(binned, owners) if histograms else None
 
-    def send(self, step: Any = None) -> None:
+    def send(self) -> None:
         """Send what has been gathered to the host, as a step ends; never raises."""
         for key in list(self._open):
             self._close(key)

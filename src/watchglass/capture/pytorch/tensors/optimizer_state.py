@@ -140,4 +140,6 @@ def _holder(optimizer: Optimizer) -> Optimizer:
 
 
 def _info(name: str, place: Place) -> TensorInfo:
-    return TensorInfo(0, name, Role.OPTIMIZER_STATE, place.path, place.module_type, place.index, dtype="float64")
+    return TensorInfo(
+        0, name, Role.OPTIMIZER_STATE, place.path, place.module_type, place.index, dtype="float64", model=place.model
+    )

@@ -1,0 +1,171 @@
+"""Several models in one script: each step, each series and each tensor says whose it is."""
+
+from __future__ import annotations
+
+import copy
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.optim import SGD, Adam
+
+from train_twice import batch
+from watchglass import Hook, Mode, Run, open_run
+from watchglass.capture.pytorch import PyTorchAdapter
+
+STEPS = 24
+
+
+def found(path: Path, **settings: Any) -> Hook:
+    """A hook that finds models itself, as ``watchglass run`` does."""
+    hook = Hook(path, save_interval=settings.pop("save_interval", 1000), strict=True, **settings)
+    PyTorchAdapter(hook, discover=True)
+    return hook
+
+
+def network(outputs: int = 4, inputs: int = 12) -> nn.Module:
+    return nn.Sequential(nn.Linear(inputs, 16), nn.Tanh(), nn.Linear(16, outputs))
+
+
+def steps_of(run: Run, mode: Mode = Mode.TRAIN) -> list[int]:
+    """Numbers of the models of a run's steps, in order."""
+    return [end.model for end, _ in run.worker().course if end.mode is mode]
+
+
+def series(run: Run, name: str, mode: Mode = Mode.TRAIN) -> list[float]:
+    return [float(value) for value in run.scalars(name, mode=mode)[1]]
+
+
+def test_networks_of_a_gan_that_take_turns_have_a_loss_each(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    said: dict[str, list[float]] = {"critic": [], "generator": []}
+    with found(tmp_path / "run"):
+        critic, generator = network(1), network(12, 3)
+        of_critic, of_generator = Adam(critic.parameters(), 1e-3), Adam(generator.parameters(), 1e-3)
+        one, zero = torch.ones(8, 1), torch.zeros(8, 1)
+        for number in range(STEPS):
+            noise = torch.randn(8, 3)
+            critic.zero_grad()
+            real = F.binary_cross_entropy_with_logits(critic(batch(number, 8)[0]), one)
+            real.backward()
+            made = generator(noise)
+            fake = F.binary_cross_entropy_with_logits(critic(made.detach()), zero)
+            fake.backward()
+            of_critic.step()
+            said["critic"].append(math.fsum([real.item(), fake.item()]))
+            generator.zero_grad()
+            loss = F.binary_cross_entropy_with_logits(critic(made), one)
+            loss.backward()
+            of_generator.step()
+            said["generator"].append(loss.item())
+    run = open_run(tmp_path / "run")
+    assert steps_of(run) == [0, 1] * STEPS
+    assert series(run, "loss") == pytest.approx(said["critic"], rel=1e-6)
+    assert series(run, "model_2/loss") == pytest.approx(said["generator"], rel=1e-6)
+    assert len(series(run, "gradient_norm")) > 0 < len(series(run, "model_2/gradient_norm"))
+    models = {row.name: row.model for row in run.worker().infos().values()}
+    assert (models["0.weight"], models["model_2.0.weight"], models["learning_rate/0"]) == (0, 1, None)
+    assert (models["loss"], models["model_2/loss"]) == (0, 1)
+
+
+def test_networks_that_are_updated_together_of_different_losses_have_a_loss_each_in_one_step(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    said: list[tuple[float, float]] = []
+    with found(tmp_path / "run"):
+        first, second = network(), network()
+        optimizers = SGD(first.parameters(), 0.1), SGD(second.parameters(), 0.1)
+        for number in range(STEPS):
+            inputs, labels = batch(number, 8)
+            losses = F.cross_entropy(first(inputs), labels), F.cross_entropy(second(inputs), labels)
+            for optimizer in optimizers:
+                optimizer.zero_grad()
+            for loss in losses:
+                loss.backward()
+            for optimizer in optimizers:
+                optimizer.step()
+            said.append((losses[0].item(), losses[1].item()))
+    run = open_run(tmp_path / "run")
+    assert steps_of(run) == [0] * STEPS
+    assert series(run, "loss") == pytest.approx([first for first, _ in said], rel=1e-6)
+    assert series(run, "model_2/loss") == pytest.approx([second for _, second in said], rel=1e-6)
+
+
+@pytest.mark.parametrize("optimizers", [1, 2])
+def test_an_encoder_and_a_decoder_are_one_group(tmp_path: Path, optimizers: int) -> None:
+    torch.manual_seed(0)
+    said: list[float] = []
+    evaluated: list[float] = []
+    with found(tmp_path / "run"):
+        encoder, decoder = network(6), network(4, 6)
+        parts = [encoder.parameters(), decoder.parameters()]
+        made = [SGD(part, 0.1) for part in parts] if optimizers == 2 else [SGD([*parts[0], *parts[1]], 0.1)]
+        for number in range(STEPS):
+            inputs, labels = batch(number, 8)
+            for optimizer in made:
+                optimizer.zero_grad()
+            loss = F.cross_entropy(decoder(encoder(inputs)), labels)
+            loss.backward()
+            for optimizer in made:
+                optimizer.step()
+            said.append(loss.item())
+            if number % 6 == 5:
+                with torch.no_grad():
+                    evaluated.append(F.cross_entropy(decoder(encoder(inputs)), labels).item())
+    run = open_run(tmp_path / "run")
+    assert steps_of(run) == [0] * STEPS
+    assert series(run, "loss") == pytest.approx(said, rel=1e-6)
+    assert series(run, "loss", Mode.EVAL) == pytest.approx(evaluated, rel=1e-6)
+    assert "model_2/loss" not in run.tensor_names()
+    assert {row.model for row in run.worker().infos().values() if row.name.startswith("model_2.")} == {1}
+
+
+def test_an_averaged_copy_is_a_model_of_its_own(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    said: dict[str, list[float]] = {"model": [], "average": []}
+    with found(tmp_path / "run"):
+        model = network()
+        average = copy.deepcopy(model)
+        optimizer = SGD(model.parameters(), 0.1)
+        for number in range(STEPS):
+            inputs, labels = batch(number, 8)
+            optimizer.zero_grad()
+            F.cross_entropy(model(inputs), labels).backward()
+            optimizer.step()
+            with torch.no_grad():
+                for old, new in zip(average.parameters(), model.parameters(), strict=True):
+                    old.lerp_(new, 0.1)
+            if number % 6 == 5:
+                with torch.no_grad():
+                    for name, each in (("model", model), ("average", average)):
+                        said[name].append(F.cross_entropy(each(inputs), labels).item())
+    run = open_run(tmp_path / "run")
+    assert steps_of(run, Mode.EVAL) == [0, 1] * (STEPS // 6)
+    assert series(run, "loss", Mode.EVAL) == pytest.approx(said["model"], rel=1e-6)
+    assert series(run, "model_2/loss", Mode.EVAL) == pytest.approx(said["average"], rel=1e-6)
+
+
+def test_models_that_are_trained_one_after_another_have_a_series_each(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    said: list[list[float]] = []
+    with found(tmp_path / "run"):
+        for fold in range(3):
+            model = network()
+            optimizer = SGD(model.parameters(), 0.1 * (fold + 1))
+            said.append([])
+            for number in range(STEPS):
+                inputs, labels = batch(number, 8)
+                optimizer.zero_grad()
+                loss = F.cross_entropy(model(inputs), labels)
+                loss.backward()
+                optimizer.step()
+                said[-1].append(loss.item())
+    run = open_run(tmp_path / "run")
+    assert steps_of(run) == [fold for fold in range(3) for _ in range(STEPS)]
+    assert steps_of(run, Mode.EVAL) == []
+    assert [run.global_step(step) for step in run.steps()] == list(range(3 * STEPS))
+    for fold, name in enumerate(("loss", "model_2/loss", "model_3/loss")):
+        assert series(run, name) == pytest.approx(said[fold], rel=1e-6)
