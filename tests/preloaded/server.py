@@ -178,7 +178,8 @@ def run(request):
         trace = error.__traceback__
         while trace is not None and _ours(trace.tb_frame.f_code.co_filename):
             trace = trace.tb_next
-        sys.excepthook(type(error), error.with_traceback(trace), trace)
+        sys.last_type, sys.last_value, sys.last_traceback = type(error), error.with_traceback(trace), trace
+        sys.excepthook(type(error), error, trace)
         if isinstance(error, KeyboardInterrupt):
             _end_by.append(signal.SIGINT)
         sys.exit(1)

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from watchglass.capture.by_hand import ByHand, mode_of
 from watchglass.capture.cost import Cost
+from watchglass.capture.failing import failure_from
 from watchglass.capture.guard import Guard
 from watchglass.capture.lifetime import close_at_exit
 from watchglass.capture.plan import Plan
@@ -25,7 +26,7 @@ from watchglass.capture.worker import WorkerOpening
 from watchglass.config import SessionConfig, environment, local_path, scheme_of
 from watchglass.errors import InvalidValueError, NotARunError, TrainingStopped
 from watchglass.record import OpenStep, Recorder, SteadyRow, StepClock, StepRecords, StopControl
-from watchglass.records import Fact, Mode, Role, TensorInfo, series_name
+from watchglass.records import Fact, Failure, Mode, Role, TensorInfo, series_name
 
 _log = logging.getLogger("watchglass")
 _Callback = TypeVar("_Callback", bound=Callable[..., Any])
@@ -318,11 +319,17 @@ class Hook:
         """
         self._by_hand.save_tensor(name, value, collection)
 
-    def close(self, status: str | None = None) -> None:
+    @property
+    def started(self) -> bool:
+        """Whether a training step has begun in this process, so that it is a worker of the run."""
+        return self._recorder.started
+
+    def close(self, status: str | None = None, failure: Failure | None = None) -> None:
         """The training is over: write everything and detach. Safe to call twice.
 
         Args:
             status: ``finished``, ``failed`` or ``stopped``; ``finished`` when not given, unless a stop was raised.
+            failure: What made it fail, where that is known.
         """
         if os.getpid() != self._pid:
             return
@@ -336,7 +343,8 @@ class Hook:
         self.on_settle.clear()
         self.on_finished.clear()
         if self._recorder.started:
-            self._recorder.close(status or ("stopped" if self._stopped else "finished"), self.cost.report())
+            status = status or ("stopped" if self._stopped else "finished")
+            self._recorder.close(status, self.cost.report(), failure)
         while self.on_close:
             self.on_close.pop()()
 
@@ -344,8 +352,8 @@ class Hook:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
-        failed = kind is not None and not issubclass(kind, SystemExit)
-        self.close("failed" if failed else None)
+        failure = failure_from(error, trace)
+        self.close("failed" if failure is not None else None, failure)
 
     # -- inside ---------------------------------------------------------------------------------------------------
 

@@ -8,9 +8,12 @@ import multiprocessing.util
 import os
 import sys
 from collections.abc import Callable
+from types import TracebackType
 from typing import Protocol
 
+from watchglass.capture.failing import failure_from, keep_interrupt, report, uncaught
 from watchglass.capture.guard import harmless
+from watchglass.records import Failure
 
 
 class Watcher(Protocol):
@@ -18,8 +21,12 @@ class Watcher(Protocol):
 
     on_close: list[Callable[[], None]]
 
-    def close(self, status: str | None = None) -> None:
-        """Write what is queued; ``status`` is ``"failed"`` where an exception ends the process."""
+    @property
+    def started(self) -> bool:
+        """Whether its process trains."""
+
+    def close(self, status: str | None = None, failure: Failure | None = None) -> None:
+        """Write what is queued; ``status`` is ``"failed"`` where an exception ends the process, ``failure`` which."""
 
     def forked(self) -> None:
         """This process is a fork of the one that made the watcher."""
@@ -46,13 +53,28 @@ def close_at_exit(watcher: Watcher) -> None:
 
 
 def _close_with_child(watcher: Watcher) -> None:
-    multiprocessing.util.Finalize(watcher, harmless(watcher.close), exitpriority=100)
+    multiprocessing.util.Finalize(watcher, harmless(_end_of_child), (watcher,), exitpriority=100)
 
 
 def _end(watcher: Watcher) -> None:
-    # Where nobody caught it, Python has printed and kept it; in an interactive session it ended a line, no more.
-    crashed = getattr(sys, "last_value", None) is not None and not hasattr(sys, "ps1")
-    watcher.close("failed" if crashed else None)
+    # Where nothing caught it, Python has printed and kept it, whatever prints exceptions here.
+    error = uncaught()
+    try:
+        _close(watcher, error, getattr(sys, "last_traceback", None))
+    finally:
+        keep_interrupt(error)
+
+
+def _end_of_child(watcher: Watcher) -> None:
+    # multiprocessing finalizes while the exception is on its way, and prints it afterwards.
+    error = sys.exc_info()[1]
+    report(error, trains=watcher.started)
+    _close(watcher, error, None)
+
+
+def _close(watcher: Watcher, error: BaseException | None, trace: TracebackType | None) -> None:
+    failure = failure_from(error, trace)
+    watcher.close("failed" if failure is not None else None, failure)
 
 
 def _forget(watcher: Watcher, end: Callable[[], None]) -> None:

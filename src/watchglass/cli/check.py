@@ -58,7 +58,9 @@ def check(
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file of --output if it is there.")] = False,
     allow_unfinished: Annotated[
         bool,
-        typer.Option("--allow-unfinished", help="Exit 0 also when a run without findings is not finished or damaged."),
+        typer.Option(
+            "--allow-unfinished", help="Exit 0 also when a run without findings failed, goes on or is damaged."
+        ),
     ] = False,
     causes: Causes = None,
     rule_timeout: RuleTimeout = 30.0,
@@ -77,8 +79,8 @@ def check(
 
     Evaluation is repeated from the stored data, so any rule can be tried on any run; the run is not changed, but for
     the last steps of a process that was killed on this machine, which are recovered first. The exit status is 0 when
-    nothing was found, 1 for findings, 2 when a run could not be evaluated, is not finished, or misses records.
-    Findings of severity info are shown and never count.
+    nothing was found, 1 for findings, 2 when a run failed, could not be evaluated or judged, is not finished, or misses
+    records. Findings of severity info are shown and never count.
     """
     with failing_in_one_line(debug):
         from watchglass.view import FAIL_ON, Terms, check_output_path
@@ -225,7 +227,10 @@ def _headline(verdicts: Sequence[Verdict], *, many: bool) -> str:
 
 
 _AMOUNTS = {"issues found": "with issues", "no data": "without data", "no issues found": "without issues"}
-_ORDER = ("issues found", "stopped", "damaged", "unreadable", "incomplete", "no data", "no issues found")
+_ORDER = (
+    "failed", "issues found", "stopped", "damaged", "unreadable", "incomplete", "no data", "not judged",
+    "no issues found",
+)  # fmt: skip
 
 
 def _rule_texts(config: EvaluatorConfig) -> dict[str, RuleText]:

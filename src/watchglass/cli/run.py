@@ -250,12 +250,7 @@ def _conclude(job: Job, outcome: Outcome, after: _After) -> None:
         run, verdict = judged(outcome.run, causes=job.evaluator.causes, price_per_hour=after.price)
     else:
         run, verdict = replayed(EvaluatorConfig(outcome.run, None, (), price_per_hour=after.price))
-    if wants_verdict and verdict.status == "no data":
-        print_warning(
-            f"no training step was recorded in {outcome.run}; {job.target} ended with exit status "
-            f"{outcome.exit_status} before its first one, or trains with a framework that is not watched"
-        )
-    elif job.evaluator and not after.quiet:
+    if wants_verdict and job.evaluator:
         from watchglass.cli.evaluating import asked_of_explain
         from watchglass.cli.terminal import print_verdict, stderr_console
 
@@ -294,8 +289,12 @@ def _compact(run: str, *, quiet: bool) -> None:
 
 
 def _recorded(outcome: Outcome) -> str:
-    stopped = "stopped by request; " if outcome.exit_status == EXIT_STOPPED else ""
-    return f"{stopped}recorded; for the verdict: watchglass check {outcome.run}"
+    end = "stopped by request; " if outcome.exit_status == EXIT_STOPPED else ""
+    if outcome.failure is not None:
+        from watchglass.view import failure_sentence
+
+        end = f"failed: {failure_sentence(outcome.failure)}; "
+    return f"{end}recorded; for the verdict: watchglass check {outcome.run}"
 
 
 def _check(

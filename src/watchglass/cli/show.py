@@ -152,11 +152,13 @@ def _evaluators(run: Run) -> list[str]:
 
 def _state(run: Run) -> str:
     """How the training ended, or that it has not."""
-    from watchglass.run import state_of
+    from watchglass.run import ending_of, state_of
+    from watchglass.view import failure_sentence
 
     words = {"lost": "died without leaving", "not finished": "not finished: still training, or died"}
     state = state_of(run)
-    return words.get(state, state)
+    failure = ending_of(run).failure if "stopped" not in state else None
+    return words.get(state, state) + (f": {failure_sentence(failure)}" if failure is not None else "")
 
 
 def _print_steps(console: Console, run: Run) -> None:

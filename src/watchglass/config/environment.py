@@ -10,6 +10,8 @@ from collections.abc import Mapping
 SWITCH = "WATCHGLASS"
 #: JSON of a :class:`~watchglass.config.SessionConfig`: set by the launcher for the training and its children.
 SESSION = "WATCHGLASS_SESSION"
+#: File in which processes of a launch tell the launcher which exception ended them: set by the launcher.
+FAILURES = "WATCHGLASS_FAILURES"
 #: Folder or prefix below which runs that nobody named get a path of their own.
 RUNS = "WATCHGLASS_RUNS"
 #: ``1``: faults inside capture raise instead of detaching. For tests.
@@ -27,6 +29,7 @@ PRICE_PER_HOUR = "WATCHGLASS_PRICE_PER_HOUR"
 #: What evaluators find in their environment, see for_evaluator.
 _OF_EVALUATORS = {SWITCH: "0", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 _WITHOUT_FOLDER = {"PYTHONSAFEPATH": "1"}
+_RANKS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK")
 _OFF = {"0", "false", "off", "no"}
 
 
@@ -50,6 +53,11 @@ def hook_configuration(environ: Mapping[str, str] | None = None) -> str | None:
     return (environ if environ is not None else os.environ).get(HOOK_CONFIGURATION) or None
 
 
+def failures(environ: Mapping[str, str] | None = None) -> str | None:
+    """Where this process tells its launcher what ends it, None where it has no launcher."""
+    return (environ if environ is not None else os.environ).get(FAILURES, "").lstrip("+") or None
+
+
 def runs(environ: Mapping[str, str] | None = None) -> str | None:
     """Where runs that nobody named go, None where the environment does not say."""
     return (environ if environ is not None else os.environ).get(RUNS) or None
@@ -65,9 +73,15 @@ def price_per_hour(environ: Mapping[str, str] | None = None) -> str | None:
     return (environ if environ is not None else os.environ).get(PRICE_PER_HOUR, "").strip() or None
 
 
+def is_rank(environ: Mapping[str, str] | None = None) -> bool:
+    """Whether torchrun, Slurm or Open MPI started this process as a rank of a job."""
+    source = environ if environ is not None else os.environ
+    return any(name in source for name in _RANKS)
+
+
 def rank(environ: Mapping[str, str] | None = None) -> int:
     """Rank of this process as torchrun, Slurm or Open MPI set it; 0 when none did."""
-    return _first_int(environ, ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK"), 0)
+    return _first_int(environ, _RANKS, 0)
 
 
 def world_size(environ: Mapping[str, str] | None = None) -> int:
@@ -102,7 +116,7 @@ def for_evaluator(environ: Mapping[str, str]) -> dict[str, str]:
     A rule file may import a framework, and nobody watches the watcher. Looking at records needs no thread pools: the
     cores are the training's.
     """
-    result = {name: value for name, value in environ.items() if name != SESSION}
+    result = {name: value for name, value in environ.items() if name not in (SESSION, FAILURES)}
     result.update(_OF_EVALUATORS)
     if os.getcwd() not in sys.path:
         # Modules are found where this process finds them: -m would put the working directory first, where a user's

@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 
 from watchglass.evaluate.diagnosis import diagnose
 from watchglass.evaluate.evaluation import Evaluation
+from watchglass.evaluate.unjudged import why_unjudged
 from watchglass.record import recovered_steps
 from watchglass.records import Finding, Mode, ModelSummary, Severity, Status, StepEnd, Verdict
 from watchglass.rules import Knowledge, load_knowledge
-from watchglass.run import Run
+from watchglass.run import Ending, Run, ending_of
 from watchglass.store import Problem, layout
 
 #: Steps from which on their mean says how long further ones would have taken.
@@ -53,10 +54,12 @@ def verdict(
     seconds = run.worker().seconds
     steps_saved = _steps_saved(run, planned) if stopped else None
     models = run.models
+    ending = ending_of(run)
+    unjudged = why_unjudged(run, statuses)
     saved = steps_saved * _seconds_per_step(run) if steps_saved is not None else None
     return Verdict(
         run=run.location,
-        status=_status(run, findings, stopped=stopped, missing=missing),
+        status=_status(run, findings, ending, unjudged, stopped=stopped, missing=missing),
         diagnoses=diagnose(findings, knowledge.where(unfit, quiet)),
         findings=tuple(sorted(findings, key=lambda f: (-f.severity.rank, f.attempt, f.global_step))),
         statuses=statuses,
@@ -73,6 +76,8 @@ def verdict(
         problems=problems,
         records_missing=missing,
         script=_script(run),
+        failure=None if stopped else ending.failure,
+        unjudged=unjudged,
     )
 
 
@@ -87,16 +92,22 @@ def _with_causes(finding: Finding, knowledge: Knowledge) -> Finding:
     return replace(finding, causes=causes, what_to_try=finding.what_to_try or knowledge.cause(causes[0]).what_to_try)
 
 
-def _status(run: Run, findings: tuple[Finding, ...], *, stopped: bool, missing: bool) -> str:
+def _status(
+    run: Run, findings: tuple[Finding, ...], ending: Ending, unjudged: str, *, stopped: bool, missing: bool
+) -> str:
     if stopped:
         return "stopped"
+    if ending.failure is not None:
+        return "failed"
     if any(finding.severity is not Severity.INFO for finding in findings):
         return "issues found"
     if not len(run.worker().numbers(Mode.TRAIN)):
         return "no data"
-    if not run.finished:
+    if not (run.finished or ending.over):
         return "incomplete"
-    return "damaged" if missing else "no issues found"
+    if missing:
+        return "damaged"
+    return "not judged" if unjudged else "no issues found"
 
 
 def _problems(run: Run, evaluation: Evaluation | None) -> tuple[tuple[str, ...], bool]:

@@ -14,12 +14,14 @@ from pathlib import Path
 from watchglass.config import EvaluatorConfig, environment
 from watchglass.errors import EXIT_STOPPED, LaunchError
 from watchglass.launch.evaluator import PATIENCE_OF_RANKS_S, PATIENCE_S, evaluator_environment, wait_for
+from watchglass.launch.failures import Failures
 from watchglass.launch.interpreter import check_bootstrap_possible, with_bootstrap
 from watchglass.launch.job import Job
 from watchglass.launch.place import begin_attempt
 from watchglass.launch.signals import SignalWatch
 from watchglass.launch.training import exit_status, run_training
 from watchglass.record import is_anything_left
+from watchglass.records import Failure
 from watchglass.store import attempts, layout, open_store, write_launch_end
 from watchglass.supervise import Supervision
 
@@ -43,6 +45,7 @@ class Outcome:
         evaluated: The evaluator came to its end by itself.
         seconds: From the start to the end of the training process.
         problems: One line for each thing that went wrong beside the training.
+        failure: Why it failed; None where it did not.
     """
 
     exit_status: int
@@ -52,6 +55,7 @@ class Outcome:
     evaluated: bool
     seconds: float
     problems: tuple[str, ...] = ()
+    failure: Failure | None = None
 
 
 #: A context that shows waiting, and takes the seconds waited.
@@ -99,21 +103,24 @@ def launch(
 
     if leads:
         started(run, attempt)
+    failures = Failures()
     begin = time.monotonic()
     with SignalWatch(_group_sender()) as signals:
         try:
-            return_code = run_training(job.command, training_environment(job, run, attempt), signals, look)
+            environ = {**training_environment(job, run, attempt), environment.FAILURES: failures.told}
+            ended = run_training(job.command, environ, signals, look)
             seconds = time.monotonic() - begin
             _harvest(run, attempt, problems)
-            _tell_end(run, attempt, exit_status(return_code), problems)
+            status = exit_status(ended.return_code)
+            if -ended.return_code in _STOP_SIGNALS and _stop_was_committed(run, attempt):
+                status = EXIT_STOPPED
+            failure = failures.take(0 if status == EXIT_STOPPED else status)
+            _tell_end(run, attempt, status, ended.pid, failure, problems)
             evaluated = _finish_evaluator(evaluator, signals, waiting, problems)
         finally:
             if evaluator is not None:
                 evaluator.end()
-    status = exit_status(return_code)
-    if -return_code in _STOP_SIGNALS and _stop_was_committed(run, attempt):
-        status = EXIT_STOPPED
-    return Outcome(status, run, attempt, leads, evaluated, seconds, tuple(problems))
+    return Outcome(status, run, attempt, leads, evaluated, seconds, tuple(problems), failure)
 
 
 def run_untouched(job: Job) -> int:
@@ -135,7 +142,7 @@ def run_untouched(job: Job) -> int:
         except OSError as error:
             raise LaunchError(f"{sys.executable} cannot be started: {error.strerror or error}") from None
     with SignalWatch() as signals:
-        return exit_status(run_training(job.command, environ, signals))
+        return exit_status(run_training(job.command, environ, signals).return_code)
 
 
 def training_environment(job: Job, run: str, attempt: int) -> dict[str, str]:
@@ -176,11 +183,13 @@ def _harvest(run: str, attempt: int, problems: list[str]) -> None:
         problems.append(f"the last steps of a killed worker are not recovered yet: {error}")
 
 
-def _tell_end(run: str, attempt: int, status: int, problems: list[str]) -> None:
+def _tell_end(run: str, attempt: int, status: int, pid: int, failure: Failure | None, problems: list[str]) -> None:
     """Tell followers on other machines, who cannot see processes here, that nothing more comes from this one."""
     rank, world_size = environment.rank(), environment.world_size()
     try:
-        write_launch_end(open_store(run), attempt, rank=rank, world_size=world_size, exit_status=status)
+        write_launch_end(
+            open_store(run), attempt, rank=rank, world_size=world_size, exit_status=status, pid=pid, failure=failure
+        )
     except Exception as error:
         problems.append(f"followers on other machines wait for more for a while: {error}")
 

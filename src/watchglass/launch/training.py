@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 from watchglass.errors import LaunchError
 from watchglass.launch.signals import SignalWatch
@@ -19,10 +20,22 @@ _PR_SET_PDEATHSIG = 1
 _LOOK_AGAIN_S = 1.0
 
 
+class Ended(NamedTuple):
+    """A training process that has ended.
+
+    Attributes:
+        pid: Its process id.
+        return_code: As of :class:`subprocess.Popen`: ``-n`` when signal ``n`` ended it.
+    """
+
+    pid: int
+    return_code: int
+
+
 def run_training(
     command: Sequence[str], environ: Mapping[str, str], signals: SignalWatch, look: Callable[[], None] = lambda: None
-) -> int:
-    """The return code of the training: as of :class:`subprocess.Popen`, ``-n`` when signal ``n`` ended it.
+) -> Ended:
+    """The training process once it has ended.
 
     The child shares standard streams, process group and terminal with this process, so that it behaves as if run by
     python: Ctrl-C is its own to handle, also a second one, and we wait for it however long that takes.
@@ -60,7 +73,7 @@ def run_training(
         if arrival is not None and not arrival.shared:
             child.send_signal(arrival.number)
         look()
-    return child.returncode
+    return Ended(child.pid, child.returncode)
 
 
 def exit_status(return_code: int) -> int:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from watchglass.errors import InvalidValueError, StoreError
 from watchglass.record.merging import reductions_of, resolved, statistics_of, units_of
 from watchglass.record.steps import OpenStep, SteadyRow, StepRecords
-from watchglass.records import STATISTIC_FIELDS, Fact, Mode, TensorInfo
+from watchglass.records import STATISTIC_FIELDS, Fact, Failure, Mode, TensorInfo
 from watchglass.store import (
     SCALAR_DTYPE,
     STEP_END_DTYPE,
@@ -138,10 +138,11 @@ def _list_frames(encode: Callable[[Sequence[_Row]], bytes], rows: Sequence[_Row]
     return first + second, without + others
 
 
-def encode_ending(status: str, counters: dict[str, Any]) -> bytes:
-    """The frame with which a worker leaves: how, and what its capture cost."""
+def encode_ending(status: str, counters: dict[str, Any], failure: Failure | None) -> bytes:
+    """The frame with which a worker leaves: how, why if it failed, and what its capture cost."""
+    why = {} if failure is None else {"failure": failure.to_json()}
     clocks = {"time_ns": time.monotonic_ns(), "wall_ns": time.time_ns()}
-    return encode_lifecycle({"event": "left", "status": status, "counters": counters, **clocks})
+    return encode_lifecycle({"event": "left", "status": status, **why, "counters": counters, **clocks})
 
 
 def _without_haste(steps: Sequence[OpenStep]) -> Iterable[OpenStep]:

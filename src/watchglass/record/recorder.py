@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from watchglass.errors import WatchglassError
 from watchglass.record.backlog import Backlog
@@ -23,7 +23,7 @@ from watchglass.record.observed import ObservedCost
 from watchglass.record.opening import FrameWriter, Opening, StopControl, has_ended, open_patiently
 from watchglass.record.steps import OpenStep, SteadyRow
 from watchglass.record.work import Work
-from watchglass.records import Fact, TensorInfo
+from watchglass.records import Fact, Failure, TensorInfo
 from watchglass.store import encode_facts
 
 _log = logging.getLogger("watchglass")
@@ -32,6 +32,20 @@ _log = logging.getLogger("watchglass")
 _KEEP_S, _CONTROL_S, _BACKOFF_S = 0.05, 0.2, 5.0
 #: So many rows may wait: the flight recorder has them already, but not for ever.
 _MOST_ROWS = 1024
+
+
+class Ending(NamedTuple):
+    """How a worker leaves.
+
+    Attributes:
+        status: ``finished``, ``failed`` or ``stopped``.
+        counters: What the capture cost.
+        failure: What ended the training, None where nothing did or that is unknown.
+    """
+
+    status: str
+    counters: dict[str, Any]
+    failure: Failure | None
 
 
 class Recorder:
@@ -83,7 +97,7 @@ class Recorder:
         self.work = Work()
         self.observed = ObservedCost()
         self._has_ended = False
-        self._closing: tuple[str, dict[str, Any]] | None = None
+        self._closing: Ending | None = None
         self._thread: threading.Thread | None = None
 
     @property
@@ -135,17 +149,20 @@ class Recorder:
         """Write what is queued now instead of at the next interval."""
         self._wake.set()
 
-    def close(self, status: str, counters: dict[str, Any], timeout_s: float = 30.0) -> bool:
+    def close(
+        self, status: str, counters: dict[str, Any], failure: Failure | None = None, timeout_s: float = 30.0
+    ) -> bool:
         """Write everything that is queued and the worker's last record; returns whether that was done in time.
 
         Args:
             status: ``finished``, ``failed`` or ``stopped``.
             counters: What the capture cost, for the last record.
+            failure: What ended the training, where that is known.
             timeout_s: Seconds to wait for the thread, beside what a store that is away or slow may take.
         """
         if self._thread is None:
             return True
-        self._closing = (status, counters)
+        self._closing = Ending(status, counters, failure)
         self._wake.set()
         return has_ended(self._thread, lambda: timeout_s + self._more_s(), lambda: self._unhurried_s is not None)
 
@@ -232,7 +249,7 @@ class Recorder:
         self.work.done(started, steps)
         return True
 
-    def _flush(self, writer: FrameWriter, closing: tuple[str, dict[str, Any]] | None) -> bool:
+    def _flush(self, writer: FrameWriter, closing: Ending | None) -> bool:
         started = time.thread_time_ns()
         last_steps, last_tensors = self._intake.take()
         steps, tensors = [*self._kept[0], *last_steps], [*self._kept[1], *last_tensors]
@@ -250,7 +267,7 @@ class Recorder:
                 # Told last, so that it holds what all this took.
                 self.work.done(started, steps)
                 started, steps, self._has_ended = time.thread_time_ns(), [], True
-                backlog.add(encode_ending(closing[0], {**closing[1], **self.report()}))
+                backlog.add(encode_ending(closing.status, {**closing.counters, **self.report()}, closing.failure))
                 backlog.write(writer)
             return True
         except WatchglassError as error:

@@ -8,6 +8,9 @@ from typing import Any, ClassVar
 
 from watchglass.records.training import Fact
 
+#: Kinds of failures.
+KINDS = ("exception", "interrupt", "exit", "signal", "lost")
+
 
 @dataclass(frozen=True)
 class Failure:
@@ -44,7 +47,7 @@ class Failure:
     @classmethod
     def from_json(cls, data: object) -> Failure | None:
         """The failure that :meth:`to_json` gave; None for what is none. Unknown keys are ignored."""
-        if not isinstance(data, Mapping) or not isinstance(data.get("kind"), str):
+        if not isinstance(data, Mapping) or data.get("kind") not in KINDS:
             return None
         texts = {
             name: data[name]

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from watchglass.records.ending import Failure
 from watchglass.records.findings import Finding, RuleStatus, Severity
 
 
@@ -154,8 +155,9 @@ class Verdict:
 
     Attributes:
         run: Path of the run as it was given.
-        status: ``"no issues found"``, ``"issues found"``, ``"stopped"``, ``"incomplete"``, ``"no data"``, ``"damaged"``
-            (nothing found, but records are missing) or ``"unreadable"``.
+        status: ``"no issues found"``, ``"issues found"``, ``"stopped"``, ``"failed"``, ``"incomplete"``, ``"no data"``,
+            ``"not judged"`` (nothing found, but little could be judged), ``"damaged"`` (nothing found, but records are
+            missing) or ``"unreadable"``.
         diagnoses: Worst and earliest first.
         findings: All findings, in order of severity, then step.
         statuses: One for each rule.
@@ -172,6 +174,9 @@ class Verdict:
         records_missing: Whether one of the problems means that something was recorded and is not there any more.
         models: What each model came to, by number, where the run has several; else empty, and ``metrics`` say it.
         script: The training's script as it was given on its command line, "" where there is none.
+        failure: Why the run failed; None where it did not.
+        unjudged: Why nothing found would say little about the run, as a sentence without full stop; "" where enough
+            was judged.
     """
 
     run: str
@@ -192,3 +197,5 @@ class Verdict:
     records_missing: bool = False
     script: str = ""
     models: tuple[ModelSummary, ...] = ()
+    failure: Failure | None = None
+    unjudged: str = ""

@@ -7,6 +7,7 @@ from watchglass.doors import opened_when_asked
 if TYPE_CHECKING:
     from watchglass.run.catalog import Catalog
     from watchglass.run.description import state_of
+    from watchglass.run.ending import Ending, ending_of
     from watchglass.run.histograms import Histogram, LazyHistograms
     from watchglass.run.history import History, Phase
     from watchglass.run.lineage import Seam
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "catalog": ("Catalog",),
     "description": ("state_of",),
+    "ending": ("Ending", "ending_of"),
     "histograms": ("Histogram", "LazyHistograms"),
     "history": ("History", "Phase"),
     "lineage": ("Seam",),
@@ -48,9 +50,10 @@ _HOMES = {
 }  # fmt: skip
 
 __all__ = [
-    "REDUCTIONS", "Catalog", "Histogram", "History", "Journal", "LazyHistograms", "ListedRun", "ModelViews", "Phase",
-    "RawPlace", "RecordedStep", "Run", "RunSearch", "Runs", "Seam", "Selection", "Statistics", "StatisticsRows",
-    "StepRecords", "StepView", "Table", "Tensor", "Worker", "WorkerTables", "open_run", "open_runs", "state_of",
+    "REDUCTIONS", "Catalog", "Ending", "Histogram", "History", "Journal", "LazyHistograms", "ListedRun", "ModelViews",
+    "Phase", "RawPlace", "RecordedStep", "Run", "RunSearch", "Runs", "Seam", "Selection", "Statistics",
+    "StatisticsRows", "StepRecords", "StepView", "Table", "Tensor", "Worker", "WorkerTables", "ending_of", "open_run",
+    "open_runs", "state_of",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:

@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from watchglass.records import Mode, Role
+from watchglass.run.ending import ending_of
 from watchglass.run.markup import page
 
 if TYPE_CHECKING:
@@ -17,10 +18,18 @@ def state_of(run: Run) -> str:
 
     Where workers left differently, all of it: ``failed and finished``.
     """
+    ending = ending_of(run)
     if run.finished:
         ends = {str(run.worker(worker).lifecycle[-1].get("status", "finished")) for worker in run.workers}
+        if ending.failure is not None and "stopped" not in ends:
+            # Not only what failed while it trained: a launcher also sees what came after the last step.
+            ends = {"failed"} if ends == {"finished"} else ends | {"failed"}
         return " and ".join(sorted(ends))
-    return "lost" if run.lost else "not finished" if run.workers else "no data"
+    if ending.failure is not None:
+        return "lost" if run.lost or ending.failure.kind == "lost" else "failed"
+    if ending.over:
+        return "finished"
+    return "not finished" if run.workers else "no data"
 
 
 def summary(run: Run) -> list[str]:

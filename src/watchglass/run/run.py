@@ -78,6 +78,7 @@ class Run:
         opened_steps: The TRAIN steps that it was opened with, half-open; None for all.
         attempts: Numbers of the attempts that have data, oldest first.
         attempt: The attempt that is looked at: the one asked for, else the newest with a step, else the newest.
+        fixed_attempt: The attempt that was asked for, None for the course over all of them.
         seams: Where attempts are joined; ``str()`` of one is a sentence.
         workers: Names of the workers, by rank.
         modes: Modes of which there are complete steps.
@@ -98,7 +99,7 @@ class Run:
         self.finished = False
         self.journal = Journal()
         self._reading = Reading(store, self.opened_steps)
-        self._fixed_attempt = attempt
+        self.fixed_attempt = attempt
         self._matches: dict[int, int | None] = {}
         self._lineage: Lineage | None = None
         self._workers: dict[str | None, Worker] = {}
@@ -160,8 +161,8 @@ class Run:
             )
         chosen = name if name is not None else self.workers[0] if self.workers else ""
         tables = {attempt: found for (attempt, who), found in self._reading.tables.items() if who == chosen}
-        if self._fixed_attempt is not None:
-            tables = {attempt: found for attempt, found in tables.items() if attempt == self._fixed_attempt}
+        if self.fixed_attempt is not None:
+            tables = {attempt: found for attempt, found in tables.items() if attempt == self.fixed_attempt}
         newest = max(self.attempts, default=0)
         over = bool(tables) and max(tables) < newest
         self._workers[name] = Worker(
@@ -387,7 +388,7 @@ class Run:
 def _look(run: Run) -> None:
     """Take the attributes of a run from what was read."""
     reading = run._reading
-    fixed = run._fixed_attempt
+    fixed = run.fixed_attempt
     run._workers.clear()
     run.journal = reading.journal
     keys = reading.tables

@@ -1,11 +1,11 @@
 """The composition root inside a training: builds the hook and its adapters, keeps the current one, offers `watch`."""
 
 from watchglass.session.boosting import xgboost_callback
-from watchglass.session.current import current_hook, on_framework_imported, save_scalar, save_tensor
+from watchglass.session.current import current_hook, on_failure, on_framework_imported, save_scalar, save_tensor
 from watchglass.session.rules import capture_of_rules, rule_specs
 from watchglass.session.watch import watch
 
 __all__ = [
-    "capture_of_rules", "current_hook", "on_framework_imported", "rule_specs", "save_scalar", "save_tensor", "watch",
-    "xgboost_callback",
+    "capture_of_rules", "current_hook", "on_failure", "on_framework_imported", "rule_specs", "save_scalar",
+    "save_tensor", "watch", "xgboost_callback",
 ]  # fmt: skip

@@ -6,11 +6,13 @@ import functools
 import logging
 from typing import Any
 
-from watchglass.capture import Hook
+from watchglass.capture import Hook, report_uncaught
 from watchglass.config import SessionConfig, environment
 
 _log = logging.getLogger("watchglass")
 _current: Hook | None = None
+#: Whether a hook of this process has seen a training step.
+_trained = False
 
 
 def current_hook() -> Hook | None:
@@ -26,7 +28,8 @@ def set_current(hook: Hook) -> None:
 
 
 def _forget(hook: Hook) -> None:
-    global _current
+    global _current, _trained
+    _trained = _trained or hook.started
     if _current is hook:
         _current = None
 
@@ -54,6 +57,17 @@ def on_framework_imported(name: str) -> None:
         if environment.strict():
             raise
         _log.warning("watchglass: this training is not captured: %s: %s", type(error).__name__, error)
+
+
+def on_failure(first: bool) -> None:
+    """An exception that nothing caught ends a process that ``watchglass run`` started: the launcher shall know which.
+
+    Called when the interpreter ends, after the hook of this process has been closed.
+
+    Args:
+        first: Whether it is the process that the launcher started.
+    """
+    report_uncaught(first=first, trains=_trained)
 
 
 def save_scalar(name: str, value: float, collection: str | None = None) -> None:

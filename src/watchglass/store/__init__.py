@@ -81,6 +81,7 @@ if TYPE_CHECKING:
         LaunchEnd,
         Renewal,
         RenewalWatch,
+        read_launch_ends,
         write_launch_end,
     )
     from watchglass.store.manifest import (
@@ -143,7 +144,8 @@ _HOMES = {
         "RawTensor", "StoredTensor", "as_numbers", "is_storable", "load_tensor", "read_tensor", "write_tensors",
     ),
     "liveness": (
-        "LEASE_EXPIRY_S", "LEASE_RENEWAL_S", "Attendance", "LaunchEnd", "Renewal", "RenewalWatch", "write_launch_end",
+        "LEASE_EXPIRY_S", "LEASE_RENEWAL_S", "Attendance", "LaunchEnd", "Renewal", "RenewalWatch", "read_launch_ends",
+        "write_launch_end",
     ),
     "manifest": ("Manifest", "attempts", "create_attempt", "create_run", "has_attempt", "read_manifest"),
     "media.local": ("LocalStore",),
@@ -266,6 +268,7 @@ __all__ = [
     "pin",
     "plan_removal",
     "read_claims",
+    "read_launch_ends",
     "read_manifest",
     "read_rings",
     "read_tensor",

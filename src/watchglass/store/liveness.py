@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from watchglass.errors import DamagedDataError, MissingFileError
+from watchglass.records import Failure
 from watchglass.store import layout
 from watchglass.store.claim import Claim, this_process
 from watchglass.store.contract import Store
@@ -32,22 +33,51 @@ class LaunchEnd:
         world_size: Launchers that the training has; of one alone the end is that of all workers.
         exit_status: How the training ended, as a shell calls it.
         wall_ns: When, in nanoseconds since 1970.
+        pid: Process id of the training process, on the launcher's machine; 0 where unknown.
+        failure: Why it ended, None where it ended well or that is unknown.
     """
 
     rank: int
     world_size: int
     exit_status: int
     wall_ns: int
+    pid: int = 0
+    failure: Failure | None = None
 
 
-def write_launch_end(store: Store, attempt: int, *, rank: int, world_size: int, exit_status: int) -> None:
+def write_launch_end(
+    store: Store,
+    attempt: int,
+    *,
+    rank: int,
+    world_size: int,
+    exit_status: int,
+    pid: int = 0,
+    failure: Failure | None = None,
+) -> None:
     """Say that the training process of a launcher has ended; written over what an earlier one of its rank said.
 
     Raises:
         StoreError: The store refused.
     """
-    end = LaunchEnd(rank, world_size, exit_status, time.time_ns())
+    end = LaunchEnd(rank, world_size, exit_status, time.time_ns(), pid, failure)
     store.write(layout.launch_end(attempt, rank), json.dumps(asdict(end)).encode(), replace=True)
+
+
+def read_launch_ends(store: Store, attempt: int) -> dict[int, LaunchEnd]:
+    """What launchers of an attempt have said when they ended, by rank; one listing, and a read for each.
+
+    Raises:
+        StoreError: The store refused.
+    """
+    paths = [entry.path for entry in store.list(layout.workers(attempt)) if layout.parse_launch_end(entry.path)]
+    content = store.read_many([(path, 0, _MAX_BYTES) for path in paths])
+    found = {}
+    for path, data in zip(paths, content, strict=True):
+        end = _launch_end(path, _table(data) if data is not None else None)
+        if end is not None:
+            found[end.rank] = end
+    return found
 
 
 class Attendance:
@@ -114,14 +144,8 @@ class Attendance:
         return found
 
     def _launch_ends(self, paths: list[str]) -> dict[int, LaunchEnd]:
-        found = {}
-        for path in paths:
-            parsed, table = layout.parse_launch_end(path), self._objects[path]
-            if parsed is not None and table is not None:
-                size, status, wall_ns = (table.get(name) for name in ("world_size", "exit_status", "wall_ns"))
-                if isinstance(size, int) and isinstance(status, int) and isinstance(wall_ns, int):
-                    found[parsed[1]] = LaunchEnd(parsed[1], size, status, wall_ns)
-        return found
+        ends = [_launch_end(path, self._objects[path]) for path in paths]
+        return {end.rank: end for end in ends if end is not None}
 
 
 class Renewal:
@@ -181,6 +205,17 @@ def _table(data: bytes) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
+
+
+def _launch_end(path: str, table: dict[str, Any] | None) -> LaunchEnd | None:
+    parsed = layout.parse_launch_end(path)
+    if parsed is None or table is None:
+        return None
+    size, status, wall_ns, pid = (table.get(name) for name in ("world_size", "exit_status", "wall_ns", "pid"))
+    if not isinstance(size, int) or not isinstance(status, int) or not isinstance(wall_ns, int):
+        return None
+    pid = pid if type(pid) is int else 0
+    return LaunchEnd(parsed[1], size, status, wall_ns, pid, Failure.from_json(table.get("failure")))
 
 
 def _claim(table: dict[str, Any] | None) -> Claim | None:

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from types import ModuleType
 from typing import Any
 
-from watchglass.capture import Hook
+from watchglass.capture import Hook, failure_from
 from watchglass.config import EvaluatorConfig, SessionConfig, environment
 from watchglass.errors import InvalidValueError
 from watchglass.session import capture_of_rules, current_hook, on_framework_imported
@@ -51,9 +51,9 @@ def call_watched(
         except BaseException as error:
             failure = error
         hooks.append(current_hook())
-        ended_well = failure is None or isinstance(failure, SystemExit)
+        why = failure_from(failure)
         for hook in filter(None, hooks):
-            hook.close(None if ended_well else "failed")
+            hook.close("failed" if why is not None else None, why)
     return failure, any(hook.broken for hook in filter(None, hooks))
 
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from watchglass.records import Finding, Severity, Status, Verdict
+from watchglass.view.failure import failure_sentence
 
 #: Values of ``fail_on``.
 FAIL_ON = ("warning", "error", "never")
 
 #: Statuses of verdicts of which "nothing was found" says nothing, with the reason and the cure.
 _NO_ANSWER = {
-    "no data": "no training step was recorded; did the script train, and with a framework that is watched?",
-    "incomplete": "the training is still going on or died, and nothing was found so far; wait, or accept what "
-    "there is with --allow-unfinished",
+    "incomplete": "the run is still going on, or died without a word that can be seen from here, and nothing was found "
+    "so far; wait, or accept what there is with --allow-unfinished",
     "unreadable": "it cannot be read",
 }
 _MISSING = (
@@ -28,7 +28,7 @@ class Terms:
 
     Attributes:
         fail_on: Least severity of a finding that counts: ``"warning"``, ``"error"``, or ``"never"``.
-        allow_unfinished: Whether a run that is not finished, or of which records are missing, may be clean.
+        allow_unfinished: Whether a run that failed, is not finished, or of which records are missing, may be clean.
     """
 
     fail_on: str = "warning"
@@ -55,11 +55,15 @@ def failed_rules(verdict: Verdict) -> tuple[str, ...]:
 def not_answered(verdict: Verdict, terms: Terms) -> str:
     """Why nothing found is no clean answer, as far as the run is the reason; "" where it is one."""
     excused = terms.allow_unfinished
+    if verdict.status in ("no data", "not judged"):
+        return _with_problem(verdict.unjudged or "no training step was recorded", verdict)
+    if verdict.status == "failed" and not excused:
+        return f"the run failed{_what(verdict)}; accept what was recorded with --allow-unfinished"
     if verdict.status in _NO_ANSWER and not (excused and verdict.status == "incomplete"):
-        return (
-            _NO_ANSWER[verdict.status] if not verdict.problems else f"{_NO_ANSWER[verdict.status]} ({_first(verdict)})"
-        )
-    return f"{_MISSING} ({_first(verdict)})" if verdict.records_missing and not excused else ""
+        return _with_problem(_NO_ANSWER[verdict.status], verdict)
+    if verdict.records_missing and not excused:
+        return f"{_MISSING} ({_first(verdict)})"
+    return verdict.unjudged if verdict.status == "failed" else ""
 
 
 def outcome(verdict: Verdict, terms: Terms) -> str:
@@ -67,6 +71,14 @@ def outcome(verdict: Verdict, terms: Terms) -> str:
     if counted(verdict, terms):
         return "findings"
     return "no answer" if not_answered(verdict, terms) or failed_rules(verdict) else "clean"
+
+
+def _with_problem(reason: str, verdict: Verdict) -> str:
+    return f"{reason} ({_first(verdict)})" if verdict.problems else reason
+
+
+def _what(verdict: Verdict) -> str:
+    return f": {failure_sentence(verdict.failure)}" if verdict.failure is not None else ""
 
 
 def _first(verdict: Verdict) -> str:

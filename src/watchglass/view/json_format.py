@@ -8,8 +8,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from watchglass.records import Diagnosis, Finding, ModelSummary, RankedCause, Verdict, number_to_json
+from watchglass.records import Diagnosis, Failure, Finding, ModelSummary, RankedCause, Verdict, number_to_json
 from watchglass.view.conclusion import Terms, outcome
+from watchglass.view.failure import failure_sentence
 from watchglass.view.verdict import headline
 
 #: Identifier of the schema; its number rises when a key changes its meaning or goes.
@@ -62,6 +63,23 @@ def _verdict(verdict: Verdict, terms: Terms) -> dict[str, Any]:
         "problems": list(verdict.problems),
         "records_missing": verdict.records_missing,
         "capture": verdict.capture,
+        "failure": failure_to_json(verdict.failure) if verdict.failure is not None else None,
+        "unjudged": verdict.unjudged or None,
+    }
+
+
+def failure_to_json(failure: Failure) -> dict[str, Any]:
+    """What a failure has in JSON."""
+    return {
+        "kind": failure.kind,
+        "sentence": failure_sentence(failure),
+        "type": failure.type or None,
+        "message": failure.message or None,
+        "file": failure.file or None,
+        "line": failure.line or None,
+        "source": failure.source or None,
+        "exit_status": failure.exit_status,
+        "worker": failure.worker or None,
     }
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from watchglass.records import Diagnosis, Finding, RankedCause, RuleStatus, Status, Verdict
 from watchglass.view.capture import capture_lines
+from watchglass.view.failure import failure_lines
 from watchglass.view.figures import run_figures
 from watchglass.view.output_file import check_output_path, write_whole
 from watchglass.view.text import duration, number, percent, printable, size
@@ -87,7 +88,8 @@ def _sections(title: str, parts: Sequence[str]) -> Sequence[str]:
 
 def _summary(run: Run, verdict: Verdict) -> str:
     severity = tone(verdict)
-    told = (*closing(verdict), *(str(seam) for seam in run.seams))
+    failure = failure_lines(verdict.failure) if verdict.failure is not None else ()
+    told = (*(text for _, text in failure), *closing(verdict), *(str(seam) for seam in run.seams))
     lines = "".join(f"<li>{_text(line)}</li>" for line in told)
     return (
         f'<header class="{severity or "healthy"}"><p class="brand">watchglass</p>'

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from watchglass.records import Diagnosis, Finding, RankedCause, Severity, Status, Verdict
 from watchglass.view.capture import capture_lines
 from watchglass.view.conclusion import Terms, outcome
+from watchglass.view.failure import failure_lines, failure_sentence
 from watchglass.view.models import model_lines, models_named
 from watchglass.view.text import count, duration, money, number, percent, printable
 
@@ -113,7 +114,9 @@ def _hanging(row: Row) -> RenderableType:
 
 
 def tone(verdict: Verdict) -> str:
-    """The highest severity found, ``"error"``; where nothing was, "warning" if that is no answer, "" if all is well."""
+    """``"error"`` of a run that failed, else the highest severity found; "warning" for no answer, "" if all is well."""
+    if verdict.status == "failed":
+        return Severity.ERROR.value
     if verdict.findings:
         return max(verdict.findings, key=lambda finding: finding.severity.rank).severity.value
     return "warning" if outcome(verdict, Terms()) == "no answer" else ""
@@ -128,6 +131,8 @@ def outline(verdict: Verdict, asked: Sequence[str] = ()) -> list[Row]:
             run's own evaluator says.
     """
     rows = [Row(headline(verdict), style=STYLES[tone(verdict)])]
+    if verdict.failure is not None:
+        rows += [Row(text, label) for label, text in failure_lines(verdict.failure)]
     known = {finding.id: finding for finding in verdict.findings}
     for position, diagnosis in enumerate(verdict.diagnoses[:_DIAGNOSES], 1):
         rows.append(Row(""))
@@ -138,8 +143,8 @@ def outline(verdict: Verdict, asked: Sequence[str] = ()) -> list[Row]:
         left = count(len(verdict.diagnoses) - _DIAGNOSES, "further diagnosis", "further diagnoses")
         rows += [Row(""), Row(f"and {left}")]
     rows += unexplained(verdict)
-    rows.append(Row(""))
-    rows += [Row(text) for text in closing(verdict)]
+    below = [Row(text) for text in closing(verdict)]
+    rows += [Row(""), *below] if below else []
     if verdict.diagnoses:
         command = shlex.join(printable(word) for word in ("watchglass", "explain", verdict.run, *asked))
         rows.append(Row(f"each cause with its evidence: {command}"))
@@ -167,15 +172,24 @@ def headline(verdict: Verdict) -> str:
         if counts[severity]
     ]
     notes = {
-        "incomplete": "the training has not come to its end",
+        "incomplete": "the run has not come to its end",
         "damaged": "records are missing, and nothing was found in the rest",
         "unreadable": "it cannot be read",
-        "no data": "no training step was recorded; did the script train, and with a framework that is watched?",
+        "no data": verdict.unjudged or "no training step was recorded",
+        "not judged": verdict.unjudged,
     }
     failed = sum(status.status is Status.ERROR for status in verdict.statuses)
     words += [f"{count(failed, 'rule')} failed"] if failed else []
+    begin = verdict.status
+    if verdict.failure is not None:
+        begin = f"failed {_after(verdict)}"
+        notes["failed"] = failure_sentence(verdict.failure)
     parts = [note for note in (notes.get(verdict.status), ", ".join(words)) if note]
-    return verdict.status + (f": {'; '.join(parts)}" if parts else "")
+    return begin + (f": {'; '.join(parts)}" if parts else "")
+
+
+def _after(verdict: Verdict) -> str:
+    return f"after {count(verdict.train_steps, 'training step')}" if verdict.train_steps else "before its first step"
 
 
 def closing(verdict: Verdict) -> Iterator[str]:
@@ -185,8 +199,10 @@ def closing(verdict: Verdict) -> Iterator[str]:
         yield ", ".join(f"{printable(name)} {number(value)}" for name, value in verdict.metrics.items())
     if verdict.problems:
         yield f"not readable: {printable(verdict.problems[0])}" + _more(len(verdict.problems) - 1)
-    if verdict.status in ("no data", "unreadable"):  # every rule would only repeat that it had nothing to look at
+    if verdict.status == "unreadable" or not verdict.train_steps:  # rules would only repeat that they saw nothing
         return
+    if verdict.unjudged and verdict.status != "not judged":
+        yield f"little could be judged: {printable(verdict.unjudged)}"
     yield length(verdict)
     silent = [status for status in verdict.statuses if status.status in (Status.STARVED, Status.ERROR)]
     for status in silent:

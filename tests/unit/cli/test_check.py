@@ -87,12 +87,12 @@ def test_a_rule_that_fails_is_no_clean_run(watchglass: Watchglass, healthy: Path
     assert "Raises failed: raised at TRAIN step 0 of worker_0" in said.err
 
 
-def test_an_unfinished_run_without_findings_is_no_clean_run(watchglass: Watchglass, killed: Path) -> None:
+def test_a_run_that_was_killed_without_findings_is_no_clean_run(watchglass: Watchglass, killed: Path) -> None:
     said = watchglass("check", killed, "--format", "json")
     assert said.status == 2
-    assert json.loads(said.out)["status"] == "incomplete"
+    assert json.loads(said.out)["status"] == "failed"
     (line,) = said.err.splitlines()
-    assert line.startswith(f"watchglass: error: {killed}: the training is still going on or died")
+    assert line.startswith(f"watchglass: error: {killed}: the run failed: its process ended without a word")
     assert watchglass("check", killed, "--allow-unfinished").status == 0
 
 

@@ -113,7 +113,7 @@ def test_all_runs_of_a_folder_are_checked(watchglass: Watchglass, runs: Path) ->
     schema(watchglass).validate(found)
     assert [(Path(each["run"]).name, each["status"], each["outcome"]) for each in found["runs"]] == [
         ("a-healthy", "no issues found", "clean"), ("b-broken", "issues found", "findings"),
-        ("killed", "incomplete", "no answer"), ("d-newer", "unreadable", "no answer"),
+        ("killed", "failed", "no answer"), ("d-newer", "unreadable", "no answer"),
     ]  # fmt: skip
     assert "FormatVersionError" in found["runs"][3]["problems"][0]
     assert len(sarif_of(watchglass("check", runs, "--format", "sarif").out)["runs"]) == 4
@@ -125,7 +125,7 @@ def test_the_text_of_many_runs_names_each_and_counts(watchglass: Watchglass, run
     said = watchglass("check", runs)
     for name in ("a-healthy", "b-broken", "killed", "d-newer"):
         assert f"{name}\n" in said.out
-    assert said.out.splitlines()[-1] == "4 runs: 1 with issues, 1 unreadable, 1 incomplete, 1 without issues"
+    assert said.out.splitlines()[-1] == "4 runs: 1 failed, 1 with issues, 1 unreadable, 1 without issues"
 
 
 def test_the_exit_status_of_many_runs_is_that_of_the_worst(watchglass: Watchglass, runs: Path) -> None:

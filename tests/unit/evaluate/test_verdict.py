@@ -14,7 +14,17 @@ from watchglass.records import Finding, Mode, Observation, RuleStatus, Severity,
 from watchglass.run import open_run
 from watchglass.testing import RunBuilder, Step, build_run
 
-HEALTHY = [Step(scalars={"loss": 1.0 / (n + 1)}) for n in range(10)]
+LAYER = np.arange(1, 13, dtype=np.float32).reshape(4, 3)
+HEALTHY = [
+    Step(
+        scalars={"loss": 1.0 / (n + 1)},
+        statistics={
+            "fc.weight": LAYER / (n + 9), "gradient/fc.weight": LAYER / 1e2, "update/fc.weight": LAYER / 1e4,
+            "fc.output": LAYER,
+        },
+    )
+    for n in range(10)
+]  # fmt: skip
 PLAN = {"planned_steps": {"steps": 40, "source": "--planned-steps"}}
 
 
@@ -45,15 +55,25 @@ def test_a_run_that_was_killed_after_the_commit_was_stopped(run_path: Path) -> N
 @pytest.mark.parametrize(
     ("steps", "status", "expected"),
     [
-        (HEALTHY, None, "incomplete"),
+        (HEALTHY, None, "failed"),
+        (HEALTHY, "failed", "failed"),
+        (HEALTHY[:1], "finished", "not judged"),
+        ([Step(scalars={"loss": 1.0 / (n + 1)}) for n in range(10)], "finished", "not judged"),
         ([], "finished", "no data"),
         ([Step(scalars={"loss": 1.0}, mode=Mode.EVAL)], "finished", "no data"),
         ([Step(scalars={"loss": float("nan")})], "finished", "issues found"),
-        ([Step(scalars={"loss": float("nan")})], None, "issues found"),
+        ([Step(scalars={"loss": float("nan")})], None, "failed"),
     ],
 )
 def test_statuses(run_path: Path, steps: list[Step], status: str | None, expected: str) -> None:
     assert verdict(open_run(build_run(run_path, steps, status=status)), replay(run_path)).status == expected
+
+
+def test_a_run_that_goes_on_is_incomplete(run_path: Path) -> None:
+    with RunBuilder(run_path) as builder:
+        for step in HEALTHY:
+            builder.step(step)
+        assert verdict(open_run(run_path), replay(run_path)).status == "incomplete"
 
 
 def test_a_price_says_what_a_stop_has_saved(run_path: Path) -> None:

@@ -167,7 +167,7 @@ def test_a_run_is_evaluated(tmp_path: Path) -> None:
         assert_trains_healthy(Path(broken))
     with pytest.raises(AssertionError, match="nothing can be said of this training"):
         assert_trains_healthy(killed)
-    assert assert_trains_healthy(killed, allow_unfinished=True).status == "incomplete"
+    assert assert_trains_healthy(killed, allow_unfinished=True).status == "failed"
 
 
 def test_what_cannot_be_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

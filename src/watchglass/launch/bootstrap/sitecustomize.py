@@ -2,7 +2,8 @@
 
 It removes itself from the picture: from ``sys.path``, and from ``sys.modules`` in favour of the ``sitecustomize``
 that the environment has itself, or of none. What stays is one import hook, which waits for a framework, tells
-:mod:`watchglass.session` when it has been imported, and leaves.
+:mod:`watchglass.session` when it has been imported, and leaves; and one function for ``atexit``, which does nothing
+unless an exception ends the process.
 
 Children of the training may run other interpreters, so this file keeps to old syntax, imports nothing that ``site``
 has not imported already, and imports watchglass only when a framework is there.
@@ -11,6 +12,7 @@ has not imported already, and imports watchglass only when a framework is there.
 # mypy: allow-untyped-defs, allow-untyped-calls, disable-error-code="arg-type,import-untyped"
 # Nothing of ours may disturb the start of an interpreter, hence:
 
+import atexit
 import os
 import sys
 
@@ -89,6 +91,28 @@ def _tell(name):
         _warn(name, error)
 
 
+def _take_first():
+    """The process id of this process where it is the first of its launch, else None; marks it so for the children."""
+    told = os.environ.get("WATCHGLASS_FAILURES", "")
+    if told[:1] != "+":
+        return None
+    os.environ["WATCHGLASS_FAILURES"] = told[1:]
+    return os.getpid()
+
+
+def _tell_failure(first):
+    """Where an exception that nothing caught ends this process: tell the launcher which; Python has printed it."""
+    if getattr(sys, "last_value", None) is None:
+        return
+    try:
+        from watchglass.session import on_failure
+
+        on_failure(first == os.getpid())
+    except Exception as error:
+        if getattr(error, "name", "") != "watchglass":
+            _warn("the failure", error)
+
+
 def _warn(name, error):
     """One line on stderr; a closed stderr is no reason to fail."""
     try:
@@ -106,6 +130,7 @@ def _switched_off():
 def _install():
     if _switched_off() or not os.environ.get("WATCHGLASS_SESSION"):
         return
+    atexit.register(_tell_failure, _take_first())
     missing = [name for name in FRAMEWORKS if name not in sys.modules]
     for name in FRAMEWORKS:
         if name not in missing:  # a .pth file was earlier than we

@@ -1,0 +1,165 @@
+"""What ended a process of a run, as a record: the exception, and the line of the user's code that it came from."""
+
+from __future__ import annotations
+
+import json
+import linecache
+import os
+import sys
+import sysconfig
+import time
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+
+from watchglass.config import environment
+from watchglass.errors import TrainingStopped
+from watchglass.records import Failure
+from watchglass.store import redacted
+
+#: Characters of a message, of a line of code, and of what is looked at to make them.
+_MESSAGE, _SOURCE, _LOOKED_AT = 500, 200, 20_000
+#: Frames of a traceback that are looked at, from the innermost on.
+_MOST_FRAMES = 1_000
+#: How worker processes of a loader, of multiprocessing and of torchrun pass on the exception of another process.
+_TRACEBACK = "Traceback (most recent call last)"
+
+
+def failure_from(error: BaseException | None, trace: TracebackType | None = None) -> Failure | None:
+    """The failure that an exception is; None for an exit in order and for a stop that was asked for.
+
+    Args:
+        error: What ended the process, or is about to.
+        trace: Where, if the exception itself does not say.
+    """
+    if isinstance(error, SystemExit) and not isinstance(error, TrainingStopped) and error.code not in (None, 0):
+        # Who catches an exception, prints it and exits means that exception.
+        inner = error.__context__
+        if inner is not None and not error.__suppress_context__:
+            return failure_from(inner)
+    if error is None or isinstance(error, TrainingStopped):
+        return None
+    status: int | None = 1
+    kind, message = "exception", _message(error)
+    if isinstance(error, SystemExit):
+        if error.code in (None, 0):
+            return None
+        kind, status = "exit", error.code if isinstance(error.code, int) else 1
+        message = "" if isinstance(error.code, int) else message
+    elif isinstance(error, KeyboardInterrupt):
+        kind, status = "interrupt", None
+    file, line, source = _place(error, error.__traceback__ or trace)
+    return Failure(
+        kind, _name(type(error)), message, file, line, source, exit_status=status, wall_ns=time.time_ns()
+    )  # fmt: skip
+
+
+def report(
+    error: BaseException | None, trace: TracebackType | None = None, *, trains: bool, first: bool = False
+) -> None:
+    """Tell the launcher, where there is one, what ends this process: one line in a file that it reads.
+
+    Args:
+        error: The exception.
+        trace: Where, if the exception itself does not say.
+        trains: Whether this process trains: a helper's end is not that of the run.
+        first: Whether it is the process that the launcher started.
+    """
+    path = environment.failures()
+    failure = failure_from(error, trace) if path else None
+    if not path or failure is None:
+        return
+    line = json.dumps({**failure.to_json(), "first": first, "trains": trains or environment.is_rank()}) + "\n"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0)
+    with suppress(OSError):  # the launcher still sees the exit status
+        descriptor = os.open(path, flags, 0o600)
+        try:
+            os.write(descriptor, line.encode())
+        finally:
+            os.close(descriptor)
+
+
+def _name(kind: type[BaseException]) -> str:
+    module = kind.__module__
+    return kind.__qualname__ if module in ("builtins", "__main__") else f"{module}.{kind.__qualname__}"
+
+
+def _message(error: BaseException) -> str:
+    """What it says in one line; of the traceback of another process only that exception."""
+    try:
+        text = str(error.msg if isinstance(error, SyntaxError) else error)[:_LOOKED_AT]
+    except Exception:
+        return ""
+    head, found, tail = text.partition(_TRACEBACK)
+    if found:
+        first = next((line for line in head.splitlines() if line.strip(" -")), "")
+        last = next((line for line in reversed(tail.splitlines()) if line.strip()), "")
+        text = f"{first.strip().rstrip('.:')}: {last.strip()}"
+    return _line(text, _MESSAGE)
+
+
+def _line(text: str, most: int) -> str:
+    """In one line, without what looks like a secret: that goes before the line is cut, which could cut a secret."""
+    line = redacted(" ".join(text.split()))
+    return line if len(line) <= most else line[: most - 1] + "…"
+
+
+def _place(error: BaseException, trace: TracebackType | None) -> tuple[str, int, str]:
+    """File, line and source of the innermost frame that is the user's; of the innermost of all where none is."""
+    if isinstance(error, SyntaxError) and error.filename and error.lineno:
+        return _shown(error.filename), error.lineno, _line(error.text or "", _SOURCE)
+    frames: list[tuple[str, int]] = []
+    while trace is not None:
+        frames.append((trace.tb_frame.f_code.co_filename, trace.tb_lineno))
+        trace = trace.tb_next
+    frames = frames[-_MOST_FRAMES:]
+    place = next((frame for frame in reversed(frames) if _is_users(frame[0])), frames[-1] if frames else None)
+    if place is None:
+        return "", 0, ""
+    return _shown(place[0]), place[1], _line(linecache.getline(*place), _SOURCE)
+
+
+def _is_users(file: str) -> bool:
+    """Whether a file is neither of an installed package, nor of Python, nor of this package."""
+    if file.startswith("<"):  # frozen modules and generated code; cells of notebooks are the user's
+        return file.startswith("<ipython-input")
+    path = os.path.abspath(file)
+    parts = Path(path).parts
+    if "site-packages" in parts or "dist-packages" in parts:
+        return False
+    ours = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    library = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib")]
+    return not any(folder and path.startswith(folder + os.sep) for folder in (ours, *library))
+
+
+def _shown(file: str) -> str:
+    """A path as people write it: relative where it lies below the working directory."""
+    try:
+        inside = Path(file).relative_to(os.getcwd())
+    except (ValueError, OSError):
+        return redacted(file)[-_MESSAGE:]
+    return redacted(str(inside))[-_MESSAGE:]
+
+
+def keep_interrupt(error: BaseException | None) -> None:
+    """Let Python end this process by SIGINT where Ctrl-C ended the script, as it would without us; for ``atexit``.
+
+    The interpreter notes that an interrupt was not caught, and forgets it whenever a text is compiled and run, which
+    many modules do as they are imported (``namedtuple``). A text that raises one makes it note that again.
+    """
+    if isinstance(error, KeyboardInterrupt):
+        with suppress(KeyboardInterrupt):
+            exec("raise KeyboardInterrupt")  # noqa: S102  nothing foreign in it
+
+
+def report_uncaught(*, first: bool, trains: bool) -> None:
+    """Tell the launcher of the exception that nothing caught, and that Python has printed; for ``atexit``."""
+    error = uncaught()
+    if error is not None:
+        report(error, getattr(sys, "last_traceback", None), trains=trains, first=first)
+        keep_interrupt(error)
+
+
+def uncaught() -> BaseException | None:
+    """The exception that ends this process; None in an interactive session, where one ended a line, no more."""
+    return None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)

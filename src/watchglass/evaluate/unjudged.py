@@ -1,0 +1,65 @@
+"""Why a run in which nothing was found is not called healthy: too little of it could be judged. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from watchglass.records import Mode, RuleStatus, Status, UnsteppedBackwards
+from watchglass.run import Run
+
+#: Share of the rules that apply from which on rules without data mean that little was judged.
+_STARVED_SHARE = 0.5
+#: TRAIN steps below which nothing can be said about a course.
+_FEWEST_STEPS = 2
+
+
+def why_unjudged(run: Run, statuses: Sequence[RuleStatus]) -> str:
+    """Why nothing found would say little about a run, as a sentence without full stop; "" where enough was judged.
+
+    Rules that do not apply to the run do not count.
+
+    Args:
+        run: The run, as far as it was read.
+        statuses: Where its rules stand.
+    """
+    steps = len(run.worker().numbers(Mode.TRAIN))
+    unstepped = _unstepped(run)
+    if unstepped is not None and unstepped.backwards >= steps:  # most of the loop was not understood
+        return f"backward ran {_times(unstepped.backwards)} and {unstepped.reason}"
+    if not steps:
+        return "no training step was recorded; did the script train, and with a framework that is watched?"
+    if steps < _FEWEST_STEPS:
+        return "only one training step was recorded, and its course cannot be judged"
+    applicable = [each for each in statuses if each.status is not Status.NOT_APPLICABLE]
+    starved = [each for each in applicable if each.status is Status.STARVED]
+    if starved and len(starved) >= _STARVED_SHARE * len(applicable):
+        return f"{_of(len(starved), len(applicable))} had no data: {_why(starved)}"
+    return ""
+
+
+def _unstepped(run: Run) -> UnsteppedBackwards | None:
+    """The worst of what the workers tell."""
+    told = []
+    for worker in run.workers:
+        facts = run.facts(UnsteppedBackwards.KIND, worker)
+        found = UnsteppedBackwards.from_fact(facts[-1]) if facts else None
+        if found is not None:
+            told.append(found)
+    return max(told, key=lambda each: each.backwards, default=None)
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count:,} times"
+
+
+def _of(part: int, whole: int) -> str:
+    if part == whole:
+        return "the only rule that applies" if whole == 1 else f"all {whole} rules that apply"
+    return f"{part} of {whole} rules that apply"
+
+
+def _why(starved: Sequence[RuleStatus]) -> str:
+    """The reason of the first, for which there is room in a headline; all of them stand below it."""
+    first = starved[0]
+    more = f", and {len(starved) - 1} more" if len(starved) > 1 else ""
+    return f"{first.rule} ({first.reason or 'no reason given'}){more}"

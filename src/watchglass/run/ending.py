@@ -1,0 +1,111 @@
+"""How the newest attempt of a run ended: what its launchers and its workers say, and the silence of those that died."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from watchglass.errors import EXIT_STOPPED
+from watchglass.records import Failure
+from watchglass.store import LaunchEnd, has_attempt, layout, read_launch_ends
+
+if TYPE_CHECKING:
+    from watchglass.run.run import Run
+
+#: As a shell calls it: ended by SIGTERM, which torchrun and schedulers send to ranks because another one failed.
+_TERMINATED = 128 + 15
+
+
+class Ending(NamedTuple):
+    """The end of the newest attempt.
+
+    Attributes:
+        over: Nothing more comes of it: every worker has left, or ended with an exit status of 0.
+        failure: Why it failed; None where it has not, or has not ended.
+    """
+
+    over: bool
+    failure: Failure | None
+
+
+def ending_of(run: Run) -> Ending:
+    """How the newest attempt ended, as far as was read and as the processes of this machine show now.
+
+    Of several failures the earliest counts: it is the reason for the others. A process that was killed, or that went
+    without a word, failed as well.
+
+    Raises:
+        StoreError: The store refused.
+    """
+    attempt = _newest(run)
+    ends = read_launch_ends(run.store, attempt)
+    failures = [
+        replace(end.failure or _unexplained(end), exit_status=end.exit_status, wall_ns=_when(end))
+        for end in ends.values()
+        if end.exit_status not in (0, EXIT_STOPPED)
+    ]
+    waiting = False
+    gone = _gone(run, attempt)
+    for name in run.workers:
+        tables = run.worker(name).attempts.get(attempt)
+        events = tables.lifecycle if tables is not None else []
+        if not events or _ended_well(name, events, ends):
+            continue
+        left = next((event for event in reversed(events) if event.get("event") == "left"), None)
+        if left is not None and events[-1].get("event") in ("left", "harvested"):
+            if left.get("status") == "failed":
+                told = Failure.from_json(left.get("failure")) or Failure("exception")
+                failures.append(replace(told, worker=name, wall_ns=told.wall_ns or _integer(left.get("wall_ns"))))
+        elif name in gone:
+            failures.append(Failure("lost", worker=name))
+        else:
+            waiting = True
+    first = min(failures, key=_rank_of, default=None)
+    return Ending(not waiting and bool(run.workers or ends), first)
+
+
+def _newest(run: Run) -> int:
+    if run.fixed_attempt is not None:
+        return run.fixed_attempt
+    attempt = max(run.attempts, default=0)
+    while has_attempt(run.store, attempt + 1):  # of one that failed before its first step nothing else was read
+        attempt += 1
+    return attempt
+
+
+def _gone(run: Run, attempt: int) -> set[str]:
+    """Workers whose process is gone, as seen from here, or as an evaluator has seen it."""
+    gone: set[str] = set()
+    for seen in run.journal.observations:
+        if seen.attempt == attempt and seen.kind in ("worker_lost", "worker_returned"):
+            change = gone.add if seen.kind == "worker_lost" else gone.discard
+            change(str(seen.data.get("worker")))
+    return gone | set(run.lost if run.attempt == attempt else ())
+
+
+def _ended_well(worker: str, events: list[dict[str, Any]], ends: dict[int, LaunchEnd]) -> bool:
+    """Whether the process of a worker is the one of which a launcher says that it ended with 0.
+
+    Such a process may leave without a word (``os._exit``), and what was printed on its way is no failure.
+    """
+    pids = {event.get("pid") for event in events if event.get("event") == "joined"}
+    rank = layout.worker_order(worker)[0]
+    mine = [end for end in ends.values() if end.world_size <= 1 or end.rank == rank]
+    return any(end.exit_status == 0 and end.pid and end.pid in pids for end in mine)
+
+
+def _unexplained(end: LaunchEnd) -> Failure:
+    return Failure("signal" if end.exit_status > 128 else "exit")
+
+
+def _when(end: LaunchEnd) -> int:
+    return (end.failure.wall_ns if end.failure is not None else 0) or end.wall_ns
+
+
+def _rank_of(failure: Failure) -> tuple[bool, bool, int]:
+    """What is likelier to be the reason for the others comes first."""
+    return failure.exit_status == _TERMINATED, failure.kind == "lost", failure.wall_ns
+
+
+def _integer(value: object) -> int:
+    return value if type(value) is int else 0

@@ -1,0 +1,57 @@
+"""How a run failed, in words."""
+
+from __future__ import annotations
+
+import signal
+
+from watchglass.records import Failure
+from watchglass.view.text import printable
+
+#: What else is known of a signal that nothing in the script sends.
+_HINTS = {
+    "SIGKILL": "the system ends processes so when memory runs out, and so do schedulers at a limit",
+    "SIGTERM": "schedulers and torchrun end processes so",
+    "SIGSEGV": "compiled code touched memory that it must not",
+    "SIGABRT": "compiled code gave up",
+    "SIGBUS": "a mapped file is on a full disk, or shared memory is full (often that of data workers)",
+}
+
+
+def failure_sentence(failure: Failure) -> str:
+    """What failed and where, without full stop: ``"ValueError: bad batch (train.py:41)"``."""
+    place = f" ({where})" if (where := _where(failure)) else ""
+    name, message = printable(failure.type), printable(failure.message)
+    if failure.kind == "exception":
+        return f"{name or 'an exception'}{f': {message}' if message else ''}{place}"
+    if failure.kind == "interrupt":
+        return f"interrupted by Ctrl-C{place}"
+    if failure.kind == "signal":
+        return f"ended by {_signal(failure)}"
+    if failure.kind == "lost":
+        return "its process ended without a word, as one does that is killed"
+    status = "an exit status other than 0" if failure.exit_status is None else f"exit status {failure.exit_status}"
+    return f"the script ended with {status}{f': {message}' if message else ''}{place}"
+
+
+def failure_lines(failure: Failure) -> list[tuple[str, str]]:
+    """What else is known, each with a label: the line of the script, what ends processes like that."""
+    lines = []
+    if failure.source:
+        lines.append(("at", f"{_where(failure)}: {printable(failure.source)}"))
+    if failure.kind == "signal" and _signal(failure) in _HINTS:
+        lines.append(("note", _HINTS[_signal(failure)]))
+    return lines
+
+
+def _where(failure: Failure) -> str:
+    if not failure.file:
+        return ""
+    return printable(f"{failure.file}:{failure.line}" if failure.line > 0 else failure.file)
+
+
+def _signal(failure: Failure) -> str:
+    number = (failure.exit_status or 128) - 128
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}" if number > 0 else "a signal"

@@ -1,0 +1,28 @@
+"""Ctrl-C, which the script does not handle."""
+# /// watchglass
+# status = 130
+# bare_status = -2
+# headline = "^failed after 41 training steps: interrupted by Ctrl-C"
+# never_says = ["no issues found"]
+# ///
+
+import os
+import signal
+
+import torch
+from torch import nn
+
+torch.set_num_threads(1)
+torch.manual_seed(0)
+
+model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(60):
+    inputs = torch.randn(16, 4)
+    loss = nn.functional.mse_loss(model(inputs), inputs.sum(1, keepdim=True))
+    optimizer.zero_grad()
+    loss.backward()
+    print(f"step {step} loss {loss.item():.6g}")
+    optimizer.step()
+    if step == 40:
+        os.kill(os.getpid(), signal.SIGINT)

@@ -1,0 +1,25 @@
+"""An exception in the middle of a training, with a secret in its message."""
+# /// watchglass
+# status = 1
+# headline = '^failed after 41 training steps: ValueError: bad batch, token=\[redacted\]'
+# says = ['at +.*exception_in_the_middle.py:25: raise']
+# never_says = ["no issues found"]
+# ///
+
+import torch
+from torch import nn
+
+torch.set_num_threads(1)
+torch.manual_seed(0)
+
+model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(60):
+    inputs = torch.randn(16, 4)
+    loss = nn.functional.mse_loss(model(inputs), inputs.sum(1, keepdim=True))
+    optimizer.zero_grad()
+    loss.backward()
+    print(f"step {step} loss {loss.item():.6g}")
+    optimizer.step()
+    if step == 40:
+        raise ValueError("bad batch, token=abcdefghijklmnopqrstuvwxyz")

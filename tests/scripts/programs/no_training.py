@@ -1,0 +1,9 @@
+"""A script that trains nothing."""
+# /// watchglass
+# headline = "^no data: no training step was recorded"
+# never_says = ["no issues found"]
+# ///
+
+import torch
+
+print(torch.arange(4).sum().item())

@@ -1,0 +1,55 @@
+"""A run of which little could be judged is not called healthy, and the verdict says what is missing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from watchglass.evaluate.unjudged import why_unjudged
+from watchglass.records import RuleStatus, Status, UnsteppedBackwards
+from watchglass.run import open_run
+from watchglass.testing import Step, build_run
+
+
+def run_of(path: Path, steps: int, backwards: int = 0) -> str:
+    facts = [UnsteppedBackwards(backwards).to_fact("test")] if backwards else []
+    return build_run(path, [Step(scalars={"loss": 1.0})] * steps, facts=facts)
+
+
+def statuses(starved: int, quiet: int, unfit: int = 0) -> list[RuleStatus]:
+    return [
+        *(RuleStatus(f"Starved{n}", Status.STARVED, "no gradients") for n in range(starved)),
+        *(RuleStatus(f"Quiet{n}", Status.NO_ISSUES_FOUND) for n in range(quiet)),
+        *(RuleStatus(f"Unfit{n}", Status.NOT_APPLICABLE, "no layers") for n in range(unfit)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("steps", "backwards", "why"),
+    [
+        (0, 360, "backward ran 360 times and no optimizer stepped"),
+        (1, 360, "backward ran 360 times and no optimizer stepped"),
+        (0, 1, "backward ran once and no optimizer stepped"),
+        (20, 40, "backward ran 40 times and no optimizer stepped"),
+        (20, 3, ""),
+        (1, 0, "only one training step was recorded, and its course cannot be judged"),
+        (2, 0, ""),
+    ],
+)
+def test_loops_without_steps(run_path: Path, steps: int, backwards: int, why: str) -> None:
+    assert why_unjudged(open_run(run_of(run_path, steps, backwards)), statuses(0, 9)) == why
+
+
+@pytest.mark.parametrize(
+    ("starved", "quiet", "unfit", "begin"),
+    [
+        (4, 4, 1, "4 of 8 rules that apply had no data: Starved0 (no gradients), and 3 more"),
+        (3, 4, 9, ""),
+        (1, 0, 8, "the only rule that applies had no data: Starved0 (no gradients)"),
+        (3, 0, 0, "all 3 rules that apply had no data: Starved0 (no gradients), and 2 more"),
+        (0, 0, 9, ""),
+    ],
+)
+def test_rules_without_data(run_path: Path, starved: int, quiet: int, unfit: int, begin: str) -> None:
+    assert why_unjudged(open_run(run_of(run_path, 20)), statuses(starved, quiet, unfit)) == begin

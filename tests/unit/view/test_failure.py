@@ -1,0 +1,85 @@
+"""How a run failed, in words: in the headline of every format, whatever the rules found."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from watchglass.records import Failure, Verdict
+from watchglass.view import (
+    Terms,
+    failure_sentence,
+    headline,
+    json_document,
+    junit_document,
+    markdown_document,
+    outcome,
+    sarif_document,
+    tone,
+    verdict_text,
+)
+
+BAD = Failure("exception", "ValueError", "bad batch", "train.py", 12, "check(batch)", exit_status=1)
+
+
+@pytest.mark.parametrize(
+    ("failure", "sentence"),
+    [
+        (BAD, "ValueError: bad batch (train.py:12)"),
+        (replace(BAD, message="", file=""), "ValueError"),
+        (Failure("exception"), "an exception"),
+        (Failure("interrupt", "KeyboardInterrupt", "", "train.py", 3), "interrupted by Ctrl-C (train.py:3)"),
+        (Failure("signal", exit_status=137), "ended by SIGKILL"),
+        (Failure("signal", exit_status=128 + 99), "ended by signal 99"),
+        (Failure("exit", exit_status=3), "the script ended with exit status 3"),
+        (
+            Failure("exit", "SystemExit", "no data", "a.py", 3, "", 1),
+            "the script ended with exit status 1: no data (a.py:3)",
+        ),
+        (Failure("lost"), "its process ended without a word, as one does that is killed"),
+    ],
+)  # fmt: skip
+def test_sentences(failure: Failure, sentence: str) -> None:
+    assert failure_sentence(failure) == sentence
+
+
+def test_a_failure_heads_every_format(healthy_verdict: Verdict) -> None:
+    failed = replace(healthy_verdict, status="failed", failure=BAD, train_steps=1)
+    sentence = "failed after 1 training step: ValueError: bad batch (train.py:12)"
+    assert headline(failed).startswith(sentence)
+    assert tone(failed) == "error"
+    assert "check(batch)" in verdict_text(failed)
+    documents = [json_document([failed], Terms()), junit_document([failed], Terms()), sarif_document([failed], Terms())]
+    for document in documents:
+        assert sentence in document
+        assert "no issues found" not in document
+    markdown = markdown_document([failed], Terms())
+    assert "ValueError: bad batch" in markdown.splitlines()[0]
+    assert "<error" in documents[1]
+    assert '"executionSuccessful": false' in documents[2]
+    assert outcome(failed, Terms()) == "no answer"
+    assert outcome(failed, Terms(allow_unfinished=True)) == "clean"
+
+
+def test_findings_count_beside_a_failure(sick_verdict: Verdict) -> None:
+    failed = replace(sick_verdict, status="failed", failure=BAD)
+    assert outcome(failed, Terms()) == "findings"
+    assert headline(failed).startswith("failed after")
+    assert "1 error" in headline(failed)
+    assert "<error" in junit_document([failed], Terms())
+
+
+def test_a_run_that_failed_before_its_first_step(healthy_verdict: Verdict) -> None:
+    failed = replace(healthy_verdict, status="failed", failure=BAD, train_steps=0)
+    assert headline(failed) == "failed before its first step: ValueError: bad batch (train.py:12)"
+
+
+def test_a_run_that_was_not_judged_says_why(healthy_verdict: Verdict) -> None:
+    why = "backward ran 360 times and no optimizer stepped"
+    told = replace(healthy_verdict, status="not judged", unjudged=why, train_steps=1)
+    assert headline(told) == f"not judged: {why}"
+    assert tone(told) == "warning"
+    assert outcome(told, Terms()) == outcome(told, Terms(allow_unfinished=True)) == "no answer"
+    assert f'"unjudged": "{why}"' in json_document([told], Terms())
+    assert why in junit_document([told], Terms())
