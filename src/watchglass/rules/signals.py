@@ -80,12 +80,19 @@ def resumed(view: StepView) -> bool:
     return isinstance(step, int) and step > 0
 
 
+def _rate_name(view: StepView) -> str:
+    """Name of the learning rate of this step: of several groups and optimizers, the first that made the step."""
+    if view.scalar("learning_rate") is not None:
+        return "learning_rate"
+    names = [name for name in view.scalars(Role.METRIC) if name.startswith("learning_rate/")]
+    return min(names, key=lambda name: (len(name), name), default="learning_rate")
+
+
 def learning_rate(view: StepView) -> float | None:
     """The learning rate of this step (of the first group where there are several), or None."""
-    for name in ("learning_rate", "learning_rate/0"):
-        value = view.scalar(name)
-        if value is not None:
-            return value
+    value = view.scalar(_rate_name(view))
+    if value is not None:
+        return value
     fact = view.latest_fact("optimizer")
     groups = fact.data.get("groups") if fact is not None else None
     value = groups[0].get("lr") if isinstance(groups, list) and groups and isinstance(groups[0], dict) else None
@@ -94,17 +101,13 @@ def learning_rate(view: StepView) -> float | None:
 
 def warming_up(view: StepView) -> bool:
     """Whether the learning rate is zero or still rising: then small updates and a flat loss are on purpose."""
-    rates = view.series("learning_rate", Mode.TRAIN, 32)
-    if not len(rates):
-        rates = view.series("learning_rate/0", Mode.TRAIN, 32)
+    rates = view.series(_rate_name(view), Mode.TRAIN, 32)
     return len(rates) > 0 and bool(rates[-1] <= 0 or rates[-1] > rates[0] * 1.001)
 
 
 def decayed(view: StepView, ratio: float = 0.5) -> bool:
     """Whether the learning rate is below ``ratio`` of its highest so far: then small updates are on purpose."""
-    rates = view.series("learning_rate", Mode.TRAIN)
-    if not len(rates):
-        rates = view.series("learning_rate/0", Mode.TRAIN)
+    rates = view.series(_rate_name(view), Mode.TRAIN)
     return len(rates) > 0 and bool(rates[-1] < ratio * rates.max())
 
 

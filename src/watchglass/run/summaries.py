@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from watchglass.records import Mode, ModelSummary, Role, TensorInfo, model_name
+from watchglass.records import Mode, ModelSummary, Role, TensorInfo, model_name, series_name
 from watchglass.run.history import Phase
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def models_of(run: Run) -> tuple[ModelSummary, ...]:
     losses = {
         row.model: name
         for name, row in infos.items()
-        if row.role is Role.LOSS and row.model is not None and name == _series(row.model, "loss")
+        if row.role is Role.LOSS and row.model is not None and name == series_name("loss", row.model)
     }
     numbers = sorted({*np.unique(course.model).tolist(), *losses})
     phases = worker.phases_by_model() if len(course) else {}
@@ -41,7 +41,7 @@ def models_of(run: Run) -> tuple[ModelSummary, ...]:
 
 
 def _summary(model: int, kind: str, steps: int, loss: float | None, evaluated: Sequence[Phase]) -> ModelSummary:
-    name = _series(model, "loss")
+    name = series_name("loss", model)
     losses = [phase.means[name] for phase in evaluated if name in phase.means]
     return ModelSummary(
         model,
@@ -51,17 +51,13 @@ def _summary(model: int, kind: str, steps: int, loss: float | None, evaluated: S
         training_loss=loss,
         validation_loss=_last(evaluated, name),
         best_validation_loss=min((each for each in losses if not math.isnan(each)), default=None),
-        accuracy=_last(evaluated, _series(model, "accuracy")),
+        accuracy=_last(evaluated, series_name("accuracy", model)),
     )
-
-
-def _series(model: int, name: str) -> str:
-    return f"{model_name(model)}/{name}" if model else name
 
 
 def _trained(run: Run, model: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Steps with a training loss, and the losses."""
-    name = _series(model, "loss")
+    name = series_name("loss", model)
     return run.scalars(name) if run.worker().has(name) else (np.empty(0, np.int64), np.empty(0))
 
 

@@ -9,7 +9,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from watchglass.records import Fact, Mode, Observation, Reduction, Role, StepEnd, TensorInfo, UnitKind, model_name
+from watchglass.records import (
+    Fact,
+    Mode,
+    Observation,
+    Reduction,
+    Role,
+    StepEnd,
+    TensorInfo,
+    UnitKind,
+    model_name,
+    series_name,
+)
 from watchglass.run.catalog import Catalog
 from watchglass.run.histograms import LazyHistograms
 from watchglass.run.history import BaselineKey, History, Phase
@@ -216,7 +227,7 @@ class StepView:
             return name
         info = self.catalog.by_name(name)
         is_series = info is not None and info.model == self.model and info.role in (Role.LOSS, Role.METRIC)
-        return f"{self.model_name}/{name}" if is_series else name
+        return series_name(name, self.model) if is_series else name
 
     def statistics(
         self,

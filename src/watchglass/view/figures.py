@@ -10,13 +10,13 @@ import html
 import math
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from watchglass.errors import UnknownNameError
-from watchglass.records import Finding, Mode, Role, Severity
+from watchglass.records import Finding, Mode, Role, Severity, series_name
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -30,46 +30,44 @@ COLOURS = {"train": "#3A8FD0", "eval": "#E69F00", "error": "#D55E00", "warning":
 #: Colour of cells that hold a value which is not finite; not in the scale of the others.
 NON_FINITE = "#FF2D95"
 
-_MAX_POINTS, _MAX_COLUMNS, _MAX_ROWS, _MAX_MARKS = 4000, 400, 150, 8
+_MAX_POINTS, _MAX_COLUMNS, _MAX_ROWS, _MAX_MARKS, _MAX_MODELS = 4000, 400, 150, 8, 12
 
 
 def loss_figure(run: Run, findings: Sequence[Finding] = ()) -> go.Figure | None:
-    """Loss by mode over training steps, with the first findings marked; None when no loss was recorded.
+    """Loss by model and mode over training steps, with the first findings marked; None when no loss was recorded.
 
     Training losses that are not finite are crosses at the upper edge. The axis is logarithmic when the losses span
     more than two orders of magnitude.
     """
-    train, evaluation = _scalar(run, "loss"), _phase_means(run, "loss")
-    if not len(train[0]) and not len(evaluation[0]):
+    curves = _curves(run, "loss")
+    if not curves:
         return None
     figure = _figure("Loss", "training step", "loss")
-    values = np.concatenate([train[1], evaluation[1]])
+    values = np.concatenate([curve.series[1] for curve in curves])
     positive = values[np.isfinite(values) & (values > 0)]
     finite = values[np.isfinite(values)]
     logarithmic = len(positive) == len(finite) > 0 and float(positive.max() / positive.min()) > 100
     if logarithmic:
         _logarithmic(figure, positive)
-    _line(figure, "training", train, COLOURS["train"])
-    _line(figure, "validation", evaluation, COLOURS["eval"], markers=True)
+    for curve in curves:
+        _line(figure, curve.name, curve.series, curve.colour, markers=curve.markers)
     top = float(finite.max()) if len(finite) else 1.0
-    for name, (steps, series), colour in (
-        ("training", train, COLOURS["train"]),
-        ("validation", evaluation, COLOURS["eval"]),
-    ):
-        _non_finite_marks(figure, name, steps[~np.isfinite(series)], top, colour)
+    for curve in curves:
+        steps, series = curve.series
+        _non_finite_marks(figure, curve.name, steps[~np.isfinite(series)], top, curve.colour)
     _mark_findings(figure, run, findings)
     return figure
 
 
 def accuracy_figure(run: Run) -> go.Figure | None:
-    """Accuracy by mode over training steps; None when none was recorded."""
-    train, evaluation = _scalar(run, "accuracy"), _phase_means(run, "accuracy")
-    if not len(train[0]) and not len(evaluation[0]):
+    """Accuracy by model and mode over training steps; None when none was recorded."""
+    curves = _curves(run, "accuracy")
+    if not curves:
         return None
     figure = _figure("Accuracy", "training step", "accuracy")
     figure.update_yaxes(range=[0, 1.02], tickformat=".0%")
-    _line(figure, "training", train, COLOURS["train"], opacity=0.7)
-    _line(figure, "validation", evaluation, COLOURS["eval"], markers=True)
+    for curve in curves:
+        _line(figure, curve.name, curve.series, curve.colour, markers=curve.markers, opacity=curve.opacity)
     return figure
 
 
@@ -162,10 +160,10 @@ def run_figures(run: Run, findings: Sequence[Finding] = ()) -> list[tuple[str, g
 
 
 def layer_names(run: Run, role: Role) -> list[str]:
-    """Names of the weights' tensors of a role, in the order in which the layers run; the outermost of very many."""
+    """Names of the weights' tensors of a role, by model, then as the layers run; the outermost of very many."""
     infos = [run.tensor(name).info for name in run.tensor_names(role=role)]
     infos = [info for info in infos if not info.name.endswith("bias")] or infos
-    infos.sort(key=lambda info: (info.layer_index < 0, info.layer_index, info.tensor_id))
+    infos.sort(key=lambda info: (info.model or 0, info.layer_index < 0, info.layer_index, info.tensor_id))
     names = [info.name for info in infos]
     if len(names) <= _MAX_ROWS:
         return names
@@ -275,6 +273,34 @@ def training_step(finding: Finding, phases: Iterable[Phase]) -> int | None:
         if phase.mode is finding.mode and phase.first_step <= finding.step <= phase.last_step:
             return max(0, phase.train_step)
     return None
+
+
+class _Curve(NamedTuple):
+    """A series in a figure."""
+
+    name: str
+    series: Series
+    colour: str
+    markers: bool
+    opacity: float
+
+
+def _curves(run: Run, name: str) -> list[_Curve]:
+    """A series of each model, in training and in evaluation, as far as they were recorded; of very many models the
+    first ones.
+    """  # noqa: D205
+    from plotly.colors import sample_colorscale
+
+    models = run.models[:_MAX_MODELS]
+    several = len(models) > 1
+    shades = sample_colorscale("Viridis", [0.1 + 0.8 * i / max(1, len(models) - 1) for i in range(len(models))])
+    found: list[_Curve] = []
+    for shade, model in zip(shades, models, strict=True):
+        series, whose = series_name(name, model.model), f"{model.name}, " if several else ""
+        colours = (shade, shade) if several else (COLOURS["train"], COLOURS["eval"])
+        found.append(_Curve(f"{whose}training", _scalar(run, series), colours[0], False, 0.7))
+        found.append(_Curve(f"{whose}validation", _phase_means(run, series), colours[1], True, 1.0))
+    return [curve for curve in found if len(curve.series[0])]
 
 
 def _scalar(run: Run, name: str) -> Series:

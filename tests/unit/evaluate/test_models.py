@@ -13,7 +13,7 @@ from trainings import evaluation, in_turns, modules, of_model, training, with_ev
 from watchglass.config import EvaluatorConfig
 from watchglass.evaluate import PartialEvaluation, merge, replay, replay_part
 from watchglass.records import Mode, Role, Severity, Status
-from watchglass.rules import default_rules
+from watchglass.rules import default_rules, signals
 from watchglass.testing import Step, build_run
 from watchglass.testing.rule_suite import views_of
 
@@ -188,3 +188,10 @@ def test_parts_merge_to_the_whole(run_path: Path) -> None:
     assert merged.findings == whole.findings
     assert merged.statuses == whole.statuses
     assert {finding.model for finding in whole.findings} >= {0, 1}
+
+
+def test_the_learning_rate_of_a_model_is_that_of_the_optimizer_that_steps(run_path: Path) -> None:
+    first = [Step({"loss": 1.0, "learning_rate/0": 0.5}, model=0) for _ in range(3)]
+    second = [Step({"model_2/loss": 1.0, "learning_rate/1": 0.01, "learning_rate/2": 0.02}, model=1) for _ in range(3)]
+    views = list(views_of(built(run_path, *in_turns(first, second))))
+    assert [signals.learning_rate(view) for view in views] == [0.5, 0.01] * 3

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from watchglass.records import Verdict
+from watchglass.records import Mode, Verdict
 from watchglass.run import Run, open_run
 from watchglass.testing import Step, build_run
 from watchglass.view import accuracy_figure, gradient_heatmap, loss_figure, run_figures, update_ratio_figure
@@ -73,3 +73,22 @@ def test_thinning_keeps_every_spike(spike: int) -> None:
     assert np.nanmax(kept) == 9.0
     assert spike in steps
     assert 77_777 in steps
+
+
+def test_each_of_several_models_has_its_curves(tmp_path: Path) -> None:
+    steps = [
+        step
+        for n in range(6)
+        for step in (
+            Step({"loss": 1.0 + n}), Step({"model_2/loss": 10.0 + n}, model=1),
+            Step({"loss": 2.0}, mode=Mode.EVAL), Step({"model_2/loss": 20.0}, mode=Mode.EVAL, model=1),
+        )
+    ]  # fmt: skip
+    figure = loss_figure(open_run(build_run(tmp_path / "run", steps)))
+    traces = {trace.name: trace for trace in figure.data}
+    assert list(traces) == ["model, training", "model, validation", "model_2, training", "model_2, validation"]
+    assert list(traces["model_2, training"].x) == [1, 3, 5, 7, 9, 11]
+    assert list(traces["model_2, training"].y) == [10, 11, 12, 13, 14, 15]
+    assert list(traces["model_2, validation"].y) == [20] * 6
+    colours = [trace.line.color for trace in traces.values()]
+    assert colours[0] == colours[1] != colours[2] == colours[3]
