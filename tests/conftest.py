@@ -97,3 +97,9 @@ def preloaded() -> Iterator[Preloaded]:
         interpreter = Preloaded(Path(folder))
         yield interpreter
         interpreter.close()
+
+
+@pytest.fixture
+def preloaded_python(preloaded: Preloaded, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``sys.executable`` is the preloaded interpreter: what the test starts with it, it starts much sooner."""
+    monkeypatch.setattr(sys, "executable", str(preloaded.python))

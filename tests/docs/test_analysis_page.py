@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.usefixtures("preloaded_python")
+
 
 @pytest.fixture(scope="module")
 def page(repository: Path) -> str:

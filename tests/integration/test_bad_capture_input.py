@@ -23,6 +23,8 @@ from watchglass.cli import main
 from watchglass.config.saving import REDUCTION_NAMES
 from watchglass.errors import InvalidValueError
 
+pytestmark = pytest.mark.usefixtures("preloaded_python")
+
 #: A setting of collection "mine" that cannot be, and what the error says of it.
 SETTINGS: dict[str, tuple[dict[str, Any], str]] = {
     "a regular expression": (

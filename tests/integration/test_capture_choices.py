@@ -18,6 +18,8 @@ from watchglass import Collection, Hook, Mode, open_run
 from watchglass.config import SessionConfig
 from watchglass.errors import InvalidValueError, MissingFileError
 
+pytestmark = pytest.mark.usefixtures("preloaded_python")
+
 TRAINING = """
 import torch, sys
 torch.manual_seed(0)

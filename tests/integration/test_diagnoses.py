@@ -14,7 +14,7 @@ import pytest
 from watchglass import open_run
 from watchglass.evaluate import verdict
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("preloaded_python")]
 
 FAULTS = {
     "learning-rate": ("learning_rate_too_high", 4),

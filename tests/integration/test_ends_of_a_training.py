@@ -12,6 +12,8 @@ import pytest
 
 from watchglass import open_run
 
+pytestmark = pytest.mark.usefixtures("preloaded_python")
+
 STEPS = 21
 
 TRAIN = """

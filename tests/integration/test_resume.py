@@ -24,6 +24,8 @@ from watchglass.run import WorkerTables
 from watchglass.run.lineage import Lineage, Part, trace
 from watchglass.store import LocalStore, RunReader
 
+pytestmark = pytest.mark.usefixtures("preloaded_python")
+
 #: Steps before a training is left, and after which it is taken up again.
 LEFT, SAVED = 12, 9
 

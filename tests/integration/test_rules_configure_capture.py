@@ -18,6 +18,8 @@ from watchglass import Mode, open_run
 from watchglass.config import DEFAULT_COLLECTIONS
 from watchglass.records import Role, Status
 
+pytestmark = pytest.mark.usefixtures("preloaded_python")
+
 RULES = '''
 from watchglass import Mode, Needs, Role, Rule
 

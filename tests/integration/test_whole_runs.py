@@ -17,7 +17,7 @@ from waiting import PATIENCE_S, until
 from watchglass import Mode, open_run
 from watchglass.errors import EXIT_STOPPED, WatchglassError
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("preloaded_python")]
 
 TRAIN = """
     import sys, time

@@ -23,7 +23,7 @@ def _request(arguments):
         rest.pop(0)
     if len(rest) > 1 and rest[0] == "-m":
         kind, target, rest = "module", rest[1], rest[2:]
-    elif len(rest) > 1 and rest[0] == "-c" and "multiprocessing" not in rest[1]:  # it would inherit further files
+    elif len(rest) > 1 and rest[0] == "-c":
         kind, target, rest = "text", rest[1], rest[2:]
     elif rest and not rest[0].startswith("-") and os.path.isfile(rest[0]):
         kind, target, rest = "script", rest[0], rest[1:]
@@ -40,6 +40,14 @@ def _request(arguments):
         "folder": os.getcwd(),
         "umask": _umask(),
     }
+
+
+def _is_open(number, ours):
+    try:
+        os.fstat(number)
+    except OSError:
+        return False  # that of the listing
+    return number != ours
 
 
 def _umask():
@@ -64,8 +72,10 @@ def main():
     signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)  # until there is a process to pass them on to
     connection = socket.socket(socket.AF_UNIX)
     connection.connect(_server(request, settings["servers"]))
-    text = json.dumps(request).encode() + b"\n"
-    sent = socket.send_fds(connection, [text], [0, 1, 2])
+    # All that this process has inherited, under the same numbers, for multiprocessing passes pipes on that way.
+    files = [number for number in map(int, os.listdir("/proc/self/fd")) if _is_open(number, connection.fileno())]
+    text = json.dumps({**request, "files": files}).encode() + b"\n"
+    sent = socket.send_fds(connection, [text], files)
     connection.sendall(text[sent:])
     pid = int(_line(connection))
     for number in PASSED_ON:

@@ -1,17 +1,19 @@
 """Imports modules once; then forks a process for each request, which runs a script as a fresh interpreter would.
 
 Started as ``python server.py SOCKET MODULE...`` by :class:`preloaded.interpreter.Preloaded`, and ended by closing its
-standard input. Single-threaded, since only then a fork is safe. A request is one JSON object and the three standard
-files of the process; the answer is its pid at once, and how it ended when it has.
+standard input. Single-threaded, since only then a fork is safe. A request is one JSON object and the open files of
+the process; the answer is its pid at once, and how it ended when it has.
 """
 
 # mypy: ignore-errors
 
 import atexit
+import fcntl
 import gc
 import importlib
 import io
 import json
+import multiprocessing
 import os
 import random
 import runpy
@@ -22,6 +24,7 @@ import sys
 import types
 
 _LONGEST_REQUEST = 1 << 20
+_MOST_FILES = 250
 
 
 class Server:
@@ -53,7 +56,7 @@ class Server:
 
     def _accept(self, listener):
         connection, _ = listener.accept()
-        text, files, _, _ = socket.recv_fds(connection, _LONGEST_REQUEST, 3)
+        text, files, _, _ = socket.recv_fds(connection, _LONGEST_REQUEST, _MOST_FILES)
         while text and not text.endswith(b"\n"):
             text += connection.recv(_LONGEST_REQUEST)
         if not text:
@@ -112,7 +115,10 @@ class Server:
 
 def become(request, files):
     """Make this process look like a fresh interpreter that was started with the request's arguments."""
-    for number, file in enumerate(files):
+    above = [fcntl.fcntl(file, fcntl.F_DUPFD, 1000) for file in files]
+    for file in files:
+        os.close(file)
+    for number, file in zip(request["files"], above, strict=True):
         os.dup2(file, number)
         os.close(file)
     unbuffered = request["unbuffered"] or bool(request["environment"].get("PYTHONUNBUFFERED"))
@@ -131,6 +137,7 @@ def become(request, files):
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed()
     sys.executable = request["executable"]
+    multiprocessing.set_executable(sys.executable)
     sys.orig_argv = [request["executable"], *request["arguments"]]
     python_path = [entry for entry in request["environment"].get("PYTHONPATH", "").split(os.pathsep) if entry]
     sys.path[:0] = python_path
@@ -178,7 +185,9 @@ def run(request):
         trace = error.__traceback__
         while trace is not None and _ours(trace.tb_frame.f_code.co_filename):
             trace = trace.tb_next
+        # As the interpreter leaves it for debuggers and for functions that run at exit.
         sys.last_type, sys.last_value, sys.last_traceback = type(error), error.with_traceback(trace), trace
+        sys.last_exc = sys.last_value
         sys.excepthook(type(error), error, trace)
         if isinstance(error, KeyboardInterrupt):
             _end_by.append(signal.SIGINT)

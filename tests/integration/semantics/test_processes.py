@@ -19,6 +19,8 @@ import watchglass
 from train_twice import ALL, STEPS, Watch, batch, l2, losses, train, trained_twice
 from watchglass import Mode, open_run
 
+pytestmark = pytest.mark.usefixtures("preloaded_python")
+
 
 class Interruptible(nn.Module):
     """A model in whose forward or backward somebody may press ctrl-c."""

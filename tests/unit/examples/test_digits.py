@@ -17,6 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+pytestmark = pytest.mark.usefixtures("preloaded_python")
+
 MODELS = ("cnn", "mlp")
 
 
