@@ -89,7 +89,7 @@ def test_signals_reach_the_process_and_nothing_outlives_the_client(preloaded: Pr
     script.write_text(
         textwrap.dedent("""
             import os, signal, time
-            signal.signal(signal.SIGTERM, lambda *_: print("terminated", flush=True))
+            signal.signal(signal.SIGTERM, lambda *_: os.write(1, b"terminated\\n"))
             print(os.getpid(), flush=True)
             while True:
                 time.sleep(0.01)
