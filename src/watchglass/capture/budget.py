@@ -1,8 +1,18 @@
-"""The overhead budget: how often captures may happen so that they cost no more than a share of the training.
+"""The overhead budget: how often captures may happen so that watching costs no more than it is allowed.
 
-Closed loop: the cost of every callback is measured, and the work of our thread and of devices; the interval is the
-smallest power of two at which a captured step's extra cost, spread over the interval, stays within the budget. Changes
-are rare (one octave of hysteresis).
+Allowed is an allowance for the start of a run plus a share of its time. Two things follow from it, both from what is
+measured (callbacks, the recorder's thread, devices):
+
+* *The interval*, which the share alone pays for: the smallest power of two at which the extra cost of a captured step,
+  spread over the interval, stays within the share. Changes are rare (one octave of hysteresis).
+* *The thinning*, which the allowance pays for: the first 32 steps, then eight captures in each doubling of the step
+  number, so that a run has captures to look at however short it is. No doubling may use more than a quarter of what is
+  left; where eight captures would, there are four, two or one (and 16, 8 or 4 at the start).
+
+A step is captured at whichever of the two is denser, and only if what is left pays for it. The first capture imports,
+compiles and reads the module tree: it is a cost of the start, and the second one sets the price. Both spacings are
+powers of two on multiples of the step number, so what a rank with dearer captures takes is a subset of what one with
+cheaper captures takes.
 """
 
 from __future__ import annotations
@@ -10,8 +20,14 @@ from __future__ import annotations
 from collections import deque
 from statistics import fmean, median
 
-#: TRAIN steps at the start that are always captured: initialization and early divergence show there.
-STARTUP_STEPS = 16
+#: Nanoseconds that watching may take beside its share of the run's time: most of what it costs, it costs at the start.
+ALLOWANCE_NS = 500_000_000
+#: Captures in each doubling of the step number, as a power of two.
+_DENSEST = 3
+#: TRAIN steps at the start that are all captured where the allowance pays for it.
+STARTUP_STEPS = 4 << _DENSEST
+#: A doubling of the step number may use this part of what is left.
+_DOUBLINGS = 4
 #: The first captures pay for reading the module tree and for cold caches; they do not count.
 _WARMUP_CAPTURES = 4
 #: Steps and captures that the measured costs are medians of.
@@ -22,46 +38,92 @@ _MIN_IDLE, _SAMPLED = 4, 8
 MAX_INTERVAL = 4096
 #: Most that a step on the steady path costs, as a share of what an idle step costs on the full path.
 _STEADY_SHARE = 0.25
-#: Share of the budget that remains for captures even where bookkeeping alone uses more than the rest.
+#: Part of what is allowed that remains for captures even where bookkeeping alone uses more than the rest.
 _FLOOR_SHARE = 0.25
 #: Captures between two reliefs, and captures without one after which half of a relief is taken back.
 _RELIEF_CAPTURES, _CALM_CAPTURES = 4, 32
 
 
 class Budget:
-    """Chooses the interval of captures.
+    """Chooses which TRAIN steps are captured. For one thread.
 
     Args:
-        share: Share of the training's time that capture may cost, in (0, 1].
+        share: Share of the run's time that watching may cost, in (0, 1].
         fixed: An interval that is not to be changed, or None.
+        allowance_ns: What it may cost beside that share.
+
+    Attributes:
+        interval: The interval that the share pays for, :data:`MAX_INTERVAL` while that is not known; or the fixed one.
+        cost_ns: What callbacks have taken so far.
+        train_ns: How long the run has trained so far.
+        step_ns: Smoothed length of a TRAIN step, nanoseconds.
+        captures: TRAIN steps captured so far.
     """
 
-    def __init__(self, share: float, fixed: int | None = None) -> None:
+    def __init__(self, share: float, fixed: int | None = None, allowance_ns: int = ALLOWANCE_NS) -> None:
         self.share = share
         self.fixed = fixed
-        self.interval = fixed or 1
+        self.allowance_ns = allowance_ns
+        self.interval = fixed or MAX_INTERVAL
+        self._measured = fixed is not None
+        self._density = _DENSEST
         self._idle_ns: deque[int] = deque(maxlen=_WINDOW)
         self._due_ns: deque[int] = deque(maxlen=_CAPTURE_WINDOW)
         # Of the same captures, whether they were planned: others come beside one that is.
         self._planned: deque[bool] = deque(maxlen=_CAPTURE_WINDOW)
         self._step_ns: deque[int] = deque(maxlen=_WINDOW)
         self._background_ns: deque[float] = deque(maxlen=_WINDOW)
-        self._captures = 0
+        # What each of the last captures cost, the first ones too; and all of them together.
+        self._each_ns: deque[float] = deque(maxlen=_CAPTURE_WINDOW)
+        self._captures_ns = 0.0
+        self._elsewhere_ns = 0.0
         self._steps = self._steady_steps = 0
         self._standing_ns = 0.0
         # The shortest interval at which records can be written as fast as they come, and captures since it was raised.
         self._least = 1
         self._calm = _RELIEF_CAPTURES
+        self._spacing = 1
+        self.captures = 0
         self.cost_ns = 0
         self.train_ns = 0
-        #: Smoothed length of a TRAIN step, nanoseconds.
         self.step_ns = 0.0
 
-    def due(self, mode_step: int) -> bool:
-        """Whether a TRAIN step is to be captured."""
-        if self.fixed is None and mode_step < STARTUP_STEPS:
-            return True
-        return mode_step % self.interval == 0
+    def due(self, step: int) -> bool:
+        """Whether a TRAIN step is one of those to be captured, if :meth:`pays` says so too."""
+        return step % self.spacing(step) == 0
+
+    def spacing(self, step: int) -> int:
+        """How many steps lie between captures around a TRAIN step, a power of two; or the fixed interval."""
+        if self.fixed is not None:
+            return self.fixed
+        thinned = 1 if step < 4 << self._density else 1 << (step.bit_length() - 1 - self._density)
+        return max(self._least, min(self.interval, thinned))
+
+    def next_due(self, step: int) -> int:
+        """The first TRAIN step from ``step`` on that is :meth:`due`.
+
+        A spacing divides the numbers at which it doubles, so the next multiple of it is never beyond one of those.
+        """
+        spacing = self.spacing(step)
+        return -(-step // spacing) * spacing
+
+    def pays(self) -> bool:
+        """Whether what is left pays for one more capture."""
+        return self.fixed is not None or not self._each_ns or median(self._each_ns) <= self.left_ns()
+
+    def left_ns(self) -> float:
+        """What captures may still cost: what is allowed by now, less what everything has cost.
+
+        Bookkeeping at every step is not ours to thin out; a quarter of what is allowed is kept from it.
+        """
+        allowed_ns = self.allowance_ns + self.share * self.train_ns
+        others_ns = self.cost_ns + self._elsewhere_ns - self._captures_ns
+        return max(allowed_ns - others_ns, _FLOOR_SHARE * allowed_ns) - self._captures_ns
+
+    @property
+    def captures_per_doubling(self) -> int:
+        """How many steps are captured in each doubling of the step number, at least."""
+        return 1 << self._density
 
     @property
     def knows_idle(self) -> bool:
@@ -75,36 +137,44 @@ class Budget:
         *,
         captured: bool,
         chosen: bool,
+        step: int = 0,
         planned: bool = True,
         background_ns: float = 0.0,
         device_ns: float = 0.0,
         standing_ns: float = 0.0,
+        elsewhere_ns: float = 0.0,
     ) -> bool:
-        """A TRAIN step is over; returns whether the interval changed.
+        """A TRAIN step is over; returns whether the interval or the thinning changed.
 
         Args:
             cost_ns: What our callbacks took of it.
             step_ns: What it took, they included.
             captured: Whether anything was captured at it.
             chosen: Whether that was for :meth:`due`; what has an interval of its own is not ours to choose.
+            step: Its number.
             planned: Whether this is the step that was due, and not one captured beside it, of an optimizer that takes
                 turns with another.
             background_ns: What our own thread has worked for captures since the last one.
             device_ns: What devices work for a capture, as far as is known by now. The training may have to wait for
                 all of it.
-            standing_ns: What it works for every step, captured or not.
+            standing_ns: What our thread works for every step, captured or not.
+            elsewhere_ns: What our thread and devices have worked so far, for whatever.
         """
         self.cost_ns += cost_ns
         self.train_ns += step_ns
         self._steps += 1
+        if captured:
+            self.captures += 1
+            self._elsewhere_ns = elsewhere_ns
+            self._paid(cost_ns, background_ns + device_ns)
         skipped = not chosen if captured else self._steps % _SAMPLED and self.knows_idle
         if skipped:
             return False
         self.step_ns += 0.1 * (step_ns - self.step_ns) if self.step_ns else step_ns
         if captured:
-            self._captures += 1
+            self._spacing = self.spacing(step)
             self._calm_down()
-            if self._captures <= _WARMUP_CAPTURES:
+            if self.captures <= _WARMUP_CAPTURES:
                 return False
             self._background_ns.append(background_ns + device_ns)
             self._planned.append(planned)
@@ -112,14 +182,9 @@ class Budget:
         (self._due_ns if captured else self._idle_ns).append(cost_ns)
         self._step_ns.append(max(1, step_ns - cost_ns))
         # Only at captures: medians at every step would cost more than the bookkeeping they measure.
-        if self.fixed is not None or not captured or len(self._due_ns) < _MIN_CAPTURES:
+        if self.fixed is not None or not captured:
             return False
-        wanted = max(self._affordable(), self._least)
-        # Rarer at once, more often only when there is room for twice as much.
-        if wanted > self.interval or wanted * 4 <= self.interval:
-            self.interval = wanted if wanted > self.interval else wanted * 2
-            return True
-        return False
+        return self._thin() | self._settle()
 
     def passed(self, steps: int, duration_ns: int, extra_ns: int) -> None:
         """So many TRAIN steps went by on the shortest path, which costs at most a part of an idle step's full path.
@@ -139,16 +204,57 @@ class Budget:
         Once for several captures: what waits needs time to be written. And for a good while, since what made it slow
         does not show in any cost that is measured.
         """
-        if self.fixed is not None or self._calm < _RELIEF_CAPTURES or self.interval == MAX_INTERVAL:
+        if self.fixed is not None or self._calm < _RELIEF_CAPTURES or self._spacing >= MAX_INTERVAL:
             return False
         self._calm = 0
-        self.interval = self._least = 2 * self.interval
+        self.interval = self._least = 2 * self._spacing
         return True
+
+    def goes_on_from(self, before: Budget) -> None:
+        """Take over what was spent and allowed so far, of a budget that another configuration replaces."""
+        self.cost_ns, self.train_ns, self.captures = before.cost_ns, before.train_ns, before.captures
+        self._captures_ns, self._elsewhere_ns = before._captures_ns, before._elsewhere_ns
+        self._each_ns.extend(before._each_ns)
 
     def _calm_down(self) -> None:
         self._calm += 1
         if self._calm % _CALM_CAPTURES == 0:
             self._least = max(1, self._least // 2)
+
+    def _paid(self, cost_ns: int, beside_ns: float) -> None:
+        if self.captures == 1:
+            return
+        extra_ns = max(0.0, cost_ns - self._idle()) + beside_ns
+        self._captures_ns += extra_ns
+        self._each_ns.append(extra_ns)
+
+    def _thin(self) -> bool:
+        """How many captures of a doubling are a quarter of what is left; returns whether that changed."""
+        each_ns, left_ns = median(self._each_ns or (0.0,)), self.left_ns() / _DOUBLINGS
+        density = _DENSEST
+        while density and each_ns * (1 << density) > left_ns:
+            density -= 1
+        # Denser again only where there is room for twice as much.
+        if density > self._density and each_ns * (2 << density) > left_ns:
+            density -= 1
+        changed = density != self._density
+        self._density = density
+        return changed
+
+    def _settle(self) -> bool:
+        """The interval that the share pays for; returns whether it changed."""
+        if len(self._due_ns) < _MIN_CAPTURES:
+            return False
+        wanted = max(self._affordable(), self._least)
+        # Rarer at once, more often only when there is room for twice as much.
+        if not self._measured or wanted > self.interval:
+            changed = wanted != self.interval
+            self.interval, self._measured = wanted, True
+            return changed
+        if wanted * 4 <= self.interval:
+            self.interval = wanted * 2
+            return True
+        return False
 
     def _affordable(self) -> int:
         step_ns = median(self._step_ns)

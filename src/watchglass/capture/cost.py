@@ -43,6 +43,10 @@ class Cost:
         self._device_ns = 0
         self._arrived_ns: deque[int] = deque(maxlen=_SHARING)
 
+    def began(self, cost_ns: int) -> None:
+        """So long it took to bring capture into the process."""
+        self._plan.budget.cost_ns += cost_ns
+
     def step_ended(self, step: OpenStep) -> None:
         """A TRAIN step is over; what is to be told of its cost becomes facts of it."""
         self._steps += 1
@@ -61,15 +65,18 @@ class Cost:
             max(duration_ns, cost_ns),
             captured=step.due,
             chosen=chosen,
+            step=step.mode_step,
             planned=budget.due(step.mode_step),
             background_ns=background_ns,
             device_ns=device_ns,
             standing_ns=self._recorder.work.step_cpu_ns,
+            elsewhere_ns=self._recorder.work.cpu_ns + self.device_ns,
         )
         if chosen and self._recorder.pressure:
             changed |= budget.relieve()
         if changed:
-            step.records.facts.append(("capture_interval", "budget", {"interval": budget.interval}))
+            thinned = {"interval": budget.interval, "captures_per_doubling": budget.captures_per_doubling}
+            step.records.facts.append(("capture_interval", "budget", thinned))
         self._told_ns = self._told_ns or step.end_ns
         if step.due and step.end_ns - self._told_ns > _TOLD_EVERY_NS:
             # Whoever kills the training gets no counters.
@@ -96,6 +103,7 @@ class Cost:
         peak["cpu"] = peak.get("cpu", 0) + self._recorder.peak_bytes
         return {
             "callback_ns": budget.cost_ns, "device_ns": self.device_ns, "train_ns": budget.train_ns,
-            "train_steps": self._steps, "overhead_budget": budget.share, "interval": budget.interval,
+            "train_steps": self._steps, "captured_steps": budget.captures, "overhead_budget": budget.share,
+            "allowance_ns": budget.allowance_ns, "interval": budget.interval,
             "fixed_interval": budget.fixed is not None, "peak_bytes": peak,
         }  # fmt: skip

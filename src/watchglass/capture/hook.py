@@ -126,8 +126,7 @@ class Hook:
         self.plan.configure(config)
         self._plan_changed = True
         # What watching has cost so far it has cost.
-        after = self.plan.budget
-        after.cost_ns, after.train_ns = before.cost_ns, before.train_ns
+        self.plan.budget.goes_on_from(before)
 
     def detach_with(self, undo: Callable[[], None]) -> None:
         """Call ``undo`` when this hook detaches."""

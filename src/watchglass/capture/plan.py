@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from watchglass.capture.budget import STARTUP_STEPS, Budget
+from watchglass.capture.budget import Budget
 from watchglass.config import (
     DEFAULT_COLLECTIONS,
     EXACT_REDUCTIONS,
@@ -122,7 +122,7 @@ class Plan:
                 self.chosen = False
                 self._train = self._view = self._view_of(0)
             return False
-        chosen = mode is Mode.TRAIN and self.budget.due(mode_step)
+        chosen = mode is Mode.TRAIN and self.budget.due(mode_step) and self.budget.pays()
         due = 0
         by_budget = False
         for schedule, members in schedules:
@@ -140,7 +140,8 @@ class Plan:
     def next_due(self, train_step: int) -> int:
         """The smallest TRAIN step from ``train_step`` on at which anything is due; :data:`NEVER` for none.
 
-        Valid until that step: the budget changes its interval at captured steps only (and may then skip it).
+        Valid until that step: the budget changes its mind at captured steps only. It may skip the step, where what is
+        left does not pay for it.
         """
         if self._is_silent(Mode.TRAIN):
             return NEVER
@@ -234,9 +235,8 @@ class Plan:
     def _next(self, schedule: Schedule, step: int) -> int:
         listed = schedule.next_listed(step)
         start = max(step, schedule.start)
-        interval = self.budget.interval if schedule.interval is None else schedule.interval
-        starting_up = schedule.interval is None and self.budget.fixed is None and start < STARTUP_STEPS
-        regular = start if starting_up else -(-start // interval) * interval
+        interval = schedule.interval
+        regular = self.budget.next_due(start) if interval is None else -(-start // interval) * interval
         if schedule.end is not None and regular >= schedule.end:
             regular = NEVER
         return regular if listed is None else min(listed, regular)

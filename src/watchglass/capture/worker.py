@@ -25,7 +25,6 @@ from watchglass.store import (
     PATIENCE_S,
     Claim,
     Manifest,
-    RawRetention,
     RawTensor,
     Rings,
     SegmentWriter,
@@ -238,7 +237,11 @@ class WorkerWriter:
         raw_keep_bytes: int | None = None,
     ) -> None:
         self.rings = rings
-        self._raw = None if raw_keep_bytes is None else RawRetention(store, attempt, worker, raw_keep_bytes)
+        self._raw = None
+        if raw_keep_bytes is not None:
+            from watchglass.store import RawRetention  # here, for what it imports
+
+            self._raw = RawRetention(store, attempt, worker, raw_keep_bytes)
         self._store = store
         self._spool = spool
         self._written_to = store if spool is None else spool

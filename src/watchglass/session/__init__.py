@@ -1,11 +1,26 @@
 """The composition root inside a training: builds the hook and its adapters, keeps the current one, offers `watch`."""
 
-from watchglass.session.boosting import xgboost_callback
-from watchglass.session.current import current_hook, on_failure, on_framework_imported, save_scalar, save_tensor
-from watchglass.session.rules import capture_of_rules, rule_specs
-from watchglass.session.watch import watch
+from typing import TYPE_CHECKING
+
+from watchglass.doors import opened_when_asked
+
+if TYPE_CHECKING:
+    from watchglass.session.boosting import xgboost_callback
+    from watchglass.session.current import current_hook, on_failure, on_framework_imported, save_scalar, save_tensor
+    from watchglass.session.rules import capture_of_rules, rule_specs
+    from watchglass.session.watching import watch
+
+_HOMES = {
+    "boosting": ("xgboost_callback",),
+    "current": ("current_hook", "on_failure", "on_framework_imported", "save_scalar", "save_tensor"),
+    "rules": ("capture_of_rules", "rule_specs"),
+    "watching": ("watch",),
+}
 
 __all__ = [
     "capture_of_rules", "current_hook", "on_failure", "on_framework_imported", "rule_specs", "save_scalar",
     "save_tensor", "watch", "xgboost_callback",
 ]  # fmt: skip
+
+if not TYPE_CHECKING:
+    __getattr__ = opened_when_asked(__name__, _HOMES)

@@ -24,7 +24,7 @@ from watchglass.errors import MissingExtraError, StoreError, TrainingStopped
 from watchglass.records import Severity
 from watchglass.session.current import current_hook, set_current
 from watchglass.session.rules import capture_of_rules
-from watchglass.session.watch import _default_run, _reconfigure, evaluated_by, evaluation
+from watchglass.session.watching import _default_run, _reconfigure, evaluated_by, evaluation
 from watchglass.store import layout, open_store
 
 if TYPE_CHECKING:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import time
 from typing import Any
 
 from watchglass.capture import Hook, report_uncaught
@@ -34,13 +35,14 @@ def _forget(hook: Hook) -> None:
         _current = None
 
 
-def on_framework_imported(name: str) -> None:
+def on_framework_imported(name: str, begun_s: float | None = None) -> None:
     """A framework has been imported in a process that ``watchglass run`` started: watch it.
 
     Never raises: a training must not fail because it cannot be watched. One warning says why it is not.
 
     Args:
         name: Name of the framework, ``"torch"``.
+        begun_s: When importing this package began, of :func:`time.perf_counter`; None where that is not known.
     """
     if environment.disabled() or name != "torch" or current_hook() is not None:
         return
@@ -53,6 +55,8 @@ def on_framework_imported(name: str) -> None:
 
         PyTorchAdapter(hook, discover=True)
         set_current(hook)
+        if begun_s is not None:
+            hook.cost.began(int((time.perf_counter() - begun_s) * 1e9))
     except Exception as error:
         if environment.strict():
             raise

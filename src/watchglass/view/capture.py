@@ -20,20 +20,21 @@ def capture_lines(counters: Mapping[str, Any]) -> Iterator[str]:
     callbacks, training = _number(counters, "callback_ns"), _number(counters, "train_ns")
     if callbacks is not None and training:
         recorder, device = (_number(counters, name) or 0.0 for name in ("recorder_cpu_ns", "device_ns"))
-        share = _percent((callbacks + recorder + device) / training)
-        text = f"watching took at most {share} of the steps' {duration(training / 1e9)}"
+        cost = callbacks + recorder + device
+        text = f"watching took at most {_seconds(cost)} of {_seconds(training)}, {_percent(cost / training)}"
         if device:
-            text += f", {_percent(device / training)} on devices"
-        allowed = _number(counters, "overhead_budget")
-        if allowed is not None and counters.get("fixed_interval") is False:
-            text += f" (budget {_percent(allowed)})"
+            text += f", {_seconds(device)} of it on devices"
+        share, allowance = _number(counters, "overhead_budget"), _number(counters, "allowance_ns")
+        if share is not None and counters.get("fixed_interval") is False:
+            text += (
+                f"; allowed {_seconds(allowance)} + {_percent(share)}" if allowance else f"; allowed {_percent(share)}"
+            )
         observed = _observed(counters, training)
-        yield text + (f"; captured steps show {_percent(observed)}" if observed is not None else "")
-    interval, written = _number(counters, "interval"), _number(counters, "bytes_written")
-    parts = [
-        f"statistics every {count(int(interval), 'step')}" if interval and interval > 1 else "",
-        f"{size(written)} written" if written is not None else "",
-    ]
+        text += f"; captured steps show {_percent(observed)}" if observed is not None else ""
+        beside = _number(counters, "beside_cpu_ns")
+        yield text + (f"; launcher and evaluator {_seconds(beside)} of processor time" if beside is not None else "")
+    written = _number(counters, "bytes_written")
+    parts = [_kept(counters), f"{size(written)} written" if written is not None else ""]
     peak = counters.get("peak_bytes")
     for device, held in peak.items() if isinstance(peak, Mapping) else ():
         if isinstance(held, int) and held:
@@ -46,6 +47,18 @@ def capture_lines(counters: Mapping[str, Any]) -> Iterator[str]:
             yield f"{amount:,} {_KINDS.get(kind, kind)} dropped, for the disk or the machine was too slow"
 
 
+def _kept(counters: Mapping[str, Any]) -> str:
+    """How many steps have statistics; "" where all have."""
+    captured, steps, interval = (_number(counters, name) for name in ("captured_steps", "train_steps", "interval"))
+    if counters.get("fixed_interval") is False and captured is not None and steps is not None:
+        return f"statistics of {int(captured):,} of {count(int(steps), 'step')}" if captured < steps else ""
+    return f"statistics every {count(int(interval), 'step')}" if interval and interval > 1 else ""
+
+
+def _seconds(nanoseconds: float) -> str:
+    return duration(nanoseconds / 1e9)
+
+
 def _percent(ratio: float) -> str:
     """Two significant digits of what is less than 100 percent, no fraction of the rest: ``"0.83 %"``, ``"1,510 %"``."""
     return f"{100 * ratio:.2g} %" if abs(ratio) < 0.995 else f"{100 * ratio:,.0f} %"
@@ -53,10 +66,8 @@ def _percent(ratio: float) -> str:
 
 def _observed(counters: Mapping[str, Any], training_ns: float) -> float | None:
     """By how much captures lengthened the training by the clock, a ratio; None where that is not certain."""
-    extra, steps, interval = (_number(counters, name) for name in ("observed_extra_ns", "train_steps", "interval"))
-    if extra is None or not steps or not interval:
-        return None
-    return extra / interval / (training_ns / steps)
+    extra, captured = _number(counters, "observed_extra_ns"), _number(counters, "captured_steps")
+    return None if extra is None or not captured else extra * captured / training_ns
 
 
 _KINDS = {"raw": "raw tensors"}

@@ -87,10 +87,9 @@ def test_the_next_due_step_follows_the_budget() -> None:
     watched = plan("weights")
     watched.budget.interval = 32
     assert [watched.next_due(step) for step in (0, 5, STARTUP_STEPS - 1)] == [0, 5, STARTUP_STEPS - 1]
-    assert watched.next_due(STARTUP_STEPS) == 32
-    assert watched.next_due(33) == 64
+    assert [watched.next_due(step) for step in (31, 33, 65, 257)] == [31, 36, 72, 288]
     watched.budget.interval = 64
-    assert watched.next_due(33) == 64
+    assert [watched.next_due(step) for step in (257, 513)] == [288, 576]
     every = [step for step in range(200) if watched.due(Mode.TRAIN, step)]
     assert every == sorted({watched.next_due(step) for step in range(193)})
 

@@ -8,28 +8,47 @@ from watchglass.view import capture_lines
 
 COUNTERS = {
     "callback_ns": 60_000_000, "recorder_cpu_ns": 30_000_000, "train_ns": 10_000_000_000, "train_steps": 1000,
-    "overhead_budget": 0.01, "interval": 8, "fixed_interval": False, "observed_extra_ns": 800_000.0,
+    "overhead_budget": 0.01, "allowance_ns": 500_000_000, "interval": 8, "captured_steps": 125, "fixed_interval": False,
+    "observed_extra_ns": 800_000.0,
     "bytes_written": 2_000_000, "peak_bytes": {"cpu": 5_000_000, "cuda:0": 1_000_000},
 }  # fmt: skip
 
 
-def test_the_bound_is_told_with_the_budget_and_what_was_observed() -> None:
+def test_the_bound_is_told_in_seconds_with_what_is_allowed_and_what_was_observed() -> None:
     first, second = capture_lines(COUNTERS)
-    assert first == "watching took at most 0.9 % of the steps' 10 s (budget 1 %); captured steps show 1 %"
-    assert second == "statistics every 8 steps, 2.0 MB written, at most 5.0 MB held, at most 1.0 MB held on cuda:0"
+    assert first == "watching took at most 90 ms of 10 s, 0.9 %; allowed 0.5 s + 1 %; captured steps show 1 %"
+    assert second == (
+        "statistics of 125 of 1,000 steps, 2.0 MB written, at most 5.0 MB held, at most 1.0 MB held on cuda:0"
+    )
 
 
 def test_an_uncertain_observation_and_a_fixed_interval_say_nothing_of_themselves() -> None:
-    first, *_ = capture_lines({**COUNTERS, "observed_extra_ns": None, "fixed_interval": True})
-    assert first == "watching took at most 0.9 % of the steps' 10 s"
+    first, second = capture_lines({**COUNTERS, "observed_extra_ns": None, "fixed_interval": True})
+    assert first == "watching took at most 90 ms of 10 s, 0.9 %"
+    assert second.startswith("statistics every 8 steps, ")
+
+
+def test_where_every_step_has_statistics_nothing_is_said_of_it() -> None:
+    _, second = capture_lines({**COUNTERS, "captured_steps": 1000})
+    assert second.startswith("2.0 MB written")
 
 
 def test_work_of_devices_is_in_the_bound_and_told() -> None:
-    first, *_ = capture_lines({**COUNTERS, "device_ns": 110_000_000})
-    assert first == (
-        "watching took at most 2 % of the steps' 10 s, 1.1 % on devices (budget 1 %); captured steps show 1 %"
-    )
+    first, *_ = capture_lines({**COUNTERS, "device_ns": 110_000_000, "observed_extra_ns": None})
+    assert first == "watching took at most 0.2 s of 10 s, 2 %, 0.1 s of it on devices; allowed 0.5 s + 1 %"
     assert next(capture_lines({**COUNTERS, "device_ns": 0})) == next(capture_lines(COUNTERS))
+
+
+def test_what_launcher_and_evaluator_took_stands_beside_it() -> None:
+    first, *_ = capture_lines({**COUNTERS, "observed_extra_ns": None, "beside_cpu_ns": 680_000_000})
+    assert first.endswith("allowed 0.5 s + 1 %; launcher and evaluator 0.7 s of processor time")
+
+
+def test_a_run_of_an_earlier_release_had_no_allowance() -> None:
+    earlier = {name: value for name, value in COUNTERS.items() if name not in ("allowance_ns", "captured_steps")}
+    first, second = capture_lines(earlier)
+    assert first == "watching took at most 90 ms of 10 s, 0.9 %; allowed 1 %"
+    assert second.startswith("statistics every 8 steps, ")
 
 
 @pytest.mark.parametrize(
@@ -37,4 +56,4 @@ def test_work_of_devices_is_in_the_bound_and_told() -> None:
 )
 def test_very_short_steps_cost_more_than_all_of_their_time(ratio: float, said: str) -> None:
     (line,) = capture_lines({"callback_ns": ratio * 1e9, "train_ns": 1e9})
-    assert line == f"watching took at most {said} of the steps' 1.0 s"
+    assert line.endswith(f" of 1.0 s, {said}")

@@ -49,7 +49,7 @@ def test_plain_text_in_full(sick_verdict: Verdict) -> None:
         "stopped after 60 of 400 training steps in 6.6 s: 340 steps not run, about 37 s not spent\n"
         "WeightUpdateRatio could not be evaluated: updates were captured every 128 steps, it needs 16\n"
         "2 rules evaluated, 1 of them not applicable here\n"
-        "watching took at most 0.83 % of the steps' 6.6 s\n"
+        "watching took at most 55 ms of 6.6 s, 0.83 %\n"
         "statistics every 8 steps, 2.5 MB written\n"
         "3 raw tensors dropped, for the disk or the machine was too slow\n"
         "each cause with its evidence: watchglass explain runs/sick\n"

@@ -5,16 +5,18 @@ that the environment has itself, or of none. What stays is one import hook, whic
 :mod:`watchglass.session` when it has been imported, and leaves; and one function for ``atexit``, which does nothing
 unless an exception ends the process.
 
-Children of the training may run other interpreters, so this file keeps to old syntax, imports nothing that ``site``
-has not imported already, and imports watchglass only when a framework is there.
+Children of the training may run other interpreters, so this file keeps to old syntax, imports nothing but built-in
+modules and what ``site`` has imported already, and imports watchglass only when a framework is there.
 """
 
 # mypy: allow-untyped-defs, allow-untyped-calls, disable-error-code="arg-type,import-untyped"
 # Nothing of ours may disturb the start of an interpreter, hence:
 
 import atexit
+import gc
 import os
 import sys
+import time
 
 #: Frameworks that have an adapter.
 FRAMEWORKS = ("torch",)
@@ -73,6 +75,17 @@ class _TellingLoader:
 
 def _tell(name):
     """Call the session. Whatever goes wrong there, the import of the framework has succeeded."""
+    # What is imported here stays. A collection would go through all objects of the framework: a tenth of a second.
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        _call_session(name, getattr(time, "perf_counter", time.time)())
+    finally:
+        if collects:
+            gc.enable()
+
+
+def _call_session(name, begun_s):
     try:
         from watchglass.session import on_framework_imported
     except ImportError as error:
@@ -84,7 +97,7 @@ def _tell(name):
         _warn(name, error)
         return
     try:
-        on_framework_imported(name)
+        on_framework_imported(name, begun_s)
     except Exception as error:
         if os.environ.get("WATCHGLASS_STRICT") == "1":
             raise
