@@ -129,6 +129,10 @@ class TrainingStopped(SystemExit):
         return self.reason
 
 
+class MemoryBudgetError(WatchglassError, MemoryError):
+    """What is read of runs would take more memory than this process allows itself."""
+
+
 def in_a_line(error: Exception) -> str:
     """What is wrong with one run of many, in a line, also where it is a fault of ours that nobody expected."""
     if isinstance(error, WatchglassError):

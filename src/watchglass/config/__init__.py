@@ -6,6 +6,7 @@ from watchglass.config.evaluation import CALIBRATIONS, ActionSpec, EvaluatorConf
 from watchglass.config.facts import FACTS, FactKind, chosen_facts
 from watchglass.config.files import FILE_NAME, find_file, read_actions, read_file, read_toml
 from watchglass.config.locations import DEFAULT_RUNS, OBJECT_SCHEMES, absolute, joined, local_path, scheme_of
+from watchglass.config.memory import machine_bytes
 from watchglass.config.parameters import (
     ParameterError,
     ParameterInfo,
@@ -70,6 +71,7 @@ __all__ = [
     "find_file",
     "joined",
     "local_path",
+    "machine_bytes",
     "name_of",
     "names_file",
     "open_regular",

@@ -6,6 +6,8 @@ import os
 import sys
 from collections.abc import Mapping
 
+from watchglass.errors import InvalidValueError
+
 #: ``WATCHGLASS=0`` switches everything off.
 SWITCH = "WATCHGLASS"
 #: JSON of a :class:`~watchglass.config.SessionConfig`: set by the launcher for the training and its children.
@@ -23,11 +25,14 @@ NATIVE = "WATCHGLASS_NATIVE"
 HOOK_CONFIGURATION = "SMDEBUG_CONFIG_FILE_PATH"
 #: Address of a Ray cluster, as Ray names it.
 RAY = "RAY_ADDRESS"
+#: Bytes of memory that a process may take for the runs that it reads.
+READ_MEMORY = "WATCHGLASS_READ_MEMORY"
 #: What an hour of the whole training costs, in any currency: a verdict says what a stop has saved.
 PRICE_PER_HOUR = "WATCHGLASS_PRICE_PER_HOUR"
 
 #: What evaluators find in their environment, see for_evaluator.
 _OF_EVALUATORS = {SWITCH: "0", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+_LEAST_READ_MEMORY = 64 << 20
 _WITHOUT_FOLDER = {"PYTHONSAFEPATH": "1"}
 _RANKS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK")
 _OFF = {"0", "false", "off", "no"}
@@ -77,6 +82,22 @@ def is_rank(environ: Mapping[str, str] | None = None) -> bool:
     """Whether torchrun, Slurm or Open MPI started this process as a rank of a job."""
     source = environ if environ is not None else os.environ
     return any(name in source for name in _RANKS)
+
+
+def read_memory_bytes(environ: Mapping[str, str] | None = None) -> int | None:
+    """Bytes of memory for the runs that are read, None where the environment does not say.
+
+    Raises:
+        InvalidValueError: It says something that is no number of bytes.
+    """
+    text = (environ if environ is not None else os.environ).get(READ_MEMORY, "").strip()
+    if not text:
+        return None
+    if not (text.isascii() and text.isdigit()) or int(text) < _LEAST_READ_MEMORY:
+        raise InvalidValueError(
+            f"{READ_MEMORY} must be a number of bytes of at least {_LEAST_READ_MEMORY} but got {text!r}"
+        )
+    return int(text)
 
 
 def rank(environ: Mapping[str, str] | None = None) -> int:

@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 from watchglass.errors import CompactedError, DamagedDataError, MissingFileError
 from watchglass.store import Frame, Store, newest_generation
 
-#: Bytes of what was decoded, and of payloads that came over a network, kept for all readers of one store: of each.
+#: Bytes that are kept: of what was decoded for all readers, of payloads that came over a network for those of a store.
 KEPT_BYTES = 256 << 20
 #: Segments that are mapped into memory at the same time, and bytes that are fetched in one go.
 _MAPPED, _FETCHED_BYTES = 8, 64 << 20
@@ -80,12 +80,15 @@ class Decoded:
             self._bytes -= self._entries.pop(self._dropped.popleft(), (None, 0))[1]
 
 
+#: Of all stores together: a process that follows many runs has no more for each.
+_decoded = Decoded()
+
+
 class _Kept:
     """What all readers of one store share: payloads that would have to be fetched again, mapped segments."""
 
     def __init__(self) -> None:
         self.bytes = 0
-        self.decoded = Decoded()
         self._maps: OrderedDict[str, memoryview] = OrderedDict()
         self._lock = Lock()
 
@@ -123,7 +126,7 @@ class Payloads:
         #: The segment that may still grow, or be cut by its writer: it is read, never mapped.
         self.newest = ""
         #: What was decoded, shared with the other readers of the store.
-        self.decoded = self._kept.decoded
+        self.decoded = _decoded
 
     def keep(self, frame: Frame) -> Frame:
         """``frame``, without its payload where enough payloads are kept and the store has it."""

@@ -30,7 +30,9 @@ from watchglass.store import (
 #: Most rows of a block that are read at a time to be looked at step by step.
 _CHUNK_ROWS = 1 << 17
 #: Bytes that a decoded row takes: eleven numbers, its keys, and about as much again with a histogram.
-_ROW_BYTES = 8 * len(STATISTIC_FIELDS) + 18
+ROW_BYTES = 8 * len(STATISTIC_FIELDS) + 18
+#: Bytes of a range of rows in an index: two tuples, four numbers, a place in a list.
+_RANGE_BYTES = 256
 _TYPES = {"tensor_id": np.uint32, "calls": np.uint32, "origin": np.uint8, "sampled": np.bool_}
 _KEYS = tuple(_TYPES)
 
@@ -76,6 +78,19 @@ class LiveBatch:
             self.columns(())
         assert self._steps is not None
         return [(step, *edge) for step, edge in zip(self._steps.tolist(), pairwise(self._edges.tolist()), strict=True)]
+
+    @property
+    def ranges_bytes(self) -> int:
+        """Bytes that :attr:`ranges` and an index of them take."""
+        if self._steps is None:
+            self.columns(())
+        assert self._steps is not None
+        return _RANGE_BYTES * len(self._steps)
+
+    @property
+    def last_step(self) -> int:
+        """The last global step that has a row; 0 for none."""
+        return int(self._steps.max()) if self._steps is not None and len(self._steps) else 0
 
     @property
     def global_step(self) -> NDArray[np.uint64]:
@@ -278,7 +293,7 @@ class CompactedBlock:
             found = self.select(Wanted(steps=(low, high)))
             if found is not None:
                 found = found.take(_by_step(found))
-                self._keep(name, found, len(found) * _ROW_BYTES)
+                self._keep(name, found, len(found) * ROW_BYTES)
         return found
 
     def histograms(self, step: int) -> Histograms | None:
@@ -305,7 +320,7 @@ class CompactedBlock:
     def _stretch(self, step: int) -> tuple[int, int]:
         """The global steps, half-open, that are read together with one: as many as the cache holds of every worker."""
         steps = self.last - self.first + 1
-        rows = max(1, min(_CHUNK_ROWS, self._payloads.decoded.share // (2 * _ROW_BYTES)))
+        rows = max(1, min(_CHUNK_ROWS, self._payloads.decoded.share // (2 * ROW_BYTES)))
         # Numbers of rows are foreign: never divide by them.
         length = max(1, min(steps, rows * steps // max(1, self._rows)))
         low = self.first + (step - self.first) // length * length
@@ -325,6 +340,13 @@ def _among(ids: NDArray[np.uint32], wanted: NDArray[np.uint32] | None) -> NDArra
 def _by_step(rows: StatisticsBatch) -> NDArray[np.intp]:
     """Order by step, then tensor; rows of one step and tensor stay in theirs."""
     return np.lexsort((rows.tensor_id, rows.global_step))
+
+
+def batch_bytes(batch: StatisticsBatch) -> int:
+    """Bytes that rows take."""
+    columns = (batch.global_step, batch.tensor_id, batch.calls, batch.origin, batch.sampled, batch.values)
+    histograms = _histogram_bytes(batch.histograms) if batch.histograms is not None else 0
+    return sum(column.nbytes for column in columns) + histograms
 
 
 def _histogram_bytes(histograms: Histograms) -> int:

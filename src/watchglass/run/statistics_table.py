@@ -15,7 +15,7 @@ from watchglass.run.selection import Selection
 from watchglass.run.statistics import EXACT, check_reduction, stored_fields
 from watchglass.run.worker import Worker
 from watchglass.stats import Histograms, column, edges
-from watchglass.store import StatisticsBatch
+from watchglass.store import Charges, StatisticsBatch
 
 if TYPE_CHECKING:
     import pyarrow
@@ -99,7 +99,10 @@ class StatisticsQuery:
         tensors = list(infos.values())
         layout = _Layout(tensors, [worker.name for worker in team], self)
         pieces = self._merged(team, layout) if self.merged else self._each(team, layout)
-        tables = [layout.table(rows, worker) for rows, worker in pieces]
+        tables, charges = [], Charges()
+        for rows, worker_of in pieces:
+            tables.append(layout.table(rows, worker_of))
+            charges.add(tables[-1].nbytes)
         return pa.concat_tables(tables) if tables else layout.empty()
 
     def _each(self, team: Sequence[Worker], layout: _Layout) -> Iterator[tuple[_Rows, NDArray[np.int64]]]:

@@ -12,11 +12,13 @@ from numpy.typing import NDArray
 from watchglass.records import STATISTIC_FIELDS, Origin
 from watchglass.run.histograms import LazyHistograms
 from watchglass.run.payloads import OnProblem, Payloads
-from watchglass.run.sources import CompactedBlock, LiveBatch, Wanted
+from watchglass.run.sources import ROW_BYTES, CompactedBlock, LiveBatch, Wanted, batch_bytes
 from watchglass.run.step_index import StepIndex
 from watchglass.stats import Histograms
-from watchglass.store import Frame, StatisticsBatch, Store
+from watchglass.store import Charges, Frame, StatisticsBatch, Store
 
+#: Parts are there beside what is made of them: joined, and once more where they have to be put in order.
+_TOGETHER = 3
 #: Frames that are fetched together where a store answers late.
 _AHEAD = 256
 
@@ -62,6 +64,7 @@ class StoredStatistics:
         #: Global steps, half-open, that whole histories are limited to; None for no limit.
         self.within: tuple[int, int] | None = None
         self._indexed = 0
+        self._charges = Charges()
 
     def __del__(self) -> None:
         self._payloads.decoded.members -= 1
@@ -100,7 +103,10 @@ class StoredStatistics:
             if block.first <= global_step <= block.last
             for part in self._of_block(block, global_step)
         ]
-        found += [self._of_batch(batch, start, stop) for batch, start, stop in self._index.at(global_step)]
+        charges = Charges()
+        for batch, start, stop in self._index.at(global_step):
+            charges.add(_TOGETHER * ROW_BYTES * (stop - start))
+            found.append(self._of_batch(batch, start, stop))
         parts = [
             rows if not planned_only or planned.all() else rows.take(np.flatnonzero(planned)) for rows, planned in found
         ]
@@ -120,12 +126,13 @@ class StoredStatistics:
         wanted = Wanted(ids, self._limited(global_steps), tuple(fields), histograms)
         if ids is not None and not len(ids):
             return _empty(histograms)
-        parts = []
+        parts, charges = [], Charges()
         for source in self._sources():
             part = source.select(wanted)
             if part is not None and planned_only and (part.origin != Origin.PLANNED).any():
                 part = part.take(part.origin == Origin.PLANNED)
             if part is not None and len(part):
+                charges.add(_TOGETHER * batch_bytes(part))
                 parts.append(part)
         return _in_order(_concatenated(parts, histograms))
 
@@ -164,6 +171,7 @@ class StoredStatistics:
     def forget(self, before: int) -> None:
         """Drop the rows of earlier steps."""
         self._number()
+        self._charges.forget(before)
         kept = set(map(id, self._index.forget(before)))
         for batch in self._batches:
             if id(batch) not in kept:
@@ -191,8 +199,9 @@ class StoredStatistics:
     def _number(self) -> None:
         """Find out which steps new frames hold."""
         for batch in self._batches[self._indexed :]:
+            self._charges.add(batch.ranges_bytes, batch.last_step)
             self._index.add_ranges(batch, batch.ranges)
-        self._indexed = len(self._batches)
+            self._indexed += 1
 
     def _of_batch(self, batch: LiveBatch, start: int, stop: int) -> tuple[StatisticsRows, NDArray[np.bool_]]:
         values, columns = batch.values(), batch.columns(("tensor_id", "calls", "origin", "sampled"))

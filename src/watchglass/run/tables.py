@@ -18,6 +18,7 @@ from watchglass.run.stored_rows import StoredFacts, StoredRows, StoredUnits, dro
 from watchglass.store import (
     REDUCTION_DTYPE,
     SCALAR_DTYPE,
+    Charges,
     Frame,
     FrameKind,
     Problem,
@@ -35,6 +36,8 @@ from watchglass.store import (
 
 #: Schema that this release reads, the same for all kinds so far. Frames of later schemas are left out.
 _SCHEMA = 1
+#: Bytes that are kept of a payload for each byte: of what becomes objects, and of rows with their index.
+_PARSED, _INDEXED = 12, 3
 #: Frames whose rows belong to steps, and come before these end.
 _OF_STEPS = (FrameKind.SCALARS, FrameKind.STATISTICS, FrameKind.UNITS, FrameKind.RAW, FrameKind.REDUCTIONS)
 _REDUCTIONS = {int(reduction) for reduction in Reduction}
@@ -97,6 +100,7 @@ class WorkerTables:
         self._facts = StoredFacts()
         self._raw: dict[int, dict[int, RawPlace]] = {}
         self._source = ""
+        self._charges = Charges()
         if steps is not None:
             self._statistics.within = (0, 0)
 
@@ -140,24 +144,33 @@ class WorkerTables:
         if kind == FrameKind.STATISTICS:
             self._statistics.add(frame)
         elif kind == FrameKind.SCALARS:
-            self._scalars.add(self._of_wanted(decode_scalars(payload)))
+            self._scalars.add(self._charged(self._of_wanted(decode_scalars(payload))))
         elif kind == FrameKind.STEP_ENDS:
             return Ingested(ends=self._add_ends(payload))
         elif kind == FrameKind.FACTS:
-            return Ingested(facts=self._facts.add(payload, self._left_out))
+            facts = self._facts.add(payload, self._left_out)
+            self._charge(_PARSED * len(payload), [fact.global_step for fact in facts])
+            return Ingested(facts=facts)
         elif kind == FrameKind.HEADER:
+            self._charges.add(_PARSED * len(payload))
             self.headers.append(decode_header(payload))
         elif kind == FrameKind.CATALOG:
+            self._charges.add(_PARSED * len(payload))
             for row in decode_catalog(payload, self._left_out):
                 self.catalog.add(row)
         elif kind == FrameKind.REDUCTIONS:
-            self._reductions.add(self._of_wanted(decode_reductions(payload)))
+            self._reductions.add(self._charged(self._of_wanted(decode_reductions(payload))))
         elif kind == FrameKind.UNITS:
-            self._units.add(decode_units(payload), self._wanted)
+            units = decode_units(payload)
+            self._charge(_PARSED * len(payload), units.global_step.tolist())
+            self._units.add(units, self._wanted)
         elif kind == FrameKind.LIFECYCLE:
+            self._charges.add(_PARSED * len(payload))
             self.lifecycle.append(decode_lifecycle(payload))
         elif kind == FrameKind.RAW:
-            for place in decode_raw_index(payload, self._left_out):
+            places = decode_raw_index(payload, self._left_out)
+            self._charge(_PARSED * len(payload), [place["global_step"] for place in places])
+            for place in places:
                 step, tensor_id = place["global_step"], place["tensor_id"]
                 if self._wanted is None or step in self._wanted:
                     self._raw.setdefault(step, {})[tensor_id] = RawPlace(place["file"], place["key"])
@@ -285,6 +298,7 @@ class WorkerTables:
 
     def forget(self, before_global_step: int) -> None:
         """Drop everything of the steps before one, so that a follower's memory stays bounded. The catalog stays."""
+        self._charges.forget(before_global_step)
         for stored in (self._scalars, self._reductions, self._statistics, self._units, self._facts):
             stored.forget(before_global_step)
         drop_before(self.steps, before_global_step)
@@ -294,6 +308,7 @@ class WorkerTables:
 
     def _add_ends(self, payload: bytes) -> list[StepEnd]:
         ends = decode_step_ends(payload)
+        self._charge(_PARSED * len(payload), [end.global_step for end in ends])
         if self._range is not None:
             low, high = self._range
             wanted = [end for end in ends if low <= end.train_step < high]
@@ -315,6 +330,15 @@ class WorkerTables:
                 self._take(frame)
             self._left_out = []
         self._facts.drop(ended.difference(wanted, self.steps))
+
+    def _charge(self, size: int, steps: Sequence[int]) -> None:
+        """Charge what is kept until the last of these steps is forgotten."""
+        self._charges.add(size, max(steps, default=0))
+
+    def _charged(self, rows: NDArray[Any]) -> NDArray[Any]:
+        """The rows, charged."""
+        self._charges.add(_INDEXED * rows.nbytes, int(rows["global_step"].max()) if len(rows) else 0)
+        return rows
 
     def _of_wanted(self, rows: NDArray[Any]) -> NDArray[Any]:
         return rows if self._wanted is None else rows[np.isin(rows["global_step"], self._wanted)]

@@ -94,6 +94,7 @@ if TYPE_CHECKING:
     )
     from watchglass.store.media.local import LocalStore
     from watchglass.store.media.locations import open_store
+    from watchglass.store.memory import Charges, MemoryBudget, reading_budget
     from watchglass.store.pace import Pace, pace_of
     from watchglass.store.parquet.statistics import ParquetStatistics
     from watchglass.store.reader import Problem, RunReader, describe
@@ -150,6 +151,7 @@ _HOMES = {
     "manifest": ("Manifest", "attempts", "create_attempt", "create_run", "has_attempt", "read_manifest"),
     "media.local": ("LocalStore",),
     "media.locations": ("open_store",),
+    "memory": ("Charges", "MemoryBudget", "reading_budget"),
     "pace": ("Pace", "pace_of"),
     "parquet.statistics": ("ParquetStatistics",),
     "reader": ("Problem", "RunReader", "describe"),
@@ -177,6 +179,7 @@ __all__ = [
     "STEP_END_DTYPE",
     "Attendance",
     "Buffer",
+    "Charges",
     "Claim",
     "Clock",
     "CompactedFile",
@@ -192,6 +195,7 @@ __all__ = [
     "LeftBehind",
     "LocalStore",
     "Manifest",
+    "MemoryBudget",
     "Pace",
     "ParquetStatistics",
     "Pin",
@@ -272,6 +276,7 @@ __all__ = [
     "read_manifest",
     "read_rings",
     "read_tensor",
+    "reading_budget",
     "redact",
     "redacted",
     "release_worker",
