@@ -77,6 +77,8 @@ class Hook:
         self.on_start: list[Callable[[int], None]] = []
         #: Called a few times a second on the recorder's thread, while the run is open.
         self.on_look: list[Callable[[], None]] = []
+        #: Called as the training is over, once its last step is settled.
+        self.on_end: list[Callable[[], None]] = []
         self.on_close: list[Callable[[], None]] = []
         self._ids: dict[Any, int] = {}
         self._names: dict[str, int] = {}
@@ -167,6 +169,11 @@ class Hook:
         if tensor_id is None:
             tensor_id = self.tensor_id(name, lambda: TensorInfo(0, name, role, dtype="float64", model=model))
         records.scalars.append((tensor_id, weight, value))
+
+    def add_fact(self, fact: Fact) -> None:
+        """Record a fact of the process rather than of a step: it is one worth a run, whether or not it trains."""
+        self.ensure_started()
+        self._recorder.add_fact(fact)
 
     def ensure_started(self) -> None:
         """A training step is under way: from here on there is something to write."""
@@ -334,12 +341,15 @@ class Hook:
             return
         if self.active:
             self.settle()
+            for tell in self.on_end:
+                self.guard.lawful(tell)
             self.clock.close()
             self.resumption.look(last=True)
             self.active = False
         self._detach()
         # They belong to an adapter, which knows the training.
         self.on_settle.clear()
+        self.on_end.clear()
         self.on_finished.clear()
         if self._recorder.started:
             status = status or ("stopped" if self._stopped else "finished")

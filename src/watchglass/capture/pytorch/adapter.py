@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
@@ -36,6 +36,7 @@ from watchglass.capture.pytorch.saving import Saving
 from watchglass.capture.pytorch.steady import Full, Steady
 from watchglass.capture.pytorch.tensors.parts import TENSOR_PARTS
 from watchglass.capture.pytorch.update_point import UpdatePoint
+from watchglass.capture.pytorch.updates_by_hand import UpdatesByHand
 from watchglass.config import environment
 from watchglass.record import OpenStep
 
@@ -88,6 +89,9 @@ class PyTorchAdapter:
             self._unknown,
             self._unheard.look_ahead,
         )
+        self._by_hand = UpdatesByHand(self._flow, self._updates, self._without_optimizer, self._find)
+        self._backwards.on_begin = self._by_hand.before_backward
+        self._backwards.on_end = self._by_hand.after_backward
         for part in TENSOR_PARTS:
             part(hook, self._flow.models, saving, self._flow.events)
         hook.rank = _rank
@@ -123,7 +127,7 @@ class PyTorchAdapter:
         facts = Facts(hook, self._flow.models, self._flow.events)
         before_update, after_update = facts.around_steps(guarded(updates.before), guarded(updates.after))
         steady.full = Full(
-            before_forward=unless_captured(guarded(self._calls.before)),
+            before_forward=unless_captured(guarded(self._before_forward)),
             before_backward=unless_captured(guarded(backwards.before_backward)),
             after_backward=guarded(backwards.after_backward),
             before_update=unless_captured(before_update),
@@ -151,6 +155,17 @@ class PyTorchAdapter:
             function=self._compiled_function,
         )
         script_unwatched(hook)
+
+    def _before_forward(self, root: nn.Module, arguments: Any, kwargs: Any) -> None:
+        self._by_hand.look()
+        self._calls.before(root, arguments, kwargs)
+
+    def _without_optimizer(self) -> bool:
+        return self._discovery is not None and not self._discovery.has_optimizers
+
+    def _find(self, parameters: list[Tensor]) -> None:
+        if self._discovery is not None:
+            self._discovery.find(parameters)
 
     def _compiled_function(self) -> None:
         if self._discovery is not None:

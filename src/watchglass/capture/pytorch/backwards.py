@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import weakref
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -29,6 +30,9 @@ class Backwards:
 
     def __init__(self, flow: Flow, first_bad: FirstBadModule) -> None:
         self._flow = flow
+        #: Called with the roots of a backward before it runs, and as it has ended.
+        self.on_begin: Callable[[Sequence[Any]], None] = _nothing
+        self.on_end: Callable[[], None] = _nothing
         self._first_bad = first_bad
         self._scaled: dict[int, tuple[weakref.ref[Tensor], Tensor]] = {}
         self._everywhere = True
@@ -109,6 +113,8 @@ class Backwards:
             flow.recomputed = True
             self._inner += 1
             return
+        roots = tensors if isinstance(tensors, (tuple, list)) else (tensors,)
+        self.on_begin(roots)
         # On devices a backward runs on threads of autograd's, and with it whatever it calls: an optimizer, for one.
         flow.in_backward = flow.hook.guard.waiting = True
         self._trained_before = []
@@ -116,7 +122,6 @@ class Backwards:
         self._everywhere = not chosen
         step = flow.hook.clock.train
         open_step = None if step is None or step.updated else step
-        roots = tensors if isinstance(tensors, (tuple, list)) else (tensors,)
         weights = gradients if isinstance(gradients, (tuple, list)) else (gradients,) * len(roots)
         found = [self._number(root, weight) for root, weight in zip(roots, weights, strict=False)]
         numbers = [number for number in found if number is not None]
@@ -166,6 +171,7 @@ class Backwards:
         # Where it failed, or was only for some tensors, that a forward was reached says nothing of parameters.
         everywhere = self._everywhere and sys.exc_info()[0] is None
         flow.objectives.end({forward.model for forward in through} if everywhere else ())
+        self.on_end()
 
     def _number(self, root: Any, weight: Any) -> Any:
         """What a root of a backward counts: a number or a readback of one, times the gradient that was given with it.
@@ -184,3 +190,7 @@ class Backwards:
     def _unscaled(self, loss: Tensor) -> Tensor:
         known = self._scaled.pop(id(loss), None)
         return known[1] if known is not None and known[0]() is loss else loss
+
+
+def _nothing(*arguments: Any) -> None:
+    """What is called when nobody listens."""

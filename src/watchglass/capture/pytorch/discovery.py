@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.compiler import is_compiling
-from torch.nn.modules.module import register_module_forward_pre_hook, register_module_module_registration_hook
+from torch.nn.modules.module import (
+    register_module_forward_pre_hook,
+    register_module_module_registration_hook,
+    register_module_parameter_registration_hook,
+)
 from torch.nn.utils.parametrize import ParametrizationList
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
@@ -57,9 +61,16 @@ class Discovery:
         hook = flow.hook
         self._guarded: Callable[..., Any] = hook.guarded(self._called, unless=is_compiling)
         hook.detach_with(register_module_module_registration_hook(hook.guard.shielded(flow.models.parents.note)).remove)
+        note_parameter = hook.guard.shielded(flow.models.parents.note_parameter)
+        hook.detach_with(register_module_parameter_registration_hook(note_parameter).remove)
         hook.detach_with(_OPTIMIZER_MADE.listen(hook.guard, after=hook.guarded(self._optimizer_made)))
         hook.detach_with(self.stop)
         self.start()
+
+    @property
+    def has_optimizers(self) -> bool:
+        """Whether the script holds an optimizer that it made."""
+        return bool(self._optimizers)
 
     def start(self) -> None:
         """Look for models by their calls from now on."""
@@ -94,10 +105,12 @@ class Discovery:
 
     def unknown(self, optimizer: Optimizer) -> bool:
         """An optimizer steps parameters of no known model; returns whether there is hope to find it."""
-        if not self._by_parameters:
-            self.start()
+        if self._know(optimizer):
             return True
-        return self._know(optimizer)
+        if self._by_parameters:
+            return False
+        self.start()
+        return True
 
     def compiled(self, module: nn.Module) -> None:
         """A module that nobody knows was compiled."""
@@ -129,9 +142,12 @@ class Discovery:
         return bool(groups) and any(self._flow.models.parameter(each) is None for each in groups[-1]["params"])
 
     def _know(self, optimizer: Optimizer) -> bool:
-        """Watch the models that hold an optimizer's parameters; returns whether there are any."""
+        return self.find(parameter for group in optimizer.param_groups for parameter in group["params"])
+
+    def find(self, parameters: Iterable[Tensor]) -> bool:
+        """Watch the models that hold any of these parameters; returns whether there are any."""
         models = self._flow.models
-        owners = models.parents.owners(parameter for group in optimizer.param_groups for parameter in group["params"])
+        owners = models.parents.owners(parameters)
         for owner in owners:
             if models.module(owner) is None:
                 self._calls.attach(owner)

@@ -9,6 +9,9 @@ from torch import Tensor, nn
 
 from watchglass.capture.pytorch.modules import ModuleTree, ParameterPlace, Parents, Place, inside, unwrap
 
+#: Tensors of no module, after which those that are gone are forgotten.
+_MOST_LOOSE = 256
+
 
 class Models:
     """The module trees of one training, in the order in which they were first called."""
@@ -20,6 +23,10 @@ class Models:
         self._roots: weakref.WeakKeyDictionary[nn.Module, int] = weakref.WeakKeyDictionary()
         self._called: weakref.WeakKeyDictionary[nn.Module, int] = weakref.WeakKeyDictionary()
         self._seen = 0
+        # Tensors of no module that are trained all the same, by identity.
+        self._loose: dict[int, tuple[weakref.ref[Tensor], ParameterPlace]] = {}
+        #: How often something was added: what was looked up before may be found now.
+        self.additions = 0
 
     def __iter__(self) -> Iterator[ModuleTree]:
         return iter(self._trees)
@@ -71,6 +78,7 @@ class Models:
         else:
             tree = ModuleTree(owner, self._seen)
             self._seen += 1
+            self.additions += 1
             self._trees.append(tree)
         self._roots[root] = tree.number
         return tree
@@ -78,6 +86,15 @@ class Models:
     def number(self, root: nn.Module) -> int:
         """Number of the model that an outermost module belongs to."""
         return self._roots.get(root, 0)
+
+    def add_loose(self, tensor: Tensor, name: str) -> None:
+        """A tensor that belongs to no module is trained, under this name."""
+        known = self._loose.get(id(tensor))
+        if known is None or known[0]() is not tensor or known[1].name != name:
+            self._loose[id(tensor)] = weakref.ref(tensor), ParameterPlace(name, "", Place("", "", 0))
+            self.additions += 1
+            if len(self._loose) > _MOST_LOOSE:
+                self._loose = {number: each for number, each in self._loose.items() if each[0]() is not None}
 
     def module(self, module: nn.Module) -> Place | None:
         """Place of a module in any tree."""
@@ -88,12 +105,17 @@ class Models:
         return None
 
     def parameter(self, parameter: Tensor) -> ParameterPlace | None:
-        """Place of a parameter in any tree; the trees are not read again for unknown ones."""
+        """Place of a parameter in any tree, or in none; the trees are not read again for unknown ones."""
         for tree in self._trees:
             place = tree.parameter(parameter)
             if place is not None:
                 return place
-        return None
+        known = self._loose.get(id(parameter))
+        return known[1] if known is not None and known[0]() is parameter else None
+
+    def in_a_tree(self, parameter: Tensor) -> bool:
+        """Whether a parameter belongs to a module."""
+        return any(tree.parameter(parameter) is not None for tree in self._trees)
 
     def refresh(self) -> None:
         """Read all trees again."""

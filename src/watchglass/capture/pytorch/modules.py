@@ -116,11 +116,21 @@ class Parents:
 
     def __init__(self) -> None:
         self._parents: weakref.WeakKeyDictionary[nn.Module, list[weakref.ref[nn.Module]]] = weakref.WeakKeyDictionary()
+        # Modules with parameters, by identity: to hash one while it is made may fail.
+        self._holders: dict[int, weakref.ref[nn.Module]] = {}
+        self._most = 1024
 
     def note(self, parent: nn.Module, name: str, child: nn.Module | None) -> None:
         """A module was registered under another; the signature of PyTorch's registration hook."""
         if child is not None:
             self._parents.setdefault(child, []).append(weakref.ref(parent))
+
+    def note_parameter(self, module: nn.Module, name: str, parameter: Tensor | None) -> None:
+        """A parameter was registered under a module, which may be all that there is."""
+        if len(self._holders) > self._most:
+            self._holders = {number: each for number, each in self._holders.items() if each() is not None}
+            self._most = 2 * len(self._holders) + 1024
+        self._holders[id(module)] = weakref.ref(module)
 
     def owner(self, module: nn.Module) -> nn.Module:
         """The topmost module that holds ``module``, itself when nothing does."""
@@ -138,7 +148,8 @@ class Parents:
     def owners(self, parameters: Iterable[Tensor]) -> list[nn.Module]:
         """The topmost modules that hold any of these parameters."""
         wanted = {id(parameter) for parameter in parameters}
-        tops = {id(top): top for top in map(self.owner, list(self._parents))}
+        held = [living for each in self._holders.values() if (living := each()) is not None]
+        tops = {id(top): top for top in map(self.owner, [*self._parents, *held])}
         return [top for top in tops.values() if any(id(parameter) in wanted for parameter in top.parameters())]
 
 

@@ -185,7 +185,11 @@ class Objectives:
 
     def follow(self, tree: ModuleTree) -> None:
         """A model was seen for the first time."""
-        self._add([parameter for parameter in tree.parameters() if parameter.requires_grad], tree.number)
+        added = self._add([parameter for parameter in tree.parameters() if parameter.requires_grad], tree.number)
+        if not self._updated:
+            # One whose calls are not heard is seen when its optimizer steps, behind its first backwards.
+            for followed in added:
+                followed.losses = [*self._recent] if followed.gradient is not None else []
 
     def begin(self, value: Any, weight: float, *, plain: bool) -> None:
         """A backward begins; ``value`` is what it starts from, None where that is no loss."""
@@ -231,6 +235,10 @@ class Objectives:
             if running or added:
                 return {model: Objective([self._recent]) for model in {each.model for each in followed or added} or {0}}
         return self._objectives(followed)
+
+    def recent(self) -> dict[int, Objective]:
+        """The objective of all backwards since the last update, whatever they contributed to."""
+        return {0: Objective([self._recent])} if self._recent and not self._updated else {}
 
     def updated(self, optimizer: Optimizer) -> None:
         """An optimizer has used its gradients, or a scaler has kept it from that."""

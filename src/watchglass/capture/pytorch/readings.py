@@ -65,7 +65,7 @@ class _Known:
     Attributes:
         ids: Identities of all its parameters.
         count: How many these are.
-        models: Number of models that were known.
+        models: How often a model had been added.
         numbers: Of the models that have any of them.
         rows: Those that belong to a known model.
         weights: The same as items to be saved, without biases.
@@ -114,15 +114,19 @@ class Readings:
 
     def _known_of(self, optimizer: Optimizer, *, again: bool = False) -> _Known:
         known = self._known.get(optimizer)
-        if known is not None and known.models == self._models.seen:
+        if known is not None and known.models == self._models.additions:
             if again:
                 # Their modules may have been found since where some had none.
                 if len(known.rows) == known.count and _identities(optimizer) == known.ids:
                     return known
             elif known.count == sum(len(group["params"]) for group in optimizer.param_groups):
                 return known
-        known = self._known[optimizer] = _Known(optimizer, self._models.seen, self._resolved(optimizer))
+        known = self._known[optimizer] = _Known(optimizer, self._models.additions, self._resolved(optimizer))
         return known
+
+    def look_again(self, optimizer: Optimizer) -> None:
+        """Its parameters are others now."""
+        self._known.pop(optimizer, None)
 
     def _resolved(self, optimizer: Optimizer) -> _Parameters:
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]

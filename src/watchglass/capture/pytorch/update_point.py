@@ -7,6 +7,7 @@ import sys
 import types
 import weakref
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -25,11 +26,24 @@ from watchglass.capture.pytorch.objective import Objective, groups
 from watchglass.capture.pytorch.readings import LateGradients, Readings, describe_bad
 from watchglass.capture.pytorch.steady import Steady
 from watchglass.config import chosen_facts
-from watchglass.record import OpenStep
+from watchglass.record import OpenStep, StepRecords
 from watchglass.records import Mode, Role, series_name
 
 #: Steps of an optimizer after which its parameters are taken for those of no module.
 _MOST_TRIES = 8
+
+
+class WrittenByHand:
+    """Stands for the lines of a script that change parameters, where other parts expect an optimizer."""
+
+    def __init__(self, parameters: Callable[[], list[Tensor]]) -> None:
+        self._parameters = parameters
+        self.state: dict[Any, Any] = {}
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """All parameters that are there now, as one group."""
+        return [{"params": self._parameters()}]
 
 
 class UpdatePoint:
@@ -74,6 +88,11 @@ class UpdatePoint:
         # Of the first call of a closure: the loss of the weights as they were.
         self._first_objectives: dict[int, Objective] | None = None
         self._plain = False
+        #: Called as an optimizer steps: what a script does to weights besides is no update.
+        self.on_step: Callable[[], None] = lambda: None
+        # What was read for an update by hand that may come: weights and gradients.
+        self._weights_read: OpenStep | None = None
+        self._late_gradients: OpenStep | None = None
         flow.hook.on_finished.append(self._record_left)
         # The step that was updated last, and what the gradients of each model were of.
         self._objectives: tuple[int, dict[int, Objective]] = (-1, {})
@@ -116,6 +135,7 @@ class UpdatePoint:
     def _begin(self, optimizer: Optimizer, *, closure: bool) -> OpenStep:
         flow = self._flow
         before = flow.hook.clock.train
+        self.on_step()
         flow.update_depth = 1
         self._first_objectives = None
         step = flow.hook.clock.begin_update(id(optimizer))
@@ -163,6 +183,56 @@ class UpdatePoint:
         if learned:
             self._steady.enter()
 
+    def may_be_by_hand(self, script: Any, *, read: bool) -> None:
+        """A backward has ended, and lines of the script may change parameters before the next begins.
+
+        Args:
+            script: Stands for them, a :class:`WrittenByHand`.
+            read: Read weights and gradients as they are now, where the step is captured: later they may be others.
+        """
+        clock = self._flow.hook.clock
+        step = clock.train
+        if step is None or step.updated:
+            # Of tensors with no module around them; given up again should nothing change.
+            step = clock.begin_update(id(script))
+            step.optimizers.discard(id(script))
+            self._begin_step(step)
+            self._readings.trust()
+        if not read:
+            return
+        known = self._weights_read
+        if step.due and (known is None or known.global_step != step.global_step):
+            self._flow.hook.plan.resume()
+            self._weights_read = known = replace(step, records=StepRecords())
+            self._readings.weights(known, script)
+        # Micro-batches add up: those of the last backward before the update are those that it uses.
+        self._late_gradients = late = replace(step, records=StepRecords())
+        self._first_bad.before_update(late, scaled=False)
+        self._look_at_gradients(late, script, min(self._readings.models_of(script), default=0), None)
+
+    def by_hand(self, script: Any, *, replaced: bool) -> None:
+        """Lines of the script have changed parameters since the last backward, or replaced them: that step is over."""
+        flow = self._flow
+        step = flow.hook.clock.train
+        if step is None or step.updated:
+            return
+        step.optimizers.add(id(script))
+        flow.hook.ensure_started()
+        for held in (self._weights_read, self._late_gradients):
+            if held is not None and held.global_step == step.global_step:
+                step.records.absorb(held.records)
+        with torch.no_grad():
+            if self._weights_read is not None and self._weights_read.global_step == step.global_step:
+                self._readings.updated(step)
+            model = self._meet(step, script, flow.objectives.of(script) or flow.objectives.recent())
+            if step.due:
+                self._readings.describe(step, script, model)
+        self._weights_read = self._late_gradients = None
+        flow.objectives.updated(script)
+        if replaced:
+            self._readings.look_again(script)
+        self._end(step)
+
     def before_scaler_step(self, scaler: Any, optimizer: Any) -> None:
         """A scaler is about to step an optimizer or to skip it."""
         self._stepped_in_scaler = False
@@ -202,14 +272,27 @@ class UpdatePoint:
         if optimizer in self._optimizers:
             return True
         if not self._readings.parameters(optimizer):
-            # Where even looking for models again does not help, these are parameters of no module.
             self._tries[optimizer] = tries = self._tries.get(optimizer, 0) + 1
             if tries > _MOST_TRIES or not self._unknown(optimizer):
                 self._flow.foreign.add(optimizer)
-            return False
+                return False
+            if not self._readings.parameters(optimizer) and not self._take_loose(optimizer):
+                return False
         self._optimizers[optimizer] = self._free_number(len(optimizer.param_groups))
         self._several |= len(self._optimizers) > 1
         return True
+
+    def _take_loose(self, optimizer: Optimizer) -> bool:
+        """Take the parameters of an optimizer for those of no module: an image, a vector of weights.
+
+        Not beside an optimizer of a model: what it makes is no step of the training.
+        """
+        if self._optimizers:
+            return False
+        for group, parameters in enumerate(group["params"] for group in optimizer.param_groups):
+            for index, parameter in enumerate(parameters):
+                self._flow.models.add_loose(parameter, f"optimizer0/group{group}/{index}")
+        return bool(self._readings.parameters(optimizer))
 
     def _free_number(self, groups: int) -> int:
         """The first number from which on no other living optimizer's groups are counted."""
@@ -241,13 +324,20 @@ class UpdatePoint:
             return arguments, {**kwargs, "closure": watched}
         return (arguments[0], watched, *arguments[2:]), kwargs
 
-    def _meet(self, step: OpenStep, optimizer: Optimizer) -> int:
+    def _meet(self, step: OpenStep, optimizer: Optimizer, found: dict[int, Objective] | None = None) -> int:
         """What an optimizer's gradients are of becomes part of the step; returns the number of the model that leads.
 
         Models whose gradients are of the same losses are trained together, and the first of them leads.
+
+        Args:
+            step: The step.
+            optimizer: The optimizer.
+            found: The objectives of its gradients, where these are not as they were.
         """
         step.models |= self._readings.models_of(optimizer)
-        found = self._first_objectives = self._flow.objectives.of(optimizer)
+        if found is None:
+            found = self._flow.objectives.of(optimizer)
+        self._first_objectives = found
         if self._objectives[0] != step.global_step:
             self._objectives = (step.global_step, {})
         known = self._objectives[1]
@@ -286,6 +376,11 @@ class UpdatePoint:
         if step.due:
             with torch.no_grad():
                 self._readings.describe(step, optimizer, model)
+        self._look_at_gradients(step, optimizer, model, scale, scaled=scaled)
+
+    def _look_at_gradients(
+        self, step: OpenStep, optimizer: Optimizer, model: int, scale: Any, *, scaled: bool = False
+    ) -> None:
         if not (step.due or self._readings.norm_due(step) or self._first_bad.armed):
             return
         with torch.no_grad():

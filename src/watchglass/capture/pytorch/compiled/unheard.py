@@ -84,6 +84,7 @@ class UnheardForwards:
             step.records.facts.append(("not_capturable", "calls are not heard", {"modules": names}))
             _log.warning(
                 "watchglass: activations of %s are not capturable: its calls are not heard, as when a function that "
-                "calls it was compiled and called before; call watchglass.watch before the function's first call",
+                "calls it was compiled and called before, or where its forward is called directly; call "
+                "watchglass.watch before the function's first call, and the module itself",
                 ", ".join(names),
             )
