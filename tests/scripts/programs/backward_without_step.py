@@ -1,8 +1,6 @@
 """Gradients are computed in every iteration, and nothing ever uses them: the optimizer's step was forgotten."""
 # /// watchglass
-# headline = "backward ran 120 times"
-# status = 4
-# bare_status = 0
+# headline = "not judged: backward ran 120 times and no optimizer stepped"
 # ///
 
 import torch

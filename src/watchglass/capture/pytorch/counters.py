@@ -7,7 +7,7 @@ have no state before their first step.
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -108,6 +108,12 @@ def _others(optimizer: Optimizer) -> list[Optimizer]:
     # Optimizers and their schedulers hold each other: one that a notebook has replaced may be here and nobody's.
     gc.collect()
     return found()
+
+
+def has_optimizer(parameters: Iterable[Tensor]) -> bool:
+    """Whether there is an optimizer of any of these parameters in this process. Looks at every object there is."""
+    wanted = {id(parameter) for parameter in parameters}
+    return any(not wanted.isdisjoint(_identities(optimizer)) for optimizer in _all(Optimizer))
 
 
 def _is_about_to_update(optimizer: Optimizer) -> bool:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from watchglass.capture.pytorch.counters import has_optimizer
 from watchglass.capture.pytorch.flow import Flow
 from watchglass.capture.pytorch.update_point import UpdatePoint, WrittenByHand
 from watchglass.records import UnsteppedBackwards
@@ -96,7 +97,7 @@ class UpdatesByHand:
         self._loose: list[weakref.ref[Tensor]] = []
         self._without_loose = 0
         self._seen: list[_Seen] = []
-        self._in_a_row = self._questions = 0
+        self._in_a_row = self._questions = self._changes = 0
         # Backwards since the last update.
         self._backwards = 0
         #: Whether updates by hand are looked for.
@@ -127,7 +128,7 @@ class UpdatesByHand:
             replaced = replaced or any(seen.replaced() for seen in self._seen)
             changed = replaced or any(seen.changed(self._may_ask) for seen in self._seen) or self._is_habit()
         self._seen.clear()
-        if not changed:
+        if not changed or not self._is_by_hand():
             self._in_a_row = 0
             return
         self._in_a_row += self._backwards == 1
@@ -200,6 +201,16 @@ class UpdatesByHand:
             self._find(found)  # modules may be called by their forward, past every hook
             found = [leaf for leaf in found if not models.in_a_tree(leaf)]
         return found
+
+    def _is_by_hand(self) -> bool:
+        """Whether changed weights are an update, and not what a script does before its optimizer's first step."""
+        self._changes += 1
+        if self.found:
+            return True
+        # To look for optimizers takes a while: at the first change, the second, the fourth and so on.
+        if self._changes & (self._changes - 1):
+            return False
+        return not has_optimizer(self._parameters())
 
     def _may_ask(self) -> bool:
         self._questions += 1
