@@ -26,9 +26,9 @@ class LossNotDecreasing(Rule):
         the first 16 steps); an error once that has held for `hopeless` steps, for an overshoot at the start can come
         back; or the median of two windows of `window` steps in a row is more than twice that of the best
         window and above a quarter of the start; or after `patience` windows the loss is less than `diff_percent` below
-        its start, more certainly than its noise allows. Silent while the learning rate warms up, once the loss has
-        fallen (convergence is no fault), and but for `diverged` while other models are trained in turns with this one
-        (a generator's loss may rise while all is well). In an attempt that was
+        its start, more certainly than its noise allows. Silent while the learning rate warms up, and once the loss has
+        fallen (convergence is no fault). Of a model that is trained in turns with others (a generator, a student) only
+        `diverged` counts, from the highest loss of its first window on. In an attempt that was
         resumed the start is where that was: "flat" is silent there, and only `diverged` is a divergence.
     Usual causes: a learning rate that is too high or too low, no gradient in the first layers, labels that do not fit.
     What to try: try to overfit a single batch; change the learning rate by a factor of 10 either way.
@@ -47,6 +47,8 @@ class LossNotDecreasing(Rule):
 
     start: list[float] = state(list)
     seen: int = state(int)
+    #: Highest loss of the first window.
+    highest: float = state(float)
     buffer: list[float] = state(list)
     #: Median and standard error of the first and of the best window, and of the one before the latest.
     first: list[float] = state(list)
@@ -67,6 +69,8 @@ class LossNotDecreasing(Rule):
         if finding is not None:
             yield finding
         signals.remember_start(self.start, loss, 8)
+        if self.seen <= self.window:
+            self.highest = max(self.highest, loss)
         self.buffer.append(loss)
         self.waiting = self.waiting or signals.warming_up(view)
         if len(self.buffer) >= self.window:
@@ -83,12 +87,17 @@ class LossNotDecreasing(Rule):
             return None
         if reference > 4 * min(self.start):
             reference = min(self.start)
+        if signals.in_turns(view):
+            # What is learned from another model (a student, a critic) has no level before that model has one.
+            if self.seen <= self.window:
+                return None
+            reference = max(reference, self.highest)
         now = median(recent.tolist())
         rise = now / reference
         self.away = self.away + 1 if rise >= self.diverged else 0
         # The smaller limit needs more evidence: a few high losses are common right after the start.
         # And where a training was resumed the loss is low, so that multiples of it are soon reached.
-        # And what a model of several loses another may win: the loss of a generator rises while all is well.
+        # And what one model loses another may win: the loss of a generator rises while all is well.
         unclear = self.seen < 16 or signals.resumed(view) or signals.in_turns(view)
         if rise < 4 or (rise < self.diverged and unclear):
             return None
