@@ -11,11 +11,11 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
-from pathlib import Path
 from typing import Any, TypeVar
 
 from watchglass.capture.by_hand import ByHand, mode_of
 from watchglass.capture.cost import Cost
+from watchglass.capture.destination import check_destination
 from watchglass.capture.failing import failure_from
 from watchglass.capture.guard import Guard
 from watchglass.capture.lifetime import close_at_exit
@@ -23,8 +23,8 @@ from watchglass.capture.plan import Plan
 from watchglass.capture.resuming import Resumption
 from watchglass.capture.turns import Turns
 from watchglass.capture.worker import WorkerOpening
-from watchglass.config import SessionConfig, environment, local_path, scheme_of
-from watchglass.errors import InvalidValueError, NotARunError, TrainingStopped
+from watchglass.config import SessionConfig, environment
+from watchglass.errors import InvalidValueError, TrainingStopped
 from watchglass.record import OpenStep, Recorder, SteadyRow, StepClock, StepRecords, StopControl
 from watchglass.records import Fact, Failure, Mode, Role, TensorInfo, series_name
 
@@ -58,13 +58,14 @@ class Hook:
     Raises:
         InvalidValueError: A setting outside its limits.
         NotARunError: ``run`` exists and is not a run.
+        RunExistsError: Another training process, of no common launch, writes this run now.
     """
 
     def __init__(
         self, run: str | os.PathLike[str] = "", *, config: SessionConfig | None = None, **settings: Any
     ) -> None:
         self.config = config or SessionConfig(run=os.fspath(run)).with_settings(settings)
-        _check_destination(self.config.run)
+        check_destination(self.config)
         self.plan = Plan(self.config, lambda: self.rank())
         self._plan_changed = True
         self.clock = StepClock(self._finished, self._due)
@@ -432,13 +433,3 @@ class Hook:
 
 def _with_id(info: TensorInfo, tensor_id: int) -> TensorInfo:
     return TensorInfo.from_json({**info.to_json(), "tensor_id": tensor_id})
-
-
-def _check_destination(run: str) -> None:
-    if not run:
-        raise InvalidValueError('run must name a folder to write to but got ""; for instance run="runs/mine"')
-    if scheme_of(run):
-        return  # what is there is seen by the recorder's thread: nothing here waits for a network
-    path = Path(local_path(run))
-    if path.is_file() or (path.is_dir() and not (path / "run.json").exists() and any(path.iterdir())):
-        raise NotARunError(f"{run} exists and is not a run: choose another run directory, nothing was written")

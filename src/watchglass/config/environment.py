@@ -131,6 +131,25 @@ def elastic_run_id(environ: Mapping[str, str] | None = None) -> str:
     return (environ if environ is not None else os.environ).get("TORCHELASTIC_RUN_ID", "")
 
 
+def job_id(environ: Mapping[str, str] | None = None) -> str:
+    """What tells the ranks of one job, each started by itself, from those of others; "" for a process that is alone.
+
+    Under torchrun see :func:`elastic_run_id`. A batch script of Slurm is no rank, although it has a rank's variables:
+    what it starts without ``srun`` belongs to no step.
+    """
+    source = environ if environ is not None else os.environ
+    if world_size(source) <= 1:
+        return ""
+    if "RANK" in source and "WORLD_SIZE" in source:
+        return f"ranks/{rendezvous(source)}"
+    step = source.get("SLURM_STEP_ID", source.get("SLURM_STEPID", ""))
+    if "SLURM_PROCID" in source:
+        job = source.get("SLURM_JOB_ID", source.get("SLURM_JOBID", ""))
+        return f"slurm/{job}.{step}/{source.get('SLURM_RESTART_COUNT', '0')}" if job and step else ""
+    names = ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "OMPI_MCA_orte_ess_jobid")
+    return next((f"mpi/{source[name]}" for name in names if source.get(name)), "")
+
+
 def for_evaluator(environ: Mapping[str, str]) -> dict[str, str]:
     """The environment of an evaluator process, which captures nothing itself.
 

@@ -84,7 +84,7 @@ def launch(
     """
     job.check()
     check_bootstrap_possible()
-    run, attempt = begin_attempt(job)
+    run, attempt = begin_attempt(job, say=say)
     leads = environment.rank() == 0
     if _restarted_after_stop(run, attempt):
         note = "torchrun restarted a training that was stopped by request; it stays stopped"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 from collections.abc import Callable
@@ -9,42 +10,118 @@ from collections.abc import Callable
 from watchglass.config import environment, joined
 from watchglass.errors import LaunchError, RunExistsError
 from watchglass.launch.job import Job
-from watchglass.store import Store, create_attempt, create_run, layout, open_store, pace_of, read_manifest
+from watchglass.store import (
+    Store,
+    claims_of_worker,
+    create_attempt,
+    create_run,
+    is_alive,
+    launcher_of,
+    layout,
+    open_store,
+    pace_of,
+    read_manifest,
+    still_running,
+    this_process,
+)
 
 #: How long ranks other than the first wait for it to make the run.
 _WAIT_FOR_RANK_0_S = 60.0
+#: How often, and in how many seconds each, a training process is looked for whose launcher is dead.
+_DYING_LOOKS, _DYING_S = 20, 0.1
 
 #: A launcher launches once. Its start time would say the same, at the price of importing psutil.
 _THIS_LAUNCH = os.urandom(8).hex()
 
 
-def begin_attempt(job: Job, *, sleep: Callable[[float], None] = time.sleep) -> tuple[str, int]:
+def begin_attempt(
+    job: Job, *, say: Callable[[str], None] = lambda sentence: None, sleep: Callable[[float], None] = time.sleep
+) -> tuple[str, int]:
     """Make or join the run of ``job`` and an attempt in it: (location of the run, attempt).
 
     Rank 0 makes the run; the others wait for it. Ranks of one launch share the launch key, and so the attempt. A run
     that exists already and was named on purpose gets a new attempt; nothing in it is overwritten.
 
+    Args:
+        job: What to run.
+        say: Takes a sentence about what cannot be seen from here.
+        sleep: Waits.
+
     Raises:
         NotARunError: The folder holds something else.
         StoreError: It cannot be written.
-        LaunchError: Rank 0 made no run.
+        LaunchError: Rank 0 made no run, or the attempt before still runs.
     """
     if environment.rank() == 0:
         run = _create(job)
     else:
         run = _shared_name(job)
         _wait_for_manifest(open_store(run), run, sleep)
-    return run, create_attempt(open_store(run), launch_key())
+    store = open_store(run)
+
+    def follows(attempt: int) -> None:
+        _check_over(store, run, attempt, say, sleep)
+
+    joins = functools.partial(_is_joined, store)
+    return run, create_attempt(store, launch_key(), joins, follows=follows, launcher=this_process())
 
 
 def launch_key() -> str:
     """The same for all ranks of one launch, different for every other launch and for every restart by torchrun."""
-    if not environment.elastic_run_id():
-        return f"{os.uname().nodename}/{os.getpid()}/{_THIS_LAUNCH}"
-    if _several_machines():
-        return f"{environment.elastic_run_id()}/{environment.restart_count()}"
-    parent = os.getppid()  # torchrun's agent, which started every rank of this machine
-    return f"{os.uname().nodename}/{parent}/{_start_time(parent):.2f}/{environment.restart_count()}"
+    if environment.elastic_run_id():
+        if _several_machines():
+            return f"{environment.elastic_run_id()}/{environment.restart_count()}"
+        return (
+            f"{_parent()}/{environment.restart_count()}"  # torchrun's agent, which started every rank of this machine
+        )
+    job = environment.job_id()
+    if job:
+        names_meeting = environment.rendezvous() != ":" or not job.startswith("ranks/")
+        return job if _several_machines() and names_meeting else f"{job}/{_parent()}"
+    return f"{os.uname().nodename}/{os.getpid()}/{_THIS_LAUNCH}"
+
+
+def _parent() -> str:
+    """The process that has started this one, beyond doubt."""
+    parent = os.getppid()
+    return f"{os.uname().nodename}/{parent}/{_start_time(parent):.2f}"
+
+
+def _is_joined(store: Store, attempt: int) -> bool:
+    """Whether an attempt with our launch key is ours: an earlier launch with the same key had this rank as well."""
+    rank = environment.rank()
+    if store.size(layout.launch_end(attempt, rank)) is not None:
+        return False
+    return not claims_of_worker(store, attempt, layout.worker_name(rank))
+
+
+def _check_over(
+    store: Store, run: str, attempt: int, say: Callable[[str], None], sleep: Callable[[float], None]
+) -> None:
+    """Refuse to begin an attempt beside one that still runs: their steps would be taken for those of one run.
+
+    A training process ends a moment after its launcher was killed, and is waited for.
+
+    Raises:
+        LaunchError: It runs.
+    """
+    for wait in range(_DYING_LOOKS + 1):
+        claim = still_running(store, attempt)
+        if claim is None:
+            break
+        launcher = launcher_of(store, attempt)
+        if wait == _DYING_LOOKS or launcher is None or is_alive(launcher) is not False:
+            raise LaunchError(
+                f"{run} is being trained by process {claim.pid}, which is running (attempt {attempt}); wait for it to "
+                "end, or name another run with --run"
+            )
+        sleep(_DYING_S)
+    launcher = launcher_of(store, attempt)
+    if launcher is not None and is_alive(launcher) is None and store.size(layout.launch_end(attempt, 0)) is None:
+        say(
+            f"attempt {attempt} of {run} was launched on {launcher.host}, which cannot be seen from here, and has not "
+            "said that it ended; if it still runs, its steps and those of this one get mixed"
+        )
 
 
 def _create(job: Job) -> str:

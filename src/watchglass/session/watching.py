@@ -65,6 +65,7 @@ def watch(
         InvalidValueError: Something that is not a model, an unknown setting, or one outside its limits.
         MissingFileError: ``config_file`` is not there.
         NotARunError: ``run`` exists and is not a run.
+        RunExistsError: Another training process, of no common launch, writes ``run`` now.
         UnknownNameError: A rule or an action that nobody has.
     """
     _check_model(model, optimizer)

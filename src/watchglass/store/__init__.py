@@ -82,6 +82,7 @@ if TYPE_CHECKING:
         Renewal,
         RenewalWatch,
         read_launch_ends,
+        still_running,
         write_launch_end,
     )
     from watchglass.store.manifest import (
@@ -90,6 +91,7 @@ if TYPE_CHECKING:
         create_attempt,
         create_run,
         has_attempt,
+        launcher_of,
         read_manifest,
     )
     from watchglass.store.media.local import LocalStore
@@ -146,9 +148,9 @@ _HOMES = {
     ),
     "liveness": (
         "LEASE_EXPIRY_S", "LEASE_RENEWAL_S", "Attendance", "LaunchEnd", "Renewal", "RenewalWatch", "read_launch_ends",
-        "write_launch_end",
+        "still_running", "write_launch_end",
     ),
-    "manifest": ("Manifest", "attempts", "create_attempt", "create_run", "has_attempt", "read_manifest"),
+    "manifest": ("Manifest", "attempts", "create_attempt", "create_run", "has_attempt", "launcher_of", "read_manifest"),
     "media.local": ("LocalStore",),
     "media.locations": ("open_store",),
     "memory": ("Charges", "MemoryBudget", "reading_budget"),
@@ -261,6 +263,7 @@ __all__ = [
     "is_alive",
     "is_storable",
     "is_untouched",
+    "launcher_of",
     "layout",
     "lease_holder",
     "left_on_this_machine",
@@ -289,6 +292,7 @@ __all__ = [
     "signal_owner",
     "spool_exists",
     "statistics_matrix",
+    "still_running",
     "this_process",
     "was_removed",
     "write_launch_end",

@@ -7,6 +7,7 @@ launchers say when their training process has ended, and who writes the journal 
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -15,8 +16,9 @@ from typing import Any
 from watchglass.errors import DamagedDataError, MissingFileError
 from watchglass.records import Failure
 from watchglass.store import layout
-from watchglass.store.claim import Claim, this_process
+from watchglass.store.claim import Claim, is_alive, read_claims, this_process
 from watchglass.store.contract import Store
+from watchglass.store.manifest import launcher_of
 
 _MAX_BYTES = 1 << 16
 
@@ -78,6 +80,24 @@ def read_launch_ends(store: Store, attempt: int) -> dict[int, LaunchEnd]:
         if end is not None:
             found[end.rank] = end
     return found
+
+
+def still_running(store: Store, attempt: int) -> Claim | None:
+    """Another process of this machine that works on an attempt: one of its workers, or its launcher; else None.
+
+    A launcher whose training process has ended, and that waits for its evaluator, works on nothing.
+
+    Raises:
+        StoreError: The store refused.
+    """
+    ours = os.getpid()
+    for claim in read_claims(store, attempt).values():
+        if not claim.harvest and claim.pid != ours and is_alive(claim):
+            return claim
+    launcher = launcher_of(store, attempt)
+    if launcher is None or launcher.pid == ours or not is_alive(launcher):
+        return None
+    return None if read_launch_ends(store, attempt) else launcher
 
 
 class Attendance:

@@ -9,9 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from watchglass.errors import FormatVersionError, MissingFileError, NotARunError, RunExistsError
+from watchglass.errors import DamagedDataError, FormatVersionError, MissingFileError, NotARunError, RunExistsError
 from watchglass.records import FORMAT_VERSION
 from watchglass.store import layout
+from watchglass.store.claim import Claim
 from watchglass.store.contract import Store
 from watchglass.store.redaction import redact
 
@@ -96,27 +97,49 @@ def read_manifest(store: Store) -> Manifest:
     return _parse(store, value)
 
 
-def create_attempt(store: Store, launch_key: str, joins: Callable[[int], bool] = lambda attempt: True) -> int:
+def create_attempt(
+    store: Store,
+    launch_key: str,
+    joins: Callable[[int], bool] = lambda attempt: True,
+    *,
+    follows: Callable[[int], None] = lambda attempt: None,
+    launcher: Claim | None = None,
+) -> int:
     """The number of the attempt that this launch belongs to: joined where it exists, else created.
 
-    All processes of one launch pass the same key and so meet in one attempt, whoever comes first.
+    All processes of one launch pass the same key and so meet in one attempt, whatever their order.
 
     Args:
         store: A run.
         launch_key: Names the launch; "" never joins.
         joins: Asked whether an attempt of this key is really this launch's, where an earlier one may have had it too.
+        follows: Called with the newest attempt before one is created after it; may raise. Of several processes that
+            create an attempt at once one succeeds, and the others are asked again.
+        launcher: The process that launches the attempt, for :func:`launcher_of`.
     """
     while True:
         known = attempts(store)
-        if known and launch_key and _launch_key(store, known[-1]) == launch_key and joins(known[-1]):
+        if known and launch_key and _record(store, known[-1]).get("launch_key") == launch_key and joins(known[-1]):
             return known[-1]
+        if known:
+            follows(known[-1])
         number = known[-1] + 1 if known else 0
-        record = {"attempt": number, "launch_key": launch_key, "created_ns": time.time_ns()}
+        record: dict[str, Any] = {"attempt": number, "launch_key": launch_key, "created_ns": time.time_ns()}
+        if launcher is not None:
+            record["launcher"] = launcher.to_json()
         try:
             store.write(layout.attempt_record(number), json.dumps(record).encode())
         except RunExistsError:
             continue  # another process of this or another launch was first; look again
         return number
+
+
+def launcher_of(store: Store, attempt: int) -> Claim | None:
+    """The process that launched an attempt, None where that is not known."""
+    try:
+        return Claim.from_json(_record(store, attempt)["launcher"])
+    except (KeyError, DamagedDataError):
+        return None
 
 
 def attempts(store: Store) -> list[int]:
@@ -183,13 +206,13 @@ def _is_run(store: Store) -> bool:
     return True
 
 
-def _launch_key(store: Store, attempt: int) -> str | None:
+def _record(store: Store, attempt: int) -> dict[str, Any]:
+    """What an attempt's record says; empty where it is none."""
     try:
         value = json.loads(store.read(layout.attempt_record(attempt), 0, _MAX_BYTES))
     except (ValueError, RecursionError):
-        return None
-    key = value.get("launch_key") if isinstance(value, dict) else None
-    return key if isinstance(key, str) else None
+        return {}
+    return value if isinstance(value, dict) else {}
 
 
 def _version() -> str:

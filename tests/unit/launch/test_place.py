@@ -3,15 +3,31 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from watchglass.errors import LaunchError, NotARunError, StoreError
 from watchglass.launch import Job
 from watchglass.launch.place import begin_attempt, launch_key
-from watchglass.store import create_run, open_store, read_manifest
+from watchglass.store import (
+    Claim,
+    Store,
+    claim_worker,
+    create_attempt,
+    create_run,
+    open_store,
+    read_manifest,
+    this_process,
+    write_launch_end,
+)
 
+_RANKS = ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 JOB = Job("sub/train.py", ("--lr", "1"))
 
 
@@ -19,7 +35,7 @@ JOB = Job("sub/train.py", ("--lr", "1"))
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     for name in list(os.environ):
-        if name.startswith(("TORCHELASTIC", "SLURM")) or name in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"):
+        if name.startswith(("TORCHELASTIC", "SLURM", "OMPI", "PMIX", "MASTER_")) or name in _RANKS:
             monkeypatch.delenv(name)
     return tmp_path
 
@@ -110,3 +126,100 @@ def test_the_launch_key_is_one_per_launch(monkeypatch: pytest.MonkeyPatch) -> No
     assert alone == launch_key()
     elastic(monkeypatch)
     assert launch_key() != alone
+
+
+# -- an attempt beside another -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def other() -> Iterator[subprocess.Popen[bytes]]:
+    """Another process that lives."""
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as process:
+        yield process
+        process.kill()
+
+
+def claim_of(process: subprocess.Popen[bytes], **change: Any) -> Claim:
+    start = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[19]
+    return replace(this_process(), pid=process.pid, process_start=int(start), **change)
+
+
+def launched_by(claim: Claim) -> Store:
+    store = open_store("mine")
+    create_run(store, command=[])
+    create_attempt(store, "other", launcher=claim)
+    return store
+
+
+def test_a_run_that_is_being_trained_is_refused(other: subprocess.Popen[bytes]) -> None:
+    store = launched_by(claim_of(other))
+    before = {entry.path: store.read(entry.path) for entry in store.list()}
+    with pytest.raises(LaunchError, match=rf"mine is being trained by process {other.pid}.*\(attempt 0\); wait for it"):
+        begin_attempt(Job("train.py", run="mine"))
+    assert {entry.path: store.read(entry.path) for entry in store.list()} == before
+
+
+def test_a_launcher_that_only_waits_for_its_evaluator_keeps_nobody(other: subprocess.Popen[bytes]) -> None:
+    store = launched_by(claim_of(other))
+    write_launch_end(store, 0, rank=0, world_size=1, exit_status=0)
+    assert begin_attempt(Job("train.py", run="mine")) == ("mine", 1)
+
+
+def test_a_launcher_that_was_killed_keeps_nobody(other: subprocess.Popen[bytes]) -> None:
+    launched_by(claim_of(other))
+    other.kill()
+    other.wait()
+    assert begin_attempt(Job("train.py", run="mine")) == ("mine", 1)
+
+
+def test_a_worker_that_survived_its_launcher_is_waited_for_and_then_refused(other: subprocess.Popen[bytes]) -> None:
+    store = launched_by(replace(claim_of(other), pid=2**22 + 7))
+    claim_worker(store, 0, "worker_3", claim_of(other))
+    naps: list[float] = []
+    with pytest.raises(LaunchError, match=f"process {other.pid}"):
+        begin_attempt(Job("train.py", run="mine"), sleep=naps.append)
+    assert 1 <= sum(naps) <= 5
+
+    def dies(seconds: float) -> None:
+        other.kill()
+        other.wait()
+
+    assert begin_attempt(Job("train.py", run="mine"), sleep=dies) == ("mine", 1)
+
+
+def test_one_that_cannot_be_seen_is_mentioned(other: subprocess.Popen[bytes]) -> None:
+    launched_by(claim_of(other, host="node7"))
+    said: list[str] = []
+    assert begin_attempt(Job("train.py", run="mine"), say=said.append) == ("mine", 1)
+    assert said == [
+        "attempt 0 of mine was launched on node7, which cannot be seen from here, and has not said that it ended; if "
+        "it still runs, its steps and those of this one get mixed"
+    ]
+
+
+JOBS = {
+    "slurm": lambda rank: {"SLURM_JOB_ID": 7, "SLURM_STEP_ID": 0, "SLURM_PROCID": rank, "SLURM_NTASKS": 4},
+    "mpi": lambda rank: {
+        "OMPI_COMM_WORLD_RANK": rank, "OMPI_COMM_WORLD_SIZE": 4, "OMPI_COMM_WORLD_LOCAL_SIZE": 4, "PMIX_NAMESPACE": "9"
+    },
+    "deepspeed": lambda rank: {"RANK": rank, "WORLD_SIZE": 4, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": 29500},
+    "by hand": lambda rank: {"RANK": rank, "WORLD_SIZE": 4},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", JOBS)
+def test_launchers_of_one_job_meet(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Job("train.py", run="mine")
+    for attempt in (0, 1):
+        for rank in range(4):
+            for name, value in JOBS[kind](rank).items():
+                monkeypatch.setenv(name, str(value))
+            assert begin_attempt(job) == ("mine", attempt)
+        for rank in range(4):  # started again with the same key it is another attempt
+            write_launch_end(open_store("mine"), attempt, rank=rank, world_size=4, exit_status=0)
+
+
+def test_two_programs_of_one_batch_script_are_no_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"SLURM_JOB_ID": 7, "SLURM_PROCID": 0, "SLURM_NTASKS": 4}.items():
+        monkeypatch.setenv(name, str(value))
+    assert "slurm" not in launch_key()

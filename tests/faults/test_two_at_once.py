@@ -1,0 +1,102 @@
+"""Two training runs never write one run at once, unless they are ranks of one job."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from processes import NEVER, TRAIN, Processes, ended
+from waiting import until
+from watchglass import open_run
+from watchglass.errors import WatchglassError
+
+
+@pytest.fixture
+def processes() -> Iterator[Processes]:
+    started = Processes()
+    yield started
+    started.close()
+
+
+def steps_of(run: Path) -> int:
+    try:
+        return len(open_run(run).steps())
+    except WatchglassError:
+        return 0
+
+
+def test_of_five_launches_at_once_one_trains_and_four_are_refused(processes: Processes, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("print('began', flush=True)\n" + TRAIN)
+    words = ("-m", "watchglass", "run", "--run", "here", "train.py", "end", NEVER, "0.01")
+    launches = [processes.start(*words, cwd=tmp_path) for _ in range(5)]
+    until(lambda: sum(launch.poll() is not None for launch in launches) == 4)
+    until(lambda: steps_of(tmp_path / "here") > 3)
+    (tmp_path / "end").touch()
+    answers = sorted(ended(launch) for launch in launches)
+    assert [status for status, _, _ in answers] == [0, 2, 2, 2, 2]
+    for _, out, err in answers[1:]:
+        assert out == ""
+        (line,) = err.splitlines()
+        assert line.startswith("watchglass: error: here is being trained by process ")
+        assert line.endswith("(attempt 0); wait for it to end, or name another run with --run")
+    assert open_run(tmp_path / "here").attempts == [0]
+
+
+def test_a_launch_after_one_that_was_killed_resumes(processes: Processes, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TRAIN)
+    words = ("-m", "watchglass", "run", "--run", "here", "--evaluator", "none", "train.py")
+    first = processes.start(*words, NEVER, NEVER, "0.01", cwd=tmp_path)
+    until(lambda: steps_of(tmp_path / "here") > 3)
+    first.send_signal(signal.SIGKILL)
+    status, _, err = ended(processes.start(*words, "5", NEVER, "0", cwd=tmp_path))
+    assert status == 0, err
+    assert open_run(tmp_path / "here").attempts == [0, 1]
+
+
+def test_two_scripts_that_watch_themselves(processes: Processes, tmp_path: Path) -> None:
+    watched = TRAIN.replace("step, broken =", "import watchglass\nwatchglass.watch(model, run='here')\nstep, broken =")
+    (tmp_path / "train.py").write_text(watched)
+    first = processes.start("train.py", "end", NEVER, "0.01", cwd=tmp_path)
+    until(lambda: steps_of(tmp_path / "here") > 3)
+    for words in (
+        ("train.py", "5", NEVER, "0"),
+        ("-m", "watchglass", "run", "--run", "here", "train.py", "5", NEVER, "0"),
+    ):
+        status, out, err = ended(processes.start(*words, cwd=tmp_path))
+        assert status != 0
+        assert out == ""
+        assert f"by process {first.pid}, which is running (attempt 0)" in err.splitlines()[-1]
+    (tmp_path / "end").touch()
+    assert ended(first)[0] == 0
+    assert ended(processes.start("train.py", "5", NEVER, "0", cwd=tmp_path))[0] == 0
+    assert open_run(tmp_path / "here").attempts == [0, 1]
+
+
+SPAWNED = """
+import sys, time
+import torch.multiprocessing as mp
+
+def train(index):
+    import torch, watchglass
+    torch.set_num_threads(1)
+    model = torch.nn.Linear(4, 2)
+    hook = watchglass.watch(model, run='here')
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for _ in range(10):
+        optimizer.zero_grad(); model(torch.randn(3, 4)).square().mean().backward(); optimizer.step()
+        time.sleep(0.05)
+    time.sleep(0.5)
+    hook.close()
+
+if __name__ == '__main__':
+    mp.spawn(train, nprocs=2)
+"""
+
+
+def test_processes_of_one_script_may_share_a_run(processes: Processes, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SPAWNED)
+    status, _, err = ended(processes.start("train.py", cwd=tmp_path))
+    assert (status, err) == (0, "")
