@@ -5,11 +5,14 @@ an optimizer updated; it answers with the step that this belongs to. Its rules:
 
 * A TRAIN step is closed by the first forward with gradients after an update, by an evaluation after an update, or by
   the same optimizer updating again. So micro-batches, several optimizers and nested calls belong to one step.
-* A forward without gradients is an EVAL step of its own, unless a step that is begun by hand is open.
+* A forward without gradients is an EVAL step, unless a step that is begun by hand is open. Where several models are
+  called in one step, it may help to train another one, as a teacher or a target network does. Inside a TRAIN step of
+  other models it is a part of that. Ahead of one it is held back: it becomes an EVAL step if a loss is computed of it,
+  if it is one of many in a row, or if its own model is trained next; else it is a part of the step that comes.
 * A forward with gradients is TRAIN only if a backward runs through it. Those that none ran through by the time their
   step closes become EVAL steps (evaluation without ``no_grad``), ordered before it, unless there was no backward at all
   and yet an update. Of several models, one that was not updated gets one step more: a generator is called in the step
-  of its critic, and trained in the next.
+  of its critic, and trained in the next; and one of which no loss was computed is no evaluation.
 * TRAIN steps count from 0, and those of a process that goes on with a training from the updates made before it.
 * A process that never trains would leave its forwards undecided for ever: beyond a number of them they are captured no
   more, and beyond a larger one the oldest become EVAL steps.
@@ -27,6 +30,8 @@ from watchglass.records import Mode
 #: Forwards with gradients that no backward ran through yet and that are captured, in one step; and how many of them may
 #: still turn out to be trained on: an episode of reinforcement learning has hundreds before its one backward.
 _MOST_CAPTURED, _MOST_UNDECIDED = 64, 1024
+#: Forwards without gradients in a row from which on they are an evaluation, whatever comes next.
+_MANY = 16
 _TRAIN = int(Mode.TRAIN)
 
 
@@ -57,6 +62,10 @@ class StepClock:
         self._awaiting: list[Forward] = []
         self.train: OpenStep | None = None
         self.evaluation: OpenStep | None = None
+        # Forwards without gradients that are over, of which it does not show yet what they were for.
+        self._held: list[OpenStep] = []
+        # Models that are being evaluated.
+        self._phase: set[int] = set()
         #: Of models that are trained together on the same losses, the first, by the number of each.
         self.leaders: dict[int, int] = {}
         #: Number of the first TRAIN step: how many updates were made before this process.
@@ -84,7 +93,7 @@ class StepClock:
         """
         self.first_train_step += updates
         self._next[_TRAIN] += updates
-        for step in (self.train, self.evaluation):
+        for step in (self.train, self.evaluation, *self._held):
             if step is not None:
                 step.move(updates)
 
@@ -97,20 +106,31 @@ class StepClock:
                 forward = Forward(now, training, model)
                 forward.records = self.evaluation.records
                 return forward
-            self._close_evaluation()
+            self._hold_evaluation()
         step = self.train
         if step is not None and step.updated:
             self.close_train()
             step = None
         forward = Forward(now, training, model)
         if not grad:
-            self._open_evaluation(forward)
+            if step is not None and step.forwards and all(other.model != model for other in step.forwards):
+                forward.helps, forward.records = True, step.records
+            else:
+                self._open_evaluation(forward)
             return forward
+        helped = self._decide(model) if self._held else ()
+        self._phase.clear()
         if step is None:
             step = self._open_train(now)
-        elif step.forwards and not step.forwards[-1].backpropagated and not step.forwards[-1].training:
-            # Evaluation without no_grad, seen early: keeps the list of undecided forwards short.
-            self._evaluated(step.forwards.pop(), before=step.mode_step)
+        elif step.forwards:
+            last = step.forwards[-1]
+            if not (last.backpropagated or last.training) and last.model == model:
+                # Evaluation without no_grad, seen early: keeps the list of undecided forwards short.
+                self._evaluated(step.forwards.pop(), before=step.mode_step)
+        for other in helped:
+            if other.due:
+                other.records.forget_tensors()
+            step.records.absorb(other.records)
         step.forwards.append(forward)
         if len(step.forwards) % _MOST_CAPTURED == 0:
             self._bound(step)
@@ -133,6 +153,7 @@ class StepClock:
     def begin_update(self, optimizer: int) -> OpenStep:
         """An optimizer is about to change parameters; returns the TRAIN step this belongs to."""
         self._close_evaluation()
+        self._phase.clear()
         if self.train is not None and optimizer in self.train.optimizers:
             self.close_train()
         step = self.train or self._open_train(self._now_ns())
@@ -192,10 +213,14 @@ class StepClock:
         if step.updated and not trained:
             # Gradients came by another way than a backward, torch.func for one: from these forwards all the same.
             trained, left = forwards, []
+        own = step.models | {forward.model for forward in trained}
         for forward in left:
             if forward.awaits(step.models):
                 forward.output = None  # once
                 self._awaiting.append(forward)
+            elif trained and forward.model not in own and not forward.if_evaluated:
+                forward.records.forget_tensors()
+                step.records.absorb(forward.records)
             else:
                 self._evaluated(forward, before=step.mode_step)
         if not trained and not step.updated:
@@ -241,11 +266,38 @@ class StepClock:
         self.evaluation.records = forward.records
         self.evaluation.model = self.leaders.get(forward.model, forward.model)
 
-    def _close_evaluation(self) -> None:
+    def _hold_evaluation(self) -> None:
+        """The forward of the open evaluation is over, and another begins."""
         step, self.evaluation = self.evaluation, None
-        if step is not None:
-            step.end_ns = step.end_ns or self._now_ns()
+        if step is None:
+            return
+        step.end_ns = step.end_ns or self._now_ns()
+        self._held.append(step)
+        if step.model in self._phase or step.records.series or len(self._held) >= _MANY:
+            self._phase.add(step.model)
+            self._emit_held()
+
+    def _close_evaluation(self) -> None:
+        """End the open evaluation, and all that are held back."""
+        self._hold_evaluation()
+        self._emit_held()
+
+    def _emit_held(self) -> None:
+        held, self._held = self._held, []
+        for step in held:
             self._emit(step)
+
+    def _decide(self, model: int) -> list[OpenStep]:
+        """A model is about to be trained: whether what is held back was an evaluation; returns it if it was not."""
+        leader = self.leaders.get(model, model)
+        if any(step.model == leader or step.by_hand for step in self._held):
+            self._emit_held()
+            return []
+        held, self._held = self._held, []
+        # Their numbers were the last ones.
+        self._next_global -= len(held)
+        self._next[Mode.EVAL] -= len(held)
+        return held
 
     def _evaluated(self, forward: Forward, before: int) -> None:
         step = self._open(Mode.EVAL, forward.start_ns, before - 1)
@@ -254,6 +306,6 @@ class StepClock:
         records.series += forward.if_evaluated
         if not step.due:
             # Captured for the training step that it was taken for.
-            records.statistics, records.reductions, records.units, records.raw = [], [], [], []
+            records.forget_tensors()
         step.end_ns = forward.start_ns
         self._emit(step)

@@ -56,6 +56,10 @@ class StepRecords:
     raw: list[RawTensor] = field(default_factory=list)
     series: list[tuple[str, Role, float, Any]] = field(default_factory=list)
 
+    def forget_tensors(self) -> None:
+        """Leave out what was captured of tensors."""
+        self.statistics, self.reductions, self.units, self.raw = [], [], [], []
+
     def absorb(self, other: StepRecords) -> None:
         """Append everything of another."""
         self.scalars += other.scalars
@@ -72,8 +76,8 @@ class Forward:
     """One outermost forward call, until it is known whether a backward ran through it."""
 
     __slots__ = (
-        "backpropagated", "has_loss", "if_evaluated", "marked", "model", "output", "records", "start_ns", "state",
-        "training", "weight",
+        "backpropagated", "has_loss", "helps", "if_evaluated", "marked", "model", "output", "records", "start_ns",
+        "state", "training", "weight",
     )  # fmt: skip
 
     def __init__(self, start_ns: int, training: bool, model: int = 0) -> None:
@@ -82,6 +86,8 @@ class Forward:
         self.backpropagated = False
         self.weight = 1.0
         self.records = StepRecords()
+        # Whether it is a call without gradients that is a part of a TRAIN step of other models.
+        self.helps = False
         # Whether its loss as an evaluation is among the records, which it may share with others.
         self.has_loss = False
         # Of its model's series, what is recorded should it turn out to be an evaluation.

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import SGD, Adam
 
 from train_twice import batch
@@ -169,3 +169,80 @@ def test_models_that_are_trained_one_after_another_have_a_series_each(tmp_path: 
     assert [run.global_step(step) for step in run.steps()] == list(range(3 * STEPS))
     for fold, name in enumerate(("loss", "model_2/loss", "model_3/loss")):
         assert series(run, name) == pytest.approx(said[fold], rel=1e-6)
+
+
+@pytest.mark.parametrize("teacher_first", [True, False])
+@pytest.mark.parametrize("gradients", [True, False])
+def test_a_teacher_makes_no_evaluations(tmp_path: Path, teacher_first: bool, gradients: bool) -> None:
+    torch.manual_seed(0)
+    said: list[float] = []
+    evaluated: list[float] = []
+    with found(tmp_path / "run"):
+        teacher, student = network().eval().requires_grad_(False), network()
+        optimizer = SGD(student.parameters(), 0.1)
+
+        def taught(inputs: Tensor) -> Tensor:
+            with torch.set_grad_enabled(gradients):
+                return teacher(inputs).softmax(1)
+
+        for number in range(STEPS):
+            inputs, _ = batch(number, 8)
+            optimizer.zero_grad()
+            target = taught(inputs) if teacher_first else None
+            output = student(inputs)
+            loss = F.cross_entropy(output, taught(inputs) if target is None else target)
+            loss.backward()
+            optimizer.step()
+            said.append(loss.item())
+            if number % 6 == 5:
+                with torch.no_grad():
+                    evaluated.append(F.cross_entropy(student(inputs), inputs[:, :4].argmax(1)).item())
+    run = open_run(tmp_path / "run")
+    prefix, model = ("model_2/", 1) if teacher_first else ("", 0)
+    assert steps_of(run) == [model] * STEPS
+    assert steps_of(run, Mode.EVAL) == [model] * len(evaluated)
+    assert series(run, f"{prefix}loss") == pytest.approx(said, rel=1e-6)
+    assert series(run, f"{prefix}loss", Mode.EVAL) == pytest.approx(evaluated, rel=1e-6)
+    assert [run.global_step(step) for step in run.steps()] == [n + n // 6 for n in range(STEPS)]
+
+
+def test_a_target_network_makes_no_evaluations_and_what_a_script_saves_is_kept(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    with found(tmp_path / "run") as hook:
+        online = network()
+        target = copy.deepcopy(online)
+        optimizer = Adam(online.parameters(), 1e-3)
+        for number in range(STEPS):
+            inputs, labels = batch(number, 8)
+            with torch.no_grad():
+                wanted = target(inputs + 1).max(1).values
+            hook.save_scalar("wanted", number)
+            optimizer.zero_grad()
+            F.mse_loss(online(inputs).gather(1, labels[:, None])[:, 0], wanted).backward()
+            optimizer.step()
+            if number % 4 == 3:
+                target.load_state_dict(online.state_dict())
+    run = open_run(tmp_path / "run")
+    assert steps_of(run, Mode.EVAL) == []
+    assert steps_of(run) == [1] * STEPS
+    assert series(run, "wanted") == list(range(STEPS))
+
+
+def test_many_forwards_of_another_model_are_an_evaluation_without_a_loss(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    with found(tmp_path / "run"):
+        model, other = network(), network()
+        optimizer = SGD(model.parameters(), 0.1)
+        for number in range(STEPS):
+            inputs, labels = batch(number, 8)
+            optimizer.zero_grad()
+            F.cross_entropy(model(inputs), labels).backward()
+            optimizer.step()
+            if number in (2, 20):
+                with torch.no_grad():
+                    for _ in range(30):
+                        other(inputs)
+            elif number == 10:
+                with torch.no_grad():
+                    model(inputs)
+    assert steps_of(open_run(tmp_path / "run"), Mode.EVAL) == [1] * 30 + [0] + [1] * 30

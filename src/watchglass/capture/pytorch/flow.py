@@ -33,6 +33,7 @@ class Flow:
         sources: Which outputs of modules are losses.
         forward: The last outermost forward.
         forward_depth: Watched outermost modules that are being called, inside one another.
+        helping: The outermost call that is under way is a part of a step of other models.
         in_backward: A backward runs: forwards inside it are recomputations.
         update_depth: Optimizers that are stepping, inside one another.
         in_closure: The stepping optimizer calls its closure: forwards inside it belong to its step.
@@ -52,6 +53,7 @@ class Flow:
     sources: LossSources = field(default_factory=LossSources)
     forward: Forward | None = None
     forward_depth: int = 0
+    helping: bool = False
     in_backward: bool = False
     update_depth: int = 0
     in_closure: bool = False

@@ -148,11 +148,15 @@ class OutermostCalls:
         flow, clock = self._flow, self._flow.hook.clock
         grad = torch.is_grad_enabled()
         before = clock.train
-        if flow.forward is not None:
-            flow.forward.state = None
-            self._supersede(flow.forward)
         model = flow.models.number(root)
-        flow.forward = forward = clock.forward(grad=grad, training=root.training, model=model)
+        last, forward = flow.forward, clock.forward(grad=grad, training=root.training, model=model)
+        flow.helping = forward.helps
+        if flow.helping:
+            return
+        flow.forward = forward
+        if last is not None:
+            last.state = None
+            self._supersede(last)
         batch = first_tensor(arguments, kwargs)
         forward.weight = float(batch.size(0)) if batch is not None and batch.dim() else 1.0
         evaluating = clock.evaluation is not None
@@ -206,6 +210,9 @@ class OutermostCalls:
             return
         flow.forward_depth -= 1
         if flow.forward_depth:
+            return
+        if flow.helping:
+            flow.helping = False
             return
         forward, clock = flow.forward, flow.hook.clock
         if forward is None:
