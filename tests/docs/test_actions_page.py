@@ -53,7 +53,7 @@ def test_every_action_on_a_command_line_is_right(page: str, environment: None, i
 def test_the_file_is_right(page: str, environment: None, in_tmp_path: Path) -> None:
     (text,) = blocks(page, "toml")
     (in_tmp_path / "watchglass.toml").write_text(text)
-    notify, webhook = checked_actions(read_actions(in_tmp_path / "watchglass.toml"), [], thorough=False)
+    notify, webhook = checked_actions(read_actions(in_tmp_path / "watchglass.toml", named=True), [], thorough=False)
     assert (notify.name, webhook.name) == ("Notify", "Webhook")
 
 

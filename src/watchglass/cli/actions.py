@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from watchglass.cli.failure import COULD_NOT, failing_in_one_line, print_note
-from watchglass.cli.options import Debug
+from watchglass.cli.options import ActionsFile, Debug
 from watchglass.errors import InvalidValueError
 
 if TYPE_CHECKING:
@@ -37,14 +37,20 @@ Actions = Annotated[
 ]
 
 
-def actions(name: Name = None, resend: Resend = False, action: Actions = None, debug: Debug = False) -> int:
+def actions(
+    name: Name = None,
+    resend: Resend = False,
+    action: Actions = None,
+    config: ActionsFile = None,
+    debug: Debug = False,
+) -> int:
     """List the actions, or document one: what it does, its parameters, how it is named.
 
     With --resend, send the dead letters of a run again: events that an action could not deliver.
     """
     with failing_in_one_line(debug):
         if resend:
-            return _resend(name, action or [])
+            return _resend(name, action or [], config)
         if action:
             raise InvalidValueError("--action says by what dead letters are sent again; give --resend and a run too")
         from watchglass.actions import action_names, documentation, find_action
@@ -58,7 +64,7 @@ def actions(name: Name = None, resend: Resend = False, action: Actions = None, d
     return 0
 
 
-def _resend(run: str | None, texts: list[str]) -> int:
+def _resend(run: str | None, texts: list[str], config: str | None) -> int:
     """Sends the dead letters of a run again; returns the exit status."""
     if run is None:
         raise InvalidValueError("--resend needs the run whose dead letters are to be sent again; give its location")
@@ -69,8 +75,8 @@ def _resend(run: str | None, texts: list[str]) -> int:
     from watchglass.store import open_store, read_manifest
     from watchglass.view import printable
 
-    file = find_file()
-    specs = [*(read_actions(file) if file is not None else ()), *map(parse_action, texts)]
+    file = find_file(config)
+    specs = [*(read_actions(file, named=config is not None) if file is not None else ()), *map(parse_action, texts)]
     checked_actions(specs, None)
     with closing(open_store(run)) as store:
         read_manifest(store)

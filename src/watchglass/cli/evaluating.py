@@ -73,6 +73,7 @@ def evaluator_config(
     stop_on: str | None = None,
     actions: list[str] | None = None,
     config_file: Path | None = None,
+    config_named: bool = False,
     causes: list[str] | None = None,
     rule_timeout: float = 30.0,
     lost_after: float = 600.0,
@@ -81,7 +82,8 @@ def evaluator_config(
 ) -> EvaluatorConfig:
     """What an evaluator is told, from the options of a verb; everything that is named is known to exist.
 
-    ``config_file`` is one whose tables ``[[actions]]`` come before ``actions``; None for no file.
+    ``config_file`` is one whose tables ``[[actions]]`` come before ``actions``; None for no file. ``config_named``
+    says whether somebody named it.
 
     Raises:
         WatchglassError: Something that does not exist, or cannot be so.
@@ -99,7 +101,7 @@ def evaluator_config(
         None,
         specs,
         severity_to_stop_on(stop_on),
-        actions_to_take(actions, config_file, specs),
+        actions_to_take(actions, config_file, specs, config_named),
         calibration=calibration,
         causes=tuple(causes or ()),
         rule_timeout_s=rule_timeout,
@@ -128,7 +130,7 @@ def rules_to_evaluate(texts: list[str] | None, calibration: str = "default") -> 
 
 
 def actions_to_take(
-    texts: list[str] | None, config_file: Path | None, rules: Sequence[RuleSpec]
+    texts: list[str] | None, config_file: Path | None, rules: Sequence[RuleSpec], config_named: bool
 ) -> tuple[ActionSpec, ...]:
     """The actions that were asked for, each known to exist, to accept its parameters and to be able to work.
 
@@ -137,7 +139,7 @@ def actions_to_take(
     """
     from watchglass.config import read_actions
 
-    in_file = read_actions(config_file) if config_file is not None else ()
+    in_file = read_actions(config_file, named=config_named) if config_file is not None else ()
     if not texts and not in_file:
         return ()
     from watchglass.actions import checked_actions, parse_action

@@ -16,7 +16,16 @@ import typer
 from watchglass.cli.concluding import Console, conclude
 from watchglass.cli.evaluating import Actions, Calibration, Causes, Rules, RuleTimeout, StopOn, evaluator_config
 from watchglass.cli.failure import COULD_NOT, failing_in_one_line, print_note
-from watchglass.cli.options import Debug, Engine, FailOn, PricePerHour, RayAddress, check_choice, check_engine
+from watchglass.cli.options import (
+    ActionsFile,
+    Debug,
+    Engine,
+    FailOn,
+    PricePerHour,
+    RayAddress,
+    check_choice,
+    check_engine,
+)
 from watchglass.errors import InvalidValueError
 
 if TYPE_CHECKING:
@@ -71,6 +80,7 @@ def follow(
     calibration: Calibration = "default",
     stop_on: StopOn = None,
     action: Actions = None,
+    config_file: ActionsFile = None,
     fail_on: FailOn = "warning",
     wait: _Wait = 600.0,
     timeout: _Timeout = None,
@@ -103,7 +113,8 @@ def follow(
 
         config = evaluator_config(
             run=run, rules=rules, calibration=calibration, stop_on=stop_on, actions=action,
-            config_file=find_file(), causes=causes, rule_timeout=rule_timeout, lost_after=lost_after,
+            config_file=find_file(config_file), config_named=config_file is not None, causes=causes,
+            rule_timeout=rule_timeout, lost_after=lost_after,
             price_per_hour=price_per_hour, quiet=quiet,
         )  # fmt: skip
         snapshots = Snapshots()

@@ -17,6 +17,14 @@ Force = Annotated[
     bool,
     typer.Option("--force", help="Although processes of other machines cannot be seen: they have ended."),
 ]
+ActionsFile = Annotated[
+    str | None,
+    typer.Option(
+        "--config",
+        metavar="FILE",
+        help="File whose tables [[actions]] are used. [default: the nearest watchglass.toml]",
+    ),
+]
 FailOn = Annotated[
     str, typer.Option("--fail-on", metavar="warning|error|never", help="Least severity for exit status 1.")
 ]

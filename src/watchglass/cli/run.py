@@ -155,6 +155,7 @@ def run(
         if evaluator == "local":
             told = evaluator_config(
                 rules=rules, calibration=calibration, stop_on=stop_on, actions=action, config_file=find_file(config),
+                config_named=config is not None,
                 causes=causes, rule_timeout=rule_timeout, quiet=quiet,
             )  # fmt: skip
         file, settings = with_file(config, given, told)

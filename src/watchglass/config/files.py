@@ -16,9 +16,10 @@ from watchglass.config import environment
 from watchglass.config.evaluation import ActionSpec
 from watchglass.config.hook_json import read_hook_json
 from watchglass.config.parameters import ParameterError, check_names, suggest
-from watchglass.config.plugins import file_and_class, seen_from
+from watchglass.config.plugins import file_and_class, names_file, seen_from
 from watchglass.config.regular_files import read_regular, why_no_file
 from watchglass.config.session import SETTINGS, SessionConfig
+from watchglass.config.trust import untrusted
 from watchglass.errors import InvalidValueError, MissingFileError
 
 #: Name of the file that is looked for.
@@ -73,13 +74,19 @@ def read_file(path: str | os.PathLike[str]) -> dict[str, Any]:
         raise InvalidValueError(f"{path}: {error}") from None
 
 
-def read_actions(path: str | os.PathLike[str]) -> tuple[ActionSpec, ...]:
+def read_actions(path: str | os.PathLike[str], *, named: bool) -> tuple[ActionSpec, ...]:
     """What the tables ``[[actions]]`` of a file name; none for a hook configuration of SageMaker Debugger.
 
     A file of a user's own actions that is named there is found from the folder of the file that names it.
 
+    Args:
+        path: The file.
+        named: Whether somebody named it. One that was found by searching may be anybody's who can write a folder above,
+            and actions are programs and addresses.
+
     Raises:
-        InvalidValueError: A table without a name, or something that is no list of tables.
+        InvalidValueError: A table without a name, something that is no list of tables, or a file that was found by
+            searching and that others than this user and root may have written.
         MissingFileError: A file of actions is not there.
     """
     path = Path(path)
@@ -91,13 +98,27 @@ def read_actions(path: str | os.PathLike[str]) -> tuple[ActionSpec, ...]:
         raise InvalidValueError(f"{path}: {error}") from None
     if not isinstance(given, list) or not all(isinstance(table, dict) for table in given):
         raise InvalidValueError(f"{path}: actions must be tables, each below a line [[actions]], but got {given!r:.80}")
+    if given and not named:
+        _check_trusted(path, path)
     specs = []
     for number, table in enumerate(given, 1):
         name = table.pop("name", None)
         if not isinstance(name, str):
             raise InvalidValueError(f'{path}: [[actions]] number {number} must have a name, as in name = "Notify"')
-        specs.append(ActionSpec(_own_file(name, path), table))
+        located = _own_file(name, path)
+        if not named and names_file(located):
+            _check_trusted(Path(file_and_class(located)[0]), path)
+        specs.append(ActionSpec(located, table))
     return tuple(specs)
+
+
+def _check_trusted(path: Path, found: Path) -> None:
+    reason = untrusted(path)
+    if reason:
+        raise InvalidValueError(
+            f"{found} was found by searching and names actions, but {reason}; if it is to be trusted, name it with "
+            "--config (config_file= in code), else run from another folder"
+        )
 
 
 def read_toml(path: str | os.PathLike[str], what: str) -> dict[str, Any]:

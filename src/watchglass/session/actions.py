@@ -26,7 +26,7 @@ def action_specs(
         UnknownNameError: An action or a rule that nobody has.
     """
     found = find_file(config_file)
-    specs = [] if found is None else list(read_actions(found))
+    specs = [] if found is None else list(read_actions(found, named=config_file is not None))
     if actions is not None:
         alone = isinstance(actions, (str, ActionSpec, type)) or not isinstance(actions, Iterable)
         specs += [_spec(action) for action in ([actions] if alone else actions)]

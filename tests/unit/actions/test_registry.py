@@ -132,7 +132,7 @@ def test_tables_of_a_file_name_actions(in_tmp_path: Path) -> None:
     )
     assert find_file() == path
     assert read_file(path) == {"save_interval": 5}
-    webhook, stop = read_actions(path)
+    webhook, stop = read_actions(path, named=True)
     assert webhook == ActionSpec("Webhook", {"url": "https://a.org", "headers": ["A: b"]})
     assert build_action(stop).severity is Severity.WARNING
 
@@ -141,4 +141,4 @@ def test_tables_of_a_file_name_actions(in_tmp_path: Path) -> None:
 def test_tables_that_are_none_are_refused(in_tmp_path: Path, text: str) -> None:
     (in_tmp_path / "watchglass.toml").write_text(text)
     with pytest.raises(InvalidValueError, match=r"watchglass\.toml: "):
-        read_actions(in_tmp_path / "watchglass.toml")
+        read_actions(in_tmp_path / "watchglass.toml", named=True)

@@ -269,13 +269,13 @@ def test_a_file_of_actions_is_found_from_the_file_that_names_it(
         f'[[actions]]\nname = "{named}"\npath = "here.txt"\n[[actions]]\nname = "Webhook"\n'
     )
     monkeypatch.chdir(tmp_path)
-    own, built_in = read_actions("project/watchglass.toml")
+    own, built_in = read_actions("project/watchglass.toml", named=True)
     assert own.name == str(tmp_path / "project" / "deeper" / "mine.py") + (":Mine" if ":" in named else "")
     assert (own.parameters, built_in.name) == ({"path": "here.txt"}, "Webhook")
     monkeypatch.chdir(tmp_path / "project" / "deeper")
     found = find_file()
     assert found is not None
-    assert read_actions(found)[0] == own
+    assert read_actions(found, named=True)[0] == own
 
 
 @pytest.mark.parametrize("absolute", [False, True])
@@ -289,7 +289,7 @@ def test_a_file_of_actions_that_is_not_there_is_looked_for_beside_the_file(
     (tmp_path / "project" / "watchglass.toml").write_text(f'[[actions]]\nname = "{named}:Mine"\n')
     monkeypatch.chdir(tmp_path)
     with pytest.raises(MissingFileError) as refused:
-        read_actions("project/watchglass.toml")
+        read_actions("project/watchglass.toml", named=True)
     (line,) = str(refused.value).splitlines()
     assert line == (
         f'project/watchglass.toml: there is no action file "{named}" in {tmp_path}/project (did you mean "mines.py"?); '
