@@ -6,6 +6,7 @@ A framework's adapter holds a :class:`Hook` and tells it what happens. All callb
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 import time
@@ -432,4 +433,4 @@ class Hook:
 
 
 def _with_id(info: TensorInfo, tensor_id: int) -> TensorInfo:
-    return TensorInfo.from_json({**info.to_json(), "tensor_id": tensor_id})
+    return dataclasses.replace(info, tensor_id=tensor_id)

@@ -155,6 +155,8 @@ class Discovery:
 
     def _called(self, module: nn.Module, arguments: Any, kwargs: Any = None) -> None:
         flow = self._flow
+        if flow.forward_depth and flow.models.module(module) is not None:
+            return  # at a glance: to look whether a forward is under way takes longer the deeper it is
         if flow.in_forward or flow.in_backward or flow.models.knows(module) or captured():
             return
         if next(module.parameters(), None) is None or isinstance(module, (ParametrizationList, torch.jit.ScriptModule)):

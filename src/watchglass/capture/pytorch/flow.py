@@ -65,6 +65,8 @@ class Flow:
     chained: int = 0
     foreign: weakref.WeakSet[Optimizer] = field(default_factory=weakref.WeakSet)
     _root: weakref.ref[nn.Module] | None = None
+    # Whether the last outermost call runs compiled code: looked up once for each, in all of its modules.
+    _root_compiled: bool | None = None
 
     def __post_init__(self) -> None:
         # Whoever watched keeps nothing of the training alive once that is over.
@@ -78,13 +80,18 @@ class Flow:
     @root.setter
     def root(self, root: nn.Module | None) -> None:
         self._root = None if root is None else weakref.ref(root)
+        self._root_compiled = None
 
     @property
     def in_forward(self) -> bool:
         """Whether the last outermost call is under way, and was not left by an exception, which nobody hears of."""
         root = self.root if self.forward_depth else None
-        if root is None or is_compiled(root):
-            return root is not None  # compiled code has frames of its own
+        if root is None:
+            return False
+        if self._root_compiled is None:
+            self._root_compiled = is_compiled(root)
+        if self._root_compiled:
+            return True  # compiled code has frames of its own
         frame: types.FrameType | None = sys._getframe(1)
         while frame is not None:
             if frame.f_code.co_name == "_call_impl" and frame.f_locals.get("self") is root:

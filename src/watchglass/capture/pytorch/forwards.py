@@ -68,6 +68,8 @@ class ModuleCapture:
         self._handle: Any = None
         self._records: StepRecords | None = None
         self._root: nn.Module | None = None
+        # Whether any of it is compiled: looked up once for each forward.
+        self._root_compiled: bool | None = None
         self._seen = _Seen({}, set())
         self._refreshed = False
         self._guarded = hook.guarded(self._after_module, unless=is_compiling)
@@ -88,7 +90,7 @@ class ModuleCapture:
     def switch_on(self, records: StepRecords, root: nn.Module) -> None:
         """Capture every module call below ``root`` into ``records`` from now on."""
         self._records = records
-        self._root = root
+        self._root, self._root_compiled = root, None
         self._refreshed = False
         # Where all inputs are saved, functional activations are found among them.
         self._functional = self._hook.plan.wants_tag("relu_output") and not self._inputs_wanted()
@@ -155,7 +157,10 @@ class ModuleCapture:
     def _entered_compiled(self, module: nn.Module, arguments: Any, output: Any, grad: bool, compiled: bool) -> None:
         records = self._records or (self.records_of(module, arguments, grad) if compiled else None)
         # The outermost module's own call is told by Entries, and all of a model of which nothing is compiled.
-        told = self._root is not None and (unwrap(self._root) is module or not (compiled or is_compiled(self._root)))
+        root = self._root
+        if root is not None and self._root_compiled is None:
+            self._root_compiled = is_compiled(root)
+        told = root is not None and (unwrap(root) is module or not (compiled or self._root_compiled))
         place = None if records is None or told or not self._inputs_wanted.now else self._place(module)
         if records is not None and place is not None:
             with torch.no_grad():

@@ -115,7 +115,9 @@ class Parents:
     """
 
     def __init__(self) -> None:
-        self._parents: weakref.WeakKeyDictionary[nn.Module, list[weakref.ref[nn.Module]]] = weakref.WeakKeyDictionary()
+        # With the name that it was registered under.
+        self._parents: weakref.WeakKeyDictionary[nn.Module, list[tuple[weakref.ref[nn.Module], str]]]
+        self._parents = weakref.WeakKeyDictionary()
         # Modules with parameters, by identity: to hash one while it is made may fail.
         self._holders: dict[int, weakref.ref[nn.Module]] = {}
         self._most = 1024
@@ -123,7 +125,7 @@ class Parents:
     def note(self, parent: nn.Module, name: str, child: nn.Module | None) -> None:
         """A module was registered under another; the signature of PyTorch's registration hook."""
         if child is not None:
-            self._parents.setdefault(child, []).append(weakref.ref(parent))
+            self._parents.setdefault(child, []).append((weakref.ref(parent), name))
 
     def note_parameter(self, module: nn.Module, name: str, parameter: Tensor | None) -> None:
         """A parameter was registered under a module, which may be all that there is."""
@@ -132,25 +134,43 @@ class Parents:
             self._most = 2 * len(self._holders) + 1024
         self._holders[id(module)] = weakref.ref(module)
 
-    def owner(self, module: nn.Module) -> nn.Module:
-        """The topmost module that holds ``module``, itself when nothing does."""
-        seen = {id(module)}
-        while True:
-            for reference in self._parents.get(module, ()):
-                parent = reference()
-                if parent is not None and id(parent) not in seen and module in parent.children():
-                    module = parent
-                    seen.add(id(module))
-                    break
+    def owner(self, module: nn.Module, known: dict[int, nn.Module] | None = None) -> nn.Module:
+        """The topmost module that holds ``module``, itself when nothing does.
+
+        Args:
+            module: Any module.
+            known: Answers by identity, looked up and added to: for those who ask for many.
+        """
+        known = {} if known is None else known
+        below: dict[int, None] = {}
+        while id(module) not in known:
+            below[id(module)] = None
+            above = (
+                parent
+                for reference, name in self._parents.get(module, ())
+                if (parent := reference()) is not None and id(parent) not in below and _holds(parent, name, module)
+            )
+            parent = next(above, None)
+            if parent is None:
+                known[id(module)] = module
             else:
-                return module
+                module = parent
+        top = known[id(module)]
+        known.update(dict.fromkeys(below, top))
+        return top
 
     def owners(self, parameters: Iterable[Tensor]) -> list[nn.Module]:
         """The topmost modules that hold any of these parameters."""
         wanted = {id(parameter) for parameter in parameters}
         held = [living for each in self._holders.values() if (living := each()) is not None]
-        tops = {id(top): top for top in map(self.owner, [*self._parents, *held])}
+        known: dict[int, nn.Module] = {}
+        tops = {id(top): top for top in (self.owner(each, known) for each in [*self._parents, *held])}
         return [top for top in tops.values() if any(id(parameter) in wanted for parameter in top.parameters())]
+
+
+def _holds(parent: nn.Module, name: str, module: nn.Module) -> bool:
+    """Whether a module is a child of another, where it was put or, which takes a look at all children, elsewhere."""
+    return getattr(parent, name, None) is module or module in parent.children()
 
 
 class ModuleTree:
