@@ -44,8 +44,9 @@ class Cost:
         self._arrived_ns: deque[int] = deque(maxlen=_SHARING)
 
     def began(self, cost_ns: int) -> None:
-        """So long it took to bring capture into the process."""
+        """So long it took to bring capture into the process; the run's time begins with it."""
         self._plan.budget.cost_ns += cost_ns
+        self._plan.budget.train_ns += cost_ns
 
     def step_ended(self, step: OpenStep) -> None:
         """A TRAIN step is over; what is to be told of its cost becomes facts of it."""

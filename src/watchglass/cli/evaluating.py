@@ -119,10 +119,12 @@ def rules_to_evaluate(texts: list[str] | None, calibration: str = "default") -> 
         InvalidValueError: A parameter it does not have, or a value it does not take.
         PluginFileError: A file of rules that cannot be imported.
     """
-    from watchglass.rules import build_rule, default_rules, expand, parse_rules
+    from watchglass.rules import default_rules, expand, parse_rules
 
     if not texts:
         return default_rules()
+    from watchglass.rules import build_rule  # here, for what it imports
+
     specs = expand(parse_rules(texts))
     for spec in specs:
         build_rule(spec, calibration)

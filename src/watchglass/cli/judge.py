@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from watchglass.cli.recovering import mention_unrecovered, recover
 from watchglass.cli.terminal import working
 from watchglass.errors import WatchglassError, in_a_line
-from watchglass.records import Status
 
 if TYPE_CHECKING:
     from watchglass.config import EvaluatorConfig
@@ -29,32 +28,19 @@ def judged(path: str, *, causes: Sequence[str] = (), price_per_hour: float | Non
     Raises:
         WatchglassError: It is no run, or not readable.
     """
-    from watchglass.evaluate import verdict
+    from watchglass.evaluate import is_judged, verdict
     from watchglass.run import open_run
 
     more = recover(path)
     with working("reading the run"):
         run = open_run(path)
-        statuses = run.journal.statuses
-        # An evaluator that was killed, or is still at it, has not said its last word.
-        said_all = bool(statuses) and not more and not any(status.status is Status.IN_PROGRESS for status in statuses)
-        if said_all and _about_newest_attempt(run):
+        if not more and is_judged(run):
             mention_unrecovered(path, run)
             return run, replace(verdict(run, causes=causes, price_per_hour=price_per_hour), run=path)
     from watchglass.config import EvaluatorConfig
     from watchglass.rules import default_rules
 
     return replayed(EvaluatorConfig(path, None, default_rules(), causes=tuple(causes), price_per_hour=price_per_hour))
-
-
-def _about_newest_attempt(run: Run) -> bool:
-    """Whether what an evaluator wrote is about the newest attempt too: one may have gone on with none beside it."""
-    from watchglass.evaluate import judged_attempt
-
-    if run.attempt == 0:
-        return True
-    judged = judged_attempt(run.store)
-    return judged is not None and judged >= run.attempt
 
 
 def replayed(config: EvaluatorConfig) -> tuple[Run, Verdict]:

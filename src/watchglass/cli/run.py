@@ -156,7 +156,7 @@ def run(
             told = evaluator_config(
                 rules=rules, calibration=calibration, stop_on=stop_on, actions=action, config_file=find_file(config),
                 config_named=config is not None,
-                causes=causes, rule_timeout=rule_timeout, quiet=quiet,
+                causes=causes, rule_timeout=rule_timeout, price_per_hour=price_per_hour, quiet=quiet,
             )  # fmt: skip
         file, settings = with_file(config, given, told)
         after = _After(report, price_of(price_per_hour), file, compact, quiet, debug)
@@ -244,22 +244,24 @@ def _conclude(job: Job, outcome: Outcome, after: _After) -> None:
         return
     if not wants_verdict and after.report is None:
         return
-    from watchglass.cli.judge import judged, replayed
-    from watchglass.config import EvaluatorConfig
+    verdict, run = outcome.verdict, None
+    if verdict is None or after.report is not None:
+        from watchglass.cli.judge import judged, replayed
+        from watchglass.config import EvaluatorConfig
 
+        if job.evaluator:
+            run, verdict = judged(outcome.run, causes=job.evaluator.causes, price_per_hour=after.price)
+        else:
+            run, verdict = replayed(EvaluatorConfig(outcome.run, None, (), price_per_hour=after.price))
     if job.evaluator:
-        run, verdict = judged(outcome.run, causes=job.evaluator.causes, price_per_hour=after.price)
-    else:
-        run, verdict = replayed(EvaluatorConfig(outcome.run, None, (), price_per_hour=after.price))
+        # Known to who launched it, and to nobody who reads the run.
+        verdict = replace(verdict, capture={**verdict.capture, "beside_cpu_ns": outcome.beside_cpu_s * 1e9})
     if wants_verdict and job.evaluator:
         from watchglass.cli.evaluating import asked_of_explain
-        from watchglass.cli.terminal import print_verdict, stderr_console
+        from watchglass.cli.terminal import print_verdict_beside
 
-        console = stderr_console()
-        if not console.is_terminal:
-            print_note(f"verdict on {outcome.run}")
-        print_verdict(console, verdict, asked_of_explain(None, "default", job.evaluator.causes))
-    if after.report is not None:
+        print_verdict_beside(verdict, asked_of_explain(None, "default", job.evaluator.causes))
+    if after.report is not None and run is not None:
         from watchglass.view import size, write_report
 
         print_note(f"report {after.report} ({size(write_report(run, verdict, after.report))})")

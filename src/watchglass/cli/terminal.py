@@ -55,6 +55,21 @@ def print_verdict(console: Console, verdict: Verdict, asked: Sequence[str] = ())
         console.file.write(verdict_text(verdict, asked=asked))
 
 
+def print_verdict_beside(verdict: Verdict, asked: Sequence[str] = ()) -> None:
+    """The verdict on stderr, behind a script's own last words; ``asked`` as for :func:`print_verdict`."""
+    # Of what rich takes for a terminal; where there is none, it need not be imported.
+    if sys.stderr.isatty() or {"FORCE_COLOR", "TTY_COMPATIBLE"} & set(os.environ):
+        console = stderr_console()
+        if console.is_terminal:
+            print_verdict(console, verdict, asked)
+            return
+    from watchglass.cli.failure import print_note
+    from watchglass.view import verdict_text
+
+    print_note(f"verdict on {verdict.run}")
+    sys.stderr.write(verdict_text(verdict, asked=asked))
+
+
 def print_rows(console: Console, rows: Sequence[Row], run: str, style: str) -> None:
     """An outline in the same way: in a frame that names the run, or as plain text."""
     from watchglass.view import rows_panel, rows_text

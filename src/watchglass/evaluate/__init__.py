@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from watchglass.evaluate.evaluation import Evaluation
     from watchglass.evaluate.explanation import explain, find_findings
     from watchglass.evaluate.follower import FollowedWorker, Follower
-    from watchglass.evaluate.judgement import verdict
+    from watchglass.evaluate.judgement import is_judged, verdict
     from watchglass.evaluate.live.anew import starting_anew
     from watchglass.evaluate.live.evaluator import Evaluator
     from watchglass.evaluate.live.journal import judged_attempt
@@ -63,7 +63,7 @@ _HOMES = {
     "scaling.cluster": ("cluster",),
     "scaling.spread_engine": ("engines_on",),
     "scaling.spreading": ("Spread", "replay_on_ray"),
-    "judgement": ("verdict",),
+    "judgement": ("is_judged", "verdict"),
 }  # fmt: skip
 
 __all__ = [
@@ -96,6 +96,7 @@ __all__ = [
     "follow",
     "follow_runs",
     "front",
+    "is_judged",
     "judge",
     "judged_attempt",
     "labels_of_runs",

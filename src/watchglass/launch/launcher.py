@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import IO
 
 from watchglass.config import EvaluatorConfig, environment
 from watchglass.errors import EXIT_STOPPED, LaunchError
@@ -21,9 +25,9 @@ from watchglass.launch.place import begin_attempt
 from watchglass.launch.signals import SignalWatch
 from watchglass.launch.training import exit_status, run_training
 from watchglass.record import is_anything_left
-from watchglass.records import Failure
+from watchglass.records import Failure, Verdict, from_json
 from watchglass.store import attempts, layout, open_store, write_launch_end
-from watchglass.supervise import Supervision
+from watchglass.supervise import EvaluatorProcess, Supervision
 
 #: Folder with the ``sitecustomize.py`` that brings capture into the training.
 BOOTSTRAP = str(Path(__file__).with_name("bootstrap"))
@@ -46,6 +50,8 @@ class Outcome:
         seconds: From the start to the end of the training process.
         problems: One line for each thing that went wrong beside the training.
         failure: Why it failed; None where it did not.
+        verdict: What the evaluator has handed over at its end, None where it has not.
+        beside_cpu_s: Processor time of launcher and evaluator so far.
     """
 
     exit_status: int
@@ -56,6 +62,8 @@ class Outcome:
     seconds: float
     problems: tuple[str, ...] = ()
     failure: Failure | None = None
+    verdict: Verdict | None = None
+    beside_cpu_s: float = 0.0
 
 
 #: A context that shows waiting, and takes the seconds waited.
@@ -91,6 +99,7 @@ def launch(
         return Outcome(EXIT_STOPPED, run, attempt, leads, False, 0.0, (note,))
     problems: list[str] = []
     evaluator: Supervision | None = None
+    answer = _answer_file()
 
     def look() -> None:
         # First called when the script runs: its imports take longer than those of the evaluator, which has nothing to
@@ -99,7 +108,7 @@ def launch(
         if evaluator is not None:
             evaluator.look()
         elif leads and job.evaluator:
-            evaluator = _start_evaluator(job.evaluator, run, attempt, say)
+            evaluator = _start_evaluator(job.evaluator, run, attempt, say, answer)
 
     if leads:
         started(run, attempt)
@@ -116,11 +125,17 @@ def launch(
                 status = EXIT_STOPPED
             failure = failures.take(0 if status == EXIT_STOPPED else status)
             _tell_end(run, attempt, status, ended.pid, failure, problems)
+            before_s = _seconds_of_children()
             evaluated = _finish_evaluator(evaluator, signals, waiting, problems)
+            evaluator_s = _seconds_of_children() - before_s
+            found = _verdict(answer, run) if evaluated else None
         finally:
             if evaluator is not None:
                 evaluator.end()
-    return Outcome(status, run, attempt, leads, evaluated, seconds, tuple(problems), failure)
+            if answer is not None:
+                answer.close()
+    beside_cpu_s = evaluator_s + time.process_time()
+    return Outcome(status, run, attempt, leads, evaluated, seconds, tuple(problems), failure, found, beside_cpu_s)
 
 
 def run_untouched(job: Job) -> int:
@@ -153,9 +168,36 @@ def training_environment(job: Job, run: str, attempt: int) -> dict[str, str]:
     return environ
 
 
-def _start_evaluator(config: EvaluatorConfig, run: str, attempt: int, say: Callable[[str], None]) -> Supervision:
+def _start_evaluator(
+    config: EvaluatorConfig, run: str, attempt: int, say: Callable[[str], None], answer: IO[bytes] | None
+) -> Supervision:
     config = replace(config, run=run, attempt=attempt)
-    return Supervision(config, evaluator_environment(os.environ, BOOTSTRAP), say)
+    start = partial(EvaluatorProcess, answer=answer)
+    return Supervision(config, evaluator_environment(os.environ, BOOTSTRAP), say, start=start)
+
+
+def _answer_file() -> IO[bytes] | None:
+    """A nameless file for what the evaluator hands over, None where there is no place for one."""
+    try:
+        return tempfile.TemporaryFile()
+    except OSError:
+        return None
+
+
+def _verdict(answer: IO[bytes] | None, run: str) -> Verdict | None:
+    """What the evaluator has handed over, None where it has not."""
+    if answer is None:
+        return None
+    with suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
+        answer.seek(0)
+        return replace(from_json(Verdict, json.loads(answer.read())), run=run)
+    return None
+
+
+def _seconds_of_children() -> float:
+    """Processor time of the child processes that have ended."""
+    spent = os.times()
+    return spent.children_user + spent.children_system
 
 
 def _finish_evaluator(

@@ -15,6 +15,7 @@ from watchglass.records.findings import (
     number_from_json,
     number_to_json,
 )
+from watchglass.records.handing import as_json, from_json
 from watchglass.records.training import (
     COUNT_FIELDS,
     FORMAT_VERSION,
@@ -75,6 +76,8 @@ __all__ = [
     "UnitKind",
     "UnsteppedBackwards",
     "Verdict",
+    "as_json",
+    "from_json",
     "model_name",
     "number_from_json",
     "number_to_json",

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
+from typing import IO
 
 from watchglass.config import EvaluatorConfig
 from watchglass.errors import LaunchError
@@ -29,13 +30,19 @@ class EvaluatorProcess:
         config: What it evaluates.
         environ: The whole environment of the process.
         command: Arguments of the interpreter. For tests.
+        answer: A file to which it writes its verdict at the end of the training run; None for no verdict.
 
     Raises:
         LaunchError: The process cannot be started.
     """
 
     def __init__(
-        self, config: EvaluatorConfig, environ: Mapping[str, str], command: tuple[str, ...] = _COMMAND
+        self,
+        config: EvaluatorConfig,
+        environ: Mapping[str, str],
+        command: tuple[str, ...] = _COMMAND,
+        *,
+        answer: IO[bytes] | None = None,
     ) -> None:
         ours, theirs = socket.socketpair()
         try:
@@ -43,7 +50,8 @@ class EvaluatorProcess:
                 [sys.executable, *command],
                 env=dict(environ),
                 stdin=theirs.fileno(),
-                stdout=subprocess.DEVNULL,  # the script's output is the script's alone
+                # Never ours: the script's output is the script's alone.
+                stdout=subprocess.DEVNULL if answer is None else answer,
                 start_new_session=True,
             )
         except OSError as error:

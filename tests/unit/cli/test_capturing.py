@@ -59,7 +59,7 @@ def jobs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Job]:
     """Jobs that would have been launched."""
     launched: list[Job] = []
 
-    def launch(job: Job, started: Any, waiting: Any) -> Outcome:
+    def launch(job: Job, *, started: Any, **_: Any) -> Outcome:
         job.check()
         launched.append(job)
         started("runs/x", 0)

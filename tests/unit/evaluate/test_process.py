@@ -18,7 +18,7 @@ from waiting import PATIENCE_S, until
 from watchglass.config import EvaluatorConfig, RuleSpec
 from watchglass.errors import MissingFileError
 from watchglass.evaluate import diagnose, replay, verdict
-from watchglass.records import Severity, Status
+from watchglass.records import Severity, Status, Verdict, from_json
 from watchglass.rules import default_rules
 from watchglass.run import open_run
 from watchglass.store import JournalWriter, LocalStore, layout
@@ -257,3 +257,22 @@ assert not lifeline.wait(600.0), "no wait is long any more"
 def test_it_starts_without_heavy_imports() -> None:
     code = "import sys, watchglass.evaluate; print(sorted({'pyarrow', 'plotly', 'typer', 'torch'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_a_verdict_goes_into_the_file_that_waits_for_it_and_nothing_that_a_rule_prints(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    build_run(run, [Step(scalars={"loss": 2.0 - 0.1 * step}) for step in range(8)])
+    (tmp_path / "mine.py").write_text(
+        "from watchglass import Needs, Rule\n"
+        "class Loud(Rule):\n    needs = (Needs(scalars=('loss',)),)\n"
+        "    def check(self, view):\n        print('loud')\n        return ()\n"
+    )
+    told = config(run, rules=(RuleSpec(f"{tmp_path / 'mine.py'}:Loud"), RuleSpec("LossNotDecreasing")))
+    with (tmp_path / "answer").open("w+b") as answer:
+        process = subprocess.run(
+            [sys.executable, "-m", "watchglass.evaluate"],
+            input=told.encode() + b"\n", stdout=answer, stderr=subprocess.PIPE, timeout=PATIENCE_S, check=False,
+        )  # fmt: skip
+        assert process.returncode == 0, process.stderr
+        answer.seek(0)
+        assert from_json(Verdict, json.loads(answer.read())) == verdict(open_run(run))
