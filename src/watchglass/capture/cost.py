@@ -48,8 +48,9 @@ class Cost:
         self._plan.budget.cost_ns += cost_ns
         self._plan.budget.train_ns += cost_ns
 
-    def step_ended(self, step: OpenStep) -> None:
-        """A TRAIN step is over; what is to be told of its cost becomes facts of it."""
+    def step_ended(self, step: OpenStep, own_step: int | None = None) -> None:
+        """A TRAIN step is over, with this number among those of its model; its cost becomes facts of it."""
+        own_step = step.mode_step if own_step is None else own_step
         self._steps += 1
         cost_ns, self.callbacks_ns = self.callbacks_ns, 0
         duration_ns = step.end_ns - (self._last_end_ns or step.start_ns)
@@ -66,8 +67,8 @@ class Cost:
             max(duration_ns, cost_ns),
             captured=step.due,
             chosen=chosen,
-            step=step.mode_step,
-            planned=budget.due(step.mode_step),
+            step=own_step,
+            planned=budget.due(own_step),
             background_ns=background_ns,
             device_ns=device_ns,
             standing_ns=self._recorder.work.step_cpu_ns,

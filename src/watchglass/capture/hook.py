@@ -70,7 +70,7 @@ class Hook:
         self.plan = Plan(self.config, lambda: self.rank())
         self._plan_changed = True
         self.clock = StepClock(self._finished, self._due)
-        self._turns = Turns(lambda step: self.plan.due(Mode.TRAIN, step))
+        self.turns = Turns(lambda step: self.plan.due(Mode.TRAIN, step), lambda step: self.plan.next_due(step))
         self.active = True
         self.rank: Callable[[], int] = environment.rank
         self.on_settle: list[Callable[[], None]] = []
@@ -397,16 +397,18 @@ class Hook:
             step.records.absorb(self._carried)
             self._carried = StepRecords()
         if step.mode is Mode.TRAIN:
-            self._turns.ended(step.optimizers, captured=step.due)
+            own = self.turns.ended(step.model, step.optimizers, step.mode_step, captured=step.due)
             self.ensure_started()
-            self.cost.step_ended(step)
+            self.cost.step_ended(step, own)
             if step.due:
                 self._tell_unmatched(step)
         if not self.resumption.holds(step):
             self._recorder.put(step)
 
     def _due(self, mode: Mode, mode_step: int) -> bool:
-        return self._turns.opens(mode_step) if mode is Mode.TRAIN else self.plan.due(mode, mode_step)
+        if mode is Mode.TRAIN:
+            return self.turns.opens(mode_step, self.clock.called)
+        return self.plan.due(mode, mode_step)
 
     def _tell_unmatched(self, step: OpenStep) -> None:
         for name, near in self.plan.unmatched():

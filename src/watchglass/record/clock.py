@@ -66,6 +66,8 @@ class StepClock:
         self._held: list[OpenStep] = []
         # Models that are being evaluated.
         self._phase: set[int] = set()
+        #: The model whose call opens a TRAIN step, None where no call does.
+        self.called: int | None = None
         #: Of models that are trained together on the same losses, the first, by the number of each.
         self.leaders: dict[int, int] = {}
         #: Number of the first TRAIN step: how many updates were made before this process.
@@ -121,7 +123,7 @@ class StepClock:
         helped = self._decide(model) if self._held else ()
         self._phase.clear()
         if step is None:
-            step = self._open_train(now)
+            step = self._open_train(now, self.leaders.get(model, model))
         elif step.forwards:
             last = step.forwards[-1]
             if not (last.backpropagated or last.training) and last.model == model:
@@ -235,7 +237,8 @@ class StepClock:
         step.forwards = []
         self._emit(step)
 
-    def _open_train(self, now: int) -> OpenStep:
+    def _open_train(self, now: int, called: int | None = None) -> OpenStep:
+        self.called = called
         self.train = self._open(Mode.TRAIN, now, self.next_train_step)
         if self._awaiting:
             self.train.forwards, self._awaiting = self._awaiting, []

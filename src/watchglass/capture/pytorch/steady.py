@@ -314,7 +314,7 @@ class Steady:
         """Take this path from the next step to the next captured one, if that is not the same."""
         hook = self._hook
         self._step = hook.clock.next_train_step
-        self._end = hook.plan.next_due(self._step)
+        self._end = hook.turns.next_due(self._model, self._step)
         if self._end <= self._step or hook.stopping or not hook.begin_quick_steps(self._model):
             return
         self._first = self._step
@@ -342,6 +342,7 @@ class Steady:
         self._listen_to_updates(True)
         for listener in self._flow.events.resting:
             listener(False)
+        self._hook.turns.passed(self._model, steps)
         self._hook.cost.quick_steps_ended(steps, monotonic_ns() - self._since_ns, self._norm_ns)
         if at != _BETWEEN:
             self._tell(at, superseded)

@@ -54,7 +54,7 @@ class UnheardForwards:
                 return
             self._report(step)
         next_step = flow.hook.clock.next_train_step
-        if capture.compiled.any and flow.hook.plan.next_due(next_step) == next_step:
+        if capture.compiled.any and flow.hook.turns.next_due(0 if step is None else step.model, next_step) == next_step:
             capture.compiled.switch(True)
 
     def records_of(self, module: nn.Module, output: Any, grad: bool) -> StepRecords | None:
