@@ -50,6 +50,10 @@ _log = logging.getLogger("watchglass")
 #: How long to wait for somebody who writes down what a dead predecessor recorded last.
 _HARVEST_S = 20.0
 _MOST_TRIES = 16
+#: Packages whose releases are recorded.
+_PACKAGES = (
+    "torch", "numpy", "lightning", "pytorch_lightning", "transformers", "accelerate", "deepspeed", "timm", "xgboost",
+)  # fmt: skip
 _MOST_FLUSHES = 10_000_000
 #: Of the time between two flushes on an object store, what lies between them although the second is urgent.
 _URGENT_SHARE = 0.2
@@ -128,7 +132,10 @@ class WorkerOpening:
             store, place.attempt, worker, place.rings, place.spool,
             claims_before=before, raw_keep_bytes=self._config.raw_keep_bytes,
         )  # fmt: skip
-        joined = {"event": "joined", "worker": worker, "reason": "first training step", "time_ns": time.monotonic_ns()}
+        joined = {
+            "event": "joined", "worker": worker, "reason": "first training step", "time_ns": time.monotonic_ns(),
+            "versions": _versions(),
+        }  # fmt: skip
         writer.write([encode_lifecycle({**asdict(place.claim), **joined, "wall_ns": time.time_ns()})])
         self._opened(_stop_control(store, place.attempt, worker), place.attempt)
         return writer
@@ -179,6 +186,16 @@ def _attempt(store: Store, worker: str) -> int:
     where = environment.rendezvous() if several_machines else f"{platform.node()}/{os.getppid()}"
     key = f"{environment.elastic_run_id()}/{environment.restart_count()}/{where}"
     return create_attempt(store, key, lambda attempt: is_untouched(store, attempt, worker))
+
+
+def _versions() -> dict[str, str]:
+    """Releases of Python and of the packages that decide what a training run computes, as far as it has loaded them."""
+    found = {"python": platform.python_version()}
+    for name in _PACKAGES:
+        version = getattr(sys.modules.get(name), "__version__", None)
+        if version is not None:
+            found[name] = str(version)
+    return found
 
 
 def _ensure_run(store: Store) -> Manifest:

@@ -31,6 +31,14 @@ COLOURS = {"train": "#3A8FD0", "eval": "#E69F00", "error": "#D55E00", "warning":
 NON_FINITE = "#FF2D95"
 
 _MAX_POINTS, _MAX_COLUMNS, _MAX_ROWS, _MAX_MARKS, _MAX_MODELS = 4000, 400, 150, 8, 12
+#: Lines that have a legend, small figures of a page, and points that are shown as such: few, and far apart.
+_MAX_LEGEND, _MAX_SCALARS, _MAX_DOTS = 12, 24, 60
+#: Powers of ten that the colours of gradient norms span at least.
+_DECADES = 4.0
+#: Characters of a legend's line.
+_LEGEND_CHARACTERS = 130
+#: Numbers that capture finds.
+_OURS = {"loss", "accuracy", "gradient_norm", "gradient_norm_before_clip"}
 
 
 def loss_figure(run: Run, findings: Sequence[Finding] = ()) -> go.Figure | None:
@@ -56,6 +64,7 @@ def loss_figure(run: Run, findings: Sequence[Finding] = ()) -> go.Figure | None:
         steps, series = curve.series
         _non_finite_marks(figure, curve.name, steps[~np.isfinite(series)], top, curve.colour)
     _mark_findings(figure, run, findings)
+    _legend(figure)
     return figure
 
 
@@ -68,52 +77,56 @@ def accuracy_figure(run: Run) -> go.Figure | None:
     figure.update_yaxes(range=[0, 1.02], tickformat=".0%")
     for curve in curves:
         _line(figure, curve.name, curve.series, curve.colour, markers=curve.markers, opacity=curve.opacity)
+    _legend(figure)
     return figure
 
 
 def gradient_heatmap(run: Run) -> go.Figure | None:
     """Norm of every weight's gradient over layers and steps, log10; None when none was captured.
 
-    The first layer is at the top. A cell with a value that is not finite has a colour of its own.
+    The first layer is at the top. A cell with a value that is not finite has a separate colour. Weights that are
+    vectors, as those of normalisation layers, are left out while their gradients are finite: they are few numbers, so
+    that their norms are small beside those of matrices although all is well.
     """
     names = layer_names(run, Role.GRADIENT)
-    rows = [(name, _reduction(run, name, "l2"), _reduction(run, name, "nonfinite")) for name in names]
-    rows = [row for row in rows if len(row[1][0])]
+    rows = [_GradientRow.of(run, name) for name in names]
+    rows = [row for row in rows if len(row.norms[0])]
+    rows = [row for row in rows if not row.vector or row.broken] or rows
     if not rows:
         return None
-    steps = _thin_columns(
-        np.unique(np.concatenate([row[1][0] for row in rows])),
-        np.unique(np.concatenate([row[2][0][row[2][1] > 0] for row in rows])),
-    )
-    norms = np.stack([_on_steps(row[1], steps) for row in rows])
-    broken = np.stack([_on_steps(row[2], steps) for row in rows]) > 0
-    with np.errstate(divide="ignore", invalid="ignore"):
-        logs = np.log10(norms)
-    broken |= np.isinf(norms)
-    zero = norms == 0
-    known = logs[np.isfinite(logs) & ~broken]
-    low, high = (float(known.min()), float(known.max())) if len(known) else (-1.0, 0.0)
-    logs[zero] = low
-    logs[broken] = np.nan
-    labels = [escape(name.removeprefix("gradient/")) for name, _, _ in rows]
+    # Models are captured at steps of their own: each has its own columns.
+    parts = [_HeatmapPart.of([row for row in rows if row.model == model]) for model in sorted({r.model for r in rows})]
+    known = np.concatenate([part.known for part in parts])
+    high = float(known.max()) if len(known) else 0.0
+    # What is dark has far less than others: layers of a healthy model differ too.
+    low = min(float(known.min()) if len(known) else high, high - _DECADES)
     figure = _figure("Gradient norm by layer", "training step", "")
-    figure.add_heatmap(
-        x=steps, y=labels, z=_rounded(logs), zmin=low, zmax=max(high, low + 1e-3), colorscale="Viridis",
-        colorbar={"title": {"text": "log10"}, "thickness": 12}, hoverongaps=False,
-        hovertemplate="%{y}<br>step %{x}<br>norm 10^%{z:.2f}<extra></extra>",
-    )  # fmt: skip
-    if broken.any():
+    labels = [label for part in parts for label in part.labels]
+    for number, part in enumerate(parts):
         figure.add_heatmap(
-            x=steps, y=labels, z=np.where(broken, 1.0, np.nan), colorscale=[[0, NON_FINITE], [1, NON_FINITE]],
-            showscale=False, hoverongaps=False, hovertemplate="%{y}<br>step %{x}<br>not finite<extra></extra>",
+            x=part.steps, y=labels, z=_rounded(part.among(labels, np.where(part.zero, low, part.logs))), zmin=low,
+            zmax=high, colorscale="Viridis", showscale=number == 0,
+            colorbar={"title": {"text": "log10"}, "thickness": 12}, hoverongaps=False,
+            hovertemplate="%{y}<br>step %{x}<br>norm 10^%{z:.2f}<extra></extra>",
         )  # fmt: skip
+    broken = [part for part in parts if part.broken.any()]
+    for part in broken:
+        figure.add_heatmap(
+            x=part.steps, y=labels, z=part.among(labels, np.where(part.broken, 1.0, np.nan)),
+            colorscale=[[0, NON_FINITE], [1, NON_FINITE]], showscale=False, hoverongaps=False,
+            hovertemplate="%{y}<br>step %{x}<br>not finite<extra></extra>",
+        )  # fmt: skip
+    if broken:
         figure.add_scatter(
             x=[None], y=[None], mode="markers", name="NaN or infinite",
             marker={"symbol": "square", "size": 11, "color": NON_FINITE},
         )  # fmt: skip
-    figure.update_layout(height=max(300, 110 + 17 * len(labels)), showlegend=bool(broken.any()))
-    figure.update_yaxes(autorange="reversed", type="category")
-    figure.update_xaxes(range=[steps[0] - 0.5, steps[-1] + 0.5])  # the outer cells would reach as far as the inner ones
+    figure.update_layout(height=max(300, 110 + 17 * len(labels)), showlegend=bool(broken))
+    figure.update_yaxes(
+        autorange="reversed", type="category", categoryorder="array", categoryarray=labels, showgrid=False
+    )
+    first, last = (edge(part.steps[i] for part in parts) for edge, i in ((min, 0), (max, -1)))
+    figure.update_xaxes(range=[first - 0.5, last + 0.5])  # the outer cells would reach as far as the inner ones
     return figure
 
 
@@ -138,7 +151,74 @@ def update_ratio_figure(run: Run) -> go.Figure | None:
     shades = sample_colorscale("Viridis", [0.1 + 0.8 * i / max(1, len(lines) - 1) for i in range(len(lines))])
     for (name, series), shade in zip(lines, shades, strict=True):
         _line(figure, escape(name), series, shade)
+    if len(lines) > _MAX_LEGEND:
+        _depth_scale(figure, len(lines))
+    else:
+        _legend(figure)
     return figure
+
+
+def gradient_norm_figure(run: Run) -> go.Figure | None:
+    """Norm of all gradients together, by model; beside it what it was before it was clipped. None without any."""
+    curves = [
+        curve._replace(name=curve.name.removesuffix("training").rstrip(", ") + more or "gradient norm")
+        for name, more in (("gradient_norm", ""), ("gradient_norm_before_clip", " before clipping"))
+        for curve in _curves(run, name)
+        if not curve.markers
+    ]
+    if not curves:
+        return None
+    figure = _figure("Gradient norm", "training step", "norm of all gradients")
+    values = np.concatenate([curve.series[1] for curve in curves])
+    positive = values[np.isfinite(values) & (values > 0)]
+    if len(positive) and float(positive.max() / positive.min()) > 20:
+        _logarithmic(figure, positive)
+    for curve in curves:
+        dashed = curve.name.endswith("before clipping")
+        _line(figure, curve.name.strip(), curve.series, curve.colour, dash="dot" if dashed else "solid")
+    _legend(figure)
+    return figure
+
+
+def learning_rate_figure(run: Run) -> go.Figure | None:
+    """Learning rates over training steps, one line for each that was recorded; None without any."""
+    lines = [(name, _scalar(run, name)) for name in _scalar_names(run) if _plain(name).startswith("learning_rate")]
+    lines = [(name, series) for name, series in lines if len(series[0])][:_MAX_LEGEND]
+    if not lines:
+        return None
+    figure = _figure("Learning rate", "training step", "learning rate")
+    figure.update_yaxes(exponentformat="power", rangemode="tozero")
+    from plotly.colors import sample_colorscale
+
+    shades = sample_colorscale("Viridis", [0.1 + 0.8 * i / max(1, len(lines) - 1) for i in range(len(lines))])
+    for (name, series), shade in zip(lines, shades, strict=True):
+        _line(figure, escape(name), series, COLOURS["train"] if len(lines) == 1 else shade)
+    _legend(figure)
+    return figure
+
+
+def scalar_figures(run: Run) -> tuple[list[go.Figure], int]:
+    """A small figure for each number that the script saved, and how many more there are."""
+    made: list[go.Figure] = []
+    more = 0
+    for name in _scalar_names(run):
+        if _is_ours(name):
+            continue
+        train, evaluation = _scalar(run, name), _phase_means(run, name)
+        if not len(train[0]) and not len(evaluation[0]):
+            continue
+        if len(made) == _MAX_SCALARS:
+            more += 1
+            continue
+        figure = _figure(escape(name), "", "")
+        _line(figure, "training", train, COLOURS["train"])
+        _line(figure, "validation", evaluation, COLOURS["eval"], markers=True)
+        both = len(train[0]) > 0 and len(evaluation[0]) > 0
+        figure.update_layout(height=230, margin={"l": 50, "r": 10, "t": 40, "b": 30}, showlegend=both)
+        figure.update_layout(title={"font": {"size": 13}})
+        made.append(figure)
+    _align(run, made)
+    return made, more
 
 
 def run_figures(run: Run, findings: Sequence[Finding] = ()) -> list[tuple[str, go.Figure]]:
@@ -146,17 +226,30 @@ def run_figures(run: Run, findings: Sequence[Finding] = ()) -> list[tuple[str, g
     made = [
         (loss_figure(run, findings), "Loss of every training step and mean loss of every evaluation."),
         (accuracy_figure(run), "Share of right predictions, as recorded in the run."),
+        (learning_rate_figure(run), "What the optimizers were given, as their schedules set it."),
+        (gradient_norm_figure(run), "Of all gradients of a model together, as its optimizer used them."),
         (
             gradient_heatmap(run),
-            "One row per weight, the first layer at the top. Dark: next to nothing arrives there.",
+            "One row per weight matrix, the first layer at the top. Dark: next to nothing arrives there. (Weights of "
+            "normalisation layers are vectors; their gradients are small when all is well, so they are left out.)",
         ),
         (update_ratio_figure(run), "How far each step moves a weight. Green: where trainings that learn usually are."),
     ]
-    last = max(run.steps(Mode.TRAIN), default=0)
-    for figure, _ in made:
-        if figure is not None and last < 10:
-            figure.update_xaxes(dtick=1)  # there is no half a step
+    _align(run, [figure for figure, _ in made if figure is not None])
     return [(caption, figure) for figure, caption in made if figure is not None]
+
+
+def _align(run: Run, figures: Iterable[go.Figure]) -> None:
+    """Give figures of one page the same range of steps, with ticks at whole steps."""
+    steps = run.steps(Mode.TRAIN)
+    if not len(steps):
+        return
+    first, last = min(steps), max(steps)
+    room = max(0.5, 0.01 * (last - first))
+    for figure in figures:
+        figure.update_xaxes(range=[first - room, last + room])
+        if last - first < 10:
+            figure.update_xaxes(dtick=1)  # there is no half a step
 
 
 def layer_names(run: Run, role: Role) -> list[str]:
@@ -192,6 +285,106 @@ def thin(steps: npt.NDArray[Any], values: npt.NDArray[np.float64], limit: int = 
     return steps[index], values[index]
 
 
+class _GradientRow(NamedTuple):
+    """The gradient of one weight over the steps at which it was captured."""
+
+    name: str
+    model: int
+    vector: bool
+    norms: Series
+    nonfinite: Series
+
+    @classmethod
+    def of(cls, run: Run, name: str) -> _GradientRow:
+        info = run.tensor(name).info
+        vector = len(info.shape) == 1
+        return cls(name, info.model or 0, vector, _reduction(run, name, "l2"), _reduction(run, name, "nonfinite"))
+
+    @property
+    def broken(self) -> bool:
+        return bool((self.nonfinite[1] > 0).any() or np.isinf(self.norms[1]).any())
+
+
+class _HeatmapPart(NamedTuple):
+    """Cells of the rows of one model: logarithms of norms, which of them are zero, which are not finite."""
+
+    steps: npt.NDArray[Any]
+    labels: list[str]
+    logs: npt.NDArray[np.float64]
+    zero: npt.NDArray[np.bool_]
+    broken: npt.NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, rows: Sequence[_GradientRow]) -> _HeatmapPart:
+        steps = _thin_columns(
+            np.unique(np.concatenate([row.norms[0] for row in rows])),
+            np.unique(np.concatenate([row.nonfinite[0][row.nonfinite[1] > 0] for row in rows])),
+        )
+        norms = np.stack([_on_steps(row.norms, steps) for row in rows])
+        broken = (np.stack([_on_steps(row.nonfinite, steps) for row in rows]) > 0) | np.isinf(norms)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            logs = np.where(broken, np.nan, np.log10(norms))
+        labels = [escape(row.name.removeprefix("gradient/")) for row in rows]
+        return cls(steps, labels, logs, norms == 0, broken)
+
+    def among(self, labels: Sequence[str], cells: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """``cells`` with a row for each of ``labels``: plotly cannot draw a heatmap on some categories of an axis."""
+        result = np.full((len(labels), len(self.steps)), np.nan)
+        result[[labels.index(label) for label in self.labels]] = cells
+        return result
+
+    @property
+    def known(self) -> npt.NDArray[np.float64]:
+        return self.logs[np.isfinite(self.logs)]
+
+
+def _scalar_names(run: Run) -> list[str]:
+    """Names of the numbers that were recorded of steps: losses, metrics, and what the script saved."""
+    return [name for role in (Role.LOSS, Role.METRIC, Role.CUSTOM) for name in run.tensor_names(role=role)]
+
+
+def _plain(name: str) -> str:
+    """The name of a series without the model that it is of."""
+    head, _, tail = name.partition("/")
+    return tail if tail and head.startswith("model_") and head[len("model_") :].isdigit() else name
+
+
+def _is_ours(name: str) -> bool:
+    """Whether a number is found by capture, and so is in another figure or says what one says."""
+    plain = _plain(name)
+    return plain in _OURS or plain.startswith(("loss/", "learning_rate"))
+
+
+def _legend(figure: go.Figure) -> None:
+    """Put a legend of many or long names below the figure, where it grows without covering the title."""
+    names = [trace.name or "" for trace in figure.data if trace.showlegend is not False]
+    if len(names) < 2:
+        figure.update_layout(showlegend=False)
+        return
+    width = max(map(len, names))
+    if len(names) * (width + 6) <= _LEGEND_CHARACTERS // 2:
+        return
+    rows = math.ceil(len(names) / max(1, _LEGEND_CHARACTERS // (width + 6)))
+    figure.update_layout(
+        legend={"yanchor": "top", "y": -62 / 230, "xanchor": "left", "x": 0.0}, height=figure.layout.height + 21 * rows,
+        margin={"b": 50 + 21 * rows},
+    )  # fmt: skip
+
+
+def _depth_scale(figure: go.Figure, lines: int) -> None:
+    """A scale of colours in place of a legend that would be longer than its figure."""
+    figure.add_scatter(
+        x=[None], y=[None], mode="markers", hoverinfo="skip", showlegend=False,
+        marker={
+            "color": [0], "cmin": 0, "cmax": lines - 1, "colorscale": "Viridis", "showscale": True,
+            "colorbar": {
+                "title": {"text": "layer"}, "thickness": 12, "tickvals": [0, lines - 1], "ticktext": ["first", "last"],
+            },
+        },
+    )  # fmt: skip
+    figure.update_layout(showlegend=False)
+
+
 def _figure(title: str, x: str, y: str) -> go.Figure:
     import plotly.graph_objects as go
 
@@ -220,15 +413,22 @@ def _logarithmic(figure: go.Figure, values: npt.NDArray[np.float64]) -> None:
 
 
 def _line(
-    figure: go.Figure, name: str, series: Series, colour: str, *, markers: bool = False, opacity: float = 1.0
+    figure: go.Figure,
+    name: str,
+    series: Series,
+    colour: str,
+    *,
+    markers: bool = False,
+    opacity: float = 1.0,
+    dash: str = "solid",
 ) -> None:
     if not len(series[0]):
         return
     steps, values = thin(*series)
     figure.add_scatter(
         x=steps, y=_rounded(np.where(np.isfinite(values), values, np.nan)), name=name, opacity=opacity,
-        mode="lines+markers" if markers or len(steps) == 1 else "lines", connectgaps=False,
-        line={"color": colour, "width": 1.6}, marker={"size": 6},
+        mode="lines+markers" if markers or len(steps) <= _MAX_DOTS else "lines", connectgaps=False,
+        line={"color": colour, "width": 1.6, "dash": dash}, marker={"size": 6 if markers else 4},
         hovertemplate="step %{x}: %{y:.4g}<extra>" + name + "</extra>",
     )  # fmt: skip
 

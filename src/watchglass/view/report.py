@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 from watchglass.records import Diagnosis, Finding, RankedCause, RuleStatus, Status, Verdict
 from watchglass.view.capture import capture_lines
 from watchglass.view.failure import failure_lines
-from watchglass.view.figures import run_figures
+from watchglass.view.figures import run_figures, scalar_figures
 from watchglass.view.output_file import check_output_path, write_whole
-from watchglass.view.text import duration, number, percent, printable, size
+from watchglass.view.settings import setting_rows
+from watchglass.view.text import count, duration, number, percent, printable, size
 from watchglass.view.verdict import chain, closing, headline, since, tone
 
 if TYPE_CHECKING:
@@ -62,17 +63,20 @@ def render_report(run: Run, verdict: Verdict) -> str:
     """The whole page. Everything that comes from the run is escaped; plotly's script is inlined once."""
     title = f"watchglass: {verdict.status} in {verdict.run}"
     figures = run_figures(run, verdict.findings)
+    scalars, more = scalar_figures(run)
     body = "".join(
         (
             _summary(run, verdict),
             *_sections("Diagnoses", [_diagnosis(item, verdict.findings) for item in verdict.diagnoses]),
             *_sections("Figures", [_figure(index, caption, figure) for index, (caption, figure) in enumerate(figures)]),
+            *_sections("Saved by the script", _scalars(len(figures), scalars, more)),
             *_sections("Findings", [_findings_table(verdict.findings)] if verdict.findings else []),
             *_sections("Rules", [_statuses_table(verdict.statuses)] if verdict.statuses else []),
+            *_sections("Settings", _settings(run)),
             *_sections("Run", [_facts_table(run, verdict)]),
         )
     )
-    script = f"<script>{_plotly_script()}</script><script>{_asset('report.js')}</script>" if figures else ""
+    script = f"<script>{_plotly_script()}</script><script>{_asset('report.js')}</script>" if figures or scalars else ""
     page = _asset("report.html")
     for mark, text in (("TITLE", _text(title)), ("STYLE", _asset("report.css")), ("SCRIPT", script), ("BODY", body)):
         head, found, tail = page.partition(f"<!--{mark}-->")
@@ -145,8 +149,23 @@ def _figure(index: int, caption: str, figure: go.Figure) -> str:
     return (
         f'<figure><div class="plot" id="figure-{index}" data-source="data-{index}"></div>'
         f'<script type="application/json" id="data-{index}">{data}</script>'
-        f"<figcaption>{_text(caption)}</figcaption></figure>"
+        + (f"<figcaption>{_text(caption)}</figcaption></figure>" if caption else "</figure>")
     )
+
+
+def _scalars(first: int, figures: Sequence[go.Figure], more: int) -> Sequence[str]:
+    """Small figures side by side."""
+    if not figures:
+        return ()
+    note = f"<p>{count(more, 'further series', 'further series')}; run.scalars(name) gives them.</p>" if more else ""
+    parts = "".join(_figure(first + index, "", figure) for index, figure in enumerate(figures))
+    return (f'<div class="small">{parts}</div>', note)
+
+
+def _settings(run: Run) -> Sequence[str]:
+    command = f"<code>{_text(' '.join(run.manifest.command))}</code>"
+    rows = [(name, _text(text)) for name, text in setting_rows(run)]
+    return (_table((), [("Command", command), *rows]),)
 
 
 def _findings_table(findings: Sequence[Finding]) -> str:
@@ -186,7 +205,6 @@ def _facts_table(run: Run, verdict: Verdict) -> str:
     manifest = run.manifest
     created = time.strftime("%Y-%m-%d %H:%M:%S %z", time.localtime(manifest.created_ns / 1e9))
     rows = [
-        ("Command", f"<code>{_text(' '.join(manifest.command))}</code>"),
         ("Run", f"<code>{_text(manifest.run_id)}</code>"),
         ("Begun", _text(created)),
         ("Length", _text(duration(verdict.seconds))),

@@ -11,7 +11,13 @@ from watchglass.records import Mode, Verdict
 from watchglass.run import Run, open_run
 from watchglass.testing import Step, build_run
 from watchglass.view import accuracy_figure, gradient_heatmap, loss_figure, run_figures, update_ratio_figure
-from watchglass.view.figures import NON_FINITE, thin
+from watchglass.view.figures import (
+    NON_FINITE,
+    gradient_norm_figure,
+    learning_rate_figure,
+    scalar_figures,
+    thin,
+)
 
 
 def test_losses_by_mode_with_findings_marked(sick_run: Run, sick_verdict: Verdict) -> None:
@@ -92,3 +98,88 @@ def test_each_of_several_models_has_its_curves(tmp_path: Path) -> None:
     assert list(traces["model_2, validation"].y) == [20] * 6
     colours = [trace.line.color for trace in traces.values()]
     assert colours[0] == colours[1] != colours[2] == colours[3]
+
+
+def test_heatmaps_of_models_that_take_turns_have_columns_of_their_own(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    steps = [
+        Step(
+            {"loss": 1.0},
+            statistics={f"gradient/{name}.weight": random.normal(size=(3, 3)) for name in names},
+            model=n % 2,
+        )
+        for n, names in ((n, (("a", "b"), ("model_2.a",))[n % 2]) for n in range(8))
+    ]
+    first, second = gradient_heatmap(open_run(build_run(tmp_path / "run", steps))).data
+    assert (list(first.x), list(second.x)) == ([0, 2, 4, 6], [1, 3, 5, 7])
+    assert list(first.y) == list(second.y)
+    drawn = np.isfinite(first.z).all(1).astype(int) + np.isfinite(second.z).all(1)
+    assert drawn.tolist() == [1, 1, 1]
+
+
+def test_healthy_normalisation_layers_are_not_drawn_as_if_nothing_arrived(tmp_path: Path) -> None:
+    def step(broken: float) -> Step:
+        gain = np.full(4, 1e-3, np.float32)
+        gain[0] = broken
+        return Step({"loss": 1.0}, statistics={"gradient/fc.weight": np.ones((4, 4)), "gradient/norm.weight": gain})
+
+    (healthy,) = gradient_heatmap(open_run(build_run(tmp_path / "healthy", [step(0.0)] * 3))).data
+    assert list(healthy.y) == ["fc.weight"]
+    norms, *_ = gradient_heatmap(open_run(build_run(tmp_path / "broken", [step(np.nan)] * 3))).data
+    assert list(norms.y) == ["fc.weight", "norm.weight"]
+
+
+def test_layers_of_a_healthy_model_differ_little_in_colour(tmp_path: Path) -> None:
+    layers = {f"gradient/{name}.weight": np.full((4, 4), size) for name, size in (("a", 1.0), ("b", 0.1))}
+    heatmap = gradient_heatmap(open_run(build_run(tmp_path / "run", [Step({"loss": 1.0}, statistics=layers)]))).data[0]
+    assert heatmap.zmax - heatmap.zmin == pytest.approx(4.0)
+
+
+@pytest.mark.parametrize(("layers", "legend"), [(2, True), (40, False)])
+def test_a_legend_of_many_layers_is_a_scale(tmp_path: Path, layers: int, legend: bool) -> None:
+    statistics = {}
+    for layer in range(layers):
+        for role, size in (("", 1.0), ("update/", 1e-3)):
+            statistics[f"{role}blocks.{layer}.weight"] = np.full((2, 2), size, np.float32)
+    figure = update_ratio_figure(open_run(build_run(tmp_path / "run", [Step({"loss": 1.0}, statistics=statistics)])))
+    assert figure.layout.showlegend is legend
+    assert any(trace.marker.showscale for trace in figure.data) is not legend
+
+
+def test_a_legend_of_many_names_stands_below(tmp_path: Path) -> None:
+    steps = [Step({"loss" if not n else f"model_{n + 1}/loss": 1.0}, model=n) for _ in range(3) for n in range(9)]
+    layout = loss_figure(open_run(build_run(tmp_path / "run", steps))).layout
+    assert layout.legend.yanchor == "top"
+    assert layout.legend.y < 0
+    assert layout.height > 340
+
+
+def test_all_figures_of_a_page_have_the_same_steps(tmp_path: Path) -> None:
+    steps = []
+    for n in range(100):
+        statistics = {"gradient/fc.weight": np.ones((2, 2))} if n < 20 else {}
+        scalars = {"loss": 1.0, "learning_rate": 0.1, "reward": 0.5, **({"gradient_norm": 1.0} if n < 50 else {})}
+        steps.append(Step(scalars, statistics=statistics))
+    run = open_run(build_run(tmp_path / "run", steps))
+    figures = [figure for _, figure in run_figures(run)]
+    assert [figure.layout.title.text for figure in figures] == [
+        "Loss", "Learning rate", "Gradient norm", "Gradient norm by layer"
+    ]  # fmt: skip
+    scalars, more = scalar_figures(run)
+    assert [figure.layout.title.text for figure in scalars] == ["reward"]
+    assert more == 0
+    assert len({tuple(figure.layout.xaxis.range) for figure in [*figures, *scalars]}) == 1
+
+
+def test_learning_rates_and_norms_have_a_line_each(tmp_path: Path) -> None:
+    scalars = {"loss": 1.0, "gradient_norm": 1.0, "gradient_norm_before_clip": 7.0}
+    steps = [Step({**scalars, "learning_rate/0": 0.1 - n / 100, "learning_rate/1": 0.2}) for n in range(5)]
+    run = open_run(build_run(tmp_path / "run", steps))
+    assert [trace.name for trace in learning_rate_figure(run).data] == ["learning_rate/0", "learning_rate/1"]
+    assert [trace.name for trace in gradient_norm_figure(run).data] == ["gradient norm", "before clipping"]
+
+
+def test_of_very_many_numbers_the_rest_is_counted(tmp_path: Path) -> None:
+    step = Step({"loss": 1.0, **{f"metric_{n}": 1.0 for n in range(30)}})
+    figures, more = scalar_figures(open_run(build_run(tmp_path / "run", [step] * 3)))
+    assert (len(figures), more) == (24, 6)

@@ -11,7 +11,7 @@ import pytest
 from watchglass.errors import InvalidValueError, RunExistsError, StoreError
 from watchglass.records import Verdict
 from watchglass.run import Run, open_run
-from watchglass.testing import RunBuilder, build_run
+from watchglass.testing import RunBuilder, Step, build_run
 from watchglass.view import check_report_path, render_report, write_report
 
 
@@ -106,7 +106,27 @@ def test_it_says_what_where_since_when_why_and_what_to_try(page: Page) -> None:
 
 
 def test_it_has_a_figure_for_everything_recorded(page: Page) -> None:
-    assert page.tags.count("figure") == 4
+    assert page.tags.count("figure") == 5
+
+
+def test_it_shows_what_the_script_saved_and_what_it_was_started_with(tmp_path: Path, healthy_verdict: Verdict) -> None:
+    settings = {
+        "model": {"module_types": {"": "Net", "fc": "Linear"}, "parameters": 1283, "roots": ["Net"], "compiled": True},
+        "optimizer": {"type": "AdamW", "groups": [{"lr": 0.003, "weight_decay": 0.05, "amsgrad": False}]},
+    }
+    made = [
+        Step({"loss": 1.0, f"<b>{'x' * 3}": 2.0, "reward": float(n)}, facts=settings if not n else {}) for n in range(9)
+    ]
+    run = open_run(build_run(tmp_path / "run", made))
+    page = Page(render_report(run, healthy_verdict))
+    assert page.tags.count("figure") == 3
+    text = " ".join(" ".join(page.words).split())
+    for expected in (
+        "Saved by the script", "Settings", "Model Net: 2 modules, 1,283 parameters, compiled",
+        "Optimizer AdamW: lr 0.003, weight_decay 0.05",
+    ):  # fmt: skip
+        assert expected in text
+    assert "amsgrad" not in text
 
 
 def test_its_size_is_stated(sick_run: Run, sick_verdict: Verdict) -> None:

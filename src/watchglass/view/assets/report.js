@@ -13,8 +13,12 @@
   }
   plots.forEach(function (plot) {
     const figure = JSON.parse(document.getElementById(plot.dataset.source).textContent);
-    window.Plotly.newPlot(plot, figure.data, figure.layout, config)
-      .then(function () { return window.Plotly.relayout(plot, colours(dark.matches)); });
+    try {  // one that cannot be drawn hides no other
+      window.Plotly.newPlot(plot, figure.data, figure.layout, config)
+        .then(function () { return window.Plotly.relayout(plot, colours(dark.matches)); });
+    } catch (error) {
+      plot.textContent = "This figure cannot be drawn: " + error;
+    }
   });
   dark.addEventListener("change", function () { repaint(dark.matches); });
   window.addEventListener("beforeprint", function () { repaint(false); });
