@@ -197,7 +197,7 @@ class FollowedWorker:
         if self._views is None:
             self._views = ModelViews(run_id, self.attempt, self.worker)
         views = self._views.after(records)
-        self.view = views[0]
+        self.view = views[0] if views else self.view
         self._since_forget += 1
         if self._since_forget >= _FORGET_EVERY:
             self._since_forget = 0

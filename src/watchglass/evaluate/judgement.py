@@ -12,7 +12,7 @@ from watchglass.evaluate.evaluation import Evaluation
 from watchglass.evaluate.live.journal import judged_attempt
 from watchglass.evaluate.unjudged import why_unjudged
 from watchglass.record import recovered_steps
-from watchglass.records import Finding, Mode, ModelSummary, Severity, Status, StepEnd, Verdict
+from watchglass.records import Finding, Mode, ModelSummary, Severity, Status, StepEnd, Verdict, judged
 from watchglass.rules import Knowledge, load_knowledge
 from watchglass.run import Ending, Run, ending_of
 from watchglass.store import Problem, layout
@@ -65,7 +65,7 @@ def verdict(
         findings=tuple(sorted(findings, key=lambda f: (-f.severity.rank, f.attempt, f.global_step))),
         statuses=statuses,
         metrics=_metrics(models[0]) if len(models) == 1 else {},
-        models=tuple(summary.judged(findings) for summary in models) if len(models) > 1 else (),
+        models=judged(models, findings) if len(models) > 1 else (),
         train_steps=steps,
         planned_train_steps=planned,
         seconds=seconds,

@@ -20,6 +20,7 @@ from watchglass.records.training import (
     COUNT_FIELDS,
     FORMAT_VERSION,
     HISTOGRAM_MANTISSA_BITS,
+    MOST_MODELS,
     REDUCTION_FIELDS,
     SCALAR_FIELDS,
     STATISTIC_FIELDS,
@@ -43,12 +44,14 @@ from watchglass.records.verdict import (
     RankedCause,
     SymptomReading,
     Verdict,
+    judged,
 )
 
 __all__ = [
     "COUNT_FIELDS",
     "FORMAT_VERSION",
     "HISTOGRAM_MANTISSA_BITS",
+    "MOST_MODELS",
     "REDUCTION_FIELDS",
     "SCALAR_FIELDS",
     "STATISTIC_FIELDS",
@@ -78,6 +81,7 @@ __all__ = [
     "Verdict",
     "as_json",
     "from_json",
+    "judged",
     "model_name",
     "number_from_json",
     "number_to_json",

@@ -36,6 +36,10 @@ class Role(str, Enum):
     CUSTOM = "custom"
 
 
+#: Models of one worker that rules judge; those of further ones are recorded only.
+MOST_MODELS = 1024
+
+
 def model_name(model: int) -> str:
     """What the model with this number is called: ``"model"`` for the first, then ``"model_2"``, ``"model_3"``."""
     return f"model_{model + 1}" if model else "model"

@@ -143,10 +143,17 @@ class ModelSummary:
     findings: int = 0
     worst: Severity | None = None
 
-    def judged(self, findings: Iterable[Finding]) -> ModelSummary:
-        """The same with what was found about it."""
-        own = [finding.severity for finding in findings if finding.model == self.model]
-        return replace(self, findings=len(own), worst=max(own, key=lambda severity: severity.rank, default=None))
+
+def judged(models: Iterable[ModelSummary], findings: Iterable[Finding]) -> tuple[ModelSummary, ...]:
+    """Models with what was found about each."""
+    severities: dict[int, list[Severity]] = {}
+    for finding in findings:
+        severities.setdefault(finding.model, []).append(finding.severity)
+    own = [(each, severities.get(each.model, [])) for each in models]
+    return tuple(
+        replace(each, findings=len(found), worst=max(found, key=lambda severity: severity.rank, default=None))
+        for each, found in own
+    )
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from watchglass.records import Fact, Mode, Role, TensorInfo, model_name
+from watchglass.records import MOST_MODELS, Fact, Mode, Role, TensorInfo, model_name
 from watchglass.run.catalog import Catalog
 from watchglass.run.history import History
 from watchglass.run.view import StepRecords, StepView
-
-#: Models of one worker whose histories are kept; a step of a further one is seen without what came before it.
-MOST_MODELS = 1024
 
 
 class ModelViews:
@@ -18,6 +15,7 @@ class ModelViews:
 
     A step belongs to the model that it trained or evaluated, and to each other one of which it has a loss. Tensors of a
     model that has had no step so far (the decoder beside an encoder) are shown with the model that leads the step.
+    Models beyond :data:`~watchglass.records.MOST_MODELS` have no views.
 
     Args:
         run_id: Identifier of the run.
@@ -35,7 +33,7 @@ class ModelViews:
         self._one_model = True
 
     def after(self, records: StepRecords) -> list[StepView]:
-        """The views of the next step: of the model that leads it, then of others by number."""
+        """The views of the next step: of the model that leads it, then of others by number; none of models too many."""
         if self._one_model:
             if not records.end.model and records.catalog.models <= {0} and not any(f.model for f in records.facts):
                 self._steps[records.end.mode] = self._steps.get(records.end.mode, 0) + 1
@@ -48,7 +46,9 @@ class ModelViews:
     def _of_several(self, records: StepRecords) -> list[StepView]:
         end = records.end
         losses = {info.model for info, _, _ in records.scalars if info.role is Role.LOSS and info.model is not None}
+        room = MOST_MODELS - len(self._histories)
         models = [end.model, *sorted(losses - {end.model})]
+        models = [model for model in models if model in self._histories or (room := room - 1) >= 0]
         for fact in records.facts:
             if fact.model is not None and fact.model not in models:
                 self._own_facts.setdefault(fact.model, {})[fact.kind] = fact
@@ -62,10 +62,6 @@ class ModelViews:
         history = self._histories.get(model)
         if history is None:
             history = self._histories[model] = History(self._facts, self._own_facts.setdefault(model, {}))
-            if len(self._histories) > MOST_MODELS:
-                oldest = next(iter(self._histories))
-                del self._histories[oldest]
-                self._newest.pop(oldest, None)
             for each in self._histories.values():
                 each.several = len(self._histories) > 1
         return history

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from watchglass.config import suggest
 from watchglass.errors import UnknownNameError
-from watchglass.records import Fact, Mode, ModelSummary, Role
+from watchglass.records import Fact, Mode, ModelSummary, Role, judged
 from watchglass.run.description import page_of, summary
 from watchglass.run.history import Phase
 from watchglass.run.lineage import Lineage, Seam, trace
@@ -359,7 +359,7 @@ class Run:
         second ``model_2/loss``, ``model_2/accuracy``.
         """
         found = reading_again(self, lambda: models_of(self))
-        return tuple(summary.judged(self.journal.findings) for summary in found)
+        return judged(found, self.journal.findings)
 
     def facts(self, kind: str | None = None, worker: str | None = None) -> list[Fact]:
         """Facts of a worker in the order of their steps, those of the run (step -1) first."""

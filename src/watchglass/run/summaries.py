@@ -28,13 +28,17 @@ def models_of(run: Run) -> tuple[ModelSummary, ...]:
     numbers = sorted({*np.unique(course.model).tolist(), *losses})
     phases = worker.phases_by_model() if len(course) else {}
     types = _types(run, infos)
+    train = course.take(course.mode == Mode.TRAIN)
+    train = train.take(np.argsort(train.model, kind="stable"))
+    edges = np.searchsorted(train.model, [numbers, [number + 1 for number in numbers]])
     found = []
-    for model in numbers:
-        led = course.step[(course.model == model) & (course.mode == Mode.TRAIN)]
+    for model, begin, end in zip(numbers, *edges.tolist(), strict=True):
+        led = train.step[begin:end]
         steps, values = _trained(run, model)
         trained = len(np.union1d(led, steps))
         evaluated = [phase for phase in phases.get(model, ()) if phase.train_step >= 0]
-        if trained or evaluated:
+        # A target network is called without a loss: nothing that it came to could be said.
+        if trained or any(series_name("loss", model) in phase.means for phase in evaluated):
             loss = float(values[-1]) if len(values) else None
             found.append(_summary(model, types.get(model, ""), trained, loss, evaluated))
     return tuple(found)

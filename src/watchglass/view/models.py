@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from watchglass.records import ModelSummary, Verdict, model_name
+from watchglass.records import MOST_MODELS, ModelSummary, Verdict, model_name
 from watchglass.view.text import count, number, printable
 
 #: Models that have a line in a verdict.
@@ -24,6 +24,8 @@ def model_lines(verdict: Verdict) -> Iterator[str]:
         hit = sum(bool(summary.findings) for summary in rest)
         found = f"{hit:,} of them with findings" if hit else "nothing was found in them"
         yield f"and {count(len(rest), 'further model')}; {found}"
+    if len(ordered) > MOST_MODELS:
+        yield f"rules judge {MOST_MODELS:,} models of a training process; those that came later are recorded only"
 
 
 def model_line(summary: ModelSummary) -> str:

@@ -246,3 +246,22 @@ def test_many_forwards_of_another_model_are_an_evaluation_without_a_loss(tmp_pat
                 with torch.no_grad():
                     model(inputs)
     assert steps_of(open_run(tmp_path / "run"), Mode.EVAL) == [1] * 30 + [0] + [1] * 30
+
+
+def test_each_new_model_is_described_with_its_optimizer(tmp_path: Path) -> None:
+    """Also where its first step is not captured: advice names the learning rate of the model that it is about."""
+    torch.manual_seed(0)
+    rates = (0.1, 0.2, 0.4)
+    with found(tmp_path / "run", save_interval=1000):
+        for rate in rates:
+            model = network()
+            optimizer = SGD(model.parameters(), rate)
+            for number in range(STEPS):
+                inputs, labels = batch(number, 8)
+                optimizer.zero_grad()
+                F.cross_entropy(model(inputs), labels).backward()
+                optimizer.step()
+    run = open_run(tmp_path / "run")
+    described = {fact.model or 0: fact.data["groups"][0]["lr"] for fact in run.facts("optimizer")}
+    assert described == dict(enumerate(rates))
+    assert [each.type for each in run.models] == ["Sequential"] * 3

@@ -12,9 +12,9 @@ import pytest
 from trainings import evaluation, in_turns, modules, of_model, training, with_evaluations
 from watchglass.config import EvaluatorConfig
 from watchglass.evaluate import PartialEvaluation, merge, replay, replay_part
-from watchglass.records import Mode, Role, Severity, Status
+from watchglass.records import MOST_MODELS, Mode, Role, Severity, Status
 from watchglass.rules import default_rules, signals
-from watchglass.testing import Step, build_run
+from watchglass.testing import RunBuilder, Step, build_run
 from watchglass.testing.rule_suite import views_of
 
 
@@ -195,3 +195,26 @@ def test_the_learning_rate_of_a_model_is_that_of_the_optimizer_that_steps(run_pa
     second = [Step({"model_2/loss": 1.0, "learning_rate/1": 0.01, "learning_rate/2": 0.02}, model=1) for _ in range(3)]
     views = list(views_of(built(run_path, *in_turns(first, second))))
     assert [signals.learning_rate(view) for view in views] == [0.5, 0.01] * 3
+
+
+def test_a_second_model_that_overfits_is_compared_with_its_own_training(run_path: Path) -> None:
+    """The first model is evaluated as well as it trains; of the second the validation loss rises."""
+    first = with_evaluations(falling(2.0, 160), validation)
+    second = with_evaluations(falling(2.0, 160), lambda n: 0.5 + n / 40)
+    found = replay(built(run_path, *first, *of_model(second, 1)), default_rules()).findings
+    assert [(f.rule, f.model, f.tensors) for f in found] == [("Overfit", 1, ("model_2/loss",))]
+
+
+def test_steps_of_an_attempt_that_was_resumed_are_counted_on_for_each_model(run_path: Path) -> None:
+    with RunBuilder(run_path, resumed={"start_step": 500, "source": "optimizer"}) as builder:
+        for step in in_turns(falling(2.0, 3), of_model(falling(2.0, 3), 1)):
+            builder.step(step)
+        builder.leave()
+    seen = [(view.model, view.mode_step, view.model_step) for view in views_of(run_path)]
+    assert seen == [(n % 2, 500 + n, 500 + n // 2) for n in range(6)]
+
+
+def test_models_beyond_the_limit_are_not_judged(run_path: Path) -> None:
+    """A run that claims thousands of models takes no more memory than one of the limit."""
+    build_run(run_path, [Step({f"model_{n + 1}/loss": 1.0}, model=n) for n in range(1, MOST_MODELS + 40)])
+    assert [view.model for view in views_of(run_path)] == list(range(1, MOST_MODELS + 1))

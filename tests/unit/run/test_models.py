@@ -84,6 +84,12 @@ def test_a_model_that_was_only_evaluated_is_one_too(tmp_path):
     assert (average.train_steps, average.training_loss) == (0, None)
 
 
+def test_a_model_that_was_called_without_a_loss_came_to_nothing(tmp_path):
+    """The target network of a Q-learner."""
+    run = open_run(build_run(tmp_path / "run", [TURNS[0], Step({}, mode=Mode.EVAL, model=1)]))
+    assert [each.name for each in run.models] == ["model"]
+
+
 def test_a_run_of_one_model_has_one_and_an_empty_one_none(tmp_path):
     (only,) = open_run(build_run(tmp_path / "run", TURNS[::2])).models
     assert (only.name, only.train_steps) == ("model", 4)

@@ -319,7 +319,7 @@ class Readings:
             self._hook.add_scalar(step.records, name, rate, Role.METRIC)
 
     def describe(self, step: OpenStep, optimizer: Optimizer, model: int) -> None:
-        """Record an optimizer's settings and its weights' initialization, once, as those of the model that leads."""
+        """Record an optimizer's settings and models, once; its weights' initialization where the step is captured."""
         if optimizer in self._described:
             return
         self._described.add(optimizer)
@@ -332,8 +332,9 @@ class Readings:
         step.records.facts.append(("optimizer", name, {"type": name, "groups": groups, **about}))
         models = self.models_of(optimizer)
         new, self._initialized = models - self._initialized, self._initialized | models
-        if step.mode_step == 0 or (new and 0 not in models):
-            weights = {name: weight for weight, name, _ in self.parameters(optimizer) if weight.dim() > 1}
+        if step.due and (step.mode_step == 0 or (new and 0 not in models)):
+            with torch.no_grad():
+                weights = {name: weight for weight, name, _ in self.parameters(optimizer) if weight.dim() > 1}
             step.records.facts.append(("initialization", "first update", Initialization(weights, about)))
         for tree in self._models if about else ():
             if tree.number in new and tree.owner is not None:

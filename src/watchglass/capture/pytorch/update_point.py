@@ -225,8 +225,7 @@ class UpdatePoint:
             if self._weights_read is not None and self._weights_read.global_step == step.global_step:
                 self._readings.updated(step)
             model = self._meet(step, script, flow.objectives.of(script) or flow.objectives.recent())
-            if step.due:
-                self._readings.describe(step, script, model)
+            self._readings.describe(step, script, model)
         self._weights_read = self._late_gradients = None
         flow.objectives.updated(script)
         if replaced:
@@ -373,9 +372,7 @@ class UpdatePoint:
         if self._first_objectives is not None:
             return  # a closure may be called many times: the first is of the weights as they were
         model = self._meet(step, optimizer)
-        if step.due:
-            with torch.no_grad():
-                self._readings.describe(step, optimizer, model)
+        self._readings.describe(step, optimizer, model)
         self._look_at_gradients(step, optimizer, model, scale, scaled=scaled)
 
     def _look_at_gradients(
