@@ -129,7 +129,7 @@ class History:
     Attributes:
         phases: Cuts its steps into phases.
         own: Its own steps by mode, counted where the worker has more models.
-        others: Steps of other models that the worker made before its newest own step, by mode.
+        others: How far the number of its newest step is beyond that among its own steps, by mode.
         several: Whether the worker has more models.
         in_turns: Whether another model was trained between its own TRAIN steps, or at them.
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from watchglass.records import MOST_MODELS, Fact, Mode, Role, TensorInfo, model_name
+from watchglass.records import MOST_MODELS, Fact, Mode, Role, StepEnd, TensorInfo, model_name
 from watchglass.run.catalog import Catalog
 from watchglass.run.history import History
 from watchglass.run.view import StepRecords, StepView
@@ -30,6 +30,8 @@ class ModelViews:
         self._facts: dict[str, Fact] = {}
         self._own_facts: dict[int, dict[str, Fact]] = {}
         self._steps: dict[Mode, int] = {}
+        # TRAIN steps of others before the newest of each model.
+        self._between: dict[int, int] = {}
         self._one_model = True
 
     def after(self, records: StepRecords) -> list[StepView]:
@@ -41,6 +43,7 @@ class ModelViews:
             self._one_model = False
             if 0 in self._histories:
                 self._histories[0].own = dict(self._steps)
+                self._between[0] = 0
         return self._of_several(records)
 
     def _of_several(self, records: StepRecords) -> list[StepView]:
@@ -53,7 +56,7 @@ class ModelViews:
             if fact.model is not None and fact.model not in models:
                 self._own_facts.setdefault(fact.model, {})[fact.kind] = fact
         for model in models:
-            self._count(self._history(model), end.mode, together=len(models) > 1)
+            self._count(model, end, together=len(models) > 1)
         self._steps[end.mode] = self._steps.get(end.mode, 0) + 1
         known = frozenset(self._histories)
         return [self._view(model, _part(records, model, known)) for model in models]
@@ -66,12 +69,16 @@ class ModelViews:
                 each.several = len(self._histories) > 1
         return history
 
-    def _count(self, history: History, mode: Mode, *, together: bool) -> None:
-        own, before = history.own.get(mode, 0), history.others.get(mode, 0)
-        others = self._steps.get(mode, 0) - own
-        if mode is Mode.TRAIN and (together or (own and others > before)):
-            history.in_turns = True
-        history.own[mode], history.others[mode] = own + 1, others
+    def _count(self, model: int, end: StepEnd, *, together: bool) -> None:
+        history, mode = self._history(model), end.mode
+        own, others = history.own.get(mode, 0), self._steps.get(mode, 0) - history.own.get(mode, 0)
+        if mode is Mode.TRAIN:
+            if together or (own and others > self._between[model]):
+                history.in_turns = True
+            self._between[model] = others
+        # Steps before this attempt were the first model's.
+        is_first = model == next(iter(self._histories))
+        history.own[mode], history.others[mode] = own + 1, others if is_first else end.mode_step - own
 
     def _view(self, model: int, records: StepRecords) -> StepView:
         view = StepView.after(

@@ -155,7 +155,10 @@ class StepView:
 
     @property
     def model_step(self) -> int:
-        """Number of the step among those of its mode that are about this model."""
+        """Number of the step among those of its mode that are about this model.
+
+        Where a training run was resumed, the steps before it count as those of the first model.
+        """
         return self.records.end.mode_step - self.history.others.get(self.mode, 0)
 
     @property

@@ -140,7 +140,8 @@ class NeedSeen:
         if not self.satisfied:
             self._steps += 1
             self._captures += view.captured > 0
-            self._due += any(p.schedule.holds(view.mode_step, view.captured > 0) for p in self._planned)
+            # A plan counts the TRAIN steps of a model.
+            self._due += any(p.schedule.holds(view.model_step, view.captured > 0) for p in self._planned)
 
     def reason(self) -> str:
         """Why the rule starves, or "". It does not change with every step that it goes on."""
