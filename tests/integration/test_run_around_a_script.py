@@ -37,8 +37,8 @@ def test_a_script_that_does_not_train_is_told_in_one_line(tmp_path: Path) -> Non
     assert (done.returncode, done.stdout) == (3, "trained\n")
     assert done.stderr.splitlines() == [
         "watchglass: run directory here",
-        "watchglass: warning: no training step was recorded in here; train.py ended with exit status 3 before its "
-        "first one, or trains with a framework that is not watched",
+        "watchglass: verdict on here",
+        "failed before its first step: the script ended with exit status 3",
     ]
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from watchglass.records import Mode, Role
+from watchglass.rules import levels
 from watchglass.run import Statistics, StepView
 from watchglass.stats import median
 
@@ -129,7 +130,7 @@ def loss_evidence(view: StepView, last: int = 5) -> dict[str, Any]:
 
 
 def progress(start: list[float], recent: npt.NDArray[np.float64]) -> float:
-    """Share of the first losses that is gone: 0 for none, 1 for all, negative when the loss rose; 0 where unknown.
+    """Share of the first losses that is gone, see :func:`watchglass.rules.levels.progress`; 0 where unknown.
 
     Args:
         start: The first few finite losses of the training.
@@ -137,8 +138,23 @@ def progress(start: list[float], recent: npt.NDArray[np.float64]) -> float:
     """
     if not start or not len(recent):
         return 0.0
-    first = median(start)
-    return (first - median(recent.tolist())) / abs(first) if first != 0 else 0.0
+    lowest = min(*start, float(np.min(recent)))
+    return levels.progress(start, median(recent.tolist()), lowest=lowest)
+
+
+def loss_words(start: list[float], recent: npt.NDArray[np.float64]) -> str:
+    """``", and the loss is 2.1 in the median of the last 16, after 2.3 at the start"``; "" where none is known."""
+    if not start or not len(recent):
+        return ""
+    lowest = min(*start, float(np.min(recent)))
+    over = f" in the median of the last {len(recent)}" if len(recent) > 1 else ""
+    began = levels.level(start, lowest=lowest)
+    return f", and the loss is {median(recent.tolist()):.3g}{over}, after {began:.3g} at the start"
+
+
+def counted(number: int, noun: str) -> str:
+    """``"1 capture"``, ``"3 captures"``."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def remember_start(start: list[float], value: float | None, length: int = 8) -> None:

@@ -49,7 +49,7 @@ def test_a_training_that_died_is_told(watchglass: Watchglass, killed: Path) -> N
     said = watchglass("follow", killed)
     assert said.status == 2
     assert "watchglass: the training has ended: lost" in said.err
-    assert "still going on or died" in said.err
+    assert "the run failed: its process ended without a word" in said.err
 
 
 def test_quiet_says_nothing_but_what_is_wrong(watchglass: Watchglass, broken: Path) -> None:

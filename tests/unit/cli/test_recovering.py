@@ -57,7 +57,7 @@ def test_every_run_of_a_folder_is_recovered(
         killed(name)
     said = watchglass("check", tmp_path / "runs")
     assert said.err.count("recovered the last 7 steps") == 2
-    assert said.out.count("12 training steps") == 2
+    assert said.out.count("failed after 12 training steps") == 2
 
 
 def test_one_step_is_one_step(watchglass: Watchglass, tmp_path: Path) -> None:

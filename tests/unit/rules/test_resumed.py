@@ -56,7 +56,7 @@ def test_findings_of_a_resumed_attempt_name_the_steps_of_the_training(tmp_path: 
     messages = found(tmp_path / "run", "LossNotDecreasing", steps, RESUMED)
     assert messages
     assert all(5020 <= int(message.partition(":")[0]) < 5040 for message in messages)
-    assert "at step 502" in messages[0]
+    assert "up to step 502" in messages[0]
 
 
 def test_the_distance_to_an_earlier_attempt_starves_nobody(tmp_path: Path) -> None:

@@ -91,6 +91,7 @@ class DeadRelu(Rule):
         if percent <= limit:
             return None
         count, every = int(np.sum(dead)), bool(np.all(dead))
+        seen_in = int(np.min(captures[dead]))
         where = f"{info.module or info.name} ({info.module_type})"
         layer = where if info.role is Role.OUTPUT else f"the activation before {where}"
         return self.finding(
@@ -99,8 +100,8 @@ class DeadRelu(Rule):
             tensors=[info.name],
             value=percent,
             limit=limit,
-            message=f"{count} of {len(zero)} units of {layer} were zero for every sample of the last "
-            f"{int(np.min(captures[dead]))} captures up to step {view.mode_step}",
+            message=f"{count} of {len(zero)} units of {layer} {'was' if count == 1 else 'were'} zero for every sample "
+            f"of the last {'capture' if seen_in == 1 else f'{seen_in} captures'} up to step {view.mode_step}",
             symptoms=("dead_units", "all_units_dead") if every else ("dead_units",),
             evidence={"layer": layer, "units": len(zero), "dead_units": count, **signals.optimizer_evidence(view)},
         )

@@ -9,7 +9,7 @@ import numpy as np
 
 from watchglass.config import parameter
 from watchglass.records import Finding, Mode, Role, Severity
-from watchglass.rules import signals
+from watchglass.rules import levels, signals
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.run import StepView
@@ -22,9 +22,10 @@ class ExplodingGradient(Rule):
     """The norm of the gradient grows far beyond what it was, while the loss rises.
 
     Looks at: the total gradient norm (or the norms of all captured gradients), and the loss.
-    Fires when: the norm is more than `growth` times that of the first steps, or lies `deviations` robust deviations
-        above the median of the last 64, in at least three of five captures, and in either case the loss has more than
-        doubled; or, where no loss is known, the norm has grown ten-thousandfold. Always a warning: what it leads to
+    Fires when: the norm is more than `growth` times the median of the first steps, or lies `deviations` robust
+        deviations above the median of the last 64, in at least three of five captures, and in either case the loss has
+        more than doubled (a loss that has been zero or below: has risen by more than eight spreads of its earlier
+        values); or, where no loss is known, the norm has grown ten-thousandfold. Always a warning: what it leads to
         (values that are not finite, a loss that has diverged for good) is the error. Growth alone is no disease: a
         training that leaves a plateau has gradients that grow while its loss falls, and single spikes are part of small
         batches.
@@ -62,7 +63,7 @@ class ExplodingGradient(Rule):
         if norm is None or not math.isfinite(norm) or norm <= 0:
             signals.remember_start(self.start_loss, loss, 3)
             return
-        growth = norm / min(self.start) if self.start else 1.0
+        growth = norm / levels.level(self.start, lowest=min(self.start)) if self.start else 1.0
         rise = self._loss_rise()
         finding = self._early(view, norm, growth, rise) or self._late(view, norm) or self._absolute(view, norm)
         signals.remember_start(self.start, norm, 3)
@@ -75,27 +76,28 @@ class ExplodingGradient(Rule):
         """Not for models without layers."""
         return signals.without_layers(view)
 
-    def _loss_rise(self) -> float | None:
-        """Latest loss over the smallest of the first ones; None where there is none to compare."""
+    def _loss_rise(self) -> levels.Rise | None:
+        """How far the latest loss is above the first ones; None where there is none to compare."""
         if not self.recent_loss or not self.start_loss:
             return None
-        first = min(self.start_loss)
-        return self.recent_loss[-1] / first if first > 0 else None
+        lowest = min(*self.recent_loss, *self.start_loss)
+        return levels.rise(self.start_loss, self.recent_loss[-1], lowest=lowest, before=self.recent_loss[:-5])
 
-    def _early(self, view: StepView, norm: float, growth: float, rise: float | None) -> Finding | None:
+    def _early(self, view: StepView, norm: float, growth: float, rise: levels.Rise | None) -> Finding | None:
         """Growth since the start, while the loss is far above its start: a training that diverges."""
         if rise is None:
             grows = growth > 1e4
         else:
-            grows = growth > self.growth and rise > 2
+            grows = growth > self.growth and rise.exceeds(2, levels.CERTAIN)
         self.streak = self.streak + 1 if grows else 0
-        sudden = rise is not None and growth > 10 * self.growth and rise > 10
+        sudden = rise is not None and growth > 10 * self.growth and rise.exceeds(10, 10 * levels.CERTAIN)
         if not grows or (self.streak < (3 if rise is None else 2) and not sudden):
             return None
+        loss = f", and the loss is {rise.now:.3g}, {rise.words}" if rise is not None else ""
         return self._finding(
-            view, norm, min(self.start) * self.growth,
+            view, norm, norm / growth * self.growth,
             f"the gradient norm has grown {growth:.3g}-fold since the start, to {norm:.3g} at step {view.mode_step}"
-            + (f", and the loss {rise:.3g}-fold" if rise is not None else ""),
+            + loss,
             "gradient_growth",
         )  # fmt: skip
 
@@ -114,14 +116,23 @@ class ExplodingGradient(Rule):
         if sum(self.flags) < 3 or not self.flags[-1]:
             return None
         usual, now = median(self.recent_loss), median(self.recent_loss[-5:])
-        if now < 2 * usual or now < 0.25 * min(self.start_loss):
+        if not self._loss_rose(usual, now):
             return None
         return self._finding(
             view, norm, 10 ** (middle + self.deviations * spread),
             f"the gradient norm jumped to {norm:.3g} at step {view.mode_step}, {deviations:.1f} robust deviations "
-            f"above the median of {10**middle:.3g}, and the loss rises with it",
+            f"above the median of {10**middle:.3g}, and the loss rose with it, from {usual:.3g} to {now:.3g} in the "
+            "median",
             "gradient_growth",
         )  # fmt: skip
+
+    def _loss_rose(self, usual: float, now: float) -> bool:
+        """Whether the latest losses are far above the recent ones, and not next to nothing."""
+        if min(self.recent_loss) > 0:
+            start = levels.level(self.start_loss, lowest=min(self.start_loss))
+            return now >= 2 * usual and now >= 0.25 * start
+        unit = levels.spread(self.recent_loss)
+        return unit > 0 and now - usual >= levels.CERTAIN * unit
 
     def _absolute(self, view: StepView, norm: float) -> Finding | None:
         if norm < self.absolute:

@@ -9,11 +9,12 @@ import numpy as np
 
 from watchglass.config import parameter
 from watchglass.records import Fact, Finding, Mode, Role, Severity
-from watchglass.rules import signals
+from watchglass.rules import levels, signals
 from watchglass.rules.classic.first_bad import find_culprit
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.run import Statistics, StepView
+from watchglass.stats import median
 
 #: A non-finite value in one of these means that the training itself is broken.
 _VITAL = (Role.LOSS, Role.GRADIENT, Role.WEIGHT, Role.BIAS, Role.UPDATE, Role.OPTIMIZER_STATE)
@@ -64,7 +65,7 @@ class ExplodingTensor(Rule):
         elif bad_loss or vital or gradient_fact or named:
             yield self._broken(view, loss, bad_loss, bad, named)
         elif len(bad):
-            yield self._activations(view, bad)
+            yield self._activations(view, bad, loss)
 
     def _is_bad(self, value: float) -> bool:
         return math.isnan(value) or (not self.only_nan and math.isinf(value))
@@ -111,16 +112,23 @@ class ExplodingTensor(Rule):
             return ["first_step"] if view.model_step == 0 else []
         norms = view.series("gradient_norm", Mode.TRAIN, 33)
         norms = norms[np.isfinite(norms) & (norms > 0)]
-        peak = float(np.max(before[-5:])) if len(before) else 0.0
         earlier = before[:-5] if len(before) >= 13 else before[:1]
-        reference = float(np.median(earlier)) if len(earlier) else 0.0
-        rose = len(before) >= 2 and (peak > 2 * abs(self.start[0]) or peak > 5 * abs(reference))
+        rose = len(before) >= 2 and self._rose(float(np.max(before[-5:])), earlier.tolist())
         grew = len(norms) >= 2 and float(np.max(norms[-5:])) > 10 * float(np.median(norms[: max(1, len(norms) - 5)]))
         if rose:
             return ["rose_before", *(["gradient_growth"] if grew else [])]
         if grew:
             return ["gradient_growth"]
         return ["calm_before"] if len(before) >= 3 else []
+
+    def _rose(self, peak: float, earlier: list[float]) -> bool:
+        """Whether the highest of the last losses is far above the start or the losses before it."""
+        lowest = min(*self.start, *earlier, peak)
+        if lowest > 0:
+            return peak > 2 * self.start[0] or peak > 5 * median(earlier)
+        first = levels.rise(self.start, peak, lowest=lowest, before=earlier)
+        since = levels.rise(earlier, peak, lowest=lowest, before=self.start)
+        return first.exceeds(2, levels.CERTAIN) and since.exceeds(2, levels.CERTAIN)
 
     def _skipped(self, view: StepView) -> Finding:
         return self.finding(
@@ -131,7 +139,7 @@ class ExplodingTensor(Rule):
             "a few such steps are how loss scaling finds its scale",
         )
 
-    def _activations(self, view: StepView, bad: Statistics) -> Finding:
+    def _activations(self, view: StepView, bad: Statistics, loss: float | None) -> Finding:
         masks = bool(np.all(bad.nan + bad.posinf == 0))
         name = find_culprit(view, bad, bad_loss=False).name
         what = "negative infinity" if masks else "NaN or infinite values"
@@ -141,7 +149,8 @@ class ExplodingTensor(Rule):
             subject="activations",
             tensors=[name, *[other for other in bad.names[:15] if other != name]],
             value=float(np.sum(bad.nonfinite)),
-            message=f"{name} holds {what} at step {view.mode_step}, while the loss is finite",
+            message=f"{name} holds {what} at step {view.mode_step}"
+            + (", while the loss is finite" if loss is not None else ""),
             symptoms=() if masks else ("nonfinite_forward", "calm_before"),
         )
 

@@ -101,8 +101,9 @@ def _weights(bad: Statistics) -> Culprit | None:
     first = hit[0]
     return Culprit(
         "weights", first.name, first.module, first.module_type,
-        f"; {len(hit)} weights, {first.name} among them, were NaN or infinite before the step began: an earlier update "
-        "wrote them",
+        f"; {len(hit)} weights, {first.name} among them, were NaN or infinite before the step began"
+        if len(hit) > 1
+        else f"; {first.name} was NaN or infinite before the step began",
         ("nonfinite_weights",),
     )  # fmt: skip
 
@@ -164,7 +165,9 @@ def _contains(container: str, module: str) -> bool:
 def _loss(view: StepView, bad_loss: bool) -> Culprit | None:
     if not bad_loss or not len(view.statistics(Role.OUTPUT)):
         return None
-    return Culprit("loss", "loss", sentence="; all modules' outputs are finite", symptoms=("nonfinite_loss_only",))
+    return Culprit(
+        "loss", "loss", sentence="; all captured outputs of modules are finite", symptoms=("nonfinite_loss_only",)
+    )
 
 
 def _backward(view: StepView, bad: Statistics) -> Culprit | None:

@@ -11,25 +11,34 @@ import numpy.typing as npt
 
 from watchglass.config import parameter
 from watchglass.records import Finding, Mode, Severity
-from watchglass.rules import signals
+from watchglass.rules import levels, signals
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.run import StepView
 from watchglass.stats import median
+
+#: Ratio from which on a loss has risen clearly, after the first steps.
+_CLEARLY = 4.0
+#: Losses before the latest whose spread a rise is measured by.
+_EARLIER = 64
 
 
 class LossNotDecreasing(Rule):
     """The training loss diverges, rises again, or does not fall at all.
 
     Looks at: the training loss at every step, the learning rate, the training accuracy.
-    Fires when: the median of the last five losses exceeds `diverged` times the first ones (from four times on after
-        the first 16 steps); an error once that has held for `hopeless` steps, for an overshoot at the start can come
-        back; or the median of two windows of `window` steps in a row is more than twice that of the best
-        window and above a quarter of the start; or after `patience` windows the loss is less than `diff_percent` below
-        its start, more certainly than its noise allows. Silent while the learning rate warms up, and once the loss has
-        fallen (convergence is no fault). Of a model that is trained in turns with others (a generator, a student) only
-        `diverged` counts, from the highest loss of its first window on. In an attempt that was
-        resumed the start is where that was: "flat" is silent there, and only `diverged` is a divergence.
+    Fires when: the median of the last five losses exceeds `diverged` times the median of the first ones (from four
+        times on after the first 16 steps), and the loss of the first step; an error once that has held for `hopeless`
+        steps, for an overshoot at the start can come back. Or the median of two windows of `window` steps in a row is
+        more than twice that of the best window and above a quarter of the start. Or after `patience` windows the loss
+        is less than `diff_percent` below its start, more certainly than its noise allows. A loss that has been zero or
+        below has no ratio: it has diverged where it lies `deviations` spreads of its earlier values above its start (an
+        error only from a hundred times that on, in spreads of the first ones), and rises again where it lies so far
+        above its best window and has lost half of its way down; one that changes its sign (policy gradients, critics)
+        need not fall. Silent while the learning rate warms up, and once the loss has fallen (convergence is no fault).
+        Of a model that is trained in turns with others (a generator, a student) only `diverged` counts, from the
+        highest loss of its first window on. In an attempt that was resumed the start is where that was: "flat" is
+        silent there, and only `diverged` is a divergence.
     Usual causes: a learning rate that is too high or too low, no gradient in the first layers, labels that do not fit.
     What to try: try to overfit a single batch; change the learning rate by a factor of 10 either way.
     Source: SageMaker Debugger (every 10 steps, 0.1 percent, rise of 5 percent); loss twice its minimum: TheDeepChecker;
@@ -43,12 +52,16 @@ class LossNotDecreasing(Rule):
     patience: int = parameter(4, help="windows before a flat loss counts", unit="windows", ge=2)
     diff_percent: float = parameter(1.0, help="smallest decrease since the start", unit="percent", ge=0, le=100)
     diverged: float = parameter(20.0, help="loss over that of the start", unit="ratio", gt=1)
+    deviations: float = parameter(20.0, help="rise of a loss without a ratio", unit="spreads", gt=0)
     hopeless: int = parameter(20, help="steps after which a diverged loss is an error", unit="steps", ge=1)
 
     start: list[float] = state(list)
+    #: The least and the highest loss so far.
+    lowest: float = state(lambda: math.inf)
+    highest: float = state(lambda: -math.inf)
     seen: int = state(int)
     #: Highest loss of the first window.
-    highest: float = state(float)
+    first_highest: float = state(lambda: -math.inf)
     buffer: list[float] = state(list)
     #: Median and standard error of the first and of the best window, and of the one before the latest.
     first: list[float] = state(list)
@@ -65,12 +78,13 @@ class LossNotDecreasing(Rule):
         if loss is None or not math.isfinite(loss):
             return
         self.seen += 1
+        self.lowest, self.highest = min(self.lowest, loss), max(self.highest, loss)
         finding = self._divergence(view)
         if finding is not None:
             yield finding
         signals.remember_start(self.start, loss, 8)
         if self.seen <= self.window:
-            self.highest = max(self.highest, loss)
+            self.first_highest = max(self.first_highest, loss)
         self.buffer.append(loss)
         self.waiting = self.waiting or signals.warming_up(view)
         if len(self.buffer) >= self.window:
@@ -80,39 +94,44 @@ class LossNotDecreasing(Rule):
         """Recent losses far above the first ones: also within the very first steps."""
         if not self.start or self.seen < 3:
             return None
-        recent = signals.losses(view, min(5, self.seen - 1))
-        # While the start is still being gathered its smallest value stands for it: a divergence may be in it already.
-        reference = median(self.start) if len(self.start) >= 8 else min(self.start)
-        if reference <= 0:
+        turns = signals.in_turns(view)
+        if turns and self.seen <= self.window:
             return None
-        if reference > 4 * min(self.start):
-            reference = min(self.start)
-        if signals.in_turns(view):
-            # What is learned from another model (a student, a critic) has no level before that model has one.
-            if self.seen <= self.window:
-                return None
-            reference = max(reference, self.highest)
-        now = median(recent.tolist())
-        rise = now / reference
-        self.away = self.away + 1 if rise >= self.diverged else 0
+        # What is learned from another model (a student, a critic) has no level before that model has one.
+        start = [self.first_highest] if turns else self.start
+        count = min(5, self.seen - 1)
+        earlier = signals.losses(view, _EARLIER + count)
+        recent, earlier = earlier[-count:].tolist(), earlier[:-count].tolist()
+        now = median(recent)
+        rise = levels.rise(start, now, lowest=self.lowest, before=[*self.start, *earlier] if turns else earlier)
+        # What fell at once and then wavers near nothing has not diverged.
+        away = rise.reaches(self.diverged, self.deviations) and now > self.start[0]
+        self.away = self.away + 1 if away else 0
         # The smaller limit needs more evidence: a few high losses are common right after the start.
         # And where a training was resumed the loss is low, so that multiples of it are soon reached.
         # And what one model loses another may win: the loss of a generator rises while all is well.
-        unclear = self.seen < 16 or signals.resumed(view) or signals.in_turns(view)
-        if rise < 4 or (rise < self.diverged and unclear):
+        unclear = self.seen < 16 or signals.resumed(view) or turns
+        if not away and (unclear or rise.times is None or rise.times < _CLEARLY or now <= self.start[0]):
             return None
+        certain = levels.rise(self.start, now, lowest=self.lowest).reaches(self.diverged, 100 * self.deviations)
+        over = f"over the last {count} steps up to step {view.mode_step}"
         return self.finding(
             view,
-            severity=Severity.ERROR if self.away >= self.hopeless else Severity.WARNING,
+            severity=Severity.ERROR if certain and self.away >= self.hopeless else Severity.WARNING,
             subject="divergence",
             tensors=[signals.loss_name(view) or "loss"],
             value=now,
-            limit=reference * (self.diverged if rise >= self.diverged else 4.0),
-            message=f"the loss has diverged: {now:.3g} at step {view.mode_step}, "
-            f"{rise:.3g} times what it was at the start",
+            limit=self._limit(rise, away=away),
+            message=f"the loss has diverged: {now:.3g} in the median {over}, {rise.words}",
             symptoms=("loss_diverged",),
             evidence={**signals.optimizer_evidence(view), **signals.loss_evidence(view)},
         )
+
+    def _limit(self, rise: levels.Rise, *, away: bool) -> float:
+        """What the loss has crossed."""
+        if rise.times is not None:
+            return rise.level * (self.diverged if away else _CLEARLY)
+        return rise.level + self.deviations * (rise.now - rise.level) / rise.spreads
 
     def _window_ended(self, view: StepView) -> Iterable[Finding]:
         losses, waiting = np.array(self.buffer), self.waiting
@@ -123,25 +142,43 @@ class LossNotDecreasing(Rule):
             return
         # Windows during warm-up are not held against the training.
         self.windows += 0 if waiting else 1
-        risen = now[0] > 2 * self.best[0] > 0 and now[0] > self.best[0] + 3 * (now[1] + self.best[1])
-        self.rising = self.rising + 1 if risen and now[0] > 0.25 * float(np.median(self.start)) else 0
+        self.rising = self.rising + 1 if self._risen(losses, now) else 0
         self.best = min(self.best, now)
         if self.rising >= 2 and not signals.in_turns(view):
             yield self._finding(
-                view, "rise", now[0], 2 * self.best[0], "loss_rising",
-                f"the loss rises again: {now[0]:.3g} over the last {self.window} steps up to step {view.mode_step}, "
-                f"after {self.best[0]:.3g} at best",
+                view, "rise", now[0], self._rise_limit(losses), "loss_rising",
+                f"the loss rises again: {now[0]:.3g} in the median over the last {self.window} steps up to step "
+                f"{view.mode_step}, after {self.best[0]:.3g} at best",
             )  # fmt: skip
         elif self.windows >= self.patience - 1 and not waiting and self._flat(view, now):
             yield self._finding(
                 view, "flat", now[0], self.first[0] * (1 - self.diff_percent / 100), "loss_flat",
-                f"the loss does not fall: {now[0]:.4g} over the last {self.window} steps up to step {view.mode_step}, "
-                f"{self.first[0]:.4g} over the first",
+                f"the loss does not fall: {now[0]:.4g} in the median over the last {self.window} steps up to step "
+                f"{view.mode_step}, {self.first[0]:.4g} over the first",
             )  # fmt: skip
+
+    def _risen(self, losses: npt.NDArray[np.float64], now: list[float]) -> bool:
+        """Whether a window lies far above the best one."""
+        above = now[0] - self.best[0]
+        if above <= 3 * (now[1] + self.best[1]):
+            return False
+        if self.lowest > 0:
+            return now[0] > self._rise_limit(losses) and now[0] > 0.25 * float(np.median(self.start))
+        return now[0] > self._rise_limit(losses) and above > 0.5 * (
+            levels.level(self.start, lowest=self.lowest) - self.best[0]
+        )
+
+    def _rise_limit(self, losses: npt.NDArray[np.float64]) -> float:
+        """Where a window counts as risen: at twice the best one, or that many spreads above it."""
+        if self.lowest > 0:
+            return 2 * self.best[0]
+        return self.best[0] + self.deviations * max(levels.spread(self.start), levels.spread(losses.tolist()))
 
     def _flat(self, view: StepView, now: list[float]) -> bool:
         """Whether the loss is where it started, with some certainty, and that is a fault."""
         if signals.in_turns(view) or _accurate(view) or signals.resumed(view):
+            return False
+        if self.lowest < 0 < self.highest:
             return False
         scale = abs(self.first[0])
         # The first losses matter too: a training can have finished learning within its first window.

@@ -6,11 +6,9 @@ import math
 from collections.abc import Iterable
 from typing import Any, ClassVar
 
-import numpy as np
-
 from watchglass.config import parameter
 from watchglass.records import Finding, Mode, Role, Severity
-from watchglass.rules import signals
+from watchglass.rules import levels, signals
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.run import Phase, Selection, StepView
@@ -22,7 +20,8 @@ class Overfit(Rule):
     Looks at: the mean loss of each evaluation, weighted by batch size, and of the training since the one before.
     Fires when: in `patience` evaluations in a row the validation loss lies above its best by `ratio_threshold` and by
         `min_rise` of the first training loss, and above the training loss, while the training loss is not above what
-        it was at the best evaluation. A gap that is constant is no finding, nor is a flat validation loss.
+        it was at the best evaluation. Of losses that have been zero or below the rise is measured by the way down from
+        the first training losses. A gap that is constant is no finding, nor is a flat validation loss.
     Usual causes: too little data, a model that is too large, training for too long.
     What to try: stop at the best evaluation, augment the data, weight decay, dropout.
     Source: SageMaker Debugger (ratio 0.1, patience 1, on the gap alone); Prechelt 1998; `min_rise`: ours (house).
@@ -40,6 +39,8 @@ class Overfit(Rule):
     min_rise: float = parameter(0.03, help="rise in units of the first training loss", unit="ratio", ge=0)
 
     start: list[float] = state(list)
+    #: The least loss so far, of training and evaluations.
+    lowest: float = state(lambda: math.inf)
     train_loss: float | None = state(lambda: None)
     best: dict[str, Any] = state(dict)
     streak: int = state(int)
@@ -48,7 +49,10 @@ class Overfit(Rule):
         """A finding at the first step after an evaluation."""
         if view.mode is Mode.TRAIN:
             name = signals.loss_name(view)
-            signals.remember_start(self.start, view.scalar(name) if name is not None else None)
+            loss = view.scalar(name) if name is not None else None
+            signals.remember_start(self.start, loss)
+            if loss is not None and math.isfinite(loss):
+                self.lowest = min(self.lowest, loss)
         for phase in view.phases:
             yield from self._phase(view, phase)
 
@@ -65,6 +69,7 @@ class Overfit(Rule):
         loss = _phase_loss(view, phase)
         if loss is None or not math.isfinite(loss):
             return
+        self.lowest = min(self.lowest, loss)
         if phase.mode is Mode.TRAIN:
             self.train_loss = loss
             return
@@ -75,12 +80,20 @@ class Overfit(Rule):
             self.best = {"loss": loss, "train_step": phase.train_step, "train_loss": self.train_loss}
             self.streak = 0
             return
-        rise, scale = loss - self.best["loss"], abs(float(np.median(self.start)))
-        rises = rise > self.ratio_threshold * abs(self.best["loss"]) and rise > self.min_rise * scale
-        overfits = rises and loss > self.train_loss and self.train_loss <= self.best["train_loss"]
+        overfits = loss > self._limit() and loss > self.train_loss and self.train_loss <= self.best["train_loss"]
         self.streak = self.streak + 1 if overfits else 0
         if self.streak >= self.patience:
             yield self._overfits(view, phase, loss, self.train_loss)
+
+    def _limit(self) -> float:
+        """Where the validation loss has risen clearly above its best.
+
+        A loss that has been zero or below has no ratio: there the way down from the first training losses measures it.
+        """
+        best, start = float(self.best["loss"]), levels.level(self.start, lowest=self.lowest)
+        if self.lowest > 0:
+            return best + max(self.ratio_threshold * best, self.min_rise * start)
+        return best + max(self.ratio_threshold, self.min_rise) * max(start - best, levels.spread(self.start))
 
     def _overfits(self, view: StepView, phase: Phase, loss: float, train_loss: float) -> Finding:
         best = self.best["loss"]
@@ -90,9 +103,10 @@ class Overfit(Rule):
             subject="validation loss",
             tensors=["loss"],
             value=loss,
-            limit=best * (1 + self.ratio_threshold),
+            limit=self._limit(),
             message=f"the validation loss is {loss:.3g} after training step {phase.train_step}, up from {best:.3g} "
-            f"after step {self.best['train_step']}, while the training loss fell to {train_loss:.3g}",
+            f"after step {self.best['train_step']}, while the training loss went from {self.best['train_loss']:.3g} to "
+            f"{train_loss:.3g}",
             symptoms=("validation_rises",),
             evidence={
                 "best_step": self.best["train_step"],

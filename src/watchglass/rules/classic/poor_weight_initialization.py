@@ -86,8 +86,9 @@ class PoorWeightInitialization(Rule):
             tensors=hit[:16],
             value=share,
             limit=0.6,
-            message=f"{len(hit)} of {len(names)} weights start {'constant' if constant else 'with identical rows'}, "
-            f"{hit[0]} among them: the units of such a layer compute and learn the same",
+            message=f"{len(hit)} of {len(names)} weights {'starts' if len(hit) == 1 else 'start'} "
+            f"{'constant' if constant else 'with identical rows'}, {hit[0]}{' among them' if len(hit) > 1 else ''}: "
+            "the units of such a layer compute and learn the same",
             symptoms=("identical_rows",),
         )
 
@@ -107,11 +108,12 @@ class PoorWeightInitialization(Rule):
         if not scale and ratio <= self.threshold:
             return
         worst = max(off or factors, key=lambda name: abs(np.log(factors[name])), default=outputs.names[0])
-        what = (
-            f"the spread of {worst} is {factors[worst]:.2g} times 1/sqrt(fan_in)"
-            if scale
-            else f"the spread of activations differs {np.sqrt(ratio):.3g}-fold between layers"
+        apart = (
+            f"the spread of activations differs {np.sqrt(ratio):.3g}-fold between "
+            f"{outputs.names[int(np.argmin(variance))]} and {outputs.names[int(np.argmax(variance))]} "
+            f"at step {view.mode_step}"
         )
+        what = f"the spread of {worst} is {factors[worst]:.2g} times 1/sqrt(fan_in), and {apart}" if scale else apart
         yield self.finding(
             view,
             severity=Severity.WARNING,
@@ -119,8 +121,7 @@ class PoorWeightInitialization(Rule):
             tensors=list(off)[:16] if scale else [outputs.names[int(np.argmax(variance))]],
             value=factors[worst] if scale else ratio,
             limit=(self.high if factors[worst] > self.high else self.low) if scale else self.threshold,
-            message=f"{what} at step {view.mode_step}, so that the signal "
-            f"{'grows' if variance[-1] > variance[0] else 'shrinks'} from layer to layer",
+            message=what,
             symptoms=("weight_scale", "activations_over_depth") if scale else ("activations_over_depth",),
             evidence={"layers": outputs.names[:64], "std": [float(value) for value in outputs.std[:64]]},
         )

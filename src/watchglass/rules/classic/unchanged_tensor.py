@@ -65,9 +65,9 @@ class UnchangedTensor(Rule):
         if not np.any(stuck):
             return
         if np.all(stuck):
-            yield self._nothing_moves(view, weights)
+            yield self._nothing_moves(view, weights, int(np.min(still)) + 1)
         elif moved_now and not (view.attempt and signals.resumed(view)):
-            yield from self._some_stuck(view, weights.where(stuck))
+            yield from self._some_stuck(view, weights.where(stuck), int(np.min(still[stuck])) + 1)
 
     def applicable(self, view: StepView) -> str:
         """Not for models without layers."""
@@ -106,19 +106,22 @@ class UnchangedTensor(Rule):
             self.still = np.concatenate([still_before, still[~known]])
         return still, bool(np.any(changed))
 
-    def _nothing_moves(self, view: StepView, weights: Statistics) -> Finding:
+    def _nothing_moves(self, view: StepView, weights: Statistics, captures: int) -> Finding:
+        whose = (
+            f"none of the {len(weights)} trainable weights has" if len(weights) > 1 else "the trainable weight has not"
+        )
         return self.finding(
             view,
             severity=Severity.WARNING,
             subject="everything",
             tensors=weights.names[:16],
             value=float(len(weights)),
-            message=f"none of the {len(weights)} trainable weights has changed up to step {view.mode_step}",
+            message=f"{whose} changed in {captures} captures up to step {view.mode_step}",
             symptoms=("nothing_moves",),
             evidence=signals.optimizer_evidence(view),
         )
 
-    def _some_stuck(self, view: StepView, stuck: Statistics) -> Iterable[Finding]:
+    def _some_stuck(self, view: StepView, stuck: Statistics, captures: int) -> Iterable[Finding]:
         gradients = view.statistics(Role.GRADIENT)
         largest = dict(zip(gradients.names, gradients.l2.tolist(), strict=True))
         norms = [largest.get(f"gradient/{name}") for name in stuck.names]
@@ -130,19 +133,21 @@ class UnchangedTensor(Rule):
         names = with_gradient or stuck.names
         zero = all(largest.get(f"gradient/{name}") == 0 for name in with_gradient)
         symptom = "no_gradient" if not with_gradient else "gradients_exactly_zero" if zero else "parameter_unchanged"
+        many = len(names) > 1
         why = {
-            "no_gradient": "no gradient was captured for it",
-            "gradients_exactly_zero": "its gradient is exactly zero",
-            "parameter_unchanged": "although it has a gradient",
+            "no_gradient": f"no gradient was captured for {'them' if many else 'it'}",
+            "gradients_exactly_zero": "their gradients are exactly zero" if many else "its gradient is exactly zero",
+            "parameter_unchanged": "and gradients reach them" if many else "and a gradient reaches it",
         }[symptom]
-        others = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        others = f" and {len(names) - 1} more have" if many else " has"
         yield self.finding(
             view,
             severity=severity,
             subject="weights",
             tensors=names[:16],
             value=float(len(names)),
-            message=f"{names[0]}{others} has not changed since the training began, up to step {view.mode_step}: {why}",
+            message=f"{names[0]}{others} not changed in any of {captures} captures up to step {view.mode_step}"
+            f"{', ' if symptom == 'parameter_unchanged' else ': '}{why}",
             symptoms=(symptom,),
         )
 

@@ -144,7 +144,14 @@ class VanishingGradient(Rule):
 
     def _vanishes_everywhere(self, view: StepView, gradients: Statistics, largest: float) -> Finding:
         zero = largest == 0
-        what = "are exactly zero" if zero else f"are at most {largest:.2g} in the mean"
+        many = len(gradients) > 1
+        whose = (
+            f"the gradients of all {len(gradients)} captured layers"
+            if many
+            else "the gradient of the only captured layer"
+        )
+        size = "exactly zero" if zero else f"at most {largest:.2g} in the mean of absolutes"
+        what = f"{'are' if many else 'is'} {size}"
         return self.finding(
             view,
             severity=Severity.WARNING,
@@ -152,8 +159,8 @@ class VanishingGradient(Rule):
             tensors=gradients.names[:8],
             value=largest,
             limit=self.threshold,
-            message=f"the gradients of all {len(gradients)} layers {what} at step {view.mode_step}, "
-            "and the loss has not fallen to half of its start",
+            message=f"{whose} {what} at step {view.mode_step}"
+            + signals.loss_words(self.start, signals.losses(view, 16)),
             symptoms=("gradients_exactly_zero" if zero else "vanishing_everywhere",),
         )
 

@@ -65,6 +65,10 @@ class WeightUpdateRatio(Rule):
         if not len(ratios) or not np.any(ratios > 0):
             return
         usual = median(ratios)
+        # What half of the weights reach: the upper one of two in the middle.
+        reached = float(np.sort(ratios)[len(ratios) // 2])
+        size = "their size" if len(ratios) > 1 else "its size"
+        change = "half of the weights change" if len(ratios) > 1 else "the only weight changes"
 
         def share(limit: float) -> float:
             return int(np.count_nonzero(ratios > limit)) / len(ratios)
@@ -77,19 +81,23 @@ class WeightUpdateRatio(Rule):
         self.larges = self.larges + 1 if share(self.large) >= 0.5 else 0
         self.smalls = self.smalls + 1 if usual < self.small else 0
         if self.extremes >= 2 or share(10 * self.extreme) >= 0.5:
-            message = f"the update is {usual:.3g} times as large as the weights themselves at step {view.mode_step}"
+            message = f"{change} by {reached:.3g} times {size} or more at step {view.mode_step}"
             yield self._finding(
-                view, Severity.WARNING, "extreme", named(ratios), usual, self.extreme, message, "update_ratio_extreme"
+                view, Severity.WARNING, "extreme", named(ratios), reached, self.extreme, message, "update_ratio_extreme"
             )
         elif self.larges >= self.window:
             severity = Severity.WARNING if share(3 * self.large) >= 0.5 else Severity.INFO
-            message = f"updates are {usual:.3g} times the weights in {self.larges} captures up to step {view.mode_step}"
+            message = (
+                f"{change} by {reached:.3g} times {size} or more at step {view.mode_step}, and by more than "
+                f"{self.large:.3g} in each of the last {signals.counted(self.larges, 'capture')}"
+            )
             yield self._finding(
-                view, severity, "large", named(ratios), usual, self.large, message, "update_ratio_large"
+                view, severity, "large", named(ratios), reached, self.large, message, "update_ratio_large"
             )
         elif self.smalls >= self.window_small and self._stuck(view):
             message = (
-                f"updates are only {usual:.2g} times the weights at step {view.mode_step}, and the loss barely moves"
+                f"updates are only {usual:.2g} times the weights in the median at step {view.mode_step}"
+                + signals.loss_words(self.start, signals.losses(view, 32))
             )
             yield self._finding(
                 view, Severity.WARNING, "small", named(-ratios), usual, self.small, message, "update_ratio_small"
