@@ -10,7 +10,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from watchglass.evaluate import Outcome, Score, front, judge, score, unanswered
-from watchglass.view import count
+from watchglass.view import count, harmless_json
 
 if TYPE_CHECKING:
     from watchglass.cli.backtest import Backtest
@@ -25,6 +25,10 @@ _SCORE_COLUMNS = (
     "recall", "false_alarm_rate", "precision", "median_delay", "worst_delay", "found", "missed", "early",
     "false_alarms", "sick", "healthy", "fired",
 )  # fmt: skip
+
+
+#: How a cell begins that a spreadsheet computes: one that is text of a run gets a quote before it.
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def printed(test: Backtest, output: str) -> str:
@@ -74,7 +78,7 @@ def _json(test: Backtest) -> str:
             for number, (spec, found, on_front) in enumerate(zip(test.specs, scores, best, strict=True))
         ],
     }
-    return json.dumps(result, indent=2, allow_nan=False) + "\n"
+    return harmless_json(json.dumps(result, indent=2, allow_nan=False)) + "\n"
 
 
 def _csv(test: Backtest) -> str:
@@ -92,14 +96,24 @@ def _csv(test: Backtest) -> str:
     for spec, found, on_front in zip(test.specs, scores, front(scores), strict=True):
         swept = [spec.parameters[name] for name in test.swept]
         numbers = asdict(found)
-        writer.writerow([*swept, *(_plain(numbers[name]) for name in _SCORE_COLUMNS), _plain(on_front)])
+        writer.writerow([*map(_plain, swept), *(_plain(numbers[name]) for name in _SCORE_COLUMNS), _plain(on_front)])
     return out.getvalue()
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, bool):
         return "true" if value else "false"
+    if isinstance(value, str) and value.startswith(_FORMULA) and not _is_number(value):
+        return f"'{value}"
     return "" if value is None else value
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _text(test: Backtest) -> str:

@@ -127,6 +127,9 @@ class Store(ABC):
                 found.append(None)
         return found
 
+    def stay_with(self, path: str) -> None:  # noqa: B027  an object store has no folders to make again
+        """Make no folder any more once the object ``path`` is gone: whoever removed that has removed everything."""
+
     def prune(self, prefix: str = "") -> None:  # noqa: B027  most stores have no folders
         """Remove the folder ``prefix`` and those below it as far as nothing is in them; where there are folders."""
 

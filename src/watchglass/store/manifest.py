@@ -70,6 +70,12 @@ def create_run(store: Store, *, command: list[str]) -> Manifest:
     return manifest
 
 
+def stay_with_run(store: Store) -> None:
+    """Write nothing any more once the run, if there is one now, is gone: a remnant would keep others from beginning."""
+    if store.appends and store.size(layout.MANIFEST) is not None:
+        store.stay_with(layout.MANIFEST)
+
+
 def read_manifest(store: Store) -> Manifest:
     """The manifest of a run.
 

@@ -11,15 +11,17 @@ REDACTED = "[redacted]"
 #: Names of options, variables and parameters, as words joined by "_".
 _SECRET_NAME = re.compile(
     r"(?:^|_)(?:pwd|pass|passphrase|token|auth|authorization|bearer|cookie|credentials?|sig|signature|sas|jwt|pat"
-    r"|(?:api|access|account|private|encryption|signing|ssh|sas|shared)_?keys?|key_?id|webhook)(?:_|$)"
-    r"|password|passwd|secret|api_?key|accesskey|(?:token|pwd)$"
+    r"|(?:api|access|account|private|encryption|signing|ssh|sas|shared|license|licence|activation|product|master|auth"
+    r"|service|client|consumer|deploy|session|storage|subscription|wandb|comet|neptune)_?keys?|key_?id|webhook)(?:_|$)"
+    r"|password|passwd|secret|api_?key|accesskey|(?:token|pwd)$|^keys?$"
 )
+_NUMBER = re.compile(r"[-+]?[\d.,:eE/-]*")
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 #: Secrets whose makers gave them a look of their own.
 _SECRET_VALUE = re.compile(
     r"(?<![\w-])(?:(?:sk|pk|rk)[-_][\w-]{16,}|gh[pousr]_\w{16,}|github_pat_\w{16,}|glpat-[\w-]{16,}|hf_\w{16,}|npm_\w{30,}"
     r"|pypi-[\w-]{30,}|xox[a-z]-[\w-]{10,}|A[A-Z]{2}A[0-9A-Z]{16}|AIza[\w-]{30,}|ya29\.[\w-]{16,}|SG\.[\w-]{16,}\.[\w-]+"
-    r"|dop_v1_\w{16,}|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*)"
+    r"|dop_v1_\w{16,}|[0-9a-f]{40}(?![\w-])|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*)"
     r"|-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*-----|\Z)",
     re.DOTALL,
 )
@@ -49,7 +51,7 @@ def redact(command: Sequence[str]) -> list[str]:
     """
     shown: list[str] = []
     hide_next = False
-    for argument in command:
+    for number, argument in enumerate(command):
         name, equals, value = argument.partition("=")
         if hide_next and not argument.startswith("--"):  # tokens may begin with one dash
             shown.append(REDACTED)
@@ -58,6 +60,10 @@ def redact(command: Sequence[str]) -> list[str]:
         else:
             shown.append(redacted(argument))
         hide_next = name.startswith("-") and not equals and _is_plain_name(name) and is_secret_name(name)
+        following = command[number + 1] if number + 1 < len(command) else ""
+        # A password, or a port: numbers say little, and stay.
+        hide_next = hide_next or (argument == "-p" and not _NUMBER.fullmatch(following))
+        hide_next = hide_next or (argument in ("-u", "--user") and ":" in following)
     return shown
 
 

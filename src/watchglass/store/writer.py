@@ -14,6 +14,7 @@ from watchglass.store import claim, layout
 from watchglass.store.compaction.generations import newest_generation
 from watchglass.store.contract import Store
 from watchglass.store.encoding import codec
+from watchglass.store.manifest import stay_with_run
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -70,6 +71,7 @@ class SegmentWriter:
         self._closed = False
         #: Bytes written so far, headers included.
         self.bytes_written = 0
+        stay_with_run(store)
 
     def write(self, frames: Sequence[bytes]) -> None:
         """Write encoded frames in one append or put; nothing happens without frames.
@@ -164,6 +166,7 @@ class JournalWriter:
         self._store = store
         self._lock = threading.Lock()
         self._closed = False
+        stay_with_run(store)
         claim.take_lease(store, gone)
         try:
             self._seq: int | None = self._resume()

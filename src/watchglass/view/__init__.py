@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from watchglass.doors import opened_when_asked
 from watchglass.view.capture import capture_lines
 from watchglass.view.failure import failure_sentence
-from watchglass.view.text import count, duration, number, printable, size
+from watchglass.view.text import count, duration, harmless_json, number, printable, size
 from watchglass.view.verdict import STYLES, Row, headline, rows_panel, rows_text, tone, verdict_panel, verdict_text
 
 if TYPE_CHECKING:
@@ -29,13 +29,51 @@ if TYPE_CHECKING:
     from watchglass.view.sarif import RuleText, sarif_document
 
 __all__ = [
-    "FAIL_ON", "STYLES", "Exported", "Row", "RuleText", "Terms", "accuracy_figure", "capture_lines",
-    "check_export_path", "check_output_path", "check_report_path", "count", "counted", "duration", "enough",
-    "explain_findings", "explain_verdict", "explanation_json", "export_parquet", "failed_rules", "failure_sentence",
-    "gradient_heatmap", "headline", "json_document", "json_schema", "junit_document", "loss_figure",
-    "markdown_document", "not_answered", "number", "outcome", "printable", "render_report", "rows_panel", "rows_text",
-    "run_figures", "sarif_document", "size", "tone", "update_ratio_figure", "verdict_panel", "verdict_text",
-    "write_report", "write_whole",
+    "FAIL_ON",
+    "STYLES",
+    "Exported",
+    "Row",
+    "RuleText",
+    "Terms",
+    "accuracy_figure",
+    "capture_lines",
+    "check_export_path",
+    "check_output_path",
+    "check_report_path",
+    "count",
+    "counted",
+    "duration",
+    "enough",
+    "explain_findings",
+    "explain_verdict",
+    "explanation_json",
+    "export_parquet",
+    "failed_rules",
+    "failure_sentence",
+    "gradient_heatmap",
+    "harmless_json",
+    "headline",
+    "json_document",
+    "json_schema",
+    "junit_document",
+    "loss_figure",
+    "markdown_document",
+    "not_answered",
+    "number",
+    "outcome",
+    "printable",
+    "render_report",
+    "rows_panel",
+    "rows_text",
+    "run_figures",
+    "sarif_document",
+    "size",
+    "tone",
+    "update_ratio_figure",
+    "verdict_panel",
+    "verdict_text",
+    "write_report",
+    "write_whole",
 ]  # fmt: skip
 
 #: Names that need NumPy and later plotly, so that a launcher which only prints an error does not wait for them.

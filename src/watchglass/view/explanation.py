@@ -8,7 +8,7 @@ from typing import Any
 
 from watchglass.records import Diagnosis, ExplainedFinding, Finding, Verdict
 from watchglass.view.json_format import diagnosis_to_json, finding_to_json
-from watchglass.view.text import count, number, percent, printable
+from watchglass.view.text import count, harmless_json, number, percent, printable
 from watchglass.view.verdict import (
     STYLES,
     Row,
@@ -154,7 +154,9 @@ def explanation_json(verdict: Verdict, explained: Sequence[ExplainedFinding] | N
     else:
         whole["findings"] = [_explained_json(each, verdict) for each in explained]
     # From a file that anybody may have written: what JSON has no number for becomes a string.
-    return json.dumps(json.loads(json.dumps(whole), parse_constant=str), allow_nan=False, indent=2) + "\n"
+    return (
+        harmless_json(json.dumps(json.loads(json.dumps(whole), parse_constant=str), allow_nan=False, indent=2)) + "\n"
+    )
 
 
 def _explained_json(explained: ExplainedFinding, verdict: Verdict) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import Any
 from watchglass.records import Diagnosis, Failure, Finding, ModelSummary, RankedCause, Verdict, number_to_json
 from watchglass.view.conclusion import Terms, outcome
 from watchglass.view.failure import failure_sentence
+from watchglass.view.text import harmless_json
 from watchglass.view.verdict import headline
 
 #: Identifier of the schema; its number rises when a key changes its meaning or goes.
@@ -30,7 +31,7 @@ def json_document(verdicts: Sequence[Verdict], terms: Terms, *, many: bool = Fal
     head = {"$schema": SCHEMA, "version": VERSION}
     found = [_verdict(verdict, terms) for verdict in verdicts]
     whole = {**head, "runs": found} if many else {**head, **found[0]}
-    return json.dumps(_strict(whole), allow_nan=False, indent=2) + "\n"
+    return harmless_json(json.dumps(_strict(whole), allow_nan=False, indent=2)) + "\n"
 
 
 @cache

@@ -7,7 +7,7 @@ from xml.etree import ElementTree as ET
 
 from watchglass.records import Finding, RuleStatus, Status, Verdict
 from watchglass.view.conclusion import Terms, counted, not_answered
-from watchglass.view.text import printable
+from watchglass.view.text import harmless_xml, printable
 from watchglass.view.verdict import advice, chain, headline
 
 #: Findings of one rule that are told in a case; the rest is counted.
@@ -27,7 +27,7 @@ def junit_document(verdicts: Sequence[Verdict], terms: Terms) -> str:
     for name in ("tests", "failures", "errors", "skipped"):
         root.set(name, str(sum(int(suite.get(name, "0")) for suite in suites)))
     ET.indent(root)
-    return '<?xml version="1.0" encoding="UTF-8"?>\n' + ET.tostring(root, encoding="unicode") + "\n"
+    return '<?xml version="1.0" encoding="UTF-8"?>\n' + harmless_xml(ET.tostring(root, encoding="unicode")) + "\n"
 
 
 def _suite(root: ET.Element, verdict: Verdict, terms: Terms) -> ET.Element:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import re
+from base64 import b64encode
 from collections.abc import Sequence
 from functools import cache
 from html import escape
@@ -23,6 +26,8 @@ if TYPE_CHECKING:
 
     from watchglass.run import Run
 
+#: Where plotly's script holds a style of its maps, which it adds to every page.
+_STYLE_IN_SCRIPT = re.compile(r"""createElement\("style"\);\w+\.id="\w+",\w+\.textContent='([^'\\]*)'""")
 _SYMBOLS = {"error": "✖", "warning": "▲", "info": "●", "": "✔"}
 
 #: Rows of the findings table; a run that has more is past reading row by row.
@@ -76,9 +81,17 @@ def render_report(run: Run, verdict: Verdict) -> str:
             *_sections("Run", [_facts_table(run, verdict)]),
         )
     )
-    script = f"<script>{_plotly_script()}</script><script>{_asset('report.js')}</script>" if figures or scalars else ""
+    scripts = [_plotly_script(), _asset("report.js")] if figures or scalars else []
+    style = _asset("report.css")
     page = _asset("report.html")
-    for mark, text in (("TITLE", _text(title)), ("STYLE", _asset("report.css")), ("SCRIPT", script), ("BODY", body)):
+    for mark, text in (
+        ("SCRIPTS", _allowed(scripts)),
+        ("STYLES", _allowed([style, *(_plotly_styles(scripts[0]) if scripts else [])])),
+        ("TITLE", _text(title)),
+        ("STYLE", style),
+        ("SCRIPT", "".join(f"<script>{script}</script>" for script in scripts)),
+        ("BODY", body),
+    ):
         head, found, tail = page.partition(f"<!--{mark}-->")
         assert found, mark
         page = head + text + tail
@@ -228,10 +241,23 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return f'<div class="wide"><table>{top}<tbody>{body}</tbody></table></div>'
 
 
+def _allowed(parts: Sequence[str]) -> str:
+    """What a policy says of exactly these scripts or styles: text of a run that got into the page would not be run."""
+    hashes = (b64encode(hashlib.sha256(part.encode()).digest()).decode() for part in parts)
+    return " ".join(f"'sha256-{each}'" for each in hashes) or "'none'"
+
+
+def _plotly_styles(script: str) -> list[str]:
+    """The style elements that plotly makes: one that it then fills rule by rule, and those that its script holds."""
+    return ["", *_STYLE_IN_SCRIPT.findall(script)]
+
+
 def _plotly_script() -> str:
     from plotly.offline import get_plotlyjs
 
-    return str(get_plotlyjs()).replace("</script", "<\\/script")
+    # A browser reads every end of a line as "\n", and the policy has the hash of what it read.
+    script = str(get_plotlyjs()).replace("\r\n", "\n").replace("\r", "\n")
+    return script.replace("</script", "<\\/script")
 
 
 @cache

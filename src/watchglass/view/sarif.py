@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 from watchglass.records import Finding, Severity, Status, Verdict, number_to_json
 from watchglass.view.conclusion import Terms, failed_rules, not_answered, outcome
-from watchglass.view.text import printable
+from watchglass.view.text import harmless_json, printable
 from watchglass.view.verdict import advice, headline
 
 _SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
@@ -57,7 +57,7 @@ def sarif_document(
         "version": "2.1.0",
         "runs": [_run(verdict, terms, rules or {}, version) for verdict in verdicts],
     }
-    return json.dumps(log, allow_nan=False, indent=2) + "\n"
+    return harmless_json(json.dumps(log, allow_nan=False, indent=2)) + "\n"
 
 
 def _run(verdict: Verdict, terms: Terms, rules: Mapping[str, RuleText], version: str) -> dict[str, Any]:

@@ -3,12 +3,30 @@
 from __future__ import annotations
 
 import math
+import re
+
+#: What runners of CI take as commands in the output of a job: GitHub a line that begins with "::", and it and Azure
+#: "##[" and "##vso[" anywhere, TeamCity "##teamcity[". A long word may be broken by a terminal, also before a "::".
+_COMMAND = re.compile(r"#(?=#+\s*\w*\[)|:(?=:)(?:(?<!\w:)|(?<=\S{32}:))")
 
 
 def printable(text: str) -> str:
-    """``text`` in one line, with nothing left in it that could steer a terminal: names come from users' scripts."""
-    line = " ".join(text.split())
+    """``text`` in one line, with nothing left in it that could steer a terminal or a runner of CI.
+
+    Names come from users' scripts, and from runs of others.
+    """
+    line = _COMMAND.sub(lambda found: f"\\x{ord(found[0]):02x}", " ".join(text.split()))
     return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in line)
+
+
+def harmless_json(document: str) -> str:
+    """A JSON document that means the same, in which no runner of CI finds a command."""
+    return document.replace("##", "#\\u0023")
+
+
+def harmless_xml(document: str) -> str:
+    """The same for the text of an XML document."""
+    return document.replace("##", "#&#35;")
 
 
 def duration(seconds: float) -> str:

@@ -342,3 +342,15 @@ def test_ranges() -> None:
         values("threshold=1..3/1")
     with pytest.raises(WatchglassError):
         values("threshold=..")
+
+
+@pytest.mark.parametrize(
+    ("value", "cell"),
+    [("=cmd|' /C calc'!A0", "'=cmd|' /C calc'!A0"), ("@SUM(1)", "'@SUM(1)"), ("+x", "'+x"), ("-x", "'-x"),
+     ("\tx", "'\tx"),
+     ("-1e3", "-1e3"), (-1.5, -1.5), ("runs/a", "runs/a"), (None, ""), (True, "true"), ("-inf", "-inf")],
+)  # fmt: skip
+def test_no_cell_begins_a_formula(value: object, cell: object) -> None:
+    from watchglass.cli.backtest_output import _plain
+
+    assert _plain(value) == cell

@@ -9,7 +9,8 @@ from watchglass.store import redact, redacted
 #: Where a secret may stand in a command line; each holds SECRET.
 SECRETS = [
     ["--api-key", "SECRET"], ["--token=SECRET"], ["HF_TOKEN=SECRET"], ["--password", "SECRET"],
-    ["--db_password=SECRET"],
+    ["--db_password=SECRET"], ["mysql", "-p", "SECRET"], ["--license-key", "SECRET"], ["WANDB_KEY=SECRET"],
+    ["--key", "SECRET"], ["curl", "-u", "me:SECRET"],
     ["+token=SECRET"], ["++logger/api_key=SECRET"], ["logger/token=SECRET"], ["--token", "-SECRET"],
     ["-token", "SECRET"],
     ["dbpassword=SECRET"], ["hftoken=SECRET"], ["AWS_SECRET_ACCESS_KEY=SECRET/x+y=="],
@@ -40,13 +41,14 @@ KEYS = [
     "glpat-" + "abcdefghij0123456789", "sk-proj-" + "abcdefghijklmnop0123", "xoxb-" + "123456789012-abc",
     "AIza" + "SyA-abcdefghijklmnopqrstuvwxyz01234", "eyJhbGciOiJIUzI1NiJ9." + "eyJzdWIiOiIxMjM0In0.c2lnbmF0dXJl",
     "SG." + "abcdefghijklmnopqrst.uvwxyz", "npm_" + "abcdefghijklmnopqrstuvwxyz0123456789",
-    "sk_live_" + "abcdefghijklmnop0123",
+    "sk_live_" + "abcdefghijklmnop0123", "0123456789abcdef0123" + "456789abcdef01234567",
 ]  # fmt: skip
 
 KEPT = [
     ["https://host/hook?x=1&y=2#z=3"], ["--token", "--lr", "-1"], ["data/tokens.txt"], ["a=b?c=d"], ["+model=gpt"],
     ["--tokenizer", "gpt2"], ["--max-tokens", "512"], ["--max_tokens=512"], ["s3://bucket/run"], ["--authors=x"],
     ["http://localhost:9000/path@v2"], ["--path", "/a/b@c"], ["git+https://github.com/x/y@main"], ["--passes", "3"],
+    ["-p", "8080"], ["-p", "0.5"], ["--sort-key", "name"], ["--text_key=text"], ["-u", "me"],
     ["keyboard=us"], ['{"lr": 1, "epochs": 2}'], ["-c", "x = {'a': 1}; print('a: b')"], ["C:\\x"], ["hf_model"],
 ]  # fmt: skip
 

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,18 +14,26 @@ import pytest
 
 from compacted_runs import CrashingStore, Interrupted, small_run
 from watchglass.errors import MissingFileError, NotARunError, RunExistsError
+from watchglass.records import Observation
 from watchglass.store import (
     JournalWriter,
     LocalStore,
+    Renewal,
+    SegmentWriter,
     check_idle,
     claim_worker,
     compact,
+    create_attempt,
+    create_run,
+    encode_lifecycle,
     layout,
     open_store,
     pin,
     plan_removal,
+    read_manifest,
     remove,
     this_process,
+    write_launch_end,
 )
 from watchglass.store.compaction.lease import CompactionLease
 
@@ -197,3 +206,29 @@ def test_a_whole_bucket_is_no_run_although_it_holds_some(tmp_path: Path, s3_loca
     finally:
         remote.close()
         above.close()
+
+
+@pytest.mark.parametrize("step", ["append", "next segment", "journal", "renewal", "launch end"])
+def test_nothing_grows_where_a_run_was_removed_under_its_writers(tmp_path, step):
+    """A remnant without run.json would keep the next run from beginning there."""
+    store = LocalStore(tmp_path / "run")
+    create_run(store, command=["train.py"])
+    create_attempt(store, "")
+    writer = SegmentWriter(store, 0, "worker_0", rotate_bytes=1 if step == "next segment" else 8 << 20)
+    writer.write([encode_lifecycle({"event": "joined"})])
+    journal = JournalWriter(store)
+    journal.write([Observation("a", 0)])
+    shutil.rmtree(store.root)
+    with suppress(MissingFileError):
+        if step in ("append", "next segment"):
+            writer.write([encode_lifecycle({"event": "left"})])
+        elif step == "journal":
+            journal.write([Observation("b", 0)])
+        elif step == "renewal":
+            Renewal(store).tick()
+        else:
+            write_launch_end(LocalStore(store.root), 0, rank=0, world_size=1, exit_status=0)
+    journal.close()
+    assert not store.root.exists()
+    create_run(store, command=["train.py"])
+    assert read_manifest(store)

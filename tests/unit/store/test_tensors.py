@@ -10,7 +10,18 @@ from safetensors import safe_open
 from safetensors.numpy import load
 
 from watchglass.errors import DamagedDataError, InvalidValueError, UnknownNameError
-from watchglass.store import LocalStore, RawTensor, is_storable, load_tensor, read_tensor, write_tensors
+from watchglass.records import Role, TensorInfo
+from watchglass.store import (
+    LocalStore,
+    RawTensor,
+    decode_catalog,
+    encode_catalog,
+    is_storable,
+    load_tensor,
+    read_tensor,
+    scan,
+    write_tensors,
+)
 
 GIVEN = {
     1: np.arange(6, dtype="f4").reshape(2, 3).T, 2: np.array(True), 3: np.arange(3, dtype=">i8"),
@@ -185,3 +196,26 @@ def test_only_one_tensor_of_a_large_file_is_read_where_it_is_not_mapped(store):
     remote = Remote(store.root)
     assert (load_tensor(remote, path, "7/5").elements == 5).all()
     assert remote.read_bytes <= (1 << 18) + (1 << 16)
+
+
+def test_a_tensor_of_a_thousand_axes_is_refused(tmp_path):
+    """NumPy would raise an error of its own."""
+    store = LocalStore(tmp_path)
+    header = json.dumps({"0/1": {"dtype": "F32", "shape": [1] * 1001, "data_offsets": [0, 4]}}).encode()
+    store.write("a/b", len(header).to_bytes(8, "little") + header + bytes(4))
+    with pytest.raises(DamagedDataError, match=r"gives its tensor '0/1' 1001 axes; at most \d\d are read"):
+        read_tensor(store, "a/b", "0/1")
+
+
+def test_a_catalog_row_of_a_thousand_axes_is_left_out():
+    frame = scan(
+        encode_catalog(
+            [
+                TensorInfo(n, name, Role.WEIGHT, shape=shape)
+                for n, name, shape in ((1, "a", (1,) * 1001), (2, "b", (2, 3)))
+            ]
+        )
+    ).frames[0]
+    left_out = []
+    assert [row.name for row in decode_catalog(frame.payload, left_out)] == ["b"]
+    assert len(left_out) == 1

@@ -28,6 +28,7 @@ from watchglass.records import (
     StepEnd,
     TensorInfo,
 )
+from watchglass.store.encoding.axes import MAX_AXES
 from watchglass.store.encoding.frames import FrameKind, encode_frame
 from watchglass.store.encoding.json_payloads import json_frame, json_object, json_record, json_records
 
@@ -102,6 +103,7 @@ def _is_sound(row: Any) -> bool:
         _is_count(row.tensor_id, 32)
         and _all_text((row.name, row.module, row.module_type, row.dtype, row.placement, *row.collections))
         and _all_integers((row.layer_index, 0 if row.unit_axis is None else row.unit_axis))
+        and len(row.shape) <= MAX_AXES
         and all(_is_count(size, 63) for size in row.shape)
         and row.trainable in (None, True, False)
         and (row.model is None or _is_count(row.model, 16))

@@ -19,6 +19,7 @@ from watchglass.errors import DamagedDataError, InvalidValueError, UnknownNameEr
 from watchglass.stats import DTYPE_CODES, numbers
 from watchglass.store import layout
 from watchglass.store.contract import Buffer, Store
+from watchglass.store.encoding.axes import MAX_AXES
 
 #: Longest header in bytes that is read.
 MAX_HEADER = 16 << 20
@@ -176,6 +177,8 @@ def _place(path: str, key: str, text: bytes) -> _Place:
         sound = sound and (not paired or (code == "F64" and shape[-1:] == (2,)))
     except (KeyError, TypeError, ValueError) as error:
         raise DamagedDataError(f"{path} describes its tensor {key!r} wrongly: {ascii(entry)[:120]}") from error
+    if len(shape) > MAX_AXES:
+        raise DamagedDataError(f"{path} gives its tensor {key!r} {len(shape)} axes; at most {MAX_AXES} are read")
     if not sound:
         raise DamagedDataError(f"{path} does not hold the bytes of its tensor {key!r}")
     return _Place(start, end, shape, dtype, foreign, paired)

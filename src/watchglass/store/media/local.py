@@ -53,6 +53,7 @@ class LocalStore(Store):
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self.root = Path(root)
         self.location = str(root)
+        self._keeper = ""
 
     def __repr__(self) -> str:
         return f"LocalStore({self.location!r})"
@@ -78,7 +79,7 @@ class LocalStore(Store):
             raise _exists(target)
         temporary = target.with_name(f"{_TEMPORARY}{os.getpid()}-{threading.get_ident()}-{next(_numbers)}")
         with _translated("write", target):
-            _make_folder(target.parent)
+            self._make_folder(target.parent, path)
             try:
                 _write_new(temporary, data)
                 if replace:
@@ -97,7 +98,7 @@ class LocalStore(Store):
             try:
                 descriptor = open_regular(target, flags)
             except FileNotFoundError:
-                _make_folder(target.parent)
+                self._make_folder(target.parent, path)
                 descriptor = open_regular(target, flags)
             try:
                 before = os.fstat(descriptor).st_size
@@ -110,6 +111,10 @@ class LocalStore(Store):
                     raise
             finally:
                 os.close(descriptor)
+
+    def stay_with(self, path: str) -> None:
+        """See :meth:`Store.stay_with`."""
+        self._keeper = path
 
     def delete(self, path: str) -> None:
         """See :meth:`Store.delete`. Folders stay."""
@@ -201,6 +206,11 @@ class LocalStore(Store):
             if os.path.islink(at):
                 raise _foreign(verb)(f"{at} is a symbolic link, which a run never holds; remove the link")
         return path
+
+    def _make_folder(self, folder: Path, path: str) -> None:
+        if self._keeper not in ("", path) and not folder.is_dir() and self.size(self._keeper) is None:
+            raise MissingFileError(f"{self.location} was removed while it was in use; nothing more is written there")
+        _make_folder(folder)
 
     def _collect(self, folder: str, after: str, entries: MutableSequence[Entry]) -> None:
         """Append the entries below ``folder``; folders that lie wholly before ``after`` are not opened."""
