@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from watchglass.records import model_name
 from watchglass.view.text import count, number
 
 if TYPE_CHECKING:
@@ -24,14 +25,14 @@ def setting_rows(run: Run) -> Iterator[tuple[str, str]]:
                 yield "Machine", str(event["host"])
             break
     for data in _different(run, "model"):
-        yield "Model", _model(data)
+        yield "Model", _whose(data) + _model(data)
     for data in _different(run, "optimizer"):
         groups = data.get("groups")
         groups = [group for group in groups if isinstance(group, Mapping)] if isinstance(groups, list) else []
         kind = str(data.get("type", "optimizer"))
         for position, group in enumerate(groups[:_MOST]):
             of = f", group {position + 1} of {len(groups)}" if len(groups) > 1 else ""
-            yield "Optimizer", f"{kind}{of}: {_pairs(group)}"
+            yield "Optimizer", f"{_whose(data)}{kind}{of}: {_pairs(group)}"
     for data in _different(run, "data_loader"):
         yield "Data loader", _pairs(data)
     for data in _different(run, "planned_steps"):
@@ -45,6 +46,12 @@ def _different(run: Run, kind: str) -> list[Mapping[str, Any]]:
         if fact.data not in found and len(found) < _MOST:
             found.append(fact.data)
     return found
+
+
+def _whose(data: Mapping[str, Any]) -> str:
+    """``"model_2, "`` where the data say which of several models they are about."""
+    number = data.get("model")
+    return f"{model_name(number)}, " if type(number) is int and number >= 0 else ""
 
 
 def _model(data: Mapping[str, Any]) -> str:

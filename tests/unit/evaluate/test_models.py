@@ -131,6 +131,20 @@ def test_what_has_no_steps_is_shown_with_the_model_that_leads(run_path: Path) ->
             ),
             id="generator and discriminator",
         ),
+        pytest.param(
+            in_turns(
+                training(150, loss=lambda n: 2.0 * 0.97**n),
+                of_model(
+                    training(
+                        150,
+                        loss=lambda n: 0.01 + 50.0 * (1 - 0.95**n),
+                        gradient=lambda n, layer: 1e-3 + 0.5 * (1 - 0.95**n),
+                    ),
+                    1,
+                ),
+            ),
+            id="actor and critic whose returns grow",
+        ),
     ],
 )  # fmt: skip
 def test_healthy_models_are_silent(run_path: Path, steps: list[Step]) -> None:

@@ -14,9 +14,10 @@ from watchglass.evaluate import replay, verdict
 from watchglass.records import ModelSummary, Severity, Verdict
 from watchglass.rules import default_rules
 from watchglass.run import open_run
-from watchglass.testing import build_run
+from watchglass.testing import Step, build_run
 from watchglass.view import Terms, markdown_document, verdict_text
 from watchglass.view.models import models_named
+from watchglass.view.settings import setting_rows
 
 
 def _two(path: Path) -> Path:
@@ -73,6 +74,16 @@ def test_a_hundred_models_stay_readable(run_path: Path) -> None:
     assert [line.split()[0] for line in lines[:3]] == ["model_71", "model_61", "model_1"]
     assert len(lines) == 8
     assert lines[-1] == "and 93 further models; nothing was found in them"
+
+
+def test_settings_say_whose_they_are(run_path: Path) -> None:
+    facts = [
+        {"type": "SGD", "groups": [{"lr": 0.5}], "model": 0}, {"type": "Adam", "groups": [{"lr": 0.25}], "model": 1},
+    ]  # fmt: skip
+    build_run(run_path, [Step({"loss": 1.0}, facts={"optimizer": data}) for data in facts])
+    assert [text for _, text in setting_rows(open_run(str(run_path)))] == [
+        "model, SGD: lr 0.5", "model_2, Adam: lr 0.25",
+    ]  # fmt: skip
 
 
 def test_a_line_tells_what_there_is() -> None:

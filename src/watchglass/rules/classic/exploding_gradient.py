@@ -28,7 +28,7 @@ class ExplodingGradient(Rule):
         values); or, where no loss is known, the norm has grown ten-thousandfold. Always a warning: what it leads to
         (values that are not finite, a loss that has diverged for good) is the error. Growth alone is no disease: a
         training that leaves a plateau has gradients that grow while its loss falls, and single spikes are part of small
-        batches.
+        batches. Of a model that is trained in turns with others only the last 64 count: its targets may grow.
     Usual causes: a learning rate that is too high, weights initialised too large, a bad batch.
     What to try: lower the learning rate, warm it up, clip the gradient norm.
     Source: growth of 70: AutoTrainer (ICSE 2021); 8 deviations: a public run monitor that saw at most 4.5 on healthy
@@ -65,7 +65,9 @@ class ExplodingGradient(Rule):
             return
         growth = norm / levels.level(self.start, lowest=min(self.start)) if self.start else 1.0
         rise = self._loss_rise()
-        finding = self._early(view, norm, growth, rise) or self._late(view, norm) or self._absolute(view, norm)
+        # What is learned from another model (a student, a critic) has no scale before that model has one.
+        early = None if signals.in_turns(view) else self._early(view, norm, growth, rise)
+        finding = early or self._late(view, norm) or self._absolute(view, norm)
         signals.remember_start(self.start, norm, 3)
         signals.remember_start(self.start_loss, loss, 3)
         self.recent = [*self.recent[-(_WINDOW - 1) :], math.log10(norm)]
