@@ -16,7 +16,8 @@ TEXTS = (
     "line\r\nbreak", "\u202egnp.exe", "\u2028", "\ud800", "</script><script>alert(1)</script>",
     "<img src=x onerror=a()>",
     "a" * 6000, "%s%n{0}{x!r}", "__proto__", "NaN", "-Infinity", "0x10", "fc1.weight", "loss", "worker_0", ".hidden",
-    "[red]markup[/]", "\U0001f525", "=cmd|' /C calc'!A0", "a" * 300 + "/" + "b" * 300,
+    "::error file=x::y", "##[error]x", "x ##vso[task.complete]y",
+    "@SUM(1)", "[red]markup[/]", "\U0001f525", "=cmd|' /C calc'!A0", "a" * 300 + "/" + "b" * 300,
 )  # fmt: skip
 #: Numbers at and beyond the edges of every type.
 NUMBERS = (

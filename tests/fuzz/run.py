@@ -46,7 +46,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.child:
         return _child(options)
     if options.replay:
-        _load(options.targets)[options.target[0]](Path(options.replay).read_bytes())
+        _replay(_load(options.targets)[options.target[0]], Path(options.replay).read_bytes())
         return 0
     folder = Path(options.findings or tempfile.mkdtemp(prefix="watchglass-fuzz-"))
     names = options.target or sorted(_load(options.targets))
@@ -62,6 +62,15 @@ def _load(targets: str) -> dict[str, Callable[[bytes], None]]:
     module, _, name = targets.partition(":")
     known = getattr(importlib.import_module(module), name)
     return {key: lambda data, target=target: target(Choices(data)) for key, target in known.items()}
+
+
+def _replay(target: Callable[[bytes], None], data: bytes) -> None:
+    """Run a target on one input, within the bounds of all others."""
+    from fuzz.bounds import bounded, peak_bytes
+
+    target(b"")
+    with bounded(peak_bytes()):
+        target(data)
 
 
 def _run_target(name: str, options: argparse.Namespace, folder: Path, seconds: float) -> int:

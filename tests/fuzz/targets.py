@@ -19,7 +19,7 @@ import numpy as np
 from fuzz import hostile, seeds
 from fuzz.choices import Choices
 from fuzz.compacted import generations, parquet, run_compacted, run_exported
-from fuzz.whole_runs import run_api, run_command, run_harvest, run_replayed, run_report
+from fuzz.whole_runs import run_among_many, run_api, run_command, run_harvest, run_replayed, run_report
 from watchglass import store as room
 from watchglass.errors import WatchglassError
 from watchglass.run import WorkerTables
@@ -230,13 +230,15 @@ def configuration(choices: Choices) -> None:
 
 
 def terminal_text(choices: Choices) -> None:
-    """printable: one line without anything that steers a terminal or hides text."""
+    """printable: one line without anything that steers a terminal or a runner of CI, or hides text."""
     from watchglass.view import printable
 
     text = choices.content(40).decode(choices.one_of(["latin-1", "utf-16-le", "utf-8"]), errors="replace")
     text += choices.one_of(hostile.TEXTS)
     shown = printable(text)
     assert shown.isprintable()
+    assert not shown.lstrip().startswith("::")
+    assert "##[" not in shown
     assert len(shown) <= 12 * len(text)
     shown.encode()
 
@@ -249,7 +251,7 @@ def stops(choices: Choices) -> None:
     store = _store()
     answer = hostile.changed_file("seen", seeds.file("seen/worker_0"), choices)
     store.write("control/stop/0000/seen/worker_0", answer, replace=True)
-    action = Stopping(store, 0, send_signal=lambda pid, number: None)
+    action = Stopping(store, 0, send_signal=lambda worker, number: "")
     action.found(
         Finding("a", "R", Severity.ERROR, 0, 0, 1, Mode.TRAIN, "worker_0", (), None, None, "m", attempt=0)
     )  # fmt: skip
@@ -271,6 +273,6 @@ TARGETS: dict[str, Target] = {
     for target in (
         frames, json_frames, fixed_rows, statistics, made_statistics, tables, raw_tensors, manifests, claims,
         configuration, terminal_text, stops, parquet, generations, run_compacted, run_exported, run_api, run_replayed,
-        run_harvest, run_command, run_report,
+        run_harvest, run_command, run_report, run_among_many,
     )
 }  # fmt: skip

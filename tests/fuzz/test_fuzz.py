@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from fuzz.bounds import bounded, peak_bytes
 from fuzz.choices import Choices
 from fuzz.targets import TARGETS
+from fuzz.whole_runs import _add_rings
 
 RUN = Path(__file__).with_name("run.py")
 
@@ -56,15 +58,24 @@ def dies(choices):
 def fine(choices):
     choices.content(10)
 
-TARGETS = {each.__name__: each for each in (raises, hogs, dies, fine)}
+def endless(choices):
+    if choices.number(4) == 3:
+        open("/dev/zero", "rb").read()
+
+TARGETS = {each.__name__: each for each in (raises, hogs, dies, fine, endless)}
 """
+
+
+#: Address space of a runner here: should its own bounds fail, this machine is none the worse.
+_HARMLESS = 8 << 30
 
 
 def fuzz(folder: Path, *arguments: str) -> tuple[int, str]:
     command = [sys.executable, str(RUN), "--findings", str(folder / "found"), *arguments]
     ended = subprocess.run(
-        command, capture_output=True, text=True, timeout=250, check=False, env={"PYTHONPATH": str(folder), "PATH": ""}
-    )
+        command, capture_output=True, text=True, timeout=250, check=False, env={"PYTHONPATH": str(folder), "PATH": ""},
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (_HARMLESS, _HARMLESS)),
+    )  # fmt: skip
     return ended.returncode, ended.stdout + ended.stderr
 
 
@@ -82,6 +93,27 @@ def test_the_runner_notices_what_goes_wrong(tmp_path: Path, target: str, expecte
     if expected.startswith(("ZeroDivision", "TooMuch")):
         (found,) = (tmp_path / "found" / target).glob("*.input")
         assert found.read_bytes()[0] % 4 == 3
+
+
+def test_an_input_that_is_replayed_has_the_same_bounds(tmp_path: Path) -> None:
+    (tmp_path / "planted.py").write_text(PLANTED)
+    (tmp_path / "input").write_bytes(b"\x03")
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    for target in ("endless", "hogs"):
+        arguments = ("--targets", "planted:TARGETS", "--target", target, "--replay", str(tmp_path / "input"))
+        status, output = fuzz(tmp_path, *arguments)
+        assert status == 1
+        assert "MemoryError" in output or "TooMuch" in output
+    grown = max(0, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss - before) << 10
+    assert grown < 6 << 30
+
+
+def test_links_of_our_own_are_not_followed(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    (run / "attempts").mkdir(parents=True)
+    (run / "run.json").symlink_to("/dev/zero")
+    with bounded(peak_bytes()):
+        _add_rings(run, Choices(b"\x01" * 50))
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ import io
 import json
 import os
 import shutil
+import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from html.parser import HTMLParser
@@ -48,10 +49,22 @@ def _changed_run(choices: Choices, folder: Path, sound: Mapping[str, bytes]) -> 
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(data)
     if choices.rarely():
-        link = folder / choices.one_of(paths)
+        planted = folder / choices.one_of([*paths, "journal/lease", "control/stop/0000/request", "journal/00000001"])
         with suppress(OSError):
-            link.unlink(missing_ok=True)
-            link.symlink_to(choices.one_of(["/etc/passwd", "../outside/secret", ".", "/dev/zero"]))
+            planted.unlink(missing_ok=True)
+            planted.parent.mkdir(parents=True, exist_ok=True)
+            where = choices.one_of(["/etc/passwd", "../outside/secret", ".", "/dev/zero", "fifo", "folder"])
+            if where == "fifo":
+                os.mkfifo(planted)
+            elif where == "folder":
+                planted.mkdir()
+            else:
+                planted.symlink_to(where)
+
+
+def _own(path: Path) -> bytes | None:
+    """What a file holds; None for what is none: the links that we plant ourselves lead anywhere."""
+    return path.read_bytes() if stat.S_ISREG(path.lstat().st_mode) else None
 
 
 def _fingerprint(folder: Path) -> dict[str, str]:
@@ -60,21 +73,27 @@ def _fingerprint(folder: Path) -> dict[str, str]:
     for at, _, names in os.walk(folder):
         for name in names:
             path = Path(at, name)
-            what = os.readlink(path) if path.is_symlink() else hashlib.md5(path.read_bytes()).hexdigest()
-            found[str(path.relative_to(folder))] = what
+            data = _own(path)
+            kind = os.readlink(path) if path.is_symlink() else "no file"
+            found[str(path.relative_to(folder))] = kind if data is None else hashlib.md5(data).hexdigest()
     return found
 
 
 @contextmanager
 def hostile_run(
-    choices: Choices, sound: Mapping[str, bytes] | None = None, *, may_write: bool = False
+    choices: Choices, sound: Mapping[str, bytes] | None = None, *, may_write: bool = False, beside: bool = False
 ) -> Iterator[Path]:
-    """A run that is partly hostile. Nothing may change beside it, and in it only where that is asked for."""
+    """A run that is partly hostile. Nothing may change beside it, and in it only where that is asked for.
+
+    With ``beside`` there is a sound run in the same folder, ``sound``.
+    """
     around = seeds.scratch() / f"around-{os.getpid()}"
     shutil.rmtree(around, ignore_errors=True)
     (around / "outside").mkdir(parents=True)
     (around / "outside" / "secret").write_text("secret")
     _changed_run(choices, around / "run", seeds.files() if sound is None else sound)
+    if beside:
+        shutil.copytree(seeds.run(), around / "sound")
     before = _fingerprint(around)
     with suppress(WatchglassError):
         yield around / "run"
@@ -153,7 +172,7 @@ def _add_rings(path: Path, choices: Choices) -> None:
     """A ring file of a worker whose process is gone, and a claim that names it."""
     run_id = "0" * 32
     with suppress(OSError, ValueError, AttributeError, TypeError):
-        run_id = json.loads((path / "run.json").read_bytes()).get("run_id", "")
+        run_id = json.loads(_own(path / "run.json") or b"").get("run_id", "")
     label = json.dumps({"run": run_id, "attempt": 1, "worker": "worker_0"}).encode()
     head = b"WGENTR1\n" + len(label).to_bytes(4, "little") + label
     entry = hostile.ring_entry(choices)
@@ -185,10 +204,30 @@ def run_command(choices: Choices) -> None:
                 main([*verb, "--debug", str(path)])
             raise AssertionError(err.getvalue()[-2000:])
         for text in (out.getvalue(), err.getvalue()):
+            commands = [line for line in text.splitlines() if line.lstrip().startswith("::") or "##[" in line]
+            assert not commands, f"a runner of CI would run {commands[:1]!r}"
+            assert "##vso[" not in text
             steering = sorted({c for c in text if not c.isprintable() and c != "\n"})
             assert not steering, f"{steering!r} in the output of {verb}"
         if verb[-1] == "json" and out.getvalue():
             json.loads(out.getvalue(), parse_constant=_no_constant)
+
+
+def run_among_many(choices: Choices) -> None:
+    """check and show of a folder: whatever is wrong with one run, the sound one beside it is judged."""
+    from watchglass.cli import main
+    from watchglass.run import open_runs
+
+    with hostile_run(choices, beside=True) as path, np.errstate(all="ignore"):
+        out, err = io.StringIO(), io.StringIO()
+        with redirect_stdout(out), redirect_stderr(err):
+            status = main(["check", str(path.parent), "--format", "json"])
+        assert status in (0, 1, 2), status
+        judged = {Path(each["run"]).name: each["status"] for each in json.loads(out.getvalue())["runs"]}
+        assert judged.get("sound", "unreadable") != "unreadable", (judged, err.getvalue()[-500:])
+        assert "not expected" not in err.getvalue(), err.getvalue()[-2000:]
+        rows = {row["name"]: row for row in open_runs(path.parent).to_arrow().to_pylist()}
+        assert rows["sound"]["problem"] is None
 
 
 def _no_constant(name: str) -> None:
