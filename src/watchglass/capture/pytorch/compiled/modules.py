@@ -21,7 +21,7 @@ from torch.compiler import is_compiling
 
 from watchglass.capture.guard import Guard, harmless
 from watchglass.capture.pytorch.compiled.graphs import captured
-from watchglass.capture.pytorch.module_hooks import STAND_IN, unsaved
+from watchglass.capture.pytorch.module_hooks import Unsaved, unsaved
 from watchglass.capture.pytorch.modules import compiled_parts, is_compiling_wrapper, is_wrapper, runs_compiled, unwrap
 from watchglass.capture.pytorch.nested import tensors_in
 
@@ -53,9 +53,9 @@ def _observe(values: Sequence[Tensor], paths: str, grad: bool, place: Tensor) ->
 
 
 _library.impl("observe", harmless(_observe), "CompositeExplicitAutograd")
-torch.library.register_fake("watchglass::observe", lambda values, paths, grad, place: None, lib=_library)
+torch.library.register_fake("watchglass::observe", harmless(lambda values, paths, grad, place: None), lib=_library)
 # Under vmap there is no one tensor that a module returned.
-torch.library.register_vmap("watchglass::observe", lambda info, dims, *arguments: (None, None), lib=_library)
+torch.library.register_vmap("watchglass::observe", harmless(lambda info, dims, *given: (None, None)), lib=_library)
 
 
 class Observed(Protocol):
@@ -74,7 +74,7 @@ class Observed(Protocol):
 
 
 class ModuleHook:
-    """A hook of one module: holds nothing that changes, and is one that does nothing where the module is saved.
+    """A hook of one module: holds nothing that changes.
 
     Args:
         number: Of the :class:`CompiledModules` that put it on.
@@ -104,9 +104,6 @@ class ModuleHook:
             values = [tensor for _, tensor in found]
             paths = ",".join([path for path, _ in found])
             torch.ops.watchglass.observe(values, paths, torch.is_grad_enabled(), self.place)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return STAND_IN
 
 
 class CompiledModules:
@@ -158,10 +155,11 @@ class CompiledModules:
             index = len(self._modules)
             self._modules.append(weakref.ref(module))
             # Before the hook that notices the end of the outermost call.
-            ending = ModuleHook(self._number, index, False, self._directly[0])
+            shielded = self._guard.shielded
+            ending = Unsaved(shielded(ModuleHook(self._number, index, False, self._directly[0])))
             handles = [unsaved(through.register_forward_hook(ending, prepend=True))]
             if inputs:
-                beginning = ModuleHook(self._number, index, True, self._directly[1])
+                beginning = Unsaved(shielded(ModuleHook(self._number, index, True, self._directly[1])))
                 handles.append(unsaved(through.register_forward_pre_hook(beginning)))
             self._handles[module] = (weakref.ref(through), handles)
 

@@ -22,12 +22,10 @@ from torch.nn import functional
 
 from watchglass.capture.around_importlib_bootstrap import around
 from watchglass.capture.hook import Hook
-from watchglass.capture.pytorch.compiled.modules import ModuleHook
 from watchglass.capture.pytorch.module_hooks import Unsaved
 
 Without = Callable[[], AbstractContextManager[None]]
 
-_OURS = (Unsaved, ModuleHook)
 _NAMES = ("script", "trace", "trace_module")
 
 _withouts: tuple[Without, ...] = ()
@@ -118,7 +116,7 @@ def _without_hooks(root: nn.Module) -> Iterator[None]:
             handle = register(_nothing)
             hooks: Any = handle.hooks_dict_ref()
             handle.remove()
-            ours = [number for number, hook in hooks.items() if isinstance(hook, _OURS)]
+            ours = [number for number, hook in hooks.items() if isinstance(hook, Unsaved)]
             if ours:
                 taken.append((hooks, dict(hooks)))
             for number in ours:

@@ -38,7 +38,9 @@ def _update(parameters: Sequence[Tensor], gradients: Sequence[Tensor], ended: bo
 
 
 _library.impl("update", harmless(_update), "CompositeExplicitAutograd")
-torch.library.register_fake("watchglass::update", lambda parameters, gradients, ended, number: None, lib=_library)
+torch.library.register_fake(
+    "watchglass::update", harmless(lambda parameters, gradients, ended, number: None), lib=_library
+)
 
 
 class CompiledUpdates:
