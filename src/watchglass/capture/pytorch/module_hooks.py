@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import copyreg
 import functools
+import operator
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable
@@ -72,7 +73,7 @@ def unsaved(handle: RemovableHandle) -> Callable[[], None]:
 
 def _install() -> None:
     before = copyreg.dispatch_table.get(OrderedDict)
-    reduce = with_another(before or _reduce, _without_ours)
+    reduce = with_another(before or operator.methodcaller("__reduce_ex__", 2), _without_ours)
     copyreg.pickle(OrderedDict, reduce)
     # Not in the oldest versions of PyTorch.
     state = vars(nn.Module).get("__getstate__")
@@ -107,10 +108,6 @@ def _keys(table: _Table) -> set[int] | None:
     """Keys of our entries in a table, None where it has none."""
     known = _tables.get(id(table))
     return known[1] if known is not None and known[0]() is table else None
-
-
-def _reduce(table: _Table) -> Any:
-    return table.__reduce_ex__(2)
 
 
 def _without_ours(table: _Table) -> _Table:
