@@ -150,3 +150,16 @@ def test_one_that_hangs_is_replaced(processes: Processes, tmp_path: Path) -> Non
     evaluator_of(tmp_path / "here", other_than=first)
     (tmp_path / "breaks").touch()
     assert process.wait(PATIENCE_S) == EXIT_STOPPED
+
+
+def test_a_script_that_watches_itself_hears_where_the_run_is_and_the_verdict(
+    processes: Processes, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text(WATCHED.replace(", stop_on='error'", ", rules='default'"))
+    status, out, err = ended(processes.start("train.py", "40", NEVER, "0.005", cwd=tmp_path))
+    assert (status, out) == (0, "rank 0 ended at 39\n")
+    first, second, *rest = err.splitlines()
+    assert first == f"watchglass: run directory {tmp_path / 'here'}"
+    assert second == f"watchglass: verdict on {tmp_path / 'here'}"
+    assert rest[0] == "no issues found"
+    assert any("40 training steps" in line for line in rest)

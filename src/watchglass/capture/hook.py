@@ -27,7 +27,7 @@ from watchglass.capture.worker import WorkerOpening
 from watchglass.config import SessionConfig, environment
 from watchglass.errors import InvalidValueError, TrainingStopped
 from watchglass.record import OpenStep, Recorder, SteadyRow, StepClock, StepRecords, StopControl
-from watchglass.records import Fact, Failure, Mode, Role, TensorInfo, series_name
+from watchglass.records import Fact, Failure, Mode, Role, TensorInfo, count, series_name
 
 _log = logging.getLogger("watchglass")
 _Callback = TypeVar("_Callback", bound=Callable[..., Any])
@@ -358,6 +358,10 @@ class Hook:
             self._recorder.close(status, self.cost.report(), failure)
         while self.on_close:
             self.on_close.pop()()
+
+    def __repr__(self) -> str:
+        state = "watching" if self.active else "off after a fault" if self.broken else "closed"
+        return f"Hook(run={self.config.run!r}, {state}, {count(self.clock.next_train_step, 'training step')})"
 
     def __enter__(self) -> Hook:
         return self

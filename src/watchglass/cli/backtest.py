@@ -14,7 +14,7 @@ from watchglass.cli.failure import CLEAN, COULD_NOT, failing_in_one_line, print_
 from watchglass.cli.options import Debug, check_choice
 from watchglass.cli.sweeping import parse_sweeps
 from watchglass.errors import InvalidValueError, MissingFileError, in_a_line
-from watchglass.records import Severity
+from watchglass.records import Severity, count
 
 if TYPE_CHECKING:
     from watchglass.config import RuleSpec
@@ -106,7 +106,12 @@ def backtest(
         _check_variants(specs, calibration)
         known = read_labels(labels) if labels is not None else []
         locations, problems = find_runs(runs)
-        by_run = labels_of_runs(known, [*locations, *problems])
+        by_run, others = labels_of_runs(known, [*locations, *problems])
+        if others:
+            print_note(
+                f"{count(len(others), 'label')} of runs that are not given: {', '.join(others[:3])}"
+                + (", ..." if len(others) > 3 else "")
+            )
 
         def one(run: str, progress: Callable[[int], None]) -> TestedRun:
             return tested(
@@ -119,7 +124,7 @@ def backtest(
         typer.echo(printed(found, output), nl=False)
         failed = _tell_problems(results, problems)
         if interrupted:
-            print_note(f"interrupted after {len(results)} of {len(locations)} runs")
+            print_note(f"interrupted after {len(results)} of {count(len(locations), 'run')}")
             return _INTERRUPTED
         return COULD_NOT if failed else CLEAN
 

@@ -65,6 +65,9 @@ def check(
     causes: Causes = None,
     rule_timeout: RuleTimeout = 30.0,
     price_per_hour: PricePerHour = None,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="No verdict and no notes: the exit status says it, and --output.")
+    ] = False,
     engine: Engine = "local",
     ray_address: RayAddress = None,
     schema: Annotated[
@@ -103,7 +106,7 @@ def check(
         told = _Told(
             verdicts, many, Terms(fail_on, allow_unfinished), asked_of_explain(rules, calibration, causes), config
         )
-        _tell(told, output_format, target)
+        _tell(told, output_format, target, quiet=quiet)
         return concluded(verdicts, told.terms)
 
 
@@ -125,14 +128,17 @@ class _Told(NamedTuple):
     config: EvaluatorConfig
 
 
-def _tell(told: _Told, output_format: str, target: Path | None) -> None:
+def _tell(told: _Told, output_format: str, target: Path | None, *, quiet: bool) -> None:
     """Prints the document or writes it into a file, and what could not be read of each run on stderr."""
     from watchglass.view import size, write_whole
 
     if target is not None:
         document = "".join(_rendered(output_format, told))
         written = write_whole(target, document.encode("utf-8", "backslashreplace"))
-        print_note(f"{_headline(told.verdicts, many=told.many)}; written to {target} ({size(written)})")
+        if not quiet:
+            print_note(f"{_headline(told.verdicts, many=told.many)}; written to {target} ({size(written)})")
+    elif quiet:
+        pass
     elif output_format == "text":
         _print_text(told)
     else:

@@ -66,6 +66,7 @@ class EvaluatorConfig:
         rule_timeout_s: How long a rule may take over one step.
         price_per_hour: What an hour of the whole training costs; None where nobody told.
         quiet: Print no line per finding.
+        concludes: Print where the run is at the start, and the verdict at the end: no launcher does.
         continues: An earlier evaluator of the same launch has printed what is in the journal already.
     """
 
@@ -82,6 +83,7 @@ class EvaluatorConfig:
     rule_timeout_s: float = parameter(30.0, help="how long a rule may take over one step", unit="seconds", gt=0)
     price_per_hour: float | None = parameter(None, help="price of the whole training", unit="per hour", ge=0)
     quiet: bool = parameter(False, help="print no line per finding")
+    concludes: bool = parameter(False, help="print where the run is, and the verdict")
     continues: bool = parameter(False, help="what is in the journal has been printed")
 
     def __post_init__(self) -> None:

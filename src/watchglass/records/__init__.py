@@ -46,6 +46,7 @@ from watchglass.records.verdict import (
     Verdict,
     judged,
 )
+from watchglass.records.wording import count
 
 __all__ = [
     "COUNT_FIELDS",
@@ -80,6 +81,7 @@ __all__ = [
     "UnsteppedBackwards",
     "Verdict",
     "as_json",
+    "count",
     "from_json",
     "judged",
     "model_name",

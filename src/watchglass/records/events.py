@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from watchglass.records.findings import Finding, RuleStatus, Severity, Status
+from watchglass.records.wording import count
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class Event:
         if self.status is not None:
             before = f" (before: {self.previous.value})" if self.previous is not None else ""
             return f"{self.rule} is {self.status.status.value}{before}"
-        return f"{self.left_out} more events were not told one by one, since there were too many within an hour"
+        return f"{count(self.left_out, 'more event')} not reported one by one: too many came within an hour"
 
     @property
     def severity(self) -> Severity | None:

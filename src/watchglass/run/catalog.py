@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from watchglass.records import TensorInfo
+from watchglass.records import TensorInfo, count
 from watchglass.run.selection import ALL, Selection
 from watchglass.run.tensor_group import TensorGroup
 
@@ -65,7 +65,7 @@ class Catalog:
         return self._by_id[tensor_id]
 
     def __repr__(self) -> str:
-        return f"Catalog({len(self)} tensors)"
+        return f"Catalog({count(len(self), 'tensor')})"
 
     def get(self, tensor_id: int) -> TensorInfo | None:
         """The row of an id, or None."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from watchglass.records import Mode, Role
+from watchglass.records import Mode, Role, count
 from watchglass.run.ending import ending_of
 from watchglass.run.markup import page
 
@@ -35,13 +35,17 @@ def state_of(run: Run) -> str:
 def summary(run: Run) -> list[str]:
     """What a run holds, in a few words each."""
     modes = [(len(run.worker().numbers(mode)), mode.name) for mode in (Mode.TRAIN, Mode.EVAL, Mode.PREDICT)]
-    steps = " and ".join(f"{count} {name}" for count, name in modes if count) or "no"
-    parts = [_many(len(run.workers), "worker"), f"{steps} steps", _many(len(run.worker().infos()), "tensor")]
+    steps = " and ".join(f"{number} {name}" for number, name in modes if number) or "no"
+    parts = [
+        count(len(run.workers), "worker"),
+        f"{steps} {'step' if sum(number for number, _ in modes) == 1 else 'steps'}",
+        count(len(run.worker().infos()), "tensor"),
+    ]
     if len(run.attempts) > 1:
         alone = len(run.worker().attempts) == 1
-        parts.insert(0, f"attempt {run.attempt}" if alone else f"{len(run.attempts)} attempts")
+        parts.insert(0, f"attempt {run.attempt}" if alone else count(len(run.attempts), "attempt"))
     if run.journal.findings:
-        parts.append(_many(len(run.journal.findings), "finding"))
+        parts.append(count(len(run.journal.findings), "finding"))
     state = "finished" if run.finished else "lost" if run.lost else "not finished"
     return [*parts, "replaced by a later attempt" if run.attempt < max(run.attempts, default=0) else state]
 
@@ -59,7 +63,3 @@ def page_of(run: Run) -> str:
     more = "; ".join(str(seam) for seam in run.seams)
     note = f"{', '.join(summary(run))}; begun {created}"
     return page(run.location, note, ("scalar", "mode", "first", "last", "at step"), rows, more)
-
-
-def _many(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

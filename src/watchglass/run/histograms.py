@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from watchglass.records import count
 from watchglass.stats import Histograms, column, edges, quantiles
 
 
@@ -89,4 +90,4 @@ class Histogram:
 
     def __repr__(self) -> str:
         sampled = f", {self.seen} looked at" if self.seen < self.count else ""
-        return f"Histogram({self.count} elements in {len(self.low)} bins, {self.zero} zero{sampled})"
+        return f"Histogram({count(self.count, 'element')} in {count(len(self.low), 'bin')}, {self.zero} zero{sampled})"

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from watchglass.config import suggest
 from watchglass.errors import CompactedError, NeverError, UnknownNameError
-from watchglass.records import Fact, Mode, Role, StepEnd, TensorInfo, UnitKind
+from watchglass.records import Fact, Mode, Role, StepEnd, TensorInfo, UnitKind, count
 from watchglass.run.catalog import Catalog
 from watchglass.run.histograms import Histogram, LazyHistograms
 from watchglass.run.markup import page
@@ -87,13 +87,17 @@ class RecordedStep:
         )  # fmt: skip
 
     def __repr__(self) -> str:
-        parts = [f"{len(self.scalars)} scalars", f"{len(self._rows)} tensors captured", f"{len(self._raw)} whole"]
+        parts = [
+            count(len(self.scalars), "scalar"),
+            f"{count(len(self._rows), 'tensor')} captured",
+            f"{len(self._raw)} whole",
+        ]
         return f"RecordedStep({self.mode.name} step {self.step} of {self.worker}: {', '.join(parts)})"
 
     def _repr_html_(self) -> str:
         rows = list(self.scalars.items())
         title = f"{self.mode.name} step {self.step} of {self.worker}"
-        note = f"global step {self.global_step}, {self.seconds:.3g} s, {len(self._rows)} tensors captured"
+        note = f"global step {self.global_step}, {self.seconds:.3g} s, {count(len(self._rows), 'tensor')} captured"
         return page(title, note, ("scalar", "value"), rows)
 
     @cached_property

@@ -11,7 +11,7 @@ import numpy as np
 
 from watchglass.config import joined, suggest
 from watchglass.errors import MissingFileError, UnknownNameError, in_a_line
-from watchglass.records import Mode, Severity
+from watchglass.records import Mode, Severity, count
 from watchglass.run.description import state_of
 from watchglass.run.markup import page
 from watchglass.run.run import Run, open_run
@@ -110,7 +110,7 @@ class Runs:
                 raise UnknownNameError(f"{self.location} has no run {key!r}{suggest(key, self.names)}; see names")
             return open_run(chosen[0].location)
         if not -len(self) <= key < len(self):
-            raise UnknownNameError(f"{self.location} has {len(self)} runs, so none with number {key}")
+            raise UnknownNameError(f"{self.location} has {count(len(self), 'run')}, so none with number {key}")
         return open_run(self.listed[key].location)
 
     def table(self) -> Table:
@@ -157,7 +157,7 @@ class Runs:
     def _repr_html_(self) -> str:
         header = ("name", "state", "train_steps", "loss", "validation_loss", "findings", "worst", "problem")
         rows = [[self._summary(each)[column] for column in header] for each in self.listed]
-        return page(self.location, f"{len(self)} runs", [name.replace("_", " ") for name in header], rows)
+        return page(self.location, count(len(self), "run"), [name.replace("_", " ") for name in header], rows)
 
     def _summary(self, listed: ListedRun) -> dict[str, Any]:
         found = self._summaries.get(listed.name)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from watchglass.config import EXACT_REDUCTIONS
 from watchglass.errors import InvalidValueError
-from watchglass.records import STATISTIC_FIELDS, Reduction, TensorInfo
+from watchglass.records import STATISTIC_FIELDS, Reduction, TensorInfo, count
 from watchglass.run.catalog import Catalog
 from watchglass.run.histograms import LazyHistograms
 from watchglass.run.selection import Selection
@@ -124,7 +124,7 @@ class Statistics:
         return len(self.ids)
 
     def __repr__(self) -> str:
-        return f"Statistics({len(self)} tensors)"
+        return f"Statistics({count(len(self), 'tensor')})"
 
     @property
     def values(self) -> npt.NDArray[np.float64]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from watchglass.errors import InvalidValueError, MissingExtraError
+from watchglass.records import count
 from watchglass.run.markup import page
 
 if TYPE_CHECKING:
@@ -85,13 +86,15 @@ class Table:
     def __repr__(self) -> str:
         if self._load is not None:
             return f"Table({self.name!r}: not read yet)"
-        return f"Table({self.name!r}: {len(self):,} rows, columns {', '.join(self.columns)})"
+        return f"Table({self.name!r}: {count(len(self), 'row')}, columns {', '.join(self.columns)})"
 
     def _repr_html_(self) -> str:
         table = self.to_arrow()
         rows = zip(*(column.to_pylist() for column in table.slice(0, _SHOWN).columns), strict=True)
-        more = f"and {len(self) - _SHOWN:,} more rows" if len(self) > _SHOWN else ""
-        return page(self.name, f"{len(self):,} rows, {len(self.columns)} columns", self.columns, rows, more)
+        more = f"and {count(len(self) - _SHOWN, 'more row')}" if len(self) > _SHOWN else ""
+        return page(
+            self.name, f"{count(len(self), 'row')}, {count(len(self.columns), 'column')}", self.columns, rows, more
+        )
 
 
 def run_query(query: str, tables: Mapping[str, Callable[[], pyarrow.Table]]) -> Table:

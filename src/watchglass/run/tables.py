@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from watchglass.errors import DamagedDataError
-from watchglass.records import STATISTIC_FIELDS, Fact, Reduction, StepEnd, UnitKind
+from watchglass.records import STATISTIC_FIELDS, Fact, Reduction, StepEnd, UnitKind, count
 from watchglass.run.catalog import Catalog
 from watchglass.run.histograms import LazyHistograms
 from watchglass.run.problems import Problems
@@ -135,7 +135,7 @@ class WorkerTables:
             self._problems.add(frame, error)
         else:
             if self._left_out:
-                others = f" (and {len(self._left_out) - 1} more rows)" if len(self._left_out) > 1 else ""
+                others = f" (and {count(len(self._left_out) - 1, 'more row')})" if len(self._left_out) > 1 else ""
                 self._problems.add(frame, DamagedDataError(f"{self._left_out[0]}{others}"))
         return added
 

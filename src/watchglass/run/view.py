@@ -18,6 +18,7 @@ from watchglass.records import (
     StepEnd,
     TensorInfo,
     UnitKind,
+    count,
     model_name,
     series_name,
 )
@@ -139,7 +140,7 @@ class StepView:
     def __repr__(self) -> str:
         whose = f" of {self.model_name}" if self.several else ""
         step = f"{self.mode.name} step {self.mode_step}{whose}"
-        return f"StepView({self.worker}, {step}, {self.captured} tensors captured)"
+        return f"StepView({self.worker}, {step}, {count(self.captured, 'tensor')} captured)"
 
     # What step it is.
 

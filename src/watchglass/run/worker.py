@@ -75,7 +75,8 @@ class Worker:
     def __repr__(self) -> str:
         steps = [f"{len(self.numbers(mode))} {mode.name}" for mode in STORED_MODES if len(self.numbers(mode))]
         state = "left" if self.left else "not left"
-        return f"Worker({self.name!r}: {' and '.join(steps) or 'no'} steps, {state})"
+        noun = "step" if len(steps) == 1 and steps[0].startswith("1 ") else "steps"
+        return f"Worker({self.name!r}: {' and '.join(steps) or 'no'} {noun}, {state})"
 
     @property
     def tables(self) -> WorkerTables:

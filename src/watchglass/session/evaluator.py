@@ -19,7 +19,7 @@ class WatchedEvaluator:
     """Starts the evaluator when the worker has joined, looks after it, and lets it finish when the training ends."""
 
     def __init__(self, config: EvaluatorConfig) -> None:
-        self._config = replace(config, run=absolute(config.run))
+        self._config = replace(config, run=absolute(config.run), concludes=True)
         self._evaluator: Supervision | None = None
 
     def start(self, attempt: int) -> None:

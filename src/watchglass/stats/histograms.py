@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from watchglass.errors import InvalidValueError
-from watchglass.records import HISTOGRAM_MANTISSA_BITS, STATISTIC_FIELDS
+from watchglass.records import HISTOGRAM_MANTISSA_BITS, STATISTIC_FIELDS, count
 from watchglass.stats.rows import Rows, finite_count
 
 _PARTS = 1 << HISTOGRAM_MANTISSA_BITS
@@ -165,7 +165,7 @@ def quantiles(histograms: Histograms, rows: Rows, q: ArrayLike) -> NDArray[np.fl
         raise InvalidValueError(f"quantiles must be from 0 to 1 but got {wanted.tolist()}")
     if len(histograms) != len(rows):
         raise InvalidValueError(
-            f"{len(histograms)} histograms and {len(rows)} rows of statistics do not belong together"
+            f"{count(len(histograms), 'histogram')} and {count(len(rows), 'row')} of statistics do not belong together"
         )
     finite, zeros = finite_count(rows), rows[:, _ZERO]
     keys, weights, ends = _with_zeros(histograms, finite - zeros, zeros)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from watchglass.errors import DamagedDataError, FormatVersionError, MissingFileError, NotARunError, RunExistsError
-from watchglass.records import FORMAT_VERSION
+from watchglass.records import FORMAT_VERSION, count
 from watchglass.store import layout
 from watchglass.store.claim import Claim
 from watchglass.store.contract import Store
@@ -174,7 +174,7 @@ def _shortened(command: list[str]) -> list[str]:
             word = f"{word[:_WORD_CHARACTERS]}[{len(word) - _WORD_CHARACTERS} more characters]"
         room -= len(word) + 1
         if room < 0:
-            return [*shown, f"[{len(command) - len(shown)} more words]"]
+            return [*shown, f"[{count(len(command) - len(shown), 'more word')}]"]
         shown.append(word)
     return shown
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from watchglass.doors import opened_when_asked
+from watchglass.records import count
 from watchglass.view.capture import capture_lines
 from watchglass.view.failure import failure_sentence
-from watchglass.view.text import count, duration, harmless_json, number, printable, size
+from watchglass.view.text import duration, harmless_json, number, printable, size
 from watchglass.view.verdict import STYLES, Row, headline, rows_panel, rows_text, tone, verdict_panel, verdict_text
 
 if TYPE_CHECKING:

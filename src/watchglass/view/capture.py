@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from watchglass.view.text import count, duration, size
+from watchglass.records import count
+from watchglass.view.text import duration, size
 
 
 def capture_lines(counters: Mapping[str, Any]) -> Iterator[str]:

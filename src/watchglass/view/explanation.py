@@ -6,9 +6,9 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from watchglass.records import Diagnosis, ExplainedFinding, Finding, Verdict
+from watchglass.records import Diagnosis, ExplainedFinding, Finding, Verdict, count
 from watchglass.view.json_format import diagnosis_to_json, finding_to_json
-from watchglass.view.text import count, harmless_json, number, percent, printable
+from watchglass.view.text import harmless_json, number, percent, printable
 from watchglass.view.verdict import (
     STYLES,
     Row,

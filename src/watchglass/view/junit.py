@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from xml.etree import ElementTree as ET
 
-from watchglass.records import Finding, RuleStatus, Status, Verdict
+from watchglass.records import Finding, RuleStatus, Status, Verdict, count
 from watchglass.view.conclusion import Terms, counted, not_answered
 from watchglass.view.text import harmless_xml, printable
 from watchglass.view.verdict import advice, chain, headline
@@ -45,8 +45,8 @@ def _suite(root: ET.Element, verdict: Verdict, terms: Terms) -> ET.Element:
         for rule, status in rules.items()
     ]
     cases.append(_whole_case(suite, name, verdict, terms, answered=bool(failing)))
-    for count, tag in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
-        suite.set(count, str(sum(case.find(tag) is not None for case in cases)))
+    for total, tag in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
+        suite.set(total, str(sum(case.find(tag) is not None for case in cases)))
     suite.set("tests", str(len(cases)))
     return suite
 
@@ -58,7 +58,7 @@ def _rule_case(
     told = chain(findings)
     text = "\n".join(told[:_MOST_FINDINGS])
     if len(told) > _MOST_FINDINGS:
-        text += f"\nand {len(told) - _MOST_FINDINGS:,} further findings"
+        text += f"\nand {count(len(told) - _MOST_FINDINGS, 'further finding')}"
     worst = next((finding for finding in findings if finding.id in failing), None)
     if worst is not None:
         tries = "".join(f"\ntry: {printable(each)}" for each in advice(worst, verdict))

@@ -6,9 +6,9 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from watchglass.records import Diagnosis, Finding, Verdict
+from watchglass.records import Diagnosis, Finding, Verdict, count
 from watchglass.view.conclusion import Terms, failed_rules, not_answered, outcome
-from watchglass.view.text import count, number, percent, printable
+from watchglass.view.text import number, percent, printable
 from watchglass.view.verdict import chain, closing, headline, since
 
 #: Longest comment that GitHub takes, in characters as JavaScript counts them, less some room for who posts it.

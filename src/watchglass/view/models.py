@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from watchglass.records import MOST_MODELS, ModelSummary, Verdict, model_name
-from watchglass.view.text import count, number, printable
+from watchglass.records import MOST_MODELS, ModelSummary, Verdict, count, model_name
+from watchglass.view.text import number, printable
 
 #: Models that have a line in a verdict.
 _MOST_LINES = 8

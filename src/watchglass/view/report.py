@@ -12,13 +12,13 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from watchglass.records import Diagnosis, Finding, RankedCause, RuleStatus, Status, Verdict
+from watchglass.records import Diagnosis, Finding, RankedCause, RuleStatus, Status, Verdict, count
 from watchglass.view.capture import capture_lines
 from watchglass.view.failure import failure_lines
 from watchglass.view.figures import run_figures, scalar_figures
 from watchglass.view.output_file import check_output_path, write_whole
 from watchglass.view.settings import setting_rows
-from watchglass.view.text import count, duration, number, percent, printable, size
+from watchglass.view.text import duration, number, percent, printable, size
 from watchglass.view.verdict import chain, closing, headline, since, tone
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
-from watchglass.records import Finding, Severity, Status, Verdict, number_to_json
+from watchglass.records import Finding, Severity, Status, Verdict, count, number_to_json
 from watchglass.view.conclusion import Terms, failed_rules, not_answered, outcome
 from watchglass.view.text import harmless_json, printable
 from watchglass.view.verdict import advice, headline
@@ -180,7 +180,7 @@ def _notifications(verdict: Verdict, terms: Terms, position: Mapping[str, int], 
     told += [{"level": "error", "message": {"text": _message(printable(text))}} for text in failed_rules(verdict)]
     told += [{"level": "warning", "message": {"text": _message(printable(text))}} for text in verdict.problems]
     if shown < len(verdict.findings):
-        text = f"{len(verdict.findings) - shown:,} further findings are left out"
+        text = f"{count(len(verdict.findings) - shown, 'further finding')} left out"
         told.append({"level": "warning", "message": {"text": text}})
     for status in verdict.statuses:
         if status.status is Status.STARVED:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from watchglass.records import model_name
-from watchglass.view.text import count, number
+from watchglass.records import count, model_name
+from watchglass.view.text import number
 
 if TYPE_CHECKING:
     from watchglass.run import Run

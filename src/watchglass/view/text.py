@@ -67,11 +67,6 @@ def percent(ratio: float) -> str:
     return f"{100 * ratio:.0f} %"
 
 
-def count(amount: int, noun: str, plural: str = "") -> str:
-    """``"1 step"``, ``"1,200 steps"``."""
-    return f"{amount:,} {noun if amount == 1 else plural or noun + 's'}"
-
-
 def size(amount: float) -> str:
     """``"4.8 MB"``, with decimal prefixes."""
     for unit in ("bytes", "kB", "MB"):

@@ -9,12 +9,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from watchglass.records import Diagnosis, Finding, RankedCause, Severity, Status, Verdict
+from watchglass.records import Diagnosis, Finding, RankedCause, Severity, Status, Verdict, count
 from watchglass.view.capture import capture_lines
 from watchglass.view.conclusion import Terms, outcome
 from watchglass.view.failure import failure_lines, failure_sentence
 from watchglass.view.models import model_lines, models_named
-from watchglass.view.text import count, duration, money, number, percent, printable
+from watchglass.view.text import duration, money, number, percent, printable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -305,7 +305,7 @@ def test_bad_input_is_one_line(watchglass: Watchglass, place: Path, words: list[
         ("l.csv", "run,sick,since_step,until_step\na,true,3,2\n", "must not be before since_step (3) but got 2"),
         ("l.csv", "run,sick\na,true,7\n", "l.csv, line 2: has another number of columns"),
         ("l.csv", "run,sick\n", "holds none"),
-        ("l.csv", "run,sick\nz,true\n", "the label of z is of no run among the 6 that are given"),
+        ("l.csv", "run,sick\nz,true\n", "no label is of a run that is given: the first is of z, the first run is"),
         ("l.csv", "run,sick\na,true\nruns/a,false\n", "runs/a has two labels, a and runs/a"),
         ("l.json", "{", "l.json is not valid JSON"),
         ("l.json", "3", "must hold a list of labels"),
@@ -354,3 +354,12 @@ def test_no_cell_begins_a_formula(value: object, cell: object) -> None:
     from watchglass.cli.backtest_output import _plain
 
     assert _plain(value) == cell
+
+
+def test_one_file_of_labels_serves_calls_on_some_of_its_runs(watchglass: Watchglass, place: Path) -> None:
+    said = watchglass("backtest", "rules.py:High", "runs/a", "--labels", "labels.csv")
+    assert said.status == 0
+    others = len((place / "labels.csv").read_text().splitlines()) - 2
+    assert f"watchglass: {others} labels of runs that are not given: " in said.err
+    (alone,) = [line for line in said.out.splitlines() if line.startswith("runs/")]
+    assert alone.split()[:4] == ["runs/a", "sick", "since", "5"]

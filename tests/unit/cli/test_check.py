@@ -127,3 +127,11 @@ def test_a_command_to_be_copied_is_not_broken_at_hyphens(watchglass: Watchglass,
     run = tmp_path / "-".join(["a"] * 60)
     shutil.copytree(broken, run)
     assert watchglass("check", run).out.endswith(f"{run}\n")
+
+
+def test_quiet_says_nothing_but_the_exit_status(watchglass: Watchglass, healthy: Path, broken: Path) -> None:
+    assert watchglass("check", "-q", healthy) == (0, "", "")
+    assert watchglass("check", "--quiet", broken) == (1, "", "")
+    assert watchglass("check", "-q", healthy, "--format", "json", "-o", "out.json") == (0, "", "")
+    assert Path("out.json").read_text().startswith("{")
+    assert watchglass("check", "-q", "nowhere").error.startswith("nowhere does not exist")

@@ -73,5 +73,5 @@ def test_reprs_are_one_line(run, tmp_path):
     for thing in things:
         assert "\n" not in repr(thing)
         assert repr(thing).startswith(type(thing).__name__ + "(")
-    assert repr(run.step(0)) == "RecordedStep(TRAIN step 0 of worker_0: 2 scalars, 1 tensors captured, 1 whole)"
+    assert repr(run.step(0)) == "RecordedStep(TRAIN step 0 of worker_0: 2 scalars, 1 tensor captured, 1 whole)"
     assert repr(run.worker()) == "Worker('worker_0': 12 TRAIN and 1 EVAL steps, left)"

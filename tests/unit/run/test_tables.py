@@ -127,7 +127,7 @@ def test_a_row_that_makes_no_sense_is_a_problem_and_its_neighbours_are_read():
     assert "segment at byte 5: a catalog row" in first
     assert "later release" in first
     assert "a fact" in second
-    assert "and 1 more rows" in second
+    assert "and 1 more row)" in second
 
 
 def test_forgetting_keeps_what_comes_after(tables):

@@ -6,7 +6,7 @@ import csv
 import io
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -91,24 +91,25 @@ def read_labels(path: str | os.PathLike[str]) -> list[Label]:
     return labels
 
 
-def labels_of_runs(labels: Iterable[Label], runs: Sequence[str]) -> dict[str, Label]:
-    """Labels by location of the run that each is of.
+def labels_of_runs(labels: Sequence[Label], runs: Sequence[str]) -> tuple[dict[str, Label], list[str]]:
+    """Labels by location of the run that each is of, and the runs of further labels, which are not among ``runs``.
+
+    One file of labels serves many calls, each on some of its runs.
 
     Raises:
-        UnknownNameError: One is of a run that is not among ``runs``.
+        UnknownNameError: All labels are of other runs.
         InvalidValueError: One fits several runs, or two are of one run.
     """
     found: dict[str, Label] = {}
+    others: list[str] = []
     for label in labels:
         name = label.run.strip().rstrip("/")
         fitting = [run for run in runs if run.rstrip("/") == name] or [
             run for run in runs if run.rstrip("/").endswith(f"/{name.removeprefix('./')}")
         ]
         if not fitting:
-            raise UnknownNameError(
-                f"the label of {label.run} is of no run among the {len(runs)} that are given; leave it out, or add the "
-                "run"
-            )
+            others.append(label.run)
+            continue
         if len(fitting) > 1:
             raise InvalidValueError(
                 f"the label of {label.run} fits {len(fitting)} runs, {fitting[0]} and {fitting[1]}; write more of its "
@@ -117,7 +118,12 @@ def labels_of_runs(labels: Iterable[Label], runs: Sequence[str]) -> dict[str, La
         if fitting[0] in found:
             raise InvalidValueError(f"{fitting[0]} has two labels, {found[fitting[0]].run} and {label.run}; leave one")
         found[fitting[0]] = label
-    return found
+    if others and not found:
+        raise UnknownNameError(
+            f"no label is of a run that is given: the first is of {others[0]}, the first run is "
+            f"{runs[0] if runs else 'missing'}"
+        )
+    return found, others
 
 
 def _from_csv(path: Path) -> list[tuple[str, dict[str, Any]]]:

@@ -10,7 +10,7 @@ from watchglass.errors import InvalidValueError
 from watchglass.evaluate.engine.standing import Met, PartialEvaluation, RuleFacts, WorkerFacts, status_of
 from watchglass.evaluate.evaluation import Evaluation
 from watchglass.evaluate.replaying import most_steps, replayed_part
-from watchglass.records import Finding
+from watchglass.records import Finding, count
 from watchglass.store import Store, layout
 
 __all__ = ["PartialEvaluation", "merge", "replay_part"]
@@ -59,7 +59,7 @@ def merge(parts: Sequence[PartialEvaluation], rules: Sequence[RuleSpec]) -> Eval
     missing = [rules[number].name for number, facts in by_rule.items() if not facts]
     if missing or len(by_rule) > len(rules):
         what = f"{missing[0]} is in none of them" if missing else f"there is one of rule {max(by_rule)}"
-        raise InvalidValueError(f"parts must cover each of the {len(rules)} rules but {what}")
+        raise InvalidValueError(f"parts must cover each of {count(len(rules), 'rule')} but {what}")
     train_steps = {key: count for part in parts for key, count in part.train_steps.items()}
     newest = max(part.newest for part in parts)
     ended = not any(part.running for part in parts if part.newest == newest)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from watchglass.records import Finding, RuleStatus, Severity, Status
+from watchglass.records import Finding, RuleStatus, Severity, Status, count
 from watchglass.store import layout
 
 Order = tuple[int, int, int]
@@ -201,7 +201,9 @@ class Tally:
         if self._fault is not None:
             return RuleStatus(name, Status.ERROR, self._fault[1])
         if self._issues:
-            reason = f"{self._dropped} further findings were counted and not kept" if self._dropped else ""
+            were = "was" if self._dropped == 1 else "were"
+            more = f"{count(self._dropped, 'further finding')} {were} counted and not kept"
+            reason = more if self._dropped else ""
             return RuleStatus(name, Status.ISSUES_FOUND, reason)
         if ended and (reason := silent()):
             return RuleStatus(name, Status.NOT_APPLICABLE, reason)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from watchglass.config import BUILT_IN_COLLECTIONS, FACTS, Schedule
-from watchglass.records import Fact, Mode, Role
+from watchglass.records import Fact, Mode, Role, count
 from watchglass.rules import Needs, collections_for
 from watchglass.run import Selection, StepView
 
@@ -175,7 +175,8 @@ class NeedSeen:
             not_planned = self._not_planned()
             return not_planned or f"{needs.describe()} never came{why}", bool(not_planned)
         if most is not None and max(self._gap, self._since) > most:
-            often = f"came every {self._gap} steps" if self._gap > most else f"last came more than {most} steps ago"
+            late = f"last came more than {count(most, 'step')} ago"
+            often = f"came every {count(self._gap, 'step')}" if self._gap > most else late
             return f"{needs.describe()} {often}; at most {most} are useful{why}", False
         return "", False
 

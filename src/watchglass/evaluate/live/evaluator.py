@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import TextIO
 
 from watchglass.config import EvaluatorConfig
@@ -124,6 +125,25 @@ class Evaluator:
         except WatchglassError:
             self.close()
             raise
+
+    def introduce(self) -> None:
+        """Say where the run is, where no launcher has."""
+        if self._config.concludes and not self._config.continues and not self._config.quiet:
+            self._say(f"run directory {self._config.run}")
+
+    def conclude(self) -> None:
+        """Print the verdict, where no launcher does and everything was evaluated; the run is closed by now."""
+        if not self._config.concludes or self._config.quiet:
+            return
+        if not self._finished:
+            self._say(f"not everything was evaluated; for the verdict: watchglass check {self._config.run}")
+            return
+        from watchglass.evaluate.judgement import verdict
+        from watchglass.run import open_run
+
+        run = open_run(self._config.run)
+        told = verdict(run, self.evaluation(), causes=self._config.causes, price_per_hour=self._config.price_per_hour)
+        self._reporting.conclude(replace(told, run=self._config.run))
 
     def turn(self, max_bytes: int = 16 << 20) -> bool:
         """Reads and evaluates what is new; returns whether anything was. Every new finding is acted upon at once.

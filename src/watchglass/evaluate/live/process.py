@@ -121,6 +121,7 @@ def main(arguments: list[str]) -> int:
         evaluator = Evaluator(EvaluatorConfig.from_json(told), output=sys.stderr, at_work=lifeline.answer)
         anew.allow(told)
         evaluator.open(lifeline.wait)
+        evaluator.introduce()
     except WatchglassError as error:
         if lifeline.terminated:
             return 0
@@ -133,6 +134,7 @@ def main(arguments: list[str]) -> int:
                 break
             lifeline.wait(0.0 if new and lifeline.open else evaluator.pause_s)
         evaluator.finish(pause=lifeline.pause)
+        evaluator.conclude()
         if answer is not None and not lifeline.terminated:
             _answer(EvaluatorConfig.from_json(told), answer)
     except WatchglassError as error:

@@ -8,9 +8,9 @@ from typing import TextIO
 from watchglass.config import EvaluatorConfig
 from watchglass.evaluate.live.acting import ACTION_PATIENCE_S, Acting
 from watchglass.evaluate.live.journal import Journal
-from watchglass.records import Finding, Observation, RuleStatus
+from watchglass.records import Finding, Observation, RuleStatus, Verdict
 from watchglass.store import Store
-from watchglass.view import printable
+from watchglass.view import printable, verdict_text
 
 
 class Reporting:
@@ -95,6 +95,12 @@ class Reporting:
     ) -> None:
         """Waits for deliveries, see :meth:`Acting.finish`."""
         self.acting.finish(self.journal.write, self.say, ended=ended, pause=pause, patience_s=patience_s)
+
+    def conclude(self, verdict: Verdict) -> None:
+        """Print a verdict."""
+        if self._output is not None:
+            self._output.write(f"watchglass: verdict on {printable(verdict.run)}\n{verdict_text(verdict)}")
+            self._output.flush()
 
     def say(self, sentence: str) -> None:
         """Tells a sentence to whoever looks on."""
