@@ -94,7 +94,7 @@ def _message(error: BaseException) -> str:
     if found:
         first = next((line for line in head.splitlines() if line.strip(" -")), "")
         last = next((line for line in reversed(tail.splitlines()) if line.strip()), "")
-        text = f"{first.strip().rstrip('.:')}: {last.strip()}"
+        text = f"{first.strip(' -.:')}: {last.strip()}"
     return _line(text, _MESSAGE)
 
 

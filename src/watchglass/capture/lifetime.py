@@ -46,14 +46,16 @@ def close_at_exit(watcher: Watcher) -> None:
     end = functools.partial(harmless(_end), watcher)
     atexit.register(end)
     watcher.on_close.append(lambda: _forget(watcher, end))
-    if multiprocessing.parent_process() is not None:
-        _close_with_child(watcher)
+    # Also in a process that is no child yet: a spawned one becomes one only when its main module has been imported, and
+    # forgets nothing then.
+    _close_with_child(watcher)
     # A forked child of multiprocessing forgets what its parent wanted to do at the end, and may yet become a worker.
     multiprocessing.util.register_after_fork(watcher, harmless(_close_with_child))
 
 
 def _close_with_child(watcher: Watcher) -> None:
-    multiprocessing.util.Finalize(watcher, harmless(_end_of_child), (watcher,), exitpriority=100)
+    finalizer = multiprocessing.util.Finalize(watcher, harmless(_end_of_child), (watcher,), exitpriority=100)
+    watcher.on_close.append(finalizer.cancel)
 
 
 def _end(watcher: Watcher) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from watchglass.errors import EXIT_STOPPED
 from watchglass.records import Failure
-from watchglass.store import LaunchEnd, has_attempt, layout, read_launch_ends
+from watchglass.store import LaunchEnd, begun_ns, has_attempt, layout, read_launch_ends
 
 if TYPE_CHECKING:
     from watchglass.run.run import Run
@@ -38,12 +38,16 @@ def ending_of(run: Run) -> Ending:
         StoreError: The store refused.
     """
     attempt = _newest(run)
-    ends = read_launch_ends(run.store, attempt)
+    launch, ends = _launch(run, attempt)
     failures = [
         replace(end.failure or _unexplained(end), exit_status=end.exit_status, wall_ns=_when(end))
         for end in ends.values()
         if end.exit_status not in (0, EXIT_STOPPED)
     ]
+    for earlier in range(launch, attempt) if failures else ():
+        for name in run.workers:
+            tables = run.worker(name).attempts.get(earlier)
+            failures += _told(name, tables.lifecycle if tables is not None else [])
     waiting = False
     gone = _gone(run, attempt)
     for name in run.workers:
@@ -51,11 +55,8 @@ def ending_of(run: Run) -> Ending:
         events = tables.lifecycle if tables is not None else []
         if not events or _ended_well(name, events, ends):
             continue
-        left = next((event for event in reversed(events) if event.get("event") == "left"), None)
-        if left is not None and events[-1].get("event") in ("left", "harvested"):
-            if left.get("status") == "failed":
-                told = Failure.from_json(left.get("failure")) or Failure("exception")
-                failures.append(replace(told, worker=name, wall_ns=told.wall_ns or _integer(left.get("wall_ns"))))
+        if events[-1].get("event") in ("left", "harvested") and any(event.get("event") == "left" for event in events):
+            failures += _told(name, events)
         elif name in gone:
             failures.append(Failure("lost", worker=name))
         else:
@@ -71,6 +72,29 @@ def _newest(run: Run) -> int:
     while has_attempt(run.store, attempt + 1):  # of one that failed before its first step nothing else was read
         attempt += 1
     return attempt
+
+
+def _launch(run: Run, attempt: int) -> tuple[int, dict[int, LaunchEnd]]:
+    """The attempt in which the launch began that an attempt belongs to, and what its launchers have said since.
+
+    Processes of one launch that train by themselves, one after the other, may have an attempt each.
+    """
+    for earlier in range(attempt, -1, -1):
+        ends = read_launch_ends(run.store, earlier)
+        if ends or run.fixed_attempt is not None:
+            begun = begun_ns(run.store, attempt) if earlier < attempt else 0
+            later = {rank: end for rank, end in ends.items() if end.wall_ns >= begun}
+            return (earlier if later else attempt), later
+    return attempt, {}
+
+
+def _told(worker: str, events: list[dict[str, Any]]) -> list[Failure]:
+    """The failure with which a worker left; none where it did not."""
+    left = next((event for event in reversed(events) if event.get("event") == "left"), None)
+    if left is None or left.get("status") != "failed":
+        return []
+    told = Failure.from_json(left.get("failure")) or Failure("exception")
+    return [replace(told, worker=worker, wall_ns=told.wall_ns or _integer(left.get("wall_ns")))]
 
 
 def _gone(run: Run, attempt: int) -> set[str]:

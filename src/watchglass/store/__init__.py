@@ -88,6 +88,7 @@ if TYPE_CHECKING:
     from watchglass.store.manifest import (
         Manifest,
         attempts,
+        begun_ns,
         create_attempt,
         create_run,
         has_attempt,
@@ -150,7 +151,10 @@ _HOMES = {
         "LEASE_EXPIRY_S", "LEASE_RENEWAL_S", "Attendance", "LaunchEnd", "Renewal", "RenewalWatch", "read_launch_ends",
         "still_running", "write_launch_end",
     ),
-    "manifest": ("Manifest", "attempts", "create_attempt", "create_run", "has_attempt", "launcher_of", "read_manifest"),
+    "manifest": (
+        "Manifest", "attempts", "begun_ns", "create_attempt", "create_run", "has_attempt", "launcher_of",
+        "read_manifest",
+    ),
     "media.local": ("LocalStore",),
     "media.locations": ("open_store",),
     "memory": ("Charges", "MemoryBudget", "reading_budget"),
@@ -219,6 +223,7 @@ __all__ = [
     "UnitsBatch",
     "as_numbers",
     "attempts",
+    "begun_ns",
     "check_idle",
     "check_path",
     "claim_worker",

@@ -148,6 +148,12 @@ def launcher_of(store: Store, attempt: int) -> Claim | None:
         return None
 
 
+def begun_ns(store: Store, attempt: int) -> int:
+    """When an attempt was made, in nanoseconds since 1970; 0 where that is not known."""
+    created = _record(store, attempt).get("created_ns")
+    return created if type(created) is int else 0
+
+
 def attempts(store: Store) -> list[int]:
     """Numbers of the attempts, oldest first, counted from 0 without gaps."""
     number = 0

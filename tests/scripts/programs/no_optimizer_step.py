@@ -1,6 +1,6 @@
 """Backward runs and no optimizer steps."""
 # /// watchglass
-# headline = "^(no data|not judged): "
+# headline = "^(no data|not judged): backward ran 60 times and no optimizer stepped"
 # never_says = ["no issues found"]
 # ///
 

@@ -119,3 +119,21 @@ def test_a_newer_attempt_that_goes_on_has_not_failed(run_path: Path) -> None:
         builder.step(STEPS[0])
         assert ending_of(open_run(run_path)).failure is None
         assert ending_of(open_run(run_path, attempt=0)).failure is not None
+
+
+def test_a_launch_that_fails_after_its_processes_began_attempts_of_their_own(run_path: Path) -> None:
+    """mp.spawn without a process group: each process trains by itself."""
+    build_run(run_path, STEPS, status="failed")
+    build_run(run_path, STEPS)
+    assert ending_of(open_run(run_path)).failure is None
+    launched(run_path, 1, failure=BAD)
+    found = ending_of(open_run(run_path)).failure
+    assert found is not None
+    assert found.message == "bad batch"
+
+
+def test_a_launch_that_failed_before_a_later_attempt_began_is_past(run_path: Path) -> None:
+    build_run(run_path, STEPS, status="failed")
+    launched(run_path, 1, failure=BAD)
+    build_run(run_path, STEPS)
+    assert ending_of(open_run(run_path)) == Ending(over=True, failure=None)
