@@ -92,11 +92,20 @@ def train(index):
     hook.close()
 
 if __name__ == '__main__':
-    mp.spawn(train, nprocs=2)
+    mp.spawn(train, nprocs=3)
 """
 
 
-def test_processes_of_one_script_may_share_a_run(processes: Processes, tmp_path: Path) -> None:
+@pytest.mark.parametrize("words", [(), ("-m", "watchglass", "run", "--run", "here")])
+def test_processes_of_one_script_are_workers_of_one_attempt(
+    processes: Processes, tmp_path: Path, words: tuple[str, ...]
+) -> None:
     (tmp_path / "train.py").write_text(SPAWNED)
-    status, _, err = ended(processes.start("train.py", cwd=tmp_path))
-    assert (status, err) == (0, "")
+    status, _, err = ended(processes.start(*words, "train.py", cwd=tmp_path))
+    assert status == 0, err
+    assert words or err == ""
+    run = open_run(tmp_path / "here")
+    assert run.attempts == [0]
+    assert run.workers == ["worker_0", "worker_1", "worker_2"]
+    courses = [[end.mode_step for end, _ in run.worker(name).course] for name in run.workers]
+    assert courses == [list(range(10))] * 3

@@ -73,6 +73,8 @@ class Hook:
         self.turns = Turns(lambda step: self.plan.due(Mode.TRAIN, step), lambda step: self.plan.next_due(step))
         self.active = True
         self.rank: Callable[[], int] = environment.rank
+        #: Whether this process trains by itself, and is no rank of a group.
+        self.alone: Callable[[], bool] = lambda: environment.world_size() <= 1
         self.on_settle: list[Callable[[], None]] = []
         #: Called as a step is over, before the recorder gets it; must not raise.
         self.on_finished: list[Callable[[OpenStep], None]] = []
@@ -96,7 +98,7 @@ class Hook:
         self._detachers: list[Callable[[], None]] = []
         self.broken = False
         self._recorder = Recorder(
-            WorkerOpening(self.config, lambda: self.rank(), self._worker_opened),
+            WorkerOpening(self.config, lambda: self.rank(), self._worker_opened, lambda: self.alone()),
             flush_interval_s=self.config.flush_interval_s,
             queue_bytes=self.config.queue_bytes,
             on_stop=self._stop_at,

@@ -35,6 +35,7 @@ from watchglass.store import (
     create_attempt,
     create_run,
     encode_lifecycle,
+    is_alive,
     is_untouched,
     layout,
     open_store,
@@ -49,7 +50,7 @@ _log = logging.getLogger("watchglass")
 
 #: How long to wait for somebody who writes down what a dead predecessor recorded last.
 _HARVEST_S = 20.0
-_MOST_TRIES = 16
+_MOST_TRIES = 64
 #: Packages whose releases are recorded.
 _PACKAGES = (
     "torch", "numpy", "lightning", "pytorch_lightning", "transformers", "accelerate", "deepspeed", "timm", "xgboost",
@@ -95,15 +96,21 @@ class WorkerOpening:
         config: Names the run; the run and the attempt are created if nobody has.
         rank: This process's rank.
         opened: Called with the stop control and the attempt once everything is in place.
+        alone: Whether this process trains by itself, and is no rank of a group.
     """
 
     def __init__(
-        self, config: SessionConfig, rank: Callable[[], int], opened: Callable[[AnyStopControl, int], None]
+        self,
+        config: SessionConfig,
+        rank: Callable[[], int],
+        opened: Callable[[AnyStopControl, int], None],
+        alone: Callable[[], bool] = lambda: False,
     ) -> None:
         self._config = config
         # A script may go to another folder before its first step.
         self._location = absolute(config.run)
         self._rank = rank
+        self._alone = alone
         self._opened = opened
         self._store: Store | None = None
         self._harvested = False
@@ -127,14 +134,16 @@ class WorkerOpening:
         if not self._harvested:
             self._harvested = True
             _harvest(store)
-        place, before = self._claimed(store, manifest.run_id, worker)
+        alone = self._alone()
+        place, before = self._claimed(store, manifest.run_id, worker, alone=alone)
+        worker = place.worker
         writer = WorkerWriter(
             store, place.attempt, worker, place.rings, place.spool,
             claims_before=before, raw_keep_bytes=self._config.raw_keep_bytes,
         )  # fmt: skip
         joined = {
             "event": "joined", "worker": worker, "reason": "first training step", "time_ns": time.monotonic_ns(),
-            "versions": _versions(),
+            "versions": _versions(), "alone": alone,
         }  # fmt: skip
         writer.write([encode_lifecycle({**asdict(place.claim), **joined, "wall_ns": time.time_ns()})])
         self._opened(_stop_control(store, place.attempt, worker), place.attempt)
@@ -148,17 +157,23 @@ class WorkerOpening:
         if self._store is not None:
             self._store.close()
 
-    def _claimed(self, store: Store, run_id: str, worker: str) -> tuple[_Place, int]:
-        """A place that nobody has had, and how many had it all the same.
+    def _claimed(self, store: Store, run_id: str, worker: str, *, alone: bool) -> tuple[_Place, int]:
+        """A place that no process has had, and how many had it all the same.
 
-        So two trainings of one rank, one after another or at once, are two attempts.
+        Processes of one launch that are no ranks of a group are workers side by side. Two of one rank, one after
+        another, are two attempts.
         """
         given = self._config.attempt
         for tries in itertools.count(1):
             if self._place is None:
-                free = given is not None and not claims_of_worker(store, given, worker)
-                attempt = given if given is not None and free else _attempt(store, worker)
-                self._place = self._made(store, {"run": run_id, "attempt": attempt, "worker": worker})
+                name: str | None = worker
+                if given is not None:
+                    name = _beside(store, given, ended=True) if alone else _unclaimed(store, given, worker)
+                attempt = given
+                if attempt is None or name is None:
+                    attempt = _attempt(store, worker, alone=alone)
+                    name = (_beside(store, attempt, ended=False) if alone else None) or worker
+                self._place = self._made(store, {"run": run_id, "attempt": attempt, "worker": name})
             try:
                 return self._place, _claim(store, self._place)
             except RunExistsError:
@@ -180,12 +195,46 @@ class WorkerOpening:
         return _Place(label["attempt"], worker, rings, spool, claim)
 
 
-def _attempt(store: Store, worker: str) -> int:
-    """The attempt of this process's launch where nobody told it: the ranks that one process has started meet in it."""
+def _unclaimed(store: Store, attempt: int, worker: str) -> str | None:
+    """A worker that no process has been in an attempt, else None."""
+    return None if claims_of_worker(store, attempt, worker) else worker
+
+
+def _beside(store: Store, attempt: int, *, ended: bool) -> str | None:
+    """The first free worker of an attempt, beside processes of the same launch that train by themselves.
+
+    None where this process comes after one that died, and none of the others lives: then it is the next attempt.
+
+    Args:
+        store: A run.
+        attempt: The attempt.
+        ended: Whether processes that have ended in order were of the same launch.
+    """
+    lives = died = False
+    for number in itertools.count():
+        worker = layout.worker_name(number)
+        claims = claims_of_worker(store, attempt, worker)
+        if not claims:
+            return worker if lives or not died else None
+        last = claims[-1]
+        mine = last.pid == os.getpid()  # of a training run before, in this very process
+        lives |= bool(is_alive(last)) and not (last.harvest or mine)
+        died |= mine or not (last.released and ended)
+    raise AssertionError
+
+
+def _attempt(store: Store, worker: str, *, alone: bool) -> int:
+    """The attempt of this process's launch where none is given: processes that one process has started meet in it."""
     several_machines = environment.world_size() > environment.local_world_size()
     where = environment.rendezvous() if several_machines else f"{platform.node()}/{os.getppid()}"
     key = f"{environment.elastic_run_id()}/{environment.restart_count()}/{where}"
-    return create_attempt(store, key, lambda attempt: is_untouched(store, attempt, worker))
+    return create_attempt(
+        store,
+        key,
+        lambda attempt: (
+            is_untouched(store, attempt, worker) or (alone and _beside(store, attempt, ended=False) is not None)
+        ),
+    )
 
 
 def _versions() -> dict[str, str]:

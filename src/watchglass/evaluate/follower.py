@@ -90,6 +90,7 @@ class FollowedWorker:
         tables: What it recorded and was not evaluated yet.
         reached: Order of the last step that it ended; None for none.
         joined: Whether it announced itself.
+        alone: Whether it trains by itself: no other worker waits for it, nor it for any.
         left: The ``left`` event, or None while it has not left.
         lost: Whether it was found dead without having left.
         view: The newest step, as the model that leads it sees it; None before the first.
@@ -100,6 +101,7 @@ class FollowedWorker:
     tables: WorkerTables = field(default_factory=WorkerTables)
     reached: Order | None = None
     joined: bool = False
+    alone: bool = False
     left: dict[str, Any] | None = None
     lost: bool = False
     queue: deque[_Ended] = field(default_factory=deque)
@@ -144,6 +146,7 @@ class FollowedWorker:
                 # A restarted process joins again under the same name.
                 self.joined, self.left = True, event if event["event"] == "left" else None
                 self.lost = self.lost and event["event"] != "joined"
+                self.alone = event.get("alone", self.alone) is True
             self._events = len(self.tables.lifecycle)
 
     def let_go(self) -> None:
@@ -227,7 +230,8 @@ class Follower:
     """Follows a run and gives its complete steps, live and in replay alike. For one thread; holds no open file.
 
     Steps come in the order of attempt, then :attr:`StepEnd.order`, then worker, as far as workers are in step: a step
-    waits until every active worker of its attempt has ended it or is past it. Within a worker the order is always
+    waits until every active worker of its attempt has ended it or is past it, but for workers that train by themselves,
+    each of which has an order of its own. Within a worker the order is always
     that of the worker itself. What a worker has written and nobody could read yet is waited for like a step that it
     may still end: a segment that is missing between others is late, never the end.
     """
@@ -323,13 +327,20 @@ class Follower:
             behind = {worker for number, worker in unread if number == attempt}
             # One that nothing was read of yet may begin with any step.
             unmet = bool(behind.difference(worker.worker for worker in team))
-            while group := _next_group(team, behind, over=over, unmet=unmet):
-                closely = self.looks_closer()
-                for worker in group:
-                    worker.fetch(closely=closely)
-                yield [view for worker in group for view in worker.next_views(self.run_id)]
+            for part in _parts(team):
+                while group := _next_group(part, behind, over=over, unmet=unmet):
+                    closely = self.looks_closer()
+                    for worker in group:
+                        worker.fetch(closely=closely)
+                    yield [view for worker in group for view in worker.next_views(self.run_id)]
             if not over and any(worker.queue for worker in team):
                 return
+
+
+def _parts(team: list[FollowedWorker]) -> list[list[FollowedWorker]]:
+    """Workers that wait for one another: the ranks of a group together, and each of the others by itself."""
+    together = [worker for worker in team if not worker.alone]
+    return [*([together] if together else []), *([worker] for worker in team if worker.alone)]
 
 
 def _next_group(

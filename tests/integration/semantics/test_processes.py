@@ -105,10 +105,10 @@ def test_a_notebook_cell_that_was_interrupted_is_run_again(
     unheard = where == "step" and not closure and when == 20
     run = trained_twice(tmp_path, training, same_steps=not unheard)
     # The interrupted ones are steps of their own where their update has begun; while steps alike are not captured,
-    # only the end of an update is heard, and they are part of the next step.
+    # only the end of an update is heard, and the first of them is part of the next step: that is not like the others.
     extra = 2 if where == "step" or closure else 0
     if unheard:
-        assert open_run(tmp_path / "sparse").steps() == list(range(2 * STEPS))
+        assert open_run(tmp_path / "sparse").steps() == list(range(2 * STEPS + 1))
     assert run.steps() == list(range(2 * STEPS + extra))
     later = list(range(when + extra + 1, 2 * STEPS + extra))
     assert [step for step in l2(run, "gradient/first.weight") if step > when + extra] == later
@@ -293,14 +293,13 @@ def test_the_process_that_trains_is_the_worker_and_no_other(tmp_path: Path, kind
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["one after another", "at once"])
-def test_two_trainings_of_one_rank_are_two_attempts(tmp_path: Path, kind: str) -> None:
+def test_two_processes_that_are_no_ranks_are_two_workers(tmp_path: Path, kind: str) -> None:
     plain, watched = (outcome(tmp_path, kind, watched=how).splitlines() for how in (False, True))
     assert sorted(plain) == sorted(watched)
-    assert open_run(tmp_path / "run").attempts == [0, 1]
-    for attempt in (0, 1):
-        run = open_run(tmp_path / "run", attempt=attempt)
-        assert list(run.workers) == ["worker_0"]
-        assert run.finished
-        assert run.steps() == list(range(6))
-        assert len(losses(run)) == 6
+    run = open_run(tmp_path / "run")
+    assert run.attempts == [0]
+    assert run.workers == ["worker_0", "worker_1"]
+    assert run.finished
+    for name in run.workers:
+        assert [end.mode_step for end, _ in run.worker(name).course] == list(range(6))
         assert not run.problems

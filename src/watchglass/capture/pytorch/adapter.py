@@ -94,7 +94,7 @@ class PyTorchAdapter:
         self._backwards.on_end = self._by_hand.after_backward
         for part in TENSOR_PARTS:
             part(hook, self._flow.models, saving, self._flow.events)
-        hook.rank = _rank
+        hook.rank, hook.alone = _rank, _alone
         _adapters[hook] = self
         hook.detach_with(functools.partial(_forget, hook))
         self._install(hook)
@@ -194,6 +194,12 @@ class PyTorchAdapter:
 
 def _forget(hook: Hook) -> None:
     _adapters.pop(hook, None)
+
+
+def _alone() -> bool:
+    distributed = torch.distributed
+    initialized = distributed.is_available() and distributed.is_initialized()
+    return environment.world_size() <= 1 and not (initialized and distributed.get_world_size() > 1)
 
 
 def _rank() -> int:
