@@ -34,6 +34,8 @@ class Backwards:
         self.on_begin: Callable[[Sequence[Any]], None] = _nothing
         self.on_end: Callable[[], None] = _nothing
         self._first_bad = first_bad
+        # Whether the first targets of a loss function that is called on a device were labels.
+        self._labels: dict[str, DeviceRows] = {}
         self._scaled: dict[int, tuple[weakref.ref[Tensor], Tensor]] = {}
         self._everywhere = True
         self._trained_before: list[bool] = []
@@ -71,10 +73,14 @@ class Backwards:
                 flow.sources.computed(result)
             return
         reduction = argument_of(function, "reduction", arguments, kwargs, "mean")
-        loss = losses.normalised(result, predictions, str(reduction))
-        if loss is None:
-            return
-        value = losses.number(loss)
+        reduction = str(reduction)
+        ignored = argument_of(function, "ignore_index", arguments, kwargs, -100)
+        with torch.no_grad():
+            loss = losses.normalised(result, predictions, reduction)
+            terms = loss
+            if reduction != "mean":
+                terms = losses.mean_of_terms(function, result, predictions, target, reduction, ignored)
+        value = None if loss is None else losses.number(loss)
         if value is None:
             return
         # With gradients on it shows later only that a forward was an evaluation.
@@ -83,15 +89,30 @@ class Backwards:
         if not (forward.has_loss or (forward.training and not evaluating)):
             forward.has_loss = True
             later.series.append(("loss", Role.LOSS, forward.weight, value))
-        records.series.append((f"loss/{function}", Role.LOSS, forward.weight, value))
+        mean = value if terms is loss else None if terms is None else losses.number(terms)
+        if mean is not None:
+            records.series.append((f"loss/{function}", Role.LOSS, forward.weight, mean))
         judged = None
-        if evaluating or due or result.is_cpu:
-            ignored = argument_of(function, "ignore_index", arguments, kwargs, -100)
+        if (evaluating or due or result.is_cpu) and self._is_classification(function, predictions, target):
             judged = losses.accuracy(function, predictions, target, ignored)
         if judged is not None:
             records.series.append(("accuracy", Role.METRIC, judged[1], judged[0]))
         if not evaluating:
             forward.if_evaluated = [*forward.if_evaluated, *later.series]
+
+    def _is_classification(self, function: str, predictions: Any, target: Any) -> bool:
+        if not losses.is_classification(function, predictions, target, self._flow.inputs):
+            return False
+        if function not in losses.BY_SIGN:
+            return True
+        with torch.no_grad():
+            if target.is_cpu:
+                return bool(losses.are_labels(target))
+            # Nothing waits for a device: known from the second call on.
+            known = self._labels.get(function)
+            if known is None:
+                known = self._labels[function] = DeviceRows(losses.are_labels(target).float())
+        return (known.here or known.ready) and bool(known.resolve())
 
     def loss_scaled(self, given: Any, scaled: Any) -> None:
         """Remember which loss a scaled one came from, so that it is recorded unscaled."""

@@ -32,6 +32,7 @@ class Flow:
         events: What the adapter's parts listen to.
         sources: Which outputs of modules are losses.
         forward: The last outermost forward.
+        inputs: Number of elements of the first tensor that it was given.
         forward_depth: Watched outermost modules that are being called, inside one another.
         helping: The outermost call that is under way is a part of a step of other models.
         in_backward: A backward runs: forwards inside it are recomputations.
@@ -52,6 +53,7 @@ class Flow:
     events: Events = field(default_factory=Events)
     sources: LossSources = field(default_factory=LossSources)
     forward: Forward | None = None
+    inputs: int = 0
     forward_depth: int = 0
     helping: bool = False
     in_backward: bool = False

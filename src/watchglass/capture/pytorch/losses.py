@@ -11,7 +11,12 @@ from watchglass.capture.pytorch.reduce import DeviceRows
 
 #: Loss functions whose predictions can be compared with class labels.
 _BY_CLASS = ("cross_entropy", "nll_loss")
-_BY_SIGN = ("binary_cross_entropy", "binary_cross_entropy_with_logits")
+BY_SIGN = ("binary_cross_entropy", "binary_cross_entropy_with_logits")
+#: Loss functions with a term for each element of what they compare.
+_BY_ELEMENT = (
+    *BY_SIGN, "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "kl_div", "poisson_nll_loss", "soft_margin_loss",
+    "hinge_embedding_loss",
+)  # fmt: skip
 
 
 def number(value: Tensor) -> Any:
@@ -41,6 +46,48 @@ def normalised(result: Tensor, predictions: Any, reduction: str) -> Tensor | Non
     return result.detach()
 
 
+def mean_of_terms(
+    function: str, result: Tensor, predictions: Any, target: Any, reduction: str, ignored: Any = -100
+) -> Tensor | None:
+    """A loss function's result as its mean over all terms, whatever its reduction: the same in training and evaluation.
+
+    None where that cannot be told.
+    """
+    if reduction == "mean" or not isinstance(predictions, Tensor) or not predictions.dim():
+        return normalised(result, predictions, reduction)
+    total = result.detach().sum()
+    if reduction == "batchmean":
+        total = total * predictions.shape[0]
+    terms: Any = predictions.shape[0]
+    if isinstance(target, Tensor) and function in _BY_CLASS:
+        axis = 1 if predictions.dim() > 1 else 0
+        one_each = target.shape == predictions.shape
+        terms = target.numel() // target.shape[axis] if one_each else (target != ignored).sum()
+    elif isinstance(target, Tensor) and function in _BY_ELEMENT:
+        terms = torch.broadcast_shapes(predictions.shape, target.shape).numel()
+    return total / terms if isinstance(terms, Tensor) or terms else None
+
+
+def is_classification(function: str, predictions: Any, target: Any, inputs: int) -> bool:
+    """Whether what a loss function compares may be right or wrong, as far as shapes tell.
+
+    Args:
+        function: Its name.
+        predictions: Its first argument.
+        target: Its second.
+        inputs: Number of elements that the model was given. As many targets are its reconstruction of them.
+    """
+    if function not in BY_SIGN or not isinstance(target, Tensor) or not isinstance(predictions, Tensor):
+        return function in _BY_CLASS
+    several = target.dim() > 1 and target.numel() > target.shape[0]
+    return predictions.dim() < 3 and not (several and target.numel() == inputs)
+
+
+def are_labels(target: Tensor) -> Tensor:
+    """Whether all targets are 0 or 1, bool[]: others are shares, or grey values."""
+    return ((target == 0) | (target == 1)).all()
+
+
 def accuracy(function: str, predictions: Any, target: Any, ignored: Any = -100) -> tuple[Any, int] | None:
     """Share of right predictions (0 to 1) and how many were judged; None for losses that are not classification.
 
@@ -63,7 +110,7 @@ def accuracy(function: str, predictions: Any, target: Any, ignored: Any = -100) 
                 share = number((right & valid).sum() / valid.sum())
                 return None if share is None else (share, right.numel())
             right = right if bool(valid.all()) else right[valid]
-        elif function in _BY_SIGN and predictions.shape == target.shape:
+        elif function in BY_SIGN and predictions.shape == target.shape:
             limit = 0.5 if function == "binary_cross_entropy" else 0.0
             right = (predictions > limit) == (target > 0.5)
         else:

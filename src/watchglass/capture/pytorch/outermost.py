@@ -29,6 +29,8 @@ from watchglass.records import Role
 
 #: Backwards from the loss of the last output, in a row, after which marks are left out.
 _HABIT = 8
+#: Series of the losses that models return.
+_PART = "loss/output"
 
 
 class Mark:
@@ -159,6 +161,7 @@ class OutermostCalls:
             self._supersede(last)
         batch = first_tensor(arguments, kwargs)
         forward.weight = float(batch.size(0)) if batch is not None and batch.dim() else 1.0
+        flow.inputs = 0 if batch is None else batch.numel()
         evaluating = clock.evaluation is not None
         step = clock.evaluation or clock.train
         if step is None:
@@ -235,6 +238,8 @@ class OutermostCalls:
         else:
             tensors = list(tensors_in(output))
         flow.sources.returned(root, tensors, again=step is not None and step.due)
+        if step is not None and step.due:
+            self._record_part(root, forward, tensors)
         if not forward.training:
             self._evaluated(root, forward, output)  # should no backward run through it
         forward.marked = False
@@ -253,6 +258,13 @@ class OutermostCalls:
             if step is not None and step.due:
                 state.draws = self._habits.end(root, state.states)
 
+    def _record_part(self, module: nn.Module, forward: Forward, tensors: list[tuple[str, torch.Tensor]]) -> None:
+        """Record the loss that a module returned in training: that of the step may hold more than an evaluation's."""
+        loss = self._flow.sources.loss_of(module, tensors)
+        value = None if loss is None else losses.number(loss)
+        if value is not None:
+            forward.records.series.append((_PART, Role.LOSS, forward.weight, value))
+
     def _evaluated(self, module: nn.Module, forward: Forward, output: Any) -> None:
         """Record the loss of an evaluation that a module returned, in place of one that was found before."""
         flow = self._flow
@@ -265,7 +277,7 @@ class OutermostCalls:
         if forward.has_loss:
             before = [index for index, row in enumerate(rows) if row[0] == "loss"]
             del rows[before[-1] : before[-1] + 1]
-        rows.append(("loss", Role.LOSS, forward.weight, value))
+        rows += [("loss", Role.LOSS, forward.weight, value), (_PART, Role.LOSS, forward.weight, value)]
         if not evaluating:
             forward.if_evaluated = rows
         forward.has_loss = True

@@ -13,11 +13,18 @@ from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.run import Phase, Selection, StepView
 
+#: What the names of losses begin with that a function, or the model, returned.
+_PART = "loss/"
+#: A training loss is what a function returned where they differ by no more: a penalty below that changes nothing.
+_SAME, _SAME_NEAR_ZERO = 0.02, 1e-9
+
 
 class Overfit(Rule):
     """The validation loss has been rising for several evaluations while the training loss still falls.
 
     Looks at: the mean loss of each evaluation, weighted by batch size, and of the training since the one before.
+        Like is compared with like: where the training loss holds more than an evaluation's (a penalty, another scale,
+        a sum over each batch), what the same loss function returned in both; where there is none, nothing.
     Fires when: in `patience` evaluations in a row the validation loss lies above its best by `ratio_threshold` and by
         `min_rise` of the first training loss, and above the training loss, while the training loss is not above what
         it was at the best evaluation. Of losses that have been zero or below the rise is measured by the way down from
@@ -38,21 +45,24 @@ class Overfit(Rule):
     ratio_threshold: float = parameter(0.1, help="rise over the best validation loss", unit="ratio", ge=0)
     min_rise: float = parameter(0.03, help="rise in units of the first training loss", unit="ratio", ge=0)
 
-    start: list[float] = state(list)
-    #: The least loss so far, of training and evaluations.
-    lowest: float = state(lambda: math.inf)
-    train_loss: float | None = state(lambda: None)
+    #: The first values of each training loss, and its mean in the last phase that had it, by name.
+    starts: dict[str, list[float]] = state(dict)
+    train: dict[str, float] = state(dict)
+    #: The least of each so far, evaluations included.
+    lowest: dict[str, float] = state(dict)
+    #: Losses of functions that were not the whole training loss.
+    partial: list[str] = state(list)
+    #: What is compared: names of the training and of the validation loss.
+    pair: list[str] = state(list)
     best: dict[str, Any] = state(dict)
     streak: int = state(int)
+    #: How many evaluations there were after a training step, by what could be made of them.
+    evaluations: dict[str, int] = state(dict)
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """A finding at the first step after an evaluation."""
         if view.mode is Mode.TRAIN:
-            name = signals.loss_name(view)
-            loss = view.scalar(name) if name is not None else None
-            signals.remember_start(self.start, loss)
-            if loss is not None and math.isfinite(loss):
-                self.lowest = min(self.lowest, loss)
+            self._remember(view)
         for phase in view.phases:
             yield from self._phase(view, phase)
 
@@ -62,49 +72,109 @@ class Overfit(Rule):
             yield from self._phase(view, phase)
 
     def applicable(self, view: StepView) -> str:
-        """Not without evaluations."""
-        return "" if self.best else "there was no evaluation with a loss after a training step"
+        """Not without evaluations whose losses can be compared with the training loss."""
+        if self.best:
+            return ""
+        seen = self.evaluations
+        if seen.get("not finite"):
+            return "no evaluation had a finite loss"
+        if seen.get("another"):
+            return "training and evaluation compute different losses"
+        if seen.get("none"):
+            count = seen["none"]
+            which = "the evaluation" if count == 1 else f"any of {count} evaluations"
+            return (
+                f"the loss of {which} was not seen: it is computed by plain tensor operations; record it with "
+                'watchglass.save_scalar("loss", value)'
+            )
+        return "there was no evaluation after a training step"
+
+    def _remember(self, view: StepView) -> None:
+        losses = view.scalars(Role.LOSS)
+        whole = view.scalar("loss")
+        for name, value in losses.items():
+            signals.remember_start(self.starts.setdefault(name, []), value)
+            self._lower(name, value)
+            known = whole is None or not name.startswith(_PART) or name in self.partial
+            if known or not (math.isfinite(value) and math.isfinite(whole or 0.0)):
+                continue
+            if not math.isclose(value, whole or 0.0, rel_tol=_SAME, abs_tol=_SAME_NEAR_ZERO):
+                self.partial.append(name)
+
+    def _lower(self, name: str, value: float) -> None:
+        if math.isfinite(value):
+            self.lowest[name] = min(self.lowest.get(name, math.inf), value)
 
     def _phase(self, view: StepView, phase: Phase) -> Iterable[Finding]:
-        loss = _phase_loss(view, phase)
-        if loss is None or not math.isfinite(loss):
-            return
-        self.lowest = min(self.lowest, loss)
         if phase.mode is Mode.TRAIN:
-            self.train_loss = loss
+            means = {name: phase.means[name] for name in _losses(view, phase)}
+            self.train.update({name: mean for name, mean in means.items() if math.isfinite(mean)})
             return
         # An evaluation before the first training step is a check that the code runs.
-        if phase.train_step < max(0, self.start_step) or self.train_loss is None or not self.start:
+        if phase.train_step < max(0, self.start_step) or not self.train:
             return
+        kind, names = self._comparable(view, phase)
+        self.evaluations[kind] = self.evaluations.get(kind, 0) + 1
+        if not names or names[0] not in self.train or not self.starts.get(names[0]):
+            return
+        loss, train_loss = phase.means[names[1]], self.train[names[0]]
+        self._lower(names[0], loss)
+        if names != self.pair:
+            self.pair, self.best, self.streak = names, {}, 0
         if not self.best or loss < self.best["loss"]:
-            self.best = {"loss": loss, "train_step": phase.train_step, "train_loss": self.train_loss}
+            self.best = {"loss": loss, "train_step": phase.train_step, "train_loss": train_loss}
             self.streak = 0
             return
-        overfits = loss > self._limit() and loss > self.train_loss and self.train_loss <= self.best["train_loss"]
+        overfits = loss > self._limit() and loss > train_loss and train_loss <= self.best["train_loss"]
         self.streak = self.streak + 1 if overfits else 0
         if self.streak >= self.patience:
-            yield self._overfits(view, phase, loss, self.train_loss)
+            yield self._overfits(view, phase, loss, train_loss)
+
+    def _comparable(self, view: StepView, phase: Phase) -> tuple[str, list[str]]:
+        """What can be made of an evaluation's losses; with names of a training and a validation loss that are alike."""
+        losses = _losses(view, phase)
+        if not losses:
+            return "none", []
+        finite = [name for name in losses if math.isfinite(phase.means[name])]
+        if not finite:
+            return "not finite", []
+        parts = [name for name in self.starts if name.startswith(_PART)]
+        common = [name for name in parts if name in finite]
+        if not parts or not any(name.startswith(_PART) for name in losses):
+            # Recorded by hand, or by another framework: what bears the same name is the same.
+            whole = [name for name in finite if not name.startswith(_PART)]
+            known = [name for name in whole if name in self.train] or [n for n in self.train if n not in parts]
+            return ("compared", [known[0], whole[0]]) if known and whole else ("another", [])
+        if not common:
+            return "another", []
+        entire = [name for name in common if name not in self.partial]
+        if entire and "loss" in self.train:
+            return "compared", ["loss", entire[0]]
+        return "compared", [common[0], common[0]]
 
     def _limit(self) -> float:
         """Where the validation loss has risen clearly above its best.
 
         A loss that has been zero or below has no ratio: there the way down from the first training losses measures it.
         """
-        best, start = float(self.best["loss"]), levels.level(self.start, lowest=self.lowest)
-        if self.lowest > 0:
+        first, lowest = self.starts[self.pair[0]], self.lowest.get(self.pair[0], 0.0)
+        best, start = float(self.best["loss"]), levels.level(first, lowest=lowest)
+        if lowest > 0:
             return best + max(self.ratio_threshold * best, self.min_rise * start)
-        return best + max(self.ratio_threshold, self.min_rise) * max(start - best, levels.spread(self.start))
+        return best + max(self.ratio_threshold, self.min_rise) * max(start - best, levels.spread(first))
 
     def _overfits(self, view: StepView, phase: Phase, loss: float, train_loss: float) -> Finding:
         best = self.best["loss"]
+        what = self.pair[1].removeprefix(_PART)
+        loss_name = "validation loss" if self.pair[0] == "loss" else f"validation loss ({what})"
         return self.finding(
             view,
             severity=Severity.WARNING,
             subject="validation loss",
-            tensors=["loss"],
+            tensors=[self.pair[1]],
             value=loss,
             limit=self._limit(),
-            message=f"the validation loss is {loss:.3g} after training step {phase.train_step}, up from {best:.3g} "
+            message=f"the {loss_name} is {loss:.3g} after training step {phase.train_step}, up from {best:.3g} "
             f"after step {self.best['train_step']}, while the training loss went from {self.best['train_loss']:.3g} to "
             f"{train_loss:.3g}",
             symptoms=("validation_rises",),
@@ -117,9 +187,8 @@ class Overfit(Rule):
         )
 
 
-def _phase_loss(view: StepView, phase: Phase) -> float | None:
-    """Mean loss of a phase: the scalar ``loss``, or the first one with that role."""
-    if "loss" in phase.means:
-        return phase.means["loss"]
+def _losses(view: StepView, phase: Phase) -> list[str]:
+    """Names of a phase's losses, the one that is called so first."""
     named = {info.name for info in view.catalog.select(Selection(Role.LOSS))}
-    return next((value for name, value in phase.means.items() if name in named), None)
+    found = [name for name in phase.means if name in named and name != "loss"]
+    return ["loss", *found] if "loss" in phase.means else found
