@@ -225,7 +225,7 @@ def _metrics(model: ModelSummary) -> dict[str, float]:
     """Accuracy and loss of the last evaluation, and the last training loss."""
     found = {
         "validation accuracy": model.accuracy,
-        "validation loss": model.validation_loss,
+        model.validation_name: model.validation_loss,
         "training loss": model.training_loss,
     }
     return {name: value for name, value in found.items() if value is not None}

@@ -130,6 +130,8 @@ class ModelSummary:
         accuracy: Mean accuracy of its last evaluation.
         findings: How many findings are about it.
         worst: The worst severity among them, None for none.
+        validation_of: Loss function that the validation loss is of, where the training loss holds more or is on another
+            scale; "" where they are alike.
     """
 
     model: int
@@ -142,6 +144,12 @@ class ModelSummary:
     accuracy: float | None = None
     findings: int = 0
     worst: Severity | None = None
+    validation_of: str = ""
+
+    @property
+    def validation_name(self) -> str:
+        """What the validation loss is called beside the training loss."""
+        return f"validation loss ({self.validation_of})" if self.validation_of else "validation loss"
 
 
 def judged(models: Iterable[ModelSummary], findings: Iterable[Finding]) -> tuple[ModelSummary, ...]:

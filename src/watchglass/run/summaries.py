@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,6 +15,9 @@ from watchglass.run.history import Phase
 
 if TYPE_CHECKING:
     from watchglass.run.run import Run
+
+#: A training loss is what a function returned where they differ by no more: a penalty below that changes nothing.
+SAME_LOSS = 0.02
 
 
 def models_of(run: Run) -> tuple[ModelSummary, ...]:
@@ -40,7 +44,8 @@ def models_of(run: Run) -> tuple[ModelSummary, ...]:
         # A target network is called without a loss: nothing that it came to could be said.
         if trained or any(series_name("loss", model) in phase.means for phase in evaluated):
             loss = float(values[-1]) if len(values) else None
-            found.append(_summary(model, types.get(model, ""), trained, loss, evaluated))
+            summary = _summary(model, types.get(model, ""), trained, loss, evaluated)
+            found.append(replace(summary, validation_of=_other_loss(run, model, evaluated)))
     return tuple(found)
 
 
@@ -63,6 +68,22 @@ def _trained(run: Run, model: int) -> tuple[NDArray[np.int64], NDArray[np.float6
     """Steps with a training loss, and the losses."""
     name = series_name("loss", model)
     return run.scalars(name) if run.worker().has(name) else (np.empty(0, np.int64), np.empty(0))
+
+
+def _other_loss(run: Run, model: int, evaluated: Sequence[Phase]) -> str:
+    """The loss function of the evaluations where the training loss is not just what it returned; "" where it is."""
+    name = series_name("loss", model)
+    parts = [each for each in (evaluated[-1].means if evaluated else ()) if each.startswith(f"{name}/")]
+    both = [each for each in parts if run.worker().has(each)]
+    if not both or name not in evaluated[-1].means:
+        return ""
+    steps, whole = run.scalars(name)
+    for part in both:
+        captured, values = run.scalars(part)
+        _, left, right = np.intersect1d(steps, captured, return_indices=True)
+        if not len(left) or np.isclose(whole[left], values[right], rtol=SAME_LOSS, atol=1e-9, equal_nan=True).all():
+            return ""
+    return both[0].removeprefix(f"{name}/")
 
 
 def _last(evaluated: Sequence[Phase], name: str) -> float | None:

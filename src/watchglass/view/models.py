@@ -31,7 +31,7 @@ def model_lines(verdict: Verdict) -> Iterator[str]:
 def model_line(summary: ModelSummary) -> str:
     """One model in a line: ``"model_2 (Student): 400 training steps, training loss 0.31; 2 findings"``."""
     kind = f" ({printable(summary.type)})" if summary.type else ""
-    values = {"training loss": summary.training_loss, "validation loss": summary.validation_loss}
+    values = {"training loss": summary.training_loss, summary.validation_name: summary.validation_loss}
     parts = [count(summary.train_steps, "training step") if summary.train_steps else "not trained"]
     parts += [f"{name} {number(value)}" for name, value in values.items() if value is not None]
     best = summary.best_validation_loss

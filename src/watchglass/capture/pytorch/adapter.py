@@ -37,6 +37,7 @@ from watchglass.capture.pytorch.steady import Full, Steady
 from watchglass.capture.pytorch.tensors.parts import TENSOR_PARTS
 from watchglass.capture.pytorch.update_point import UpdatePoint
 from watchglass.capture.pytorch.updates_by_hand import UpdatesByHand
+from watchglass.capture.pytorch.weights_outside import WeightsOutside
 from watchglass.config import environment
 from watchglass.record import OpenStep
 
@@ -92,6 +93,7 @@ class PyTorchAdapter:
         self._by_hand = UpdatesByHand(self._flow, self._updates, self._without_optimizer, self._find)
         self._backwards.on_begin = self._by_hand.before_backward
         self._backwards.on_end = self._by_hand.after_backward
+        WeightsOutside(hook, self._flow.models, saving, self._updates.optimizers)
         for part in TENSOR_PARTS:
             part(hook, self._flow.models, saving, self._flow.events)
         hook.rank, hook.alone = _rank, _alone

@@ -225,6 +225,10 @@ class ModuleTree:
         """All living modules with their places, in order."""
         return sorted(self._modules.items(), key=lambda item: item[1].index)
 
+    def places(self) -> Iterator[tuple[Tensor, ParameterPlace]]:
+        """All living parameters with their places, in order, each once."""
+        return ((living, place) for ref, place in self._parameters.values() if (living := ref()) is not None)
+
     def parameters(self) -> Iterator[Tensor]:
         """All living parameters, in order, each once."""
         return (living for reference, _ in self._parameters.values() if (living := reference()) is not None)

@@ -80,8 +80,8 @@ class _Known:
         self.models = models
         self.rows = rows
         self.numbers = {row[2].place.model or 0 for row in rows}
-        self.weights = [_item(*row) for row in rows if not _BIAS.search(row[2].leaf)]
-        self.biases = [_item(*row) for row in rows if _BIAS.search(row[2].leaf)]
+        self.weights = [_item(*row) for row in rows if not is_bias(row[2])]
+        self.biases = [_item(*row) for row in rows if is_bias(row[2])]
 
 
 class Readings:
@@ -370,6 +370,11 @@ class _JoinedNorm:
     def resolve(self) -> float:
         """The norm; waits for the device."""
         return math.hypot(*(float(part.resolve() if hasattr(part, "resolve") else part) for part in self._parts))
+
+
+def is_bias(place: ParameterPlace) -> bool:
+    """Whether a parameter is a bias, by its name."""
+    return _BIAS.search(place.leaf) is not None
 
 
 def _identities(optimizer: Optimizer) -> list[int]:

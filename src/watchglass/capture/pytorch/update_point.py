@@ -97,6 +97,10 @@ class UpdatePoint:
         # The step that was updated last, and what the gradients of each model were of.
         self._objectives: tuple[int, dict[int, Objective]] = (-1, {})
 
+    def optimizers(self) -> list[Optimizer]:
+        """Those of watched models that have stepped and live."""
+        return list(self._optimizers)
+
     def before(self, optimizer: Optimizer, arguments: Any, kwargs: Any) -> Any:
         """An optimizer is about to step; returns changed arguments when there is a closure to be wrapped."""
         flow = self._flow
