@@ -254,13 +254,13 @@ def _sabotage(law: Law, hook: Hook, misdeed: Misdeed, *, guarded: bool) -> None:
             done = True
             misdeed()
 
-    def sabotaged(callback: Callable[..., Any]) -> Any:
+    def sabotaged(callback: Callable[..., Any], **options: Any) -> Any:
         def broken(*arguments: Any) -> Any:
             commit()
             return callback(*arguments)
 
         broken.__qualname__ = "broken"
-        return guard(broken) if guarded else broken
+        return guard(broken, **options) if guarded else broken
 
     def broken_save(*arguments: Any) -> None:
         commit()
