@@ -7,7 +7,7 @@ import platform
 from typing import TYPE_CHECKING, Any
 
 from watchglass.cli.failure import print_note, print_warning
-from watchglass.errors import MissingFileError, NotARunError, WatchglassError
+from watchglass.errors import FormatVersionError, MissingFileError, NotARunError, WatchglassError
 
 if TYPE_CHECKING:
     from watchglass.run import Run
@@ -19,7 +19,7 @@ def recover(run: str) -> bool:
     Never while they live, and never twice. Where the run cannot be written, a line says that the steps are still out.
 
     Args:
-        run: Where the run is; what is no run is left to the caller's own error.
+        run: Where the run is; what is no run, or one of a later release, is left to the caller's own error.
 
     Returns:
         Whether there was anything.
@@ -34,7 +34,7 @@ def recover(run: str) -> bool:
             found = harvest(store, by="command line")
         finally:
             store.close()
-    except (MissingFileError, NotARunError):
+    except (FormatVersionError, MissingFileError, NotARunError):
         return False
     except (WatchglassError, OSError) as error:
         print_warning(f"{run}: the last steps of a killed process are not recovered: {error}")
