@@ -93,7 +93,7 @@ class FollowedWorker:
         alone: Whether it trains by itself: no other worker waits for it, nor it for any.
         left: The ``left`` event, or None while it has not left.
         lost: Whether it was found dead without having left.
-        view: The newest step, as the model that leads it sees it; None before the first.
+        views: The newest step, one view for each model that it belongs to; none before the first.
     """
 
     attempt: int
@@ -105,8 +105,8 @@ class FollowedWorker:
     left: dict[str, Any] | None = None
     lost: bool = False
     queue: deque[_Ended] = field(default_factory=deque)
-    view: StepView | None = None
-    _views: ModelViews | None = None
+    views: list[StepView] = field(default_factory=list)
+    _models: ModelViews | None = None
     _seen: _Numbers = field(default_factory=_Numbers)
     _lowest: deque[int] = field(default_factory=deque)
     _whole: bool = True
@@ -115,6 +115,11 @@ class FollowedWorker:
     _since_forget: int = 0
     _fetched: tuple[int, StatisticsRows] | None = None
     _over: bool = False
+
+    @property
+    def view(self) -> StepView | None:
+        """The newest step, as the model that leads it sees it; None before the first."""
+        return self.views[0] if self.views else None
 
     @property
     def active(self) -> bool:
@@ -154,7 +159,7 @@ class FollowedWorker:
         if not self._over:
             self.tables.forget(self._seen.end)
             self.tables.catalog = Catalog()
-            self._views, self.view, self._over = None, None, True
+            self._models, self.views, self._over = None, [], True
 
     def fetch(self, *, closely: bool = False) -> None:
         """Reads what the view of the next queued step needs and is still in the store; no step is lost if it refuses.
@@ -197,10 +202,10 @@ class FollowedWorker:
         if not catalog.knows(rows.ids):
             # A row whose meaning was lost with a damaged segment says nothing to any rule.
             records = records.take(catalog.mask(rows.ids))
-        if self._views is None:
-            self._views = ModelViews(run_id, self.attempt, self.worker)
-        views = self._views.after(records)
-        self.view = views[0] if views else self.view
+        if self._models is None:
+            self._models = ModelViews(run_id, self.attempt, self.worker)
+        views = self._models.after(records)
+        self.views = views or self.views
         self._since_forget += 1
         if self._since_forget >= _FORGET_EVERY:
             self._since_forget = 0

@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from watchglass.run.run import Run
 
 
+#: Scalars that a page shows; a search over a hundred models has a thousand.
+_MOST_ROWS = 100
+
+
 def state_of(run: Run) -> str:
     """How a training ended: ``finished``, ``failed``, ``stopped``, or ``lost``; else ``not finished`` or ``no data``.
 
@@ -60,6 +64,7 @@ def page_of(run: Run) -> str:
                 steps, values = run.scalars(name, mode)
                 if len(steps):
                     rows.append((name, mode.name, float(values[0]), float(values[-1]), int(steps[-1])))
-    more = "; ".join(str(seam) for seam in run.seams)
+    left = [f"and {len(rows) - _MOST_ROWS:,} more rows"] if len(rows) > _MOST_ROWS else []
+    more = "; ".join([*left, *(str(seam) for seam in run.seams)])
     note = f"{', '.join(summary(run))}; begun {created}"
-    return page(run.location, note, ("scalar", "mode", "first", "last", "at step"), rows, more)
+    return page(run.location, note, ("scalar", "mode", "first", "last", "at step"), rows[:_MOST_ROWS], more)

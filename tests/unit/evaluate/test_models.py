@@ -11,9 +11,11 @@ import pytest
 
 from trainings import evaluation, in_turns, modules, of_model, training, with_evaluations
 from watchglass.config import EvaluatorConfig
-from watchglass.evaluate import PartialEvaluation, merge, replay, replay_part
+from watchglass.evaluate import Follower, PartialEvaluation, merge, replay, replay_part
+from watchglass.evaluate.many.snapshot import Gauges
 from watchglass.records import MOST_MODELS, Mode, Role, Severity, Status
 from watchglass.rules import default_rules, signals
+from watchglass.store import LocalStore
 from watchglass.testing import RunBuilder, Step, build_run
 from watchglass.testing.rule_suite import views_of
 
@@ -232,3 +234,12 @@ def test_models_beyond_the_limit_are_not_judged(run_path: Path) -> None:
     """A run that claims thousands of models takes no more memory than one of the limit."""
     build_run(run_path, [Step({f"model_{n + 1}/loss": 1.0}, model=n) for n in range(1, MOST_MODELS + 40)])
     assert [view.model for view in views_of(run_path)] == list(range(1, MOST_MODELS + 1))
+
+
+def test_gauges_have_the_series_of_each_model_by_their_names_in_the_run(run_path: Path) -> None:
+    both = [Step({"loss": 1.0, "model_2/loss": 5.0, "temperature": 0.5}), Step({"model_2/loss": 4.0}, model=1)]
+    follower, gauges = Follower(LocalStore(built(run_path, *both))), Gauges()
+    seen = [gauges.scalars(follower.workers.values()) for _ in follower.poll(full=True)]
+    assert seen == [
+        {"loss": 1.0, "model_2/loss": 5.0, "temperature": 0.5}, {"loss": 1.0, "model_2/loss": 4.0, "temperature": 0.5},
+    ]  # fmt: skip

@@ -94,3 +94,10 @@ def test_a_run_of_one_model_has_one_and_an_empty_one_none(tmp_path):
     (only,) = open_run(build_run(tmp_path / "run", TURNS[::2])).models
     assert (only.name, only.train_steps) == ("model", 4)
     assert open_run(build_run(tmp_path / "empty")).models == ()
+
+
+def test_the_page_of_a_run_of_a_hundred_models_stays_short(tmp_path):
+    steps = [Step({f"model_{n + 1}/loss": 1.0}, model=n) for n in range(120)]
+    page = open_run(build_run(tmp_path / "run", steps))._repr_html_()
+    assert page.count("<tr>") <= 102
+    assert "and 20 more rows" in page

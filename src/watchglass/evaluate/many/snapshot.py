@@ -65,12 +65,11 @@ class Gauges:
         shown = [worker for worker in workers if worker.view is not None and worker.view.mode is Mode.TRAIN]
         if shown:
             newest = max(worker.attempt for worker in shown)
-            view = next(worker.view for worker in shown if worker.attempt == newest)
-            assert view is not None
-            mark = (newest, view.global_step)
+            views = next(worker.views for worker in shown if worker.attempt == newest)
+            mark = (newest, views[0].global_step)
             if mark != self._seen:
                 self._seen = mark
-                last = {info.name: value for info, value, _ in view.records.scalars}
+                last = {view.recorded_name(name): value for view in views for name, value in view.scalars().items()}
                 self._scalars |= last
                 if len(self._scalars) > MOST_KEPT:
                     self._scalars = last
