@@ -4,6 +4,7 @@
 # make lint    ruff, mypy, import contracts
 # make check   lint, then test: what a change must pass
 # make bench   what watching costs (BENCH="--quick" for less)
+# make launch  what launcher and evaluator cost beside a short run
 # make growth  whether memory grows over 20,000 watched steps
 # make store   what the run store costs: bytes, opening, following, many workers (STORE="--quick" for less)
 # make scale   what spreading an evaluation over cores brings (SCALE="--quick" for less)
@@ -18,6 +19,7 @@ BIN := .venv/bin
 DEMO := runs/demo
 BENCH ?=
 GROWTH ?=
+LAUNCH ?=
 PEERS ?=
 STORE ?=
 SCALE ?=
@@ -28,7 +30,7 @@ FUZZ ?= --seconds 300
 # order, in which the many short ones come last, so that no worker is left alone with a long one.
 WORKERS ?= $(shell cores=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); echo $$((cores < 4 ? cores + 1 : 4)))
 
-.PHONY: demo test test-quick lint format check bench growth peers scale fuzz store rules fleet clean help setup-example setup-dev
+.PHONY: demo test test-quick lint format check bench launch growth peers scale fuzz store rules fleet clean help setup-example setup-dev
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -59,6 +61,9 @@ check: lint test
 
 bench: setup-dev
 	$(BIN)/python benchmarks/overhead.py $(BENCH)
+
+launch: setup-dev
+	$(BIN)/python benchmarks/launching.py $(LAUNCH)
 
 growth: setup-dev
 	$(BIN)/python benchmarks/growth.py $(GROWTH)

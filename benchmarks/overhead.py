@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import math
 import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -39,7 +40,7 @@ _SHARE_OF_TARGET, _FINEST, _COARSEST = 0.25, 0.001, 0.01
 
 TABLE = Table(
     [
-        ("configuration", 13), ("model", 20), ("bare ms", 7), ("ratio", 6), ("95 %", 15), ("control", 7),
+        ("configuration", 13), ("model", 20), ("bare ms", 7), ("ratio", 6), ("bound", 6), ("95 %", 15), ("control", 7),
         ("target", 6), ("met", 4), ("capture MB", 10), ("limit ms", 8), ("capture ms", 10), ("times limit", 11),
     ]
 )  # fmt: skip
@@ -65,11 +66,11 @@ def measure(
     with tempfile.TemporaryDirectory(prefix="overhead-") as folder:
         with watching(subject, configuration, folder) as watched:
             keep_house = housekeeper(watched)
-            steps = (watched.step, bare.step, other.step)
+            three = (watched.step, bare.step, other.step)
 
             def off_the_clock(rounds: int) -> None:
                 for _ in range(rounds):
-                    for step in steps:
+                    for step in three:
                         step()
 
             def before_block() -> None:
@@ -79,8 +80,10 @@ def measure(
 
             off_the_clock(configuration.warm_up)
             gc.collect()
+            watched.hook.settle()
+            begun, begun_s = watched.steps, watched.bound_s()
             comparison = compare(
-                *steps,
+                *three,
                 block=configuration.block,
                 turn=configuration.turn,
                 half_width=half_width,
@@ -90,9 +93,12 @@ def measure(
                 before_block=before_block,
                 progress=progress,
             )
+            watched.hook.settle()
+            bound_s, steps = watched.bound_s() - begun_s, watched.steps - begun
         # Counted on an eager twin: a compiled model shows its outputs to hooks only while it is being compiled.
         seen = limits.captured(MODELS[model.removeprefix("compiled ")](), configuration.captured)
-        return Measured(comparison, seen, complaints(watched, configuration, seen))
+        bound = 1 + bound_s / (steps * comparison.bare_ms / 1e3)
+        return Measured(comparison, seen, complaints(watched, configuration, seen), bound)
 
 
 def result(
@@ -114,6 +120,7 @@ def result(
         "config": configuration.name,
         "bare_ms": round(measured.comparison.bare_ms, 4),
         "ratio": round(watched.ratio, 4),
+        "bound": None if math.isnan(measured.bound) else round(measured.bound, 4),
         "ci95": [round(watched.low, 4), round(watched.high, 4)],
         "control": round(control.ratio, 4),
         "control_ci95": [round(control.low, 4), round(control.high, 4)],
@@ -158,7 +165,8 @@ def show(entry: dict[str, Any]) -> str:
     met = {None: "", True: "yes", False: "NO"}[entry["met"]] + ("?" if entry["certain"] is False else "")
     times = "" if entry["times_limit"] is None else f"{entry['times_limit']:.1f}"
     cells = [
-        entry["config"], entry["model"], f"{entry['bare_ms']:.3f}", f"{entry['ratio']:.4f}", f"{low:.4f}-{high:.4f}",
+        entry["config"], entry["model"], f"{entry['bare_ms']:.3f}", f"{entry['ratio']:.4f}",
+        "" if entry["bound"] is None else f"{entry['bound']:.4f}", f"{low:.4f}-{high:.4f}",
         f"{entry['control']:.4f}", entry["target"], met, f"{entry['captured_bytes'] / 1e6:.1f}",
         f"{entry['limit_ms']:.3f}", "" if entry["capture_ms"] is None else f"{entry['capture_ms']:.3f}",
         times + {None: "", True: "", False: " NO"}[entry["times_met"]],

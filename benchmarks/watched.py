@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,11 +30,14 @@ class Measured:
         comparison: Times and ratios.
         seen: What a capture looks at.
         complaints: What the run lacks of what it was to hold; empty where the figure can be believed.
+        bound: What watchglass itself says that it cost at most, over a bare step, as a ratio like the measured one;
+            NaN where that is not looked at.
     """
 
     comparison: Comparison
     seen: Captured
     complaints: list[str]
+    bound: float = math.nan
 
 
 @dataclass
@@ -44,13 +48,20 @@ class Watched:
         training: The training.
         run: Its run directory.
         background: Processor seconds that watchglass uses beside the training's thread.
+        hook: What it is watched through.
         steps: Training steps made so far.
     """
 
     training: Training
     run: Path
     background: Background
+    hook: watchglass.Hook
     steps: int = 0
+
+    def bound_s(self) -> float:
+        """Seconds that watchglass says it has cost so far, at most: what stands in the verdict."""
+        told = {**self.hook.cost.report(), **self.hook._recorder.report()}
+        return float(told["callback_ns"] + told["recorder_cpu_ns"] + told["device_ns"]) / 1e9
 
     def step(self) -> None:
         """Make one training step."""
@@ -74,7 +85,7 @@ def watching(training: Training, configuration: Configuration, folder: str) -> I
         flush_interval_s=3 * FLUSH_INTERVAL_S,
         **configuration.settings,
     )
-    watched = Watched(training, run, background)
+    watched = Watched(training, run, background, handle)
     try:
         watched.step()
         yield watched

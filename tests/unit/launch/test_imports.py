@@ -1,0 +1,42 @@
+"""What a launcher imports: it has nothing to do with numbers, and every run waits for it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+HEAVY = {"numpy", "pyarrow", "rich", "psutil", "plotly", "watchglass.evaluate.live", "watchglass.run.run"}
+
+LAUNCH = """
+import json, sys
+from watchglass.cli import main
+before = set(sys.modules)
+status = main(["run", "--run", "run", "script.py"])
+print(json.dumps([status, sorted(before), sorted(sys.modules)]))
+"""
+
+
+def test_a_launcher_imports_nothing_that_is_slow_to_import(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text("print('trained')")
+    done = subprocess.run(
+        [sys.executable, "-c", LAUNCH], cwd=tmp_path, capture_output=True, text=True, timeout=180, check=True
+    )
+    said, told = done.stdout.splitlines()
+    assert said == "trained"
+    status, before, after = json.loads(told)
+    assert status == 0
+    assert not HEAVY & set(before)
+    assert not HEAVY & set(after), "not for the verdict either"
+    assert "verdict on run" in done.stderr
+
+
+def test_asking_for_one_verb_imports_no_other() -> None:
+    command = (
+        "import sys; from watchglass.cli import main; main(['run', '--help']); print(*sys.modules, file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, timeout=180, check=True)
+    assert "Usage" in done.stdout
+    assert "watchglass.cli.run" in done.stderr.split()
+    assert "watchglass.cli.backtest" not in done.stderr.split()
