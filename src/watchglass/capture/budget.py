@@ -38,8 +38,9 @@ _MIN_IDLE, _SAMPLED = 4, 8
 MAX_INTERVAL = 4096
 #: Most that a step on the steady path costs, as a share of what an idle step costs on the full path.
 _STEADY_SHARE = 0.25
-#: Part of what is allowed that remains for captures even where bookkeeping alone uses more than the rest.
-_FLOOR_SHARE = 0.25
+#: Parts of the allowance and of the share that remain for captures even where imports, and bookkeeping at every step,
+#: use more than the rest.
+_FLOOR_ALLOWANCE, _FLOOR_SHARE = 0.5, 0.25
 #: Captures between two reliefs, and captures without one after which half of a relief is taken back.
 _RELIEF_CAPTURES, _CALM_CAPTURES = 4, 32
 
@@ -109,16 +110,17 @@ class Budget:
 
     def pays(self) -> bool:
         """Whether what is left pays for one more capture."""
-        return self.fixed is not None or not self._each_ns or median(self._each_ns) <= self.left_ns()
+        return self.fixed is not None or self._price_ns() <= self.left_ns()
 
     def left_ns(self) -> float:
         """What captures may still cost: what is allowed by now, less what everything has cost.
 
-        Bookkeeping at every step is not ours to thin out; a quarter of what is allowed is kept from it.
+        Imports and bookkeeping at every step are not ours to thin out; a part of what is allowed is kept from them.
         """
-        allowed_ns = self.allowance_ns + self.share * self.train_ns
+        shared_ns = self.share * self.train_ns
         others_ns = self.cost_ns + self._elsewhere_ns - self._captures_ns
-        return max(allowed_ns - others_ns, _FLOOR_SHARE * allowed_ns) - self._captures_ns
+        floor_ns = _FLOOR_ALLOWANCE * self.allowance_ns + _FLOOR_SHARE * shared_ns
+        return max(self.allowance_ns + shared_ns - others_ns, floor_ns) - self._captures_ns
 
     @property
     def captures_per_doubling(self) -> int:
@@ -228,9 +230,13 @@ class Budget:
         self._captures_ns += extra_ns
         self._each_ns.append(extra_ns)
 
+    def _price_ns(self) -> float:
+        """What a capture costs: the least of few, as whatever disturbs them only adds to it."""
+        return min(self._each_ns, default=0.0)
+
     def _thin(self) -> bool:
         """How many captures of a doubling are a quarter of what is left; returns whether that changed."""
-        each_ns, left_ns = median(self._each_ns or (0.0,)), self.left_ns() / _DOUBLINGS
+        each_ns, left_ns = self._price_ns(), self.left_ns() / _DOUBLINGS
         density = _DENSEST
         while density and each_ns * (1 << density) > left_ns:
             density -= 1
