@@ -87,4 +87,4 @@ class UnsteppedBackwards:
         backwards, reason = fact.data.get("backwards"), fact.data.get("reason")
         if type(backwards) is not int or backwards <= 0:
             return None
-        return cls(backwards, reason) if isinstance(reason, str) and reason else cls(backwards)
+        return cls(backwards, reason[:200]) if isinstance(reason, str) and reason else cls(backwards)

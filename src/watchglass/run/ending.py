@@ -112,7 +112,7 @@ def _ended_well(worker: str, events: list[dict[str, Any]], ends: dict[int, Launc
 
     Such a process may leave without a word (``os._exit``), and what was printed on its way is no failure.
     """
-    pids = {event.get("pid") for event in events if event.get("event") == "joined"}
+    pids = [event.get("pid") for event in events if event.get("event") == "joined"]
     rank = layout.worker_order(worker)[0]
     mine = [end for end in ends.values() if end.world_size <= 1 or end.rank == rank]
     return any(end.exit_status == 0 and end.pid and end.pid in pids for end in mine)

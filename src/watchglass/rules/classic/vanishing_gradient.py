@@ -80,7 +80,8 @@ class VanishingGradient(Rule):
         self.over_depth = self.over_depth + 1 if shrinks else 0
         vanished = largest < self.threshold
         # An exactly solved problem (a loss of zero) has no gradient either.
-        self.everywhere = self.everywhere + 1 if vanished and not np.all(signals.losses(view, 1) == 0) else 0
+        solved = any(loss == 0 for loss in signals.losses(view, 1))
+        self.everywhere = self.everywhere + 1 if vanished and not solved else 0
         if max(self.over_depth, self.everywhere) < self.window:
             return
         # Behind a last layer that starts from zero little arrives until the learning rate has let that grow.
