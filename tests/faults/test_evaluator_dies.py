@@ -57,6 +57,7 @@ def evaluator_of(run: Path, other_than: int = 0) -> int:
     return until(found, despite=(WatchglassError,))
 
 
+@pytest.mark.slow
 def test_one_that_is_killed_is_replaced_and_still_stops_the_training(processes: Processes, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TRAIN)
     process = processes.start(
