@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import gc
 import math
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -265,3 +267,54 @@ def test_each_new_model_is_described_with_its_optimizer(tmp_path: Path) -> None:
     described = {fact.model or 0: fact.data["groups"][0]["lr"] for fact in run.facts("optimizer")}
     assert described == dict(enumerate(rates))
     assert [each.type for each in run.models] == ["Sequential"] * 3
+
+
+def test_a_search_that_builds_many_models_keeps_none_of_them(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    gone: list[weakref.ref[nn.Module]] = []
+    with found(tmp_path / "run") as hook:
+        adapter = PyTorchAdapter.of(hook)
+        assert adapter is not None
+        for trial in range(40):
+            model = network()
+            gone.append(weakref.ref(model))
+            optimizer = SGD(model.parameters(), 0.1)
+            for number in range(3 if trial else STEPS):
+                inputs, labels = batch(number, 8)
+                optimizer.zero_grad()
+                F.cross_entropy(model(inputs), labels).backward()
+                optimizer.step()
+        model = optimizer = None  # type: ignore[assignment]
+        gc.collect()
+        alive = [number for number, reference in enumerate(gone) if reference() is not None]
+        assert alive == []
+        assert len(adapter._flow.models) <= 2
+    run = open_run(tmp_path / "run")
+    assert steps_of(run) == [0] * STEPS + [trial for trial in range(1, 40) for _ in range(3)]
+    assert steps_of(run, Mode.EVAL) == []
+    assert len(series(run, "model_40/loss")) == 3
+
+
+def test_a_later_model_takes_the_steady_path_as_well(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    kept, taken = [], [0, 0]
+    said: list[float] = []
+    with found(tmp_path / "run") as hook:
+        adapter = PyTorchAdapter.of(hook)
+        assert adapter is not None
+        for fold in range(2):
+            model = network()
+            kept.append(model)
+            optimizer = SGD(model.parameters(), 0.1)
+            for number in range(60):
+                inputs, labels = batch(number, 8)
+                optimizer.zero_grad()
+                loss = F.cross_entropy(model(inputs), labels)
+                loss.backward()
+                optimizer.step()
+                taken[fold] += adapter.steady.on
+                said += [loss.item()] if fold else []
+    run = open_run(tmp_path / "run")
+    assert min(taken) > 20
+    assert steps_of(run) == [0] * 60 + [1] * 60
+    assert series(run, "model_2/loss") == pytest.approx(said, rel=1e-6)

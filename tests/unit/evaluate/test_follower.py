@@ -231,3 +231,20 @@ def test_segments_that_vanish_without_a_generation_are_told(tmp_path):
     for entry in store.list(layout.segments(0)):
         store.delete(entry.path)
     assert reader.poll(full=True) == []
+
+
+def test_workers_that_train_by_themselves_wait_for_no_other(tmp_path):
+    store = new_store(tmp_path)
+    follower = Follower(store)
+    writers = [SegmentWriter(store, 0, f"worker_{number}") for number in range(4)]
+    for number, writer in enumerate(writers):
+        event = {"event": "joined", "worker": f"worker_{number}", "time_ns": 0, "wall_ns": 0, "alone": number < 2}
+        writer.write([encode_lifecycle(event)])
+    writers[0].write([ended(0), ended(1)])
+    writers[2].write([ended(0)])
+    groups = [[view.worker for view in views] for views in follower.poll(full=True)]
+    assert groups == [["worker_0"], ["worker_0"]], "a rank waits for the other rank"
+    writers[3].write([ended(0)])
+    writers[1].write([ended(0)])
+    groups = [[view.worker for view in views] for views in follower.poll(full=True)]
+    assert groups == [["worker_2", "worker_3"], ["worker_1"]]
