@@ -161,3 +161,22 @@ for step in range(300):
         [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_folders_of_any_depth_are_no_fault(tmp_path: Path, sound: Path, watchglass: Watchglass) -> None:
+    """Deeper than Python recurses, and than a path may be long: what is so deep is no part of a run."""
+    bad = tmp_path / "runs" / "bad"
+    shutil.copytree(sound, bad)
+    before = Path.cwd()
+    os.chdir(bad / "attempts")
+    for _ in range(1300):
+        os.mkdir("d")
+        os.chdir("d")
+    os.chdir(before)
+    try:
+        for command in (("check", bad), ("show", tmp_path / "runs"), ("rm", bad, "--yes")):
+            said = watchglass(*command)
+            assert said.status in (0, 2), said
+            assert "not expected" not in said.err, said.err
+    finally:
+        subprocess.run(["rm", "-rf", bad], check=True)  # pytest, too, would go down by recursion

@@ -77,7 +77,8 @@ def test_files_of_others_stay(tmp_path: Path) -> None:
     os.symlink(outside, tmp_path / "run/attempts/0007")
     os.symlink(outside / "precious", tmp_path / "run/journal/00000009")
     removal = plan_removal(store)
-    assert sorted(removal.foreign) == sorted(name for name in mine if "hidden" not in name)
+    links = ["attempts/0007", "journal/00000009"]
+    assert sorted(removal.foreign) == sorted([*(name for name in mine if "hidden" not in name), *links])
     remove(store, removal)
     left = sorted(
         str(path.relative_to(tmp_path / "run")) for path in (tmp_path / "run").rglob("*") if not path.is_dir()
@@ -232,3 +233,15 @@ def test_nothing_grows_where_a_run_was_removed_under_its_writers(tmp_path, step)
     assert not store.root.exists()
     create_run(store, command=["train.py"])
     assert read_manifest(store)
+
+
+def test_what_is_no_file_stays_and_is_said(tmp_path):
+    """It keeps the next run from beginning there, so whoever removes one has to hear of it."""
+    store = LocalStore(tmp_path / "run")
+    create_run(store, command=["train.py"])
+    os.mkfifo(store.root / "pipe")
+    (store.root / "link").symlink_to("pipe")
+    removal = plan_removal(store)
+    assert sorted(removal.foreign) == ["link", "pipe"]
+    remove(store, removal)
+    assert sorted(os.listdir(store.root)) == ["link", "pipe"]

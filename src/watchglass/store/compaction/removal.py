@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import itertools
 import re
 import stat
 import time
@@ -18,7 +18,7 @@ from watchglass.store.compaction.compaction import claimed_workers, has_ended
 from watchglass.store.compaction.pins import pins
 from watchglass.store.contract import Store
 from watchglass.store.liveness import Attendance
-from watchglass.store.media.local import LocalStore
+from watchglass.store.media.local import LocalStore, folders_below
 
 #: Everything that a run may consist of. run.json goes last: until then it is a run, and its removal can be repeated.
 _OF_A_RUN = re.compile(
@@ -75,6 +75,7 @@ def plan_removal(store: Store) -> Removal:
             size += entry.size
         else:
             foreign.append(entry.path)
+    foreign += _no_files(store)
     hidden = tuple(_hidden_files(store))
     for path in hidden:
         with suppress(OSError):
@@ -145,16 +146,27 @@ def _refuse(store: Store, holder: Claim, what: str, even_if_unseen: bool) -> Non
         )
 
 
+def _no_files(store: Store) -> list[str]:
+    """Links, FIFOs, sockets and devices at the location of a run, which no listing of a store has."""
+    if not isinstance(store, LocalStore):
+        return []
+    found = []
+    for at, names in folders_below(store.root):
+        for name in names:
+            with suppress(OSError):
+                if not stat.S_ISREG((at / name).lstat().st_mode):
+                    found.append(str((at / name).relative_to(store.root)))
+    return found
+
+
 def _hidden_files(store: Store) -> Iterator[Path]:
     """Hidden files of a run in a local folder; links are neither followed nor deleted."""
     if not isinstance(store, LocalStore):
         return
-    ours = {layout.JOURNAL, layout.COMPACTED, "attempts", "control"}
-    for at, folders, files in os.walk(store.root, followlinks=False):
-        if Path(at) == store.root:
-            folders[:] = [name for name in folders if name in ours]
-        for name in files:
-            path = Path(at, name)
+    ours = [store.root / name for name in (layout.JOURNAL, layout.COMPACTED, "attempts", "control")]
+    below = (found for top in ours if not top.is_symlink() for found in folders_below(top))
+    for at, names in itertools.chain(itertools.islice(folders_below(store.root), 1), below):
+        for name in names:
             with suppress(FileNotFoundError):  # what was being written has its own name now
-                if _HIDDEN.match(name) and stat.S_ISREG(path.lstat().st_mode):
-                    yield path
+                if _HIDDEN.match(name) and stat.S_ISREG((at / name).lstat().st_mode):
+                    yield at / name

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from watchglass.config import NotRegularError, open_regular
 from watchglass.errors import DamagedDataError, InvalidValueError, MissingFileError, RunExistsError, StoreError
-from watchglass.store.contract import Buffer, Content, Entry, Store, check_path
+from watchglass.store.contract import MAX_PATH, Buffer, Content, Entry, Store, check_path
 
 _CURES = {
     errno.ENOSPC: "the disk is full; free space or choose another folder",
@@ -164,7 +164,7 @@ class LocalStore(Store):
         folder = self.root / self._unlinked(check_path(prefix, folder=True), prefix, "delete")
         if os.path.islink(folder):
             return
-        for at, _, _ in os.walk(folder, topdown=False, followlinks=False):
+        for at, _ in reversed(list(folders_below(folder))):
             with suppress(OSError):  # something is in it
                 os.rmdir(at)
 
@@ -230,6 +230,28 @@ class LocalStore(Store):
             elif path > after and item.is_file(follow_symlinks=False):
                 with suppress(FileNotFoundError):  # deleted since the folder was read
                     entries.append(Entry(path, item.stat(follow_symlinks=False).st_size))
+
+
+def folders_below(root: Path) -> Iterator[tuple[Path, list[str]]]:
+    """A folder and those below it, each before what lies in it, with the names of what is no folder in it.
+
+    Links are not followed, and what is deeper than a path of a run can be is left out: no folder is too deep for that.
+    """
+    waiting = [root]
+    while waiting:
+        at = waiting.pop()
+        names, deeper = [], []
+        try:
+            with os.scandir(at) as found:
+                for item in found:
+                    if item.is_dir(follow_symlinks=False):
+                        deeper.append(at / item.name)
+                    else:
+                        names.append(item.name)
+        except OSError:
+            continue
+        yield at, names
+        waiting += [path for path in deeper if len(str(path)) - len(str(root)) <= MAX_PATH]
 
 
 def _listable(path: str) -> bool:
