@@ -13,8 +13,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+import watchglass
 from train_twice import ALL, Stack, Watch, batch, trained_twice
 from watchglass import Mode, Run, open_run
+from watchglass.capture.pytorch import PyTorchAdapter
 
 #: After which steps there is an evaluation, of batches of these sizes.
 EVERY, SIZES = 6, (16, 16, 5)
@@ -160,6 +162,46 @@ def test_outputs_that_no_backward_starts_from_are_no_losses(tmp_path: Path) -> N
         return seen, model
 
     check(tmp_path, training, seen)
+
+
+class Smoothed(nn.Module):
+    """A loss that a script wrote: of plain operations, and with a loss function for a part of it."""
+
+    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
+        chosen = logits.softmax(1).gather(1, labels[:, None])
+        return 1 - chosen.mean() + 0.5 * F.cross_entropy(logits, labels)
+
+
+@pytest.mark.parametrize("no_grad", [True, False])
+def test_a_loss_that_is_a_module_of_the_script_is_known_by_its_calls(tmp_path: Path, no_grad: bool) -> None:
+    seen: list[float] = []
+    hook = watchglass.Hook(run=tmp_path / "run", save_interval=100, strict=True)
+    PyTorchAdapter(hook, discover=True)
+    model, criterion, metric = Stack(), Smoothed(), Metric()
+    optimizer = torch.optim.SGD(model.parameters(), 0.05)
+    for number in ALL:
+        inputs, labels = batch(number)
+        optimizer.zero_grad()
+        logits = model(inputs)
+        metric(logits, labels)
+        criterion(logits, labels).backward()
+        optimizer.step()
+        if number % EVERY == EVERY - 1:
+            seen.append(evaluated(model, number, lambda model, x, y: criterion(model(x), y), no_grad=no_grad))
+    hook.close()
+    run = open_run(tmp_path / "run")
+    assert run.steps() == ALL
+    phases = [phase.means.get("loss", np.nan) for phase in run.phases(Mode.EVAL)]
+    np.testing.assert_allclose(phases, seen, rtol=1e-6)
+    assert not criterion._forward_hooks
+    assert not metric._forward_hooks
+
+
+class Metric(nn.Module):
+    """What is no loss: nothing is trained on it."""
+
+    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
+        return (logits.argmax(1) == labels).float().mean()
 
 
 @pytest.mark.parametrize("wrap", ["DataParallel", "OptimizedModule"])

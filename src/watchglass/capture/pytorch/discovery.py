@@ -162,6 +162,8 @@ class Discovery:
         if next(module.parameters(), None) is None or isinstance(module, (ParametrizationList, torch.jit.ScriptModule)):
             # A loss or an activation called by itself is no model, nor is what makes a weight out of others; what is
             # scripted takes no hooks.
+            if not type(module).__module__.startswith("torch.") and not is_compiled(module):
+                self._calls.criterion(module)
             return
         call = self._in_place.get(module)
         if call is not None:

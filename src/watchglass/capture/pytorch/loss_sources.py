@@ -70,6 +70,10 @@ class LossSources:
             # Of several, only a plain sum is known: what else they are weighted with is not.
             self._paths[module] = paths if len(found) == 1 or all(summed for _, summed in found) else ()
 
+    def knows(self, module: nn.Module) -> bool:
+        """Whether backwards were seen to start from an output of this module."""
+        return bool(self._paths.get(unwrap(module)))
+
     def entered(self) -> None:
         """A forward of an evaluation begins."""
         self._computed.clear()

@@ -72,7 +72,10 @@ class OutermostCalls:
         # Those with hooks of their own at their ends.
         self._roots: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._begins: weakref.WeakKeyDictionary[nn.Module, Callable[[], None]] = weakref.WeakKeyDictionary()
+        # Losses that the script wrote as modules, and what takes their hooks off.
+        self._criteria: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._ends: list[Callable[[], None]] = []
+        self._judged = flow.hook.guarded(self._criterion_returned, unless=is_compiling)
         self.ended = flow.hook.guarded(self.after, unless=is_compiling)
         flow.events.resting.append(self.rest)
         flow.hook.detach_with(lambda: self.rest(True))
@@ -121,9 +124,36 @@ class OutermostCalls:
         if not on:
             for root in self._roots:
                 self._hear_ends(root)
+            for criterion in self._criteria:
+                self._ends.append(unsaved(criterion.register_forward_hook(Unsaved(self._judged))))
 
     def _hear_ends(self, root: nn.Module) -> None:
         self._ends.append(unsaved(root.register_forward_hook(Unsaved(self.ended))))
+
+    def criterion(self, module: nn.Module) -> None:
+        """A module without parameters is called outside of any model: it may be the loss."""
+        if module not in self._criteria and not self._steady.on:
+            self._criteria.add(module)
+            self._ends.append(unsaved(module.register_forward_hook(Unsaved(self._judged))))
+
+    def _criterion_returned(self, module: nn.Module, arguments: Any, output: Any) -> None:
+        flow = self._flow
+        forward, evaluation, step = flow.forward, flow.hook.clock.evaluation, flow.hook.clock.train
+        if forward is None or flow.forward_depth or flow.in_backward or module not in self._criteria:
+            return
+        tensors = list(tensors_in(output))
+        if evaluation is None and any(tensor.grad_fn is not None and tensor.numel() == 1 for _, tensor in tensors):
+            due = step is not None and step.due
+            flow.sources.returned(module, tensors, again=due)
+            if due:
+                self._record_part(module, forward, tensors)
+            if not forward.training:
+                self._evaluated(module, forward, output)
+        elif evaluation is not None and flow.sources.knows(module):
+            self._evaluated(module, forward, output)
+        else:
+            # A metric, a transform of data: not asked again, unless it is found once more.
+            self._criteria.discard(module)
 
     def before(self, root: nn.Module, arguments: Any, kwargs: Any) -> None:
         """An outermost module is about to be called."""
