@@ -242,7 +242,10 @@ def test_a_fault_in_any_callable_leaves_the_run_as_it_is(
         if not observer.broken:
             missed.append(broken)
         elif "capture is off" not in caplog.text:
-            unheard.append(broken)
+            # In a re-run of a forward of ours a fault is a reason not to know.
+            told = watchglass.open_run(tmp_path / str(number)).facts("first_bad_module")
+            if not any("InjectedError" in str(fact.data) for fact in told):
+                unheard.append(broken)
     assert harmed == []
     assert unheard == []
     # In another order of what the clock decides, a function may not come.

@@ -40,6 +40,7 @@ from watchglass.capture.pytorch.updates_by_hand import UpdatesByHand
 from watchglass.capture.pytorch.weights_outside import WeightsOutside
 from watchglass.config import environment
 from watchglass.record import OpenStep
+from watchglass.records import UnsteppedBackwards
 
 _adapters: weakref.WeakKeyDictionary[Hook, PyTorchAdapter] = weakref.WeakKeyDictionary()
 
@@ -115,6 +116,7 @@ class PyTorchAdapter:
         steady, updates, backwards = self.steady, self._updates, self._backwards
         guarded, shielded = hook.guarded, hook.guard.shielded
         hook.on_settle.append(steady.leave)
+        hook.on_end.append(self._tell_elsewhere)
         listener = switchboard.Listener(
             before_backward=shielded(steady.before_backward),
             after_backward=shielded(steady.after_backward),
@@ -161,6 +163,11 @@ class PyTorchAdapter:
     def _before_forward(self, root: nn.Module, arguments: Any, kwargs: Any) -> None:
         self._by_hand.look()
         self._calls.before(root, arguments, kwargs)
+
+    def _tell_elsewhere(self) -> None:
+        if self.steady.elsewhere:
+            reason = "the loop ran in a thread that is not watched; call watchglass.watch in the thread that trains"
+            self._flow.hook.add_fact(UnsteppedBackwards(self.steady.elsewhere, reason).to_fact("backward"))
 
     def _without_optimizer(self) -> bool:
         return self._discovery is not None and not self._discovery.has_optimizers

@@ -91,6 +91,8 @@ class Steady:
         self._norm = norm
         self._norm_due = norm_due
         self._thread = get_ident()
+        #: Backwards on threads that are not watched.
+        self.elsewhere = 0
         self._at = _OFF
         self._alike = 0
         # The pattern: weak references, so that a training that is over leaves nothing behind.
@@ -162,7 +164,8 @@ class Steady:
     def before_backward(self, tensors: Any, gradients: Any, chosen: bool) -> None:
         """A backward is about to run."""
         at = self._at
-        if at != _OFF and get_ident() != self._thread:
+        if get_ident() != self._thread and not (at == _OFF and self._hook.guard.waiting):
+            self.elsewhere += 1
             return
         if at == _FORWARD and gradients is None and not chosen and isinstance(tensors, Tensor) and tensors.is_cpu:
             try:

@@ -89,7 +89,7 @@ class UpdatePoint:
         self._first_objectives: dict[int, Objective] | None = None
         self._plain = False
         #: Called as an optimizer steps: what a script does to weights besides is no update.
-        self.on_step: Callable[[], None] = lambda: None
+        self.on_step: Callable[[Optimizer], None] = lambda optimizer: None
         # What was read for an update by hand that may come: weights and gradients.
         self._weights_read: OpenStep | None = None
         self._late_gradients: OpenStep | None = None
@@ -139,7 +139,7 @@ class UpdatePoint:
     def _begin(self, optimizer: Optimizer, *, closure: bool) -> OpenStep:
         flow = self._flow
         before = flow.hook.clock.train
-        self.on_step()
+        self.on_step(optimizer)
         flow.update_depth = 1
         self._first_objectives = None
         step = flow.hook.clock.begin_update(id(optimizer))

@@ -2,22 +2,28 @@
 
 No hook point tells of them, but they show: after a backward, weights are not what they were as it ended. Looked for at
 the next backward and at the next call of a model, and only while no optimizer of PyTorch has stepped in this process:
-behind one, changed weights are clipping, an average or a copy, and no step.
+behind one, changed weights are clipping, an average or a copy, and no step. But where a script has put another function
+in the place of ``SGD.step``, as one that it kept from before the first optimizer was made, no hook hears of the
+optimizer any more, and its steps are found in the same way.
 """
 
 from __future__ import annotations
 
+import logging
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from watchglass.capture.pytorch.counters import has_optimizer
 from watchglass.capture.pytorch.flow import Flow
 from watchglass.capture.pytorch.update_point import UpdatePoint, WrittenByHand
-from watchglass.records import UnsteppedBackwards
+from watchglass.records import Fact, UnsteppedBackwards
+
+_log = logging.getLogger("watchglass")
 
 #: Parameters that are looked at, and elements of each beside the one with the largest gradient.
 _MOST_FOLLOWED, _ELEMENTS = 4, 4
@@ -104,14 +110,18 @@ class UpdatesByHand:
         self.on = True
         #: Whether there was one.
         self.found = False
+        # Kind of the optimizer that stepped, while PyTorch's hooks hear of its steps; and whether they no longer do.
+        self._kind: type[Optimizer] | None = None
+        self._bypassed = self._told = False
         # The last tensors of no module were replaced, which shows at the next backward only.
         self._replacing = False
         flow.hook.on_settle.append(lambda: self.look(replaced=self._replacing))
         flow.hook.on_end.append(self._tell)
 
-    def stop(self) -> None:
+    def stop(self, optimizer: Optimizer) -> None:
         """An optimizer of PyTorch steps."""
-        self.on = False
+        self.on = self._bypassed = False
+        self._kind = type(optimizer) if _is_hooked(type(optimizer)) else None
         self._seen.clear()
         self._loose.clear()
         self._updates.on_step = _nothing
@@ -122,6 +132,9 @@ class UpdatesByHand:
         Args:
             replaced: Other tensors are in the place of those of no module.
         """
+        if self._kind is not None and not self.on and not _is_hooked(self._kind):
+            self.on = self.found = self._bypassed = True
+            self._updates.on_step = self.stop
         if not self._seen:
             return
         with torch.no_grad():
@@ -135,6 +148,9 @@ class UpdatesByHand:
         self._backwards = 0
         self.found = True
         self._updates.by_hand(self._script, replaced=replaced)
+        if self._bypassed and not self._told:
+            self._told = True
+            self._tell_bypassed()
 
     def before_backward(self, roots: Sequence[Any]) -> None:
         """A backward is about to run from these tensors."""
@@ -220,14 +236,31 @@ class UpdatesByHand:
         parameters = self._parameters()
         return self._in_a_row >= _HABIT and bool(parameters) and not parameters[0].is_cpu
 
+    def _tell_bypassed(self) -> None:
+        name = f"{self._kind.__name__}.step" if self._kind is not None else "step"
+        step = self._flow.hook.clock.next_train_step - 1
+        reason = f"{name} was replaced by a function that calls no hooks"
+        self._flow.hook.add_fact(Fact("updates_bypassed", -1, name, {"since": step, "reason": reason}))
+        _log.warning(
+            "watchglass: %s: since step %d updates are told by changed weights, without learning rates; put back "
+            "what was there, or replace it before the first optimizer is made",
+            reason,
+            step,
+        )
+
     def _tell(self) -> None:
         if self.on and not self.found and self._backwards:
             fact = UnsteppedBackwards(self._backwards).to_fact("backward")
             self._flow.hook.add_fact(fact)
 
 
-def _nothing() -> None:
+def _nothing(optimizer: Optimizer) -> None:
     """What is called when nobody listens."""
+
+
+def _is_hooked(kind: type[Optimizer]) -> bool:
+    """Whether PyTorch's hooks hear of steps of this kind: it puts a function that calls them around ``step``."""
+    return getattr(kind.step, "hooked", False) is True
 
 
 def _now(module: weakref.ref[nn.Module], leaf: str) -> Callable[[], Tensor | None]:
