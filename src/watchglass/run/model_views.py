@@ -106,12 +106,21 @@ def _part(records: StepRecords, model: int, known: frozenset[int]) -> StepRecord
         catalog=catalog,
         scalars=[(info, value, weight) for info, value, weight in scalars if info is not None],
         units=[row for row in records.units if row[0].tensor_id in catalog],
-        facts=[fact for fact in records.facts if fact.model in (None, model)],
+        facts=[fact for fact in records.facts if _is_about(fact, model, catalog, records.catalog)],
     )
     if records.ids is None or records.statistics is None:
         return part
     keep = catalog.mask(records.ids)
     return part if keep.all() else part.take(keep)
+
+
+def _is_about(fact: Fact, model: int, own: Catalog, whole: Catalog) -> bool:
+    """Whether a fact may be about a model: not where it says another one, or names tensors of others alone."""
+    if fact.model is not None:
+        return fact.model == model
+    tensors = fact.data.get("tensors")
+    named = [whole.by_name(name) for name in tensors if isinstance(name, str)] if isinstance(tensors, list) else []
+    return not named or any(info is None or info.tensor_id in own for info in named)
 
 
 def _catalog(whole: Catalog, model: int, shown: frozenset[int]) -> Catalog:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from trainings import evaluation, in_turns, modules, of_model, training, with_evaluations
-from watchglass.config import EvaluatorConfig
+from watchglass.config import EvaluatorConfig, RuleSpec
 from watchglass.evaluate import Follower, PartialEvaluation, merge, replay, replay_part
 from watchglass.evaluate.many.snapshot import Gauges
 from watchglass.records import MOST_MODELS, Mode, Role, Severity, Status
@@ -243,3 +243,15 @@ def test_gauges_have_the_series_of_each_model_by_their_names_in_the_run(run_path
     assert seen == [
         {"loss": 1.0, "model_2/loss": 5.0, "temperature": 0.5}, {"loss": 1.0, "model_2/loss": 4.0, "temperature": 0.5},
     ]  # fmt: skip
+
+
+def test_gradients_of_one_model_that_are_not_finite_say_nothing_of_another_in_the_same_step(run_path: Path) -> None:
+    first, second = falling(2.0, 6), of_model(falling(2.0, 6), 1)
+    both = [
+        Step({**one.scalars, **other.scalars}, {**one.statistics, **other.statistics})
+        for one, other in zip(first, second, strict=True)
+    ]
+    bad = {"nonfinite_gradients": {"tensors": ["gradient/model_2.stem.weight"], "count": 1}}
+    both[5] = Step(both[5].scalars, both[5].statistics, facts=bad)
+    found = replay(built(run_path, *both), [RuleSpec("ExplodingTensor")]).findings
+    assert [(finding.model, finding.severity) for finding in found] == [(1, Severity.ERROR)]
