@@ -64,7 +64,7 @@ class StepClock:
         self.evaluation: OpenStep | None = None
         # Forwards without gradients that are over, of which it does not show yet what they were for.
         self._held: list[OpenStep] = []
-        # Models that are being evaluated.
+        # Models that were called so often in a row that they are being evaluated, with a loss or without.
         self._phase: set[int] = set()
         #: The model whose call opens a TRAIN step, None where no call does.
         self.called: int | None = None
@@ -276,8 +276,9 @@ class StepClock:
             return
         step.end_ns = step.end_ns or self._now_ns()
         self._held.append(step)
-        if step.model in self._phase or step.records.series or len(self._held) >= _MANY:
+        if len(self._held) >= _MANY:
             self._phase.add(step.model)
+        if step.model in self._phase or step.records.series:
             self._emit_held()
 
     def _close_evaluation(self) -> None:

@@ -318,3 +318,26 @@ def test_a_later_model_takes_the_steady_path_as_well(tmp_path: Path) -> None:
     assert min(taken) > 20
     assert steps_of(run) == [0] * 60 + [1] * 60
     assert series(run, "model_2/loss") == pytest.approx(said, rel=1e-6)
+
+
+def test_a_teacher_that_has_just_been_evaluated_makes_no_evaluation_in_the_next_step(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    with found(tmp_path / "run"):
+        models = network(), network()
+        optimizers = [SGD(model.parameters(), 0.1) for model in models]
+        inputs, labels = batch(0, 8)
+        for number in range(STEPS):
+            turn = number // 6 % 2
+            with torch.no_grad():
+                taught = models[1 - turn](inputs).softmax(1)
+            optimizers[turn].zero_grad()
+            F.cross_entropy(models[turn](inputs), taught).backward()
+            optimizers[turn].step()
+            if number % 6 == 5:
+                with torch.no_grad():
+                    for model in models:
+                        F.cross_entropy(model(inputs), labels)
+    run = open_run(tmp_path / "run")
+    # The first turn's teacher is called first of all.
+    assert steps_of(run, Mode.EVAL) == [1, 0] * (STEPS // 6)
+    assert steps_of(run) == [1 - number // 6 % 2 for number in range(STEPS)]
