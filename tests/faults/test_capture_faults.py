@@ -108,7 +108,7 @@ def test_a_fault_on_the_steady_path_is_recorded_although_no_step_is_open(
         assert train(model, 60) == expected
     run = open_run(tmp_path / "run")
     (fact,) = run.facts("capture_fault")
-    assert fact.source == "gradient norm"
+    assert fact.source == "Steady.before_update"
     assert 8 < fact.global_step == run.steps()[-1]
 
 
