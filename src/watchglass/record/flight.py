@@ -257,7 +257,9 @@ def unpack(content: bytes) -> list[OpenStep] | list[TensorInfo]:
             ]
         if kind == _STEP:
             return [_step(content)]
-    except (ValueError, LookupError, TypeError, AttributeError, StopIteration, RecursionError, struct.error) as error:
+    except (
+        ValueError, LookupError, TypeError, AttributeError, StopIteration, RecursionError, OverflowError, struct.error,
+    ) as error:  # fmt: skip
         raise DamagedDataError(f"an entry of the flight recorder is malformed: {error}") from error
     raise DamagedDataError(f"an entry of the flight recorder is of an unknown kind {kind!r}")
 
@@ -267,11 +269,14 @@ def _step(content: bytes) -> OpenStep:
     head = json.loads(content[4:end])
     arrays = iter(_arrays(content[end:], head["arrays"]))
     number, mode, mode_step, train_step, start_ns, end_ns = head["step"]
+    for count in (number, mode_step, train_step, start_ns, end_ns):
+        if type(count) is not int or not -1 <= count < 1 << 63:
+            raise ValueError(f"{count!r} is no number of a step and no time")
     records = StepRecords(
-        scalars=[(tensor_id, weight, float(value)) for tensor_id, weight, value in head["scalars"]],
+        scalars=[(_id(tensor_id), float(weight), float(value)) for tensor_id, weight, value in head["scalars"]],
         statistics=[_captured(arrays, **row) for row in head["statistics"]],
-        reductions=[(tensor_id, Reduction(kind), float(value)) for tensor_id, kind, value in head["reductions"]],
-        units=[(tensor_id, UnitKind(kind), next(arrays)) for tensor_id, kind in head["units"]],
+        reductions=[(_id(tensor_id), Reduction(kind), float(value)) for tensor_id, kind, value in head["reductions"]],
+        units=[(_id(tensor_id), UnitKind(kind), next(arrays)) for tensor_id, kind in head["units"]],
     )
     if head["facts"]:
         for frame in scan(next(arrays).tobytes()).frames:
@@ -279,6 +284,12 @@ def _step(content: bytes) -> OpenStep:
     step = OpenStep(number, Mode(mode), mode_step, train_step, start_ns, updated=True, model=int(head.get("model", 0)))
     step.end_ns, step.records = end_ns, records
     return step
+
+
+def _id(tensor_id: Any) -> int:
+    if type(tensor_id) is not int or not 0 <= tensor_id < 1 << 32:
+        raise ValueError(f"{tensor_id!r} is no id of a tensor")
+    return tensor_id
 
 
 def _captured(arrays: Iterator[NDArray[Any]], histograms: bool, **rest: Any) -> Captured:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import json
 import logging
 import os
 from pathlib import Path
@@ -93,6 +94,26 @@ def test_a_step_with_nothing_in_it_is_kept() -> None:
     step = OpenStep(0, Mode.EVAL, 0, -1, 5)
     (back,) = unpack(pack(step))
     assert encode_steps([back], [], lambda raw: []) == encode_steps([step], [], lambda raw: [])  # type: ignore[list-item]
+
+
+def step_entry(**changed: object) -> bytes:
+    """An entry of a step as anybody could write it."""
+    head = {"arrays": [], "step": [0, 1, 0, 0, 5, 6], "scalars": [], "statistics": [], "reductions": [], "units": [],
+            "facts": False, **changed}  # fmt: skip
+    text = json.dumps(head).encode()
+    return b"S" + len(text).to_bytes(4, "little") + text
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"step": [0, 1, "##[error]x", 0, 5, 6]}, {"step": [0, 1, 2**80, 0, 5, 6]}, {"arrays": [["<f8", [2**70]]]},
+     {"scalars": [["x", 1.0, 1.0]]}, {"scalars": [[2**40, 1.0, 1.0]]}, {"units": [[-1, 1]], "arrays": [["<f8", [0]]]}],
+)  # fmt: skip
+def test_a_step_that_cannot_be_written_is_damaged(changed: dict[str, object]) -> None:
+    """Whoever harvests a run would else fail over it, and recover nothing."""
+    assert unpack(step_entry())
+    with pytest.raises(DamagedDataError):
+        unpack(step_entry(**changed))
 
 
 @pytest.mark.parametrize("content", [b"", b"X", b"S", b"S\xff\xff\xff\xff", b"R123", pack(full_step())[:-9]])
