@@ -84,7 +84,7 @@ def test_a_finding_is_named_by_id_prefix_or_rule(watchglass: Watchglass, run: Pa
         "seen steps 2 to 4 of TRAIN on worker_0, 3 times",
         "in gradient/fc.weight measured 1234 limit 70",
         "looks at the total gradient norm (or the norms of all captured gradients), and the loss.",
-        "fires if the norm is more than `growth` times that of the first steps",
+        "fires if the norm is more than `growth` times the median of the first steps",
         "evidence learning_rate: 0.5 optimizer: SGD update_ratio: 0.5012",
         "symptom gradient_growth: the norm of the gradient grew far beyond what it was",
         "for the learning rate is too high (0.7) the initial weights have the wrong scale (0.2)",
