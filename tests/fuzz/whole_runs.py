@@ -171,7 +171,7 @@ def run_harvest(choices: Choices) -> None:
 def _add_rings(path: Path, choices: Choices) -> None:
     """A ring file of a worker whose process is gone, and a claim that names it."""
     run_id = "0" * 32
-    with suppress(OSError, ValueError, AttributeError, TypeError):
+    with suppress(OSError, ValueError, AttributeError, TypeError, RecursionError):
         run_id = json.loads(_own(path / "run.json") or b"").get("run_id", "")
     label = json.dumps({"run": run_id, "attempt": 1, "worker": "worker_0"}).encode()
     head = b"WGENTR1\n" + len(label).to_bytes(4, "little") + label
@@ -185,7 +185,7 @@ def _add_rings(path: Path, choices: Choices) -> None:
     folder = path / "attempts/0001/workers"
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.glob("worker_0*"):
-        old.unlink()
+        shutil.rmtree(old) if old.is_dir() and not old.is_symlink() else old.unlink()
     (folder / "worker_0.json").write_text(json.dumps(claim))
 
 
