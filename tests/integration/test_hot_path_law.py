@@ -1,6 +1,7 @@
-"""The hot-path law: a callback does no I/O, waits for no device and never raises into the training.
+"""The hot-path law: a callback does no I/O and waits for no device.
 
-Each way to break it is tried on purpose too, by a callback that does just that: a law nobody has seen broken is none.
+Each way to break it is tried on purpose too, by a callback that does just that: a law that was never seen broken is
+none. That a callback never raises into the training run is tested in ``test_faults_of_ours.py``.
 """
 
 from __future__ import annotations
@@ -25,7 +26,6 @@ TRACES = {
     "start a thread": "_thread.start_",
     "import": "import ('colorsys'",
     "sleep": "time.sleep",
-    "raise": "raised into the training",
 }
 WAITS = {
     "item": "item",
@@ -58,7 +58,7 @@ def assert_kept_and_seen_broken(found: dict[str, list[str]], traces: dict[str, s
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", ["any loop", "PyTorch", "PyTorch, steps alike", "XGBoost"])
-def test_no_callback_does_io_or_raises(tmp_path: Path, repository: Path, case: str) -> None:
+def test_no_callback_does_io(tmp_path: Path, repository: Path, case: str) -> None:
     assert_kept_and_seen_broken(observed(repository, case, tmp_path), TRACES)
     assert open_run(tmp_path / "watched").steps() == list(range(48))
 
