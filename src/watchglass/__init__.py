@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from watchglass.doors import opened_when_asked
+from watchglass.lazy_imports import lazily
 
 if TYPE_CHECKING:
     from watchglass.actions import Action
@@ -52,7 +52,7 @@ __all__ = [
 
 
 if not TYPE_CHECKING:
-    __getattr__ = opened_when_asked(__name__, _HOMES)
+    __getattr__ = lazily(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:

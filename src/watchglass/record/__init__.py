@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from watchglass.doors import opened_when_asked
+from watchglass.lazy_imports import lazily
 
 if TYPE_CHECKING:
     from watchglass.record.clock import StepClock
@@ -27,4 +27,4 @@ __all__ = [
 ]  # fmt: skip
 
 if not TYPE_CHECKING:
-    __getattr__ = opened_when_asked(__name__, _HOMES)
+    __getattr__ = lazily(__name__, _HOMES)

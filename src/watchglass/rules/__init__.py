@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from watchglass.config import parameter
-from watchglass.doors import opened_when_asked
+from watchglass.lazy_imports import lazily
 
 if TYPE_CHECKING:
     from watchglass.rules.built_in import default_rules, rule_names
@@ -54,4 +54,4 @@ __all__ = [
 ]  # fmt: skip
 
 if not TYPE_CHECKING:
-    __getattr__ = opened_when_asked(__name__, _HOMES)
+    __getattr__ = lazily(__name__, _HOMES)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from watchglass.doors import opened_when_asked
+from watchglass.lazy_imports import lazily
 
 if TYPE_CHECKING:
     from watchglass.testing.action_suite import ActionSuite, delivered, example_event
@@ -28,4 +28,4 @@ _HOMES = {
 }
 
 if not TYPE_CHECKING:
-    __getattr__ = opened_when_asked(__name__, _HOMES)
+    __getattr__ = lazily(__name__, _HOMES)

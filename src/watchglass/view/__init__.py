@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from watchglass.doors import opened_when_asked
+from watchglass.lazy_imports import lazily
 from watchglass.records import count
 from watchglass.view.capture import capture_lines
 from watchglass.view.failure import failure_sentence
@@ -92,4 +92,4 @@ _HOMES = {
 }  # fmt: skip
 
 if not TYPE_CHECKING:
-    __getattr__ = opened_when_asked(__name__, _HOMES)
+    __getattr__ = lazily(__name__, _HOMES)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from watchglass.doors import opened_when_asked
+from watchglass.lazy_imports import lazily
 
 FURTHER_DOORS = {"watchglass.capture.pytorch", "watchglass.capture.xgboost"}
 
@@ -73,7 +73,7 @@ def lazily_opened(source: str) -> tuple[dict[str, str], dict[str, str]]:
 
 def test_type_checkers_and_programs_find_the_same_behind_a_lazy_door(repository: Path) -> None:
     package = repository / "src" / "watchglass"
-    doors = [path for path in package.rglob("__init__.py") if "opened_when_asked(" in path.read_text(encoding="utf-8")]
+    doors = [path for path in package.rglob("__init__.py") if "lazily(" in path.read_text(encoding="utf-8")]
     assert doors
     for path in doors:
         checked, opened = lazily_opened(path.read_text(encoding="utf-8"))
@@ -86,7 +86,7 @@ def test_type_checkers_and_programs_find_the_same_behind_a_lazy_door(repository:
 
 
 def test_a_lazy_door_refuses_what_is_not_behind_it() -> None:
-    get = opened_when_asked("watchglass.store", {"pace": ("pace_of",)})
+    get = lazily("watchglass.store", {"pace": ("pace_of",)})
     assert get("pace_of").__name__ == "pace_of"
     with pytest.raises(AttributeError, match="has no attribute 'peace_of'"):
         get("peace_of")

@@ -111,11 +111,11 @@ def follow(
     with closing(open_store(config.run)) as store:
         try:
             return _follow(config, store, pause, wait_s, timeout_s, output, begun, snapshots or Snapshots(), engine)
-        except RunExistsError:
+        except (RunExistsError, MissingFileError):
             if not was_removed(store):
                 raise
             raise MissingFileError(
-                f"{config.run} was removed while it was followed; follow it again once it is begun anew"
+                f"{config.run} was removed while it was followed; follow it again when it has been started again"
             ) from None
 
 

@@ -90,8 +90,9 @@ class Overfit(Rule):
         return "there was no evaluation after a training step"
 
     def _remember(self, view: StepView) -> None:
-        losses = view.scalars(Role.LOSS)
-        whole = view.scalar("loss")
+        losses, whole = view.scalars(Role.LOSS), view.scalar("loss")
+        if whole is not None:
+            losses["loss"] = whole  # of a loop that records it by name, too
         for name, value in losses.items():
             signals.remember_start(self.starts.setdefault(name, []), value)
             self._lower(name, value)

@@ -1,6 +1,6 @@
-"""Package doors that open when asked: a name that a package offers is imported from its file when it is first used.
+"""Packages that import a name of their public interface from its file when the name is first used.
 
-Whoever needs one function of a package then does not wait for what all its other files import.
+A program that needs one function of a package does not wait for the imports of all its other files.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import Any
 
 
-def opened_when_asked(package: str, homes: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
+def lazily(package: str, homes: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
     """The ``__getattr__`` of a package (PEP 562).
 
     The same names are imported below ``if TYPE_CHECKING`` for type checkers; a test compares the two.
