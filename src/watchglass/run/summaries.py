@@ -16,8 +16,9 @@ from watchglass.run.history import Phase
 if TYPE_CHECKING:
     from watchglass.run.run import Run
 
-#: A training loss is what a function returned where they differ by no more: a penalty below that changes nothing.
-SAME_LOSS = 0.02
+#: A training loss is what a function returned where they differ by no more, relatively or near zero: a penalty below
+#: that changes nothing.
+SAME_LOSS, SAME_LOSS_NEAR_ZERO = 0.02, 1e-9
 
 
 def models_of(run: Run) -> tuple[ModelSummary, ...]:
@@ -81,7 +82,10 @@ def _other_loss(run: Run, model: int, evaluated: Sequence[Phase]) -> str:
     for part in both:
         captured, values = run.scalars(part)
         _, left, right = np.intersect1d(steps, captured, return_indices=True)
-        if not len(left) or np.isclose(whole[left], values[right], rtol=SAME_LOSS, atol=1e-9, equal_nan=True).all():
+        same = np.isclose(
+            whole[left], values[right], rtol=SAME_LOSS, atol=SAME_LOSS_NEAR_ZERO, equal_nan=True
+        )  # fmt: skip
+        if same.all():
             return ""
     return both[0].removeprefix(f"{name}/")
 

@@ -11,12 +11,10 @@ from watchglass.records import Finding, Mode, Role, Severity
 from watchglass.rules import levels, signals
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
-from watchglass.run import Phase, Selection, StepView
+from watchglass.run import SAME_LOSS, SAME_LOSS_NEAR_ZERO, Phase, Selection, StepView
 
 #: What the names of losses begin with that a function, or the model, returned.
 _PART = "loss/"
-#: A training loss is what a function returned where they differ by no more: a penalty below that changes nothing.
-_SAME, _SAME_NEAR_ZERO = 0.02, 1e-9
 
 
 class Overfit(Rule):
@@ -99,7 +97,7 @@ class Overfit(Rule):
             known = whole is None or not name.startswith(_PART) or name in self.partial
             if known or not (math.isfinite(value) and math.isfinite(whole or 0.0)):
                 continue
-            if not math.isclose(value, whole or 0.0, rel_tol=_SAME, abs_tol=_SAME_NEAR_ZERO):
+            if not math.isclose(value, whole or 0.0, rel_tol=SAME_LOSS, abs_tol=SAME_LOSS_NEAR_ZERO):
                 self.partial.append(name)
 
     def _lower(self, name: str, value: float) -> None:
