@@ -187,7 +187,7 @@ def _print_models(console: Console, run: Run) -> None:
     for each in models[:_MOST_MODELS]:
         best = f", {number(each.best_validation_loss)} at best" if each.best_validation_loss is not None else ""
         table.add_row(
-            "", each.name, Text(printable(each.type)), count(each.train_steps, "training step"),
+            each.worker, each.name, Text(printable(each.type)), count(each.train_steps, "training step"),
             Text(f"loss {number(each.training_loss)}" if each.training_loss is not None else ""),
             Text(f"validation {number(each.validation_loss)}{best}" if each.validation_loss is not None else ""),
             count(each.findings, "finding") if each.findings else "",

@@ -14,7 +14,7 @@ from watchglass.evaluate.unjudged import why_unjudged
 from watchglass.record import recovered_steps
 from watchglass.records import Finding, Mode, ModelSummary, Severity, Status, StepEnd, Verdict, judged
 from watchglass.rules import Knowledge, load_knowledge
-from watchglass.run import Ending, Run, ending_of
+from watchglass.run import Ending, Run, ending_of, leaders_of
 from watchglass.store import Problem, layout
 
 #: Steps from which on their mean says how long further ones would have taken.
@@ -48,11 +48,12 @@ def verdict(
     statuses = evaluation.statuses if evaluation is not None else tuple(run.journal.statuses)
     unfit = [status.rule for status in statuses if status.status is Status.NOT_APPLICABLE]
     quiet = [status.rule for status in statuses if status.status is Status.NO_ISSUES_FOUND]
-    steps = len(run.worker().numbers(Mode.TRAIN))
+    leaders = [run.worker(name) for name in leaders_of(run)]
+    steps = sum(len(worker.numbers(Mode.TRAIN)) for worker in leaders)
     stopped = _stopped(run)
     problems, missing = _problems(run, evaluation)
     planned = _planned(run)
-    seconds = run.worker().seconds
+    seconds = max(worker.seconds for worker in leaders)
     steps_saved = _steps_saved(run, planned) if stopped else None
     models = run.models
     ending = ending_of(run)
@@ -60,7 +61,7 @@ def verdict(
     saved = steps_saved * _seconds_per_step(run) if steps_saved is not None else None
     return Verdict(
         run=run.location,
-        status=_status(run, findings, ending, unjudged, stopped=stopped, missing=missing),
+        status=_status(run, findings, ending, unjudged, steps, stopped=stopped, missing=missing),
         diagnoses=diagnose(findings, knowledge.where(unfit, quiet)),
         findings=tuple(sorted(findings, key=lambda f: (-f.severity.rank, f.attempt, f.global_step))),
         statuses=statuses,
@@ -78,6 +79,7 @@ def verdict(
         records_missing=missing,
         script=_script(run),
         failure=None if stopped else ending.failure,
+        ended_early=() if stopped else ending.early,
         unjudged=unjudged,
     )
 
@@ -106,7 +108,7 @@ def _with_causes(finding: Finding, knowledge: Knowledge) -> Finding:
 
 
 def _status(
-    run: Run, findings: tuple[Finding, ...], ending: Ending, unjudged: str, *, stopped: bool, missing: bool
+    run: Run, findings: tuple[Finding, ...], ending: Ending, unjudged: str, steps: int, *, stopped: bool, missing: bool
 ) -> str:
     if stopped:
         return "stopped"
@@ -114,7 +116,7 @@ def _status(
         return "failed"
     if any(finding.severity is not Severity.INFO for finding in findings):
         return "issues found"
-    if not len(run.worker().numbers(Mode.TRAIN)):
+    if not steps:
         return "no data"
     if not (run.finished or ending.over):
         return "incomplete"

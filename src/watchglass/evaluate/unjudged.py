@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from watchglass.records import Mode, RuleStatus, Status, UnsteppedBackwards
-from watchglass.run import Run
+from watchglass.run import Run, leaders_of
 
 #: Share of the rules that apply from which on rules without data mean that little was judged.
 _STARVED_SHARE = 0.5
@@ -22,7 +22,7 @@ def why_unjudged(run: Run, statuses: Sequence[RuleStatus]) -> str:
         run: The run, as far as it was read.
         statuses: Where its rules stand.
     """
-    steps = len(run.worker().numbers(Mode.TRAIN))
+    steps = max(len(run.worker(name).numbers(Mode.TRAIN)) for name in leaders_of(run))
     unstepped = _unstepped(run)
     if unstepped is not None and unstepped.backwards >= steps:  # most of the loop was not understood
         return f"backward ran {_times(unstepped.backwards)} and {unstepped.reason}"

@@ -132,6 +132,8 @@ class ModelSummary:
         worst: The worst severity among them, None for none.
         validation_of: Loss function that the validation loss is of, where the training loss holds more or is on another
             scale; "" where they are alike.
+        worker: Worker that trained it, of a run whose workers train each by itself and number models each by itself;
+            "" where one worker, or all of them together, trained everything.
     """
 
     model: int
@@ -145,6 +147,7 @@ class ModelSummary:
     findings: int = 0
     worst: Severity | None = None
     validation_of: str = ""
+    worker: str = ""
 
     @property
     def validation_name(self) -> str:
@@ -154,10 +157,15 @@ class ModelSummary:
 
 def judged(models: Iterable[ModelSummary], findings: Iterable[Finding]) -> tuple[ModelSummary, ...]:
     """Models with what was found about each."""
-    severities: dict[int, list[Severity]] = {}
+    models = tuple(models)
+    # Findings of workers that train together are about the models of the first of these.
+    first = next((each.worker for each in models), "")
+    workers = {each.worker for each in models}
+    severities: dict[tuple[str, int], list[Severity]] = {}
     for finding in findings:
-        severities.setdefault(finding.model, []).append(finding.severity)
-    own = [(each, severities.get(each.model, [])) for each in models]
+        worker = finding.worker if finding.worker in workers else first
+        severities.setdefault((worker, finding.model), []).append(finding.severity)
+    own = [(each, severities.get((each.worker, each.model), [])) for each in models]
     return tuple(
         replace(each, findings=len(found), worst=max(found, key=lambda severity: severity.rank, default=None))
         for each, found in own
@@ -177,7 +185,7 @@ class Verdict:
         findings: All findings, in order of severity, then step.
         statuses: One for each rule.
         metrics: Last value of each metric worth a line, ``{"validation accuracy": 0.98}``.
-        train_steps: TRAIN steps seen.
+        train_steps: TRAIN steps seen; of workers that train each by itself, all of theirs.
         planned_train_steps: TRAIN steps the run would have had, None where unknown.
         seconds: Length of the training as recorded.
         steps_saved: TRAIN steps not run because of the stop; None where unknown or not stopped.
@@ -190,6 +198,7 @@ class Verdict:
         models: What each model came to, by number, where the run has several; else empty, and ``metrics`` say it.
         script: The training's script as it was given on its command line, "" where there is none.
         failure: Why the run failed; None where it did not.
+        ended_early: What ended worker processes of a script that itself ended well.
         unjudged: Why nothing found would say little about the run, as a sentence without full stop; "" where enough
             was judged.
     """
@@ -213,4 +222,5 @@ class Verdict:
     script: str = ""
     models: tuple[ModelSummary, ...] = ()
     failure: Failure | None = None
+    ended_early: tuple[Failure, ...] = ()
     unjudged: str = ""

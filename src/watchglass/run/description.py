@@ -24,7 +24,9 @@ def state_of(run: Run) -> str:
     """
     ending = ending_of(run)
     if run.finished:
-        ends = {str(run.worker(worker).lifecycle[-1].get("status", "finished")) for worker in run.workers}
+        early = {failure.worker for failure in ending.early}
+        lasts = {worker: run.worker(worker).lifecycle[-1] for worker in run.workers if worker not in early}
+        ends = {str(last.get("status", "finished")) for last in lasts.values()} or {"finished"}
         if ending.failure is not None and "stopped" not in ends:
             # Not only what failed while it trained: a launcher also sees what came after the last step.
             ends = {"failed"} if ends == {"finished"} else ends | {"failed"}

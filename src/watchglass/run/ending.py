@@ -20,19 +20,21 @@ class Ending(NamedTuple):
     """The end of the newest attempt.
 
     Attributes:
-        over: Nothing more comes of it: every worker has left, or ended with an exit status of 0.
+        over: Nothing more comes of it: every worker has left, ended with an exit status of 0, or is gone.
         failure: Why it failed; None where it has not, or has not ended.
+        early: What ended workers of a script that itself ended well: it terminated them, or went on without them.
     """
 
     over: bool
     failure: Failure | None
+    early: tuple[Failure, ...] = ()
 
 
 def ending_of(run: Run) -> Ending:
     """How the newest attempt ended, as far as was read and as the processes of this machine show now.
 
     Of several failures the earliest counts: it is the reason for the others. A process that was killed, or that went
-    without a word, failed as well.
+    without a word, failed as well, unless a launcher says that the script which started it ended with 0.
 
     Raises:
         StoreError: The store refused.
@@ -48,6 +50,7 @@ def ending_of(run: Run) -> Ending:
         for name in run.workers:
             tables = run.worker(name).attempts.get(earlier)
             failures += _told(name, tables.lifecycle if tables is not None else [])
+    early: list[Failure] = []
     waiting = False
     gone = _gone(run, attempt)
     for name in run.workers:
@@ -55,14 +58,15 @@ def ending_of(run: Run) -> Ending:
         events = tables.lifecycle if tables is not None else []
         if not events or _ended_well(name, events, ends):
             continue
+        found = early if any(end.exit_status == 0 for end in _launches_of(name, ends)) else failures
         if events[-1].get("event") in ("left", "harvested") and any(event.get("event") == "left" for event in events):
-            failures += _told(name, events)
+            found += _told(name, events)
         elif name in gone:
-            failures.append(Failure("lost", worker=name))
+            found.append(Failure("lost", worker=name))
         else:
             waiting = True
     first = min(failures, key=_rank_of, default=None)
-    return Ending(not waiting and bool(run.workers or ends), first)
+    return Ending(not waiting and bool(run.workers or ends), first, tuple(early))
 
 
 def _newest(run: Run) -> int:
@@ -113,9 +117,13 @@ def _ended_well(worker: str, events: list[dict[str, Any]], ends: dict[int, Launc
     Such a process may leave without a word (``os._exit``), and what was printed on its way is no failure.
     """
     pids = [event.get("pid") for event in events if event.get("event") == "joined"]
+    return any(end.exit_status == 0 and end.pid and end.pid in pids for end in _launches_of(worker, ends))
+
+
+def _launches_of(worker: str, ends: dict[int, LaunchEnd]) -> list[LaunchEnd]:
+    """What the launcher of a worker has said, if it has."""
     rank = layout.worker_order(worker)[0]
-    mine = [end for end in ends.values() if end.world_size <= 1 or end.rank == rank]
-    return any(end.exit_status == 0 and end.pid and end.pid in pids for end in mine)
+    return [end for end in ends.values() if end.world_size <= 1 or end.rank == rank]
 
 
 def _unexplained(end: LaunchEnd) -> Failure:

@@ -355,8 +355,9 @@ class Run:
     def models(self) -> tuple[ModelSummary, ...]:
         """What each model came to that the first worker trained or evaluated: steps, losses, accuracy, findings.
 
-        In the order in which they were first seen. Series of the first are called ``loss``, ``accuracy``; those of the
-        second ``model_2/loss``, ``model_2/accuracy``.
+        Where workers train each by itself, as those of a pool of processes do, those of each. In the order in which
+        they were first seen. Series of the first are called ``loss``, ``accuracy``; those of the second
+        ``model_2/loss``, ``model_2/accuracy``.
         """
         found = reading_again(self, lambda: models_of(self))
         return judged(found, self.journal.findings)

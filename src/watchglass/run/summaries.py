@@ -15,15 +15,36 @@ from watchglass.run.history import Phase
 
 if TYPE_CHECKING:
     from watchglass.run.run import Run
+    from watchglass.run.worker import Worker
 
 #: A training loss is what a function returned where they differ by no more, relatively or near zero: a penalty below
 #: that changes nothing.
 SAME_LOSS, SAME_LOSS_NEAR_ZERO = 0.02, 1e-9
 
 
+def leaders_of(run: Run) -> tuple[str | None, ...]:
+    """Workers that stand for what the run trained: each that trains by itself, and the first of those that do together.
+
+    ``(None,)``, the first worker, where there is one only.
+    """
+    alone = {name: _trains_alone(run.worker(name)) for name in run.workers} if len(run.workers) > 1 else {}
+    together = next((name for name, by_itself in alone.items() if not by_itself), None)
+    found = tuple(name for name, by_itself in alone.items() if by_itself or name == together)
+    return found if len(found) > 1 else (None,)
+
+
+def _trains_alone(worker: Worker) -> bool:
+    joined = [event for event in worker.lifecycle if event.get("event") == "joined"]
+    return bool(joined) and joined[-1].get("alone") is True
+
+
 def models_of(run: Run) -> tuple[ModelSummary, ...]:
-    """The models that the first worker trained or evaluated, by number, without what was found about them."""
-    worker = run.worker()
+    """The models that each of :func:`leaders_of` trained or evaluated, by number, without what was found about them."""
+    return tuple(replace(each, worker=name or "") for name in leaders_of(run) for each in _models_of(run, name))
+
+
+def _models_of(run: Run, name: str | None) -> tuple[ModelSummary, ...]:
+    worker = run.worker(name)
     course, infos = worker.columns, worker.infos()
     losses = {
         row.model: name
@@ -32,21 +53,21 @@ def models_of(run: Run) -> tuple[ModelSummary, ...]:
     }
     numbers = sorted({*np.unique(course.model).tolist(), *losses})
     phases = worker.phases_by_model() if len(course) else {}
-    types = _types(run, infos)
+    types = _types(worker, infos)
     train = course.take(course.mode == Mode.TRAIN)
     train = train.take(np.argsort(train.model, kind="stable"))
     edges = np.searchsorted(train.model, [numbers, [number + 1 for number in numbers]])
     found = []
     for model, begin, end in zip(numbers, *edges.tolist(), strict=True):
         led = train.step[begin:end]
-        steps, values = _trained(run, model)
+        steps, values = _trained(run, worker, model)
         trained = len(np.union1d(led, steps))
         evaluated = [phase for phase in phases.get(model, ()) if phase.train_step >= 0]
         # A target network is called without a loss: nothing that it came to could be said.
         if trained or any(series_name("loss", model) in phase.means for phase in evaluated):
             loss = float(values[-1]) if len(values) else None
             summary = _summary(model, types.get(model, ""), trained, loss, evaluated)
-            found.append(replace(summary, validation_of=_other_loss(run, model, evaluated)))
+            found.append(replace(summary, validation_of=_other_loss(run, worker, model, evaluated)))
     return tuple(found)
 
 
@@ -65,22 +86,22 @@ def _summary(model: int, kind: str, steps: int, loss: float | None, evaluated: S
     )
 
 
-def _trained(run: Run, model: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+def _trained(run: Run, worker: Worker, model: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Steps with a training loss, and the losses."""
     name = series_name("loss", model)
-    return run.scalars(name) if run.worker().has(name) else (np.empty(0, np.int64), np.empty(0))
+    return run.scalars(name, worker=worker.name) if worker.has(name) else (np.empty(0, np.int64), np.empty(0))
 
 
-def _other_loss(run: Run, model: int, evaluated: Sequence[Phase]) -> str:
+def _other_loss(run: Run, worker: Worker, model: int, evaluated: Sequence[Phase]) -> str:
     """The loss function of the evaluations where the training loss is not just what it returned; "" where it is."""
     name = series_name("loss", model)
     parts = [each for each in (evaluated[-1].means if evaluated else ()) if each.startswith(f"{name}/")]
-    both = [each for each in parts if run.worker().has(each)]
+    both = [each for each in parts if worker.has(each)]
     if not both or name not in evaluated[-1].means:
         return ""
-    steps, whole = run.scalars(name)
+    steps, whole = run.scalars(name, worker=worker.name)
     for part in both:
-        captured, values = run.scalars(part)
+        captured, values = run.scalars(part, worker=worker.name)
         _, left, right = np.intersect1d(steps, captured, return_indices=True)
         same = np.isclose(
             whole[left], values[right], rtol=SAME_LOSS, atol=SAME_LOSS_NEAR_ZERO, equal_nan=True
@@ -94,14 +115,14 @@ def _last(evaluated: Sequence[Phase], name: str) -> float | None:
     return evaluated[-1].means.get(name) if evaluated else None
 
 
-def _types(run: Run, infos: Mapping[str, TensorInfo]) -> dict[int, str]:
+def _types(worker: Worker, infos: Mapping[str, TensorInfo]) -> dict[int, str]:
     """Class names of models: of what their outermost modules return, or as the facts of the run say."""
     found = {
         row.model: row.module_type
         for row in infos.values()
         if row.model is not None and row.module_type and row.module == (model_name(row.model) if row.model else "")
     }
-    for fact in run.facts("model"):
+    for fact in worker.facts("model"):
         types = fact.data.get("module_types")
         for path, kind in types.items() if isinstance(types, dict) else ():
             head, _, tail = str(path).partition("_")

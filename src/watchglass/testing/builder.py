@@ -180,6 +180,7 @@ class RunBuilder:
         modules: See :func:`build_run`.
         tensors: See :func:`build_run`.
         workers: See :func:`build_run`.
+        alone: Whether each of several workers trains by itself, and not together with the others.
         alive: Whether the workers' process shall be this one, which lives, or one that has died.
         resumed: The ``resumed`` fact of an attempt that continues a training, ``{"start_step": 500, "source":
             "optimizer"}``; its TRAIN steps count from there. None for an attempt that records none.
@@ -192,6 +193,7 @@ class RunBuilder:
         modules: Modules | None = None,
         tensors: Iterable[TensorInfo] = (),
         workers: int = 1,
+        alone: bool = False,
         alive: bool = True,
         resumed: Mapping[str, Any] | None = None,
     ) -> None:
@@ -204,7 +206,9 @@ class RunBuilder:
         # The same process id with another start time is a process that is gone.
         process = this_process() if alive else replace(this_process(), process_start=1)
         first = int((resumed or {}).get("start_step") or 0)
-        self.workers = [_Worker(self.store, self.attempt, rank, layers, process, first) for rank in range(workers)]
+        self.workers = [
+            _Worker(self.store, self.attempt, rank, layers, process, first, alone=alone) for rank in range(workers)
+        ]
         if resumed is not None:
             self.facts([Fact("resumed", -1, "test", dict(resumed))])
 
@@ -249,7 +253,15 @@ class _Worker:
     """One worker of a builder: numbers its steps as a training would, and collects rows until they are flushed."""
 
     def __init__(
-        self, store: LocalStore, attempt: int, rank: int, layers: Layers, process: Claim, first_step: int
+        self,
+        store: LocalStore,
+        attempt: int,
+        rank: int,
+        layers: Layers,
+        process: Claim,
+        first_step: int,
+        *,
+        alone: bool,
     ) -> None:
         self.rank, self.name, self.left = rank, layout.worker_name(rank), False
         self.facts: list[Fact] = []
@@ -260,7 +272,7 @@ class _Worker:
         claim_worker(store, attempt, self.name, process)
         self._writer = SegmentWriter(store, attempt, self.name)
         self._begin()
-        self._event("joined", reason="")
+        self._event("joined", reason="", alone=alone)
 
     def step(self, step: Step) -> None:
         number, captured = self._global_step, 0

@@ -8,7 +8,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from watchglass.records import Diagnosis, Failure, Finding, ModelSummary, RankedCause, Verdict, number_to_json
+from watchglass.records import (
+    Diagnosis,
+    Failure,
+    Finding,
+    ModelSummary,
+    RankedCause,
+    Verdict,
+    number_to_json,
+)
 from watchglass.view.conclusion import Terms, outcome
 from watchglass.view.failure import failure_sentence
 from watchglass.view.text import harmless_json
@@ -65,6 +73,7 @@ def _verdict(verdict: Verdict, terms: Terms) -> dict[str, Any]:
         "records_missing": verdict.records_missing,
         "capture": verdict.capture,
         "failure": failure_to_json(verdict.failure) if verdict.failure is not None else None,
+        "ended_early": [failure_to_json(failure) for failure in verdict.ended_early],
         "unjudged": verdict.unjudged or None,
     }
 
@@ -89,6 +98,7 @@ def _model(summary: ModelSummary) -> dict[str, Any]:
         "model": summary.model,
         "name": summary.name,
         "type": summary.type or None,
+        "worker": summary.worker or None,
         "train_steps": summary.train_steps,
         "training_loss": number_to_json(summary.training_loss),
         "validation_loss": number_to_json(summary.validation_loss),

@@ -24,12 +24,13 @@ def model_lines(verdict: Verdict) -> Iterator[str]:
         hit = sum(bool(summary.findings) for summary in rest)
         found = f"{hit:,} of them with findings" if hit else "nothing was found in them"
         yield f"and {count(len(rest), 'further model')}; {found}"
-    if len(ordered) > MOST_MODELS:
+    if any(summary.model >= MOST_MODELS for summary in ordered):
         yield f"rules judge {MOST_MODELS:,} models of a training process; those that came later are recorded only"
 
 
 def model_line(summary: ModelSummary) -> str:
     """One model in a line: ``"model_2 (Student): 400 training steps, training loss 0.31; 2 findings"``."""
+    whose = f" of {printable(summary.worker)}" if summary.worker else ""
     kind = f" ({printable(summary.type)})" if summary.type else ""
     values = {"training loss": summary.training_loss, summary.validation_name: summary.validation_loss}
     parts = [count(summary.train_steps, "training step") if summary.train_steps else "not trained"]
@@ -40,7 +41,7 @@ def model_line(summary: ModelSummary) -> str:
     if summary.accuracy is not None:
         parts.append(f"accuracy {number(summary.accuracy)}")
     found = f"; {count(summary.findings, 'finding')}" if summary.findings else ""
-    return f"{summary.name}{kind}: {', '.join(parts)}{found}"
+    return f"{summary.name}{whose}{kind}: {', '.join(parts)}{found}"
 
 
 def models_named(models: Sequence[int]) -> str:

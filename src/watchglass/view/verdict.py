@@ -194,6 +194,7 @@ def _after(verdict: Verdict) -> str:
 
 def closing(verdict: Verdict) -> Iterator[str]:
     """What stands below the diagnoses: metrics, length, rules that could not speak, cost."""
+    yield from _ended_early(verdict)
     yield from model_lines(verdict)
     if verdict.metrics:
         yield ", ".join(f"{printable(name)} {number(value)}" for name, value in verdict.metrics.items())
@@ -212,6 +213,17 @@ def closing(verdict: Verdict) -> Iterator[str]:
         unfit = sum(status.status is Status.NOT_APPLICABLE for status in verdict.statuses)
         yield f"{count(spoke, 'rule')} evaluated" + (f", {unfit} of them not applicable here" if unfit else "")
     yield from capture_lines(verdict.capture)
+
+
+def _ended_early(verdict: Verdict) -> Iterator[str]:
+    """The workers that a script went on without, those together that ended alike."""
+    groups: dict[str, list[str]] = {}
+    for failure in verdict.ended_early:
+        lost = failure.kind == "lost"
+        how = "as a process does that is terminated" if lost else failure_sentence(failure)
+        groups.setdefault(how, []).append(failure.worker)
+    for how, workers in groups.items():
+        yield f"{workers_named(workers)} ended early, {how}; the script itself ended with exit status 0"
 
 
 def _more(amount: int) -> str:

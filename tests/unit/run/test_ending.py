@@ -75,12 +75,41 @@ def test_a_process_that_leaves_without_a_word_and_with_status_0_ended_well(run_p
     assert state_of(open_run(run_path)) == "finished"
 
 
-def test_another_process_than_the_one_that_ended_well_is_lost(run_path: Path) -> None:
-    build_run(run_path, STEPS, status=None)
+def test_a_script_that_ends_well_has_not_failed_with_a_process_that_it_terminated(run_path: Path) -> None:
+    """A pool terminates its processes as it is left."""
+    build_run(run_path, STEPS, status=None, workers=2)
     launched(run_path, 0, pid=os.getpid() + 1)
-    found = ending_of(open_run(run_path)).failure
-    assert found is not None
-    assert found.kind == "lost"
+    early = Failure("lost", worker="worker_0"), Failure("lost", worker="worker_1")
+    assert ending_of(open_run(run_path)) == Ending(over=True, failure=None, early=early)
+    assert state_of(open_run(run_path)) == "finished"
+
+
+def test_a_script_that_ends_well_went_on_without_a_process_that_raised(run_path: Path) -> None:
+    with RunBuilder(run_path, workers=2) as builder:
+        builder.step(STEPS[0])
+        builder.leave(ranks=[0])
+        builder.leave("failed")
+    launched(run_path, 0, pid=os.getpid() + 1)
+    ending = ending_of(open_run(run_path))
+    assert (ending.over, ending.failure) == (True, None)
+    assert [(failure.kind, failure.worker) for failure in ending.early] == [("exception", "worker_1")]
+    assert state_of(open_run(run_path)) == "finished"
+
+
+def test_a_script_that_fails_has_failed_with_the_process_that_raised(run_path: Path) -> None:
+    build_run(run_path, STEPS, status="failed")
+    launched(run_path, 1, pid=os.getpid() + 1)
+    ending = ending_of(open_run(run_path))
+    assert ending.failure is not None
+    assert ending.early == ()
+
+
+def test_one_launcher_of_several_answers_for_its_own_rank_only(run_path: Path) -> None:
+    build_run(run_path, STEPS, status=None, workers=2)
+    launched(run_path, 0, rank=0, ranks=2)
+    ending = ending_of(open_run(run_path))
+    assert ending.failure == Failure("lost", worker="worker_1")
+    assert ending.early == (Failure("lost", worker="worker_0"),)
 
 
 def test_what_is_seen_from_here_counts_whatever_an_evaluator_saw(run_path: Path) -> None:

@@ -1,11 +1,13 @@
 """Several models in one run: every step and every tensor says whose it is, and so do all tables of the run."""
 
+from dataclasses import replace
+
 import pyarrow.parquet as pq
 
 from watchglass.records import Mode
-from watchglass.run import open_run
+from watchglass.run import leaders_of, open_run
 from watchglass.store import LocalStore, compact
-from watchglass.testing import Step, build_run
+from watchglass.testing import RunBuilder, Step, build_run
 from watchglass.view import export_parquet
 
 TURNS = [
@@ -68,6 +70,25 @@ def test_a_run_says_what_each_model_came_to(tmp_path):
     assert (second.training_loss, second.validation_loss, second.best_validation_loss) == (0.25, 0.4, 0.2)
     assert second.accuracy == 0.5
     assert (second.findings, second.worst) == (0, None)
+
+
+def test_workers_that_train_each_by_itself_have_models_each(tmp_path):
+    with RunBuilder(tmp_path / "run", workers=2, alone=True) as builder:
+        for number, step in enumerate(TURNS):
+            builder.step(replace(step, workers=(0, 1) if number < 4 else (1,)))
+        builder.leave()
+    run = open_run(tmp_path / "run")
+    assert leaders_of(run) == ("worker_0", "worker_1")
+    assert [(each.worker, each.name, each.train_steps, each.training_loss) for each in run.models] == [
+        ("worker_0", "model", 2, 0.5), ("worker_0", "model_2", 2, 0.5),
+        ("worker_1", "model", 4, 0.25), ("worker_1", "model_2", 4, 0.25),
+    ]  # fmt: skip
+
+
+def test_workers_that_train_together_have_the_same_models(tmp_path):
+    run = open_run(build_run(tmp_path / "run", TURNS, workers=2))
+    assert leaders_of(run) == (None,)
+    assert [(each.worker, each.name) for each in run.models] == [("", "model"), ("", "model_2")]
 
 
 def test_both_models_of_a_joint_step_were_trained_by_it(tmp_path):

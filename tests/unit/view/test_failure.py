@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -19,6 +20,7 @@ from watchglass.view import (
     tone,
     verdict_text,
 )
+from watchglass.view.verdict import closing
 
 BAD = Failure("exception", "ValueError", "bad batch", "train.py", 12, "check(batch)", exit_status=1)
 
@@ -73,6 +75,22 @@ def test_findings_count_beside_a_failure(sick_verdict: Verdict) -> None:
 def test_a_run_that_failed_before_its_first_step(healthy_verdict: Verdict) -> None:
     failed = replace(healthy_verdict, status="failed", failure=BAD, train_steps=0)
     assert headline(failed) == "failed before its first step: ValueError: bad batch (train.py:12)"
+
+
+def test_a_line_says_which_workers_of_a_script_that_ended_well_ended_early(healthy_verdict: Verdict) -> None:
+    lost = tuple(Failure("lost", worker=f"worker_{rank}") for rank in range(2))
+    early = replace(healthy_verdict, ended_early=(*lost, replace(BAD, worker="worker_2")))
+    assert headline(early) == headline(healthy_verdict)
+    assert outcome(early, Terms()) == "clean"
+    end = "the script itself ended with exit status 0"
+    assert list(closing(early))[:2] == [
+        f"worker_0 and worker_1 ended early, as a process does that is terminated; {end}",
+        f"worker_2 ended early, ValueError: bad batch (train.py:12); {end}",
+    ]
+    assert [each["worker"] for each in json.loads(json_document([early], Terms()))["ended_early"]] == [
+        "worker_0", "worker_1", "worker_2",
+    ]  # fmt: skip
+    assert "worker_2 ended early" in markdown_document([early], Terms()).replace("\\", "")
 
 
 def test_a_run_that_was_not_judged_says_why(healthy_verdict: Verdict) -> None:

@@ -1,0 +1,43 @@
+"""A search in a pool of forks, which are terminated as it is left; each has two models."""
+# /// watchglass
+# headline = "^no issues found$"
+# says = [
+#   "(?m)^160 training steps in",
+#   "(?s)model of worker_0.*model of worker_1.*model_2 of worker_0.*model_2 of worker_1",
+#   "worker_0 and worker_1\\s+ended\\s+early,\\s+as\\s+a\\s+process\\s+does\\s+that\\s+is\\s+terminated",
+# ]
+# ///
+
+import multiprocessing
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+together = None
+
+
+def begin(barrier):
+    global together
+    together = barrier
+
+
+def train(rate):
+    together.wait()
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    model = nn.Linear(8, 2)
+    optimizer = torch.optim.SGD(model.parameters(), rate)
+    for _ in range(40):
+        inputs = torch.randn(32, 8)
+        loss = F.cross_entropy(model(inputs), (inputs[:, 0] > 0).long())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return round(loss.item(), 6)
+
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context("fork")
+    with context.Pool(2, begin, (context.Barrier(2),)) as pool:
+        print(pool.map(train, [0.01, 0.1, 0.3, 1.0], chunksize=2))
