@@ -12,7 +12,7 @@ from watchglass.evaluate.evaluation import Evaluation
 from watchglass.evaluate.live.journal import judged_attempt
 from watchglass.evaluate.unjudged import why_unjudged
 from watchglass.record import recovered_steps
-from watchglass.records import Finding, Mode, ModelSummary, Severity, Status, StepEnd, Verdict, judged
+from watchglass.records import BypassedUpdates, Finding, Mode, ModelSummary, Severity, Status, StepEnd, Verdict, judged
 from watchglass.rules import Knowledge, load_knowledge
 from watchglass.run import Ending, Run, ending_of, leaders_of
 from watchglass.store import Problem, layout
@@ -80,6 +80,7 @@ def verdict(
         script=_script(run),
         failure=None if stopped else ending.failure,
         ended_early=() if stopped else ending.early,
+        bypassed=_bypassed(run),
         unjudged=unjudged,
     )
 
@@ -221,6 +222,13 @@ def _intervals(run: Run) -> list[_Interval]:
             found.append(_Interval((end.start_ns - before.start_ns) / 1e9, before.captures > 0, evaluated))
         before, attempt, evaluated = end, place.attempt, False
     return found
+
+
+def _bypassed(run: Run) -> tuple[BypassedUpdates, ...]:
+    """What the last fact of each worker says."""
+    facts = [(run.facts(BypassedUpdates.KIND, worker)[-1:], worker) for worker in run.workers]
+    found = [BypassedUpdates.from_fact(fact, worker) for last, worker in facts for fact in last]
+    return tuple(each for each in found if each is not None)
 
 
 def _metrics(model: ModelSummary) -> dict[str, float]:

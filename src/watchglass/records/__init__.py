@@ -4,7 +4,7 @@ Rooms meet here and never at each other's classes. Everything is immutable and c
 fixed-size rows; nothing here imports a framework, Arrow or any other room but :mod:`watchglass.errors`.
 """
 
-from watchglass.records.ending import Failure, UnsteppedBackwards
+from watchglass.records.ending import BypassedUpdates, Failure, UnsteppedBackwards
 from watchglass.records.events import Event
 from watchglass.records.findings import (
     Finding,
@@ -57,6 +57,7 @@ __all__ = [
     "SCALAR_FIELDS",
     "STATISTIC_FIELDS",
     "STEP_END_FIELDS",
+    "BypassedUpdates",
     "Cause",
     "Diagnosis",
     "Event",

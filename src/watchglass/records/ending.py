@@ -88,3 +88,40 @@ class UnsteppedBackwards:
         if type(backwards) is not int or backwards <= 0:
             return None
         return cls(backwards, reason[:200]) if isinstance(reason, str) and reason else cls(backwards)
+
+
+@dataclass(frozen=True)
+class BypassedUpdates:
+    """Optimizer steps that were taken past PyTorch's hooks, as a fact of the run.
+
+    They are found by the weights that they change: recorded as steps, but without the optimizer's learning rate.
+    Written when the first one is found, and with how many there were at the end of the process. The later fact of a
+    worker replaces the earlier one.
+
+    Attributes:
+        since: The TRAIN step at which the first one was found.
+        reason: Why the hooks did not hear of them, as a clause: ``"SGD.step was replaced by a function that calls no
+            hooks"``; no full stop.
+        steps: How many there were; None where the process did not come to its end.
+        worker: Worker in whose process.
+    """
+
+    KIND: ClassVar = "updates_bypassed"
+
+    since: int
+    reason: str
+    steps: int | None = None
+    worker: str = ""
+
+    def to_fact(self, source: str) -> Fact:
+        """This as a fact of the run; ``source`` is the optimizer's method."""
+        counted = {} if self.steps is None else {"steps": self.steps}
+        return Fact(self.KIND, -1, source, {"since": self.since, "reason": self.reason, **counted})
+
+    @classmethod
+    def from_fact(cls, fact: Fact, worker: str) -> BypassedUpdates | None:
+        """What :meth:`to_fact` wrote; None where the fact makes no sense."""
+        since, reason, steps = (fact.data.get(name) for name in ("since", "reason", "steps"))
+        if type(since) is not int or not isinstance(reason, str) or not reason:
+            return None
+        return cls(since, reason[:200], steps if type(steps) is int and steps > 0 else None, worker)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from watchglass.records.ending import Failure
+from watchglass.records.ending import BypassedUpdates, Failure
 from watchglass.records.findings import Finding, RuleStatus, Severity
 
 
@@ -199,6 +199,7 @@ class Verdict:
         script: The training's script as it was given on its command line, "" where there is none.
         failure: Why the run failed; None where it did not.
         ended_early: What ended worker processes of a script that itself ended well.
+        bypassed: Updates that were taken past PyTorch's hooks, by worker.
         unjudged: Why nothing found would say little about the run, as a sentence without full stop; "" where enough
             was judged.
     """
@@ -223,4 +224,5 @@ class Verdict:
     models: tuple[ModelSummary, ...] = ()
     failure: Failure | None = None
     ended_early: tuple[Failure, ...] = ()
+    bypassed: tuple[BypassedUpdates, ...] = ()
     unjudged: str = ""

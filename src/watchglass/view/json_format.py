@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from watchglass.records import (
+    BypassedUpdates,
     Diagnosis,
     Failure,
     Finding,
@@ -74,6 +75,7 @@ def _verdict(verdict: Verdict, terms: Terms) -> dict[str, Any]:
         "capture": verdict.capture,
         "failure": failure_to_json(verdict.failure) if verdict.failure is not None else None,
         "ended_early": [failure_to_json(failure) for failure in verdict.ended_early],
+        "bypassed": [_bypassed(past) for past in verdict.bypassed],
         "unjudged": verdict.unjudged or None,
     }
 
@@ -91,6 +93,10 @@ def failure_to_json(failure: Failure) -> dict[str, Any]:
         "exit_status": failure.exit_status,
         "worker": failure.worker or None,
     }
+
+
+def _bypassed(past: BypassedUpdates) -> dict[str, Any]:
+    return {"worker": past.worker or None, "since": past.since, "steps": past.steps, "reason": past.reason}
 
 
 def _model(summary: ModelSummary) -> dict[str, Any]:

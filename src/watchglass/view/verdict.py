@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from watchglass.records import Diagnosis, Finding, RankedCause, Severity, Status, Verdict, count
+from watchglass.records import BypassedUpdates, Diagnosis, Finding, RankedCause, Severity, Status, Verdict, count
 from watchglass.view.capture import capture_lines
 from watchglass.view.conclusion import Terms, outcome
 from watchglass.view.failure import failure_lines, failure_sentence
@@ -205,6 +205,8 @@ def closing(verdict: Verdict) -> Iterator[str]:
     if verdict.unjudged and verdict.status != "not judged":
         yield f"little could be judged: {printable(verdict.unjudged)}"
     yield length(verdict)
+    for past in verdict.bypassed:
+        yield _bypassed(past, verdict)
     silent = [status for status in verdict.statuses if status.status in (Status.STARVED, Status.ERROR)]
     for status in silent:
         yield f"{printable(status.rule)} {_SILENCE[status.status]}: {printable(status.reason) or 'no reason given'}"
@@ -224,6 +226,17 @@ def _ended_early(verdict: Verdict) -> Iterator[str]:
         groups.setdefault(how, []).append(failure.worker)
     for how, workers in groups.items():
         yield f"{workers_named(workers)} ended early, {how}; the script itself ended with exit status 0"
+
+
+def _bypassed(past: BypassedUpdates, verdict: Verdict) -> str:
+    """``"19 training steps from step 21 on were taken past PyTorch's hooks ..."``."""
+    many = f"{count(past.steps, 'training step')} from" if past.steps is not None else "training steps from"
+    whose = f" of {printable(past.worker)}" if len({each.worker for each in verdict.bypassed}) > 1 else ""
+    were = "was" if past.steps == 1 else "were"
+    return (
+        f"{many} step {past.since} on{whose} {were} taken past PyTorch's hooks ({printable(past.reason)}), and "
+        f"recorded by the weights that changed, without the learning rate"
+    )
 
 
 def _more(amount: int) -> str:

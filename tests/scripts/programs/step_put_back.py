@@ -1,7 +1,10 @@
 """A step that was kept from before the first optimizer is put back: PyTorch's hooks hear of it no more."""
 # /// watchglass
 # headline = "no issues found"
-# says = ["SGD.step was replaced by a function that calls no hooks"]
+# says = [
+#   "watchglass: SGD.step was replaced by a function that calls no hooks",
+#   "19 training steps from step 21 on were taken past PyTorch's hooks",
+# ]
 # steps = 40
 # [[recorded]]
 # series = "loss"

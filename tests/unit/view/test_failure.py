@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from watchglass.records import Failure, Verdict
+from watchglass.records import BypassedUpdates, Fact, Failure, Verdict
 from watchglass.view import (
     Terms,
     failure_sentence,
@@ -91,6 +91,23 @@ def test_a_line_says_which_workers_of_a_script_that_ended_well_ended_early(healt
         "worker_0", "worker_1", "worker_2",
     ]  # fmt: skip
     assert "worker_2 ended early" in markdown_document([early], Terms()).replace("\\", "")
+
+
+def test_a_line_says_how_many_updates_bypassed_the_hooks_and_why(healthy_verdict: Verdict) -> None:
+    past = BypassedUpdates(21, "SGD.step was replaced by a function that calls no hooks", 19, "worker_0")
+    told = replace(healthy_verdict, bypassed=(past,))
+    end = "recorded by the weights that changed, without the learning rate"
+    line = f"were taken past PyTorch's hooks ({past.reason}), and {end}"
+    assert f"19 training steps from step 21 on {line}" in closing(told)
+    killed = replace(told, bypassed=(replace(past, steps=None), replace(past, steps=1, worker="worker_1")))
+    assert f"training steps from step 21 on of worker_0 {line}" in closing(killed)
+    assert f"1 training step from step 21 on of worker_1 {line.replace('were', 'was')}" in closing(killed)
+    assert json.loads(json_document([told], Terms()))["bypassed"] == [
+        {"worker": "worker_0", "since": 21, "steps": 19, "reason": past.reason}
+    ]
+    assert "19 training steps from step 21 on" in markdown_document([told], Terms())
+    assert BypassedUpdates.from_fact(past.to_fact("SGD.step"), "worker_0") == past
+    assert BypassedUpdates.from_fact(Fact("updates_bypassed", -1, "", {"since": "x"}), "worker_0") is None
 
 
 def test_a_run_that_was_not_judged_says_why(healthy_verdict: Verdict) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from torch.optim import Optimizer
 from watchglass.capture.pytorch.counters import has_optimizer
 from watchglass.capture.pytorch.flow import Flow
 from watchglass.capture.pytorch.update_point import UpdatePoint, WrittenByHand
-from watchglass.records import Fact, UnsteppedBackwards
+from watchglass.records import BypassedUpdates, UnsteppedBackwards
 
 _log = logging.getLogger("watchglass")
 
@@ -112,7 +113,9 @@ class UpdatesByHand:
         self.found = False
         # Kind of the optimizer that stepped, while PyTorch's hooks hear of its steps; and whether they no longer do.
         self._kind: type[Optimizer] | None = None
-        self._bypassed = self._told = False
+        self._bypassed = False
+        # What is recorded of steps that they did not hear of.
+        self._past: BypassedUpdates | None = None
         # The last tensors of no module were replaced, which shows at the next backward only.
         self._replacing = False
         flow.hook.on_settle.append(lambda: self.look(replaced=self._replacing))
@@ -148,9 +151,8 @@ class UpdatesByHand:
         self._backwards = 0
         self.found = True
         self._updates.by_hand(self._script, replaced=replaced)
-        if self._bypassed and not self._told:
-            self._told = True
-            self._tell_bypassed()
+        if self._bypassed:
+            self._count_bypassed()
 
     def before_backward(self, roots: Sequence[Any]) -> None:
         """A backward is about to run from these tensors."""
@@ -236,11 +238,16 @@ class UpdatesByHand:
         parameters = self._parameters()
         return self._in_a_row >= _HABIT and bool(parameters) and not parameters[0].is_cpu
 
-    def _tell_bypassed(self) -> None:
-        name = f"{self._kind.__name__}.step" if self._kind is not None else "step"
+    def _count_bypassed(self) -> None:
+        past = self._past
+        if past is not None:
+            self._past = replace(past, steps=(past.steps or 0) + 1)
+            return
         step = self._flow.hook.clock.next_train_step - 1
-        reason = f"{name} was replaced by a function that calls no hooks"
-        self._flow.hook.add_fact(Fact("updates_bypassed", -1, name, {"since": step, "reason": reason}))
+        reason = f"{self._name} was replaced by a function that calls no hooks"
+        first = BypassedUpdates(step, reason)
+        self._flow.hook.add_fact(first.to_fact(self._name))
+        self._past = replace(first, steps=1)
         _log.warning(
             "watchglass: %s: since step %d updates are told by changed weights, without learning rates; put back "
             "what was there, or replace it before the first optimizer is made",
@@ -248,10 +255,16 @@ class UpdatesByHand:
             step,
         )
 
+    @property
+    def _name(self) -> str:
+        return f"{self._kind.__name__}.step" if self._kind is not None else "step"
+
     def _tell(self) -> None:
         if self.on and not self.found and self._backwards:
             fact = UnsteppedBackwards(self._backwards).to_fact("backward")
             self._flow.hook.add_fact(fact)
+        if self._past is not None:
+            self._flow.hook.add_fact(self._past.to_fact(self._name))
 
 
 def _nothing(optimizer: Optimizer) -> None:
