@@ -7,8 +7,9 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -142,9 +143,11 @@ class _Following:
     def follow(self) -> int:
         """Waits for a run or a prefix, and follows it to its end; returns the exit status."""
         from watchglass.evaluate import what_is_at
-        from watchglass.store import open_store
+        from watchglass.store import open_store, read_manifest
 
-        open_store(self.config.run).close()  # what can never come is not waited for
+        with closing(open_store(self.config.run)) as store:  # what can never come is not waited for
+            if Path(store.location).is_file():
+                read_manifest(store)  # says that it is no run
         self._note(f"waiting for {self.config.run}")
         begun_s = time.monotonic()
         wait_s = self.wait_s if self.timeout_s is None else min(self.wait_s, self.timeout_s)

@@ -52,6 +52,17 @@ def test_a_training_that_died_is_told(watchglass: Watchglass, killed: Path) -> N
     assert "the run failed: its process ended without a word" in said.err
 
 
+def test_a_file_is_refused_at_once(watchglass: Watchglass, tmp_path: Path) -> None:
+    file = tmp_path / "losses.csv"
+    file.write_text("0.5")
+    said = watchglass("follow", file, "--wait", "5")
+    assert said.status == 2
+    assert said.err == (
+        f"watchglass: error: {file} is not a run: it holds no run.json; "
+        "give the folder that holds a watchglass run.json\n"
+    )
+
+
 def test_quiet_says_nothing_but_what_is_wrong(watchglass: Watchglass, broken: Path) -> None:
     said = watchglass("follow", broken, "--quiet")
     assert (said.status, said.out, said.err) == (1, "", "")
