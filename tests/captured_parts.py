@@ -63,7 +63,7 @@ class Stage:
         self.hook = Hook(str(run), strict=True, **{"save_interval": 1, **settings})
         self.models = Models()
         for model in models:
-            self.models.add(model)
+            self.models.settle(self.models.add(model).number)
         self.events = Events()
         self.saving = Recording(self.hook)
         self.facts: list[tuple[str, str, dict[str, Any]]] = []

@@ -13,6 +13,8 @@ an optimizer updated; it answers with the step that this belongs to. Its rules:
   step closes become EVAL steps (evaluation without ``no_grad``), ordered before it, unless there was no backward at all
   and yet an update. Of several models, one that was not updated gets one step more: a generator is called in the step
   of its critic, and trained in the next; and one of which no loss was computed is no evaluation.
+* A model may come with a provisional number, below zero. It has its own before it is trained, or else gets it as an
+  evaluation of it is recorded.
 * TRAIN steps count from 0, and those of a process that goes on with a training from the updates made before it.
 * A process that never trains would leave its forwards undecided for ever: beyond a number of them they are captured no
   more, and beyond a larger one the oldest become EVAL steps.
@@ -70,6 +72,10 @@ class StepClock:
         self.called: int | None = None
         #: Of models that are trained together on the same losses, the first, by the number of each.
         self.leaders: dict[int, int] = {}
+        #: Gives a model that has a provisional number its own, as an evaluation of it is recorded.
+        self.number_of: Callable[[int], int] = lambda model: model
+        # Number of an evaluation of which nothing is captured, as its model has no number: it may have been due.
+        self._owed: int | None = None
         #: Number of the first TRAIN step: how many updates were made before this process.
         self.first_train_step = 0
 
@@ -98,6 +104,15 @@ class StepClock:
         for step in (self.train, self.evaluation, *self._held):
             if step is not None:
                 step.move(updates)
+
+    def renumber(self, provisional: int, number: int) -> None:
+        """A model that had a provisional number, below zero, has got its own."""
+        self.leaders[provisional] = number
+        for step in (self.evaluation, *self._held):
+            if step is not None and step.model == provisional:
+                step.model = number
+        if provisional in self._phase:
+            self._phase.add(number)
 
     def forward(self, *, grad: bool, training: bool, start_ns: int = 0, model: int = 0) -> Forward:
         """An outermost forward of a model begins, or began at ``start_ns``; returns what to collect its records in."""
@@ -244,12 +259,12 @@ class StepClock:
             self.train.forwards, self._awaiting = self._awaiting, []
         return self.train
 
-    def _open(self, mode: Mode, now: int, train_step: int) -> OpenStep:
+    def _open(self, mode: Mode, now: int, train_step: int, *, numbered: bool = True) -> OpenStep:
         mode_step = self._next[mode]
         self._next[mode] += 1
         global_step = self._next_global
         self._next_global += 1
-        return OpenStep(global_step, mode, mode_step, train_step, now, self._due(mode, mode_step))
+        return OpenStep(global_step, mode, mode_step, train_step, now, numbered and self._due(mode, mode_step))
 
     def _bound(self, step: OpenStep) -> None:
         undecided = [forward for forward in step.forwards if not forward.backpropagated]
@@ -265,9 +280,14 @@ class StepClock:
             self._evaluated(forward, before=step.mode_step)
 
     def _open_evaluation(self, forward: Forward) -> None:
-        self.evaluation = self._open(Mode.EVAL, forward.start_ns, self.next_train_step - 1)
-        self.evaluation.records = forward.records
-        self.evaluation.model = self.leaders.get(forward.model, forward.model)
+        model = self.leaders.get(forward.model, forward.model)
+        step = self._open(Mode.EVAL, forward.start_ns, self.next_train_step - 1, numbered=model >= 0)
+        step.records, step.model, self.evaluation = forward.records, model, step
+        if model < 0:
+            self._owed = step.mode_step if self._owed is None else self._owed
+        elif self._owed is not None:
+            step.due = step.due or self._due(Mode.EVAL, self._owed)
+            self._owed = None
 
     def _hold_evaluation(self) -> None:
         """The forward of the open evaluation is over, and another begins."""
@@ -288,16 +308,24 @@ class StepClock:
 
     def _emit_held(self) -> None:
         held, self._held = self._held, []
+        # Of models without numbers those with a loss come first: the others may have helped with that.
+        for step in sorted(held, key=lambda step: not step.records.series):
+            step.model = self.number_of(step.model)
         for step in held:
             self._emit(step)
 
     def _decide(self, model: int) -> list[OpenStep]:
-        """A model is about to be trained: whether what is held back was an evaluation; returns it if it was not."""
+        """A model is about to be trained: what is held back was an evaluation up to the last call of that model.
+
+        Returns the calls of others since then, which help to train it.
+        """
         leader = self.leaders.get(model, model)
-        if any(step.model == leader or step.by_hand for step in self._held):
+        own = [at for at, step in enumerate(self._held, 1) if step.model == leader or step.by_hand]
+        held = self._held[own[-1] if own else 0 :]
+        if own:
+            del self._held[own[-1] :]
             self._emit_held()
-            return []
-        held, self._held = self._held, []
+        self._held = []
         # Their numbers were the last ones.
         self._next_global -= len(held)
         self._next[Mode.EVAL] -= len(held)

@@ -67,8 +67,8 @@ class TensorInfo:
         trainable: Whether an optimizer may change it; None where that has no meaning.
         placement: ``local``, ``replicated``, ``shard`` or ``partial``: how ranks' rows relate to the whole tensor.
         collections: Names of user collections it was saved under.
-        model: Number of the model it belongs to, in the order in which models were first seen; None for what belongs
-            to none, as the scalars that a script saves.
+        model: Number of the model it belongs to, in the order in which models were first trained or evaluated; None for
+            what belongs to none, as the scalars that a script saves.
     """
 
     tensor_id: int

@@ -120,7 +120,7 @@ class ModelSummary:
     """What one model of a run has come to.
 
     Attributes:
-        model: Its number, in the order in which models were first seen.
+        model: Its number, in the order in which models were first trained or evaluated.
         name: What its tensors and series are called after: ``"model"``, ``"model_2"``.
         type: Class name, "" where it is not known.
         train_steps: TRAIN steps that trained it.

@@ -356,8 +356,8 @@ class Run:
         """What each model came to that the first worker trained or evaluated: steps, losses, accuracy, findings.
 
         Where workers train each by itself, as those of a pool of processes do, those of each. In the order in which
-        they were first seen. Series of the first are called ``loss``, ``accuracy``; those of the second
-        ``model_2/loss``, ``model_2/accuracy``.
+        they were first trained or evaluated. Series of the first are called ``loss``, ``accuracy``; those of the
+        second ``model_2/loss``, ``model_2/accuracy``.
         """
         found = reading_again(self, lambda: models_of(self))
         return judged(found, self.journal.findings)

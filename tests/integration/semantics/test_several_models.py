@@ -200,11 +200,11 @@ def test_a_teacher_makes_no_evaluations(tmp_path: Path, teacher_first: bool, gra
                 with torch.no_grad():
                     evaluated.append(F.cross_entropy(student(inputs), inputs[:, :4].argmax(1)).item())
     run = open_run(tmp_path / "run")
-    prefix, model = ("model_2/", 1) if teacher_first else ("", 0)
-    assert steps_of(run) == [model] * STEPS
-    assert steps_of(run, Mode.EVAL) == [model] * len(evaluated)
-    assert series(run, f"{prefix}loss") == pytest.approx(said, rel=1e-6)
-    assert series(run, f"{prefix}loss", Mode.EVAL) == pytest.approx(evaluated, rel=1e-6)
+    assert steps_of(run) == [0] * STEPS
+    assert steps_of(run, Mode.EVAL) == [0] * len(evaluated)
+    assert series(run, "loss") == pytest.approx(said, rel=1e-6)
+    assert series(run, "loss", Mode.EVAL) == pytest.approx(evaluated, rel=1e-6)
+    assert not [name for name in run.tensor_names() if name.startswith("model_2")]
     assert [run.global_step(step) for step in run.steps()] == [n + n // 6 for n in range(STEPS)]
 
 
@@ -226,7 +226,8 @@ def test_a_target_network_makes_no_evaluations_and_what_a_script_saves_is_kept(t
                 target.load_state_dict(online.state_dict())
     run = open_run(tmp_path / "run")
     assert steps_of(run, Mode.EVAL) == []
-    assert steps_of(run) == [1] * STEPS
+    assert steps_of(run) == [0] * STEPS
+    assert not [name for name in run.tensor_names() if name.startswith("model_2")]
     assert series(run, "wanted") == list(range(STEPS))
 
 
@@ -338,6 +339,92 @@ def test_a_teacher_that_has_just_been_evaluated_makes_no_evaluation_in_the_next_
                     for model in models:
                         F.cross_entropy(model(inputs), labels)
     run = open_run(tmp_path / "run")
-    # The first turn's teacher is called first of all.
-    assert steps_of(run, Mode.EVAL) == [1, 0] * (STEPS // 6)
-    assert steps_of(run) == [1 - number // 6 % 2 for number in range(STEPS)]
+    # The first turn's teacher is called first of all, and trained later.
+    assert steps_of(run, Mode.EVAL) == [0, 1] * (STEPS // 6)
+    assert steps_of(run) == [number // 6 % 2 for number in range(STEPS)]
+
+
+@pytest.mark.parametrize("losses", [True, False])
+def test_a_model_that_is_evaluated_before_it_is_trained_is_the_first(tmp_path: Path, losses: bool) -> None:
+    torch.manual_seed(0)
+    said: list[float] = []
+    with found(tmp_path / "run", save_interval=4, collections=["outputs"], modes={"eval": {"save_interval": 4}}):
+        model = network()
+        helper = copy.deepcopy(model)
+        optimizer = SGD(model.parameters(), 0.1)
+        for number in range(6):
+            inputs, labels = batch(number, 8)
+            if number % 3 == 0:
+                with torch.no_grad():
+                    for _ in range(3):
+                        output = model(inputs)
+                        if losses:
+                            said.append(F.cross_entropy(output, labels).item())
+            with torch.no_grad():
+                target = helper(inputs).softmax(1)
+            optimizer.zero_grad()
+            F.cross_entropy(model(inputs), target).backward()
+            optimizer.step()
+    run = open_run(tmp_path / "run")
+    assert steps_of(run) == [0] * 6
+    assert steps_of(run, Mode.EVAL) == [0] * 6
+    assert not [name for name in run.tensor_names() if name.startswith("model_2")]
+    if losses:
+        assert series(run, "loss", Mode.EVAL) == pytest.approx(said, rel=1e-6)
+        # Of the first call it does not show yet that it is an evaluation: the second is captured in its place.
+        assert run.tensor("0.output").steps(Mode.EVAL) == [1, 4]
+
+
+def test_a_validation_that_asks_a_teacher_first_is_of_the_student(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    said: list[float] = []
+    with found(tmp_path / "run"):
+        teacher, student = network(), network()
+        optimizer = SGD(student.parameters(), 0.1)
+        for number in range(STEPS):
+            inputs, _ = batch(number, 8)
+            if number % 6 == 0:
+                with torch.no_grad():
+                    for _ in range(2):
+                        target = teacher(inputs).softmax(1)
+                        said.append(F.cross_entropy(student(inputs), target).item())
+            with torch.no_grad():
+                target = teacher(inputs).softmax(1)
+            optimizer.zero_grad()
+            F.cross_entropy(student(inputs), target).backward()
+            optimizer.step()
+    run = open_run(tmp_path / "run")
+    assert steps_of(run) == [0] * STEPS
+    assert series(run, "loss", Mode.EVAL) == pytest.approx(said, rel=1e-6)
+
+
+def test_a_target_network_and_its_predictor_leave_the_first_number_to_what_is_trained(tmp_path: Path) -> None:
+    """Twin networks that teach each other, and the actor and critic of TD3, each with copies that are asked first."""
+    torch.manual_seed(0)
+    said: dict[str, list[float]] = {"critic": [], "actor": []}
+    with found(tmp_path / "run", save_interval=1):
+        actor, critic = network(3), network(1, 15)
+        copies = copy.deepcopy(actor), copy.deepcopy(critic)
+        of_actor, of_critic = Adam(actor.parameters(), 1e-3), Adam(critic.parameters(), 1e-3)
+        for number in range(STEPS):
+            inputs, labels = batch(number, 8)
+            with torch.no_grad():
+                wanted = labels[:, None] + copies[1](torch.cat([inputs, copies[0](inputs)], 1))
+            loss = F.mse_loss(critic(torch.cat([inputs, inputs[:, :3]], 1)), wanted)
+            of_critic.zero_grad()
+            loss.backward()
+            of_critic.step()
+            said["critic"].append(loss.item())
+            if number % 2:
+                loss = -critic(torch.cat([inputs, actor(inputs)], 1)).mean()
+                of_actor.zero_grad()
+                loss.backward()
+                of_actor.step()
+                said["actor"].append(loss.item())
+    run = open_run(tmp_path / "run")
+    assert steps_of(run) == [0, 0, 1] * (STEPS // 2)
+    assert steps_of(run, Mode.EVAL) == []
+    assert series(run, "loss") == pytest.approx(said["critic"], rel=1e-6)
+    assert series(run, "model_2/loss") == pytest.approx(said["actor"], rel=1e-6)
+    assert {"0.weight", "model_2.0.weight"} <= set(run.tensor_names())
+    assert not [name for name in run.tensor_names() if name.startswith("model_3")]

@@ -2,7 +2,7 @@
 # /// watchglass
 # headline = "no issues found"
 # [[recorded]]
-# series = "model_2/loss"
+# series = "loss"
 # line = 'step (\d+) loss (\S+)'
 # ///
 

@@ -30,6 +30,7 @@ from watchglass.capture.pytorch.facts import Facts
 from watchglass.capture.pytorch.first_bad.search import FirstBadModule
 from watchglass.capture.pytorch.flow import Flow
 from watchglass.capture.pytorch.forwards import ModuleCapture
+from watchglass.capture.pytorch.modules import ModuleTree
 from watchglass.capture.pytorch.outermost import OutermostCalls, describe_training
 from watchglass.capture.pytorch.readings import Readings
 from watchglass.capture.pytorch.saving import Saving
@@ -71,6 +72,8 @@ class PyTorchAdapter:
 
     def __init__(self, hook: Hook, *, discover: bool) -> None:
         self._flow = Flow(hook)
+        self._flow.models.on_numbered = self._numbered
+        hook.clock.number_of = self._flow.models.settle
         self._discover = discover
         self._discovery: Discovery | None = None
         saving = Saving(hook)
@@ -110,6 +113,8 @@ class PyTorchAdapter:
     def attach(self, root: nn.Module) -> None:
         """Watch a model whose outermost call is ``root``."""
         self._calls.attach(root)
+        models = self._flow.models
+        models.settle(models.number(root))
         self._unheard.look_ahead(None)
 
     def _install(self, hook: Hook) -> None:
@@ -163,6 +168,11 @@ class PyTorchAdapter:
     def _before_forward(self, root: nn.Module, arguments: Any, kwargs: Any) -> None:
         self._by_hand.look()
         self._calls.before(root, arguments, kwargs)
+
+    def _numbered(self, tree: ModuleTree | None, provisional: int, number: int) -> None:
+        self._flow.hook.clock.renumber(provisional, number)
+        if tree is not None:
+            self._flow.objectives.follow(tree)
 
     def _tell_elsewhere(self) -> None:
         if self.steady.elsewhere:

@@ -139,7 +139,11 @@ class Discovery:
     def _is_new(self, optimizer: Optimizer) -> bool:
         """Whether an optimizer has a parameter of no known model in the group that it was given last."""
         groups = optimizer.param_groups
-        return bool(groups) and any(self._flow.models.parameter(each) is None for each in groups[-1]["params"])
+        return bool(groups) and any(not self._known(each) for each in groups[-1]["params"])
+
+    def _known(self, parameter: Tensor) -> bool:
+        models = self._flow.models
+        return models.parameter(parameter) is not None or models.in_a_tree(parameter)
 
     def _know(self, optimizer: Optimizer) -> bool:
         return self.find(parameter for group in optimizer.param_groups for parameter in group["params"])
@@ -147,15 +151,17 @@ class Discovery:
     def find(self, parameters: Iterable[Tensor]) -> bool:
         """Watch the models that hold any of these parameters; returns whether there are any."""
         models = self._flow.models
-        owners = models.parents.owners(parameters)
+        wanted = list(parameters)
+        owners = models.parents.owners(wanted)
         for owner in owners:
-            if models.module(owner) is None:
+            if not models.holds(owner):
                 self._calls.attach(owner)
+        models.trained(wanted)
         return bool(owners)
 
     def _called(self, module: nn.Module, arguments: Any, kwargs: Any = None) -> None:
         flow = self._flow
-        if flow.forward_depth and flow.models.module(module) is not None:
+        if flow.forward_depth and flow.models.holds(module):
             return  # at a glance: to look whether a forward is under way takes longer the deeper it is
         if flow.in_forward or flow.in_backward or flow.models.knows(module) or captured():
             return
@@ -172,7 +178,7 @@ class Discovery:
             call.remove()
         self.between(False)
         self._calls.attach(module)
-        for inside in [inside for inside in self._in_place if flow.models.module(inside) is not None]:
+        for inside in [inside for inside in self._in_place if flow.models.holds(inside)]:
             self._in_place.pop(inside).remove()
         if is_compiled(module):
             self.stop()

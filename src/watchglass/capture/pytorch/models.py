@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from torch import Tensor, nn
 
@@ -14,13 +14,24 @@ _MOST_LOOSE = 256
 
 
 class Models:
-    """The module trees of one training, in the order in which they were first called."""
+    """The module trees of one run.
+
+    A model gets its number when it is first trained, or when an evaluation of it is recorded, whichever comes first:
+    a teacher or a target network that only helps to train another model gets none. Until then it has a provisional
+    one, below zero, and nothing is captured of its tensors. Places, and iterating, are of models with numbers only.
+    """
 
     def __init__(self) -> None:
         self.parents = Parents()
         self._trees: list[ModuleTree] = []
-        # With the numbers of their models.
-        self._roots: weakref.WeakKeyDictionary[nn.Module, int] = weakref.WeakKeyDictionary()
+        # Those without numbers, and how many of them there have been.
+        self._waiting: list[ModuleTree] = []
+        self._waited = 0
+        # What has become of provisional numbers.
+        self._numbers: dict[int, int] = {}
+        #: Called with a model's tree, None where that is gone, its provisional number and the one that it gets.
+        self.on_numbered: Callable[[ModuleTree | None, int, int], None] = lambda tree, provisional, number: None
+        self._roots: weakref.WeakKeyDictionary[nn.Module, ModuleTree] = weakref.WeakKeyDictionary()
         self._called: weakref.WeakKeyDictionary[nn.Module, int] = weakref.WeakKeyDictionary()
         self._seen = 0
         # Tensors of no module that are trained all the same, by identity.
@@ -32,12 +43,12 @@ class Models:
         return iter(self._trees)
 
     def __len__(self) -> int:
-        """Number of models seen."""
-        return len(self._trees)
+        """How many models there are, those without numbers included."""
+        return len(self._trees) + len(self._waiting)
 
     @property
     def seen(self) -> int:
-        """How many models were seen so far, those that are gone included."""
+        """How many models have got numbers so far, those that are gone included."""
         return self._seen
 
     def knows(self, root: nn.Module) -> bool:
@@ -65,27 +76,60 @@ class Models:
         roots = self.roots()
         if train_step is not None and len(roots) > 1:
             roots = [root for root in roots if self._called.get(root, -1) >= train_step]
-        return roots[0] if len(roots) == 1 and (train_step is not None or len(self._trees) == 1) else None
+        return roots[0] if len(roots) == 1 and (train_step is not None or len(self) == 1) else None
 
     def add(self, root: nn.Module) -> ModuleTree:
-        """A module was called from outside any other (or given by the user); returns the tree it belongs to."""
+        """A module was called from outside any other; returns the tree that it belongs to, maybe without a number."""
         owner = unwrap(self.parents.owner(root))
         # Those that are gone stay gone: nothing of theirs is kept.
         self._trees = [tree for tree in self._trees if tree.owner is not None]
-        for tree in self._trees:
+        self._waiting = [tree for tree in self._waiting if tree.owner is not None]
+        for tree in (*self._trees, *self._waiting):
             if tree.owner is owner or tree.module(unwrap(root)) is not None:
                 break
         else:
-            tree = ModuleTree(owner, self._seen)
-            self._seen += 1
-            self.additions += 1
-            self._trees.append(tree)
-        self._roots[root] = tree.number
+            self._waited += 1
+            tree = ModuleTree(owner, -self._waited)
+            self._waiting.append(tree)
+        self._roots[root] = tree
         return tree
 
     def number(self, root: nn.Module) -> int:
-        """Number of the model that an outermost module belongs to."""
-        return self._roots.get(root, 0)
+        """Number of the model that an outermost module belongs to, or a provisional one."""
+        tree = self._roots.get(root)
+        return 0 if tree is None else tree.number
+
+    def settle(self, number: int) -> int:
+        """A model is trained, or an evaluation of it is recorded: returns its number for the one that is known."""
+        if number >= 0:
+            return number
+        settled = self._numbers.get(number)
+        if settled is None:
+            settled = self._numbers[number] = self._seen
+            self._seen += 1
+            self.additions += 1
+            tree = next((tree for tree in self._waiting if tree.number == number), None)
+            if tree is not None:
+                self._waiting.remove(tree)
+                tree.renumber(settled)
+                self._trees.append(tree)
+            self.on_numbered(tree, number, settled)
+        return settled
+
+    def trainable(self, root: nn.Module) -> bool:
+        """Whether any parameter of an outermost module's model may be trained."""
+        tree = self._roots.get(root)
+        return tree is None or any(parameter.requires_grad for parameter in tree.parameters())
+
+    def trained(self, parameters: Iterable[Tensor]) -> None:
+        """These parameters are trained: models of them that have no number get one."""
+        if not self._waiting:
+            return
+        for parameter in parameters:
+            for tree in self._waiting:
+                if tree.parameter(parameter) is not None:
+                    self.settle(tree.number)
+                    break
 
     def add_loose(self, tensor: Tensor, name: str) -> None:
         """A tensor that belongs to no module is trained, under this name."""
@@ -97,7 +141,7 @@ class Models:
                 self._loose = {number: each for number, each in self._loose.items() if each[0]() is not None}
 
     def module(self, module: nn.Module) -> Place | None:
-        """Place of a module in any tree."""
+        """Place of a module in any tree with a number."""
         for tree in self._trees:
             place = tree.module(module)
             if place is not None:
@@ -105,7 +149,7 @@ class Models:
         return None
 
     def parameter(self, parameter: Tensor) -> ParameterPlace | None:
-        """Place of a parameter in any tree, or in none; the trees are not read again for unknown ones."""
+        """Place of a parameter in any tree with a number, or in none; trees are not read again for unknown ones."""
         for tree in self._trees:
             place = tree.parameter(parameter)
             if place is not None:
@@ -115,9 +159,13 @@ class Models:
 
     def in_a_tree(self, parameter: Tensor) -> bool:
         """Whether a parameter belongs to a module."""
-        return any(tree.parameter(parameter) is not None for tree in self._trees)
+        return any(tree.parameter(parameter) is not None for tree in (*self._trees, *self._waiting))
+
+    def holds(self, module: nn.Module) -> bool:
+        """Whether a module belongs to a model, with a number or without."""
+        return any(tree.module(module) is not None for tree in (*self._trees, *self._waiting))
 
     def refresh(self) -> None:
         """Read all trees again."""
-        for tree in self._trees:
+        for tree in (*self._trees, *self._waiting):
             tree.refresh()

@@ -178,16 +178,20 @@ class ModuleTree:
 
     Args:
         owner: Topmost module; held weakly.
-        number: Models are numbered in the order in which they are first seen, from 0.
+        number: Its number from 0, or a provisional one, see :class:`~watchglass.capture.pytorch.models.Models`.
     """
 
     def __init__(self, owner: nn.Module, number: int = 0) -> None:
-        self.number = number
-        #: ``""`` for the first model, ``"model_2."`` for the second.
-        self.prefix = f"model_{number + 1}." if number else ""
         self._owner = weakref.ref(owner)
         self._modules: weakref.WeakKeyDictionary[nn.Module, Place] = weakref.WeakKeyDictionary()
         self._parameters: dict[int, tuple[weakref.ref[Tensor], ParameterPlace]] = {}
+        self.renumber(number)
+
+    def renumber(self, number: int) -> None:
+        """Give the model this number, and its modules and parameters their names."""
+        self.number = number
+        #: ``""`` for the first model, ``"model_2."`` for the second.
+        self.prefix = f"model_{number + 1}." if number else ""
         self.refresh()
 
     @property

@@ -87,7 +87,7 @@ class OutermostCalls:
         if self._flow.models.knows(root):
             return
         self._steady.leave()
-        self._flow.objectives.follow(self._flow.models.add(root))
+        self._flow.models.add(root)
         self._flow.quiet_steps = 0
         self._capture.prepare(root)
         self._hear(root)
@@ -181,6 +181,10 @@ class OutermostCalls:
         grad = torch.is_grad_enabled()
         before = clock.train
         model = flow.models.number(root)
+        if model < 0 and grad:
+            # Nothing is trained through a teacher that is frozen, whether or not gradients are on.
+            grad = flow.models.trainable(root) or any(t.requires_grad for _, t in tensors_in((arguments, kwargs)))
+            model = flow.models.settle(model) if grad else model
         last, forward = flow.forward, clock.forward(grad=grad, training=root.training, model=model)
         flow.helping = forward.helps
         if flow.helping:

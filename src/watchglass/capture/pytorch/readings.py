@@ -130,10 +130,12 @@ class Readings:
 
     def _resolved(self, optimizer: Optimizer) -> _Parameters:
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        self._models.trained(parameters)
         places = [self._models.parameter(parameter) for parameter in parameters]
         if None in places:
             # Replaced or materialised since the trees were read, or another model's.
             self._models.refresh()
+            self._models.trained(parameters)
             places = [self._models.parameter(parameter) for parameter in parameters]
         return [(p, place.name, place) for p, place in zip(parameters, places, strict=True) if place is not None]
 

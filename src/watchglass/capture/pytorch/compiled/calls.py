@@ -102,9 +102,9 @@ class Compilations:
         if isinstance(result, nn.Module):
             if self._models.knows(unwrap(result)):
                 self._wrapped(result)
-            elif self._models.module(unwrap(result)) is not None:
+            elif self._models.holds(unwrap(result)):
                 self._inside(unwrap(result))
-            elif any(map(self._models.module, result.modules())):
+            elif any(map(self._models.holds, result.modules())):
                 self._function()
             else:
                 self._unknown(result)
@@ -116,7 +116,7 @@ class Compilations:
         module = arguments[0]
         if self._models.knows(module):
             self._in_place(module)
-        if self._models.module(module) is not None:
+        if self._models.holds(module):
             self._inside(module)
         else:
             self._unknown(module)
