@@ -56,13 +56,15 @@ def ending_of(run: Run) -> Ending:
     for name in run.workers:
         tables = run.worker(name).attempts.get(attempt)
         events = tables.lifecycle if tables is not None else []
-        if not events or _ended_well(name, events, ends):
+        end = _end_of(name, events, ends)
+        if not events or (end is not None and end.exit_status == 0):
             continue
         found = early if any(end.exit_status == 0 for end in _launches_of(name, ends)) else failures
         if events[-1].get("event") in ("left", "harvested") and any(event.get("event") == "left" for event in events):
             found += _told(name, events)
         elif name in gone:
-            found.append(Failure("lost", worker=name))
+            if end is None:  # else its launcher has said how it ended
+                found.append(Failure("lost", worker=name))
         else:
             waiting = True
     first = min(failures, key=_rank_of, default=None)
@@ -111,13 +113,14 @@ def _gone(run: Run, attempt: int) -> set[str]:
     return gone | set(run.lost if run.attempt == attempt else ())
 
 
-def _ended_well(worker: str, events: list[dict[str, Any]], ends: dict[int, LaunchEnd]) -> bool:
-    """Whether the process of a worker is the one of which a launcher says that it ended with 0.
+def _end_of(worker: str, events: list[dict[str, Any]], ends: dict[int, LaunchEnd]) -> LaunchEnd | None:
+    """What a launcher has said of the very process of a worker.
 
-    Such a process may leave without a word (``os._exit``), and what was printed on its way is no failure.
+    Such a process may leave without a word (``os._exit``, a signal); where it ended with 0, what was printed on its way
+    is no failure.
     """
     pids = [event.get("pid") for event in events if event.get("event") == "joined"]
-    return any(end.exit_status == 0 and end.pid and end.pid in pids for end in _launches_of(worker, ends))
+    return next((end for end in _launches_of(worker, ends) if end.pid and end.pid in pids), None)
 
 
 def _launches_of(worker: str, ends: dict[int, LaunchEnd]) -> list[LaunchEnd]:

@@ -67,6 +67,15 @@ def test_a_worker_that_was_killed_is_lost(run_path: Path) -> None:
     assert state_of(open_run(run_path)) == "lost"
 
 
+def test_a_launcher_tells_by_which_signal_a_process_ended_without_a_word(run_path: Path) -> None:
+    """SIGTERM, from a scheduler at its limit."""
+    build_run(run_path, STEPS, status=None)
+    launched(run_path, 143, pid=os.getpid())
+    found = ending_of(open_run(run_path)).failure
+    assert found is not None
+    assert (found.kind, found.exit_status) == ("signal", 143)
+
+
 def test_a_process_that_leaves_without_a_word_and_with_status_0_ended_well(run_path: Path) -> None:
     """os._exit(0) at the end of a script."""
     build_run(run_path, STEPS, status=None)
