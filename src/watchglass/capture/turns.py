@@ -27,6 +27,9 @@ class _Model:
     Attributes:
         steps: How many TRAIN steps of it are over.
         kinds: What updated it so far.
+        last: What updated it last; None before the first step.
+        alternates: Whether something that had updated it came back after something else: an optimizer that takes the
+            place of another for good, as in the next phase of a run, takes no turns with it.
         planned: The last step that the plan named, by its own number; -1 before the first.
         captured: What updated it in the steps captured since.
         owed: A step that was due and went by, by its own number; -1 for none.
@@ -34,6 +37,8 @@ class _Model:
 
     steps: int = 0
     kinds: set[_Kind] = field(default_factory=set)
+    last: _Kind | None = None
+    alternates: bool = False
     planned: int = -1
     captured: set[_Kind] = field(default_factory=set)
     owed: int = -1
@@ -91,7 +96,7 @@ class Turns:
             model.owed = -1
             model.captured.clear()
             return self._due(model.planned)
-        if len(model.kinds) < 2 or model.planned < 0 or kind is None or kind in model.captured:
+        if not model.alternates or model.planned < 0 or kind is None or kind in model.captured:
             return False
         return self._due(model.planned)
 
@@ -122,7 +127,9 @@ class Turns:
         if len(model.kinds) > _MOST_KINDS:
             model.kinds.clear()
             model.captured.clear()
+        model.alternates |= kind != model.last and kind in model.kinds
         model.kinds.add(kind)
+        model.last = kind
         if len(self._after_run) > _LONGEST_RUN * _MOST_KINDS:
             self._after_run.clear()
             self._after_call.clear()
