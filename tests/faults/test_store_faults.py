@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from store_segments import fact, new_store, numbers, segment
-from watchglass.errors import DamagedDataError, InvalidValueError, StoreError, UnknownNameError
+from watchglass.errors import DamagedDataError, InvalidValueError, UnknownNameError
 from watchglass.records import RuleStatus, Status
 from watchglass.run import open_run
 from watchglass.store import (
@@ -232,13 +232,13 @@ def test_a_folder_that_is_a_link_cannot_lead_out_of_the_run(tmp_path):
     tensors = LocalStore(path).root / "attempts" / "0000" / "tensors"
     tensors.rename(tmp_path / "elsewhere")
     tensors.symlink_to(tmp_path / "elsewhere", target_is_directory=True)
-    with pytest.raises(StoreError, match="symbolic link"):
+    with pytest.raises(DamagedDataError, match="symbolic link"):
         open_run(path).tensor("w").value(0)
     attempts = LocalStore(path).root / "attempts"
     attempts.rename(tmp_path / "all")
     attempts.symlink_to(tmp_path / "all", target_is_directory=True)
     before = sorted(tmp_path.joinpath("all").rglob("*"))
-    with pytest.raises(StoreError, match="symbolic link"):
+    with pytest.raises(DamagedDataError, match="symbolic link"):
         create_attempt(LocalStore(path), "")
     assert sorted(tmp_path.joinpath("all").rglob("*")) == before
 

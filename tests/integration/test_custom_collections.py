@@ -250,9 +250,10 @@ def test_a_setting_of_steps_for_no_mode_is_trainings_and_what_named_modes_fall_b
 
 def test_listed_steps_are_kept_beside_those_that_the_budget_keeps(tmp_path: Path) -> None:
     collection = Collection("outputs", save_steps=(5, 21, 33))
-    # A budget that no capture fits into: after the first sixteen steps it keeps none for long.
+    # A budget that no capture fits into: what half a second at the start allows is every fourth step from 32 on.
     found = steps_of(tmp_path / "run", collection, train_steps=40, overhead_budget=0.0001)
-    assert found["train"] == [*range(16), 21, 33]
+    assert {0, 1, 5, 21, 33} <= set(found["train"])
+    assert {step for step in found["train"] if step > 32 and step % 4} == {33}
 
 
 def test_a_collections_settings_come_before_the_trainings_one_by_one(tmp_path: Path) -> None:

@@ -17,6 +17,9 @@ from waiting import PATIENCE_S, until
 from watchglass import Mode, open_run
 from watchglass.errors import EXIT_STOPPED, WatchglassError
 
+#: The real interpreter, whose processes are children of those that start them.
+PYTHON = sys.executable
+
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("preloaded_python")]
 
 TRAIN = """
@@ -108,7 +111,7 @@ def test_live_findings_equal_replayed_ones(tmp_path: Path, script: Path) -> None
 
 
 def test_a_killed_training_leaves_a_readable_run_and_no_process(tmp_path: Path, script: Path) -> None:
-    command = [sys.executable, "-m", "watchglass", "run", "--run", "run", str(script), "100000", "0.01", "0.002"]
+    command = [PYTHON, "-m", "watchglass", "run", "--run", "run", str(script), "100000", "0.01", "0.002"]
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as launcher:
         assert launcher.stdout is not None
         assert launcher.stdout.readline() == "ready\n"
@@ -129,7 +132,7 @@ def test_a_killed_training_leaves_a_readable_run_and_no_process(tmp_path: Path, 
 
 
 def test_a_killed_launcher_takes_the_training_and_the_evaluator_with_it(tmp_path: Path, script: Path) -> None:
-    command = [sys.executable, "-m", "watchglass", "run", "--run", "run", str(script), "100000", "0.01", "0.002"]
+    command = [PYTHON, "-m", "watchglass", "run", "--run", "run", str(script), "100000", "0.01", "0.002"]
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as launcher:
         assert launcher.stdout is not None
         assert launcher.stdout.readline() == b"ready\n"
