@@ -315,6 +315,8 @@ class _Course:
         for path, away in self.held:
             if not dropped or path in self.looked_at:
                 away.rename(path)
+        # Who gave its place back without a last word would be asked for only after a while.
+        self.evaluator._presence.look(0.0)
         while self.evaluator.turn() or not self.evaluator.over(lifeline_open=False):
             pass
         self.evaluator.finish()
