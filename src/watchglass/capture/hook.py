@@ -67,14 +67,13 @@ class Hook:
     ) -> None:
         self.config = config or SessionConfig(run=os.fspath(run)).with_settings(settings)
         check_destination(self.config)
-        self.plan = Plan(self.config, lambda: self.rank())
+        self.plan = Plan(self.config, lambda: self.rank() or 0)
         self._plan_changed = True
         self.clock = StepClock(self._finished, self._due)
         self.turns = Turns(lambda step: self.plan.due(Mode.TRAIN, step), lambda step: self.plan.next_due(step))
         self.active = True
-        self.rank: Callable[[], int] = environment.rank
-        #: Whether this process trains by itself, and is no rank of a group.
-        self.alone: Callable[[], bool] = lambda: environment.world_size() <= 1
+        #: This process's rank in its group, asked at the first training step; None where it trains by itself.
+        self.rank: Callable[[], int | None] = environment.group_rank
         self.on_settle: list[Callable[[], None]] = []
         #: Called as a step is over, before the recorder gets it; must not raise.
         self.on_finished: list[Callable[[OpenStep], None]] = []
@@ -98,7 +97,7 @@ class Hook:
         self._detachers: list[Callable[[], None]] = []
         self.broken = False
         self._recorder = Recorder(
-            WorkerOpening(self.config, lambda: self.rank(), self._worker_opened, lambda: self.alone()),
+            WorkerOpening(self.config, lambda: self.rank(), self._worker_opened),
             flush_interval_s=self.config.flush_interval_s,
             queue_bytes=self.config.queue_bytes,
             on_stop=self._stop_at,

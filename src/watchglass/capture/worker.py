@@ -5,6 +5,7 @@ All of it runs on the recorder's thread, at the first training step, so that it 
 
 from __future__ import annotations
 
+import functools
 import itertools
 import logging
 import os
@@ -94,23 +95,21 @@ class WorkerOpening:
 
     Args:
         config: Names the run; the run and the attempt are created if nobody has.
-        rank: This process's rank.
+        rank: This process's rank in its group, asked once; None where it trains by itself.
         opened: Called with the stop control and the attempt once everything is in place.
-        alone: Whether this process trains by itself, and is no rank of a group.
     """
 
     def __init__(
         self,
         config: SessionConfig,
-        rank: Callable[[], int],
+        rank: Callable[[], int | None],
         opened: Callable[[AnyStopControl, int], None],
-        alone: Callable[[], bool] = lambda: False,
     ) -> None:
         self._config = config
         # A script may go to another folder before its first step.
         self._location = absolute(config.run)
-        self._rank = rank
-        self._alone = alone
+        # A group may end before the store can be reached.
+        self._rank = functools.cache(rank)
         self._opened = opened
         self._store: Store | None = None
         self._harvested = False
@@ -128,14 +127,13 @@ class WorkerOpening:
             RunExistsError: Other processes of this rank take every attempt.
             StoreError: The store is away, or the run directory cannot be written.
         """
+        rank = self._rank()
         store = self._store = self._store or open_store(self._location)
         manifest = _ensure_run(store)
-        worker = layout.worker_name(self._rank())
         if not self._harvested:
             self._harvested = True
             _harvest(store)
-        alone = self._alone()
-        place, before = self._claimed(store, manifest.run_id, worker, alone=alone)
+        place, before = self._claimed(store, manifest.run_id, rank)
         worker = place.worker
         writer = WorkerWriter(
             store, place.attempt, worker, place.rings, place.spool,
@@ -143,7 +141,7 @@ class WorkerOpening:
         )  # fmt: skip
         joined = {
             "event": "joined", "worker": worker, "reason": "first training step", "time_ns": time.monotonic_ns(),
-            "versions": _versions(), "alone": alone,
+            "versions": _versions(), "alone": rank is None,
         }  # fmt: skip
         writer.write([encode_lifecycle({**asdict(place.claim), **joined, "wall_ns": time.time_ns()})])
         self._opened(_stop_control(store, place.attempt, worker), place.attempt)
@@ -157,12 +155,13 @@ class WorkerOpening:
         if self._store is not None:
             self._store.close()
 
-    def _claimed(self, store: Store, run_id: str, worker: str, *, alone: bool) -> tuple[_Place, int]:
+    def _claimed(self, store: Store, run_id: str, rank: int | None) -> tuple[_Place, int]:
         """A place that no process has had, and how many had it all the same.
 
         Processes of one launch that are no ranks of a group are workers side by side. Two of one rank, one after
         another, are two attempts.
         """
+        alone, worker = rank is None, layout.worker_name(rank or 0)
         given = self._config.attempt
         for tries in itertools.count(1):
             if self._place is None:

@@ -105,6 +105,11 @@ def rank(environ: Mapping[str, str] | None = None) -> int:
     return _first_int(environ, _RANKS, 0)
 
 
+def group_rank(environ: Mapping[str, str] | None = None) -> int | None:
+    """Rank of this process in the group that a launcher started; None for a process that trains by itself."""
+    return rank(environ) if world_size(environ) > 1 else None
+
+
 def world_size(environ: Mapping[str, str] | None = None) -> int:
     """Number of ranks; 1 when nothing set it."""
     return _first_int(environ, ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE"), 1)

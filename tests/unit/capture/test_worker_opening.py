@@ -19,6 +19,7 @@ from watchglass.capture.worker import WorkerOpening
 from watchglass.config import SessionConfig
 from watchglass.errors import NotARunError, RunExistsError, StoreError
 from watchglass.store import (
+    FrameKind,
     LocalStore,
     Pace,
     RawTensor,
@@ -26,10 +27,12 @@ from watchglass.store import (
     claim_worker,
     create_attempt,
     create_run,
+    decode_lifecycle,
     layout,
     pace_of,
     read_claims,
     release_worker,
+    scan,
     spool_exists,
 )
 
@@ -129,6 +132,24 @@ def test_whichever_request_fails_the_worker_gets_one_place_in_one_attempt(
         assert LocalStore(store.root).folders("attempts") == ["0000"]
         assert len(Recorded(store).segments) == 1
     assert failed >= 4
+
+
+def test_the_rank_is_that_of_the_first_training_step(remote: Remote) -> None:
+    ranks: list[int | None] = [None]
+    told = Opened()
+    opened = WorkerOpening(SessionConfig(remote.location), lambda: ranks[-1], told)
+    ranks.append(3)  # a group is formed before the first training step
+    remote.lost_answers = ["worker_3.json"]
+    with pytest.raises(StoreError, match="the answer was lost"):
+        opened()
+    ranks.append(None)  # and has ended before the store can be reached again
+    end(opened(), told)
+    assert list(read_claims(remote, 0)) == ["worker_3"]
+    frames = [
+        frame for path in Recorded(remote, worker="worker_3").segments for frame in scan(remote.read(path)).frames
+    ]
+    (joined,) = (decode_lifecycle(frame.payload) for frame in frames if frame.kind == FrameKind.LIFECYCLE)
+    assert joined["alone"] is False
 
 
 class Failing(Remote):

@@ -100,7 +100,7 @@ class PyTorchAdapter:
         WeightsOutside(hook, self._flow.models, saving, self._updates.optimizers)
         for part in TENSOR_PARTS:
             part(hook, self._flow.models, saving, self._flow.events)
-        hook.rank, hook.alone = _rank, _alone
+        hook.rank = _rank
         _adapters[hook] = self
         hook.detach_with(functools.partial(_forget, hook))
         self._install(hook)
@@ -215,14 +215,8 @@ def _forget(hook: Hook) -> None:
     _adapters.pop(hook, None)
 
 
-def _alone() -> bool:
+def _rank() -> int | None:
     distributed = torch.distributed
-    initialized = distributed.is_available() and distributed.is_initialized()
-    return environment.world_size() <= 1 and not (initialized and distributed.get_world_size() > 1)
-
-
-def _rank() -> int:
-    distributed = torch.distributed
-    if distributed.is_available() and distributed.is_initialized():
+    if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
         return int(distributed.get_rank())
-    return environment.rank()
+    return environment.group_rank()

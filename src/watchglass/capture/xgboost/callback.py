@@ -57,7 +57,7 @@ class XGBoostCallback(TrainingCallback):
             self._close_hook(self._hook, "failed")  # XGBoost did not come to the end of the training before
         hook = self._hook = self._open_hook()
         # Here and not on the recorder's thread, which XGBoost's communicator does not know.
-        rank = collective.get_rank() if collective.is_distributed() else environment.rank()
+        rank = collective.get_rank() if collective.is_distributed() else environment.group_rank()
         hook.rank = lambda: rank
         self._rounds = Rounds(hook, self._train, self._loss)
         return model
