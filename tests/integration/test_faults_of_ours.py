@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import copy
 import functools
+import gc
 import io
 import logging
 import os
@@ -28,6 +29,8 @@ import watchglass
 from train_twice import EVERYTHING, bits
 from watchglass.capture import Hook, around_importlib_bootstrap, guard, lifetime
 from watchglass.capture.pytorch import PyTorchAdapter
+from watchglass.capture.pytorch.facts.subjects import Subjects
+from watchglass.capture.pytorch.module_hooks import unsaved
 
 _OURS = str(Path(watchglass.__file__).parent)
 _AROUND = around_importlib_bootstrap.__file__
@@ -260,6 +263,40 @@ def test_a_callable_past_the_guard_is_seen(tmp_path: Path, monkeypatch: pytest.M
     observer = Observer()
     outcome(steadily, tmp_path / "run", observer, save_interval=16)
     assert any("steady.py:Steady.after_update" in seen for seen in observer.unguarded)
+
+
+def test_a_closed_strict_hook_raises_into_no_later_run(tmp_path: Path) -> None:
+    with Hook(tmp_path / "before", strict=True) as closed:
+        pass
+    with Hook(tmp_path / "run", strict=False) as hook:
+        assert guard.fault_everywhere(InjectedError("shared"), bits) is False
+        assert hook.broken
+    assert not closed.broken
+
+
+def test_a_strict_hook_raises_once_all_others_are_off(tmp_path: Path) -> None:
+    lenient = [Hook(tmp_path / str(number), strict=False) for number in range(8)]
+    with Hook(tmp_path / "strict", strict=True), pytest.raises(InjectedError):
+        guard.fault_everywhere(InjectedError("shared"), bits)
+    assert all(hook.broken for hook in lenient)
+    for hook in lenient:
+        hook.close()
+
+
+def test_the_end_of_an_object_is_heard_by_way_of_the_guard() -> None:
+    class Subject:
+        """Something that gets a name."""
+
+    subject, linear = Subject(), nn.Linear(1, 1)
+    subjects = Subjects()
+    subjects.name("optimizer", subject)
+    remove = unsaved(linear.register_forward_pre_hook(lambda *given: None))
+    with Observer() as observer:
+        del subject, linear
+        gc.collect()
+    remove()
+    ended = {name.split(":")[0].rpartition("/")[2] for name in observer.guarded}
+    assert ended == {"subjects.py", "module_hooks.py"}
 
 
 def test_ends_of_processes_take_no_harm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -25,9 +25,15 @@ _guards: weakref.WeakSet[Guard] = weakref.WeakSet()
 
 
 def fault_everywhere(error: Exception, where: Callable[..., Any]) -> bool:
-    """Something that all hooks share broke: each of them leaves the training alone; returns False."""
+    """Something that all hooks share broke: each of them leaves the training alone; returns False.
+
+    A hook that is closed has no part in it, even if it was strict. A strict one raises once the others are off.
+    """
+    strict = False
     for guard in list(_guards):
-        guard.fault(error, where)
+        strict = guard.fault_shared(error, where) or strict
+    if strict:
+        raise error
     return False
 
 
@@ -132,6 +138,14 @@ class Guard:
             where: The callback.
         """
         self._hook.fault(error, name_of(where))
+
+    def fault_shared(self, error: Exception, where: Callable[..., Any]) -> bool:
+        """What all hooks share has raised; returns whether that is to be raised: this hook watches and is strict."""
+        hook = self._hook
+        if not hook.active or hook.config.strict:
+            return hook.active
+        self.fault(error, where)
+        return False
 
     def lawful(self, call: Callable[..., Any], *arguments: Any) -> Any:
         """What a script calls, under the same law; inside a callback, where it is kept already, the call as it is."""

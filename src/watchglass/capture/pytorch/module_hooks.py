@@ -22,6 +22,7 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from watchglass.capture.around_importlib_bootstrap import RAISED, around, with_another
+from watchglass.capture.guard import harmless
 
 _Table = OrderedDict[int, Any]
 
@@ -51,7 +52,7 @@ def unsaved(handle: RemovableHandle) -> Callable[[], None]:
         key = id(table)
         known = _tables.get(key)
         if known is None or known[0]() is not table:
-            known = _tables[key] = (weakref.ref(table, functools.partial(_forget, key)), set())
+            known = _tables[key] = (weakref.ref(table, functools.partial(harmless(_forget), key)), set())
         known[1].add(handle.id)
     if not _undo:
         _install()

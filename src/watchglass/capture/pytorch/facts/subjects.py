@@ -9,6 +9,7 @@ from typing import Any
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from watchglass.capture.guard import harmless
 from watchglass.capture.pytorch.facts.calls import is_heard
 
 #: Objects of a kind that get a number of their own; the rest share one name (an optimizer per parameter).
@@ -45,7 +46,7 @@ class Subjects:
             if key in names and names[key][0] is reference:
                 del names[key]
 
-        return forget
+        return harmless(forget)
 
     def is_part(self, scheduler: Any) -> None:
         """A scheduler belongs to another and is stepped by it, never by the training."""

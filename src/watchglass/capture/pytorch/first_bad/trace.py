@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
-from watchglass.capture.guard import Guard
+from watchglass.capture.guard import Guard, harmless
 from watchglass.capture.pytorch.first_bad.looks import Look, look_at
 from watchglass.capture.pytorch.modules import Place
 from watchglass.capture.pytorch.nested import tensors_in
@@ -171,7 +171,7 @@ class Trace:
         if self._room is not None and self._bytes > self._room:
             raise TooLargeError("a re-run would take more than capture_memory_bytes")
         if not self._graph:
-            weakref.finalize(tensor, self._release, key).atexit = False
+            weakref.finalize(tensor, harmless(self._release), key).atexit = False
 
     def _release(self, key: int) -> None:
         self._bytes -= self._held.pop(key, 0)
