@@ -48,24 +48,24 @@ def unsaved(handle: RemovableHandle) -> Callable[[], None]:
     """Keep the hook of this handle out of copies of its module; returns what takes the hook off."""
     references = (handle.hooks_dict_ref, *handle.extra_dict_ref)
     tables = [table for reference in references if (table := reference()) is not None and handle.id in table]
+    entries = []
     for table in tables:
         key = id(table)
         known = _tables.get(key)
         if known is None or known[0]() is not table:
             known = _tables[key] = (weakref.ref(table, functools.partial(harmless(_forget), key)), set())
         known[1].add(handle.id)
+        entries.append((key, known))
     if not _undo:
         _install()
 
     def remove() -> None:
         handle.remove()
-        for reference in references:
-            table = reference()
-            keys = _keys(table) if table is not None else None
-            if keys is not None:
-                keys.discard(handle.id)
-                if not keys:
-                    _tables.pop(id(table), None)
+        # Whether or not their tables still live.
+        for key, known in entries:
+            known[1].discard(handle.id)
+            if not known[1] and _tables.get(key) is known:
+                del _tables[key]
         if not _tables:
             _uninstall()
 
