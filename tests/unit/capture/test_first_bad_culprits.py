@@ -23,8 +23,9 @@ def _raise(error: Exception, where: str) -> None:
     raise error
 
 
-#: That of a hook whose faults are raised.
-GUARD = Guard(SimpleNamespace(active=True, fault=_raise))  # type: ignore[arg-type]
+def strict_guard() -> Guard:
+    """That of a hook whose faults are raised; it hears of faults that all hooks share for as long as it lives."""
+    return Guard(SimpleNamespace(active=True, fault=_raise))  # type: ignore[arg-type]
 
 
 class Function(nn.Module):
@@ -70,7 +71,7 @@ def forward(model: nn.Module, *arguments: Any) -> culprits.Found | None:
 
 
 def backward(model: nn.Module, x: Tensor, loss: Callable[[Tensor], Tensor] = torch.sum) -> culprits.Found | None:
-    trace, output = traced(model, x, gradients=GUARD)
+    trace, output = traced(model, x, gradients=strict_guard())
     loss(output).backward()
     trace.close()
     return culprits.in_backward(trace)
@@ -273,7 +274,7 @@ def test_a_loss_that_sends_back_bad_gradients_is_the_loss() -> None:
 
 def test_hooks_on_leaves_do_not_stay() -> None:
     x = X.clone().requires_grad_()
-    trace, output = traced(nn.Linear(4, 2), x, gradients=GUARD)
+    trace, output = traced(nn.Linear(4, 2), x, gradients=strict_guard())
     output.sum().backward()
     seen = len(trace.gradients)
     assert seen == 2
