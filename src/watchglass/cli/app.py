@@ -56,7 +56,7 @@ def application(verbs: Iterable[str] = VERBS) -> typer.Typer:
     )
     for verb in verbs:
         module = import_module(f"watchglass.cli.{verb}")
-        if verb == "run":  # has arguments that belong to somebody else
+        if verb == "run":  # has arguments that belong to the script
             app.command(verb, cls=module.RunCommand, context_settings={"allow_interspersed_args": False})(module.run)
         else:
             app.command(verb)(getattr(module, verb))
@@ -71,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     try:
         words = list(sys.argv[1:] if argv is None else argv)
-        # Not by calling it, which would leave an exception hook behind in whoever calls us.
+        # Not by calling it, which would leave an exception hook behind in the caller's process.
         command = typer.main.get_command(application(words[:1] if set(words[:1]) & set(VERBS) else VERBS))
         status = command.main(words, "watchglass", standalone_mode=False)
         sys.stdout.flush()

@@ -254,7 +254,7 @@ def _conclude(job: Job, outcome: Outcome, after: _After) -> None:
         else:
             run, verdict = replayed(EvaluatorConfig(outcome.run, None, (), price_per_hour=after.price))
     if job.evaluator:
-        # Known to who launched it, and to nobody who reads the run.
+        # Known to the launcher only, and not written into the run.
         verdict = replace(verdict, capture={**verdict.capture, "beside_cpu_ns": outcome.beside_cpu_s * 1e9})
     if wants_verdict and job.evaluator:
         from watchglass.cli.evaluating import asked_of_explain

@@ -32,7 +32,7 @@ def open_regular(path: str | os.PathLike[str], flags: int = os.O_RDONLY) -> int:
     try:
         descriptor = os.open(path, flags | _NO_WAITING | _BINARY, 0o666)
     except OSError as error:
-        if error.errno == errno.ENXIO:  # a socket, or a FIFO that nobody reads
+        if error.errno == errno.ENXIO:  # a socket, or a FIFO without a reader
             raise NotRegularError(errno.EINVAL, "it is a FIFO, a socket or a device, not a file", str(path)) from None
         raise
     kind = stat.S_IFMT(os.fstat(descriptor).st_mode)

@@ -214,4 +214,4 @@ class Backwards:
 
 
 def _nothing(*arguments: Any) -> None:
-    """What is called when nobody listens."""
+    """The callback while there is no listener."""

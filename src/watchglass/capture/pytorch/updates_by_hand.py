@@ -1,4 +1,4 @@
-"""Updates that a script writes by hand: ``p.data -= lr * p.grad``, ``p.add_(...)``, an optimizer of its own.
+"""Updates that a script writes by hand: ``p.data -= lr * p.grad``, ``p.add_(...)``, an optimizer class of the script.
 
 No hook point tells of them, but they show: after a backward, weights are not what they were as it ended. Looked for at
 the next backward and at the next call of a model, and only while no optimizer of PyTorch has stepped in this process:
@@ -268,7 +268,7 @@ class UpdatesByHand:
 
 
 def _nothing(optimizer: Optimizer) -> None:
-    """What is called when nobody listens."""
+    """The callback while there is no listener."""
 
 
 def _is_hooked(kind: type[Optimizer]) -> bool:
