@@ -47,6 +47,7 @@ try:
 finally:
     print("rank", os.environ.get("RANK", 0), "ended at", step, flush=True)
     if "WORLD_SIZE" in os.environ:
+        torch.distributed.barrier()  # torchrun terminates the other ranks when the first one ends
         os._exit(86)  # it was stopped: threads of gloo's abort a process that ends by itself now and then
 """
 #: For what never happens.

@@ -434,3 +434,20 @@ def test_compiled_code_is_passed_through(run_path: Path) -> None:
     assert model[0].weight.grad is not None
     assert not any("clip" in name for names in orders(run_path) for name in names)
     assert facts(run_path, "clip") == []
+
+
+def test_a_function_that_another_patch_covered_for_a_while_is_heard_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = torch.optim.Optimizer.zero_grad
+
+    def patched(self: torch.optim.Optimizer, set_to_none: bool = True) -> None:
+        original(self, set_to_none)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.optim.Optimizer, "zero_grad", patched)
+        with watching(classifier(), tmp_path / "patched"):
+            patch.undo()
+    train(tmp_path / "later", healthy)
+    assert orders(tmp_path / "later")[-1] == USUAL
+    assert torch.optim.Optimizer.zero_grad is original

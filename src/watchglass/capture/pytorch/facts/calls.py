@@ -52,9 +52,6 @@ class PublicCall:
 
     def __init__(self, owners: Owners, nest: Nest | None = None, *, frequent: bool = False) -> None:
         self._frequent = frequent
-        # Where somebody else has wrapped it after us, our wrapper stays, and must not be put on a second time: what is
-        # inside it.
-        self._stuck: dict[tuple[int, str], Any] = {}
         self.before: tuple[Before, ...] = ()
         self.after: tuple[After, ...] = ()
         self.nest = nest or Nest()
@@ -99,18 +96,17 @@ class PublicCall:
             self._wrappers.clear()
 
     def _wrap(self, owner: Any, name: str) -> None:
-        original, place = getattr(owner, name, None), (id(owner), name)
-        if original is None or self._stuck.get(place, original) is not original:
-            return  # an older PyTorch, or ours is in there
-        self._stuck.pop(place, None)
+        original = getattr(owner, name, None)
+        if original is None:
+            return  # an older PyTorch
         wrapper = self._wrappers.get(original) or self._wrappers.setdefault(original, self._wrapper(original))
         setattr(owner, name, wrapper)
 
         def undo() -> None:
+            # Where the script has wrapped it after us, our wrapper stays inside; another around it hears each call for
+            # both.
             if getattr(owner, name) is wrapper:
                 setattr(owner, name, original)
-            else:
-                self._stuck[place] = original
 
         self._undo.append(undo)
 
