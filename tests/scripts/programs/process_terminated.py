@@ -26,6 +26,7 @@ def train(rate, done):
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+    time.sleep(2)  # longer than the half second within which what was captured is written
     done.set()
     time.sleep(60)
 
