@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 #: Tensors listed without --tensors; the groups say what there is.
 _EXAMPLES = 3
-#: Models, and last values, that are listed.
-_MOST_MODELS, _MOST_SCALARS = 20, 60
+#: Workers with steps of their own, models, and last values, that are listed.
+_MOST_WORKERS, _MOST_MODELS, _MOST_SCALARS = 20, 20, 60
 
 
 def show(
@@ -83,8 +83,8 @@ def _print_runs(console: Console, folder: str, runs: list[dict[str, Any]]) -> No
 
     console.print(Text(f"{printable(folder)}: {count(len(runs), 'run')}", style="bold"), soft_wrap=True)
     table = Table.grid(padding=(0, 2))
-    for name in ("run", "begun", "state", "steps", "time", "loss", "validation", "findings"):
-        right = name in ("steps", "loss", "validation")
+    for name in ("run", "begun", "state", "steps", "time", "loss", "validation", "models", "findings"):
+        right = name in ("steps", "loss", "validation", "models")
         table.add_column(Text(name, style="dim"), justify="right" if right else "left")
     table.show_header = True
     for row in runs:
@@ -95,9 +95,11 @@ def _print_runs(console: Console, folder: str, runs: list[dict[str, Any]]) -> No
         findings = f"{row['findings']}, worst {row['worst']}" if row["findings"] else "none"
         table.add_row(
             Text(printable(row["name"])), begun, Text(printable(row["state"])), f"{row['train_steps']:,}",
-            duration(row["seconds"]), number(row["loss"]), number(row["validation_loss"]), findings,
+            duration(row["seconds"]), number(row["loss"]), number(row["validation_loss"]), str(row["models"]), findings,
         )  # fmt: skip
     console.print(table)
+    if any((row["models"] or 0) > 1 for row in runs):
+        console.print("  losses are those of the first model; watchglass show RUN has the others")
 
 
 def _grid(title: str, console: Console) -> Table:
@@ -115,16 +117,18 @@ def _print_head(console: Console, path: str, run: Run) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    from watchglass.run import leaders_of
     from watchglass.view import duration, printable
 
     manifest = run.manifest
+    seconds = max(run.worker(name).seconds for name in leaders_of(run))
     begun = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(manifest.created_ns / 1e9))
     console.print(Text(printable(path), style="bold"), soft_wrap=True)
     table = Table.grid(padding=(0, 2))
     for label, text in (
         ("command", printable(" ".join(manifest.command))),
         ("run", manifest.run_id),
-        ("begun", f"{begun}, {duration(run.worker().seconds)} recorded"),
+        ("begun", f"{begun}, {duration(seconds)} recorded"),
         ("state", printable(_state(run))),
         ("attempts", str(len(run.attempts))),
         *(("", str(seam)) for seam in run.seams),
@@ -155,7 +159,7 @@ def _state(run: Run) -> str:
     from watchglass.run import ending_of, state_of
     from watchglass.view import failure_sentence
 
-    words = {"lost": "died without leaving", "not finished": "not finished: still training, or died"}
+    words = {"lost": "failed", "not finished": "not finished: still training, or died"}
     state = state_of(run)
     failure = ending_of(run).failure if "stopped" not in state else None
     return words.get(state, state) + (f": {failure_sentence(failure)}" if failure is not None else "")
@@ -164,14 +168,29 @@ def _state(run: Run) -> str:
 def _print_steps(console: Console, run: Run) -> None:
     from rich.text import Text
 
-    from watchglass.view import count
+    from watchglass.run import leaders_of
+    from watchglass.view import count, printable
 
     table = _grid("Steps", console)
-    for mode in (Mode.TRAIN, Mode.EVAL, Mode.PREDICT):
-        steps = run.steps(mode)
-        if len(steps):
-            table.add_row("", mode.name, Text(count(len(steps), "step")), Text(f"{steps[0]} to {steps[-1]}"))
+    leaders = leaders_of(run)
+    for worker in leaders[:_MOST_WORKERS]:
+        for mode in (Mode.TRAIN, Mode.EVAL, Mode.PREDICT):
+            steps = run.steps(mode, worker)
+            if len(steps):
+                table.add_row(
+                    Text(printable(worker or "")), mode.name, Text(count(len(steps), "step")),
+                    Text(f"{steps[0]} to {steps[-1]}"),
+                )  # fmt: skip
     console.print(table if table.row_count else Text("  none recorded"))
+    if len(leaders) > _MOST_WORKERS:
+        console.print(f"  and those of {count(len(leaders) - _MOST_WORKERS, 'further worker')}")
+
+
+def _whose(run: Run) -> str:
+    """What a heading adds where what stands below it is of one worker of several."""
+    from watchglass.view import printable
+
+    return f" of {printable(run.worker().name)}" if len(run.workers) > 1 else ""
 
 
 def _print_models(console: Console, run: Run) -> None:
@@ -202,7 +221,7 @@ def _print_scalars(console: Console, run: Run) -> None:
 
     from watchglass.view import count, number, printable
 
-    table = _grid("Last values", console)
+    table = _grid(f"Last values{_whose(run)}", console)
     names = [*run.tensor_names(role=Role.LOSS), *run.tensor_names(role=Role.METRIC)]
     left = len(names) - _MOST_SCALARS
     for name in names[:_MOST_SCALARS]:
@@ -224,7 +243,7 @@ def _print_tensors(console: Console, run: Run, *, every: bool) -> None:
     from watchglass.view import printable
 
     roles = [role for role in Role if role not in (Role.LOSS, Role.METRIC)]
-    table = _grid("Tensors", console)
+    table = _grid(f"Tensors{_whose(run)}", console)
     for role in roles:
         names = run.tensor_names(role=role)
         if not names:
@@ -249,9 +268,8 @@ def _print_capture(console: Console, run: Run) -> None:
         recovered = {"recovered_steps": recovered_steps(run.worker(worker).lifecycle)}
         lines = list(capture_lines({**(counters if isinstance(counters, dict) else {}), **recovered}))
         if not isinstance(counters, dict):
-            lines.append(
-                "died without leaving: no account of it" if worker in lost else "has not left: no account of it yet"
-            )
+            why = "unknown: the process ended without reporting it" if worker in lost else "not known yet"
+            lines.append(f"what watching cost is {why}")
         for line in lines or ["no cost was recorded"]:
             table.add_row("", Text(printable(worker)), Text(line))
     if table.row_count:

@@ -14,7 +14,7 @@ from watchglass.evaluate.unjudged import why_unjudged
 from watchglass.record import recovered_steps
 from watchglass.records import BypassedUpdates, Finding, Mode, ModelSummary, Severity, Status, StepEnd, Verdict, judged
 from watchglass.rules import Knowledge, load_knowledge
-from watchglass.run import Ending, Run, ending_of, leaders_of
+from watchglass.run import Ending, Run, count_steps, ending_of, leaders_of
 from watchglass.store import Problem, layout
 
 #: Steps from which on their mean says how long further ones would have taken.
@@ -49,7 +49,7 @@ def verdict(
     unfit = [status.rule for status in statuses if status.status is Status.NOT_APPLICABLE]
     quiet = [status.rule for status in statuses if status.status is Status.NO_ISSUES_FOUND]
     leaders = [run.worker(name) for name in leaders_of(run)]
-    steps = sum(len(worker.numbers(Mode.TRAIN)) for worker in leaders)
+    steps = count_steps(run, Mode.TRAIN)
     stopped = _stopped(run)
     problems, missing = _problems(run, evaluation)
     planned = _planned(run)
@@ -242,15 +242,19 @@ def _metrics(model: ModelSummary) -> dict[str, float]:
 
 
 def _capture(run: Run) -> dict[str, Any]:
-    """The counters with which the first worker left, and how many steps of killed ones were recovered."""
+    """The counters of the first worker that has some, and how many steps of killed ones were recovered."""
     found: dict[str, Any] = {}
-    for event in reversed(run.worker().lifecycle):
-        counters = event.get("counters")
-        if isinstance(counters, dict):
-            found = dict(counters)
+    for name in run.workers:
+        if found := _counters(run, name):
+            if len(run.workers) > 1:
+                found["worker"] = name
             break
-    else:
-        costs = run.facts("capture_cost")
-        found = dict(costs[-1].data) if costs else {}
     recovered = sum(recovered_steps(run.worker(worker).lifecycle) for worker in run.workers)
     return {**found, "recovered_steps": recovered} if recovered else found
+
+
+def _counters(run: Run, worker: str) -> dict[str, Any]:
+    """Those with which a worker left, or which it noted last."""
+    left = [event["counters"] for event in run.worker(worker).lifecycle if isinstance(event.get("counters"), dict)]
+    costs = left or [fact.data for fact in run.facts("capture_cost", worker)]
+    return dict(costs[-1]) if costs else {}

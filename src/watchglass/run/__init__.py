@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from watchglass.run.selection import Selection
     from watchglass.run.statistics import REDUCTIONS, Statistics
     from watchglass.run.stored import StatisticsRows
-    from watchglass.run.summaries import SAME_LOSS, SAME_LOSS_NEAR_ZERO, leaders_of
+    from watchglass.run.summaries import SAME_LOSS, SAME_LOSS_NEAR_ZERO, count_steps, leaders_of
     from watchglass.run.table import Table
     from watchglass.run.tables import RawPlace, WorkerTables
     from watchglass.run.tensor import Tensor
@@ -43,7 +43,7 @@ _HOMES = {
     "selection": ("Selection",),
     "statistics": ("REDUCTIONS", "Statistics"),
     "stored": ("StatisticsRows",),
-    "summaries": ("SAME_LOSS", "SAME_LOSS_NEAR_ZERO", "leaders_of"),
+    "summaries": ("SAME_LOSS", "SAME_LOSS_NEAR_ZERO", "count_steps", "leaders_of"),
     "table": ("Table",),
     "tables": ("RawPlace", "WorkerTables"),
     "tensor": ("Tensor",),
@@ -55,7 +55,7 @@ __all__ = [
     "REDUCTIONS", "SAME_LOSS", "SAME_LOSS_NEAR_ZERO", "Catalog", "Ending", "Histogram", "History", "Journal",
     "LazyHistograms", "ListedRun", "ModelViews", "Phase", "RawPlace", "RecordedStep", "Run", "RunSearch", "Runs",
     "Seam", "Selection", "Statistics", "StatisticsRows", "StepRecords", "StepView", "Table", "Tensor", "Worker",
-    "WorkerTables", "ending_of", "leaders_of", "open_run", "open_runs", "state_of",
+    "WorkerTables", "count_steps", "ending_of", "leaders_of", "open_run", "open_runs", "state_of",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:

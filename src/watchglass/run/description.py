@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from watchglass.records import Mode, Role, count
 from watchglass.run.ending import ending_of
 from watchglass.run.markup import page
+from watchglass.run.summaries import count_steps
 
 if TYPE_CHECKING:
     from watchglass.run.run import Run
@@ -18,10 +19,11 @@ _MOST_ROWS = 100
 
 
 def state_of(run: Run) -> str:
-    """How a training ended: ``finished``, ``failed``, ``stopped``, or ``lost``; else ``not finished`` or ``no data``.
+    """How a run ended: ``finished``, ``failed``, ``stopped``, or ``lost`` (its processes are gone, and nothing says
+    why); else ``not finished`` or ``no data``.
 
     Where workers left differently, all of it: ``failed and finished``.
-    """
+    """  # noqa: D205
     ending = ending_of(run)
     if run.finished:
         early = {failure.worker for failure in ending.early}
@@ -32,7 +34,7 @@ def state_of(run: Run) -> str:
             ends = {"failed"} if ends == {"finished"} else ends | {"failed"}
         return " and ".join(sorted(ends))
     if ending.failure is not None:
-        return "lost" if run.lost or ending.failure.kind == "lost" else "failed"
+        return "lost" if ending.failure.kind == "lost" else "failed"
     if ending.over:
         return "finished"
     return "not finished" if run.workers else "no data"
@@ -40,7 +42,7 @@ def state_of(run: Run) -> str:
 
 def summary(run: Run) -> list[str]:
     """What a run holds, in a few words each."""
-    modes = [(len(run.worker().numbers(mode)), mode.name) for mode in (Mode.TRAIN, Mode.EVAL, Mode.PREDICT)]
+    modes = [(count_steps(run, mode), mode.name) for mode in (Mode.TRAIN, Mode.EVAL, Mode.PREDICT)]
     steps = " and ".join(f"{number} {name}" for number, name in modes if number) or "no"
     parts = [
         count(len(run.workers), "worker"),
@@ -52,8 +54,7 @@ def summary(run: Run) -> list[str]:
         parts.insert(0, f"attempt {run.attempt}" if alone else count(len(run.attempts), "attempt"))
     if run.journal.findings:
         parts.append(count(len(run.journal.findings), "finding"))
-    state = "finished" if run.finished else "lost" if run.lost else "not finished"
-    return [*parts, "replaced by a later attempt" if run.attempt < max(run.attempts, default=0) else state]
+    return [*parts, "replaced by a later attempt" if run.attempt < max(run.attempts, default=0) else state_of(run)]
 
 
 def page_of(run: Run) -> str:

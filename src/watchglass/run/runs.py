@@ -16,6 +16,7 @@ from watchglass.run.description import state_of
 from watchglass.run.markup import page
 from watchglass.run.run import Run, open_run
 from watchglass.run.search import RunSearch
+from watchglass.run.summaries import count_steps, leaders_of
 from watchglass.run.table import Table
 from watchglass.store import open_store, read_manifest
 
@@ -114,8 +115,9 @@ class Runs:
         return open_run(self.listed[key].location)
 
     def table(self) -> Table:
-        """One row per run: ``name, created, state, attempts, workers, train_steps, eval_steps, loss,
-        validation_loss, findings, worst, seconds, problem, location``. Opens each run that was not opened before.
+        """One row per run: ``name, created, state, attempts, workers, models, train_steps, eval_steps, loss,
+        validation_loss, findings, worst, seconds, problem, location``. Of several ``models`` the losses are those of
+        the first; ``run.models`` has all. Opens each run that was not opened before.
         """  # noqa: D205
         return Table("runs", self._table)
 
@@ -155,7 +157,7 @@ class Runs:
         return f"Runs({self.location!r}: {len(self)} run{'s' * (len(self) != 1)}{note})"
 
     def _repr_html_(self) -> str:
-        header = ("name", "state", "train_steps", "loss", "validation_loss", "findings", "worst", "problem")
+        header = ("name", "state", "models", "train_steps", "loss", "validation_loss", "findings", "worst", "problem")
         rows = [[self._summary(each)[column] for column in header] for each in self.listed]
         return page(self.location, count(len(self), "run"), [name.replace("_", " ") for name in header], rows)
 
@@ -170,9 +172,9 @@ class Runs:
 
         kinds = {
             "name": pa.string(), "created": pa.timestamp("us", "UTC"), "state": pa.string(), "attempts": pa.int64(),
-            "workers": pa.int64(), "train_steps": pa.int64(), "eval_steps": pa.int64(), "loss": pa.float64(),
-            "validation_loss": pa.float64(), "findings": pa.int64(), "worst": pa.string(), "seconds": pa.float64(),
-            "problem": pa.string(), "location": pa.string(),
+            "workers": pa.int64(), "models": pa.int64(), "train_steps": pa.int64(), "eval_steps": pa.int64(),
+            "loss": pa.float64(), "validation_loss": pa.float64(), "findings": pa.int64(), "worst": pa.string(),
+            "seconds": pa.float64(), "problem": pa.string(), "location": pa.string(),
         }  # fmt: skip
         rows = [self._summary(each) for each in self.listed]
         return pa.table({name: pa.array([row[name] for row in rows], kind) for name, kind in kinds.items()})
@@ -180,8 +182,8 @@ class Runs:
 
 def _summary(listed: ListedRun) -> dict[str, Any]:
     found: dict[str, Any] = dict.fromkeys(
-        ("state", "attempts", "workers", "train_steps", "eval_steps", "loss", "validation_loss", "findings", "worst",
-         "seconds")
+        ("state", "attempts", "workers", "models", "train_steps", "eval_steps", "loss", "validation_loss", "findings",
+         "worst", "seconds")
     )  # fmt: skip
     created = listed.created_ns // 1000 or None
     found.update(name=listed.name, created=created, problem=listed.problem or None, location=listed.location)
@@ -190,15 +192,15 @@ def _summary(listed: ListedRun) -> dict[str, Any]:
     try:
         run = open_run(listed.location)
         findings = run.journal.findings
-        phases = [phase.means["loss"] for phase in run.phases() if "loss" in phase.means]
-        losses = run.scalars("loss")[1] if run.worker().has("loss") else np.empty(0)
+        models = run.models
         found.update(
-            state=state_of(run), attempts=len(run.attempts), workers=len(run.workers), train_steps=len(run.steps()),
-            eval_steps=len(run.steps(Mode.EVAL)), loss=float(losses[-1]) if len(losses) else None,
-            validation_loss=phases[-1] if phases else None, findings=len(findings),
+            state=state_of(run), attempts=len(run.attempts), workers=len(run.workers), models=len(models),
+            train_steps=count_steps(run, Mode.TRAIN), eval_steps=count_steps(run, Mode.EVAL),
+            loss=models[0].training_loss if models else None,
+            validation_loss=models[0].validation_loss if models else None, findings=len(findings),
             worst=max((each.severity for each in findings), key=lambda severity: Severity(severity).rank).value
             if findings else None,
-            seconds=run.worker().seconds,
+            seconds=max(run.worker(name).seconds for name in leaders_of(run)),
         )  # fmt: skip
     except Exception as error:
         found["problem"] = in_a_line(error)

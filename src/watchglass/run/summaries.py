@@ -33,6 +33,11 @@ def leaders_of(run: Run) -> tuple[str | None, ...]:
     return found if len(found) > 1 else (None,)
 
 
+def count_steps(run: Run, mode: Mode) -> int:
+    """Steps of a mode that the run took; of workers that train each by itself, those of all of them."""
+    return sum(len(run.worker(name).numbers(mode)) for name in leaders_of(run))
+
+
 def _trains_alone(worker: Worker) -> bool:
     joined = [event for event in worker.lifecycle if event.get("event") == "joined"]
     return bool(joined) and joined[-1].get("alone") is True

@@ -6,18 +6,21 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from watchglass.records import count
-from watchglass.view.text import duration, size
+from watchglass.view.text import duration, printable, size
 
 
 def capture_lines(counters: Mapping[str, Any]) -> Iterator[str]:
     """One line each for the cost in the training's steps, for what was written, and for what was dropped.
 
     Args:
-        counters: As in a worker's ``left`` event; whatever is missing or no number is left out.
+        counters: As in a worker's ``left`` event; whatever is missing or no number is left out. ``worker`` names the
+            worker where there are several.
     """
+    worker = counters.get("worker")
+    whose = f"on {printable(worker)}: " if isinstance(worker, str) else ""
     recovered = _number(counters, "recovered_steps")
     if recovered:
-        yield f"the last {count(int(recovered), 'step')} recovered from the flight recorder of a killed process"
+        yield f"{count(int(recovered), 'step')} recovered from the flight recorder of a killed process"
     callbacks, training = _number(counters, "callback_ns"), _number(counters, "train_ns")
     if callbacks is not None and training:
         recorder, device = (_number(counters, name) or 0.0 for name in ("recorder_cpu_ns", "device_ns"))
@@ -33,7 +36,11 @@ def capture_lines(counters: Mapping[str, Any]) -> Iterator[str]:
         observed = _observed(counters, training)
         text += f"; captured steps show {_percent(observed)}" if observed is not None else ""
         beside = _number(counters, "beside_cpu_ns")
-        yield text + (f"; launcher and evaluator {_seconds(beside)} of processor time" if beside is not None else "")
+        yield (
+            whose
+            + text
+            + (f"; launcher and evaluator {_seconds(beside)} of processor time" if beside is not None else "")
+        )
     written = _number(counters, "bytes_written")
     parts = [_kept(counters), f"{size(written)} written" if written is not None else ""]
     peak = counters.get("peak_bytes")
@@ -41,11 +48,11 @@ def capture_lines(counters: Mapping[str, Any]) -> Iterator[str]:
         if isinstance(held, int) and held:
             parts.append(f"at most {size(held)} held" + (f" on {device}" if device != "cpu" else ""))
     if any(parts):
-        yield ", ".join(filter(None, parts))
+        yield whose + ", ".join(filter(None, parts))
     dropped = counters.get("dropped")
     for kind, amount in dropped.items() if isinstance(dropped, Mapping) else ():
         if isinstance(amount, int) and amount > 0:
-            yield f"{amount:,} {_KINDS.get(kind, kind)} dropped, for the disk or the machine was too slow"
+            yield f"{whose}{amount:,} {_KINDS.get(kind, kind)} dropped, for the disk or the machine was too slow"
 
 
 def _kept(counters: Mapping[str, Any]) -> str:

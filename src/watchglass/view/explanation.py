@@ -16,9 +16,9 @@ from watchglass.view.verdict import (
     chain_link,
     closing,
     diagnosis_row,
+    heading,
     headline,
     since,
-    tone,
     unexplained,
     workers_named,
 )
@@ -34,7 +34,7 @@ _TITLE = "bold"
 def explain_verdict(verdict: Verdict) -> list[Row]:
     """Every diagnosis with its causes, their evidence, the chain of symptoms, what to try and where it is from."""
     known = {finding.id: finding for finding in verdict.findings}
-    rows = [Row(headline(verdict), style=STYLES[tone(verdict)])]
+    rows = heading(verdict)
     for position, diagnosis in enumerate(verdict.diagnoses, 1):
         rows.append(Row(""))
         rows += _diagnosis(position, diagnosis, [known[name] for name in diagnosis.findings if name in known])

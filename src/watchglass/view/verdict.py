@@ -130,9 +130,7 @@ def outline(verdict: Verdict, asked: Sequence[str] = ()) -> list[Row]:
         asked: Options with which ``explain`` explains this verdict, ``["--rules", "llm"]``; none where it is what the
             run's own evaluator says.
     """
-    rows = [Row(headline(verdict), style=STYLES[tone(verdict)])]
-    if verdict.failure is not None:
-        rows += [Row(text, label) for label, text in failure_lines(verdict.failure)]
+    rows = heading(verdict)
     known = {finding.id: finding for finding in verdict.findings}
     for position, diagnosis in enumerate(verdict.diagnoses[:_DIAGNOSES], 1):
         rows.append(Row(""))
@@ -149,6 +147,12 @@ def outline(verdict: Verdict, asked: Sequence[str] = ()) -> list[Row]:
         command = shlex.join(printable(word) for word in ("watchglass", "explain", verdict.run, *asked))
         rows.append(Row(f"each cause with its evidence: {command}"))
     return rows
+
+
+def heading(verdict: Verdict) -> list[Row]:
+    """The verdict in one line, and of a run that failed the line of the script where it did."""
+    lines = failure_lines(verdict.failure) if verdict.failure is not None else []
+    return [Row(headline(verdict), style=STYLES[tone(verdict)]), *(Row(text, label) for label, text in lines)]
 
 
 def diagnosis_row(position: int, diagnosis: Diagnosis) -> Row:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from pathlib import Path
 
@@ -12,6 +13,9 @@ from command_line import Watchglass
 from watchglass.cli.run import _end_options_at_module
 from watchglass.config import RuleSpec
 from watchglass.rules import parse_rules, rule_names
+from watchglass.run import open_run
+from watchglass.store import LocalStore, write_launch_end
+from watchglass.testing import RunBuilder, Step
 
 
 def test_show_says_what_is_there(watchglass: Watchglass, broken: Path) -> None:
@@ -24,9 +28,34 @@ def test_show_says_what_is_there(watchglass: Watchglass, broken: Path) -> None:
 
 def test_show_tells_an_unfinished_run(watchglass: Watchglass, killed: Path) -> None:
     said = watchglass("show", killed)
-    assert "died without leaving" in said.out
-    assert "died without leaving: no account of it" in said.out
+    assert "failed: its process ended" in said.out
+    assert "what watching cost is unknown: the process ended without reporting it" in said.out
     assert "yet" not in said.out.split("Capture")[1].split("Rules")[0]
+
+
+def test_show_says_which_signal_ended_a_process_that_left_no_reason(watchglass: Watchglass, killed: Path) -> None:
+    write_launch_end(LocalStore(killed), 0, rank=0, world_size=1, exit_status=143, pid=os.getpid())
+    assert "failed: ended by SIGTERM" in watchglass("show", killed).out
+
+
+def test_show_says_of_which_worker_values_are(watchglass: Watchglass, tmp_path: Path) -> None:
+    with RunBuilder(tmp_path / "pool", workers=2, alone=True) as builder:
+        for number in range(5):
+            builder.step(Step({"loss": 1.0}, workers=(0, 1) if number < 2 else (1,)))
+        builder.leave()
+    said = watchglass("show", tmp_path / "pool").out
+    assert [line.split() for line in said.splitlines() if " TRAIN  " in line and "steps" in line] == [
+        ["worker_0", "TRAIN", "2", "steps", "0", "to", "1"], ["worker_1", "TRAIN", "5", "steps", "0", "to", "4"],
+    ]  # fmt: skip
+    assert "Last values of worker_0\n" in said
+    assert "Tensors of worker_0\n" in said
+    assert repr(open_run(tmp_path / "pool")).endswith("2 workers, 7 TRAIN steps, 1 tensor, finished)")
+    listed = watchglass("show", tmp_path).out.splitlines()[2].split()
+    assert (listed[4], listed[-2]) == ("7", "2")
+
+
+def test_show_says_nothing_of_workers_where_there_is_one(watchglass: Watchglass, broken: Path) -> None:
+    assert "Last values\n" in watchglass("show", broken).out
 
 
 def test_rules_lists_every_rule_in_a_line(watchglass: Watchglass) -> None:

@@ -74,6 +74,7 @@ def test_a_launcher_tells_by_which_signal_a_process_ended_without_a_word(run_pat
     found = ending_of(open_run(run_path)).failure
     assert found is not None
     assert (found.kind, found.exit_status) == ("signal", 143)
+    assert state_of(open_run(run_path)) == "failed"  # "lost" is a process of which nothing is known
 
 
 def test_a_process_that_leaves_without_a_word_and_with_status_0_ended_well(run_path: Path) -> None:
@@ -91,6 +92,7 @@ def test_a_script_that_ends_well_has_not_failed_with_a_process_that_it_terminate
     early = Failure("lost", worker="worker_0"), Failure("lost", worker="worker_1")
     assert ending_of(open_run(run_path)) == Ending(over=True, failure=None, early=early)
     assert state_of(open_run(run_path)) == "finished"
+    assert repr(open_run(run_path)).endswith("finished)")
 
 
 def test_a_script_that_ends_well_went_on_without_a_process_that_raised(run_path: Path) -> None:

@@ -66,6 +66,16 @@ def test_a_table_has_a_row_for_each(folder):
     assert counted["n"].to_pylist() == [1]
 
 
+def test_a_row_says_how_many_models_a_run_has_and_gives_the_losses_of_the_first(tmp_path):
+    def turn(model, loss):
+        prefix = f"model_{model + 1}/" if model else ""
+        return Step({f"{prefix}loss": loss}, model=model), Step({f"{prefix}loss": -loss}, mode=Mode.EVAL, model=model)
+
+    build_run(tmp_path / "run", [*turn(0, 1.0), *turn(1, 2.0)])
+    (row,) = open_runs(tmp_path).to_arrow().to_pylist()
+    assert (row["models"], row["loss"], row["validation_loss"]) == (2, 1.0, -1.0)
+
+
 def test_courses_are_compared_side_by_side(folder):
     table = open_runs(folder).compare("loss").to_pandas()
     assert list(table.columns) == ["step", "first", "group/second", "group/killed"]

@@ -22,6 +22,12 @@ def test_the_bound_is_told_in_seconds_with_what_is_allowed_and_what_was_observed
     )
 
 
+def test_what_one_of_several_workers_cost_is_said_of_that_one() -> None:
+    first, second = capture_lines({**COUNTERS, "worker": "worker_0"})
+    assert first.startswith("on worker_0: watching took at most 90 ms of 10 s")
+    assert second.startswith("on worker_0: statistics of 125 of 1,000 steps")
+
+
 def test_an_uncertain_observation_and_a_fixed_interval_say_nothing_of_themselves() -> None:
     first, second = capture_lines({**COUNTERS, "observed_extra_ns": None, "fixed_interval": True})
     assert first == "watching took at most 90 ms of 10 s, 0.9 %"

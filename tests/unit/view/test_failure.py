@@ -10,6 +10,7 @@ import pytest
 from watchglass.records import BypassedUpdates, Fact, Failure, Verdict
 from watchglass.view import (
     Terms,
+    explain_verdict,
     failure_sentence,
     headline,
     json_document,
@@ -52,6 +53,7 @@ def test_a_failure_heads_every_format(healthy_verdict: Verdict) -> None:
     assert headline(failed).startswith(sentence)
     assert tone(failed) == "error"
     assert "check(batch)" in verdict_text(failed)
+    assert [row.text for row in explain_verdict(failed)[:2]] == [headline(failed), "train.py:12: check(batch)"]
     documents = [json_document([failed], Terms()), junit_document([failed], Terms()), sarif_document([failed], Terms())]
     for document in documents:
         assert sentence in document
