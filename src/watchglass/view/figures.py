@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from watchglass.errors import UnknownNameError
 from watchglass.records import Finding, Mode, Role, Severity, series_name
+from watchglass.run import leaders_of
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -222,18 +223,26 @@ def scalar_figures(run: Run) -> tuple[list[go.Figure], int]:
 
 
 def run_figures(run: Run, findings: Sequence[Finding] = ()) -> list[tuple[str, go.Figure]]:
-    """Every figure that the run has data for, with a sentence each that says how to read it."""
+    """Every figure that the run has data for, with sentences: how to read it, which part of the run it shows."""
+    models, leaders = run.models, leaders_of(run)
+    first = f" Of {run.worker().name}, one of {len(run.workers):,} workers." if len(run.workers) > 1 else ""
+    curves = first if len(leaders) == 1 else ""
+    curves += f" Of the first {_MAX_MODELS} of {len(models):,} models." if len(models) > _MAX_MODELS else ""
     made = [
-        (loss_figure(run, findings), "Loss of every training step and mean loss of every evaluation."),
-        (accuracy_figure(run), "Share of right predictions, as recorded in the run."),
-        (learning_rate_figure(run), "What the optimizers were given, as their schedules set it."),
-        (gradient_norm_figure(run), "Of all gradients of a model together, as its optimizer used them."),
+        (loss_figure(run, findings), "Loss of every training step and mean loss of every evaluation." + curves),
+        (accuracy_figure(run), "Share of right predictions, as recorded in the run." + curves),
+        (learning_rate_figure(run), "What the optimizers were given, as their schedules set it." + first),
+        (gradient_norm_figure(run), "Of all gradients of a model together, as its optimizer used them." + curves),
         (
             gradient_heatmap(run),
             "One row per weight matrix, the first layer at the top. Dark: next to nothing arrives there. (Weights of "
-            "normalisation layers are vectors; their gradients are small when all is well, so they are left out.)",
+            "normalisation layers are vectors; their gradients are small when all is well, so they are left out.)"
+            + first,
         ),
-        (update_ratio_figure(run), "How far each step moves a weight. Green: where trainings that learn usually are."),
+        (
+            update_ratio_figure(run),
+            "How far each step moves a weight. Green: where training runs that learn usually are." + first,
+        ),
     ]
     _align(run, [figure for figure, _ in made if figure is not None])
     return [(caption, figure) for figure, caption in made if figure is not None]
@@ -241,7 +250,7 @@ def run_figures(run: Run, findings: Sequence[Finding] = ()) -> list[tuple[str, g
 
 def _align(run: Run, figures: Iterable[go.Figure]) -> None:
     """Give figures of one page the same range of steps, with ticks at whole steps."""
-    steps = run.steps(Mode.TRAIN)
+    steps = [step for worker in leaders_of(run) for step in run.steps(Mode.TRAIN, worker)]
     if not len(steps):
         return
     first, last = min(steps), max(steps)
@@ -446,10 +455,10 @@ def _non_finite_marks(figure: go.Figure, name: str, steps: npt.NDArray[Any], top
 
 def _mark_findings(figure: go.Figure, run: Run, findings: Iterable[Finding]) -> None:
     """A dotted line with the rule's name at the step at which each rule first found something of a severity."""
-    phases = run.phases(Mode.EVAL)
+    phases = {worker: run.phases(Mode.EVAL, worker) for worker in run.workers}
     marks: dict[tuple[str, Severity], int] = {}
     for finding in findings:
-        step = training_step(finding, phases)
+        step = _training_step(finding, phases.get(finding.worker, ()))
         key = (finding.rule, finding.severity)
         if step is not None and step < marks.get(key, step + 1):
             marks[key] = step
@@ -465,7 +474,7 @@ def _mark_findings(figure: go.Figure, run: Run, findings: Iterable[Finding]) -> 
         )  # fmt: skip
 
 
-def training_step(finding: Finding, phases: Iterable[Phase]) -> int | None:
+def _training_step(finding: Finding, phases: Iterable[Phase]) -> int | None:
     """The training step at which a finding was made, by the run's evaluation phases; None where that is unknown."""
     if finding.mode is Mode.TRAIN:
         return finding.step
@@ -496,23 +505,27 @@ def _curves(run: Run, name: str) -> list[_Curve]:
     shades = sample_colorscale("Viridis", [0.1 + 0.8 * i / max(1, len(models) - 1) for i in range(len(models))])
     found: list[_Curve] = []
     for shade, model in zip(shades, models, strict=True):
-        series, whose = series_name(name, model.model), f"{model.name}, " if several else ""
+        series, worker = series_name(name, model.model), model.worker or None
+        whose = f"{model.name}{f' of {escape(model.worker)}' if worker else ''}, " if several else ""
+        validation = "validation" + (
+            f" ({escape(model.validation_of)})" if name == "loss" and model.validation_of else ""
+        )
         colours = (shade, shade) if several else (COLOURS["train"], COLOURS["eval"])
-        found.append(_Curve(f"{whose}training", _scalar(run, series), colours[0], False, 0.7))
-        found.append(_Curve(f"{whose}validation", _phase_means(run, series), colours[1], True, 1.0))
+        found.append(_Curve(f"{whose}training", _scalar(run, series, worker), colours[0], False, 0.7))
+        found.append(_Curve(f"{whose}{validation}", _phase_means(run, series, worker), colours[1], True, 1.0))
     return [curve for curve in found if len(curve.series[0])]
 
 
-def _scalar(run: Run, name: str) -> Series:
+def _scalar(run: Run, name: str, worker: str | None = None) -> Series:
     try:
-        return run.scalars(name, Mode.TRAIN)
+        return run.scalars(name, Mode.TRAIN, worker)
     except UnknownNameError:  # not every training has an accuracy
         return np.empty(0, dtype=np.int64), np.empty(0)
 
 
-def _phase_means(run: Run, name: str) -> Series:
+def _phase_means(run: Run, name: str, worker: str | None = None) -> Series:
     """Means over the evaluation phases, at the training steps after which they took place."""
-    phases = [phase for phase in run.phases(Mode.EVAL) if name in phase.means]
+    phases = [phase for phase in run.phases(Mode.EVAL, worker) if name in phase.means]
     steps = np.array([max(0, phase.train_step) for phase in phases], dtype=np.int64)
     return steps, np.array([phase.means[name] for phase in phases], dtype=np.float64)
 

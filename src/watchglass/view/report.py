@@ -69,12 +69,13 @@ def render_report(run: Run, verdict: Verdict) -> str:
     title = f"watchglass: {verdict.status} in {verdict.run}"
     figures = run_figures(run, verdict.findings)
     scalars, more = scalar_figures(run)
+    whose = f", {_text(run.worker().name)}" if len(run.workers) > 1 else ""
     body = "".join(
         (
             _summary(run, verdict),
             *_sections("Diagnoses", [_diagnosis(item, verdict.findings) for item in verdict.diagnoses]),
             *_sections("Figures", [_figure(index, caption, figure) for index, (caption, figure) in enumerate(figures)]),
-            *_sections("Saved by the script", _scalars(len(figures), scalars, more)),
+            *_sections(f"Saved by the script{whose}", _scalars(len(figures), scalars, more)),
             *_sections("Findings", [_findings_table(verdict.findings)] if verdict.findings else []),
             *_sections("Rules", [_statuses_table(verdict.statuses)] if verdict.statuses else []),
             *_sections("Settings", _settings(run)),

@@ -9,7 +9,7 @@ import pytest
 
 from watchglass.records import Mode, Verdict
 from watchglass.run import Run, open_run
-from watchglass.testing import Step, build_run
+from watchglass.testing import RunBuilder, Step, build_run
 from watchglass.view import accuracy_figure, gradient_heatmap, loss_figure, run_figures, update_ratio_figure
 from watchglass.view.figures import (
     NON_FINITE,
@@ -98,6 +98,35 @@ def test_each_of_several_models_has_its_curves(tmp_path: Path) -> None:
     assert list(traces["model_2, validation"].y) == [20] * 6
     colours = [trace.line.color for trace in traces.values()]
     assert colours[0] == colours[1] != colours[2] == colours[3]
+
+
+def test_each_of_several_workers_has_its_curves(tmp_path: Path) -> None:
+    with RunBuilder(tmp_path / "run", workers=2, alone=True) as builder:
+        for n in range(6):
+            builder.step(Step({"loss": 1.0 + n}, workers=(0,)))
+        for n in range(9):
+            builder.step(Step({"loss": 10.0 + n, "learning_rate": 0.1}, workers=(1,)))
+        builder.leave()
+    run = open_run(tmp_path / "run")
+    traces = {trace.name: trace for trace in loss_figure(run).data}
+    assert list(traces) == ["model of worker_0, training", "model of worker_1, training"]
+    assert list(traces["model of worker_1, training"].y) == list(range(10, 19))
+    ((caption, figure),) = run_figures(run)
+    assert figure.layout.xaxis.range[1] >= 8
+    assert "worker_0" not in caption
+
+
+def test_a_caption_says_of_which_rank_and_of_how_many_models_curves_are(tmp_path: Path) -> None:
+    steps = [Step({"loss" if not n else f"model_{n + 1}/loss": 1.0}, model=n) for _ in range(3) for n in range(14)]
+    ((caption, _),) = run_figures(open_run(build_run(tmp_path / "run", steps, workers=2)))
+    assert caption.endswith("Of worker_0, one of 2 workers. Of the first 12 of 14 models.")
+
+
+def test_a_validation_loss_that_is_of_another_function_is_called_that(tmp_path: Path) -> None:
+    train = Step({"loss": 3.0, "loss/mse_loss": 1.0})  # with a penalty
+    steps = [train, train, Step({"loss": 0.9, "loss/mse_loss": 0.9}, mode=Mode.EVAL), train]
+    run = open_run(build_run(tmp_path / "run", steps))
+    assert [trace.name for trace in loss_figure(run).data] == ["training", "validation (mse_loss)"]
 
 
 def test_heatmaps_of_models_that_take_turns_have_columns_of_their_own(tmp_path: Path) -> None:
