@@ -331,7 +331,7 @@ class Hook:
     @property
     def started(self) -> bool:
         """Whether a training step has begun in this process, so that it is a worker of the run."""
-        return self._recorder.started
+        return self._recorder.started and os.getpid() == self._pid
 
     def close(self, status: str | None = None, failure: Failure | None = None) -> None:
         """The training is over: write everything and detach. Safe to call twice.
