@@ -96,6 +96,26 @@ def test_networks_that_are_updated_together_of_different_losses_have_a_loss_each
     assert series(run, "model_2/loss") == pytest.approx([second for _, second in said], rel=1e-6)
 
 
+def test_each_of_many_models_that_a_search_keeps_has_its_loss(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    kept: list[nn.Module] = []
+    said: list[float] = []
+    with found(tmp_path / "run"):
+        for number in range(30):
+            kept.append(network())
+            optimizer = SGD(kept[-1].parameters(), 0.1)
+            for _ in range(2):
+                inputs, labels = batch(number, 8)
+                optimizer.zero_grad()
+                loss = F.cross_entropy(kept[-1](inputs), labels)
+                loss.backward()
+                optimizer.step()
+                said.append(loss.item())
+    run = open_run(tmp_path / "run")
+    names = ["loss", *(f"model_{number}/loss" for number in range(2, 31))]
+    assert [value for name in names for value in series(run, name)] == pytest.approx(said, rel=1e-6)
+
+
 @pytest.mark.parametrize("optimizers", [1, 2])
 def test_an_encoder_and_a_decoder_are_one_group(tmp_path: Path, optimizers: int) -> None:
     torch.manual_seed(0)

@@ -19,8 +19,9 @@ from torch.optim import Optimizer
 from watchglass.capture.pytorch.modules import ModuleTree
 from watchglass.capture.pytorch.reduce import DeviceRows, plain
 
-#: Parameters of one model, or of one optimizer, that are followed; and of all together.
-_OF_ONE, _MOST = 6, 96
+#: Parameters of one model, or of one optimizer, that are followed; of all together, after which a further model has one
+#: only; and after so many none, since each costs most of a microsecond at each backward.
+_OF_ONE, _MANY, _MOST = 6, 96, 512
 #: Elements of a gradient that are looked at to see whether it was set to zero.
 _LOOKED_AT = 1 << 14
 #: Backwards since the last update whose losses are kept; of an update after more the objective is not known.
@@ -296,7 +297,8 @@ class Objectives:
     def _add(self, parameters: Sequence[Tensor], model: int) -> list[_Followed]:
         self._followed = [each for each in self._followed if each.parameter() is not None]
         self._changes += 1
-        count = min(_OF_ONE, len(parameters), max(0, _MOST - len(self._followed)))
+        room = max(_MANY - len(self._followed), int(len(self._followed) < _MOST))
+        count = min(_OF_ONE, len(parameters), room)
         known = {id(each.parameter()) for each in self._followed}
         # Evenly, the first and the last among them.
         chosen = [parameters[index * (len(parameters) - 1) // max(1, count - 1)] for index in range(count)]
