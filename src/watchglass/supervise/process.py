@@ -88,6 +88,9 @@ class EvaluatorProcess:
     def let_go(self) -> None:
         """Close the lifeline: the training has ended, and the evaluator evaluates what is left and ends."""
         if self._lifeline is not None:
+            with suppress(OSError):  # it has ended already
+                # Processes that were forked since hold the socket as well.
+                self._lifeline.shutdown(socket.SHUT_RDWR)
             self._lifeline.close()
             self._lifeline = None
 

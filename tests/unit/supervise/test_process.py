@@ -45,6 +45,21 @@ def test_it_reads_its_configuration_and_ends_when_the_lifeline_is_let_go(start: 
     assert process.wait(PATIENCE_S) == 0
 
 
+def test_a_process_that_was_forked_meanwhile_does_not_keep_it(start: Start) -> None:
+    """As workers of a data loader are, which outlive the end of the training run by a moment."""
+    process = start("import sys; sys.stdin.read()")
+    worker = os.fork()
+    if not worker:
+        signal.pause()
+        os._exit(0)
+    try:
+        process.let_go()
+        assert process.wait(PATIENCE_S) == 0
+    finally:
+        os.kill(worker, signal.SIGKILL)
+        os.waitpid(worker, 0)
+
+
 def test_it_shows_that_it_lives(start: Start) -> None:
     process = start("import os, sys; sys.stdin.readline(); os.write(0, b'..'); sys.stdin.read()")
     assert until(process.shows_life)
