@@ -30,13 +30,8 @@ from watchglass.cli.options import (
 from watchglass.errors import InvalidValueError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from watchglass.config import EvaluatorConfig
-    from watchglass.evaluate import Engine as RuleEngine
     from watchglass.evaluate import Snapshots
-
-    _Engines = Callable[[bool], Callable[[EvaluatorConfig], RuleEngine]]
 
 #: Exit status after Ctrl-C or SIGTERM, as of a process that the signal ended.
 _SIGNALLED = 128
@@ -106,6 +101,11 @@ def follow(
     with failing_in_one_line(debug):
         check_choice("--fail-on", fail_on, ("warning", "error", "never"))
         check_engine(engine, ray_address)
+        if engine == "ray":
+            raise InvalidValueError(
+                "follow evaluates in this process but got --engine ray; leave it out, or evaluate stored runs with: "
+                f"watchglass check {run} --engine ray"
+            )
         for option, seconds in (("--wait", wait), ("--timeout", timeout), ("--until-idle", until_idle)):
             _check_seconds(option, seconds, 0)
         _check_seconds("--lost-after", lost_after, 1)
@@ -121,8 +121,7 @@ def follow(
         snapshots = Snapshots()
         with _interruptible() as interruption, _metrics(snapshots, metrics_port, metrics_host):
             following = _Following(config, fail_on, wait, timeout, until_idle, interruption, snapshots)
-            with starting_anew(), _engines(engine, ray_address) as engines:
-                following.engines = engines
+            with starting_anew():
                 status = following.follow()
         return _SIGNALLED + interruption.number if interruption.number else status
 
@@ -138,7 +137,6 @@ class _Following:
     until_idle_s: float | None
     interruption: _Interruption
     snapshots: Snapshots
-    engines: _Engines | None = None
 
     def follow(self) -> int:
         """Waits for a run or a prefix, and follows it to its end; returns the exit status."""
@@ -169,7 +167,6 @@ class _Following:
             output=None if config.quiet else sys.stderr,
             begun=lambda: self._note(f"following {config.run}"),
             snapshots=self.snapshots,
-            engine=self.engines(False) if self.engines is not None else None,
         )
         if followed.left_off:
             self._note(f"following ended before the training: {self._reason(followed.left_off)}")
@@ -193,7 +190,6 @@ class _Following:
             until_idle_s=self.until_idle_s,
             output=None if config.quiet else sys.stderr,
             snapshots=self.snapshots,
-            engine=self.engines(True) if self.engines is not None else None,
         )
         if left_off:
             self._note(f"following ended: {self._reason(left_off)}")
@@ -214,18 +210,6 @@ class _Following:
 def _check_seconds(option: str, seconds: float | None, least: int) -> None:
     if seconds is not None and not seconds >= least:  # so that NaN is refused
         raise InvalidValueError(f"{option} must be a number of seconds, {least} or more, but got {seconds:g}")
-
-
-@contextmanager
-def _engines(engine: str, address: str | None) -> Iterator[_Engines | None]:
-    """Makes engines that evaluate on a Ray cluster, one process for each of many runs; None for those in here."""
-    if engine == "local":
-        yield None
-        return
-    from watchglass.evaluate import cluster, engines_on
-
-    with cluster(address) as connected:
-        yield lambda many: engines_on(connected, 1 if many else connected.cores)
 
 
 class _Interruption:

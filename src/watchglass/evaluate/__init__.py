@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from watchglass.evaluate.engine.partial import PartialEvaluation, merge, replay_part
     from watchglass.evaluate.evaluation import Evaluation
     from watchglass.evaluate.explanation import explain, find_findings
-    from watchglass.evaluate.follower import FollowedWorker, Follower
+    from watchglass.evaluate.follower import Follower
     from watchglass.evaluate.judgement import is_judged, verdict
     from watchglass.evaluate.live.anew import starting_anew
     from watchglass.evaluate.live.evaluator import Evaluator
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from watchglass.evaluate.many.snapshot import RunSnapshot, Snapshots
     from watchglass.evaluate.replaying import replay
     from watchglass.evaluate.scaling.cluster import cluster
-    from watchglass.evaluate.scaling.spread_engine import engines_on
     from watchglass.evaluate.scaling.spreading import Spread, replay_on_ray
 
 _HOMES = {
@@ -49,7 +48,7 @@ _HOMES = {
     "engine.partial": ("PartialEvaluation", "merge", "replay_part"),
     "evaluation": ("Evaluation",),
     "explanation": ("explain", "find_findings"),
-    "follower": ("FollowedWorker", "Follower"),
+    "follower": ("Follower",),
     "live.anew": ("starting_anew",),
     "live.evaluator": ("Evaluator",),
     "live.journal": ("judged_attempt",),
@@ -61,7 +60,6 @@ _HOMES = {
     "many.snapshot": ("RunSnapshot", "Snapshots"),
     "replaying": ("replay",),
     "scaling.cluster": ("cluster",),
-    "scaling.spread_engine": ("engines_on",),
     "scaling.spreading": ("Spread", "replay_on_ray"),
     "judgement": ("is_judged", "verdict"),
 }  # fmt: skip
@@ -75,7 +73,6 @@ __all__ = [
     "Firing",
     "Fleet",
     "Followed",
-    "FollowedWorker",
     "Follower",
     "Label",
     "MetricsServer",
@@ -90,7 +87,6 @@ __all__ = [
     "cluster",
     "combinations",
     "diagnose",
-    "engines_on",
     "explain",
     "find_findings",
     "follow",

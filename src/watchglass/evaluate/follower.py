@@ -259,8 +259,6 @@ class Follower:
         self.frames = 0
         #: Whether rules look at what is fetched only when somebody does: then it is fetched before they are asked.
         self.looks_closer: Callable[[], bool] = lambda: False
-        #: Whether views are without statistics: for who only has to know how far the workers are.
-        self.course_only = False
         self._store = store
         self._reader = RunReader(store, leave=(FrameKind.STATISTICS,), attempt=attempt, workers=workers)
 
@@ -310,8 +308,6 @@ class Follower:
         """
         for attempt, worker, frame in self._reader.poll(max_bytes, full=full):
             self.frames += 1
-            if self.course_only and frame.kind == FrameKind.STATISTICS:
-                continue
             known = self.workers.get((attempt, worker))
             if known is None:
                 known = self.workers[attempt, worker] = FollowedWorker(attempt, worker, WorkerTables(self._store))

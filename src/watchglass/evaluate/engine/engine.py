@@ -28,9 +28,6 @@ class Engine:
     traceback as the status; the others go on.
     """
 
-    #: Whether rules run in other processes, so that findings come later and nobody looks at statistics in this one.
-    elsewhere = False
-
     def __init__(
         self,
         rules: Sequence[RuleSpec],

@@ -14,7 +14,6 @@ from typing import TextIO
 
 from watchglass.config import EvaluatorConfig
 from watchglass.errors import WatchglassError
-from watchglass.evaluate.engine.engine import Engine
 from watchglass.evaluate.evaluation import Evaluation
 from watchglass.evaluate.follower import FollowedWorker
 from watchglass.evaluate.live.acting import ACTION_PATIENCE_S
@@ -52,7 +51,6 @@ class Evaluator:
         *,
         store: Store | None = None,
         output: TextIO | None = None,
-        engine: Callable[[EvaluatorConfig], Engine] | None = None,
         at_work: Callable[[], None] = lambda: None,
     ) -> None:
         """Builds rules and actions; writes to the run only from :meth:`open` on.
@@ -61,7 +59,6 @@ class Evaluator:
             config: What to evaluate, and what to do about it.
             store: The run's store, which stays open; one of its own when not given.
             output: Where findings are printed, a line each.
-            engine: Makes what evaluates the rules, once more where all of the run has to be read again.
             at_work: Called between two steps, and at each turn.
 
         Raises:
@@ -72,7 +69,7 @@ class Evaluator:
         self._store = store if store is not None else open_store(config.run)
         self._own_store = store is None
         self._pin: Pin | None = None
-        self._judging = Judging(self._store, config, engine)
+        self._judging = Judging(self._store, config)
         self._reporting = Reporting(self._store, config, self._judging.follower.run_id, output)
         self._journal, self._say = self._reporting.journal, self._reporting.say
         self._outages = Outages(lambda: self.poll_s, self._say, self._begin_again)

@@ -33,22 +33,18 @@ class Judging:
         engine: Evaluates the rules.
     """
 
-    def __init__(
-        self, store: Store, config: EvaluatorConfig, engine: Callable[[EvaluatorConfig], Engine] | None = None
-    ) -> None:
+    def __init__(self, store: Store, config: EvaluatorConfig) -> None:
         """Builds the rules.
 
         Args:
             store: The run's store.
             config: What to evaluate.
-            engine: Makes what evaluates the rules; anew where all of the run has to be read again.
 
         Raises:
             WatchglassError: A rule or a parameter is not right, or there is no such run.
         """
         self._store, self._config = store, config
-        self._build = engine if engine is not None else _engine
-        self.engine = self._build(config)
+        self.engine = _engine(config)
         self.follower = Follower(store, attempt=config.attempt)
         self._is_drained = False
         self._connect()
@@ -68,7 +64,7 @@ class Judging:
         self.follower = Follower(self._store, attempt=self._config.attempt)
         self._is_drained = False
         self.engine.close()
-        self.engine = self._build(self._config)
+        self.engine = _engine(self._config)
         self._connect()
         self.remember()
         self._reporting.caught_up = False
@@ -78,8 +74,6 @@ class Judging:
         before = self.follower.frames
         for views in self.follower.poll(max_bytes=max_bytes):
             self._evaluated(views)
-        if self.engine.elsewhere:
-            self._evaluated([])  # what has come back meanwhile
         return self.follower.frames != before
 
     def drained(self) -> bool:
@@ -151,7 +145,6 @@ class Judging:
         engine, run_id = self.engine, self.follower.run_id
         engine.stuck = lambda seen: start_without(run_id, seen)
         self.follower.looks_closer = lambda: engine.looks_closer
-        self.follower.course_only = engine.elsewhere
 
 
 def _engine(config: EvaluatorConfig) -> Engine:

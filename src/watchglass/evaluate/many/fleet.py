@@ -16,7 +16,6 @@ from typing import TextIO
 
 from watchglass.config import EvaluatorConfig
 from watchglass.errors import DamagedDataError, InvalidValueError, StoreError, WatchglassError
-from watchglass.evaluate.engine.engine import Engine
 from watchglass.evaluate.many.member import Audience, Common, Member, State
 from watchglass.evaluate.many.snapshot import Snapshots
 from watchglass.run import RunSearch
@@ -62,7 +61,6 @@ class Fleet:
         snapshots: Snapshots | None = None,
         clock: Callable[[], float] = time.monotonic,
         pause: Callable[[float], bool] | None = None,
-        engine: Callable[[EvaluatorConfig], Engine] | None = None,
     ) -> None:
         """Knows no run yet.
 
@@ -76,11 +74,10 @@ class Fleet:
             clock: Seconds on a clock that never jumps; for tests.
             pause: Waits so many seconds, or less, in the middle of a turn; returns False where nothing is to be waited
                 for any more. None for a plain sleep.
-            engine: Makes what evaluates the rules of a run; None for an engine in this process.
         """
         self._store, self._audience, self._snapshots, self._clock = store, audience, snapshots, clock
         self._pause = pause if pause is not None else _sleep
-        self._common = Common(config, audience, output, wait_s, clock, self._go_on, engine)
+        self._common = Common(config, audience, output, wait_s, clock, self._go_on)
         self._search = RunSearch(store)
         self._waiting: list[tuple[float, int, Member]] = []
         self._numbers = itertools.count()

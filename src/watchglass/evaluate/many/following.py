@@ -10,7 +10,6 @@ from typing import Literal, TextIO
 
 from watchglass.config import EvaluatorConfig
 from watchglass.errors import ForkedError, MissingFileError, RunExistsError, StoreError
-from watchglass.evaluate.engine.engine import Engine
 from watchglass.evaluate.evaluation import Evaluation
 from watchglass.evaluate.live.evaluator import Evaluator
 from watchglass.evaluate.many.fleet import Fleet
@@ -88,7 +87,6 @@ def follow(
     output: TextIO | None = None,
     begun: Callable[[], None] = lambda: None,
     snapshots: Snapshots | None = None,
-    engine: Callable[[EvaluatorConfig], Engine] | None = None,
 ) -> Followed:
     """Evaluates a run while it is written, until its training has ended.
 
@@ -100,7 +98,6 @@ def follow(
         output: Where findings are printed, a line each.
         begun: Called once the run is there.
         snapshots: Where what is known is left for others to read.
-        engine: Makes what evaluates the rules; None for an engine in this process.
 
     Raises:
         MissingFileError: No run, or no training step, came within ``wait_s``; or the run was removed meanwhile.
@@ -110,7 +107,7 @@ def follow(
     """
     with closing(open_store(config.run)) as store:
         try:
-            return _follow(config, store, pause, wait_s, timeout_s, output, begun, snapshots or Snapshots(), engine)
+            return _follow(config, store, pause, wait_s, timeout_s, output, begun, snapshots or Snapshots())
         except (RunExistsError, MissingFileError):
             if not was_removed(store):
                 raise
@@ -129,7 +126,6 @@ def follow_runs(
     until_idle_s: float | None = None,
     output: TextIO | None = None,
     snapshots: Snapshots | None = None,
-    engine: Callable[[EvaluatorConfig], Engine] | None = None,
 ) -> tuple[Fleet, str]:
     """Evaluates all runs below a prefix while they are written, also those that begin meanwhile.
 
@@ -143,7 +139,6 @@ def follow_runs(
             for never.
         output: Where findings are printed, a line each, with the name of the run.
         snapshots: Where what is known is left for others to read.
-        engine: Makes what evaluates the rules of a run; None for an engine in this process.
 
     Returns:
         How many runs there were, and why following ended, in words; "" where all trainings had ended.
@@ -154,9 +149,7 @@ def follow_runs(
     end_s = time.monotonic() + (math.inf if timeout_s is None else timeout_s)
     left_off = _INTERRUPTED
     with closing(open_store(config.run, quick=True)) as store:  # one that waits lets all others wait
-        fleet = Fleet(
-            config, store, audience, wait_s=wait_s, output=output, snapshots=snapshots, pause=pause, engine=engine
-        )
+        fleet = Fleet(config, store, audience, wait_s=wait_s, output=output, snapshots=snapshots, pause=pause)
         try:
             while pause(min(fleet.turn(), max(0.0, end_s - time.monotonic()))):
                 if time.monotonic() >= end_s:
@@ -179,14 +172,13 @@ def _follow(
     output: TextIO | None,
     begun: Callable[[], None],
     snapshots: Snapshots,
-    engine: Callable[[EvaluatorConfig], Engine] | None,
 ) -> Followed:
     end_s = time.monotonic() + (math.inf if timeout_s is None else timeout_s)
     tell = _teller(output)
     if not _wait_for_run(store, pause, min(time.monotonic() + wait_s, end_s), tell):
         return Followed(Evaluation(config.run, (), (), 0, False), "", _INTERRUPTED)
     begun()
-    evaluator = Evaluator(config, store=store, output=output, engine=engine)
+    evaluator = Evaluator(config, store=store, output=output)
     evaluator.open(pause, patience_s=0.0)
     ended = left_off = ""
     first_step_s = time.monotonic() + wait_s

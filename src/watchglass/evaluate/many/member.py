@@ -11,7 +11,6 @@ from typing import Protocol, TextIO, cast
 
 from watchglass.config import EvaluatorConfig
 from watchglass.errors import MissingFileError, NotARunError, RunExistsError, StoreError, WatchglassError, in_a_line
-from watchglass.evaluate.engine.engine import Engine
 from watchglass.evaluate.evaluation import Evaluation
 from watchglass.evaluate.live.anew import own_lease
 from watchglass.evaluate.live.evaluator import Evaluator
@@ -97,7 +96,6 @@ class Common:
         clock: Seconds on a clock that never jumps.
         pause: Lets the others go on for a moment, while a run that has ended waits for what its actions still deliver;
             called with that run and seconds, returns False where it shall wait no longer.
-        engine: Makes what evaluates the rules; None for an engine in this process.
     """
 
     config: EvaluatorConfig
@@ -106,7 +104,6 @@ class Common:
     wait_s: float
     clock: Callable[[], float]
     pause: Callable[[Member, float], bool]
-    engine: Callable[[EvaluatorConfig], Engine] | None = None
 
 
 class Member:
@@ -266,7 +263,7 @@ class Member:
         output = None if common.output is None else cast(TextIO, Labelled(common.output, self.name))
         config = replace(common.config, run=self.location)
         # Known before it is opened, so that whatever goes wrong in there gives the lease back.
-        evaluator = self._evaluator = Evaluator(config, store=self._store, output=output, engine=common.engine)
+        evaluator = self._evaluator = Evaluator(config, store=self._store, output=output)
         evaluator.open(lambda _: False, patience_s=0.0, gone=gone)
         self.state, self.caught_up, self.judged_before, self._known = State.LIVE, False, False, True
         self._turns = 0
