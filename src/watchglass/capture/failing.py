@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
+from watchglass.capture.exit_text import ExitText
 from watchglass.config import environment
 from watchglass.errors import TrainingStopped
 from watchglass.records import Failure
@@ -23,6 +24,9 @@ _MESSAGE, _SOURCE, _LOOKED_AT = 500, 200, 20_000
 _MOST_FRAMES = 1_000
 #: How worker processes of a loader, of multiprocessing and of torchrun pass on the exception of another process.
 _TRACEBACK = "Traceback (most recent call last)"
+
+#: Of this process.
+exit_text = ExitText()
 
 
 def failure_from(error: BaseException | None, trace: TracebackType | None = None) -> Failure | None:
@@ -161,5 +165,12 @@ def report_uncaught(*, first: bool, trains: bool) -> None:
 
 
 def uncaught() -> BaseException | None:
-    """The exception that ends this process; None in an interactive session, where one ended a line, no more."""
-    return None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)
+    """The exception that ends this process; None in an interactive session, where one ended a line, no more.
+
+    Of ``sys.exit`` with a text only that is known, while :data:`exit_text` is open.
+    """
+    if hasattr(sys, "ps1"):
+        return None
+    error: BaseException | None = getattr(sys, "last_value", None)
+    text = exit_text.found
+    return SystemExit(text) if error is None and text is not None else error

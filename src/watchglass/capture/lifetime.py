@@ -11,7 +11,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Protocol
 
-from watchglass.capture.failing import failure_from, keep_interrupt, report, uncaught
+from watchglass.capture.failing import exit_text, failure_from, keep_interrupt, report, uncaught
 from watchglass.capture.guard import harmless
 from watchglass.records import Failure
 
@@ -43,6 +43,7 @@ def close_at_exit(watcher: Watcher) -> None:
         _registered = True
         os.register_at_fork(after_in_child=harmless(_tell_of_fork))
     _watchers.append(watcher)
+    exit_text.open()
     end = functools.partial(harmless(_end), watcher)
     atexit.register(end)
     watcher.on_close.append(lambda: _forget(watcher, end))
@@ -83,6 +84,8 @@ def _forget(watcher: Watcher, end: Callable[[], None]) -> None:
     atexit.unregister(end)
     if watcher in _watchers:
         _watchers.remove(watcher)
+    if not _watchers:
+        exit_text.close()
 
 
 def _tell_of_fork() -> None:

@@ -1,7 +1,7 @@
 """sys.exit with a message."""
 # /// watchglass
 # status = 1
-# headline = "^failed after 60 training steps: the script ended with exit status 1"
+# headline = "^failed after 60 training steps: the script ended with exit status 1: the model is not good enough"
 # never_says = ["no issues found"]
 # ///
 

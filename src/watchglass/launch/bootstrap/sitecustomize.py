@@ -3,7 +3,7 @@
 It removes itself from the picture: from ``sys.path``, and from ``sys.modules`` in favour of the ``sitecustomize``
 that the environment has itself, or of none. What stays is one import hook, which waits for a framework, tells
 :mod:`watchglass.session` when it has been imported, and leaves; and one function for ``atexit``, which does nothing
-unless an exception ends the process.
+unless an exception ends the process, or watchglass has been imported and knows more.
 
 Children of the training may run other interpreters, so this file keeps to old syntax, imports nothing but built-in
 modules and what ``site`` has imported already, and imports watchglass only when a framework is there.
@@ -115,7 +115,7 @@ def _take_first():
 
 def _tell_failure(first):
     """Where an exception that nothing caught ends this process: tell the launcher which; Python has printed it."""
-    if getattr(sys, "last_value", None) is None:
+    if getattr(sys, "last_value", None) is None and "watchglass.session" not in sys.modules:
         return
     try:
         from watchglass.session import on_failure

@@ -1,0 +1,62 @@
+"""The text of ``sys.exit("text")``, which the interpreter prints and keeps nowhere.
+
+Unlike any other exception that nothing catches, a ``SystemExit`` is gone when functions of ``atexit`` run, and no hook
+is called with it. But its text is written to ``sys.stderr`` by the interpreter itself, when no function of Python runs
+in the main thread any more: so ``write`` of that stream is called through a function that looks for this.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+#: What is kept of it: a text and the end of its line are two pieces, a traceback is many.
+_MOST_PIECES = 3
+
+
+class ExitText:
+    """Listens for it while it is open. For the main thread; what is written passes unchanged, on any thread."""
+
+    def __init__(self) -> None:
+        self._pieces: list[Any] = []
+        self._close: Callable[[], None] = _nothing
+
+    def open(self) -> None:
+        """Listen from now on to what is ``sys.stderr`` now, if that can be."""
+        stream = sys.stderr
+        if self._close is not _nothing or stream is None or "write" in getattr(stream, "__dict__", ("write",)):
+            return  # it is open, or another package has put a function there
+        original, pieces, main = stream.write, self._pieces, threading.main_thread().ident
+
+        def write(*args: Any, **kwargs: Any) -> Any:
+            try:
+                sys._getframe(1)
+            except ValueError:  # nothing that is written in Python has called this
+                if len(pieces) < _MOST_PIECES and threading.get_ident() == main:
+                    pieces.append(args[0] if args else None)
+            return original(*args, **kwargs)
+
+        def close() -> None:
+            if vars(stream).get("write") is write:
+                del stream.write
+
+        with suppress(Exception):
+            stream.write = write  # type: ignore[method-assign]
+            self._close = close
+
+    def close(self) -> None:
+        """Listen no more; what was heard is kept."""
+        close, self._close = self._close, _nothing
+        close()
+
+    @property
+    def found(self) -> str | None:
+        """The text, None where the process does not end with one."""
+        return str(self._pieces[0]) if len(self._pieces) == 2 and self._pieces[1] == "\n" else None
+
+
+def _nothing() -> None:
+    """The end of what is not open."""
