@@ -82,6 +82,7 @@ def verdict(
         ended_early=() if stopped else ending.early,
         bypassed=_bypassed(run),
         unjudged=unjudged,
+        attempt=run.attempt,
     )
 
 

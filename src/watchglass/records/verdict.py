@@ -202,6 +202,7 @@ class Verdict:
         bypassed: Updates that were taken past PyTorch's hooks, by worker.
         unjudged: Why nothing found would say little about the run, as a sentence without full stop; "" where enough
             was judged.
+        attempt: Number of the newest attempt; what was found in an earlier one is marked as that.
     """
 
     run: str
@@ -226,3 +227,4 @@ class Verdict:
     ended_early: tuple[Failure, ...] = ()
     bypassed: tuple[BypassedUpdates, ...] = ()
     unjudged: str = ""
+    attempt: int = 0

@@ -37,17 +37,18 @@ def explain_verdict(verdict: Verdict) -> list[Row]:
     rows = heading(verdict)
     for position, diagnosis in enumerate(verdict.diagnoses, 1):
         rows.append(Row(""))
-        rows += _diagnosis(position, diagnosis, [known[name] for name in diagnosis.findings if name in known])
+        findings = [known[name] for name in diagnosis.findings if name in known]
+        rows += _diagnosis(position, diagnosis, findings, verdict.attempt)
     rows += unexplained(verdict, most=50)
     rows.append(Row(""))
     return rows + [Row(text) for text in closing(verdict)]
 
 
-def _diagnosis(position: int, diagnosis: Diagnosis, findings: list[Finding]) -> Iterator[Row]:
+def _diagnosis(position: int, diagnosis: Diagnosis, findings: list[Finding], attempt: int) -> Iterator[Row]:
     yield diagnosis_row(position, diagnosis)
     if diagnosis.subject:
         yield Row(printable(diagnosis.subject), "first in")
-    yield Row(since(diagnosis, findings), "since")
+    yield Row(since(diagnosis, findings, attempt), "since")
     for rank, ranked in enumerate(diagnosis.causes, 1):
         yield Row("", "")
         yield Row(f"{printable(ranked.cause.title)}: {percent(ranked.score)}", f"cause {rank}", _TITLE)

@@ -78,7 +78,7 @@ def _whole(verdict: Verdict, terms: Terms, *, details: bool = True) -> Iterator[
         yield f"> {_MARKS['no answer']} {escape(text)}\n"
     known = {finding.id: finding for finding in verdict.findings}
     if verdict.diagnoses:
-        rows = [_diagnosis_row(each, known) for each in verdict.diagnoses[:_DIAGNOSES]]
+        rows = [_diagnosis_row(each, known, verdict.attempt) for each in verdict.diagnoses[:_DIAGNOSES]]
         left = len(verdict.diagnoses) - len(rows)
         yield "| | what | since | likely cause | try |\n|---|---|---|---|---|\n" + "\n".join(rows) + "\n"
         if left:
@@ -93,13 +93,13 @@ def _whole(verdict: Verdict, terms: Terms, *, details: bool = True) -> Iterator[
         yield f"{escape(line)}  "
 
 
-def _diagnosis_row(diagnosis: Diagnosis, known: dict[str, Finding]) -> str:
+def _diagnosis_row(diagnosis: Diagnosis, known: dict[str, Finding], attempt: int) -> str:
     findings = [known[name] for name in diagnosis.findings if name in known]
     causes = diagnosis.causes[:1]
     cells = (
         _SEVERITIES[diagnosis.severity.value],
         _cell(diagnosis.headline),
-        _cell(since(diagnosis, findings)),
+        _cell(since(diagnosis, findings, attempt)),
         *([_cell(f"{each.cause.title} ({percent(each.score)})") for each in causes] or [""]),
         _cell(diagnosis.what_to_try[0]) if diagnosis.what_to_try else "",
     )

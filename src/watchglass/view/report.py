@@ -73,7 +73,7 @@ def render_report(run: Run, verdict: Verdict) -> str:
     body = "".join(
         (
             _summary(run, verdict),
-            *_sections("Diagnoses", [_diagnosis(item, verdict.findings) for item in verdict.diagnoses]),
+            *_sections("Diagnoses", [_diagnosis(item, verdict) for item in verdict.diagnoses]),
             *_sections("Figures", [_figure(index, caption, figure) for index, (caption, figure) in enumerate(figures)]),
             *_sections(f"Saved by the script{whose}", _scalars(len(figures), scalars, more)),
             *_sections("Findings", [_findings_table(verdict.findings)] if verdict.findings else []),
@@ -116,14 +116,14 @@ def _summary(run: Run, verdict: Verdict) -> str:
     )
 
 
-def _diagnosis(diagnosis: Diagnosis, findings: Sequence[Finding]) -> str:
-    known = {finding.id: finding for finding in findings}
+def _diagnosis(diagnosis: Diagnosis, verdict: Verdict) -> str:
+    known = {finding.id: finding for finding in verdict.findings}
     seen = [known[name] for name in diagnosis.findings if name in known]
     causes = "".join(f"<li>{_cause(ranked, rank)}</li>" for rank, ranked in enumerate(diagnosis.causes, 1))
     parts = [
         f'<article class="{diagnosis.severity.value}"><h3>{_text(diagnosis.headline)}</h3><dl>',
         f"<dt>First in</dt><dd><code>{_text(diagnosis.subject)}</code></dd>" if diagnosis.subject else "",
-        f"<dt>Since</dt><dd>{_text(since(diagnosis, seen))}</dd>",
+        f"<dt>Since</dt><dd>{_text(since(diagnosis, seen, verdict.attempt))}</dd>",
         f"<dt>Likely causes</dt><dd><ol class='causes'>{causes}</ol></dd>" if causes else "",
         _listed("What was seen, in order", chain(seen), "ol"),
         _listed("What to try", diagnosis.what_to_try, "ul"),

@@ -136,7 +136,8 @@ def outline(verdict: Verdict, asked: Sequence[str] = ()) -> list[Row]:
         rows.append(Row(""))
         rows.append(diagnosis_row(position, diagnosis))
         if position <= _IN_FULL:
-            rows += _told_in_full(diagnosis, [known[name] for name in diagnosis.findings if name in known])
+            findings = [known[name] for name in diagnosis.findings if name in known]
+            rows += _told_in_full(diagnosis, findings, verdict.attempt)
     if len(verdict.diagnoses) > _DIAGNOSES:
         left = count(len(verdict.diagnoses) - _DIAGNOSES, "further diagnosis", "further diagnoses")
         rows += [Row(""), Row(f"and {left}")]
@@ -182,6 +183,9 @@ def headline(verdict: Verdict) -> str:
         "no data": verdict.unjudged or "no training step was recorded",
         "not judged": verdict.unjudged,
     }
+    earlier = sum(finding.attempt < verdict.attempt for finding in verdict.findings)
+    if earlier:
+        words[-1] += f" ({'all' if earlier == len(verdict.findings) else earlier} of them in earlier attempts)"
     failed = sum(status.status is Status.ERROR for status in verdict.statuses)
     words += [f"{count(failed, 'rule')} failed"] if failed else []
     begin = verdict.status
@@ -277,10 +281,10 @@ def saved(verdict: Verdict) -> str:
     return text + (f" (at {money(verdict.price_per_hour)} per hour)" if cost and verdict.price_per_hour else "")
 
 
-def _told_in_full(diagnosis: Diagnosis, findings: list[Finding]) -> Iterator[Row]:
+def _told_in_full(diagnosis: Diagnosis, findings: list[Finding], attempt: int) -> Iterator[Row]:
     if diagnosis.subject:
         yield Row(printable(diagnosis.subject), "first in")
-    yield Row(since(diagnosis, findings), "since")
+    yield Row(since(diagnosis, findings, attempt), "since")
     for position, ranked in enumerate(diagnosis.causes):
         yield Row(_rank(ranked), "or" if position else "cause")
         if position == 0:
@@ -301,15 +305,22 @@ def _rank(ranked: RankedCause) -> str:
     return f"{printable(ranked.cause.title)} ({percent(ranked.score)}, from step {ranked.step} on)"
 
 
-def since(diagnosis: Diagnosis, findings: list[Finding]) -> str:
-    """``"step 37"``, with mode and workers where they are not the usual ones."""
+def since(diagnosis: Diagnosis, findings: list[Finding], attempt: int) -> str:
+    """``"step 37"``, with mode, workers and attempt where they are not the usual ones.
+
+    Args:
+        diagnosis: The diagnosis.
+        findings: Its findings, the first one first.
+        attempt: The newest attempt of the run.
+    """
     first = findings[0] if findings else None
     text = f"step {diagnosis.step}"
     if first is not None and first.mode.name != "TRAIN":
         text += f" of {first.mode.name}"
     workers = diagnosis.workers or ((first.worker,) if first is not None else ())
     text += f" on {workers_named(workers)}" if workers not in ((), ("worker_0",)) else ""
-    return text + (f" of {models_named(diagnosis.models)}" if diagnosis.models not in ((), (0,)) else "")
+    text += f" of {models_named(diagnosis.models)}" if diagnosis.models not in ((), (0,)) else ""
+    return text + (f", in attempt {first.attempt}" if first is not None and first.attempt < attempt else "")
 
 
 def workers_named(workers: Sequence[str]) -> str:

@@ -108,7 +108,7 @@ def test_what_was_saved_counts_from_where_a_resumed_training_stood(run_path: Pat
                 builder.step(scalars={"loss": 1.0}, flush=False)
             builder.leave("stopped" if resumed else "finished")
     found = verdict(open_run(run_path), price_per_hour=36.0)
-    assert (found.train_steps, found.steps_saved) == (80, 20)
+    assert (found.train_steps, found.steps_saved, found.attempt) == (80, 20, 1)
     # The clock of the second attempt begins again: what lies between the two is no step, and none takes negative time.
     assert found.seconds_saved == pytest.approx(20 * 0.1)
     assert found.cost_saved == pytest.approx(0.02)

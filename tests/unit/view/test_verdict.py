@@ -11,7 +11,16 @@ import pytest
 from rich.console import Console
 
 from watchglass.records import RuleStatus, Severity, Status, Verdict
-from watchglass.view import duration, headline, tone, verdict_panel, verdict_text
+from watchglass.view import (
+    Terms,
+    duration,
+    explain_verdict,
+    headline,
+    markdown_document,
+    tone,
+    verdict_panel,
+    verdict_text,
+)
 from watchglass.view.text import percent
 from watchglass.view.verdict import chain, closing, since
 
@@ -182,7 +191,7 @@ def test_a_run_that_was_not_stopped_has_saved_nothing_and_says_nothing_of_it(hea
 )  # fmt: skip
 def test_the_workers_of_a_disease_are_named(sick_verdict: Verdict, workers: tuple[str, ...], said: str) -> None:
     diagnosis = replace(sick_verdict.diagnoses[0], workers=workers)
-    assert since(diagnosis, list(sick_verdict.findings)) == said
+    assert since(diagnosis, list(sick_verdict.findings), 0) == said
 
 
 @pytest.mark.parametrize(
@@ -200,3 +209,15 @@ def test_nothing_short_of_certainty_is_certain(ratio: float, said: str) -> None:
 )  # fmt: skip
 def test_durations(seconds: float, said: str) -> None:
     assert duration(seconds) == said
+
+
+def test_what_was_found_in_an_earlier_attempt_is_marked_as_that(sick_verdict: Verdict) -> None:
+    assert "attempt" not in verdict_text(sick_verdict)
+    again = replace(sick_verdict, status="issues found", attempt=1)
+    assert headline(again) == "issues found: 1 error, 1 warning, 1 info (all of them in earlier attempts)"
+    assert "since    step 30, in attempt 0" in verdict_text(again)
+    assert "step 30, in attempt 0" in markdown_document([again], Terms())
+    assert "step 30, in attempt 0" in [row.text for row in explain_verdict(again)]
+    broken, *rest = again.findings
+    both = replace(again, findings=(replace(broken, attempt=1), *rest))
+    assert headline(both).endswith("(2 of them in earlier attempts)")
