@@ -20,7 +20,7 @@ from torch import nn
 
 import watchglass
 from train_twice import ALL, Watch, bits, l2, train, trained_twice
-from watchglass import Mode, open_run
+from watchglass import Mode, Role, open_run
 
 
 def network() -> nn.Module:
@@ -258,6 +258,36 @@ def test_a_watched_model_is_scripted_and_traced_as_one_that_is_not_watched(tmp_p
     assert run.steps(Mode.TRAIN) == ALL
     assert list(l2(run, "stem.output")) == ALL
     assert len(run.steps(Mode.EVAL)) == 1
+
+
+def loaded(model: nn.Module) -> Any:
+    buffer = io.BytesIO()
+    torch.jit.save(torch.jit.script(model), buffer)
+    return torch.jit.load(io.BytesIO(buffer.getvalue()))
+
+
+TORCHSCRIPT: dict[str, Callable[[nn.Module], Any]] = {
+    "script": lambda model: torch.jit.script(model),
+    "trace": lambda model: torch.jit.trace(model, (torch.ones(3, 12),)),
+    "load": loaded,
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.* is deprecated:DeprecationWarning")
+@pytest.mark.parametrize("way", TORCHSCRIPT)
+def test_torchscript_is_trained_as_ever_and_recorded_by_its_losses_and_updates(tmp_path: Path, way: str) -> None:
+    def training(watch: Watch) -> Any:
+        model = TORCHSCRIPT[way](nn.Sequential(nn.Linear(12, 16), nn.ReLU(), nn.Linear(16, 4)))
+        optimizer = torch.optim.Adam(model.parameters(), 0.01)
+        watch(model)
+        losses = [train(model, optimizer, number) for number in ALL]
+        hooks = [len(each._forward_hooks) + len(each._forward_pre_hooks) for each in model.modules()]
+        return losses, hooks, list(model.state_dict().values())
+
+    run = trained_twice(tmp_path, training)
+    assert run.steps(Mode.TRAIN) == list(l2(run, "update/2.weight")) == list(l2(run, "gradient/2.weight")) == ALL
+    assert not run.steps(Mode.EVAL)
+    assert not run.tensor_names(role=Role.OUTPUT)
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.* is deprecated:DeprecationWarning")

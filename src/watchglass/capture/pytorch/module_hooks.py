@@ -15,7 +15,7 @@ import functools
 import operator
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from torch import nn
@@ -70,6 +70,23 @@ def unsaved(handle: RemovableHandle) -> Callable[[], None]:
             _uninstall()
 
     return remove
+
+
+@contextlib.contextmanager
+def taken_off(root: nn.Module) -> Iterator[None]:
+    """Without hooks of ours on a module and all below it; they come back in their places and under their numbers."""
+    tables = [table for module in root.modules() for table in vars(module).values() if type(table) is OrderedDict]
+    taken = [(table, table.copy(), keys) for table in tables if (keys := _keys(table))]
+    for table, _, keys in taken:
+        for key in keys:
+            table.pop(key, None)
+    try:
+        yield
+    finally:
+        for table, before, _ in taken:
+            after = before | {key: hook for key, hook in table.items() if key not in before}
+            table.clear()
+            table.update(after)
 
 
 def _install() -> None:

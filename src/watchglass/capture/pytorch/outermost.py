@@ -106,6 +106,8 @@ class OutermostCalls:
         self._hear(root)
 
     def _hear(self, root: nn.Module) -> None:
+        if isinstance(root, torch.jit.ScriptModule):
+            return  # TorchScript takes no hooks
         # Where a model is called hooks may be removed, other than where an optimizer goes through them.
         before = self._flow.hook.guard.shielded(self._steady.before_forward, unless=is_compiling, leaves=True)
         if is_compiled_in_place(root):

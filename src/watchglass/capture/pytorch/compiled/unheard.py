@@ -84,7 +84,7 @@ class UnheardForwards:
             step.records.facts.append(("not_capturable", "calls are not heard", {"modules": names}))
             _log.warning(
                 "watchglass: activations of %s are not capturable: its calls are not heard, as when a function that "
-                "calls it was compiled and called before, or where its forward is called directly; call "
-                "watchglass.watch before the function's first call, and the module itself",
-                ", ".join(names),
+                "calls it was compiled and called before, where it is TorchScript, or where its forward is called "
+                "directly; call watchglass.watch before the function's first call, and the module itself",
+                ", ".join(names) or "the model",
             )
