@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -31,6 +31,7 @@ from watchglass.capture.pytorch.first_bad.search import FirstBadModule
 from watchglass.capture.pytorch.flow import Flow
 from watchglass.capture.pytorch.forwards import ModuleCapture
 from watchglass.capture.pytorch.modules import ModuleTree
+from watchglass.capture.pytorch.other_models import OtherModels
 from watchglass.capture.pytorch.outermost import OutermostCalls, describe_training
 from watchglass.capture.pytorch.readings import Readings
 from watchglass.capture.pytorch.saving import Saving
@@ -95,7 +96,7 @@ class PyTorchAdapter:
             self._unheard.look_ahead,
         )
         self._by_hand = UpdatesByHand(self._flow, self._updates, self._without_optimizer, self._find)
-        self._backwards.on_begin = self._by_hand.before_backward
+        self._backwards.on_begin = self._before_backward
         self._backwards.on_end = self._by_hand.after_backward
         WeightsOutside(hook, self._flow.models, saving, self._updates.optimizers)
         for part in TENSOR_PARTS:
@@ -154,6 +155,8 @@ class PyTorchAdapter:
         if self._discover:
             self._discovery = Discovery(self._flow, self._calls)
             self._calls.between = self._discovery.between
+        else:
+            self._calls.between = OtherModels(self._flow, self._updates.optimizers).between
         Compilations(
             hook,
             self._flow.models,
@@ -168,6 +171,10 @@ class PyTorchAdapter:
     def _before_forward(self, root: nn.Module, arguments: Any, kwargs: Any) -> None:
         self._by_hand.look()
         self._calls.before(root, arguments, kwargs)
+
+    def _before_backward(self, roots: Sequence[Any]) -> None:
+        self._calls.between(False)
+        self._by_hand.before_backward(roots)
 
     def _numbered(self, tree: ModuleTree | None, provisional: int, number: int) -> None:
         self._flow.hook.clock.renumber(provisional, number)

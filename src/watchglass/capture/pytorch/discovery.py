@@ -98,7 +98,7 @@ class Discovery:
 
         So a copy of the model, such as an average of its weights, is not taken for the model that was evaluated before.
         """
-        if evaluating and self._handle is None and not self._by_parameters:
+        if evaluating and self._handle is None and not (self._by_parameters or self._expecting):
             self._handle, self._passing = register_module_forward_pre_hook(self._guarded), True
         elif not evaluating and self._passing:
             self.stop()
@@ -124,6 +124,7 @@ class Discovery:
     def expect(self) -> None:
         """A compiled function may call models, at any time."""
         self._expecting = True
+        self.between(False)
         for optimizer in list(self._optimizers):
             self._know(optimizer)
 

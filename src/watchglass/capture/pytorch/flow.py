@@ -5,7 +5,9 @@ from __future__ import annotations
 import sys
 import types
 import weakref
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -41,6 +43,8 @@ class Flow:
         quiet_steps: TRAIN steps since a new model was seen.
         output: What the last forward returned, when that was one tensor.
         loss: What a loss function made of exactly that tensor.
+        outputs: All tensors that the last forward of an evaluation returned.
+        called_another: Another model was called since that forward: a loss made of other tensors is not its own.
         recomputed: Whether a backward was seen to call models or to run others inside it.
         objectives: What each model is trained on.
         foreign: Optimizers of parameters that belong to no watched model.
@@ -62,6 +66,8 @@ class Flow:
     quiet_steps: int = 0
     output: weakref.ref[Tensor] | None = None
     loss: weakref.ref[Tensor] | None = None
+    outputs: tuple[weakref.ref[Tensor], ...] = ()
+    called_another: bool = False
     recomputed: bool = False
     objectives: Objectives = field(default_factory=Objectives)
     chained: int = 0
@@ -101,6 +107,17 @@ class Flow:
             frame = frame.f_back
         return False
 
+    def returned_any_of(self, tensors: Iterable[Tensor]) -> bool:
+        """Whether the last forward of an evaluation returned one of these, or what one of them is a view of."""
+        outputs = [output for reference in self.outputs if (output := reference()) is not None]
+        return bool(outputs) and any(_share(tensor, output) for tensor in tensors for output in outputs)
+
+    def is_of_another(self, arguments: Iterable[Any]) -> bool:
+        """Whether a loss of these is that of a model that is not watched and was called since the last forward."""
+        if not self.called_another:
+            return False
+        return not self.returned_any_of(each for each in arguments if isinstance(each, Tensor))
+
     @property
     def several_models(self) -> bool:
         """Whether there are several, or may be: in the first steps not all have been called."""
@@ -114,3 +131,13 @@ class Flow:
     def _let_go(self) -> None:
         self.forward = None
         self.objectives = Objectives()
+
+
+def _share(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors have their values in one place."""
+    if one is other or one._base is other:
+        return True
+    try:
+        return one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr() != 0
+    except RuntimeError:  # a tensor without storage of its own: sparse, or inside torch.func
+        return False

@@ -66,7 +66,7 @@ class OutermostCalls:
         self._flow = flow
         self._capture = capture
         self._begin_step = begin_step
-        #: Called with True as a call of an evaluation has ended, with False as the next call begins.
+        #: Called with True as a call of an evaluation has ended, with False as the next call or a backward begins.
         self.between: Callable[[bool], None] = lambda evaluating: None
         self._steady = steady
         # Those with hooks of their own at their ends.
@@ -169,8 +169,7 @@ class OutermostCalls:
             return  # a watched model inside another
         # At depth 1 already: the last call was left by an exception.
         flow.forward_depth, flow.root = 1, root
-        if self._evaluating:
-            self.between(False)
+        self.between(False)
         if not flow.in_closure:
             if flow.update_depth:
                 flow.leave_update()
@@ -191,7 +190,7 @@ class OutermostCalls:
         flow.helping = forward.helps
         if flow.helping:
             return
-        flow.forward = forward
+        flow.forward, flow.outputs, flow.called_another = forward, (), False
         if last is not None:
             last.state = None
             self._supersede(last)
@@ -263,7 +262,7 @@ class OutermostCalls:
             self._tell(flow.events.forward_ended, ForwardCall(step, forward, root, arguments, None, output))
         if clock.evaluation is not None:
             self._evaluated(root, forward, output)
-            self.between(True)
+            self._returned(output)
             return
         if step is not None and flow.events.each_forward_ended:
             self._tell([*flow.events.each_forward_ended], ForwardCall(step, forward, root, arguments, None, output))
@@ -278,6 +277,7 @@ class OutermostCalls:
             self._record_part(root, forward, tensors)
         if not forward.training:
             self._evaluated(root, forward, output)  # should no backward run through it
+            self._returned(output)
         forward.marked = False
         several = flow.several_models
         if flow.output is None or flow.chained < _HABIT or several:
@@ -293,6 +293,11 @@ class OutermostCalls:
             state.keep_outputs(tensors)
             if step is not None and step.due:
                 state.draws = self._habits.end(root, state.states)
+
+    def _returned(self, output: Any) -> None:
+        """A forward has returned that is an evaluation, or may be."""
+        self._flow.outputs = tuple(weakref.ref(tensor) for _, tensor in tensors_in(output))
+        self.between(True)
 
     def _record_part(self, module: nn.Module, forward: Forward, tensors: list[tuple[str, torch.Tensor]]) -> None:
         """Record the loss that a module returned in training: that of the step may hold more than an evaluation's."""

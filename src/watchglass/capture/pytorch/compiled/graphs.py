@@ -1,14 +1,29 @@
-"""CUDA graphs: what is launched while one is captured is not done, but becomes part of it, to be done at each replay.
+"""What compilers and CUDA graphs make of code: whether there is any.
+
+While a CUDA graph is captured, what is launched is not done, but becomes part of it, to be done at each replay.
 
 So nothing of ours is launched then, copied or waited for. A replay calls no Python: its steps are not heard of either.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import torch
+
+
+def compiled_so_far() -> bool:
+    """Whether anything was compiled in this process, or is to be at its first call, as far as PyTorch tells.
+
+    PyTorch imports its compiler for every optimizer; the backends that it knows show that ``torch.compile`` was called.
+    """
+    module = sys.modules.get("torch._dynamo.eval_frame")
+    if module is None:
+        return False
+    backends = getattr(module, "cached_backends", None)
+    return not isinstance(backends, dict) or any(map(callable, backends.values()))
 
 
 def captured() -> bool:

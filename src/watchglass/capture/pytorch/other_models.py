@@ -1,0 +1,105 @@
+"""Losses of models that are not watched: an average of the weights, a teacher, evaluated right after one that is.
+
+With ``watch(model)`` only the named model is watched, and a loss belongs to the model that was called last. A global
+module hook hears, between the calls of an evaluation, that another module is called. A loss that is computed then is no
+loss of the watched model, unless that module is a part of its training: a head that is trained with it, or a network
+that is given what it returned.
+
+Compiled code is guarded on global hooks: one that comes and goes would have it compiled each time, up to PyTorch's
+limit. So there is none once anything was compiled in this process.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from torch import Tensor, nn
+from torch.compiler import is_compiling
+from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
+
+from watchglass.capture.pytorch.compiled.calls import COMPILE
+from watchglass.capture.pytorch.compiled.graphs import compiled_so_far
+from watchglass.capture.pytorch.flow import Flow
+from watchglass.capture.pytorch.nested import tensors_in
+
+#: Calls of modules that are looked at after one forward of a watched model: what lies behind them is no evaluation.
+_MOST_CALLS = 1 << 14
+
+
+class OtherModels:
+    """Hears calls of modules that are not watched, between those of an evaluation.
+
+    Args:
+        flow: Where the training is; told whether the last call was of another model.
+        optimizers: Those that have stepped parameters of watched models.
+    """
+
+    def __init__(self, flow: Flow, optimizers: Callable[[], list[Optimizer]]) -> None:
+        self._flow = flow
+        self._optimizers = optimizers
+        self._handle: RemovableHandle | None = None
+        self._calls = 0
+        # Modules that are a part of the training of a watched model.
+        self._ours: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        # What the optimizers hold, by identity, and for how many groups and parameters that was looked up.
+        self._held: set[int] = set()
+        self._looked_up: list[tuple[int, int]] = []
+        hook = flow.hook
+        self._guarded: Callable[..., Any] = hook.guarded(self._called, unless=is_compiling)
+        hook.detach_with(COMPILE.listen(hook.guard, after=hook.guarded(self._compiled)))
+        hook.detach_with(self._stop)
+
+    def between(self, evaluating: bool) -> None:
+        """A call of an evaluation has ended, or the next call or a backward begins: listen between those only."""
+        if not evaluating:
+            self._stop()
+        elif self._handle is None and not compiled_so_far():
+            self._calls = 0
+            self._handle = register_module_forward_pre_hook(self._guarded)
+
+    def _stop(self) -> None:
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            handle.remove()
+
+    def _compiled(self, arguments: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        self._stop()
+
+    def _called(self, module: nn.Module, arguments: Any) -> None:
+        flow = self._flow
+        self._calls += 1
+        if self._calls > _MOST_CALLS:
+            self._stop()
+            return
+        if flow.models.holds(module) or next(module.parameters(), None) is None:
+            return  # a loss or an activation by itself is no model
+        if flow.returned_any_of(tensor for _, tensor in tensors_in(arguments)):
+            flow.called_another = False
+        elif module in self._ours or flow.called_another:
+            return
+        elif not self._is_trained_with_ours(module):
+            flow.called_another = True
+            return
+        self._ours.update(module.modules())
+
+    def _is_trained_with_ours(self, module: nn.Module) -> bool:
+        """Whether an optimizer of a watched model holds a parameter of this module, or may do so at its first step."""
+        parameters = list(module.parameters())
+        if self._flow.models.in_a_tree(parameters[0]):
+            return True  # a wrapper around it
+        optimizers = self._optimizers()
+        if not optimizers:
+            return any(parameter.requires_grad for parameter in parameters)
+        counts = [(id(each), sum(len(group["params"]) for group in each.param_groups)) for each in optimizers]
+        if counts != self._looked_up:
+            self._looked_up, self._held = counts, {id(parameter) for each in optimizers for parameter in _held(each)}
+            self._ours.clear()
+        return any(id(parameter) in self._held for parameter in parameters)
+
+
+def _held(optimizer: Optimizer) -> Iterable[Tensor]:
+    return (parameter for group in optimizer.param_groups for parameter in group["params"])
