@@ -231,3 +231,53 @@ def test_an_image_that_is_optimised_is_a_tensor_of_its_optimizer(tmp_path: Path,
     np.testing.assert_allclose(run.scalars("loss")[1], seen, rtol=1e-6)
     for name in ("optimizer0/group0/0", "gradient/optimizer0/group0/0", "update/optimizer0/group0/0"):
         assert list(l2(run, name)) == ALL
+
+
+@pytest.mark.parametrize(
+    ("at", "steps", "parts", "late"),
+    [(40, 50, 1, False), (40, 50, 1, True), (40, 50, 3, True), (49, 50, 1, True), (6, 20, 1, True)],
+)
+def test_each_step_past_the_hooks_is_counted_also_the_first(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, at: int, steps: int, parts: int, late: bool
+) -> None:
+    """Where the optimizer's ``step`` is put back: at the beginning of a step, or just before the optimizer steps."""
+
+    class Plain(torch.optim.SGD):
+        @torch.no_grad()
+        def step(self, closure: Any = None) -> Any:
+            for group in self.param_groups:
+                for parameter in group["params"]:
+                    parameter.sub_(group["lr"] * gradient(parameter))
+
+    kept = Plain.step
+    seen: list[float] = []
+
+    def training() -> None:
+        model = Stack()
+        optimizer = Plain(model.parameters(), RATE)
+        for number in range(steps):
+            if number == at:
+                assert adapter.steady.on is (at >= 40)
+            if number == at and not late:
+                Plain.step = kept  # type: ignore[method-assign]
+            optimizer.zero_grad()
+            seen.append(0.0)
+            for part in range(parts):
+                inputs, labels = batch(10 * number + part)
+                loss = F.cross_entropy(model(inputs), labels)
+                loss.backward()
+                seen[-1] += loss.item()
+            if number == at and late:
+                Plain.step = kept  # type: ignore[method-assign]
+            optimizer.step()
+
+    hook = watchglass.Hook(run=tmp_path / "run", save_interval=1000, strict=True)
+    adapter = PyTorchAdapter(hook, discover=True)
+    training()
+    hook.close()
+    run = open_run(tmp_path / "run")
+    assert run.steps() == list(range(steps))
+    np.testing.assert_allclose(run.scalars("loss")[1], seen, rtol=1e-6)
+    last = run.facts("updates_bypassed")[-1].data
+    assert (last["since"], last["steps"]) == (at, steps - at)
+    assert f"since step {at} its steps are recognised by the weights that they change" in caplog.text

@@ -97,6 +97,7 @@ class PyTorchAdapter:
         )
         self._by_hand = UpdatesByHand(self._flow, self._updates, self._without_optimizer, self._find)
         self._backwards.on_begin = self._before_backward
+        self.steady.unheard = self._by_hand.look_back
         self._backwards.on_end = self._by_hand.after_backward
         WeightsOutside(hook, self._flow.models, saving, self._updates.optimizers)
         for part in TENSOR_PARTS:
@@ -121,7 +122,8 @@ class PyTorchAdapter:
     def _install(self, hook: Hook) -> None:
         steady, updates, backwards = self.steady, self._updates, self._backwards
         guarded, shielded = hook.guarded, hook.guard.shielded
-        hook.on_settle.append(steady.leave)
+        # What it has seen comes before what is made of that.
+        hook.on_settle.insert(0, steady.settle)
         hook.on_end.append(self._tell_elsewhere)
         listener = switchboard.Listener(
             before_backward=shielded(steady.before_backward),

@@ -85,6 +85,8 @@ class Steady:
     ) -> None:
         self.full: Full
         self.compiled_updates: CompiledUpdates
+        #: Called on leaving where as many backwards ran as in a whole step, and no update was heard behind them.
+        self.unheard: Callable[[], None] = lambda: None
         self._flow = flow
         self._hook = flow.hook
         self._begin_step = begin_step
@@ -330,8 +332,12 @@ class Steady:
             listener(True)
         self._look_around()
 
+    def settle(self) -> None:
+        """Go back to the full path outside of any callback: behind a backward, what ended the step is over."""
+        self.leave(superseded=self._at == _BACKWARD)
+
     def leave(self, *, superseded: bool = False) -> None:
-        """Go back to the full path, telling it what was seen of the step that is under way.
+        """Go back to the full path, which hears what was seen of the step that is under way.
 
         Args:
             superseded: Another forward begins, so none of the pattern's backwards will run through the last one.
@@ -359,16 +365,18 @@ class Steady:
         if at == _FORWARD:
             weights.append(self._weight)
         for index, weight in enumerate(weights):
+            before = clock.train
             forward = flow.forward = clock.forward(
                 grad=True, training=training, start_ns=self._start_ns, model=self._model
             )
-            if index == 0 and clock.train is not None:
+            if clock.train is not None and clock.train is not before:
                 self._begin_step(clock.train)
             forward.weight = weight
             if index == 0 and self._backwards:
                 forward.backpropagated = True
-        if self._backwards:
-            flow.objectives.restore(self._optimizer(), self._loss, self._total, self._backwards)
+                flow.objectives.restore(self._optimizer(), self._loss, self._total, self._backwards)
+                if self._backwards >= self._most and (at == _FORWARD or superseded):
+                    self.unheard()
         assert flow.forward is not None
         # Where no mark was set, any backward counts.
         flow.forward.marked = superseded or at != _FORWARD

@@ -114,10 +114,14 @@ class UpdatesByHand:
         # Kind of the optimizer that stepped, while PyTorch's hooks hear of its steps; and whether they no longer do.
         self._kind: type[Optimizer] | None = None
         self._bypassed = False
+        # That optimizer, and the version of one of its parameters as a backward ended.
+        self._optimizer: weakref.ref[Optimizer] | None = None
+        self._version: tuple[int, int] | None = None
         # What is recorded of steps that they did not hear of.
         self._past: BypassedUpdates | None = None
         # The last tensors of no module were replaced, which shows at the next backward only.
         self._replacing = False
+        flow.events.resting.append(self._rest)
         flow.hook.on_settle.append(lambda: self.look(replaced=self._replacing))
         flow.hook.on_end.append(self._tell)
 
@@ -125,6 +129,7 @@ class UpdatesByHand:
         """An optimizer of PyTorch steps."""
         self.on = self._bypassed = False
         self._kind = type(optimizer) if _is_hooked(type(optimizer)) else None
+        self._optimizer, self._version = weakref.ref(optimizer), None
         self._seen.clear()
         self._loose.clear()
         self._updates.on_step = _nothing
@@ -135,9 +140,12 @@ class UpdatesByHand:
         Args:
             replaced: Other tensors are in the place of those of no module.
         """
-        if self._kind is not None and not self.on and not _is_hooked(self._kind):
-            self.on = self.found = self._bypassed = True
-            self._updates.on_step = self.stop
+        if self._is_bypassed_now():
+            step = self._flow.hook.clock.train
+            waits = step is not None and not step.updated and self._version is not None
+            if waits and self._version != self._version_now():
+                # The first of these: nothing else was remembered of the weights behind its backward.
+                self._take(replaced=False)
         if not self._seen:
             return
         with torch.no_grad():
@@ -148,6 +156,23 @@ class UpdatesByHand:
             self._in_a_row = 0
             return
         self._in_a_row += self._backwards == 1
+        self._take(replaced=replaced)
+
+    def look_back(self) -> None:
+        """Steps were alike, and behind the last backwards the update that always came was not heard."""
+        if self._is_bypassed_now():
+            self._take(replaced=False)
+
+    def _is_bypassed_now(self) -> bool:
+        """Whether it shows only now that PyTorch's hooks no longer hear of the optimizer's steps."""
+        if self._kind is None or self.on or _is_hooked(self._kind):
+            return False
+        self.on = self.found = self._bypassed = True
+        self._updates.on_step = self.stop
+        return True
+
+    def _take(self, *, replaced: bool) -> None:
+        """There was an update."""
         self._backwards = 0
         self.found = True
         self._updates.by_hand(self._script, replaced=replaced)
@@ -174,6 +199,7 @@ class UpdatesByHand:
     def after_backward(self) -> None:
         """A backward has ended."""
         if not self.on:
+            self._version = self._version_now()
             return
         self._backwards += 1
         if not self._flow.in_forward:
@@ -202,6 +228,17 @@ class UpdatesByHand:
             if loose is not None and loose.grad is not None and _is_readable(loose):
                 chosen.append((loose, reference))
         return [_Seen(parameter, now) for parameter, now in chosen]
+
+    def _rest(self, on: bool) -> None:
+        self._version = None
+
+    def _version_now(self) -> tuple[int, int] | None:
+        """How often a parameter of the optimizer was changed in place, with the parameter's identity."""
+        optimizer = None if self._optimizer is None else self._optimizer()
+        groups = [] if optimizer is None else optimizer.param_groups
+        held = (parameter for group in groups for parameter in group["params"] if parameter.grad is not None)
+        parameter = next(held, None)
+        return (id(parameter), parameter._version) if parameter is not None and _is_readable(parameter) else None
 
     def _parameters(self) -> list[Tensor]:
         # Not as the trees have them: parameters may be replaced at each update.
@@ -249,8 +286,8 @@ class UpdatesByHand:
         self._flow.hook.add_fact(first.to_fact(self._name))
         self._past = replace(first, steps=1)
         _log.warning(
-            "watchglass: %s: since step %d updates are told by changed weights, without learning rates; put back "
-            "what was there, or replace it before the first optimizer is made",
+            "watchglass: %s: since step %d its steps are recognised by the weights that they change, and recorded "
+            "without learning rates; put back what was there, or replace it before the first optimizer is made",
             reason,
             step,
         )
