@@ -50,7 +50,7 @@ class NotARunError(WatchglassError, ValueError):
 
 
 class FormatVersionError(WatchglassError, ValueError):
-    """A run written by a newer major version of the format."""
+    """A run written in another major version of the format."""
 
 
 class DamagedDataError(WatchglassError, ValueError):

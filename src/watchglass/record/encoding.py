@@ -237,7 +237,7 @@ def _ends(
     rows = [
         (
             step.global_step, step.mode_step, step.train_step, step.start_ns, max(step.end_ns, step.start_ns),
-            captures.get(step.global_step, 0), int(step.mode), 0, step.model,
+            captures.get(step.global_step, 0), int(step.mode), step.model,
         )
         for step in _without_haste(whole)
     ]  # fmt: skip

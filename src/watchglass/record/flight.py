@@ -281,7 +281,7 @@ def _step(content: bytes) -> OpenStep:
     if head["facts"]:
         for frame in scan(next(arrays).tobytes()).frames:
             records.facts += [(fact.kind, fact.source, fact.data) for fact in decode_facts(frame.payload)]
-    step = OpenStep(number, Mode(mode), mode_step, train_step, start_ns, updated=True, model=int(head.get("model", 0)))
+    step = OpenStep(number, Mode(mode), mode_step, train_step, start_ns, updated=True, model=int(head["model"]))
     step.end_ns, step.records = end_ns, records
     return step
 

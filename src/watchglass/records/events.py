@@ -69,11 +69,11 @@ class Event:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Event:
         """The event that :meth:`to_json` gave."""
-        finding, status, previous = data.get("finding"), data.get("status"), data.get("previous")
+        finding, status, previous = data["finding"], data["status"], data["previous"]
         return cls(
             data["kind"], data["id"], data["run"], data["run_id"], data["attempt"], data["rule"], data["time_ns"],
             Finding.from_json(finding) if finding else None,
             RuleStatus.from_json(status) if status else None,
             Status(previous) if previous else None,
-            data.get("left_out", 0),
+            data["left_out"],
         )  # fmt: skip

@@ -101,8 +101,7 @@ class Finding:
             mode=Mode[data["mode"]], worker=data["worker"], tensors=tuple(data["tensors"]),
             value=number_from_json(data["value"]), limit=number_from_json(data["limit"]),
             message=data["message"], causes=tuple(data["causes"]), what_to_try=tuple(data["try"]),
-            attempt=data.get("attempt", 0), global_step=data.get("global_step", 0),
-            evidence=data.get("evidence", {}), model=data.get("model", 0),
+            attempt=data["attempt"], global_step=data["global_step"], evidence=data["evidence"], model=data["model"],
         )  # fmt: skip
 
 
@@ -121,7 +120,7 @@ class RuleStatus:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> RuleStatus:
         """The status that :meth:`to_json` gave."""
-        return cls(data["rule"], Status(data["status"]), data.get("reason", ""))
+        return cls(data["rule"], Status(data["status"]), data["reason"])
 
 
 @dataclass(frozen=True)
@@ -148,8 +147,8 @@ class Observation:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Observation:
         """The observation that :meth:`to_json` gave."""
-        after = data.get("after")
-        return cls(data["kind"], data["attempt"], tuple(after) if after else None, data.get("data", {}))
+        after = data["after"]
+        return cls(data["kind"], data["attempt"], tuple(after) if after else None, data["data"])
 
 
 def number_to_json(value: float | None) -> float | str | None:

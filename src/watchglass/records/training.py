@@ -7,7 +7,7 @@ from enum import Enum, IntEnum
 from typing import Any
 
 #: Version of the run format that this release writes: (major, minor). See docs/run-format.md.
-FORMAT_VERSION = (1, 2)
+FORMAT_VERSION = (2, 0)
 
 
 class Mode(IntEnum):
@@ -86,11 +86,8 @@ class TensorInfo:
     model: int | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """This row as plain JSON types; without ``model`` where it belongs to none."""
-        row = {**asdict(self), "role": self.role.value}
-        if self.model is None:
-            del row["model"]
-        return row
+        """This row as plain JSON types."""
+        return {**asdict(self), "role": self.role.value}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> TensorInfo:
@@ -119,7 +116,7 @@ SCALAR_FIELDS = (
 )  # fmt: skip
 STEP_END_FIELDS = (
     ("global_step", "<u8"), ("mode_step", "<u8"), ("train_step", "<i8"),
-    ("start_ns", "<u8"), ("end_ns", "<u8"), ("captures", "<u4"), ("mode", "u1"), ("reserved", "u1"), ("model", "<u2"),
+    ("start_ns", "<u8"), ("end_ns", "<u8"), ("captures", "<u4"), ("mode", "<u2"), ("model", "<u2"),
 )  # fmt: skip
 
 
@@ -214,4 +211,4 @@ class Fact:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Fact:
         """The fact that :meth:`to_json` gave."""
-        return cls(data["kind"], data["global_step"], data.get("source", ""), data.get("data", {}))
+        return cls(data["kind"], data["global_step"], data["source"], data["data"])

@@ -43,16 +43,6 @@ def skipped(view: StepView) -> bool:
     return bool(view.facts("step_skipped"))
 
 
-def in_turns(view: StepView) -> bool:
-    """Whether other models are trained in turns with this one (a GAN): then its loss need not fall, and may rise."""
-    if view.in_turns or view.catalog.models:
-        return view.in_turns
-    # A run that does not say which model a tensor belongs to, as earlier releases wrote them.
-    fact = view.latest_fact("model")
-    roots = fact.data.get("roots") if fact is not None else None
-    return isinstance(roots, (list, tuple)) and len(roots) > 1
-
-
 def module_types(view: StepView) -> frozenset[str]:
     """Class names of the model's modules; none where they are not known."""
     fact = view.latest_fact("model")

@@ -52,7 +52,7 @@ def open_run(path: str | os.PathLike[str], *, attempt: int | None = None, steps:
     Raises:
         MissingFileError: There is nothing.
         NotARunError: There is something else.
-        FormatVersionError: It was written by a newer major version.
+        FormatVersionError: It was written in another major version of the format.
         UnknownNameError: There is no such attempt.
         InvalidValueError: The steps are no range.
     """

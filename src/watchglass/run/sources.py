@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -10,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from watchglass.errors import DamagedDataError, InvalidValueError, MissingFileError
+from watchglass.errors import DamagedDataError, MissingFileError
 from watchglass.records import STATISTIC_FIELDS
 from watchglass.run.payloads import OnProblem, Payloads, compacted_meanwhile, new_token
 from watchglass.stats import Histograms
@@ -19,7 +18,7 @@ from watchglass.store import (
     ParquetStatistics,
     StatisticsBatch,
     Store,
-    check_path,
+    compacted_file,
     decode_columns,
     decode_histograms,
     has_histograms,
@@ -245,17 +244,8 @@ class CompactedBlock:
 
     def __init__(self, frame: Frame, store: Store, payloads: Payloads, problem: OnProblem) -> None:
         self._frame, self._store, self._payloads, self._problem = frame, store, payloads, problem
-        try:
-            data = json.loads(frame.payload)
-            self._path = check_path(data["path"])
-            first, last = data["global_steps"]
-            self._rows, self._size, self._crc = data["rows"], data["bytes"], data.get("footer_crc")
-        except (ValueError, LookupError, TypeError, AttributeError, RecursionError, InvalidValueError) as error:
-            raise DamagedDataError("a block of compacted statistics is described wrongly") from error
-        numbers = (first, last, self._rows, self._size, 0 if self._crc is None else self._crc)
-        if not all(type(number) is int and 0 <= number < 1 << 63 for number in numbers) or first > last:
-            raise DamagedDataError("a block of compacted statistics is described wrongly")
-        self.first, self.last = int(first), int(last)
+        self._at = compacted_file(frame)
+        self.first, self.last = self._at.global_steps
         self._file: ParquetStatistics | None = None
         self._damaged = False
         self._chunks: set[str] = set()
@@ -269,13 +259,15 @@ class CompactedBlock:
         ids: Collection[int] | None = None if wanted.ids is None else wanted.ids.tolist()
         try:
             if self._file is None:
-                self._file = ParquetStatistics(self._store, self._path, size=self._size, footer_crc=self._crc)
+                self._file = ParquetStatistics(
+                    self._store, self._at.path, size=self._at.bytes, footer_crc=self._at.footer_crc
+                )
             found = self._file.read(
                 tensor_ids=ids, steps=steps, fields=tuple(wanted.fields), histograms=wanted.histograms
             )
         except MissingFileError as error:
             generation = newest_generation(self._store)
-            if generation is not None and f"{generation.number:08}" not in self._path.split("/"):
+            if generation is not None and f"{generation.number:08}" not in self._at.path.split("/"):
                 raise compacted_meanwhile(self._store) from error
             self._is_damaged(DamagedDataError(str(error)))
             return None
@@ -322,7 +314,7 @@ class CompactedBlock:
         steps = self.last - self.first + 1
         rows = max(1, min(_CHUNK_ROWS, self._payloads.decoded.share // (2 * ROW_BYTES)))
         # Numbers of rows are foreign: never divide by them.
-        length = max(1, min(steps, rows * steps // max(1, self._rows)))
+        length = max(1, min(steps, rows * steps // max(1, self._at.rows)))
         low = self.first + (step - self.first) // length * length
         return low, low + length
 

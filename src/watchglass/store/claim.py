@@ -65,9 +65,9 @@ class Claim:
         """
         try:
             return cls(
-                int(data["pid"]), int(data.get("process_start", 0)), str(data.get("boot_id", "")),
-                str(data.get("host", "")), int(data.get("wall_ns", 0)), data.get("released") is True,
-                tuple(map(str, data.get("rings", ()))), data.get("harvest") is True, str(data.get("spool", "")),
+                int(data["pid"]), int(data["process_start"]), str(data["boot_id"]), str(data["host"]),
+                int(data["wall_ns"]), data.get("released") is True, tuple(map(str, data["rings"])),
+                data["harvest"] is True, str(data["spool"]),
             )  # fmt: skip
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise DamagedDataError(f"a claim must name a process but is {ascii(data)[:120]}") from error

@@ -82,7 +82,7 @@ def read_manifest(store: Store) -> Manifest:
     Raises:
         MissingFileError: There is nothing at that location.
         NotARunError: There is something else, or a manifest that watchglass did not write.
-        FormatVersionError: A newer major version of the format; newer minor versions are read.
+        FormatVersionError: Another major version of the format; newer minor versions are read.
     """
     try:
         data = store.read(layout.MANIFEST, 0, _MAX_BYTES)
@@ -191,10 +191,11 @@ def _parse(store: Store, value: Any) -> Manifest:
     version = value.get("format")
     if not (isinstance(version, list) and len(version) >= 2 and all(type(n) is int and n >= 0 for n in version)):
         raise _foreign(store, "its run.json has no format version")
-    if version[0] > FORMAT_VERSION[0]:
+    if version[0] != FORMAT_VERSION[0]:
+        cure = "upgrade watchglass" if version[0] > FORMAT_VERSION[0] else "read it with the watchglass that wrote it"
         raise FormatVersionError(
-            f"{store.location} has format {version[0]}.{version[1]} but this watchglass reads up to "
-            f"{FORMAT_VERSION[0]}; upgrade watchglass (the run was written by {ascii(value.get('version'))[:40]})"
+            f"{store.location} has format {version[0]}.{version[1]} but this watchglass reads format "
+            f"{FORMAT_VERSION[0]}; {cure} (the run was written by {ascii(value.get('version'))[:40]})"
         )
     run_id, created, command = value.get("run_id"), value.get("created_ns"), value.get("command", [])
     if not isinstance(run_id, str) or type(created) is not int or not isinstance(command, list):

@@ -263,7 +263,7 @@ def test_export_of_a_run_with_impossible_numbers(watchglass: Watchglass, tmp_pat
     """What no table has room for is left out and told; it ends nothing."""
     store = small_run(tmp_path / "run", workers=1, steps=3)
     much = 1 << 80
-    header = {"format": [1, 2], "attempt": 0, "worker": "worker_0", "seq": 1, "wall_ns": much, "monotonic_ns": -much}
+    header = {"format": [2, 0], "attempt": 0, "worker": "worker_0", "seq": 1, "wall_ns": much, "monotonic_ns": -much}
     row = {"tensor_id": 77, "name": "x", "role": "custom", "shape": [], "dtype": "float32", "layer_index": much}
     ends = np.zeros(1, list(STEP_END_FIELDS))
     ends["global_step"], ends["mode"], ends["end_ns"] = 9, 1, (1 << 64) - 1

@@ -99,7 +99,7 @@ def test_a_step_with_nothing_in_it_is_kept() -> None:
 def step_entry(**changed: object) -> bytes:
     """An entry of a step as anybody could write it."""
     head = {"arrays": [], "step": [0, 1, 0, 0, 5, 6], "scalars": [], "statistics": [], "reductions": [], "units": [],
-            "facts": False, **changed}  # fmt: skip
+            "facts": False, "model": 0, **changed}  # fmt: skip
     text = json.dumps(head).encode()
     return b"S" + len(text).to_bytes(4, "little") + text
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from watchglass.errors import DamagedDataError
-from watchglass.records import FORMAT_VERSION, Fact, Mode, Role, StepEnd, TensorInfo
+from watchglass.records import Fact, Mode, Role, StepEnd, TensorInfo
 from watchglass.run import open_run
 from watchglass.store import (
     SCALAR_DTYPE,
@@ -114,7 +114,7 @@ def test_a_column_that_stands_twice_is_refused(tmp_path):
 def test_a_worker_that_a_generation_covers_twice_is_refused(store):
     path = "compacted/00000001/0000/worker_0.frames"
     covered = {"attempt": 0, "worker": "worker_0", "segments": 1, "frames": path, "bytes": 0}
-    manifest = {"generation": 1, "created_ns": 1, "format": list(FORMAT_VERSION), "covers": [covered]}
+    manifest = {"generation": 1, "created_ns": 1, "covers": [covered]}
     store.write(path, b"")
     target = "compacted/00000001/manifest.json"
     store.write(target, json.dumps(manifest).encode())

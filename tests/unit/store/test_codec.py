@@ -10,7 +10,6 @@ from watchglass import store
 from watchglass.errors import DamagedDataError, InvalidValueError
 from watchglass.records import (
     REDUCTION_FIELDS,
-    STEP_END_FIELDS,
     Fact,
     Finding,
     Mode,
@@ -298,17 +297,3 @@ def test_an_unknown_mode_is_damaged_data():
     frame = payload(store.encode_step_ends([StepEnd(0, Mode.GLOBAL, 0, 0, 0, 0)]))
     with pytest.raises(DamagedDataError, match="mode 4"):
         store.decode_step_ends(frame)
-
-
-def test_a_step_end_of_one_model_is_what_it_was_before_there_were_several():
-    before = np.dtype([*STEP_END_FIELDS[:6], ("mode", "<u4")])
-    frame = payload(store.encode_step_ends([StepEnd(3, Mode.TRAIN, 1, 1, 5, 6, 4)]))
-    assert frame == np.array([(3, 1, 1, 5, 6, 4, int(Mode.TRAIN))], before).tobytes()
-    assert store.decode_step_ends(frame) == [StepEnd(3, Mode.TRAIN, 1, 1, 5, 6, 4, model=0)]
-
-
-def test_a_reserved_byte_that_is_set_is_damaged_data():
-    rows = np.zeros(2, store.STEP_END_DTYPE)
-    rows["mode"], rows["reserved"] = 1, [0, 7]
-    with pytest.raises(DamagedDataError, match="7 in its reserved byte"):
-        store.decode_step_ends(payload(store.encode_step_ends(rows)))

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from watchglass.errors import DamagedDataError, FormatVersionError
-from watchglass.records import FORMAT_VERSION
+from watchglass.errors import DamagedDataError
 from watchglass.store import Covered, LocalStore, layout, newest_generation
 
 COVERS = {
@@ -19,7 +18,7 @@ COVERS = {
 
 
 def write(store: LocalStore, number: int = 2, **changes: Any) -> None:
-    value = {"generation": number, "created_ns": 1, "format": list(FORMAT_VERSION), "covers": [COVERS]} | changes
+    value = {"generation": number, "created_ns": 1, "covers": [COVERS]} | changes
     store.write(layout.generation_manifest(number), json.dumps(value).encode(), replace=True)
 
 
@@ -43,21 +42,11 @@ def test_the_newest_with_a_manifest_counts(tmp_path: Path) -> None:
     assert newest_generation(store) == found
 
 
-def test_a_newer_major_version_is_refused(tmp_path: Path) -> None:
-    store = LocalStore(tmp_path)
-    write(store, format=[FORMAT_VERSION[0], 99])
-    assert newest_generation(store) is not None
-    write(store, format=[FORMAT_VERSION[0] + 1, 0], covers="something else")
-    with pytest.raises(FormatVersionError, match="upgrade watchglass"):
-        newest_generation(store)
-
-
 @pytest.mark.parametrize(
     "changes",
     [
         {"generation": 3},
         {"created_ns": "now"},
-        {"format": None},
         {"covers": None},
         {"covers": [1]},
         {"covers": [COVERS, COVERS]},

@@ -41,11 +41,11 @@ def test_nothing_and_something_else_are_told_apart(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"{", b"[]", b"{}", b'{"product": "other", "format": [1, 0]}', b'{"product": "watchglass"}',
+    "content", [b"", b"{", b"[]", b"{}", b'{"product": "other", "format": [2, 0]}', b'{"product": "watchglass"}',
                 b'{"product": "watchglass", "format": ["1", 0], "run_id": "x", "created_ns": 1}',
-                b'{"product": "watchglass", "format": [1, 0], "run_id": "x", "created_ns": 9223372036854775808}',
-                b'{"product": "watchglass", "format": [1, 0], "run_id": "x", "created_ns": -1}',
-                b'{"product": "watchglass", "format": [1, 0]}', b"[" * 100000, b"\xff\xfe"]
+                b'{"product": "watchglass", "format": [2, 0], "run_id": "x", "created_ns": 9223372036854775808}',
+                b'{"product": "watchglass", "format": [2, 0], "run_id": "x", "created_ns": -1}',
+                b'{"product": "watchglass", "format": [2, 0]}', b"[" * 100000, b"\xff\xfe"]
 )  # fmt: skip
 def test_a_foreign_manifest_is_refused_in_one_line(tmp_path, content):
     (tmp_path / "run.json").write_bytes(content)
@@ -54,15 +54,20 @@ def test_a_foreign_manifest_is_refused_in_one_line(tmp_path, content):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(("version", "fits"), [([1, 7], True), ([1, 0, 3], True), ([2, 0], False)])
-def test_newer_minors_are_read_and_newer_majors_refused(tmp_path, version, fits):
+@pytest.mark.parametrize(
+    ("version", "cure"),
+    [([2, 7], ""), ([2, 0, 3], ""), ([3, 0], "upgrade watchglass"), ([1, 2], "read it with the watchglass that wrote")],
+)
+def test_newer_minor_versions_are_read_and_other_major_versions_refused(tmp_path, version, cure):
     store = LocalStore(tmp_path)
     manifest = {**create_run(store, command=[]).to_json(), "format": version, "new": 1}
     store.write("run.json", json.dumps(manifest).encode(), replace=True)
-    if fits:
+    if not cure:
         assert read_manifest(store).format == tuple(version[:2])
     else:
-        with pytest.raises(FormatVersionError, match="upgrade"):
+        with pytest.raises(
+            FormatVersionError, match=rf"format {version[0]}\.{version[1]} but .* reads format 2; {cure}"
+        ):
             read_manifest(store)
 
 

@@ -1,7 +1,7 @@
 """Whether a rule is given what it needs, and why it starves.
 
 What a training captures is said in its fact ``capture_plan``, so that most rules that starve can say so at the first
-step. Where it says nothing, in runs of older releases, or where what it plans never comes, a few steps show it.
+step. Where it says nothing, as of a run that no hook recorded, or where what it plans never comes, a few steps show it.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ class ExplodingGradient(Rule):
         growth = norm / levels.level(self.start, lowest=min(self.start)) if self.start else 1.0
         rise = self._loss_rise()
         # What is learned from another model (a student, a critic) has no scale before that model has one.
-        early = None if signals.in_turns(view) else self._early(view, norm, growth, rise)
+        early = None if view.in_turns else self._early(view, norm, growth, rise)
         finding = early or self._late(view, norm) or self._absolute(view, norm)
         signals.remember_start(self.start, norm, 3)
         signals.remember_start(self.start_loss, loss, 3)

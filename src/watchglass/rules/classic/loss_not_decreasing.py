@@ -94,7 +94,7 @@ class LossNotDecreasing(Rule):
         """Recent losses far above the first ones: also within the very first steps."""
         if not self.start or self.seen < 3:
             return None
-        turns = signals.in_turns(view)
+        turns = view.in_turns
         if turns and self.seen <= self.window:
             return None
         # What is learned from another model (a student, a critic) has no level before that model has one.
@@ -144,7 +144,7 @@ class LossNotDecreasing(Rule):
         self.windows += 0 if waiting else 1
         self.rising = self.rising + 1 if self._risen(losses, now) else 0
         self.best = min(self.best, now)
-        if self.rising >= 2 and not signals.in_turns(view):
+        if self.rising >= 2 and not view.in_turns:
             yield self._finding(
                 view, "rise", now[0], self._rise_limit(losses), "loss_rising",
                 f"the loss rises again: {now[0]:.3g} in the median over the last {self.window} steps up to step "
@@ -176,7 +176,7 @@ class LossNotDecreasing(Rule):
 
     def _flat(self, view: StepView, now: list[float]) -> bool:
         """Whether the loss is where it started, with some certainty, and that is a fault."""
-        if signals.in_turns(view) or _accurate(view) or signals.resumed(view):
+        if view.in_turns or _accurate(view) or signals.resumed(view):
             return False
         if self.lowest < 0 < self.highest:
             return False

@@ -271,14 +271,14 @@ class CompactedFile(NamedTuple):
         rows: Its number of rows.
         bytes: Its length.
         global_steps: Least and greatest global step, both included.
-        footer_crc: CRC-32 of its index and footer; None where the frame does not say.
+        footer_crc: CRC-32 of its index and footer.
     """
 
     path: str
     rows: int
     bytes: int
     global_steps: tuple[int, int]
-    footer_crc: int | None
+    footer_crc: int
 
 
 def compacted_file(frame: Frame) -> CompactedFile:
@@ -289,10 +289,11 @@ def compacted_file(frame: Frame) -> CompactedFile:
     """
     try:
         value = json.loads(frame.payload)
-        path, rows, size, (first, last) = (value[name] for name in ("path", "rows", "bytes", "global_steps"))
-        crc = value.get("footer_crc")
-        sound = all(type(number) is int and 0 <= number < 1 << 63 for number in (rows, size, first, last, crc or 0))
-        if not sound or not check_path(path).startswith(f"{layout.COMPACTED}/"):
+        path, rows, size, (first, last), crc = (
+            value[name] for name in ("path", "rows", "bytes", "global_steps", "footer_crc")
+        )
+        sound = all(type(number) is int and 0 <= number < 1 << 63 for number in (rows, size, first, last, crc))
+        if not sound or first > last or not check_path(path).startswith(f"{layout.COMPACTED}/"):
             raise InvalidValueError("a number or path that cannot be")
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise DamagedDataError(

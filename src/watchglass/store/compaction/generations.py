@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from watchglass.errors import DamagedDataError, FormatVersionError, InvalidValueError, MissingFileError
-from watchglass.records import FORMAT_VERSION
+from watchglass.errors import DamagedDataError, InvalidValueError, MissingFileError
 from watchglass.store import layout
 from watchglass.store.contract import Store
 
@@ -63,7 +62,7 @@ class Generation:
     def to_json(self) -> dict[str, Any]:
         """The content of its manifest."""
         return {
-            "generation": self.number, "created_ns": self.created_ns, "format": list(FORMAT_VERSION),
+            "generation": self.number, "created_ns": self.created_ns,
             "covers": [each.to_json() for each in self.covers],
         }  # fmt: skip
 
@@ -79,7 +78,6 @@ def newest_generation(store: Store) -> Generation | None:
 
     Raises:
         DamagedDataError: Its manifest makes no sense.
-        FormatVersionError: A newer major version of the format wrote it.
     """
     for number in reversed(generation_numbers(store)):
         try:
@@ -95,24 +93,15 @@ def read_generation(store: Store, number: int) -> Generation:
     Raises:
         MissingFileError: It has no manifest: it is being written, or whoever wrote it died.
         DamagedDataError: Its manifest makes no sense.
-        FormatVersionError: A newer major version of the format wrote it.
     """
     path = layout.generation_manifest(number)
     data = store.read(path, 0, _MAX_BYTES)
     try:
         value = json.loads(data)
-        major = value["format"][0]
-        if type(major) is int and major > FORMAT_VERSION[0]:
-            raise FormatVersionError(
-                f"{path} in {store.location} has format {major} but this watchglass reads up to {FORMAT_VERSION[0]}; "
-                "upgrade watchglass"
-            )
         covers = tuple(_covered(row, number) for row in value["covers"])
         created_ns = value["created_ns"]
         if value["generation"] != number or type(created_ns) is not int:
             raise DamagedDataError("it is of another generation")
-    except FormatVersionError:
-        raise
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise DamagedDataError(
             f"{path} in {store.location} is no manifest of compacted data ({ascii(str(error))[:120]})"

@@ -135,7 +135,7 @@ def encode_step_ends(rows: Sequence[StepEnd] | NDArray[Any]) -> bytes:
     if not isinstance(rows, np.ndarray):
         rows = np.array(
             [
-                (r.global_step, r.mode_step, r.train_step, r.start_ns, r.end_ns, r.captures, int(r.mode), 0, r.model)
+                (r.global_step, r.mode_step, r.train_step, r.start_ns, r.end_ns, r.captures, int(r.mode), r.model)
                 for r in rows
             ],
             dtype=STEP_END_DTYPE,
@@ -148,8 +148,6 @@ def decode_step_ends(payload: bytes) -> list[StepEnd]:
     rows = _rows(payload, STEP_END_DTYPE, "step ends")
     if len(rows) and not np.isin(rows["mode"], (Mode.TRAIN, Mode.EVAL, Mode.PREDICT)).all():
         raise DamagedDataError(f"a step end has mode {int(rows['mode'].max())}; 1, 2 and 3 are known")
-    if len(rows) and rows["reserved"].any():
-        raise DamagedDataError(f"a step end has {int(rows['reserved'].max())} in its reserved byte; 0 is known")
     if len(rows) and int(rows["train_step"].min()) < -1:
         raise DamagedDataError(f"a step end has train_step {int(rows['train_step'].min())}; -1 is the least")
     for name in ("global_step", "mode_step"):

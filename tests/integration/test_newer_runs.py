@@ -42,7 +42,7 @@ def with_more_columns(payload: bytes) -> bytes:
 
 
 def of_a_later_minor(part: Part) -> list[bytes]:
-    """A frame as 1.99 may write it, between frames that are new."""
+    """A frame as 2.99 may write it, between frames that are new."""
     payload = part.payload
     if payload[:1] == b"{":
         payload = json.dumps({**json.loads(payload), **LATER}).encode()
@@ -68,7 +68,7 @@ def later(tmp_path: Path) -> Path:
         for n in range(6)
     ]  # fmt: skip
     path = Path(build_run(tmp_path / "run", steps, workers=2, steps_per_flush=2))
-    as_of(path, 1, 99)
+    as_of(path, 2, 99)
     for segment in path.glob("attempts/*/segments/*/*"):
         parts = [new for part in frames_of(segment.read_bytes()) for new in of_a_later_minor(part)]
         segment.write_bytes(b"".join(parts))
@@ -83,7 +83,7 @@ def later(tmp_path: Path) -> Path:
 
 def check_everything(path: Path) -> None:
     run = open_run(path)
-    assert run.manifest.format == (1, 99)
+    assert run.manifest.format == (2, 99)
     assert run.problems == []
     assert run.finished
     assert run.workers == ["worker_0", "worker_1"]
@@ -107,7 +107,7 @@ def test_the_command_line_reads_it_too(later: Path, capsys: pytest.CaptureFixtur
     assert main(["show", str(later)]) == 0
     assert main(["check", str(later), "--rules", "LossNotDecreasing"]) == 0
     out = capsys.readouterr()
-    assert "format    1.99" in out.out
+    assert "format    2.99" in out.out
     assert out.err == ""
 
 
@@ -118,10 +118,15 @@ def test_compacting_it_loses_nothing_that_this_release_does_not_know(later: Path
     check_everything(later)
 
 
-def test_a_later_major_version_is_refused_with_the_cure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("major", "cure"), [(3, "upgrade watchglass"), (1, "read it with the watchglass that wrote it")]
+)
+def test_another_major_version_is_refused_with_the_cure(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], major: int, cure: str
+) -> None:
     path = Path(build_run(tmp_path / "run", [Step({"loss": 1.0}, mode=Mode.TRAIN)]))
-    as_of(path, 2, 0)
-    with pytest.raises(FormatVersionError, match=r"has format 2\.0 but this watchglass reads up to 1; upgrade"):
+    as_of(path, major, 0)
+    with pytest.raises(FormatVersionError, match=rf"has format {major}\.0 but this watchglass reads format 2; {cure}"):
         open_run(path)
     target = ["-o", str(tmp_path / "x")]
     for command in (["show"], ["check"], ["report", *target], ["compact"], ["export", "--to", "parquet", *target]):
@@ -129,6 +134,6 @@ def test_a_later_major_version_is_refused_with_the_cure(tmp_path: Path, capsys: 
         out = capsys.readouterr()
         (line,) = out.err.splitlines()
         assert line.startswith("watchglass: error: ")
-        assert "format 2.0" in line
-        assert "upgrade watchglass" in line
+        assert f"format {major}.0" in line
+        assert cure in line
     assert not (tmp_path / "x").exists()
