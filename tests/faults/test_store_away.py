@@ -33,7 +33,7 @@ from watchglass.store.spool import sending
 
 __all__ = ["faulty", "kind_of_store", "spools"]
 
-WORKERS = {"watchglass-recorder", "watchglass-uploader", "watchglass-stop"}
+WORKERS = {"watchglass-recorder", "watchglass-uploader", "watchglass-control"}
 
 
 def assert_whole(faulty: Faulty, losses: list[float]) -> None:
@@ -303,9 +303,9 @@ def test_a_stop_is_heard_while_nothing_can_be_sent(
         train(hook, range(5, 10))
         until(lambda: write.began.is_set())
         store = faulty.store()
-        store.write(layout.stop_request(0), b"{}")
-        until(lambda: store.size(layout.stop_seen(0, "worker_0")) is not None)
-        store.write(layout.stop_commit(0), b'{"stop_at_step": 12, "reason": "asked for"}')
+        store.write(layout.control_request("stop", 0), b"{}")
+        until(lambda: store.size(layout.control_seen("stop", 0, 0, "worker_0")) is not None)
+        store.write(layout.control_commit("stop", 0), b'{"at_step": 12, "reason": "asked for"}')
         until(lambda: hook.stopping)
     finally:
         blocked.set()
@@ -408,5 +408,5 @@ def test_a_store_that_is_away_for_longer_than_a_call_tries_with_pauses_as_they_a
     assert_whole(faulty, losses)
     # A look for a request to stop that began while the server was away ends with its own time limit.
     for thread in threading.enumerate():
-        if thread.name == "watchglass-stop":
+        if thread.name == "watchglass-control":
             thread.join(PATIENCE_S)

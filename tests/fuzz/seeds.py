@@ -63,9 +63,11 @@ def run() -> Path:
             builder.step(step)
         builder.leave("failed", reason="why")
     store = LocalStore(path)
-    store.write(layout.stop_request(1), b'{"finding": "0123456789ab", "reason": "r", "wall_ns": 1}')
-    store.write(layout.stop_seen(1, "worker_0"), b'{"train_step": 1, "wall_ns": 1}')
-    store.write(layout.stop_commit(1), b'{"stop_at_step": 2, "reason": "r", "finding": "0123456789ab", "wall_ns": 1}')
+    store.write(layout.control_request("stop", 1), b'{"finding": "0123456789ab", "reason": "r", "wall_ns": 1}')
+    store.write(layout.control_seen("stop", 1, 0, "worker_0"), b'{"train_step": 1, "wall_ns": 1}')
+    store.write(
+        layout.control_commit("stop", 1), b'{"at_step": 2, "reason": "r", "finding": "0123456789ab", "wall_ns": 1}'
+    )
     return path
 
 

@@ -245,12 +245,19 @@ def terminal_text(choices: Choices) -> None:
 
 def stops(choices: Choices) -> None:
     """What a training and an evaluator read under control/."""
-    from watchglass.actions import Stopping, Worker
+    from watchglass.actions import Stopping
+    from watchglass.control import StoreMailbox, Worker
     from watchglass.records import Finding, Mode, Severity
 
     store = _store()
     answer = hostile.changed_file("seen", seeds.file("seen/worker_0"), choices)
-    store.write("control/stop/0000/seen/worker_0", answer, replace=True)
+    store.write("control/stop/0000/0000/seen/worker_0", answer, replace=True)
+    for name in ("request", "commit"):
+        store.write(f"control/stop/0000/0000/{name}", answer, replace=True)
+    with suppress(WatchglassError):
+        StoreMailbox(store, 0, "worker_1").poll(3)
+    _empty(store, "control")
+    store.write("control/stop/0000/0000/seen/worker_0", answer, replace=True)
     action = Stopping(store, 0, send_signal=lambda worker, number: "")
     action.found(
         Finding("a", "R", Severity.ERROR, 0, 0, 1, Mode.TRAIN, "worker_0", (), None, None, "m", attempt=0)

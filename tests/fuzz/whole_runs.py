@@ -49,7 +49,9 @@ def _changed_run(choices: Choices, folder: Path, sound: Mapping[str, bytes]) -> 
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(data)
     if choices.rarely():
-        planted = folder / choices.one_of([*paths, "journal/lease", "control/stop/0000/request", "journal/00000001"])
+        planted = folder / choices.one_of(
+            [*paths, "journal/lease", "control/stop/0000/0000/request", "journal/00000001"]
+        )
         with suppress(OSError):
             planted.unlink(missing_ok=True)
             planted.parent.mkdir(parents=True, exist_ok=True)

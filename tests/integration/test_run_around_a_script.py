@@ -99,7 +99,7 @@ def test_a_user_module_named_as_one_of_the_standard_library_disturbs_nobody(tmp_
 def test_torchrun_does_not_restart_what_was_stopped_on_purpose(tmp_path: Path) -> None:
     store = open_store(str(tmp_path / "here"))
     create_run(store, command=[])
-    store.write(layout.stop_commit(create_attempt(store, "first")), b"{}")
+    store.write(layout.control_commit("stop", create_attempt(store, "first")), b"{}")
     elastic = {"TORCHELASTIC_RUN_ID": "none", "RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
     done = run(tmp_path, "--run-dir", "here", TORCHELASTIC_RESTART_COUNT="1", **elastic)
     assert (done.returncode, done.stdout) == (EXIT_STOPPED, "")

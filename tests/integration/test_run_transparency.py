@@ -313,7 +313,7 @@ def test_death_by_the_stop_protocol_counts_as_stopped(folder: Path) -> None:
     write(folder, "train.py", "print('ready', __import__('os').getpid(), flush=True); __import__('time').sleep(600)")
     process, pid = start(folder, (folder / "train.py").read_text())
     (run,) = (folder / "runs").iterdir()
-    open_store(str(run)).write(layout.stop_commit(0), b"{}")
+    open_store(str(run)).write(layout.control_commit("stop", 0), b"{}")
     os.kill(pid, signal.SIGTERM)
     assert process.wait(PATIENCE_S) == EXIT_STOPPED
     assert process.stdout is not None

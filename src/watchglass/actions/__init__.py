@@ -13,10 +13,10 @@ from watchglass.actions.registry import (
     parse_action,
 )
 from watchglass.actions.stop_training import StopTraining
-from watchglass.actions.stopping import Stopping, Worker
+from watchglass.actions.stopping import Stopping
 from watchglass.actions.subscription import Subscription
 
 __all__ = [
     "CONTRACT", "Action", "ActionDocumentation", "Courier", "Outcome", "StopTraining", "Stopping", "Subscription",
-    "Worker", "action_names", "build_action", "checked_actions", "documentation", "find_action", "parse_action",
+    "action_names", "build_action", "checked_actions", "documentation", "find_action", "parse_action",
 ]  # fmt: skip

@@ -7,55 +7,20 @@ which step it is at, then commits a step that all of them have still before them
 from __future__ import annotations
 
 import functools
-import json
-import math
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from watchglass.errors import RunExistsError, StoreError, WatchglassError
+from watchglass.control import Agreement, Clock, Stop, Worker
+from watchglass.errors import StoreError, WatchglassError
 from watchglass.records import Finding, Observation
-from watchglass.store import Claim, Pace, Store, layout, pace_of, read_manifest, signal_owner
+from watchglass.store import Store, pace_of, read_manifest, signal_owner
 
-#: What a request and its answer may take beyond the pace, in seconds; on an object store a poll more.
-_SLACK_S = 0.2
-#: A worker that has not said where it is after this long is not waited for, where workers look often.
+#: How long workers are looked for where none is known.
 _ANSWER_S = 5.0
 #: From SIGTERM to SIGKILL.
 _KILL_AFTER_S = 10.0
-
-
-@dataclass(frozen=True)
-class Worker:
-    """What a stop may know of a worker.
-
-    Attributes:
-        name: ``"worker_0"``.
-        active: Whether it has joined and neither left nor been found dead.
-        train_step: Last TRAIN step whose end was read; -1 for none.
-        step_s: Typical length of its TRAIN steps in seconds; 0 where unknown.
-        claim: Its process.
-        attempt: Its attempt.
-    """
-
-    name: str
-    active: bool
-    train_step: int
-    step_s: float
-    claim: Claim | None
-    attempt: int = 0
-
-
-class Clock(Protocol):
-    """What a stop needs of a clock; the module :mod:`time` is one."""
-
-    def monotonic(self) -> float:
-        """Seconds since an arbitrary moment."""
-
-    def time_ns(self) -> int:
-        """Wall time, nanoseconds since 1970."""
 
 
 class Stopping:
@@ -138,21 +103,22 @@ class _Stop:
         send_signal: Callable[[Worker, int], str],
     ) -> None:
         self._store, self._finding, self._attempt = store, finding, finding.attempt
-        self._grace_s, self._poll_s, self._clock, self._send = grace_s, poll_s, clock, send_signal
+        self._grace_s, self._clock, self._send = grace_s, clock, send_signal
+        change = Stop(f"{finding.rule}: {finding.message}", finding.id)
+        self._agreement = Agreement(store, finding.attempt, change, grace_s=grace_s, poll_s=poll_s, clock=clock)
         self._begun_s = clock.monotonic()
-        self._requested = False
         self._committed_s: float | None = None
         self._signalled_s: float | None = None
         self._killed = False
         self.done = False
 
     def request(self) -> list[Observation]:
-        """Asks the workers where they are; where the store is away a later tick does."""
+        """Asks the workers where they are; where the store is unreachable a later tick does."""
         try:
-            new = self._put(layout.stop_request(self._attempt))
+            new = self._agreement.request()
         except StoreError:
             return []
-        self._requested, self._begun_s = True, self._clock.monotonic()
+        self._begun_s = self._clock.monotonic()
         return [self._observation("stop_requested")] if new else []
 
     def tick(self, workers: Sequence[Worker]) -> list[Observation]:
@@ -162,7 +128,7 @@ class _Stop:
         if not active and (workers or self._waited(self._begun_s) > _ANSWER_S):
             self.done = True
             return []
-        if not self._requested:
+        if not self._agreement.requested:
             return self.request()
         if self._committed_s is None:
             try:
@@ -172,46 +138,18 @@ class _Stop:
         return self._enforce(active)
 
     def _commit(self, active: Sequence[Worker]) -> list[Observation]:
-        pace = self._pace(active)
-        seen: Mapping[str, int | None] = {}
-        if len(active) > 1:
-            patience_s = min(max(_ANSWER_S, pace.control_s + self._delay_s(pace)), max(self._grace_s, pace.control_s))
-            seen = self._seen(active)
-            if None in seen.values() and self._waited(self._begun_s) < patience_s:
-                return []
-        steps = [step for step in seen.values() if step is not None]
-        furthest = max([*steps, *(worker.train_step for worker in active)], default=-1)
-        stop_at = furthest + self._margin(active, pace)
-        new = self._put(layout.stop_commit(self._attempt), stop_at_step=stop_at)
+        committed = self._agreement.commit(active)
+        if committed is None:
+            return []
+        commit, seen, new = committed
         self._committed_s = self._clock.monotonic()
-        return [self._observation("stop_committed", stop_at_step=stop_at, seen=dict(seen))] if new else []
-
-    def _pace(self, active: Sequence[Worker]) -> Pace:
-        return pace_of(self._store, len(active))
-
-    def _delay_s(self, pace: Pace) -> float:
-        """Seconds from a worker's answer until the last worker has read the commit that follows, at most."""
-        poll_s = pace.poll_s if self._poll_s is None else self._poll_s
-        return 2 * (poll_s + pace.answer_s) + _SLACK_S + (0.0 if self._store.appends else poll_s)
-
-    def _margin(self, active: Sequence[Worker], pace: Pace) -> int:
-        """Steps between the furthest worker and the stop: enough for all to read the commit before they get there.
-
-        One worker alone waits for nobody: it is not even asked, and stops at its next boundary. Several need the time
-        from a worker's answer until the last one has read the commit, in steps of the quickest.
-        """
-        if len(active) < 2:
-            return 1
-        lengths = [worker.step_s for worker in active if worker.step_s > 0]
-        if not lengths:
-            return 2
-        return max(2, math.ceil(self._delay_s(pace) / min(lengths)) + 1)
+        return [self._observation("stop_committed", stop_at_step=commit.at_step, seen=dict(seen))] if new else []
 
     def _enforce(self, active: Sequence[Worker]) -> list[Observation]:
         """SIGTERM after the grace time, SIGKILL ten seconds later, to processes that are proven to be workers."""
         # The committed step lies a delay ahead, and a worker that was not asked has yet to look.
-        pace = self._pace(active)
-        grace_s = self._grace_s + (0.0 if self._store.appends else pace.control_s + self._delay_s(pace))
+        late_s = pace_of(self._store, len(active)).control_s + self._agreement.delay_s(len(active))
+        grace_s = self._grace_s + (0.0 if self._store.appends else late_s)
         if self._committed_s is None or self._waited(self._committed_s) < grace_s:
             return []
         if self._signalled_s is None:
@@ -234,22 +172,6 @@ class _Stop:
             seen.append(Observation(kind, self._attempt, None, told))
         return seen
 
-    def _seen(self, active: Sequence[Worker]) -> dict[str, int | None]:
-        """The TRAIN step that each worker says it has seen; None where it has not answered."""
-        ranges = [(layout.stop_seen(self._attempt, worker.name), 0, 4096) for worker in active]
-        return {worker.name: _step(data) for worker, data in zip(active, self._store.read_many(ranges), strict=True)}
-
-    def _put(self, path: str, **data: Any) -> bool:
-        """Write a part of the protocol; returns whether it is ours: what another evaluator has written stays."""
-        finding = self._finding
-        content = {**data, "reason": f"{finding.rule}: {finding.message}", "finding": finding.id}
-        content["wall_ns"] = self._clock.time_ns()
-        try:
-            self._store.write(path, json.dumps(content).encode())
-        except RunExistsError:
-            return False
-        return True
-
     def _waited(self, since_s: float) -> float:
         return self._clock.monotonic() - since_s
 
@@ -265,10 +187,3 @@ def _signal(store: Store, worker: Worker, number: int) -> str:
         return signal_owner(store, worker.claim, label, number)
     except WatchglassError as error:
         return str(error)
-
-
-def _step(data: bytes | None) -> int | None:
-    try:
-        return int(json.loads(data or b"")["train_step"])
-    except (ValueError, LookupError, TypeError, OverflowError, RecursionError):
-        return None  # not there yet, or being written

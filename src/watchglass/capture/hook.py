@@ -25,8 +25,9 @@ from watchglass.capture.resuming import Resumption
 from watchglass.capture.turns import Turns
 from watchglass.capture.worker import WorkerOpening
 from watchglass.config import SessionConfig, environment
+from watchglass.control import Commit, Mailbox
 from watchglass.errors import InvalidValueError, TrainingStopped
-from watchglass.record import OpenStep, Recorder, SteadyRow, StepClock, StepRecords, StopControl
+from watchglass.record import OpenStep, Recorder, SteadyRow, StepClock, StepRecords
 from watchglass.records import Fact, Failure, Mode, Role, TensorInfo, count, series_name
 
 _log = logging.getLogger("watchglass")
@@ -100,7 +101,7 @@ class Hook:
             WorkerOpening(self.config, lambda: self.rank(), self._worker_opened),
             flush_interval_s=self.config.flush_interval_s,
             queue_bytes=self.config.queue_bytes,
-            on_stop=self._stop_at,
+            on_commit=self._committed,
             on_look=self._look,
         )
         self.resumption = Resumption(self.clock, self._recorder)
@@ -421,8 +422,8 @@ class Hook:
             _log.warning("watchglass: collection %s holds nothing at step %d: %s", name, step.mode_step, hint)
             step.records.facts.append(("collection_unmatched", "plan", {"collection": name, "near": list(near)}))
 
-    def _worker_opened(self, control: StopControl, attempt: int) -> None:
-        self._recorder.watch(control)
+    def _worker_opened(self, mailbox: Mailbox, attempt: int) -> None:
+        self._recorder.listen(mailbox)
         self.resumption.joined(attempt)
         for callback in self.on_start:
             try:
@@ -434,8 +435,8 @@ class Hook:
         for callback in self.on_look:
             callback()
 
-    def _stop_at(self, step: int, reason: str) -> None:
-        self._stop = (step, reason)
+    def _committed(self, commit: Commit) -> None:
+        self._stop = (commit.at_step, commit.change.reason)
         self.stopping = True
 
 

@@ -17,10 +17,9 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from watchglass.capture.stop_control import PatientStopControl, StopControl
 from watchglass.config import SessionConfig, absolute, environment
+from watchglass.control import BackgroundMailbox, Mailbox, StoreMailbox
 from watchglass.errors import MissingFileError, NotARunError, RunExistsError, StoreError, WatchglassError
-from watchglass.record import StopControl as AnyStopControl
 from watchglass.record import harvest
 from watchglass.store import (
     PATIENCE_S,
@@ -96,14 +95,14 @@ class WorkerOpening:
     Args:
         config: Names the run; the run and the attempt are created if nobody has.
         rank: This process's rank in its group, asked once; None where it trains by itself.
-        opened: Called with the stop control and the attempt once everything is in place.
+        opened: Called with where changes come from and the attempt once everything is in place.
     """
 
     def __init__(
         self,
         config: SessionConfig,
         rank: Callable[[], int | None],
-        opened: Callable[[AnyStopControl, int], None],
+        opened: Callable[[Mailbox, int], None],
     ) -> None:
         self._config = config
         # A script may go to another folder before its first step.
@@ -144,7 +143,7 @@ class WorkerOpening:
             "versions": _versions(), "alone": rank is None,
         }  # fmt: skip
         writer.write([encode_lifecycle({**asdict(place.claim), **joined, "wall_ns": time.time_ns()})])
-        self._opened(_stop_control(store, place.attempt, worker), place.attempt)
+        self._opened(_mailbox(store, place.attempt, worker), place.attempt)
         return writer
 
     def abandon(self) -> None:
@@ -278,9 +277,9 @@ def _claim(store: Store, place: _Place) -> int:
             time.sleep(0.05 if store.appends else 1.0)
 
 
-def _stop_control(store: Store, attempt: int, worker: str) -> AnyStopControl:
-    control = StopControl(store, attempt, worker)
-    return control if store.appends else PatientStopControl(control, pace_of(store, environment.world_size()))
+def _mailbox(store: Store, attempt: int, worker: str) -> Mailbox:
+    mailbox = StoreMailbox(store, attempt, worker)
+    return mailbox if store.appends else BackgroundMailbox(mailbox, pace_of(store, environment.world_size()))
 
 
 class WorkerWriter:

@@ -249,7 +249,7 @@ def _patience_s() -> float:
 
 def _stop_was_committed(run: str, attempt: int) -> bool:
     try:
-        return open_store(run).size(layout.stop_commit(attempt)) is not None
+        return open_store(run).size(layout.control_commit("stop", attempt)) is not None
     except Exception:
         return False
 

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from watchglass.record.clock import StepClock
     from watchglass.record.harvesting import Harvest, harvest, recovered_steps
     from watchglass.record.left import is_anything_left
-    from watchglass.record.opening import FrameWriter, StopControl
+    from watchglass.record.opening import FrameWriter
     from watchglass.record.recorder import Recorder
     from watchglass.record.steps import Captured, Forward, OpenStep, Readback, SteadyRow, StepRecords
 
@@ -16,14 +16,14 @@ _HOMES = {
     "clock": ("StepClock",),
     "harvesting": ("Harvest", "harvest", "recovered_steps"),
     "left": ("is_anything_left",),
-    "opening": ("FrameWriter", "StopControl"),
+    "opening": ("FrameWriter",),
     "recorder": ("Recorder",),
     "steps": ("Captured", "Forward", "OpenStep", "Readback", "SteadyRow", "StepRecords"),
 }  # fmt: skip
 
 __all__ = [
     "Captured", "Forward", "FrameWriter", "Harvest", "OpenStep", "Readback", "Recorder", "SteadyRow", "StepClock",
-    "StepRecords", "StopControl", "harvest", "is_anything_left", "recovered_steps",
+    "StepRecords", "harvest", "is_anything_left", "recovered_steps",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:

@@ -46,16 +46,6 @@ class FrameWriter(Protocol):
         """Nothing more will be written; returns whether all that was survives this process."""
 
 
-class StopControl(Protocol):
-    """Looks for a request to stop; called on the recorder's thread."""
-
-    def poll(self, train_step: int) -> tuple[int, str] | None:
-        """``(stop_at_step, reason)`` once a stop is committed; ``train_step`` is the last one seen."""
-
-    def close(self) -> None:
-        """Nobody will ask again."""
-
-
 class Opening(Protocol):
     """Makes a writer, on the recorder's thread.
 

@@ -1,7 +1,7 @@
 """The recorder: one thread per worker that turns finished steps into frames and writes them.
 
 The training's thread only appends to a queue, see :mod:`watchglass.record.intake`. Everything that costs (waiting for a
-device, averaging, merging, encoding, writing, looking for a stop request) happens on this thread.
+device, averaging, merging, encoding, writing, looking for changes) happens on this thread.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NamedTuple
 
+from watchglass.control import Commit, Listener, Mailbox
 from watchglass.errors import WatchglassError
 from watchglass.record.backlog import Backlog
 from watchglass.record.encoding import encode_ending
 from watchglass.record.flight import FlightRecorder
 from watchglass.record.intake import Intake
-from watchglass.record.lookout import Lookout
 from watchglass.record.observed import ObservedCost
-from watchglass.record.opening import FrameWriter, Opening, StopControl, has_ended, open_patiently
+from watchglass.record.opening import FrameWriter, Opening, has_ended, open_patiently
 from watchglass.record.steps import OpenStep, SteadyRow
 from watchglass.record.work import Work
 from watchglass.records import Fact, Failure, TensorInfo
@@ -28,7 +28,7 @@ from watchglass.store import encode_facts
 
 _log = logging.getLogger("watchglass")
 
-#: Seconds between copies for the flight recorder, looks for a stop request, and the longest pause after a failed write.
+#: Seconds between copies for the flight recorder, looks for changes, and the longest pause after a failed write.
 _KEEP_S, _CONTROL_S, _BACKOFF_S = 0.05, 0.2, 5.0
 #: So many rows may wait: the flight recorder has them already, but not for ever.
 _MOST_ROWS = 1024
@@ -57,8 +57,9 @@ class Recorder:
         flush_interval_s: How often records are written; None leaves it to the writer.
         queue_bytes: Bound of what may wait, in estimated bytes; the bare ends of steps may take as much again, and
             the raw tensors of one step as much as they have.
-        on_stop: Called on the recorder's thread with ``(stop_at_step, reason)`` once a stop is committed.
-        on_look: Called on the recorder's thread a few times a second, once the writer is there.
+        on_commit: Called on the recorder's thread with each change that is committed.
+        on_look: Called on the recorder's thread a few times a second, once the writer is there; what it raises is
+            reported, and it is not called again.
 
     ``put``, ``put_row``, ``drop``, ``add_tensor``, ``add_fact`` and ``urgent`` are for the training's thread and never
     block.
@@ -76,7 +77,7 @@ class Recorder:
         *,
         flush_interval_s: float | None,
         queue_bytes: int,
-        on_stop: Callable[[int, str], None] = lambda step, reason: None,
+        on_commit: Callable[[Commit], None] = lambda commit: None,
         on_look: Callable[[], None] = lambda: None,
     ) -> None:
         self._opening = writer
@@ -92,7 +93,8 @@ class Recorder:
         self._kept: tuple[list[OpenStep | SteadyRow], list[TensorInfo]] = ([], [])
         self._whole_kept = 0
         self._backlog = Backlog(queue_bytes)
-        self._lookout = Lookout(on_stop, on_look)
+        self._listener = Listener(on_commit)
+        self._on_look: Callable[[], None] | None = on_look
         self.row_ids = (0, 0)
         self.work = Work()
         self.observed = ObservedCost()
@@ -125,9 +127,9 @@ class Recorder:
         self._thread = threading.Thread(target=self._run, name="watchglass-recorder", daemon=True)
         self._thread.start()
 
-    def watch(self, control: StopControl) -> None:
-        """Look for a stop request from now on."""
-        self._lookout.watch(control)
+    def listen(self, mailbox: Mailbox) -> None:
+        """Look for changes here from now on."""
+        self._listener.listen(mailbox)
 
     def add_tensor(self, info: TensorInfo) -> None:
         """Announce what a tensor id means, before any row that uses it."""
@@ -197,7 +199,7 @@ class Recorder:
         try:
             self._write_with(opened)
         except Exception:
-            self._lookout.close()
+            self._listener.close()
             with suppress(Exception):
                 opened.close()
             raise
@@ -222,7 +224,7 @@ class Recorder:
                 given_up_s = now + writer.patience_s
             if closing or now - last_look >= _CONTROL_S:
                 last_look = now
-                self._lookout.look(self._intake.train_step)
+                self._look()
             # Where writing is rare, what waits must not fill the queue until then.
             wait_s = backoff_s or (0.0 if self._intake.fills else urgent_s if urgent else interval_s)
             if closing is None and now - last_flush < wait_s:
@@ -231,9 +233,18 @@ class Recorder:
             done = self._flush(writer, closing)
             backoff_s = 0.0 if done else min(_BACKOFF_S, max(0.1, 2 * backoff_s))
             if given_up_s is not None and (done or now >= given_up_s):
-                self._lookout.close()
+                self._listener.close()
                 self.flight.close(discard=writer.close() and done)
                 return
+
+    def _look(self) -> None:
+        if self._on_look is not None:
+            try:
+                self._on_look()
+            except Exception as error:
+                self._on_look = None
+                _log.warning("watchglass: %s: %s; the run is recorded all the same", type(error).__name__, error)
+        self._listener.look(self._intake.train_step)
 
     def _keep(self) -> bool:
         """Copy what waits to where it survives this process; returns whether there were whole steps."""

@@ -180,19 +180,19 @@ def pin(name: str) -> str:
     return f"{PINS}/{name}.json"
 
 
-def stop_request(attempt: int) -> str:
-    """Written by the evaluator: please say which step you are at, a stop is coming."""
-    return f"control/stop/{attempt:04}/request"
+def control_request(kind: str, attempt: int, number: int = 0) -> str:
+    """Written by the evaluator: a change that the workers are asked for, the ``number``-th of its kind."""
+    return f"control/{kind}/{attempt:04}/{number:04}/request"
 
 
-def stop_seen(attempt: int, worker: str) -> str:
-    """A worker's answer to a stop request."""
-    return f"control/stop/{attempt:04}/seen/{check_worker(worker)}"
+def control_seen(kind: str, attempt: int, number: int, worker: str) -> str:
+    """A worker's acknowledgement of a request."""
+    return f"control/{kind}/{attempt:04}/{number:04}/seen/{check_worker(worker)}"
 
 
-def stop_commit(attempt: int) -> str:
-    """Written by the evaluator: the step at which all stop."""
-    return f"control/stop/{attempt:04}/commit"
+def control_commit(kind: str, attempt: int, number: int = 0) -> str:
+    """Written by the evaluator: the step at which all workers act."""
+    return f"control/{kind}/{attempt:04}/{number:04}/commit"
 
 
 def dead_letter(action: str, event: str) -> str:

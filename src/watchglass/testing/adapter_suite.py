@@ -32,6 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from watchglass.capture import Hook
+from watchglass.control import Commit, Stop
 from watchglass.errors import TrainingStopped
 from watchglass.records import Mode
 from watchglass.run import Run, open_run
@@ -179,7 +180,7 @@ class AdapterSuite(ABC):
             case, path = self.case(), tmp_path / str(stop)
             with self.hook(path) as hook, suppress(TrainingStopped):
                 # What the recorder's thread calls when it has seen the evaluator commit a stop.
-                commit = functools.partial(hook._stop_at, stop, "asked for by a test")
+                commit = functools.partial(hook._committed, Commit(stop, Stop("asked for by a test")))
                 case.attach(hook)
                 if stop == 0:
                     commit()

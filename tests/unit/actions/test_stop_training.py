@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from watchglass.actions import Stopping, StopTraining, Worker
+from watchglass.actions import Stopping, StopTraining
+from watchglass.control import Worker
 from watchglass.errors import MissingFileError, StoreError
 from watchglass.records import Finding, Mode, Severity
 from watchglass.store import Claim, LocalStore, create_attempt, create_run, layout, pace_of, this_process
@@ -58,7 +59,7 @@ class Protocol:
 
     def answers(self, rank: int, train_step: int) -> None:
         data = json.dumps({"train_step": train_step, "wall_ns": 1}).encode()
-        self.store.write(layout.stop_seen(0, f"worker_{rank}"), data, replace=True)
+        self.store.write(layout.control_seen("stop", 0, 0, f"worker_{rank}"), data, replace=True)
 
     def tick(self, after_s: float = 0.1) -> list[str]:
         self.clock.now_s += after_s
@@ -66,7 +67,7 @@ class Protocol:
 
     def commit(self) -> dict | None:
         try:
-            return json.loads(self.store.read(layout.stop_commit(0)))
+            return json.loads(self.store.read(layout.control_commit("stop", 0)))
         except MissingFileError:
             return None
 
@@ -78,11 +79,11 @@ def test_one_worker_stops_at_its_next_boundary(tmp_path: Path) -> None:
     protocol = Protocol(tmp_path, 1)
     (observation,) = protocol.stop.found(FINDING)
     assert observation.kind == "stop_requested"
-    request = json.loads(protocol.store.read(layout.stop_request(0)))
+    request = json.loads(protocol.store.read(layout.control_request("stop", 0)))
     assert request["finding"] == FINDING.id
     assert request["reason"] == "ExplodingTensor: the loss became NaN"
     assert protocol.tick() == ["stop_committed"], "it waits for nobody, so it is not even asked"
-    assert protocol.commit()["stop_at_step"] == 8
+    assert protocol.commit()["at_step"] == 8
     protocol.leaves(0)
     assert protocol.tick() == []
     assert not protocol.stop.busy
@@ -97,7 +98,7 @@ def test_two_workers_get_one_step_that_both_have_before_them(tmp_path: Path) -> 
     protocol.answers(1, 11)
     assert protocol.tick() == ["stop_committed"]
     # 0.6 s from an answer to the last reading of the commit are 12 steps of 0.05 s.
-    assert protocol.commit()["stop_at_step"] >= 12 + 12
+    assert protocol.commit()["at_step"] >= 12 + 12
 
 
 def test_a_slow_training_has_a_margin_of_two_steps(tmp_path: Path) -> None:
@@ -107,7 +108,7 @@ def test_a_slow_training_has_a_margin_of_two_steps(tmp_path: Path) -> None:
     protocol.answers(0, 12)
     protocol.answers(1, 12)
     protocol.tick()
-    assert protocol.commit()["stop_at_step"] == 14
+    assert protocol.commit()["at_step"] == 14
 
 
 def test_a_worker_that_does_not_answer_is_not_waited_for(tmp_path: Path) -> None:
@@ -116,7 +117,7 @@ def test_a_worker_that_does_not_answer_is_not_waited_for(tmp_path: Path) -> None
     protocol.answers(1, 9)
     assert protocol.tick(4.0) == []
     assert protocol.tick(2.0) == ["stop_committed"]
-    assert protocol.commit()["stop_at_step"] > 9
+    assert protocol.commit()["at_step"] > 9
 
 
 def test_a_worker_that_has_left_is_not_asked(tmp_path: Path) -> None:
@@ -124,7 +125,7 @@ def test_a_worker_that_has_left_is_not_asked(tmp_path: Path) -> None:
     protocol.leaves(1)
     protocol.stop.found(FINDING)
     assert protocol.tick() == ["stop_committed"]
-    assert protocol.commit()["stop_at_step"] == 8
+    assert protocol.commit()["at_step"] == 8
 
 
 @pytest.mark.parametrize("answer", [b'{"train_st', b'{"train_step": Infinity}', b"[" * 100_000, b'"train_step"'])
@@ -132,7 +133,7 @@ def test_torn_answers_are_read_again(tmp_path: Path, answer: bytes) -> None:
     protocol = Protocol(tmp_path, 2)
     protocol.stop.found(FINDING)
     protocol.answers(1, 9)
-    protocol.store.write(layout.stop_seen(0, "worker_0"), answer)
+    protocol.store.write(layout.control_seen("stop", 0, 0, "worker_0"), answer)
     assert protocol.tick() == []
     protocol.answers(0, 9)
     assert protocol.tick() == ["stop_committed"]
@@ -241,7 +242,7 @@ def test_every_attempt_is_stopped_where_none_is_named(tmp_path: Path) -> None:
     protocol.workers = [replace(protocol.workers[0], active=False), replace(protocol.workers[0], attempt=1)]
     assert protocol.tick() == ["stop_committed"]
     assert protocol.commit() is None
-    assert json.loads(protocol.store.read(layout.stop_commit(1)))["stop_at_step"] == 8
+    assert json.loads(protocol.store.read(layout.control_commit("stop", 1)))["at_step"] == 8
 
 
 def test_on_an_object_store_the_margin_covers_its_slower_pace(tmp_path: Path) -> None:
@@ -256,4 +257,4 @@ def test_on_an_object_store_the_margin_covers_its_slower_pace(tmp_path: Path) ->
     protocol.answers(1, 90)
     assert protocol.tick(pace.answer_s) == ["stop_committed"]
     # A worker looks again after answer_s, an evaluator after poll_s, both twice at worst; steps take 0.05 s.
-    assert protocol.commit()["stop_at_step"] >= 100 + 2 * (pace.answer_s + pace.poll_s) / 0.05
+    assert protocol.commit()["at_step"] >= 100 + 2 * (pace.answer_s + pace.poll_s) / 0.05

@@ -14,9 +14,9 @@ import pytest
 from faulty_stores import Recorded, hasten, spools
 from waiting import until
 from watchglass.capture import worker
-from watchglass.capture.stop_control import PatientStopControl, StopControl
 from watchglass.capture.worker import WorkerOpening
 from watchglass.config import SessionConfig
+from watchglass.control import BackgroundMailbox, Commit, Stop, StoreMailbox
 from watchglass.errors import NotARunError, RunExistsError, StoreError
 from watchglass.store import (
     FrameKind,
@@ -279,37 +279,38 @@ def test_the_pace_is_that_of_the_store_and_the_number_of_workers(
     opened, told = opening(local)
     writer = opened()
     assert (writer.flush_s, writer.urgent_s, writer.patience_s) == (0.5, 0.0, 0.0)
-    assert isinstance(told.controls[0], StopControl)
+    assert isinstance(told.controls[0], StoreMailbox)
     end(writer, told)
 
 
 def commit(store: Store) -> None:
-    store.write(layout.stop_request(0), b"{}")
-    store.write(layout.stop_commit(0), json.dumps({"stop_at_step": 9, "reason": "because"}).encode())
+    store.write(layout.control_request("stop", 0), b"{}")
+    store.write(layout.control_commit("stop", 0), json.dumps({"at_step": 9, "reason": "because"}).encode())
 
 
 def test_a_look_for_a_stop_that_nobody_asked_for_is_one_question_about_a_size(remote: Remote) -> None:
-    control = StopControl(remote, 0, "worker_0")
+    control = StoreMailbox(remote, 0, "worker_0")
     for _ in range(10):
-        assert control.poll(3) is None
+        assert control.poll(3) == []
     assert remote.asked == {"size": 10}
-    remote.write(layout.stop_request(0), b"{}")
-    assert control.poll(4) is None
-    assert json.loads(remote.read(layout.stop_seen(0, "worker_0")))["train_step"] == 4
-    commit_only = json.dumps({"stop_at_step": 9, "reason": "because"}).encode()
-    remote.write(layout.stop_commit(0), commit_only)
-    assert control.poll(5) == (9, "because")
+    remote.write(layout.control_request("stop", 0), b"{}")
+    assert control.poll(4) == []
+    assert json.loads(remote.read(layout.control_seen("stop", 0, 0, "worker_0")))["train_step"] == 4
+    commit_only = json.dumps({"at_step": 9, "reason": "because"}).encode()
+    remote.write(layout.control_commit("stop", 0), commit_only)
+    assert control.poll(5) == [Commit(9, Stop("because"))]
 
 
 def test_who_asks_patiently_never_waits_for_the_store(remote: Remote) -> None:
     pace = Pace(flush_s=1, control_s=0.01, answer_s=0.01, poll_s=1, liveness_s=1)
     remote.failures = ["size"] * 3
-    control = PatientStopControl(StopControl(remote, 0, "worker_0"), pace)
-    assert control.poll(7) is None
+    control = BackgroundMailbox(StoreMailbox(remote, 0, "worker_0"), pace)
+    assert control.poll(7) == []
     commit(remote)
-    until(lambda: control.poll(7) is not None)
-    assert control.poll(7) == (9, "because")
-    assert json.loads(remote.read(layout.stop_seen(0, "worker_0")))["train_step"] == 7
+    assert until(lambda: control.poll(7)) == [Commit(9, Stop("because"))]
+    assert control.poll(7) == []
+    control.close()
+    assert json.loads(remote.read(layout.control_seen("stop", 0, 0, "worker_0")))["train_step"] == 7
 
 
 def test_a_process_that_ends_looks_for_no_stop(remote: Remote, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -317,8 +318,8 @@ def test_a_process_that_ends_looks_for_no_stop(remote: Remote, monkeypatch: pyte
         raise RuntimeError("can't create new thread at interpreter shutdown")
 
     monkeypatch.setattr(threading.Thread, "start", start)
-    control = PatientStopControl(StopControl(remote, 0, "worker_0"), Pace(0.01, 0.01, 0.01, 0.01, 0.01))
-    assert control.poll(3) is None
+    control = BackgroundMailbox(StoreMailbox(remote, 0, "worker_0"), Pace(0.01, 0.01, 0.01, 0.01, 0.01))
+    assert control.poll(3) == []
     control.close()
 
 
@@ -365,7 +366,7 @@ def test_a_place_that_somebody_else_writes_to_is_not_waited_for(remote: Remote) 
 
 def test_an_object_store_is_looked_at_as_rarely_as_it_is_written_to(remote: Remote) -> None:
     pace = pace_of(remote, 1024)
-    control = PatientStopControl(StopControl(remote, 0, "worker_0"), pace)
+    control = BackgroundMailbox(StoreMailbox(remote, 0, "worker_0"), pace)
     until(lambda: remote.asked["size"] == 1)
     for _ in range(100):
         control.poll(1)

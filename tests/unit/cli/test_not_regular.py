@@ -23,13 +23,14 @@ PLACES = (
     "run.json", "attempts/0000/attempt.json", "attempts/0000/workers/worker_0.json",
     "attempts/0000/workers/worker_0.json.2", "attempts/0000/workers/launch-0", "attempts/0001/attempt.json",
     "journal/lease", "journal/lease.1", "journal/renewed", "journal/judged", "journal/00000000", "journal/00000001",
-    "control/stop/0000/request", "control/stop/0000/commit", "compacted/00000002/manifest.json", "compacted/lease",
+    "control/stop/0000/0000/request", "control/stop/0000/0000/commit",
+    "compacted/00000002/manifest.json", "compacted/lease",
     "compacted/pins/" + "0" * 32 + ".json", "attempts/0000/.x.entries", "segment", "tensors", "attempts", "journal",
 )  # fmt: skip
 PLANTED = [
     *((place, "fifo") for place in PLACES),
     ("run.json", "socket"), ("attempts/0000/attempt.json", "folder"), ("journal/lease", "loop"), ("attempts", "loop"),
-    ("segment", "folder"), ("control/stop/0000/commit", "socket"),
+    ("segment", "folder"), ("control/stop/0000/0000/commit", "socket"),
 ]  # fmt: skip
 SECONDS = 20
 
@@ -150,9 +151,9 @@ watchglass.watch(model, run="run")
 optimizer = torch.optim.SGD(model.parameters(), 0.1)
 for step in range(300):
     if step == 20:
-        os.makedirs("run/control/stop/0000", exist_ok=True)
+        os.makedirs("run/control/stop/0000/0000", exist_ok=True)
         for name in ("request", "commit"):
-            os.mkfifo(f"run/control/stop/0000/{name}")
+            os.mkfifo(f"run/control/stop/0000/0000/{name}")
     model(torch.ones(1, 2)).sum().backward()
     optimizer.step()
     optimizer.zero_grad()

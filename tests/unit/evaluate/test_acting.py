@@ -447,7 +447,7 @@ def test_a_stop_is_an_action_with_parameters(run_path: Path) -> None:
         evaluator.close()
         evaluator = opened(config(run_path, ActionSpec("StopTraining", {"rules": "ExplodingTensor"})))
         builder.step(scalars={"loss": NAN})
-        turns(evaluator, lambda: LocalStore(run_path).size(layout.stop_commit(0)))
+        turns(evaluator, lambda: LocalStore(run_path).size(layout.control_commit("stop", 0)))
         builder.leave("stopped")
         evaluator.finish()
     assert [seen.kind for seen in open_run(run_path).journal.observations] == ["stop_requested", "stop_committed"]

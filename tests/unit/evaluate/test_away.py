@@ -86,7 +86,7 @@ def test_a_store_that_answers_now_and_then_costs_time_and_nothing_else(run_path:
             followed.turn()
         for _ in range(200):
             followed.turn()
-        assert layout.stop_request(0) in [entry.path for entry in Whole(run_path).list("control")]
+        assert layout.control_request("stop", 0) in [entry.path for entry in Whole(run_path).list("control")]
         assert followed._judging.follower.problems == []
         store.answers = lambda number: True
         builder.leave()

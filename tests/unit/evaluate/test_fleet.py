@@ -248,8 +248,8 @@ def test_a_training_is_stopped_through_the_store(tmp_path: Path, heard: Heard) -
         for one, other in zip(SICK, HEALTHY, strict=False):
             sick.step(one)
             well.step(other)
-        turn_until(fleet, lambda: store.size("sick/" + layout.stop_commit(0)) is not None)
-        assert store.size("well/" + layout.stop_request(0)) is None
+        turn_until(fleet, lambda: store.size("sick/" + layout.control_commit("stop", 0)) is not None)
+        assert store.size("well/" + layout.control_request("stop", 0)) is None
         fleet.close("interrupted", patience_s=0.0)
 
 

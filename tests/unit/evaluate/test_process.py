@@ -135,11 +135,11 @@ def test_a_training_is_stopped_on_request(run_path: Path) -> None:
         store = builder.store
         for loss in BROKEN[:5]:
             builder.step(scalars={"loss": loss})
-        request = until(lambda: read_json(store, layout.stop_request(0)))
+        request = until(lambda: read_json(store, layout.control_request("stop", 0)))
         until(lambda: request["finding"] in {finding.id for finding in open_run(run_path).journal.findings})
-        store.write(layout.stop_seen(0, "worker_0"), json.dumps({"train_step": 4, "wall_ns": 1}).encode())
-        commit = until(lambda: read_json(store, layout.stop_commit(0)))
-        assert commit["stop_at_step"] == 5
+        store.write(layout.control_seen("stop", 0, 0, "worker_0"), json.dumps({"train_step": 4, "wall_ns": 1}).encode())
+        commit = until(lambda: read_json(store, layout.control_commit("stop", 0)))
+        assert commit["at_step"] == 5
         builder.leave("stopped")
         process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0
@@ -153,13 +153,13 @@ def test_two_ranks_are_stopped_at_one_step(run_path: Path) -> None:
         store = builder.store
         for loss in BROKEN[:5]:
             builder.step(scalars={"loss": loss}, seconds=0.2)
-        until(lambda: read_json(store, layout.stop_request(0)))
+        until(lambda: read_json(store, layout.control_request("stop", 0)))
         for rank, step in enumerate((4, 6)):
-            assert read_json(store, layout.stop_commit(0)) is None
+            assert read_json(store, layout.control_commit("stop", 0)) is None
             seen = json.dumps({"train_step": step, "wall_ns": 1}).encode()
-            store.write(layout.stop_seen(0, f"worker_{rank}"), seen)
-        commit = until(lambda: read_json(store, layout.stop_commit(0)))
-        assert commit["stop_at_step"] >= 8
+            store.write(layout.control_seen("stop", 0, 0, f"worker_{rank}"), seen)
+        commit = until(lambda: read_json(store, layout.control_commit("stop", 0)))
+        assert commit["at_step"] >= 8
         builder.leave("stopped")
         process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from waiting import PATIENCE_S, until
+from watchglass.control import Commit, Stop
 from watchglass.errors import ForkedError, NoRoomError, NotARunError, RunExistsError, StoreError
 from watchglass.record import Captured, OpenStep, Recorder, SteadyRow
 from watchglass.record.encoding import ROW_BYTES, row_bytes
@@ -382,30 +383,32 @@ def test_a_stop_is_told_once_with_the_last_step_seen() -> None:
     asked: list[int] = []
 
     class Control:
-        def poll(self, train_step: int) -> tuple[int, str] | None:
+        def poll(self, train_step: int) -> list[Commit]:
             asked.append(train_step)
-            return (99, "asked for") if train_step >= 1 else None
+            return [Commit(99, Stop("asked for"))] if train_step >= 1 else []
 
         def close(self) -> None:
             asked.append(99)
 
-    told: list[tuple[int, str]] = []
-    made = recorder(Writer(), on_stop=lambda at, reason: told.append((at, reason)))
-    made.watch(Control())
-    made._lookout.look(made._intake.train_step)
+    told: list[Commit] = []
+    made = recorder(Writer(), on_commit=told.append)
+    made.listen(Control())
+    made._look()
     made.put(step(0))
     made.put_row(SteadyRow(1, 1, 30, 35, 0.25, 0.1, 1.0))
-    made._lookout.look(made._intake.train_step)
-    made._lookout.look(made._intake.train_step)
-    assert told == [(99, "asked for")]
+    made._look()
+    made._look()
+    assert told == [Commit(99, Stop("asked for"))]
     assert asked == [-1, 1, 99], "nobody looks once it is known"
 
 
 def test_a_store_that_is_away_for_a_while_ends_no_stopping(caplog: pytest.LogCaptureFixture) -> None:
-    answers: list[Any] = [StoreError("away"), ValueError("half a file"), None, StoreError("away"), (5, "asked for")]
+    answers: list[Any] = [
+        StoreError("away"), ValueError("half a file"), [], StoreError("away"), [Commit(5, Stop("asked for"))],
+    ]  # fmt: skip
 
     class Control:
-        def poll(self, train_step: int) -> tuple[int, str] | None:
+        def poll(self, train_step: int) -> list[Commit]:
             answer = answers.pop(0)
             if isinstance(answer, Exception):
                 raise answer
@@ -414,12 +417,12 @@ def test_a_store_that_is_away_for_a_while_ends_no_stopping(caplog: pytest.LogCap
         def close(self) -> None:
             pass
 
-    told: list[tuple[int, str]] = []
-    made = recorder(Writer(), on_stop=lambda at, reason: told.append((at, reason)))
-    made.watch(Control())
+    told: list[Commit] = []
+    made = recorder(Writer(), on_commit=told.append)
+    made.listen(Control())
     while answers:
-        made._lookout.look(made._intake.train_step)
-    assert told == [(5, "asked for")]
+        made._look()
+    assert told == [Commit(5, Stop("asked for"))]
     assert ["no stop request can be seen" in message for message in caplog.messages] == [True, True]
 
 

@@ -16,9 +16,9 @@ def test_the_other_names_are_as_documented():
     assert layout.worker_claim(0, "worker_1") == "attempts/0000/workers/worker_1.json"
     assert layout.tensors(0, "worker_1", 2) == "attempts/0000/tensors/worker_1-00000002.safetensors"
     assert layout.parse_journal(layout.journal(4)) == 4
-    assert layout.stop_request(1) == "control/stop/0001/request"
-    assert layout.stop_seen(1, "worker_0") == "control/stop/0001/seen/worker_0"
-    assert layout.stop_commit(1) == "control/stop/0001/commit"
+    assert layout.control_request("stop", 1) == "control/stop/0001/0000/request"
+    assert layout.control_seen("stop", 1, 0, "worker_0") == "control/stop/0001/0000/seen/worker_0"
+    assert layout.control_commit("stop", 1) == "control/stop/0001/0000/commit"
     assert layout.parse_claim("attempts/0000/workers/worker_1.json.2") == (0, "worker_1")
 
 

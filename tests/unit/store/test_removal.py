@@ -45,8 +45,8 @@ def complete_run(folder: Path) -> LocalStore:
     small_run(folder, workers=2, steps=6)
     with JournalWriter(store) as journal:
         journal.write([])
-    store.write(layout.stop_request(1), b"{}")
-    store.write(layout.stop_seen(1, "worker_0"), b"{}")
+    store.write(layout.control_request("stop", 1), b"{}")
+    store.write(layout.control_seen("stop", 1, 0, "worker_0"), b"{}")
     store.write(layout.retention(0, "worker_0"), b"{}")
     store.write(layout.launch_end(1, 0), b"{}")
     (folder / "attempts/0001/segments/.wg-17-1-1").write_bytes(b"half")

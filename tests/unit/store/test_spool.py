@@ -385,7 +385,7 @@ def test_an_object_that_was_being_written_when_the_process_died_is_no_object(rem
     "path",
     [
         "run.json", "../x", "/etc/passwd", "attempts/0000/segments/000000000007/worker_1-00000000",
-        "attempts/0001/segments/000000000007/worker_0-00000000", "journal/00000000", "control/stop/0000/request",
+        "attempts/0001/segments/000000000007/worker_0-00000000", "journal/00000000", "control/stop/0000/0000/request",
         "attempts/0000/tensors/worker_1-00000000.safetensors", "attempts/0000/tensors/worker_0-x.safetensors",
     ],
 )  # fmt: skip

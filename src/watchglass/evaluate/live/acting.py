@@ -6,8 +6,9 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from watchglass.actions import Action, Stopping, StopTraining, Worker, build_action
+from watchglass.actions import Action, Stopping, StopTraining, build_action
 from watchglass.config import ActionSpec, EvaluatorConfig, absolute
+from watchglass.control import Worker
 from watchglass.evaluate.live.deliveries import MOST_AT_ONCE, Clock, Deliveries, key_among
 from watchglass.evaluate.live.event_ids import finding_event_id, is_event, status_event_id
 from watchglass.records import Event, Finding, Observation, RuleStatus

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections import deque
 
-from watchglass.actions import Worker
+from watchglass.control import Worker
 from watchglass.evaluate.follower import FollowedWorker, Follower
 from watchglass.evaluate.live.presence import Presence
 from watchglass.records import Mode

@@ -1,0 +1,21 @@
+"""Messages to the workers of a training run, from a request to the step at which all of them act; both halves."""
+
+from watchglass.control.agreement import Agreement, Clock, Worker
+from watchglass.control.listening import BackgroundMailbox, Listener, Mailbox, StoreMailbox
+from watchglass.control.messages import (
+    Acknowledgement,
+    Change,
+    Commit,
+    PlanChange,
+    ProfileWindow,
+    Stop,
+    decode_acknowledgement,
+    decode_commit,
+    encode,
+)
+
+__all__ = [
+    "Acknowledgement", "Agreement", "BackgroundMailbox", "Change", "Clock", "Commit", "Listener", "Mailbox",
+    "PlanChange", "ProfileWindow", "Stop", "StoreMailbox", "Worker", "decode_acknowledgement", "decode_commit",
+    "encode",
+]  # fmt: skip

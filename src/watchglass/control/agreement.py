@@ -1,0 +1,155 @@
+"""The evaluator's half: asks all workers which step they have seen, then commits one that lies ahead of them."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from watchglass.control.messages import Change, Commit, decode_acknowledgement, encode
+from watchglass.errors import DamagedDataError, RunExistsError
+from watchglass.store import Claim, Store, layout, pace_of
+
+#: What a request and its answer may take beyond the pace, in seconds; on an object store a poll more.
+_SLACK_S = 0.2
+#: A worker that has not acknowledged after this long is not waited for, where workers look often.
+_ANSWER_S = 5.0
+
+
+@dataclass(frozen=True)
+class Worker:
+    """What the evaluator may know of a worker.
+
+    Attributes:
+        name: ``"worker_0"``.
+        active: Whether it has joined and neither left nor been found dead.
+        train_step: Last TRAIN step whose end was read; -1 for none.
+        step_s: Typical length of its TRAIN steps in seconds; 0 where unknown.
+        claim: Its process.
+        attempt: Its attempt.
+    """
+
+    name: str
+    active: bool
+    train_step: int
+    step_s: float
+    claim: Claim | None
+    attempt: int = 0
+
+
+class Clock(Protocol):
+    """What an agreement needs of a clock; the module :mod:`time` is one."""
+
+    def monotonic(self) -> float:
+        """Seconds since an arbitrary moment."""
+
+    def time_ns(self) -> int:
+        """Wall time, nanoseconds since 1970."""
+
+
+class Agreement:
+    """Brings all workers of an attempt to one step for a change. For one thread; never waits.
+
+    An evaluator that takes over from another finds what that has requested and committed: what is written counts.
+    Methods raise StoreError where the store refuses, and may be called again.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        attempt: int,
+        change: Change,
+        *,
+        number: int = 0,
+        grace_s: float = 30.0,
+        poll_s: float | None = None,
+        clock: Clock = time,
+    ) -> None:
+        """Nothing is written yet.
+
+        Args:
+            store: The run's store.
+            attempt: The attempt whose workers are asked.
+            change: What they are asked for.
+            number: Which change of its kind it is in this attempt, from 0 on.
+            grace_s: Seconds that workers have to acknowledge, at most.
+            poll_s: How often :meth:`commit` is called; None for the store's pace.
+            clock: The time.
+        """
+        self._store, self._attempt, self._change, self._number = store, attempt, change, number
+        self._grace_s, self._poll_s, self._clock = grace_s, poll_s, clock
+        self._requested_s: float | None = None
+
+    @property
+    def requested(self) -> bool:
+        """Whether the request is written."""
+        return self._requested_s is not None
+
+    def request(self) -> bool:
+        """Asks the workers which step they have seen; returns whether another evaluator had not yet."""
+        new = self._write(layout.control_request(self._change.kind, self._attempt, self._number), self._change)
+        self._requested_s = self._clock.monotonic()
+        return new
+
+    def commit(self, active: Sequence[Worker]) -> tuple[Commit, Mapping[str, int | None], bool] | None:
+        """Commits a step once all workers have acknowledged, or had the time to.
+
+        Returns:
+            The commit, the step that each worker has acknowledged, and whether it was written by this call; None where
+            workers are waited for.
+        """
+        assert self._requested_s is not None
+        pace = pace_of(self._store, len(active))
+        seen: Mapping[str, int | None] = {}
+        if len(active) > 1:
+            answer_s = max(_ANSWER_S, pace.control_s + self.delay_s(len(active)))
+            patience_s = min(answer_s, max(self._grace_s, pace.control_s))
+            seen = self._acknowledged(active)
+            if None in seen.values() and self._clock.monotonic() - self._requested_s < patience_s:
+                return None
+        steps = [step for step in seen.values() if step is not None]
+        furthest = max([*steps, *(worker.train_step for worker in active)], default=-1)
+        commit = Commit(furthest + self._margin(active), self._change)
+        new = self._write(layout.control_commit(self._change.kind, self._attempt, self._number), commit)
+        return commit, seen, new
+
+    def delay_s(self, workers: int) -> float:
+        """Seconds from an acknowledgement until the last of so many workers has read the commit, at most."""
+        pace = pace_of(self._store, workers)
+        poll_s = pace.poll_s if self._poll_s is None else self._poll_s
+        return 2 * (poll_s + pace.answer_s) + _SLACK_S + (0.0 if self._store.appends else poll_s)
+
+    def _margin(self, active: Sequence[Worker]) -> int:
+        """Steps between the furthest worker and the committed one: enough for all to read the commit before it.
+
+        One worker alone waits for no other: it is not even asked, and acts at its next boundary. Several need the time
+        from an acknowledgement until the last one has read the commit, in steps of the quickest.
+        """
+        if len(active) < 2:
+            return 1
+        lengths = [worker.step_s for worker in active if worker.step_s > 0]
+        if not lengths:
+            return 2
+        return max(2, math.ceil(self.delay_s(len(active)) / min(lengths)) + 1)
+
+    def _acknowledged(self, active: Sequence[Worker]) -> dict[str, int | None]:
+        """The TRAIN step that each worker has acknowledged; None where it has not."""
+        kind, attempt, number = self._change.kind, self._attempt, self._number
+        ranges = [(layout.control_seen(kind, attempt, number, worker.name), 0, 4096) for worker in active]
+        return {worker.name: _step(data) for worker, data in zip(active, self._store.read_many(ranges), strict=True)}
+
+    def _write(self, path: str, message: Change | Commit) -> bool:
+        try:
+            self._store.write(path, encode(message, self._clock.time_ns()))
+        except RunExistsError:
+            return False
+        return True
+
+
+def _step(data: bytes | None) -> int | None:
+    try:
+        return decode_acknowledgement(data or b"").train_step
+    except DamagedDataError:
+        return None  # not there yet, or being written

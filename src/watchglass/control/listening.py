@@ -1,0 +1,152 @@
+"""The worker's half: looks for requests, acknowledges them with the step that it has seen, reads what is committed."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Protocol
+
+from watchglass.control.messages import Acknowledgement, Change, Commit, Stop, decode_commit, encode
+from watchglass.errors import MissingFileError
+from watchglass.store import Pace, Store, layout
+
+_log = logging.getLogger("watchglass")
+
+
+class Mailbox(Protocol):
+    """Where committed changes come from."""
+
+    def poll(self, train_step: int) -> list[Commit]:
+        """Changes committed since the last call; ``train_step`` is the last one that this worker has seen."""
+
+    def close(self) -> None:
+        """Nothing more is asked for."""
+
+
+class StoreMailbox:
+    """Looks at the store itself, which takes as long as that takes; raises what the store raises.
+
+    A requested change is acknowledged again at every look until it is committed.
+
+    Args:
+        store: The run's store.
+        attempt: The attempt of this worker.
+        worker: Its name.
+        kinds: The kinds of changes that this worker can act on.
+    """
+
+    def __init__(self, store: Store, attempt: int, worker: str, kinds: Sequence[type[Change]] = (Stop,)) -> None:
+        self._store, self._attempt, self._worker = store, attempt, worker
+        # The number of the change of each kind that comes next.
+        self._next: dict[type[Change], int] = dict.fromkeys(kinds, 0)
+        self._open: set[type[Change]] = set()
+
+    @property
+    def requested(self) -> bool:
+        """Whether a change is requested and not committed yet."""
+        return bool(self._open)
+
+    def poll(self, train_step: int) -> list[Commit]:  # noqa: D102
+        return [commit for kind in self._next if (commit := self._look(kind, train_step)) is not None]
+
+    def close(self) -> None:  # noqa: D102
+        pass
+
+    def _look(self, kind: type[Change], train_step: int) -> Commit | None:
+        place = (kind.kind, self._attempt, self._next[kind])
+        if kind not in self._open:
+            # Asked again and again by a training run of which nothing is asked: a size, no read that fails.
+            if self._store.size(layout.control_request(*place)) is None:
+                return None
+            self._open.add(kind)
+        seen = encode(Acknowledgement(train_step), time.time_ns())
+        self._store.write(layout.control_seen(*place, self._worker), seen, replace=True)
+        try:
+            commit = decode_commit(kind, self._store.read(layout.control_commit(*place)))
+        except MissingFileError:
+            return None
+        self._open.discard(kind)
+        self._next[kind] += 1
+        return commit
+
+
+class BackgroundMailbox:
+    """Looks on a separate thread, for stores that may answer late or never: a call of :meth:`poll` does not wait.
+
+    Args:
+        mailbox: Looks at the store.
+        pace: How often: ``control_s``, and ``answer_s`` while a change is requested.
+    """
+
+    def __init__(self, mailbox: StoreMailbox, pace: Pace) -> None:
+        self._mailbox = mailbox
+        self._pace = pace
+        self._train_step = -1
+        self._committed: list[Commit] = []
+        self._closed = threading.Event()
+        self._blind = False
+        with suppress(RuntimeError):  # the interpreter ends, and begins no threads: there is nothing left to change
+            threading.Thread(target=self._look, name="watchglass-control", daemon=True).start()
+
+    def poll(self, train_step: int) -> list[Commit]:  # noqa: D102
+        self._train_step = train_step
+        committed = self._committed[:]
+        del self._committed[: len(committed)]
+        return committed
+
+    def close(self) -> None:  # noqa: D102
+        self._closed.set()
+
+    def _look(self) -> None:
+        while not self._closed.is_set():
+            try:
+                self._committed += self._mailbox.poll(self._train_step)
+                self._blind = False
+            except Exception as error:  # a store may come back, and a change that is still requested is seen then
+                if not self._blind and not self._closed.is_set():
+                    self._blind = True
+                    _log.info("watchglass: no stop request can be seen at present: %s", error)
+            self._closed.wait(self._pace.answer_s if self._mailbox.requested else self._pace.control_s)
+
+
+class Listener:
+    """Gives each committed change on, once. For the recorder's thread; a store that refuses is asked again.
+
+    Args:
+        on_commit: Called with each commit. A stop is the last one.
+    """
+
+    def __init__(self, on_commit: Callable[[Commit], None]) -> None:
+        self._on_commit = on_commit
+        self._mailbox: Mailbox | None = None
+        self._blind = False
+
+    def listen(self, mailbox: Mailbox) -> None:
+        """Look here from now on."""
+        self._mailbox = mailbox
+
+    def look(self, train_step: int) -> None:
+        """Look once; ``train_step`` is the last one seen."""
+        if self._mailbox is None:
+            return
+        try:
+            committed = self._mailbox.poll(train_step)
+        except Exception as error:
+            if not self._blind:
+                self._blind = True
+                _log.warning("watchglass: no stop request can be seen at present: %s", error)
+            return
+        self._blind = False
+        for commit in committed:
+            if isinstance(commit.change, Stop):
+                self.close()
+            self._on_commit(commit)
+
+    def close(self) -> None:
+        """Look no more."""
+        if self._mailbox is not None:
+            self._mailbox.close()
+            self._mailbox = None

@@ -1,0 +1,158 @@
+"""What is asked of workers, and the three messages by which they act at one step: JSON objects below ``control/``.
+
+A rank that acts alone leaves the others blocked in a collective. So the evaluator writes a change as a request, each
+worker acknowledges it with the step that it has seen, and the evaluator commits a step that lies ahead of all of them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, ClassVar, TypeVar
+
+from watchglass.errors import DamagedDataError, InvalidValueError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Stop:
+    """The training run ends.
+
+    Attributes:
+        reason: One sentence for people.
+        finding: Identifier of the finding that asked for it; "" for none.
+    """
+
+    kind: ClassVar[str] = "stop"
+    reason: str = ""
+    finding: str = ""
+
+
+@dataclass(frozen=True)
+class PlanChange:
+    """Collections are captured at other intervals.
+
+    Attributes:
+        save_intervals: Steps between captures, at least 1, by collection.
+        reason: As for :class:`Stop`, like ``finding``.
+
+    Raises:
+        InvalidValueError: An interval is not a whole number from 1 on.
+    """
+
+    kind: ClassVar[str] = "plan"
+    save_intervals: Mapping[str, int] = field(default_factory=dict)
+    reason: str = ""
+    finding: str = ""
+
+    def __post_init__(self) -> None:
+        for collection, interval in self.save_intervals.items():
+            _check(f"save_interval of {collection}", interval, 1)
+
+
+@dataclass(frozen=True)
+class ProfileWindow:
+    """Some steps are profiled.
+
+    Attributes:
+        steps: How many, at least 1.
+        reason: As for :class:`Stop`, like ``finding``.
+
+    Raises:
+        InvalidValueError: The number is not a whole number from 1 on.
+    """
+
+    kind: ClassVar[str] = "profile"
+    steps: int = 1
+    reason: str = ""
+    finding: str = ""
+
+    def __post_init__(self) -> None:
+        _check("steps of a profile window", self.steps, 1)
+
+
+Change = Stop | PlanChange | ProfileWindow
+
+
+@dataclass(frozen=True)
+class Acknowledgement:
+    """A worker has seen the request.
+
+    Attributes:
+        train_step: Last TRAIN step that the worker has seen; -1 for none.
+    """
+
+    train_step: int
+
+    def __post_init__(self) -> None:
+        _check("train_step", self.train_step, -1)
+
+
+@dataclass(frozen=True)
+class Commit:
+    """All workers act at one step.
+
+    Attributes:
+        at_step: The TRAIN step before which they do.
+        change: What they do.
+    """
+
+    at_step: int
+    change: Change
+
+    def __post_init__(self) -> None:
+        _check("at_step", self.at_step, 0)
+
+
+def encode(message: Change | Acknowledgement | Commit, wall_ns: int) -> bytes:
+    """A message as JSON; a request holds its change.
+
+    Args:
+        message: The message.
+        wall_ns: When it is written, in nanoseconds since 1970.
+    """
+    data = asdict(message)
+    return json.dumps({**data.pop("change", {}), **data, "wall_ns": wall_ns}).encode()
+
+
+def decode_acknowledgement(data: bytes) -> Acknowledgement:
+    """The acknowledgement in ``data``.
+
+    Raises:
+        DamagedDataError: There is none, or not all of it yet.
+    """
+    return _made(Acknowledgement, _read(data))
+
+
+def decode_commit(kind: type[Change], data: bytes) -> Commit:
+    """The commit of a change in ``data``. Unknown keys are left out.
+
+    Raises:
+        DamagedDataError: There is none, or not all of it yet.
+    """
+    read = _read(data)
+    return _made(Commit, {**read, "change": _made(kind, read)})
+
+
+def _read(data: bytes) -> dict[str, Any]:
+    try:
+        read = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise DamagedDataError(f"a control message is not JSON: {error}") from None
+    if not isinstance(read, dict):
+        raise DamagedDataError(f"a control message must be a JSON object but is {type(read).__name__}")
+    return read
+
+
+def _made(cls: type[T], data: Mapping[str, Any]) -> T:
+    try:
+        return cls(**{each.name: data[each.name] for each in fields(cls) if each.name in data})  # type: ignore[arg-type]
+    except (TypeError, AttributeError, InvalidValueError) as error:
+        raise DamagedDataError(f"a control message is not a {cls.__name__}: {error}") from None
+
+
+def _check(name: str, value: Any, least: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise InvalidValueError(f"{name} must be a whole number of at least {least} but got {value!r}")

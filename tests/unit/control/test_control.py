@@ -1,0 +1,139 @@
+"""Changes that all workers of a training run act on at one step: messages, and from one half to the other."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from watchglass.control import (
+    Acknowledgement,
+    Agreement,
+    Change,
+    Commit,
+    Listener,
+    PlanChange,
+    ProfileWindow,
+    Stop,
+    StoreMailbox,
+    Worker,
+    decode_acknowledgement,
+    decode_commit,
+    encode,
+)
+from watchglass.errors import DamagedDataError, InvalidValueError
+from watchglass.store import LocalStore
+
+CHANGES: list[Change] = [
+    Stop("the loss became NaN", "0123456789ab"),
+    PlanChange({"gradients": 1, "weights": 64}, "the gradient grows"),
+    ProfileWindow(8, "steps became longer"),
+]
+KINDS = (Stop, PlanChange, ProfileWindow)
+
+
+def worker(rank: int, train_step: int = 7) -> Worker:
+    return Worker(f"worker_{rank}", True, train_step, 0.05, None)
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.kind)
+def test_a_commit_is_read_as_it_was_written(change: Change) -> None:
+    data = encode(Commit(12, change), 5)
+    assert decode_commit(type(change), data) == Commit(12, change)
+    assert json.loads(data)["wall_ns"] == 5
+
+
+def test_keys_of_later_releases_are_left_out() -> None:
+    assert decode_commit(Stop, b'{"at_step": 3, "reason": "r", "colour": "red"}') == Commit(3, Stop("r"))
+    assert decode_acknowledgement(b'{"train_step": -1, "colour": "red"}') == Acknowledgement(-1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "data"),
+    [
+        (Stop, b""), (Stop, b"["), (Stop, b"[" * 100_000), (Stop, b"[]"), (Stop, b"{}"), (Stop, b'{"at_step": -1}'),
+        (Stop, b'{"at_step": 1e3}'), (Stop, b'{"at_step": true}'), (Stop, b'{"at_step": Infinity}'),
+        (PlanChange, b'{"at_step": 3, "save_intervals": [1]}'),
+        (PlanChange, b'{"at_step": 3, "save_intervals": {"weights": 0}}'),
+        (ProfileWindow, b'{"at_step": 3, "steps": 0}'), (ProfileWindow, b'{"at_step": 3, "steps": "many"}'),
+    ],
+)  # fmt: skip
+def test_what_is_not_a_whole_commit_is_refused(kind: type[Change], data: bytes) -> None:
+    with pytest.raises(DamagedDataError, match="control message"):
+        decode_commit(kind, data)
+
+
+def test_a_change_that_makes_no_sense_is_refused_where_it_is_made() -> None:
+    with pytest.raises(InvalidValueError, match=r"save_interval of weights must be .* 1 but got 0"):
+        PlanChange({"weights": 0})
+    with pytest.raises(InvalidValueError, match=r"steps of a profile window must be .* but got -2"):
+        ProfileWindow(-2)
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.kind)
+def test_all_workers_act_at_one_step_that_lies_ahead_of_them(tmp_path: Path, change: Change) -> None:
+    store = LocalStore(tmp_path)
+    ranks = [StoreMailbox(store, 0, f"worker_{rank}", KINDS) for rank in range(2)]
+    agreement = Agreement(store, 0, change)
+    assert [rank.poll(11) for rank in ranks] == [[], []]
+    assert agreement.request()
+    assert ranks[0].poll(12) == []
+    assert agreement.commit([worker(0), worker(1)]) is None, "one of two has acknowledged"
+    assert ranks[1].poll(9) == []
+    agreed = agreement.commit([worker(0), worker(1)])
+    assert agreed is not None
+    commit, seen, new = agreed
+    assert new
+    assert seen == {"worker_0": 12, "worker_1": 9}
+    assert commit.change == change
+    assert commit.at_step > 12
+    assert [rank.poll(13) for rank in ranks] == [[commit], [commit]]
+    assert [rank.poll(14) for rank in ranks] == [[], []], "it is committed once"
+
+
+def test_changes_of_one_kind_follow_one_another_and_others_do_not_wait_for_them(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    mailbox = StoreMailbox(store, 0, "worker_0", KINDS)
+
+    def agreed(change: Change, number: int = 0) -> Commit:
+        agreement = Agreement(store, 0, change, number=number)
+        agreement.request()
+        found = agreement.commit([worker(0)])
+        assert found is not None
+        return found[0]
+
+    Agreement(store, 0, PlanChange({"weights": 2})).request()
+    first, second = agreed(ProfileWindow(4)), agreed(ProfileWindow(5), 1)
+    stop = agreed(Stop("enough"))
+    assert mailbox.poll(3) == [stop, first], "nobody commits the change of the plan"
+    assert mailbox.poll(3) == [second]
+    assert mailbox.requested
+
+
+def test_an_evaluator_that_takes_over_finds_what_was_written(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    before, after = (Agreement(store, 0, Stop("enough")) for _ in range(2))
+    assert before.request()
+    assert not after.request()
+    assert before.commit([worker(0)]) == (Commit(8, Stop("enough")), {}, True)
+    agreed = after.commit([worker(0, 20)])
+    assert agreed is not None
+    assert not agreed[2]
+    assert StoreMailbox(store, 0, "worker_0").poll(7) == [Commit(8, Stop("enough"))]
+
+
+def test_nothing_is_looked_for_after_a_stop(tmp_path: Path) -> None:
+    store, heard = LocalStore(tmp_path), []
+    mailbox: Any = StoreMailbox(store, 0, "worker_0")
+    listener = Listener(heard.append)
+    listener.look(1)
+    listener.listen(mailbox)
+    agreement = Agreement(store, 0, Stop("enough"))
+    agreement.request()
+    agreement.commit([worker(0)])
+    listener.look(1)
+    mailbox.poll = None
+    listener.look(2)
+    assert heard == [Commit(8, Stop("enough"))]
