@@ -14,9 +14,11 @@ from torch import Tensor
 from watchglass.capture.pytorch import losses
 from watchglass.capture.pytorch.device.readback import DeviceRows
 from watchglass.capture.pytorch.events import LossCall
+from watchglass.capture.pytorch.expressions import Expression
 from watchglass.capture.pytorch.first_bad.replaying import ForwardState
 from watchglass.capture.pytorch.first_bad.search import FirstBadModule
 from watchglass.capture.pytorch.flow import Flow
+from watchglass.capture.pytorch.losses_by_hand import BY_HAND
 from watchglass.capture.pytorch.objective import Objective
 from watchglass.capture.pytorch.switchboard import argument_of
 from watchglass.record import Forward, StepRecords
@@ -144,14 +146,17 @@ class Backwards:
         step = flow.hook.clock.train
         open_step = None if step is None or step.updated else step
         weights = gradients if isinstance(gradients, (tuple, list)) else (gradients,) * len(roots)
-        found = [self._number(root, weight) for root, weight in zip(roots, weights, strict=False)]
+        plain = [self._unscaled(root) if isinstance(root, Tensor) else root for root in roots]
+        found = [self._number(root, weight) for root, weight in zip(plain, weights, strict=False)]
         numbers = [number for number in found if number is not None]
         value = numbers[0] if len(numbers) == 1 else Objective.sum_of(numbers) if numbers else None
         within = open_step is not None and flow.forward is not None
         weight = flow.forward.weight if within and flow.forward is not None else 1.0
         flow.objectives.begin(value, weight, plain=isinstance(tensors, Tensor) and gradients is None and not chosen)
         if len(roots) == 1 and gradients is None and isinstance(roots[0], Tensor):
-            flow.sources.started_from(roots[0])
+            made = flow.sources.started_from(roots[0], scaled=plain[0] is not roots[0])
+            if made is not None and within and not chosen and step is not None and step.due:
+                self._record_by_hand(plain[0], value, made)
         if open_step is not None:
             self._trained_before = [forward.backpropagated for forward in open_step.forwards]
         if open_step is None or len(roots) != 1 or gradients is not None or value is None:
@@ -194,19 +199,29 @@ class Backwards:
         flow.objectives.end({forward.model for forward in through} if everywhere else ())
         self.on_end()
 
+    def _record_by_hand(self, loss: Tensor, value: Any, made: Expression) -> None:
+        """Record what evaluations have of a loss that the script writes with tensor operations."""
+        forward = self._flow.forward
+        if type(value) is not float and made.divisor != 1:
+            with torch.no_grad():
+                value = losses.number(loss.detach() / made.divisor)
+        elif value is not None:
+            value = value / made.divisor if made.divisor != 1 else value
+        if value is not None and forward is not None:
+            forward.records.series.append((BY_HAND, Role.LOSS, forward.weight, value))
+
     def _number(self, root: Any, weight: Any) -> Any:
-        """What a root of a backward counts: a number or a readback of one, times the gradient that was given with it.
+        """What a root of a backward, unscaled, counts: a number or a readback of one, times the gradient given with it.
 
         None where it is no scalar.
         """
         if not isinstance(root, Tensor) or root.numel() != 1:
             return None
-        loss = self._unscaled(root)
         if weight is None:
-            return losses.number(loss)
+            return losses.number(root)
         if not isinstance(weight, Tensor) or weight.numel() != 1:
             return None
-        return losses.number(loss.detach().reshape(()) * weight.detach().reshape(()))
+        return losses.number(root.detach().reshape(()) * weight.detach().reshape(()))
 
     def _unscaled(self, loss: Tensor) -> Tensor:
         known = self._scaled.pop(id(loss), None)

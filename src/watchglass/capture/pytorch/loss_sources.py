@@ -1,9 +1,11 @@
-"""Which output of a module the training starts its backwards from: in an evaluation, the same output is the loss.
+"""What of a model's outputs the training starts its backwards from: in an evaluation, the same is the loss.
 
 Language models compute their loss themselves and return it beside the logits (nanoGPT, Hugging Face); so does a
 criterion that the script wrote as a module. In training such an output is marked in autograd's graph, and found again
 from the tensor that a backward starts from, through what scripts do in between: divide it by the number of
-micro-batches, scale it, add penalties. In an evaluation no graph and no backward exists, and none is needed.
+micro-batches, scale it, add penalties. In an evaluation no graph and no backward exists, and none is needed. At
+captured steps a model's other outputs are marked as well: the graph then shows by which
+:mod:`expression <watchglass.capture.pytorch.expressions>` a script makes its loss of them.
 """
 
 from __future__ import annotations
@@ -15,10 +17,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from watchglass.capture.pytorch.expressions import Expression, Expressions
 from watchglass.capture.pytorch.modules import unwrap
 
 #: Under which a node of autograd carries our mark, in its public ``metadata``.
 _MARK = "watchglass"
+_UNMARKED: Any = (lambda: None, "", False)
 #: Nodes that are looked at between a backward's start and the marks.
 _MOST_NODES = 64
 #: Operations between a loss that a module returned and what a backward starts from: those that change its scale only;
@@ -37,38 +41,84 @@ class LossSources:
 
     def __init__(self) -> None:
         self._paths: weakref.WeakKeyDictionary[nn.Module, tuple[str, ...]] = weakref.WeakKeyDictionary()
-        # Outputs were marked since the last backward.
-        self._marked = False
+        #: How scripts make losses of outputs.
+        self.expressions = Expressions()
+        # That of each model; None where it has several.
+        self._expressions: weakref.WeakKeyDictionary[nn.Module, Expression | None] = weakref.WeakKeyDictionary()
+        # Outputs were marked since the last backward; all of a model's.
+        self._marked = self._all_marked = False
         # What loss functions returned inside the forward that is under way.
         self._computed: list[weakref.ref[Tensor]] = []
 
-    def returned(self, module: nn.Module, tensors: Iterable[tuple[str, Tensor]], *, again: bool) -> None:
+    def returned(
+        self, module: nn.Module, tensors: Iterable[tuple[str, Tensor]], *, again: bool, model: bool = False
+    ) -> None:
         """A module returned these tensors in training.
 
         Args:
             module: It.
             tensors: With their paths in what it returned.
             again: Look again at a module whose loss is known.
+            model: Whether it is one of the models that are trained: then a loss may be made of its outputs.
         """
         module = unwrap(module)
         if module in self._paths and not again:
             return
         for path, tensor in tensors:
-            node: Any = tensor.grad_fn if tensor.numel() == 1 else None
+            alone = tensor.numel() == 1
+            node: Any = tensor.grad_fn if alone or (again and model) else None
             if node is not None:
                 # In the graph, and as long as that lives: a reference to the output would keep its memory.
-                node.metadata.setdefault(_MARK, {})[tensor.output_nr] = (weakref.ref(module), path)
+                node.metadata.setdefault(_MARK, {})[tensor.output_nr] = (weakref.ref(module), path, alone)
                 self._marked = True
+                self._all_marked |= again and model
 
-    def started_from(self, loss: Tensor) -> None:
-        """A backward starts from this tensor."""
+    def started_from(self, loss: Tensor, *, scaled: bool = False) -> Expression | None:
+        """A backward starts from this tensor; returns how the script makes it of a model's outputs, where that shows.
+
+        Args:
+            loss: The tensor.
+            scaled: Whether a scaler has multiplied it.
+        """
         if not self._marked:
-            return
-        self._marked = False
-        for module, found in _marks(loss).items():
+            return None
+        all_marked, self._marked, self._all_marked = self._all_marked, False, False
+        marks = _marks(loss)
+        for module, found in marks.items():
             paths = tuple(path for path, _ in found)
             # Of several, only a plain sum is known: what else they are weighted with is not.
             self._paths[module] = paths if len(found) == 1 or all(summed for _, summed in found) else ()
+        return self._expressed(loss, scaled) if all_marked and not marks else None
+
+    def _expressed(self, loss: Tensor, scaled: bool) -> Expression | None:
+        modules: set[nn.Module] = set()
+
+        def output(node: Any, number: int) -> str | None:
+            module, path, _ = node.metadata.get(_MARK, {}).get(number, _UNMARKED)
+            living = module()
+            if living is None:
+                return None
+            modules.add(living)
+            return str(path)
+
+        node: Any = loss.grad_fn
+        if scaled and node is not None:
+            node = node.next_functions[0][0]
+        expression = self.expressions.read(loss, node, output) if node is not None else None
+        if expression is None or len(modules) != 1:
+            return None
+        module = modules.pop()
+        known = self._expressions.get(module, expression)
+        if known is not None and (known.key, known.sign) != (expression.key, expression.sign):
+            known = None  # a model that is trained on several in turns: an evaluation may mean any of them
+        elif known is not None and known.per != expression.per:
+            known = known._replace(per="")
+        self._expressions[module] = known
+        return None if known is None else expression
+
+    def expression_of(self, module: nn.Module) -> Expression | None:
+        """How the script makes the training's loss of what a model returns, if it does."""
+        return self._expressions.get(unwrap(module))
 
     def knows(self, module: nn.Module) -> bool:
         """Whether backwards were seen to start from an output of this module."""
@@ -111,8 +161,8 @@ def _marks(loss: Tensor) -> dict[nn.Module, list[tuple[str, bool]]]:
         if node is None or (node, number) in seen:
             continue
         seen.add((node, number))
-        module, path = node.metadata.get(_MARK, {}).get(number, (lambda: None, ""))
-        if (living := module()) is not None:
+        module, path, alone = node.metadata.get(_MARK, {}).get(number, _UNMARKED)
+        if alone and (living := module()) is not None:
             found.setdefault(living, []).append((path, summed))
             continue
         name = node.name()

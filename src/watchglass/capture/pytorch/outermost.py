@@ -18,6 +18,7 @@ from watchglass.capture.pytorch.first_bad.randomness import Habits
 from watchglass.capture.pytorch.first_bad.replaying import ForwardState, Settings, versions
 from watchglass.capture.pytorch.flow import Flow
 from watchglass.capture.pytorch.forwards import ModuleCapture, first_tensor
+from watchglass.capture.pytorch.losses_by_hand import LossesByHand
 from watchglass.capture.pytorch.module_hooks import Unsaved, unsaved
 from watchglass.capture.pytorch.modules import inside, is_compiled, unwrap
 from watchglass.capture.pytorch.nested import tensors_in
@@ -81,6 +82,7 @@ class OutermostCalls:
         flow.hook.detach_with(lambda: self.rest(True))
         self._evaluating = False
         self._habits = Habits()
+        self._by_hand = LossesByHand(flow, self._record_loss, lambda: capture.compiled.expected)
 
     def attach(self, root: nn.Module) -> None:
         """Watch the calls of a module from now on."""
@@ -188,6 +190,7 @@ class OutermostCalls:
             model = flow.models.settle(model) if grad else model
         last, forward = flow.forward, clock.forward(grad=grad, training=root.training, model=model)
         flow.helping = forward.helps
+        self._by_hand.called(root, evaluating=clock.evaluation is not None)
         if flow.helping:
             return
         flow.forward, flow.outputs, flow.called_another = forward, (), False
@@ -262,6 +265,7 @@ class OutermostCalls:
             self._tell(flow.events.forward_ended, ForwardCall(step, forward, root, arguments, None, output))
         if clock.evaluation is not None:
             self._evaluated(root, forward, output)
+            self._by_hand.returned(root, forward, output)
             self._returned(output)
             return
         if step is not None and flow.events.each_forward_ended:
@@ -272,7 +276,7 @@ class OutermostCalls:
             flow.output = weakref.ref(output)
         else:
             tensors = list(tensors_in(output))
-        flow.sources.returned(root, tensors, again=step is not None and step.due)
+        flow.sources.returned(root, tensors, again=step is not None and step.due, model=True)
         if step is not None and step.due:
             self._record_part(root, forward, tensors)
         if not forward.training:
@@ -308,20 +312,27 @@ class OutermostCalls:
 
     def _evaluated(self, module: nn.Module, forward: Forward, output: Any) -> None:
         """Record the loss of an evaluation that a module returned, in place of one that was found before."""
-        flow = self._flow
-        loss = flow.sources.loss_of(module, tensors_in(output))
+        loss = self._flow.sources.loss_of(module, tensors_in(output))
         value = None if loss is None else losses.number(loss)
         if value is None:
             return
-        evaluating = flow.hook.clock.evaluation is not None
+        self._record_loss(forward, value, _PART, value)
+
+    def _record_loss(self, forward: Forward, loss: Any, part_name: str, part: Any) -> list[Any]:
+        """Record the loss of an evaluation and the part of it that is comparable; returns the rows."""
+        evaluating = self._flow.hook.clock.evaluation is not None
         rows = forward.records.series if evaluating else list(forward.if_evaluated)
-        if forward.has_loss:
+        if forward.has_loss and loss is not None:
             before = [index for index, row in enumerate(rows) if row[0] == "loss"]
             del rows[before[-1] : before[-1] + 1]
-        rows += [("loss", Role.LOSS, forward.weight, value), (_PART, Role.LOSS, forward.weight, value)]
+        added = [(part_name, Role.LOSS, forward.weight, part)]
+        if loss is not None:
+            added.insert(0, ("loss", Role.LOSS, forward.weight, loss))
+            forward.has_loss = True
+        rows += added
         if not evaluating:
             forward.if_evaluated = rows
-        forward.has_loss = True
+        return added
 
     def _tell(self, listeners: list[Callable[[ForwardCall], None]], call: ForwardCall) -> None:
         with torch.no_grad():

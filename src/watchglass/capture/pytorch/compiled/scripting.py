@@ -22,6 +22,7 @@ from torch.nn import functional
 
 from watchglass.capture.around_importlib_bootstrap import around
 from watchglass.capture.hook import Hook
+from watchglass.capture.pytorch import operations
 from watchglass.capture.pytorch.module_hooks import taken_off
 
 #: Hooks that watch, with the thread of each.
@@ -51,6 +52,7 @@ def _wrap(name: str) -> None:
 
     def begin(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         given = args[0] if args else kwargs.get("obj")
+        operations.restore()
         if name == "script" and not isinstance(given, nn.Module):
             if isinstance(given, type) and len(args) <= 1:
                 # Names in a class are looked up where it was scripted: one call further out than it seems.
