@@ -239,3 +239,58 @@ def test_other_functions_that_were_put_around_ours_stay(after_an_evaluation: nn.
     finally:
         torch.Tensor.mean = ours  # type: ignore[method-assign]
         operations.restore()
+
+
+@pytest.mark.parametrize("evaluate", ["compiled", "eager"])
+def test_a_compiled_model_is_compiled_as_often_as_without_us(tmp_path: Path, evaluate: str) -> None:
+    graphs = [0]
+
+    def backend(graph: Any, examples: Any) -> Any:
+        graphs[0] += 1
+        return graph.forward
+
+    def trained(where: Path | None) -> int:
+        torch.compiler.reset()
+        graphs[0] = 0
+        model = Stack()
+        outer = torch.compile(model, backend=backend, dynamic=False)
+        optimizer = torch.optim.SGD(model.parameters(), 0.05)
+        watching = None if where is None else watchglass.watch(outer, run=where, save_interval=100, strict=True)
+        for number in range(8):
+            inputs, labels = batch(number)
+            squares(outer(inputs), labels).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            if number % 3 == 2:
+                seen.append(evaluated(outer if evaluate == "compiled" else model, number, squares))
+        if watching is not None:
+            watching.close()
+        return graphs[0]
+
+    seen: list[float] = []
+    bare = trained(None)
+    seen.clear()
+    watched = trained(tmp_path / "full")
+    np.testing.assert_allclose(phases(tmp_path, "full"), seen, rtol=1e-6)
+    # The training has one more graph for captured steps.
+    assert watched - bare <= 1
+
+
+def test_a_scaled_loss_is_compared_without_its_scale(tmp_path: Path) -> None:
+    model = nn.DataParallel(Stack())
+    optimizer = torch.optim.SGD(model.parameters(), 0.05)
+    scaler = torch.amp.GradScaler("cpu", init_scale=128.0)
+    seen: list[float] = []
+    with watchglass.watch(model, run=tmp_path / "full", save_interval=1, strict=True):
+        for number in ALL:
+            inputs, labels = batch(number)
+            scaler.scale(squares(model(inputs), labels)).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+            if number % EVERY == EVERY - 1:
+                seen.append(evaluated(model.module, number, squares))
+    np.testing.assert_allclose(phases(tmp_path, "full"), seen, rtol=1e-6)
+    run = open_run(tmp_path / "full")
+    whole, part = (run.tensor(name).values(mode=Mode.TRAIN) for name in ("loss", "loss/by_hand"))
+    assert part == {step: whole[step] for step in part}

@@ -81,10 +81,7 @@ class Overfit(Rule):
         if seen.get("none"):
             count = seen["none"]
             which = "the evaluation" if count == 1 else f"any of {count} evaluations"
-            return (
-                f"the loss of {which} was not seen: it is computed by plain tensor operations; record it with "
-                'watchglass.save_scalar("loss", value)'
-            )
+            return f'the loss of {which} was not seen; record it with watchglass.save_scalar("loss", value)'
         return "there was no evaluation after a training step"
 
     def _remember(self, view: StepView) -> None:
