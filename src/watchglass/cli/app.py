@@ -38,14 +38,14 @@ def _options(
         bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
-    """Watch a training, find out what is wrong with it, and say why."""
+    """Watch a training run, find out what is wrong with it, and say why."""
 
 
 def application(verbs: Iterable[str] = VERBS) -> typer.Typer:
     """The command with some of its verbs."""
     app = typer.Typer(
         name="watchglass",
-        help="Watch a training, find out what is wrong with it, and say why.",
+        help="Watch a training run, find out what is wrong with it, and say why.",
         epilog="Start here:  watchglass run train.py",
         no_args_is_help=True,
         add_completion=False,

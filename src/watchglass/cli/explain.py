@@ -62,7 +62,7 @@ def explain(
         knowledge = load_knowledge(causes or ())
         if list_causes:
             if run is not None:
-                raise InvalidValueError("--list-causes lists what is known of no run in particular; leave RUN away")
+                raise InvalidValueError("--list-causes lists what is known of no run in particular; leave out RUN")
             _list_causes(knowledge, as_json=output == "json")
             return 0
         if run is None:

@@ -190,7 +190,7 @@ def _job(words: list[str] | None, module: str | None, run: str | None, runs: str
 
     target, arguments = _split(words, module)
     if runs is not None and run is not None:
-        raise LaunchError("--run names the run and --runs a place for many; leave one of them away")
+        raise LaunchError("--run names the run and --runs a place for many; leave one of them out")
     place = runs or environment.runs() or DEFAULT_RUNS
     return Job(target, arguments, is_module=module is not None, run=run, runs=place)
 
@@ -314,7 +314,7 @@ def _check(
         )
     if evaluator == "none" and stop_on:
         raise LaunchError(
-            "a training can only be stopped on findings where rules are evaluated; drop --evaluator none, "
+            "a run can only be stopped on findings where rules are evaluated; drop --evaluator none, "
             "or give --stop-on to watchglass follow"
         )
     if report is not None:

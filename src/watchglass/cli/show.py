@@ -150,7 +150,7 @@ def _evaluators(run: Run) -> list[str]:
         return []
     if holder is None:
         return []
-    gone = ", which has ended without a word" if is_alive(holder) is False else ""
+    gone = ", which ended without giving it up" if is_alive(holder) is False else ""
     return [f"process {holder.pid} on {holder.host}{gone}"]
 
 

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from watchglass.evaluate.judgement import is_judged, verdict
     from watchglass.evaluate.live.anew import starting_anew
     from watchglass.evaluate.live.evaluator import Evaluator
-    from watchglass.evaluate.live.journal import judged_attempt
     from watchglass.evaluate.live.resending import Resent, resend
     from watchglass.evaluate.many.fleet import Fleet
     from watchglass.evaluate.many.following import OUT_OF_TIME, follow, follow_runs, what_is_at
@@ -51,7 +50,6 @@ _HOMES = {
     "follower": ("Follower",),
     "live.anew": ("starting_anew",),
     "live.evaluator": ("Evaluator",),
-    "live.journal": ("judged_attempt",),
     "live.resending": ("Resent", "resend"),
     "many.fleet": ("Fleet",),
     "many.following": ("OUT_OF_TIME", "follow", "follow_runs", "what_is_at"),
@@ -94,7 +92,6 @@ __all__ = [
     "front",
     "is_judged",
     "judge",
-    "judged_attempt",
     "labels_of_runs",
     "merge",
     "read_labels",

@@ -76,7 +76,7 @@ def check_bootstrap_possible() -> None:
     for letter, is_set in (("I", sys.flags.isolated), ("E", sys.flags.ignore_environment), ("S", sys.flags.no_site)):
         if is_set:
             raise LaunchError(
-                f"python -{letter} keeps capture out of the training; leave the flag away, or use --no-capture"
+                f"python -{letter} keeps capture out of the training; leave the flag out, or use --no-capture"
             )
 
 

@@ -95,7 +95,7 @@ def launch(
     run, attempt = begin_attempt(job, say=say)
     leads = environment.rank() == 0
     if _restarted_after_stop(run, attempt):
-        note = "torchrun restarted a training that was stopped by request; it stays stopped"
+        note = "torchrun restarted a run that was stopped by request; it stays stopped"
         return Outcome(EXIT_STOPPED, run, attempt, leads, False, 0.0, (note,))
     problems: list[str] = []
     evaluator: Supervision | None = None

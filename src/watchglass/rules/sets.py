@@ -32,7 +32,7 @@ _COURSE = ("LossNotDecreasing", "Overfit")
 RULE_SETS: Mapping[str, RuleSet] = MappingProxyType(
     {
         "default": RuleSet(
-            "what is evaluated when nobody names a rule: fits every training, costs little", tuple(rule_names())
+            "what is evaluated where no rule is named: fits every run, costs little", tuple(rule_names())
         ),
         "all": RuleSet("every built-in rule", tuple(rule_names())),
         "sagemaker": RuleSet(

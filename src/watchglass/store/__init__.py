@@ -76,7 +76,6 @@ if TYPE_CHECKING:
     )
     from watchglass.store.liveness import (
         LEASE_EXPIRY_S,
-        LEASE_RENEWAL_S,
         Attendance,
         LaunchEnd,
         Renewal,
@@ -97,7 +96,7 @@ if TYPE_CHECKING:
     )
     from watchglass.store.media.local import LocalStore
     from watchglass.store.media.locations import open_store
-    from watchglass.store.memory import Charges, MemoryBudget, reading_budget
+    from watchglass.store.memory import Charges, MemoryBudget
     from watchglass.store.pace import Pace, pace_of
     from watchglass.store.parquet.statistics import ParquetStatistics
     from watchglass.store.reader import Problem, RunReader, describe
@@ -148,7 +147,7 @@ _HOMES = {
         "RawTensor", "StoredTensor", "as_numbers", "is_storable", "load_tensor", "read_tensor", "write_tensors",
     ),
     "liveness": (
-        "LEASE_EXPIRY_S", "LEASE_RENEWAL_S", "Attendance", "LaunchEnd", "Renewal", "RenewalWatch", "read_launch_ends",
+        "LEASE_EXPIRY_S", "Attendance", "LaunchEnd", "Renewal", "RenewalWatch", "read_launch_ends",
         "still_running", "write_launch_end",
     ),
     "manifest": (
@@ -157,7 +156,7 @@ _HOMES = {
     ),
     "media.local": ("LocalStore",),
     "media.locations": ("open_store",),
-    "memory": ("Charges", "MemoryBudget", "reading_budget"),
+    "memory": ("Charges", "MemoryBudget"),
     "pace": ("Pace", "pace_of"),
     "parquet.statistics": ("ParquetStatistics",),
     "reader": ("Problem", "RunReader", "describe"),
@@ -178,7 +177,6 @@ __all__ = [
     "ABSENT",
     "ABSENT_BITS",
     "LEASE_EXPIRY_S",
-    "LEASE_RENEWAL_S",
     "PATIENCE_S",
     "REDUCTION_DTYPE",
     "SCALAR_DTYPE",
@@ -284,7 +282,6 @@ __all__ = [
     "read_manifest",
     "read_rings",
     "read_tensor",
-    "reading_budget",
     "redact",
     "redacted",
     "release_worker",

@@ -20,7 +20,8 @@ def capture_lines(counters: Mapping[str, Any]) -> Iterator[str]:
     whose = f"on {printable(worker)}: " if isinstance(worker, str) else ""
     recovered = _number(counters, "recovered_steps")
     if recovered:
-        yield f"{count(int(recovered), 'step')} recovered from the flight recorder of a killed process"
+        steps = count(int(recovered), "step")
+        yield f"{steps} recovered from the flight recorder: a process ended before it had written all"
     callbacks, training = _number(counters, "callback_ns"), _number(counters, "train_ns")
     if callbacks is not None and training:
         recorder, device = (_number(counters, name) or 0.0 for name in ("recorder_cpu_ns", "device_ns"))

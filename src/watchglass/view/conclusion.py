@@ -12,8 +12,8 @@ FAIL_ON = ("warning", "error", "never")
 
 #: Statuses of verdicts of which "nothing was found" says nothing, with the reason and the cure.
 _NO_ANSWER = {
-    "incomplete": "the run is still going on, or died without a word that can be seen from here, and nothing was found "
-    "so far; wait, or accept what there is with --allow-unfinished",
+    "incomplete": "the run still goes on, or its processes ended where that cannot be seen from here, and nothing was "
+    "found so far; wait, or accept what there is with --allow-unfinished",
     "unreadable": "it cannot be read",
 }
 _MISSING = (

@@ -28,7 +28,7 @@ def failure_sentence(failure: Failure) -> str:
     if failure.kind == "signal":
         return f"ended by {_signal(failure)}"
     if failure.kind == "lost":
-        return "its process ended without a word, as one does that is killed"
+        return "its process ended without reporting why, as a killed process does"
     status = "an exit status other than 0" if failure.exit_status is None else f"exit status {failure.exit_status}"
     return f"the script ended with {status}{f': {message}' if message else ''}{place}"
 

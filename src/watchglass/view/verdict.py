@@ -267,7 +267,7 @@ def length(verdict: Verdict) -> str:
 def saved(verdict: Verdict) -> str:
     """What a stop has saved: steps, time, and cost where there is a price."""
     if verdict.steps_saved is None or verdict.seconds_saved is None:
-        return "what that saved is not known, for nobody said how many steps were planned (--planned-steps)"
+        return "what that saved is not known, since the number of planned steps is not (--planned-steps)"
     if not verdict.steps_saved:
         return "nothing was saved, since all planned steps had been run"
     cost = ""

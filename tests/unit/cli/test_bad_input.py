@@ -89,7 +89,7 @@ def script(tmp_path: Path) -> Path:
         (["run", "--stop-on", "fire", "train.py"], "--stop-on must be error or warning but got 'fire'"),
         (["run", "--stop-on", "error", "--evaluator", "none", "train.py"], "give --stop-on to watchglass follow"),
         (["run", "--evaluator", "remote", "train.py"], "--evaluator must be one of local, none but got 'remote'"),
-        (["run", "--run", "a", "--runs", "b", "train.py"], "leave one of them away"),
+        (["run", "--run", "a", "--runs", "b", "train.py"], "leave one of them out"),
         (["run", "--run", "ftp://x/y", "train.py"], "begin with one of s3://"),
         (["follow", "healthy", "--rules", "Overfitt"], '(did you mean "Overfit"?)'),
         (["follow", "healthy", "--stop-on", "fire"], "--stop-on must be error or warning but got 'fire'"),

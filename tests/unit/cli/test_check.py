@@ -92,7 +92,7 @@ def test_a_run_that_was_killed_without_findings_is_no_clean_run(watchglass: Watc
     assert said.status == 2
     assert json.loads(said.out)["status"] == "failed"
     (line,) = said.err.splitlines()
-    assert line.startswith(f"watchglass: error: {killed}: the run failed: its process ended without a word")
+    assert line.startswith(f"watchglass: error: {killed}: the run failed: its process ended without reporting why")
     assert watchglass("check", killed, "--allow-unfinished").status == 0
 
 

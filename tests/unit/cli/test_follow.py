@@ -49,7 +49,7 @@ def test_a_training_that_died_is_told(watchglass: Watchglass, killed: Path) -> N
     said = watchglass("follow", killed)
     assert said.status == 2
     assert "watchglass: the training has ended: lost" in said.err
-    assert "the run failed: its process ended without a word" in said.err
+    assert "the run failed: its process ended without reporting why" in said.err
 
 
 def test_a_file_is_refused_at_once(watchglass: Watchglass, tmp_path: Path) -> None:

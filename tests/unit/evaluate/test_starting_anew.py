@@ -82,7 +82,7 @@ def test_a_follower_goes_on_without_the_rule(tmp_path: Path, many: bool) -> None
 
 
 def check_that_it_went_on(said: str, store: LocalStore, specs: Sequence[RuleSpec]) -> None:
-    assert "Stuck is stuck on worker_0 in code that cannot be interrupted; the evaluator starts anew" in said
+    assert "Stuck is stuck on worker_0 in code that cannot be interrupted; the evaluator starts again" in said
     frames = RunReader(store).journal()
     seen = [decode_observation(frame.payload) for frame in frames if frame.kind == FrameKind.OBSERVATION]
     (left_out,) = [observation for observation in seen if observation.kind == "rule_timed_out"]

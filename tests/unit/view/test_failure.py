@@ -40,7 +40,7 @@ BAD = Failure("exception", "ValueError", "bad batch", "train.py", 12, "check(bat
             Failure("exit", "SystemExit", "no data", "a.py", 3, "", 1),
             "the script ended with exit status 1: no data (a.py:3)",
         ),
-        (Failure("lost"), "its process ended without a word, as one does that is killed"),
+        (Failure("lost"), "its process ended without reporting why, as a killed process does"),
     ],
 )  # fmt: skip
 def test_sentences(failure: Failure, sentence: str) -> None:

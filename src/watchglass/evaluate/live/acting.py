@@ -204,7 +204,7 @@ class Acting:
             if not ended:
                 time.sleep(_LOOK_S)
             elif not pause(_LOOK_S):
-                why = "deliveries were not waited for any longer, since the evaluator was told to end"
+                why = "deliveries were not waited for any longer, since the evaluator was asked to end"
                 break
         if not why:
             limit = f"all {_PATIENCES * patience_s:g} s" if until_s >= latest_s else f"the last {patience_s:g} s"

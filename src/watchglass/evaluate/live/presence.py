@@ -135,12 +135,12 @@ class Presence:
         if claim.harvest and time.time_ns() - claim.wall_ns > _HARVEST_NS:
             alive = False
         if alive is not None:
-            return "" if alive else "its process has ended without a word"
+            return "" if alive else "its process has ended without leaving"
         heard = self._heard.get((attempt, name))
         silent_s = time.monotonic() - heard.since_s if heard is not None else 0.0
         flush_s = pace_of(self._store, len(self.claims(attempt))).flush_s
         if self.launch_ended(attempt, name) and silent_s > 2 * flush_s + _AFTER_LAUNCH_S:
-            return "its launcher has seen it end without a word"
+            return "its launcher has seen it end without leaving"
         limit_s = self._lost_after_s if lost_after_s is None else lost_after_s
         if silent_s > max(limit_s, _SILENT_STEPS * step_s) + 2 * flush_s:
             return f"nothing has come from it for {silent_s:.0f} s"

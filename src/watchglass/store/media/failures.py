@@ -98,11 +98,11 @@ def understood(error: Exception) -> Failure:
     if _METADATA.search(text):
         return Failure(What.REFUSED, NO_CREDENTIALS)
     if code in ("ConditionalRequestConflict", "OperationAborted"):
-        return Failure(What.PASSING, "somebody else is writing it; try again")
+        return Failure(What.PASSING, "another process is writing it; try again")
     if isinstance(error, FileNotFoundError) or status == 404:
         return Failure(What.MISSING, "it does not exist")
     if name == "PreconditionError" or status == 412:
-        return Failure(What.EXISTS if name == "AlreadyExistsError" else What.CHANGED, "somebody else changed it")
+        return Failure(What.EXISTS if name == "AlreadyExistsError" else What.CHANGED, "another process changed it")
     if name == "AlreadyExistsError":
         return Failure(What.EXISTS, "it exists")
     if status == 416 or _OUT_OF_RANGE.search(text):
