@@ -152,6 +152,18 @@ def saving(loop: Loop, number: int) -> None:
     loop.optimizer.step()
 
 
+def saving_after_the_update(loop: Loop, number: int) -> None:
+    if number % 3:
+        watchglass.save_scalar("reward", -number)
+    loop.step()
+    watchglass.save_scalar("reward", number)
+
+
+def evaluating_and_saving(loop: Loop, number: int) -> None:
+    evaluating(loop, number)
+    watchglass.save_scalar("reward", number)
+
+
 Happening = Callable[[Loop, int], None]
 
 
@@ -188,6 +200,7 @@ def recorded(path: Path, happening: Happening, steps: int = STEPS) -> tuple[dict
         accumulating_and_clearing_at_times,
         going_back_at_times, scheduling, stumbling,
         with_a_closure_at_times, with_two_losses_at_times, blowing_up, saving,
+        saving_after_the_update, evaluating_and_saving,
     ],
     ids=lambda happening: happening.__name__,
 )  # fmt: skip

@@ -114,7 +114,7 @@ class ByHand:
             return
         role, tags = _role_of(collection, Role.METRIC), _named(collection)
         self._hook.tensor_id(name, lambda: TensorInfo(0, name, role, dtype="float64", collections=tags))
-        self._hook.add_scalar(self._hook.current_records(), name, number, role)
+        self._hook.add_scalar(self._hook.saved_records(), name, number, role)
 
     def _save_tensor(self, name: str, value: Any, collection: str | None) -> None:
         role, tags = _role_of(collection, Role.CUSTOM), _named(collection)
@@ -126,7 +126,7 @@ class ByHand:
             self._refuse(name, "save_tensor needs an array of numbers", value)
             return
         tensor_id = self._hook.tensor_id(name, lambda: self._described(name, numbers, role, tags))
-        records = self._hook.current_records()
+        records = self._hook.saved_records()
         rows, histograms = numbers.made(lambda array: of_array(array)[None]), None
         if keep.histogram and not numbers.is_complex:
             histograms = numbers.made(lambda array: histograms_of([array]))

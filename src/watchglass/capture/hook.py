@@ -94,6 +94,12 @@ class Hook:
         self.stopping = False
         # Saved between steps; belongs to the next one.
         self._carried = StepRecords()
+        #: Whether a step of :meth:`quick_step` has begun and is not over.
+        self.in_quick_step: Callable[[], bool] = lambda: False
+        # Whether the script saves something after an update; then the last step waits for it here, up to the next one.
+        self._saves_late = False
+        self._late: OpenStep | None = None
+        self._holds = False
         self._quick_ids, self._quick_model = (0, 0), 0
         self._detachers: list[Callable[[], None]] = []
         self.broken = False
@@ -200,6 +206,17 @@ class Hook:
         step = self.clock.evaluation or self.clock.train
         return self._carried if step is None else step.records
 
+    def saved_records(self) -> StepRecords:
+        """Records of what a script saves by hand: of the step that is open or, up to the next one, was the last."""
+        step = self.clock.evaluation or self.clock.train
+        if step is not None:
+            self._saves_late |= step.updated
+            return step.records
+        if self.in_quick_step():
+            return self._carried
+        self._saves_late = True
+        return self._carried if self._late is None else self._late.records
+
     def updated(self, step: OpenStep) -> None:
         """An optimizer has changed parameters: what is known of the step survives this process from here on."""
         if not self.resumption.waiting:
@@ -219,7 +236,9 @@ class Hook:
         self._quick_ids, self._quick_model = (loss, rate), model
         if not model:
             self._recorder.row_ids = self._quick_ids
+        self._holds = self._saves_late
         self.clock.close_train()
+        self._holds = False
         return True
 
     def quick_step(self, start_ns: int, loss: Any, learning_rate: float, weight: float) -> None:
@@ -227,13 +246,19 @@ class Hook:
         row = self.clock.quick_train(start_ns, time.monotonic_ns(), loss, learning_rate, weight)
         carried = self._carried
         # Rows without more are the first model's.
-        if self._quick_model or carried.scalars or carried.facts or carried.statistics or carried.raw:
+        whole = self._quick_model or self._saves_late
+        if whole or carried.scalars or carried.facts or carried.statistics or carried.raw:
             loss_id, rate_id = self._quick_ids
             carried.scalars += [(loss_id, weight, loss), (rate_id, 1.0, learning_rate)]
             self._carried = StepRecords()
             step = SteadyRow._make(row).opened(carried)
             step.model = self._quick_model
-            self._recorder.put(step)
+            self._put_late()
+            if self._saves_late:
+                self.updated(step)
+                self._late = step
+            else:
+                self._recorder.put(step)
         else:
             self._recorder.put_row(row)
 
@@ -260,6 +285,7 @@ class Hook:
             with suppress(Exception):
                 self.resumption.give_up()
                 self.clock.close()
+                self._put_late()
             if fact in self._carried.facts and self._recorder.started:
                 self._recorder.add_fact(Fact(fact[0], before, *fact[1:]))
             self._recorder.urgent()
@@ -348,6 +374,7 @@ class Hook:
             for tell in self.on_end:
                 self.guard.lawful(tell)
             self.clock.close()
+            self._put_late()
             self.resumption.look(last=True)
             self.active = False
         self._detach()
@@ -388,7 +415,13 @@ class Hook:
             except Exception as error:  # the others are to go all the same
                 self.fault(error, "detaching")
 
+    def _put_late(self) -> None:
+        step, self._late = self._late, None
+        if step is not None:
+            self._recorder.put(step)
+
     def _finished(self, step: OpenStep) -> None:
+        self._put_late()
         for callback in self.on_finished:
             callback(step)
         for name, role, weight, value in step.records.series:
@@ -408,7 +441,9 @@ class Hook:
             self.cost.step_ended(step, own)
             if step.due:
                 self._tell_unmatched(step)
-        if not self.resumption.holds(step):
+        if self._holds:
+            self._late = step
+        elif not self.resumption.holds(step):
             self._recorder.put(step)
 
     def _due(self, mode: Mode, mode_step: int) -> bool:

@@ -93,6 +93,7 @@ class Steady:
         self._norm = norm
         self._norm_due = norm_due
         self._thread = get_ident()
+        flow.hook.in_quick_step = self.in_step
         #: Backwards on threads that are not watched.
         self.elsewhere = 0
         self._at = _OFF
@@ -131,6 +132,10 @@ class Steady:
     def listen_with(self, listen_to_updates: Callable[[bool], None]) -> None:
         """How to hear, or no longer hear, that an optimizer is about to step."""
         self._listen_to_updates = listen_to_updates
+
+    def in_step(self) -> bool:
+        """Whether a step on this path is under way."""
+        return self._at > _BETWEEN
 
     @property
     def on(self) -> bool:
