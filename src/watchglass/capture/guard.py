@@ -51,6 +51,11 @@ def harmless(callback: _Callback) -> _Callback:
     return run  # type: ignore[return-value]
 
 
+def _is_of_the_script(ident: int) -> bool:
+    """Whether Python has started this thread; those that a library started are not listed, or stood in for."""
+    return any(each.ident == ident and type(each).__name__ != "_DummyThread" for each in threading.enumerate())
+
+
 def name_of(callback: Callable[..., Any]) -> str:
     """What a callback is called in a message."""
     return getattr(callback, "__qualname__", None) or repr(callback)
@@ -87,7 +92,7 @@ class Guard:
         def run(*args: Any) -> Any:
             if unless is not None and unless():
                 return None
-            if self._busy or not hook.active or (thread() != self._thread and not self.waiting):
+            if self._busy or not hook.active or (thread() != self._thread and not self.is_lent):
                 return None
             self._busy = True
             started = now_ns()
@@ -129,6 +134,14 @@ class Guard:
                 return None
 
         return run  # type: ignore[return-value]
+
+    @property
+    def is_lent(self) -> bool:
+        """Whether the training's thread waits for the one that asks, which autograd has started.
+
+        Threads of the script go on by themselves meanwhile, and train nothing that is watched.
+        """
+        return self.waiting and not _is_of_the_script(threading.get_ident())
 
     def fault(self, error: Exception, where: Callable[..., Any]) -> None:
         """A callback has raised; a fault of ours from here on is one of the hook's, and raised only where it is strict.

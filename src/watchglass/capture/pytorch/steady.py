@@ -171,7 +171,7 @@ class Steady:
     def before_backward(self, tensors: Any, gradients: Any, chosen: bool) -> None:
         """A backward is about to run."""
         at = self._at
-        if get_ident() != self._thread and not (at == _OFF and self._hook.guard.waiting):
+        if get_ident() != self._thread and not (at == _OFF and self._hook.guard.is_lent):
             self.elsewhere += 1
             return
         if at == _FORWARD and gradients is None and not chosen and isinstance(tensors, Tensor) and tensors.is_cpu:
