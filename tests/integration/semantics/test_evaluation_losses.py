@@ -143,6 +143,62 @@ def test_an_evaluation_before_the_first_step_is_known_by_what_a_loss_function_re
     check(tmp_path, training, seen)
 
 
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", None])
+@pytest.mark.parametrize("parts", [2, 30])
+def test_an_evaluation_before_the_first_step_has_the_loss_that_training_shows_later(
+    tmp_path: Path, backend: str | None, parts: int
+) -> None:
+    """As of a compiled model, inside of which no loss function is heard, or of one with a loss by hand."""
+    seen: list[float] = []
+
+    def training(watch: Watch) -> Any:
+        seen.clear()
+        torch.compiler.reset()
+        inner = Returning(lambda logits, loss: (logits, logits.mean(), loss), by_hand)
+        model = torch.compile(inner, backend=backend) if backend else inner
+        optimizer = torch.optim.SGD(inner.parameters(), 0.05)
+        watch(model)
+        model.eval()
+        with torch.no_grad():
+            seen.extend(model(*batch(900 + part))[2].item() for part in range(parts))
+        model.train()
+        for number in ALL:
+            optimizer.zero_grad()
+            (model(*batch(number))[2] / 2).backward()
+            optimizer.step()
+        model.eval()
+        with torch.no_grad():
+            seen.append(model(*batch(0))[2].item())
+        return seen, inner
+
+    run = trained_twice(tmp_path, training)
+    for name in ("full", "sparse", "found"):
+        for series in ("loss", "loss/output"):
+            recorded = open_run(tmp_path / name).scalars(series, mode=Mode.EVAL)[1]
+            np.testing.assert_allclose(recorded, seen, rtol=1e-6, err_msg=name)
+    assert run.steps() == ALL
+
+
+def test_numbers_of_a_model_that_is_never_trained_are_no_losses(tmp_path: Path) -> None:
+    hook = watchglass.Hook(run=tmp_path / "run", save_interval=1000, strict=True)
+    PyTorchAdapter(hook, discover=True)
+    model, other = Stack(), Returning(lambda logits, loss: (loss, logits.mean()), by_hand)
+    optimizer = torch.optim.SGD(model.parameters(), 0.05)
+    with torch.no_grad():
+        for number in range(20):
+            other(*batch(number))
+    for number in ALL:
+        inputs, labels = batch(number)
+        optimizer.zero_grad()
+        F.cross_entropy(model(inputs), labels).backward()
+        optimizer.step()
+    hook.close()
+    run = open_run(tmp_path / "run")
+    assert run.steps() == ALL
+    assert not [name for name in run.tensor_names() if name.endswith("loss/output")]
+    assert not any(len(run.scalars(name, mode=Mode.EVAL)[1]) for name in run.tensor_names() if name.endswith("loss"))
+
+
 def test_outputs_that_no_backward_starts_from_are_no_losses(tmp_path: Path) -> None:
     seen: list[float] = []
 

@@ -10,21 +10,27 @@ captured steps a model's other outputs are marked as well: the graph then shows 
 
 from __future__ import annotations
 
+import itertools
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from watchglass.capture.pytorch import losses
 from watchglass.capture.pytorch.expressions import Expression, Expressions
 from watchglass.capture.pytorch.modules import unwrap
+from watchglass.capture.pytorch.objective import Objective
+from watchglass.record import Forward
 
 #: Under which a node of autograd carries our mark, in its public ``metadata``.
 _MARK = "watchglass"
 _UNMARKED: Any = (lambda: None, "", False)
 #: Nodes that are looked at between a backward's start and the marks.
 _MOST_NODES = 64
+#: Forwards whose numbers are kept until it is known which of them are losses, and how many numbers of each.
+_MOST_KEPT, _MOST_NUMBERS = 4096, 8
 #: Operations between a loss that a module returned and what a backward starts from: those that change its scale only;
 #: these, sums, and what arranges one number.
 _SCALING = ("DivBackward", "MulBackward", "MeanBackward")
@@ -37,9 +43,17 @@ _LOOKED_THROUGH = (
 
 
 class LossSources:
-    """Learns in training, by module, which of its outputs are the loss."""
+    """Learns in training, by module, which of its outputs are the loss.
+
+    Before a module is trained, an evaluation of it may return numbers of which it is not known yet whether they are
+    losses: they are kept until the first backward shows it.
+    """
 
     def __init__(self) -> None:
+        #: Called with the module, a forward of an evaluation that was over before, and the loss that it had.
+        self.on_found: Callable[[nn.Module, Forward, Any], None] = lambda module, forward, loss: None
+        self._kept: weakref.WeakKeyDictionary[nn.Module, list[tuple[Forward, dict[str, Any]]]]
+        self._kept = weakref.WeakKeyDictionary()
         self._paths: weakref.WeakKeyDictionary[nn.Module, tuple[str, ...]] = weakref.WeakKeyDictionary()
         #: How scripts make losses of outputs.
         self.expressions = Expressions()
@@ -88,6 +102,9 @@ class LossSources:
             paths = tuple(path for path, _ in found)
             # Of several, only a plain sum is known: what else they are weighted with is not.
             self._paths[module] = paths if len(found) == 1 or all(summed for _, summed in found) else ()
+            for forward, numbers in self._kept.pop(module, []):
+                if numbers.keys() >= set(self._paths[module]) != set():
+                    self.on_found(module, forward, Objective.sum_of([numbers[path] for path in self._paths[module]]))
         return self._expressed(loss, scaled) if all_marked and not marks else None
 
     def _expressed(self, loss: Tensor, scaled: bool) -> Expression | None:
@@ -123,6 +140,24 @@ class LossSources:
     def knows(self, module: nn.Module) -> bool:
         """Whether backwards were seen to start from an output of this module."""
         return bool(self._paths.get(unwrap(module)))
+
+    def keep(self, module: nn.Module, forward: Forward, tensors: Iterable[tuple[str, Tensor]]) -> None:
+        """A module that was not trained yet returned these tensors in an evaluation: one of them may be its loss."""
+        module = unwrap(module)
+        if module in self._paths:
+            return
+        kept = self._kept.setdefault(module, [])
+        found = ((path, tensor) for path, tensor in tensors if tensor.numel() == 1 and tensor.is_floating_point())
+        # As numbers, or on their way to the host: compiled code uses the memory of its outputs again.
+        numbers = {path: losses.number(tensor) for path, tensor in itertools.islice(found, _MOST_NUMBERS)}
+        numbers = {path: number for path, number in numbers.items() if number is not None}
+        if numbers and len(kept) < _MOST_KEPT:
+            kept.append((forward, numbers))
+
+    def forget(self) -> None:
+        """The first update is over: what was kept is recorded as it is."""
+        if self._kept:
+            self._kept.clear()
 
     def entered(self) -> None:
         """A forward of an evaluation begins."""

@@ -79,6 +79,7 @@ class OutermostCalls:
         self._judged = flow.hook.guarded(self._criterion_returned, unless=is_compiling)
         self.ended = flow.hook.guarded(self.after, unless=is_compiling)
         flow.events.resting.append(self.rest)
+        flow.sources.on_found = self._was_evaluated
         flow.hook.detach_with(lambda: self.rest(True))
         self._evaluating = False
         self._habits = Habits()
@@ -266,6 +267,8 @@ class OutermostCalls:
         if clock.evaluation is not None:
             self._evaluated(root, forward, output)
             self._by_hand.returned(root, forward, output)
+            if not forward.has_loss and not flow.hook.started:
+                flow.sources.keep(root, forward, tensors_in(output))
             self._returned(output)
             return
         if step is not None and flow.events.each_forward_ended:
@@ -333,6 +336,15 @@ class OutermostCalls:
         if not evaluating:
             forward.if_evaluated = rows
         return added
+
+    def _was_evaluated(self, module: nn.Module, forward: Forward, loss: Any) -> None:
+        """A forward that was over before its module was trained was an evaluation with this loss."""
+        hook, model = self._flow.hook, self._flow.models.number(module)
+        if forward.has_loss or model < 0:
+            return
+        forward.has_loss = True
+        for name in ("loss", _PART):
+            hook.add_scalar(forward.records, name, loss, Role.LOSS, forward.weight, model)
 
     def _tell(self, listeners: list[Callable[[ForwardCall], None]], call: ForwardCall) -> None:
         with torch.no_grad():

@@ -414,6 +414,7 @@ class UpdatePoint:
         for forward in step.forwards:
             forward.state = None
         flow.quiet_steps += 1
+        flow.sources.forget()
 
 
 def _inside_another() -> bool:
