@@ -22,6 +22,8 @@ from watchglass.record import Forward
 
 #: TRAIN steps without a new model after which none is expected.
 _ALL_CALLED = 4
+#: What runs while a module is called.
+_CALL: types.CodeType = nn.Module.__call__.__code__
 
 
 @dataclass
@@ -102,7 +104,7 @@ class Flow:
             return True  # compiled code has frames of its own
         frame: types.FrameType | None = sys._getframe(1)
         while frame is not None:
-            if frame.f_code.co_name == "_call_impl" and frame.f_locals.get("self") is root:
+            if frame.f_code is _CALL and frame.f_locals.get("self") is root:
                 return True
             frame = frame.f_back
         return False
@@ -135,7 +137,7 @@ class Flow:
 
 def _share(one: Tensor, other: Tensor) -> bool:
     """Whether two tensors have their values in one place."""
-    if one is other or one._base is other:
+    if one is other:
         return True
     try:
         return one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr() != 0

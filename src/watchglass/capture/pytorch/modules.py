@@ -8,15 +8,11 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-#: Wrappers by class name: they add a path segment that is no part of the model. By name, because importing them
-#: would import parts of PyTorch that a training may not have.
-_WRAPPERS = {
-    "DistributedDataParallel": "module",
-    "DataParallel": "module",
-    "FullyShardedDataParallel": "_fsdp_wrapped_module",
-    "CheckpointWrapper": "_checkpoint_wrapped_module",
-    "OptimizedModule": "_orig_mod",
-}
+#: Wrappers by class name, each of which has one child: they add a path segment that is no part of the model. By name,
+#: because importing them would import parts of PyTorch that a training may not have.
+_WRAPPERS = frozenset(
+    {"DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "CheckpointWrapper", "OptimizedModule"}
+)
 
 #: What the names of classes begin with that PyTorch derives from a module's own, at run time.
 _DERIVED = ("Parametrized", "FSDP", "Replicate")
@@ -64,8 +60,8 @@ def inside(module: nn.Module) -> list[nn.Module]:
     """What is inside a wrapper, outermost first: further wrappers, then the module; nothing for any other module."""
     found: list[nn.Module] = []
     while type(module).__name__ in _WRAPPERS:
-        inner = getattr(module, _WRAPPERS[type(module).__name__], None)
-        if not isinstance(inner, nn.Module):
+        inner = next(module.children(), None)
+        if inner is None:
             break
         found.append(inner)
         module = inner
@@ -256,11 +252,10 @@ def _walk(module: nn.Module, path: str) -> Iterator[tuple[str, nn.Module]]:
         if id(module) in seen:
             continue
         seen.add(id(module))
-        skipped = _WRAPPERS.get(type(module).__name__)
-        if skipped is None:
+        skipped = is_wrapper(module)
+        if not skipped:
             yield path, module
         children = [
-            (path if name == skipped else f"{path}.{name}" if path else name, child)
-            for name, child in module.named_children()
+            (path if skipped else f"{path}.{name}" if path else name, child) for name, child in module.named_children()
         ]
         stack.extend(reversed(children))

@@ -16,12 +16,14 @@ from torch.compiler import is_compiling
 
 from watchglass.capture.around_importlib_bootstrap import RAISED, around
 from watchglass.capture.hook import Hook
-from watchglass.capture.pytorch.facts.calls import PublicCall
+from watchglass.capture.pytorch.facts.calls import Nest, PublicCall
 from watchglass.capture.pytorch.models import Models
 from watchglass.capture.pytorch.modules import unwrap
 
-COMPILE = PublicCall(lambda: ((torch, "compile"),))
-COMPILE_IN_PLACE = PublicCall(lambda: ((nn.Module, "compile"),))
+#: What Module.compile compiles is heard of as a module.
+_COMPILING = Nest()
+COMPILE = PublicCall(lambda: ((torch, "compile"),), _COMPILING)
+COMPILE_IN_PLACE = PublicCall(lambda: ((nn.Module, "compile"),), _COMPILING)
 
 
 class CompiledCall:
@@ -108,8 +110,7 @@ class Compilations:
                 self._function()
             else:
                 self._unknown(result)
-        elif model is not None and getattr(model, "__name__", "") != "_call_impl":
-            # Not a module's call, of which Module.compile tells.
+        elif model is not None:
             self._function()
 
     def _compiled_in_place(self, arguments: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
