@@ -221,3 +221,15 @@ def test_a_rule_that_has_found_nothing_speaks_against_what_it_looks_for(run_path
 
     assert "learning_rate_too_low" in causes(Status.STARVED)
     assert "learning_rate_too_low" not in causes(Status.NO_ISSUES_FOUND)
+
+
+def test_the_cost_of_one_worker_of_several_is_said_to_be_of_that_one(run_path: Path) -> None:
+    with RunBuilder(run_path, workers=2) as builder:
+        builder.step(scalars={"loss": 1.0})
+        builder.leave(ranks=[1])
+    assert verdict(open_run(run_path)).capture == {"dropped_rows": 0, "steps": 1, "worker": "worker_1"}
+
+
+def test_the_cost_of_the_only_worker_needs_no_name(run_path: Path) -> None:
+    build_run(run_path, [Step(scalars={"loss": 1.0})])
+    assert "worker" not in verdict(open_run(run_path)).capture
