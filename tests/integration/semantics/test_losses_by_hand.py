@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -294,3 +295,20 @@ def test_a_scaled_loss_is_compared_without_its_scale(tmp_path: Path) -> None:
     run = open_run(tmp_path / "full")
     whole, part = (run.tensor(name).values(mode=Mode.TRAIN) for name in ("loss", "loss/by_hand"))
     assert part == {step: whole[step] for step in part}
+
+
+def test_what_is_no_number_or_lies_in_another_thread_does_no_harm(after_an_evaluation: nn.Module) -> None:
+    model = after_an_evaluation
+    inputs, labels = batch(0)
+    with torch.no_grad():
+        outputs = model(inputs)
+        errors = torch.func.vmap(lambda scale: squares(outputs * scale, labels))(torch.ones(3))
+        assert errors.shape == (3,)
+        assert (outputs * torch.tensor(1j)).is_complex()
+        found: list[Tensor] = []
+        thread = threading.Thread(target=lambda: found.append(torch.ones(2).as_subclass(Table).sub(1)))
+        thread.start()
+        thread.join()
+        assert found == ["own"]
+        assert "mean" not in vars(torch.Tensor)
+        assert squares(outputs, labels) == errors[0]

@@ -244,7 +244,7 @@ class Following:
         self._followed: dict[int, tuple[weakref.ref[Tensor], int, int]] = {}
         for path, tensor in tensors:
             key = expressions.output(path)
-            if key is not None and type(tensor) is Tensor:
+            if key is not None and type(tensor) is Tensor and not tensor.is_nested:
                 self._follow(tensor, key)
 
     def __bool__(self) -> bool:

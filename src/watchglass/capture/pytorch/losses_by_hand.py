@@ -90,11 +90,11 @@ class LossesByHand:
             self._take_back(forward)
             return
         with torch.no_grad():
-            value = result.detach() * expression.sign
+            value = result.detach() if expression.sign > 0 else -result.detach()
             elements, rows = (terms.numel(), terms.shape[0]) if expression.summed and terms.dim() else (1, 1)
-            part = losses.number(value / max(1, elements))
+            part = losses.number(value / elements if elements > 1 else value)
             whole = {"batch": 1, "row": rows, "element": elements}.get(expression.per)
-            loss = None if whole is None else losses.number(value / max(1, whole))
+            loss = None if whole is None else part if whole == elements else losses.number(value / max(1, whole))
         if part is not None:
             self._rows = self._record(forward, loss, BY_HAND, part)
 

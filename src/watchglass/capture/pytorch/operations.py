@@ -9,7 +9,9 @@ classes than PyTorch's they pass through.
 
 from __future__ import annotations
 
+import os
 import re
+import threading
 import types
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
@@ -19,6 +21,7 @@ from torch import Tensor, nn
 from torch.compiler import is_compiling
 
 from watchglass.capture.around_importlib_bootstrap import RAISED, around
+from watchglass.capture.guard import harmless
 
 #: Called with the operation, positional and keyword arguments, and the result.
 Heard = Callable[["Operation", tuple[Any, ...], dict[str, Any], Tensor], None]
@@ -117,7 +120,10 @@ def of_node(node: Any) -> Operation | None:
 
 def saved_constants(operation: Operation, node: Any) -> tuple[Any, ...] | None:
     """What an operation was given besides tensors, from its node; None where that is no plain value."""
-    values = [getattr(node, constant.saved, constant.default) for constant in operation.constants]
+    try:
+        values = [getattr(node, constant.saved, constant.default) for constant in operation.constants]
+    except RuntimeError:
+        return None  # a tensor, and let go of by a backward before
     axes = len(getattr(node, "_saved_self_sym_sizes", ()))
     return _plain_constants(operation, values, axes)
 
@@ -137,9 +143,12 @@ def given_constants(
 
 def number_of(value: Any) -> float | None:
     """A number, or a tensor of one number on the CPU, as a float; None for anything else."""
-    if isinstance(value, Tensor):
-        return float(value) if value.dim() == 0 and value.is_cpu and not value.is_meta else None
-    return float(value) if isinstance(value, (int, float)) else None
+    if not isinstance(value, Tensor):
+        return float(value) if isinstance(value, (int, float)) else None
+    try:
+        return float(value) if value.is_cpu and value.dim() == 0 else None
+    except (RuntimeError, TypeError):
+        return None  # complex, or one that stands for many
 
 
 def _plain_constants(operation: Operation, values: Sequence[Any], axes: int) -> tuple[Any, ...] | None:
@@ -177,10 +186,10 @@ def _is_advanced(index: Any) -> bool:
 
 
 class Hearing:
-    """Hears operations for one hook. For the thread of the training.
+    """Hears operations for one hook.
 
     Args:
-        heard: Called with each operation, under the hook's guard.
+        heard: Called with each operation, on any thread, under the hook's guard.
     """
 
     def __init__(self, heard: Heard) -> None:
@@ -191,10 +200,11 @@ class Hearing:
     def listen(self, operations: frozenset[Operation]) -> None:
         """Hear these from now on."""
         if self.operations != operations:
-            self.operations = operations
-            if self not in _all:
-                _all.append(self)
-            _settle()
+            with _lock:
+                self.operations = operations
+                if self not in _all:
+                    _all.append(self)
+                _settle()
         self.attend(True)
 
     def attend(self, on: bool) -> None:
@@ -206,12 +216,16 @@ class Hearing:
     def leave(self) -> None:
         """Hear nothing more."""
         if self.operations:
-            self.operations = frozenset()
-            self.attend(False)
-            _all.remove(self)
-            _settle()
+            with _lock:
+                self.operations = frozenset()
+                self.attend(False)
+                if self in _all:
+                    _all.remove(self)
+                _settle()
 
 
+#: Held while functions are wrapped or restored: any thread may show a tensor of another class.
+_lock = threading.RLock()
 _all: list[Hearing] = []
 _attending: tuple[Hearing, ...] = ()
 #: What is wrapped: how to restore it, by owner and name. Wrappers are kept: to make one takes longer than to set it.
@@ -224,6 +238,17 @@ def restore() -> None:
     """Put all functions back as PyTorch has made them; who hears some begins again at the next call of a model."""
     for hearing in tuple(_all):
         hearing.leave()
+
+
+def _forked() -> None:
+    """A child of this process evaluates nothing that is heard; another thread may have held the lock as it was made."""
+    global _lock
+    _lock = threading.RLock()
+    restore()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=harmless(_forked))
 
 
 def _settle() -> None:
@@ -274,7 +299,7 @@ def _wrapper(original: Callable[..., Any], operation: Operation) -> Callable[...
     def begin(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         if not _attending:
             return False
-        for each in args:
+        for each in (*args, *kwargs.values()):
             if type(each) not in _PLAIN and hasattr(type(each), "__torch_function__"):
                 # Its class is asked by PyTorch, and shown what it finds under this name: let that be the original.
                 restore()
