@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -70,6 +70,64 @@ class Outcome:
 Waiting = Callable[[], AbstractContextManager[Callable[[float], None]]]
 
 
+class _Evaluation:
+    """The evaluator of a launch: started once the script runs, looked after, waited for.
+
+    Args:
+        config: What it evaluates; None where this launch has none.
+        say: Takes a sentence about what goes wrong.
+
+    Attributes:
+        verdict: What it has handed over at its end, None where it has not.
+    """
+
+    def __init__(self, config: EvaluatorConfig | None, say: Callable[[str], None]) -> None:
+        self._config = config
+        self._say = say
+        self._evaluator: Supervision | None = None
+        self._answer: IO[bytes] | None = None
+        self.verdict: Verdict | None = None
+        if config is not None:
+            with suppress(OSError):  # no place for a nameless file: then the verdict is made here
+                self._answer = tempfile.TemporaryFile()  # noqa: SIM115  close() ends it
+
+    def look(self) -> None:
+        """Start it, or see to it that it runs.
+
+        First called when the script runs: its imports take longer than those of the evaluator, which has nothing to
+        read before.
+        """
+        if self._evaluator is not None:
+            self._evaluator.look()
+        elif self._config is not None:
+            environ = evaluator_environment(os.environ, BOOTSTRAP)
+            start = partial(EvaluatorProcess, answer=self._answer)
+            self._evaluator = Supervision(self._config, environ, self._say, start=start)
+
+    def finish(self, signals: SignalWatch, waiting: Waiting, problems: list[str]) -> bool:
+        """Wait for its end, now that the training has ended; returns whether it came to its end by itself."""
+        if self._evaluator is None or self._config is None:
+            return False
+        with waiting() as tick:
+            over = wait_for(self._evaluator, signals, patience_s=_patience_s(), tick=tick)
+        if not over:
+            problems.append(
+                "the evaluator was ended before it had evaluated everything; watchglass check does it again"
+            )
+        if self._evaluator.completed and self._answer is not None:
+            with suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
+                self._answer.seek(0)
+                self.verdict = replace(from_json(Verdict, json.loads(self._answer.read())), run=self._config.run)
+        return self._evaluator.completed
+
+    def close(self) -> None:
+        """End it now, if it runs."""
+        if self._evaluator is not None:
+            self._evaluator.end()
+        if self._answer is not None:
+            self._answer.close()
+
+
 def launch(
     job: Job,
     *,
@@ -98,44 +156,27 @@ def launch(
         note = "torchrun restarted a run that was stopped by request; it stays stopped"
         return Outcome(EXIT_STOPPED, run, attempt, leads, False, 0.0, (note,))
     problems: list[str] = []
-    evaluator: Supervision | None = None
-    answer = _answer_file()
-
-    def look() -> None:
-        # First called when the script runs: its imports take longer than those of the evaluator, which has nothing to
-        # read before.
-        nonlocal evaluator
-        if evaluator is not None:
-            evaluator.look()
-        elif leads and job.evaluator:
-            evaluator = _start_evaluator(job.evaluator, run, attempt, say, answer)
-
+    config = replace(job.evaluator, run=run, attempt=attempt) if leads and job.evaluator else None
     if leads:
         started(run, attempt)
     failures = Failures()
     begin = time.monotonic()
-    with SignalWatch(_group_sender()) as signals:
-        try:
-            environ = {**training_environment(job, run, attempt), environment.FAILURES: failures.told}
-            ended = run_training(job.command, environ, signals, look)
-            seconds = time.monotonic() - begin
-            _harvest(run, attempt, problems)
-            status = exit_status(ended.return_code)
-            if -ended.return_code in _STOP_SIGNALS and _stop_was_committed(run, attempt):
-                status = EXIT_STOPPED
-            failure = failures.take(0 if status == EXIT_STOPPED else status)
-            _tell_end(run, attempt, status, ended.pid, failure, problems)
-            before_s = _seconds_of_children()
-            evaluated = _finish_evaluator(evaluator, signals, waiting, problems)
-            evaluator_s = _seconds_of_children() - before_s
-            found = _verdict(answer, run) if evaluated else None
-        finally:
-            if evaluator is not None:
-                evaluator.end()
-            if answer is not None:
-                answer.close()
-    beside_cpu_s = evaluator_s + time.process_time()
-    return Outcome(status, run, attempt, leads, evaluated, seconds, tuple(problems), failure, found, beside_cpu_s)
+    with SignalWatch(_group_sender()) as signals, closing(_Evaluation(config, say)) as evaluation:
+        environ = {**training_environment(job, run, attempt), environment.FAILURES: failures.told}
+        ended = run_training(job.command, environ, signals, evaluation.look)
+        seconds = time.monotonic() - begin
+        _harvest(run, attempt, problems)
+        status = exit_status(ended.return_code)
+        if -ended.return_code in _STOP_SIGNALS and _stop_was_committed(run, attempt):
+            status = EXIT_STOPPED
+        failure = failures.take(0 if status == EXIT_STOPPED else status)
+        _tell_end(run, attempt, status, ended.pid, failure, problems)
+        before_s = _seconds_of_children()
+        evaluated = evaluation.finish(signals, waiting, problems)
+        beside_cpu_s = _seconds_of_children() - before_s + time.process_time()
+        return Outcome(
+            status, run, attempt, leads, evaluated, seconds, tuple(problems), failure, evaluation.verdict, beside_cpu_s
+        )
 
 
 def run_untouched(job: Job) -> int:
@@ -168,49 +209,10 @@ def training_environment(job: Job, run: str, attempt: int) -> dict[str, str]:
     return environ
 
 
-def _start_evaluator(
-    config: EvaluatorConfig, run: str, attempt: int, say: Callable[[str], None], answer: IO[bytes] | None
-) -> Supervision:
-    config = replace(config, run=run, attempt=attempt)
-    start = partial(EvaluatorProcess, answer=answer)
-    return Supervision(config, evaluator_environment(os.environ, BOOTSTRAP), say, start=start)
-
-
-def _answer_file() -> IO[bytes] | None:
-    """A nameless file for what the evaluator hands over, None where there is no place for one."""
-    try:
-        return tempfile.TemporaryFile()
-    except OSError:
-        return None
-
-
-def _verdict(answer: IO[bytes] | None, run: str) -> Verdict | None:
-    """What the evaluator has handed over, None where it has not."""
-    if answer is None:
-        return None
-    with suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
-        answer.seek(0)
-        return replace(from_json(Verdict, json.loads(answer.read())), run=run)
-    return None
-
-
 def _seconds_of_children() -> float:
     """Processor time of the child processes that have ended."""
     spent = os.times()
     return spent.children_user + spent.children_system
-
-
-def _finish_evaluator(
-    evaluator: Supervision | None, signals: SignalWatch, waiting: Waiting, problems: list[str]
-) -> bool:
-    """Whether the evaluator came to its end by itself."""
-    if evaluator is None:
-        return False
-    with waiting() as tick:
-        over = wait_for(evaluator, signals, patience_s=_patience_s(), tick=tick)
-    if not over:
-        problems.append("the evaluator was ended before it had evaluated everything; watchglass check does it again")
-    return evaluator.completed
 
 
 def _harvest(run: str, attempt: int, problems: list[str]) -> None:

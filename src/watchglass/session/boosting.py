@@ -24,7 +24,7 @@ from watchglass.errors import MissingExtraError, StoreError, TrainingStopped
 from watchglass.records import Severity
 from watchglass.session.current import current_hook, set_current
 from watchglass.session.rules import capture_of_rules
-from watchglass.session.watching import _default_run, _reconfigure, evaluated_by, evaluation
+from watchglass.session.watching import default_run, evaluated_by, evaluation, reconfigure
 from watchglass.store import layout, open_store
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ def _joining(joined: SessionConfig, settings: Mapping[str, Any]) -> Hook:
 
     hook = current_hook()
     if hook is not None:
-        _reconfigure(hook, dict(settings))
+        reconfigure(hook, dict(settings))
         return hook
     if all(collection.name != FEATURE_IMPORTANCE.name for collection in joined.collections):
         joined = replace(joined, collections=(*joined.collections, FEATURE_IMPORTANCE))
@@ -149,7 +149,7 @@ def _joining(joined: SessionConfig, settings: Mapping[str, Any]) -> Hook:
 
 
 def _own(config: SessionConfig, told: EvaluatorConfig | None, runs: str | None) -> Hook:
-    hook = Hook(config=config if config.run else replace(config, run=_unused(_default_run(runs))))
+    hook = Hook(config=config if config.run else replace(config, run=_unused(default_run(runs))))
     if told is not None and not environment.disabled():
         evaluated_by(hook, replace(told, run=hook.config.run))
     return hook

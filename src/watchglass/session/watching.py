@@ -75,10 +75,10 @@ def watch(
             _warn_of_ignored(
                 rules=rules, calibration=calibration, stop_on=stop_on, actions=actions, config_file=config_file
             )
-        _reconfigure(hook, settings)
+        reconfigure(hook, settings)
         _adapter(hook, discover=False).attach(model)
         return hook
-    path = os.fspath(run) if run is not None else _default_run(runs)
+    path = os.fspath(run) if run is not None else default_run(runs)
     told = evaluation(path, rules, calibration, stop_on, actions, config_file)
     return _begun(model, _configuration(path, config_file, settings, told), told)
 
@@ -143,7 +143,7 @@ def _configuration(
     return SessionConfig(run=run).with_settings(asked).with_settings(in_file).with_settings(settings)
 
 
-def _reconfigure(hook: Hook, settings: dict[str, Any]) -> None:
+def reconfigure(hook: Hook, settings: dict[str, Any]) -> None:
     """Settings of a script whose process is watched already; how records are written stays as it is."""
     if settings:
         hook.reconfigure(hook.config.with_settings(settings))
@@ -175,7 +175,8 @@ def _check_model(model: Any, optimizer: Any) -> None:
         raise InvalidValueError(f"optimizer must be a torch.optim.Optimizer but got {type(optimizer).__name__}")
 
 
-def _default_run(runs: str | os.PathLike[str] | None = None) -> str:
+def default_run(runs: str | os.PathLike[str] | None = None) -> str:
+    """Location of a run that is not named: script and time, below ``runs`` or where the environment says."""
     script = Path(sys.argv[0] or "python").stem if not hasattr(sys, "ps1") else "session"
     folder = os.fspath(runs) if runs is not None else environment.runs() or DEFAULT_RUNS
     return joined(folder, f"{script or 'session'}-{time.strftime('%Y%m%d-%H%M%S')}")
