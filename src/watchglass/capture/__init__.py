@@ -1,4 +1,4 @@
-"""How a training is watched: the hook, its plan and budget, and one adapter per framework."""
+"""How a training run is watched: the hook, its plan and budget, and one adapter per framework."""
 
 from watchglass.capture.failing import failure_from, report_uncaught
 from watchglass.capture.hook import Hook

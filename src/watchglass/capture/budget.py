@@ -129,7 +129,7 @@ class Budget:
 
     @property
     def knows_idle(self) -> bool:
-        """Whether enough steps were seen at which nothing was captured to tell what such a step costs."""
+        """Whether enough steps were seen at which nothing was captured to know what such a step costs."""
         return len(self._idle_ns) >= _MIN_IDLE
 
     def spent(

@@ -1,4 +1,4 @@
-"""What a script records by hand, under the same law as an adapter's callbacks: a training never fails for it."""
+"""What a script records by hand, under the same law as an adapter's callbacks: no training run fails because of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What watching costs a training: callbacks, work of the recorder and of devices, memory; for budget and run."""
+"""What watching costs a training run: callbacks, work of the recorder and of devices, memory; for budget and run."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ class Guard:
     """Lets callbacks into the training, and nothing of theirs but a stop.
 
     Args:
-        hook: Whose callbacks these are; told of their faults and their cost.
+        hook: Whose callbacks these are; gets their faults and their cost.
 
     Attributes:
         waiting: The training's thread waits for others to do a part of its work: what they call counts as its calls.

@@ -1,4 +1,4 @@
-"""The hook: what a training is watched through. It plans, numbers, collects and hands over; it judges nothing.
+"""The hook: what a training run is watched through. It plans, numbers, collects and hands over; it judges nothing.
 
 A framework's adapter holds a :class:`Hook` and tells it what happens. All callbacks of an adapter run through
 ``Hook.guarded``, the one place where the hot-path law is kept, see :class:`~watchglass.capture.guard.Guard`.
@@ -229,7 +229,7 @@ class Hook:
         if self.resumption.waiting:
             return False
         if not self.plan.budget.knows_idle:
-            return False  # quick steps are not measured: what they cost is told from the others
+            return False  # quick steps are not measured: what they cost is estimated from the others
         name = series_name("loss", model)
         loss = self.tensor_id(name, lambda: TensorInfo(0, name, Role.LOSS, dtype="float64", model=model))
         rate = self.tensor_id("learning_rate", lambda: TensorInfo(0, "learning_rate", Role.METRIC, dtype="float64"))

@@ -76,7 +76,7 @@ class Plan:
         self.configure(config)
 
     def configure(self, config: SessionConfig) -> None:
-        """Begin anew with another configuration, which holds from the next step on."""
+        """Begin again with another configuration, which holds from the next step on."""
         self.budget = Budget(config.overhead_budget, config.train_interval)
         #: Whether the TRAIN step that opened last is captured because the budget says so, at least in part.
         self.chosen = False
@@ -212,7 +212,7 @@ class Plan:
         return tuple(dict.fromkeys((*tags, *own)))
 
     def unmatched(self) -> list[tuple[str, tuple[str, ...]]]:
-        """Collections that were due so far and hold nothing that was met, each with near names; each is told once."""
+        """Collections that were due so far and hold nothing that was met, each with near names; each is given once."""
         told = self._awaited & self._was_due
         self._awaited &= ~told
         return [

@@ -1,6 +1,6 @@
 """Where the TRAIN steps of a process begin: at 0, or behind the updates that were made before it.
 
-A training that goes on from a checkpoint is a new attempt whose steps continue. Where it goes on is known to the
+A training run that goes on from a checkpoint is a new attempt whose steps continue. Where it goes on is known to the
 adapter (the optimizer's own counter, the rounds of a booster) or to the script (:meth:`Hook.resume
 <watchglass.capture.Hook.resume>`), once, by the first update of the process; the step that is open then gets its
 number, and all later ones follow. A counter that lives on a device comes without a wait: the first steps are held back
@@ -66,7 +66,7 @@ class Resumption:
         self._begin: tuple[int | None, str] | None = None
 
     def settle(self, start: int | None, source: str) -> None:
-        """Begin at ``start``; at 0 where it is None, for nothing tells. Whatever comes later changes nothing."""
+        """Begin at ``start``; at 0 where it is None, since it is not known. What comes later changes nothing."""
         if self.open:
             self.open = False
             self._settled(start, source)

@@ -93,7 +93,7 @@ class WorkerOpening:
     """Opens the worker's files; a call that raises StoreError may be repeated and goes on where it was.
 
     Args:
-        config: Names the run; the run and the attempt are created if nobody has.
+        config: Names the run; the run and the attempt are created where they do not exist.
         rank: This process's rank in its group, asked once; None where it trains by itself.
         opened: Called with where changes come from and the attempt once everything is in place.
     """
@@ -124,7 +124,7 @@ class WorkerOpening:
 
         Raises:
             RunExistsError: Other processes of this rank take every attempt.
-            StoreError: The store is away, or the run directory cannot be written.
+            StoreError: The store is unreachable, or the run directory cannot be written.
         """
         rank = self._rank()
         store = self._store = self._store or open_store(self._location)
@@ -265,7 +265,7 @@ def _harvest(store: Store) -> None:
 
 
 def _claim(store: Store, place: _Place) -> int:
-    """Take the worker's place, after whoever writes down a dead predecessor's last steps; claims that were before."""
+    """Take the worker's place, after what writes down a dead predecessor's last steps; claims that were before."""
     patient_until = time.monotonic() + _HARVEST_S
     while True:
         try:

@@ -1,4 +1,4 @@
-"""The composition root inside a training: builds the hook and its adapters, keeps the current one, offers `watch`."""
+"""The composition root inside a training process: builds hook and adapters, keeps the current hook, offers `watch`."""
 
 from typing import TYPE_CHECKING
 

@@ -23,7 +23,7 @@ def action_specs(
 
     Raises:
         InvalidValueError: An action that another process could not import, or a parameter that cannot be so.
-        UnknownNameError: An action or a rule that nobody has.
+        UnknownNameError: An action or a rule that does not exist.
     """
     found = find_file(config_file)
     specs = [] if found is None else list(read_actions(found, named=config_file is not None))

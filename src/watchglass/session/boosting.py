@@ -77,7 +77,7 @@ def xgboost_callback(
         MissingExtraError: XGBoost is not installed.
         InvalidValueError: An unknown setting, or one outside its limits.
         MissingFileError: ``config_file`` is not there.
-        UnknownNameError: A rule that nobody has.
+        UnknownNameError: A rule that does not exist.
     """
     try:
         from watchglass.capture.xgboost import XGBoostCallback

@@ -38,7 +38,7 @@ def _forget(hook: Hook) -> None:
 def on_framework_imported(name: str, begun_s: float | None = None) -> None:
     """A framework has been imported in a process that ``watchglass run`` started: watch it.
 
-    Never raises: a training must not fail because it cannot be watched. One warning says why it is not.
+    Never raises: a training run must not fail because it cannot be watched. One warning says why it is not.
 
     Args:
         name: Name of the framework, ``"torch"``.

@@ -66,7 +66,7 @@ def watch(
         MissingFileError: ``config_file`` is not there.
         NotARunError: ``run`` exists and is not a run.
         RunExistsError: Another training process, of no common launch, writes ``run`` now.
-        UnknownNameError: A rule or an action that nobody has.
+        UnknownNameError: A rule or an action that does not exist.
     """
     _check_model(model, optimizer)
     hook = current_hook()
@@ -95,7 +95,7 @@ def _begun(model: Any, config: SessionConfig, told: EvaluatorConfig | None) -> H
 
 
 def evaluated_by(hook: Hook, told: EvaluatorConfig | None) -> None:
-    """Have an evaluator started when the training has begun, and ended with it; none where nobody is told anything."""
+    """Have an evaluator started when training has begun, and ended with it; none where nothing is evaluated."""
     if told is not None:
         evaluator = WatchedEvaluator(told)
         hook.on_start.append(evaluator.start)

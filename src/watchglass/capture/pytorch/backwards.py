@@ -1,4 +1,4 @@
-"""Losses and backwards, as the wrapped functions tell of them."""
+"""Losses and backwards, as the wrapped functions report them."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ _SIGNS = frozenset(("max_lr", "max_momentum", "base_momentum"))
 
 
 def settle_start(optimizer: Optimizer, models: Models, resumption: Resumption) -> None:
-    """Tell at which step a training begins whose first update is about to be made.
+    """Settle at which step a training run begins whose first update is about to be made.
 
     What counts is the optimizer's counter: Adam's ``step`` and what others call so, of the parameter that has most.
     Where it has none, a scheduler of its own that is stepped at every update counts. Where there are several optimizers

@@ -1,4 +1,4 @@
-"""Which modules are models, where nobody says so: those that are called from outside any other module.
+"""Which modules are models, where the script does not say so: those that are called from outside any other module.
 
 A global module hook sees such calls. It stays for a few steps only. The compiler makes code for a model that is called
 while the hook is there and again once it is gone, so it goes before a compiled model's first call. A model that only a
@@ -113,7 +113,7 @@ class Discovery:
         return True
 
     def compiled(self, module: nn.Module) -> None:
-        """A module that nobody knows was compiled."""
+        """A module of no watched model was compiled."""
         self.start()
         if is_compiled_in_place(module):
             # Its calls are seen by no hook.

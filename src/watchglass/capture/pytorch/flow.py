@@ -1,4 +1,4 @@
-"""Where the training is right now, as far as the adapter's parts need to tell each other."""
+"""Where the training is right now, as far as the adapter's parts need to share it."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Flow:
 
     @property
     def in_forward(self) -> bool:
-        """Whether the last outermost call is under way, and was not left by an exception, which nobody hears of."""
+        """Whether the last outermost call is under way, and was not left by an exception, which no hook hears of."""
         root = self.root if self.forward_depth else None
         if root is None:
             return False

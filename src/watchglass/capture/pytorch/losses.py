@@ -36,7 +36,7 @@ def number(value: Tensor) -> Any:
 
 
 def normalised(result: Tensor, predictions: Any, reduction: str) -> Tensor | None:
-    """A loss function's result per sample, whatever its reduction; None where that cannot be told."""
+    """A loss function's result per sample, whatever its reduction; None where that is not known."""
     if reduction == "none":
         return result.detach().mean() if result.numel() else None
     if result.numel() != 1:
@@ -51,7 +51,7 @@ def mean_of_terms(
 ) -> Tensor | None:
     """A loss function's result as its mean over all terms, whatever its reduction: the same in training and evaluation.
 
-    None where that cannot be told.
+    None where that is not known.
     """
     if reduction == "mean" or not isinstance(predictions, Tensor) or not predictions.dim():
         return normalised(result, predictions, reduction)

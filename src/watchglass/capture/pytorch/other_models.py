@@ -34,7 +34,7 @@ class OtherModels:
     """Hears calls of modules that are not watched, between those of an evaluation.
 
     Args:
-        flow: Where the training is; told whether the last call was of another model.
+        flow: Where the training is; learns whether the last call was of another model.
         optimizers: Those that have stepped parameters of watched models.
     """
 

@@ -1,11 +1,11 @@
 """The steady path: what watching costs on a step of which only the loss and the learning rate are kept.
 
-Most steps of a training are alike: its one model is called, a backward runs, its one optimizer steps (with gradient
+Most steps of a training run are alike: its one model is called, a backward runs, its one optimizer steps (with gradient
 accumulation the first two several times). Once so many steps in a row were seen to be like that on the full path, the
 steps between two captures take this one: callbacks as the model is called, as a backward begins and as the optimizer
 has stepped, of a few instructions each, which do nothing but follow the pattern; whatever else is listened to on the
 full path rests meanwhile. The first deviation (an evaluation, a second optimizer, a loss that is not finite, a stop)
-leaves it: what was seen of the step so far is told to the full path, as if that had been on all along.
+leaves it: the full path gets what was seen of the step so far, as if that had been on all along.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Updates that a script writes by hand: ``p.data -= lr * p.grad``, ``p.add_(...)``, an optimizer class of the script.
 
-No hook point tells of them, but they show: after a backward, weights are not what they were as it ended. Looked for at
+No hook point reports them, but they show: after a backward, weights are not what they were as it ended. Looked for at
 the next backward and at the next call of a model, and only while no optimizer of PyTorch has stepped in this process:
 behind one, changed weights are clipping, an average or a copy, and no step. But where a script has put another function
 in the place of ``SGD.step``, as one that it kept from before the first optimizer was made, no hook hears of the

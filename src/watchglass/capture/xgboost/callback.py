@@ -2,8 +2,8 @@
 
 One boosting round is one TRAIN step. What XGBoost evaluates after a round goes by the data: metrics of the training
 data to the round's TRAIN step, those of all other sets to one EVAL step behind it. Each keeps XGBoost's name,
-``validation-logloss``; the loss is also recorded as ``loss``, in both modes, the name by which rules follow a training
-whatever framework it runs in.
+``validation-logloss``; the loss is also recorded as ``loss``, in both modes, the name by which rules follow a run of
+any framework.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from watchglass.capture.xgboost.rounds import Rounds
 from watchglass.config import Collection, environment
 from watchglass.errors import TrainingStopped
 
-#: What is kept of feature importances when nobody says otherwise: the vectors too, one number for each feature.
+#: What is kept of feature importances by default: the vectors too, one number for each feature.
 FEATURE_IMPORTANCE = Collection("feature_importance", save_raw=True)
 
 
@@ -30,7 +30,7 @@ class XGBoostCallback(TrainingCallback):
     callback that does nothing, also where watchglass is not installed.
 
     Args:
-        open_hook: Makes or finds the hook when a training begins, in the thread that trains.
+        open_hook: Makes or finds the hook when training begins, in the thread that trains.
         close_hook: Called with that hook when the training has ended; a second argument is ``"failed"`` when an
             exception ended it, else None.
         train: Name of the evaluation set that is the training data; the first whose name contains "train" if "".
@@ -52,7 +52,7 @@ class XGBoostCallback(TrainingCallback):
         self._rounds: Rounds | None = None
 
     def before_training(self, model: Any) -> Any:
-        """A training begins: from here on it is watched. Returns the model as it came."""
+        """Training begins: from here on it is watched. Returns the model as it came."""
         if self._hook is not None:
             self._close_hook(self._hook, "failed")  # XGBoost did not come to the end of the training before
         hook = self._hook = self._open_hook()

@@ -1,4 +1,4 @@
-"""Hears of what a training compiles, and of calls that go to compiled code past every hook.
+"""Hears of what a training script compiles, and of calls that go to compiled code past every hook.
 
 ``module.compile()`` compiles a module's call with its hooks. What is to run around such a call is put around the
 compiled code itself. Wrapped: ``torch.compile`` and ``torch.nn.Module.compile``, signatures kept, restored on detach.
@@ -67,7 +67,7 @@ class CompiledCall:
 
 
 class Compilations:
-    """Tells what is compiled while a training is watched, before it is called for the first time.
+    """Reports what is compiled while a training run is watched, before it is called for the first time.
 
     Args:
         hook: The hook.

@@ -15,7 +15,7 @@ import torch
 
 
 def compiled_so_far() -> bool:
-    """Whether anything was compiled in this process, or is to be at its first call, as far as PyTorch tells.
+    """Whether anything was compiled in this process, or is to be at its first call, as far as PyTorch shows.
 
     PyTorch imports its compiler for every optimizer; the backends that it knows show that ``torch.compile`` was called.
     """

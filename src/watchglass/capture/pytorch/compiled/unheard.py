@@ -1,4 +1,4 @@
-"""Forwards that nobody hears of: a compiled function calls the model, and no hook of its runs outside compiled code.
+"""Forwards that no hook hears of: a compiled function calls the model, and no hook of its runs outside compiled code.
 
 Such a forward shows where its modules hand over what they return, so at captured steps only. Whether a step is captured
 must be known before its forward then. Between captured steps these steps come from their updates alone.

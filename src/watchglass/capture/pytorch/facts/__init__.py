@@ -1,4 +1,4 @@
-"""Facts of a PyTorch training: what is no tensor and still tells what is wrong. docs/facts.md lists them."""
+"""Facts of a PyTorch training run: what is no tensor and still shows what is wrong. docs/facts.md lists them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fact ``calls``: in which order a training calls backward, zero_grad, its optimizers, schedulers and scalers.
+"""Fact ``calls``: in which order a training script calls backward, zero_grad, its optimizers, schedulers and scalers.
 
 The calls are cut into rounds. A round begins with the first backward after an update, wherever the loop places its
 ``zero_grad``; so the rounds of a healthy training are all alike, and what is recorded is a table of different rounds

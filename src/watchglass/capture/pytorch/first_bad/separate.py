@@ -1,4 +1,4 @@
-"""Whether a process can run a forward that the other processes of a training do not run with it."""
+"""Whether a process can run a forward that the other processes of a training run do not run with it."""
 
 from __future__ import annotations
 
