@@ -15,13 +15,14 @@ from torch import nn
 
 import watchglass
 from watchglass import Mode, open_run
-from watchglass.config import DEFAULT_COLLECTIONS
+from watchglass.config import DEFAULT_COLLECTIONS, RuleSpec
+from watchglass.evaluate import replay
 from watchglass.records import Role, Status
 
 pytestmark = pytest.mark.usefixtures("preloaded_python")
 
 RULES = '''
-from watchglass import Mode, Needs, Role, Rule
+from watchglass import Mode, Needs, Role, Rule, Severity
 
 class Inputs(Rule):
     """Looks at inputs of Linear modules in training, and at outputs in evaluation."""
@@ -34,6 +35,18 @@ class Inputs(Rule):
 
     def check(self, view):
         return ()
+
+class OneClass(Rule):
+    """All labels of a batch are alike."""
+
+    needs = (Needs(role=Role.LABEL, raw=True),)
+
+    def check(self, view):
+        for name in view.whole(Role.LABEL):
+            labels = view.value(name)
+            if (labels == labels[0]).all():
+                message = f"all {len(labels)} labels are {labels[0]}"
+                yield self.finding(view, severity=Severity.WARNING, message=message, tensors=[name])
 
 class Often(Rule):
     """Wants gradients at every other step."""
@@ -198,3 +211,14 @@ def test_boosted_trees_keep_their_importances_whatever_the_rules_are(place: Path
         xgboost.train({"objective": "binary:logistic"}, data, 5, evals=[(data, "train")], callbacks=[callback])
         assert "feature_importance/gain" in open_run("run").tensor_names(), rules
         subprocess.run(["rm", "-r", "run"], check=True)
+
+
+def test_a_rule_reads_the_labels_that_it_has_asked_for(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one_class = TRAINING.replace("inputs[:, :4].argmax(1)", "torch.full((16,), int(step > 9))")
+    monkeypatch.setitem(globals(), "TRAINING", one_class)
+    assert "all 16 labels are 0" in launch(place, "--rules", "rules.py:OneClass")
+    (finding,) = open_run("run").journal.findings
+    assert (finding.step, finding.count, finding.tensors) == (0, 30, ("label",))
+    (replayed,) = replay("run", [RuleSpec("rules.py:OneClass")]).findings
+    assert replayed == finding
+    assert open_run("run").tensor("label").value(3).shape == (16,)

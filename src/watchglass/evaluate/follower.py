@@ -10,7 +10,7 @@ from typing import Any
 
 from watchglass.errors import CompactedError
 from watchglass.records import Fact, StepEnd
-from watchglass.run import Catalog, ModelViews, StatisticsRows, StepRecords, StepView, WorkerTables
+from watchglass.run import Catalog, ModelViews, RawTensors, StatisticsRows, StepRecords, StepView, WorkerTables
 from watchglass.store import Frame, FrameKind, Problem, RunReader, Store, layout, read_manifest
 
 Order = tuple[int, int, int]
@@ -87,6 +87,7 @@ class FollowedWorker:
     Attributes:
         attempt: Attempt of the run.
         worker: Its name.
+        store: The run's store.
         tables: What it recorded and was not evaluated yet.
         reached: Order of the last step that it ended; None for none.
         joined: Whether it announced itself.
@@ -98,7 +99,8 @@ class FollowedWorker:
 
     attempt: int
     worker: str
-    tables: WorkerTables = field(default_factory=WorkerTables)
+    store: Store
+    tables: WorkerTables
     reached: Order | None = None
     joined: bool = False
     alone: bool = False
@@ -185,7 +187,7 @@ class FollowedWorker:
         if self._lowest[0] == number:
             self._lowest.popleft()
         scalars = {row[0]: row for row in self.tables.scalars(number)}
-        catalog = ended.catalog
+        catalog, raw = ended.catalog, self.tables.raw(number)
         records = StepRecords(
             end=ended.end,
             catalog=catalog,
@@ -198,6 +200,7 @@ class FollowedWorker:
             facts=ended.facts,
             histograms=rows.histograms,
             reductions=self.tables.reductions(number),
+            raw=RawTensors(self.store, raw, f"global step {number}") if raw else None,
         )
         if not catalog.knows(rows.ids):
             # A row whose meaning was lost with a damaged segment says nothing to any rule.
@@ -310,7 +313,8 @@ class Follower:
             self.frames += 1
             known = self.workers.get((attempt, worker))
             if known is None:
-                known = self.workers[attempt, worker] = FollowedWorker(attempt, worker, WorkerTables(self._store))
+                known = FollowedWorker(attempt, worker, self._store, WorkerTables(self._store))
+                self.workers[attempt, worker] = known
                 insort(self._teams.setdefault(attempt, []), known, key=lambda one: layout.worker_order(one.worker))
             known.ingest(frame)
         yield from self._release(final=False)

@@ -98,7 +98,7 @@ def capture_of(needs: Iterable[Needs], base: Sequence[Collection] = (), *, inter
     collections = {collection.name: collection for collection in base}
     for asked in wanted.values():
         before, whole = collections.get(asked.whole), wanted.get(asked.whole)
-        in_base = before is not None and asked.modes <= {Mode.TRAIN}
+        in_base = before is not None and asked.modes <= {Mode.TRAIN} and not asked.raw
         if not in_base and (asked is whole or whole is None or not asked.is_within(whole)):
             collections[asked.name] = asked.collection(before is not None, intervals)
     settings: dict[str, Any] = {"collections": list(collections.values())}
@@ -118,6 +118,7 @@ class _Wanted:
         module_types, regex: What makes it a part.
         modes: In which modes it is wanted.
         intervals: Outside of training, the longest useful one by mode.
+        raw: Whether whole tensors are wanted.
     """
 
     whole: str
@@ -126,16 +127,17 @@ class _Wanted:
     regex: str | None = None
     modes: set[Mode] = field(default_factory=set)
     intervals: dict[Mode, int] = field(default_factory=dict)
+    raw: bool = False
 
     def join(self, other: _Wanted) -> None:
-        self.modes = self.modes | other.modes
+        self.modes, self.raw = self.modes | other.modes, self.raw or other.raw
         for mode, interval in other.intervals.items():
             self.intervals[mode] = min(interval, self.intervals.get(mode, interval))
 
     def is_within(self, whole: _Wanted) -> bool:
         """Whether ``whole`` holds all of it, as often."""
         often = all(whole.intervals.get(mode, interval + 1) <= interval for mode, interval in self.intervals.items())
-        return self.modes <= whole.modes and often
+        return self.modes <= whole.modes and often and self.raw <= whole.raw
 
     def collection(self, in_training: bool, intervals: bool) -> Collection:
         """It as a collection, which is kept in training too where that is wanted."""
@@ -145,9 +147,10 @@ class _Wanted:
         }
         if Mode.TRAIN not in self.modes and not in_training:
             modes["train"] = ModeSteps(end_step=0)
+        selects: dict[str, Any] = {"save_raw": True} if self.raw else {}
         if self.whole == self.name:
-            return Collection(self.name, modes=modes or None)
-        selects: dict[str, Any] = {"module_types": self.module_types}
+            return Collection(self.name, modes=modes or None, **selects)
+        selects["module_types"] = self.module_types
         selects["include_regex"] = (self.regex,) if self.regex is not None else ()
         built_in = BUILT_IN_COLLECTIONS[self.whole]
         return Collection(self.name, roles=built_in.roles, modes=modes or None, **selects)
@@ -165,7 +168,7 @@ def _asked(need: Needs) -> list[_Wanted]:
                 types, regex = (), None  # what carries a tag is few
             else:
                 name = f"{PART_OF}{whole}.{_label(types, regex)}"
-        found.append(_Wanted(whole, name, types, regex, set(modes), dict(intervals)))
+        found.append(_Wanted(whole, name, types, regex, set(modes), dict(intervals), need.raw))
     return found
 
 

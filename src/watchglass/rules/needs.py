@@ -33,6 +33,8 @@ class Needs:
         collection: Only tensors of this collection: a built-in one, ``"attention"``, or one that scripts save under.
         observations: Kinds of what an evaluator observes while it follows a training, ``"worker_lost"``. The rule is
             not asked, and not applicable, where nobody ever followed.
+        raw: Whole tensors are needed, which :meth:`StepView.value` reads. They are recorded at captured steps and cost
+            their size on the disk each time: ask for a role, or for names, that are small.
         optional: The rule says more with it, and works without.
         why: Half a sentence, for the reason that a starving rule gives: ``"to compare layers"``.
 
@@ -51,6 +53,7 @@ class Needs:
     name_regex: str | None = None
     collection: str | None = None
     observations: tuple[str, ...] = ()
+    raw: bool = False
     optional: bool = False
     why: str = ""
 
@@ -77,7 +80,7 @@ class Needs:
     def of_tensors(self) -> bool:
         """Whether statistics or units of tensors are needed."""
         return bool(
-            self.role is not None or self.statistics or self.units or self.module_types or self.name_regex
+            self.role is not None or self.raw or self.statistics or self.units or self.module_types or self.name_regex
             or self.collection
         )  # fmt: skip
 
@@ -90,7 +93,9 @@ class Needs:
         of_modules = f" of {', '.join(self.module_types)} modules" if self.module_types else ""
         named = f" named {self.name_regex}" if self.name_regex is not None else ""
         parts = []
-        if self.units:
+        if self.raw:
+            parts.append(f"whole {of_what}{of_modules}{named}")
+        elif self.units:
             parts.append(f"inactive units of {of_what}{of_modules}{named}")
         elif self.of_tensors:
             parts.append(f"statistics of {of_what}{of_modules}{named}")

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from watchglass.run.history import History, Phase
     from watchglass.run.lineage import Seam
     from watchglass.run.model_views import ModelViews
+    from watchglass.run.raw_tensors import MOST_RAW_BYTES, RawTensors
     from watchglass.run.reading import Journal
     from watchglass.run.recorded_step import RecordedStep
     from watchglass.run.run import Run, open_run
@@ -35,6 +36,7 @@ _HOMES = {
     "history": ("History", "Phase"),
     "lineage": ("Seam",),
     "model_views": ("ModelViews",),
+    "raw_tensors": ("MOST_RAW_BYTES", "RawTensors"),
     "reading": ("Journal",),
     "recorded_step": ("RecordedStep",),
     "run": ("Run", "open_run"),
@@ -52,10 +54,10 @@ _HOMES = {
 }  # fmt: skip
 
 __all__ = [
-    "REDUCTIONS", "SAME_LOSS", "SAME_LOSS_NEAR_ZERO", "Catalog", "Ending", "Histogram", "History", "Journal",
-    "LazyHistograms", "ListedRun", "ModelViews", "Phase", "RawPlace", "RecordedStep", "Run", "RunSearch", "Runs",
-    "Seam", "Selection", "Statistics", "StatisticsRows", "StepRecords", "StepView", "Table", "Tensor", "Worker",
-    "WorkerTables", "count_steps", "ending_of", "leaders_of", "open_run", "open_runs", "state_of",
+    "MOST_RAW_BYTES", "REDUCTIONS", "SAME_LOSS", "SAME_LOSS_NEAR_ZERO", "Catalog", "Ending", "Histogram", "History",
+    "Journal", "LazyHistograms", "ListedRun", "ModelViews", "Phase", "RawPlace", "RawTensors", "RecordedStep", "Run",
+    "RunSearch", "Runs", "Seam", "Selection", "Statistics", "StatisticsRows", "StepRecords", "StepView", "Table",
+    "Tensor", "Worker", "WorkerTables", "count_steps", "ending_of", "leaders_of", "open_run", "open_runs", "state_of",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:

@@ -2,17 +2,75 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
 from numpy.typing import NDArray
 
-from watchglass.errors import InvalidValueError, MissingExtraError, MissingFileError, NeverError
+from watchglass.errors import InvalidValueError, MissingExtraError, MissingFileError, NeverError, StoreError
+from watchglass.records import TensorInfo
 from watchglass.run.tables import RawPlace
-from watchglass.store import Store, StoredTensor, load_tensor
+from watchglass.store import Store, StoredTensor, as_numbers, load_tensor
+
+#: Bytes of whole tensors that one rule may read at one step.
+MOST_RAW_BYTES = 64 << 20
 
 
-def stored_tensor(store: Store, place: RawPlace, name: str, where: str) -> StoredTensor:
+class RawTensors:
+    """The whole tensors of one step, each read from the store when it is asked for. For one thread.
+
+    Attributes:
+        left_bytes: How many bytes may still be read; the engine sets it before it asks a rule.
+        refused: Whether the store refused a tensor since the engine cleared it.
+    """
+
+    def __init__(self, store: Store, places: Mapping[int, RawPlace], where: str) -> None:
+        """Reads nothing.
+
+        Args:
+            store: The run's store.
+            places: Where the tensors are, by tensor id.
+            where: The step, for messages.
+        """
+        self._store, self._places, self._where = store, places, where
+        self.left_bytes = MOST_RAW_BYTES
+        self.refused = False
+
+    def __contains__(self, tensor_id: int) -> bool:
+        return tensor_id in self._places
+
+    @property
+    def ids(self) -> frozenset[int]:
+        """Ids of the tensors that were recorded whole."""
+        return frozenset(self._places)
+
+    def read(self, info: TensorInfo) -> NDArray[Any]:
+        """The elements of a tensor, in its shape; bfloat16 and float8 as float32, which is exact.
+
+        Raises:
+            InvalidValueError: It is larger than what may still be read.
+            NeverError: Its file was removed since.
+            DamagedDataError: Its file is no safetensors file.
+            StoreError: The store refused.
+        """
+        place = self._places[info.tensor_id]
+        try:
+            found = stored_tensor(self._store, place, info.name, self._where, most_bytes=self.left_bytes)
+        except StoreError:
+            self.refused = True
+            raise
+        except InvalidValueError as error:
+            raise InvalidValueError(
+                f"{info.name}: {error}; declare Needs(raw=True), and read little at a step"
+            ) from None
+        self.left_bytes -= found.elements.nbytes
+        return as_numbers(found)
+
+
+def stored_tensor(
+    store: Store, place: RawPlace, name: str, where: str, *, most_bytes: int | None = None
+) -> StoredTensor:
     """A tensor that the index of raw tensors has.
 
     Args:
@@ -20,13 +78,15 @@ def stored_tensor(store: Store, place: RawPlace, name: str, where: str) -> Store
         place: Where it is.
         name: The tensor, for the message.
         where: The step, for the message.
+        most_bytes: The most that it may have; None for any.
 
     Raises:
         NeverError: Its file was removed.
         DamagedDataError: Its file is no safetensors file.
+        InvalidValueError: It has more bytes.
     """
     try:
-        return load_tensor(store, place.file, place.key)
+        return load_tensor(store, place.file, place.key, most_bytes=most_bytes)
     except MissingFileError:
         raise NeverError(
             f"the whole tensor {name} of {where} was removed from the run, by its retention or by hand ({place.file}); "

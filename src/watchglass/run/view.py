@@ -25,6 +25,7 @@ from watchglass.records import (
 from watchglass.run.catalog import Catalog
 from watchglass.run.histograms import LazyHistograms
 from watchglass.run.history import BaselineKey, History, Phase
+from watchglass.run.raw_tensors import RawTensors
 from watchglass.run.selection import Selection
 from watchglass.run.statistics import Statistics
 from watchglass.stats import RollingBaseline
@@ -49,6 +50,7 @@ class StepRecords:
         facts: Facts of this step, and facts of the run that were recorded since the step before.
         histograms: Of the same rows as ``statistics``, or None for none.
         reductions: Exact reductions by tensor id and reduction.
+        raw: The tensors that were recorded whole; None for none.
     """
 
     end: StepEnd
@@ -62,6 +64,7 @@ class StepRecords:
     facts: Sequence[Fact] = ()
     histograms: LazyHistograms | None = None
     reductions: Mapping[tuple[int, Reduction], float] = field(default_factory=dict)
+    raw: RawTensors | None = None
 
     def take(self, keep: npt.NDArray[np.bool_]) -> StepRecords:
         """The same with some rows of statistics, by mask (bool[n])."""
@@ -271,6 +274,31 @@ class StepView:
         return self.statistics().select(
             Selection(role, regex=name_regex, collection=collection, module_types=module_types, min_dims=min_dims)
         )
+
+    def value(self, name: str) -> npt.NDArray[Any] | None:
+        """The elements of a tensor that was recorded whole at this step, read from the store; None where it was not.
+
+        For rules that declare ``Needs(raw=True)``. One rule may read 64 MiB at one step. The array has the shape and
+        dtype of the tensor, but float32 for bfloat16 and float8, and may hold NaN and infinities. It is not kept.
+
+        Args:
+            name: Name of the tensor, as this view calls it.
+
+        Raises:
+            InvalidValueError: The rule has declared no such need, or reads too much at this step.
+            NeverError: The tensor was removed from the run since.
+            DamagedDataError, StoreError: Its file is damaged, or the store refused.
+        """
+        info, raw = self.catalog.by_name(name), self.records.raw
+        if info is None or raw is None or info.tensor_id not in raw:
+            return None
+        return raw.read(info)
+
+    def whole(self, role: Role | None = None) -> list[str]:
+        """Names of the tensors that were recorded whole at this step; only those of a role if given."""
+        ids = sorted(self.records.raw.ids) if self.records.raw is not None else []
+        known = [info for tensor_id in ids if (info := self.catalog.get(tensor_id)) is not None]
+        return [info.name for info in known if role is None or info.role is role]
 
     def units(self, kind: UnitKind = UnitKind.INACTIVE) -> list[tuple[TensorInfo, npt.NDArray[np.bool_]]]:
         """The bitmaps of a kind recorded at this step: per tensor one boolean per unit."""

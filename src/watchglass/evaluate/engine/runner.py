@@ -32,7 +32,7 @@ from watchglass.evaluate.engine.standing import (
 from watchglass.evaluate.engine.starvation import NeedSeen
 from watchglass.records import Finding, Observation, RuleStatus, Severity, Status
 from watchglass.rules import Rule, build_rule
-from watchglass.run import StepView
+from watchglass.run import MOST_RAW_BYTES, StepView
 from watchglass.store import decode_finding, encode_finding, scan
 
 _T = TypeVar("_T")
@@ -121,6 +121,7 @@ class RuleRunner:
         self.asking: tuple[str, StepView] | None = None
         self._fingerprint = _fingerprint(prototype)
         self._all_needs = prototype.needs
+        self._raw_bytes = MOST_RAW_BYTES if any(need.raw for need in prototype.needs) else 0
         self._needs: dict[tuple[str, int], list[NeedSeen]] = {}
         self._in_order: list[tuple[str, int]] = []
         self._tally = Tally()
@@ -306,8 +307,10 @@ class RuleRunner:
             if stop is not None and (stop.data.get("when"), stop.data.get("global_step")) == (when, view.global_step):
                 self._fail(seat, view, str(stop.data.get("text")))
                 return None
-        histograms = view.records.histograms
+        histograms, raw = view.records.histograms, view.records.raw
         fetched = histograms is None or histograms.loaded
+        if raw is not None:
+            raw.left_bytes, raw.refused = self._raw_bytes, False
         self.asking = (when, view)
         try:
             return self._guard.call(question)
@@ -318,6 +321,8 @@ class RuleRunner:
             self._timeouts.append(seen)
             self._fail(seat, view, seen.data["text"])
         except (Exception, SystemExit, GeneratorExit) as error:
+            if raw is not None and raw.refused:
+                raise CompactedError(f"{self.name} could not read a whole tensor: {error}") from error
             if isinstance(error, (StoreError, CompactedError)) and not fetched:
                 _looking_closer.add(self._fingerprint)
                 raise CompactedError(f"{self.name} could not look at all of a step: {error}") from error

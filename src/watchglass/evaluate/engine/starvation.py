@@ -247,6 +247,8 @@ class NeedSeen:
 
     def _present(self, view: StepView) -> bool:
         needs = self.needs
+        if needs.raw:
+            return any(self._wants(info) for info in map(view.catalog.by_name, view.whole()) if info is not None)
         if needs.units:
             if self._wants_all:
                 return any(view.units(kind) for kind in needs.units)

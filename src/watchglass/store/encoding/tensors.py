@@ -97,15 +97,22 @@ class StoredTensor(NamedTuple):
     dtype: str = ""
 
 
-def load_tensor(store: Store, path: str, key: str) -> StoredTensor:
+def load_tensor(store: Store, path: str, key: str, *, most_bytes: int | None = None) -> StoredTensor:
     """One tensor of a file, without a copy where the store lies in a file system: then the file is mapped.
 
     Of a file elsewhere the header and the tensor's own bytes are read.
+
+    Args:
+        store: The run's store.
+        path: The file.
+        key: The tensor's key in the file.
+        most_bytes: The most that the tensor may have; None for any.
 
     Raises:
         MissingFileError: There is no such file.
         UnknownNameError: The file holds no such tensor.
         DamagedDataError: The file is no safetensors file.
+        InvalidValueError: The tensor has more than ``most_bytes``, and is not read.
     """
     buffer: Buffer | None = store.map(path) if store.appends else None
     head = bytes(memoryview(buffer)[:8]) if buffer is not None else store.read(path, 0, _FIRST_READ)
@@ -119,6 +126,8 @@ def load_tensor(store: Store, path: str, key: str) -> StoredTensor:
         head += store.read(path, len(head), begin)
     place = _place(path, key, head[8:begin])
     size = place.end - place.start
+    if most_bytes is not None and size > most_bytes:
+        raise InvalidValueError(f"a tensor of at most {most_bytes:,} bytes may be read here but it has {size:,}")
     if buffer is None:
         start, end = begin + place.start, begin + place.end
         buffer = bytearray(head[start:end] if end <= len(head) else store.read(path, start, end))
