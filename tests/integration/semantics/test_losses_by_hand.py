@@ -57,6 +57,10 @@ def root(logits: Tensor, labels: Tensor) -> Tensor:
     return (logits - F.one_hot(labels, 4)).square().mean().sqrt()
 
 
+def root_of_the_mean(logits: Tensor, labels: Tensor) -> Tensor:
+    return squares(logits, labels).sqrt()
+
+
 def both_entropies(logits: Tensor, labels: Tensor) -> Tensor:
     target, share = F.one_hot(labels, 4).float(), torch.sigmoid(logits)
     return -(target * share.log() + (1 - target) * (1 - share).log()).mean()
@@ -139,6 +143,11 @@ def test_of_two_values_of_the_same_operations_none_is_the_loss(tmp_path: Path) -
     trained(tmp_path, squares, squares, metrics=(to_the_mean,))
     for name in ("full", "sparse", "found"):
         assert np.isnan(phases(tmp_path, name)).all()
+
+
+def test_the_same_value_once_more_is_the_loss(tmp_path: Path) -> None:
+    _, seen = trained(tmp_path, squares, squares, metrics=(root_of_the_mean,))
+    np.testing.assert_allclose(phases(tmp_path, "full"), seen, rtol=1e-6)
 
 
 def test_a_metric_of_a_loss_function_makes_room_for_the_loss(tmp_path: Path) -> None:

@@ -85,14 +85,15 @@ class LossesByHand:
             self._following.heard(operation, args, kwargs, result)
 
     def _found(self, forward: Forward, expression: Expression, terms: Tensor, result: Tensor, only: bool) -> None:
-        if not only:
-            # Which of them the script means is not known.
-            self._take_back(forward)
-            return
         with torch.no_grad():
             value = result.detach() if expression.sign > 0 else -result.detach()
             elements, rows = (terms.numel(), terms.shape[0]) if expression.summed and terms.dim() else (1, 1)
             part = losses.number(value / elements if elements > 1 else value)
+            if not only:
+                # Which of them the script means is not known, unless it is the same once more. No device is waited for.
+                if not (self._rows and type(part) is float and part == self._rows[-1][-1]):
+                    self._take_back(forward)
+                return
             whole = {"batch": 1, "row": rows, "element": elements}.get(expression.per)
             loss = None if whole is None else part if whole == elements else losses.number(value / max(1, whole))
         if part is not None:
