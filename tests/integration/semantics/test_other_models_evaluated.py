@@ -115,6 +115,34 @@ def test_a_copy_that_is_evaluated_after_the_whole_evaluation_does_not_count(tmp_
         assert losses(run, name) == pytest.approx(expected, rel=1e-6)
 
 
+@pytest.mark.parametrize("discover", [True, False])
+def test_beside_a_compiled_model_a_further_loss_is_its_own_only_of_its_outputs(tmp_path: Path, discover: bool) -> None:
+    """There no hook hears that another model is called."""
+    torch.manual_seed(0)
+    hook = Hook(tmp_path / "run", save_interval=1000, strict=True)
+    adapter = PyTorchAdapter(hook, discover=discover)
+    model = network()
+    average = copy.deepcopy(model).requires_grad_(False)
+    compiled = torch.compile(model, backend="eager")
+    optimizer = SGD(model.parameters(), 0.1)
+    if not discover:
+        adapter.attach(compiled)
+    said = []
+    with hook:
+        for number in range(STEPS):
+            inputs, labels = batch(number)
+            optimizer.zero_grad()
+            F.cross_entropy(compiled(inputs), labels).backward()
+            optimizer.step()
+            if number % EVERY == EVERY - 1:
+                with torch.no_grad():
+                    said.append(F.cross_entropy(compiled(inputs).view(-1, 4), labels).item())
+                    F.cross_entropy(average(inputs), labels)
+    run = open_run(tmp_path / "run")
+    for name in ("loss", "loss/cross_entropy"):
+        assert losses(run, name) == pytest.approx(said, rel=1e-6)
+
+
 class Head(nn.Module):
     """A classifier on features; its first part stays as it is."""
 

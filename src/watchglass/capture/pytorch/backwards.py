@@ -49,7 +49,7 @@ class Backwards:
         """A loss function returned; it belongs to the last forward while that one's step is open."""
         flow, clock = self._flow, self._flow.hook.clock
         forward = flow.forward
-        if forward is None or flow.in_backward or flow.is_of_another((*arguments, *kwargs.values())):
+        if forward is None or flow.in_backward or flow.is_of_another(function, (*arguments, *kwargs.values())):
             return
         # A model may compute its loss itself; what that is given is worth the same, what it returns is an output.
         inside = flow.forward_depth > 0

@@ -93,7 +93,7 @@ class Discovery:
         if self._handle is not None and self._flow.quiet_steps > _STEPS:
             self.stop()
 
-    def between(self, evaluating: bool) -> None:
+    def between(self, evaluating: bool) -> bool:
         """An outermost call has ended or begins: look for other models between those of an evaluation only.
 
         So a copy of the model, such as an average of its weights, is not taken for the model that was evaluated before.
@@ -102,6 +102,7 @@ class Discovery:
             self._handle, self._passing = register_module_forward_pre_hook(self._guarded), True
         elif not evaluating and self._passing:
             self.stop()
+        return self._handle is not None
 
     def unknown(self, optimizer: Optimizer) -> bool:
         """An optimizer steps parameters of no known model; returns whether there is hope to find it."""

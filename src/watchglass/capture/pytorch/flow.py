@@ -46,7 +46,9 @@ class Flow:
         output: What the last forward returned, when that was one tensor.
         loss: What a loss function made of exactly that tensor.
         outputs: All tensors that the last forward of an evaluation returned.
+        hears_others: Calls of other models are heard since that forward; not where there is compiled code.
         called_another: Another model was called since that forward: a loss made of other tensors is not its own.
+        own_losses: Loss functions that were given what that forward returned.
         recomputed: Whether a backward was seen to call models or to run others inside it.
         objectives: What each model is trained on.
         foreign: Optimizers of parameters that belong to no watched model.
@@ -69,7 +71,9 @@ class Flow:
     output: weakref.ref[Tensor] | None = None
     loss: weakref.ref[Tensor] | None = None
     outputs: tuple[weakref.ref[Tensor], ...] = ()
+    hears_others: bool = False
     called_another: bool = False
+    own_losses: set[str] = field(default_factory=set)
     recomputed: bool = False
     objectives: Objectives = field(default_factory=Objectives)
     chained: int = 0
@@ -114,11 +118,18 @@ class Flow:
         outputs = [output for reference in self.outputs if (output := reference()) is not None]
         return bool(outputs) and any(_share(tensor, output) for tensor in tensors for output in outputs)
 
-    def is_of_another(self, arguments: Iterable[Any]) -> bool:
-        """Whether a loss of these is that of a model that is not watched and was called since the last forward."""
-        if not self.called_another:
+    def is_of_another(self, function: str, arguments: Iterable[Any]) -> bool:
+        """Whether what a loss function makes of these is the loss of another model than the one that was called last.
+
+        Where calls of others are not heard, it is if the function was given what that model returned before, and is
+        given something else now.
+        """
+        if self.hears_others and not self.called_another:
             return False
-        return not self.returned_any_of(each for each in arguments if isinstance(each, Tensor))
+        if self.returned_any_of(each for each in arguments if isinstance(each, Tensor)):
+            self.own_losses.add(function)
+            return False
+        return self.called_another or function in self.own_losses
 
     @property
     def several_models(self) -> bool:

@@ -53,13 +53,14 @@ class OtherModels:
         hook.detach_with(COMPILE.listen(hook.guard, after=hook.guarded(self._compiled)))
         hook.detach_with(self._stop)
 
-    def between(self, evaluating: bool) -> None:
+    def between(self, evaluating: bool) -> bool:
         """A call of an evaluation has ended, or the next call or a backward begins: listen between those only."""
         if not evaluating:
             self._stop()
         elif self._handle is None and not compiled_so_far():
             self._calls = 0
             self._handle = register_module_forward_pre_hook(self._guarded)
+        return self._handle is not None
 
     def _stop(self) -> None:
         handle, self._handle = self._handle, None

@@ -68,7 +68,8 @@ class OutermostCalls:
         self._capture = capture
         self._begin_step = begin_step
         #: Called with True as a call of an evaluation has ended, with False as the next call or a backward begins.
-        self.between: Callable[[bool], None] = lambda evaluating: None
+        #: Returns whether calls of other models are heard from now on.
+        self.between: Callable[[bool], bool] = lambda evaluating: False
         self._steady = steady
         # Those with hooks of their own at their ends.
         self._roots: weakref.WeakSet[nn.Module] = weakref.WeakSet()
@@ -172,7 +173,7 @@ class OutermostCalls:
             return  # a watched model inside another
         # At depth 1 already: the last call was left by an exception.
         flow.forward_depth, flow.root = 1, root
-        self.between(False)
+        flow.hears_others = self.between(False)
         if not flow.in_closure:
             if flow.update_depth:
                 flow.leave_update()
@@ -195,6 +196,7 @@ class OutermostCalls:
         if flow.helping:
             return
         flow.forward, flow.outputs, flow.called_another = forward, (), False
+        flow.own_losses.clear()
         if last is not None:
             last.state = None
             self._supersede(last)
@@ -303,8 +305,9 @@ class OutermostCalls:
 
     def _returned(self, output: Any) -> None:
         """A forward has returned that is an evaluation, or may be."""
-        self._flow.outputs = tuple(weakref.ref(tensor) for _, tensor in tensors_in(output))
-        self.between(True)
+        flow = self._flow
+        flow.outputs = tuple(weakref.ref(tensor) for _, tensor in tensors_in(output))
+        flow.hears_others = self.between(True)
 
     def _record_part(self, module: nn.Module, forward: Forward, tensors: list[tuple[str, torch.Tensor]]) -> None:
         """Record the loss that a module returned in training: that of the step may hold more than an evaluation's."""
