@@ -114,6 +114,7 @@ def test_links_of_our_own_are_not_followed(tmp_path: Path) -> None:
     (run / "run.json").symlink_to("/dev/zero")
     with bounded(peak_bytes()):
         _add_rings(run, Choices(b"\x01" * 50))
+    assert b'"run": "' + b"0" * 32 in (run / "attempts/0001/.x.entries").read_bytes(), "nothing was read of it"
 
 
 @pytest.mark.slow

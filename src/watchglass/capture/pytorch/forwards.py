@@ -21,7 +21,7 @@ from watchglass.capture.pytorch.events import Events, ModuleCall, ModuleEntry
 from watchglass.capture.pytorch.models import Models
 from watchglass.capture.pytorch.modules import CONSUMER_TYPES, RELU_TYPES, Place, is_compiled, unit_axis, unwrap
 from watchglass.capture.pytorch.nested import tensors_in
-from watchglass.capture.pytorch.reduce import inactive_units, plain
+from watchglass.capture.pytorch.reduce import inactive_units, plain, version_of
 from watchglass.capture.pytorch.saving import Item, Saving
 from watchglass.capture.pytorch.tensors.activations import RELU_NODES, functional_node
 from watchglass.capture.pytorch.tensors.entries import InputsWanted
@@ -197,7 +197,7 @@ class ModuleCapture:
         if not (tensor.is_floating_point() or tensor.is_complex()):
             return
         is_model = place.index == 0
-        version = 0 if tensor.is_inference() else tensor._version
+        version = version_of(tensor)
         seen = self._seen.tensors.get(id(tensor))
         if seen is not None and seen[1] == version and not (is_model and self._hook.plan.wants_tag("model_output")):
             # A container returns what its last child returned; what was overwritten since is something new.

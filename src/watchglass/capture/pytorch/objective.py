@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from watchglass.capture.pytorch.modules import ModuleTree
-from watchglass.capture.pytorch.reduce import DeviceRows, plain
+from watchglass.capture.pytorch.reduce import DeviceRows, plain, version_of
 
 #: Parameters of one model, or of one optimizer, that are followed; of all together, after which a further model has one
 #: only; and after so many none, since each costs most of a microsecond at each backward.
@@ -345,7 +345,7 @@ def _version(gradient: Tensor) -> int:
     """How often a gradient was changed in place; that of a sharded one shows at its local part."""
     if type(gradient) is not Tensor and hasattr(gradient, "to_local"):
         gradient = gradient.to_local()
-    return -1 if gradient.is_inference() else gradient._version
+    return version_of(gradient)
 
 
 def _some(gradient: Tensor) -> Tensor | None:

@@ -18,7 +18,7 @@ from watchglass.capture.hook import Hook
 from watchglass.capture.pytorch.initialization import Initialization
 from watchglass.capture.pytorch.models import Models
 from watchglass.capture.pytorch.modules import ParameterPlace, type_name
-from watchglass.capture.pytorch.reduce import DeviceRows, is_plain, plain, share_threads, summaries
+from watchglass.capture.pytorch.reduce import DeviceRows, is_plain, plain, share_threads, summaries, version_of
 from watchglass.capture.pytorch.saving import Item, Saving
 from watchglass.capture.pytorch.updates import UpdateCopies
 from watchglass.record import OpenStep, StepRecords
@@ -147,7 +147,7 @@ class Readings:
             for parameter in tree.parameters():
                 gradient = parameter.grad
                 if gradient is not None:
-                    self._stale[id(parameter)] = (weakref.ref(gradient), gradient._version)
+                    self._stale[id(parameter)] = (weakref.ref(gradient), version_of(gradient))
 
     def trust(self) -> None:
         """Take every gradient for this step's: it was opened after its backward, so none can be told to be older."""
@@ -163,7 +163,7 @@ class Readings:
             if gradient is None:
                 continue
             known = stale.get(id(parameter))
-            if known is None or known[0]() is not gradient or known[1] != gradient._version:
+            if known is None or known[0]() is not gradient or known[1] != version_of(gradient):
                 found.append((gradient, name, place))
         return found
 

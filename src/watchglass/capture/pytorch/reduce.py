@@ -15,7 +15,9 @@ from watchglass.records import Reduction
 from watchglass.stats import DTYPE_CODES, exact_reduction, native, numbers, pure
 from watchglass.store import RawTensor
 
-__all__ = ["DeviceRows", "exact", "inactive_units", "is_plain", "plain", "raw", "share_threads", "summaries"]
+__all__ = [
+    "DeviceRows", "exact", "inactive_units", "is_plain", "plain", "raw", "share_threads", "summaries", "version_of",
+]  # fmt: skip
 
 #: Codes of the native kernel by PyTorch's dtype.
 _CODES = {getattr(torch, name): code for name, code in DTYPE_CODES.items() if hasattr(torch, name)}
@@ -26,6 +28,11 @@ _PLAIN_DTYPES = frozenset(dtype for dtype in _CODES if not dtype.is_complex)
 _BITS = {torch.bfloat16: torch.uint16} | {
     getattr(torch, name): torch.uint8 for name in DTYPE_CODES if name.startswith("float8") and hasattr(torch, name)
 }
+
+
+def version_of(tensor: Tensor) -> int:
+    """How often a tensor was changed in place, -1 where nothing counts it: it was made in inference mode."""
+    return -1 if tensor.is_inference() else tensor._version
 
 
 def is_plain(tensor: Tensor) -> bool:

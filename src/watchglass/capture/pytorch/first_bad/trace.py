@@ -18,6 +18,7 @@ from watchglass.capture.guard import Guard, harmless
 from watchglass.capture.pytorch.first_bad.looks import Look, look_at
 from watchglass.capture.pytorch.modules import Place
 from watchglass.capture.pytorch.nested import tensors_in
+from watchglass.capture.pytorch.reduce import version_of
 from watchglass.capture.pytorch.tensor_hooks import hear_gradient
 
 
@@ -138,7 +139,7 @@ class Trace:
         return found
 
     def _index(self, tensor: Tensor, ours: bool) -> int | None:
-        key = (id(tensor), -1 if tensor.is_inference() else tensor._version)
+        key = (id(tensor), version_of(tensor))
         known = self._known.get(key)
         if known is not None and known[0]() is tensor:
             return known[1]
