@@ -318,3 +318,12 @@ def test_death_by_the_stop_protocol_counts_as_stopped(folder: Path) -> None:
     assert process.wait(PATIENCE_S) == EXIT_STOPPED
     assert process.stdout is not None
     process.stdout.close()
+
+
+@pytest.mark.parametrize("closed", ["2>&-", ">&-", ">&- 2>&-"])
+def test_closed_standard_streams_change_no_exit_status(tmp_path: Path, closed: str) -> None:
+    script = "import sys\nsys.exit(7 if None in (sys.stdout, sys.stderr) else 8)\n"
+    (tmp_path / "script.py").write_text(script)
+    command = f"{sys.executable} -m watchglass run --run here script.py {closed}"
+    done = subprocess.run(["sh", "-c", command], cwd=tmp_path, timeout=120, check=False, stderr=subprocess.DEVNULL)
+    assert done.returncode == 7

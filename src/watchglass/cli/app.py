@@ -69,6 +69,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     Args:
         argv: Arguments without the program's name; those of this process by default.
     """
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by who started this process; closed for the script all the same
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115  for the life of the process
     try:
         words = list(sys.argv[1:] if argv is None else argv)
         # Not by calling it, which would leave an exception hook behind in the caller's process.
