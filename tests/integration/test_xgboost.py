@@ -22,6 +22,7 @@ from xgboost.callback import EarlyStopping, LearningRateScheduler, TrainingCallb
 import watchglass
 from watchglass import Collection, Mode, Role, open_run
 from watchglass.config import RuleSpec
+from watchglass.control import Commit, Stop
 from watchglass.errors import InvalidValueError, MissingExtraError, TrainingStopped, UnknownNameError
 from watchglass.evaluate import Evaluation, replay
 from watchglass.records import Status
@@ -443,7 +444,7 @@ def test_once_stopped_under_watchglass_run_the_script_trains_no_more(
         def after_iteration(self, model: Any, epoch: int, evals_log: Any) -> bool:
             hook = current_hook()
             if epoch == 1 and hook is not None:
-                hook._stop_at(3, "asked for by a test")
+                hook._committed(Commit(3, Stop("asked for by a test")))
             return False
 
     callback = watchglass.xgboost_callback()

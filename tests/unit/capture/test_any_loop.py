@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from watchglass import Collection, Hook, Mode, Role, Run, TrainingStopped, open_run
 from watchglass.config import RuleSpec
+from watchglass.control import Commit, Stop
 from watchglass.evaluate import replay
 from watchglass.records import Severity
 
@@ -180,7 +181,7 @@ def test_a_stop_is_raised_before_the_next_training_step(tmp_path: Path) -> None:
             with hook.step("train"):
                 done.append(number)
             if number == 2:
-                hook._stop_at(4, "asked for by a test")
+                hook._committed(Commit(4, Stop("asked for by a test")))
 
     done: list[int] = []
     with Hook(tmp_path / "run", strict=True) as hook, pytest.raises(TrainingStopped):
@@ -193,7 +194,7 @@ def test_an_evaluation_is_not_cut_off_by_a_stop(tmp_path: Path) -> None:
     with Hook(tmp_path / "run", strict=True) as hook:
         with hook.step("train"):
             pass
-        hook._stop_at(1, "asked for by a test")
+        hook._committed(Commit(1, Stop("asked for by a test")))
         with hook.step("eval"):
             hook.save_scalar("loss", 1.0)
         with pytest.raises(TrainingStopped), hook.step("train"):
