@@ -71,4 +71,4 @@ def test_an_attempt_that_was_resumed_has_no_initial_weights(tmp_path: Path) -> N
             builder.step(step)
         builder.leave()
     (status,) = replay(tmp_path / "run", [RuleSpec("PoorWeightInitialization")]).statuses
-    assert (status.status, "goes on with a training" in status.reason) == (Status.NOT_APPLICABLE, True)
+    assert (status.status, "this attempt continues a run" in status.reason) == (Status.NOT_APPLICABLE, True)

@@ -1,11 +1,13 @@
 """Weights of a model that no optimizer holds: frozen ones, and those that were left out of it by mistake.
 
-No update point ever reads them. Here they are read rarely (at the second captured step, the fourth, the eighth and so
-on) and a bounded number of elements at a time, so that a run has them in its catalog and shows that they rest.
+No update point ever reads them. Here they are read rarely (at the captured steps 2, 3, 4, 6, 8, 12 and so on, twice in
+each doubling; of a model of which no optimizer holds anything once) and a bounded number of elements at a time, so that
+a run has them in its catalog and shows that they rest.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 
 import torch
@@ -49,21 +51,26 @@ class WeightsOutside:
         if step.mode is not Mode.TRAIN or not step.due or not step.optimizers:
             return
         self._captures += 1
-        if self._captures < 2 or self._captures & (self._captures - 1):
+        half = _is_power(self._captures / 3)
+        if self._captures < 2 or not (half or _is_power(self._captures)):
             return
         try:
-            self._read(step)
+            self._read(step, trained_only=half)
         except Exception as error:
             self._hook.fault(error, "weights outside the optimizer")
 
-    def _read(self, step: OpenStep) -> None:
+    def _read(self, step: OpenStep, *, trained_only: bool) -> None:
         held = {
             id(parameter)
             for optimizer in self._optimizers()
             for group in optimizer.param_groups
             for parameter in group["params"]
         }
-        outside = [row for tree in self._models for row in tree.places() if id(row[0]) not in held]
+        outside: list[tuple[Tensor, ParameterPlace]] = []
+        for tree in self._models:
+            places = list(tree.places())
+            rest = [row for row in places if id(row[0]) not in held]
+            outside += rest if len(rest) < len(places) or not trained_only else ()
         if not outside or not held:
             return
         self._hook.plan.resume()
@@ -83,6 +90,11 @@ class WeightsOutside:
         with torch.no_grad():
             self._saving.save_all(step.records, Role.WEIGHT, weights)
             self._saving.save_all(step.records, Role.BIAS, biases)
+
+
+def _is_power(number: float) -> bool:
+    """Whether it is a power of two, from 1 on."""
+    return number >= 1 and math.frexp(number)[0] == 0.5
 
 
 def _item(parameter: Tensor, place: ParameterPlace) -> Item | None:
