@@ -46,6 +46,7 @@ def around(
         try:
             heard = begin(args, kwargs)
         except Exception as error:
+            _end(end, args, kwargs)
             heard = fault_everywhere(error, begin)
         except BaseException:
             _end(end, args, kwargs)

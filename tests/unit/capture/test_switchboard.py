@@ -77,6 +77,33 @@ def test_what_somebody_else_wraps_after_us_is_told_once_also_the_next_time(origi
     assert F.mse_loss is originals[F, "mse_loss"]
 
 
+def test_what_was_wrapped_before_us_may_be_unwrapped_at_any_time(originals: dict[Any, Any]) -> None:
+    for (owner, name), function in originals.items():
+        setattr(owner, name, wrapped(function))
+    first = Heard()
+    switchboard.listen(first.listener)
+    for (owner, name), function in originals.items():
+        setattr(owner, name, function)
+    switchboard.leave(first.listener)
+    assert heard() == (1, 1)
+    assert F.mse_loss is originals[F, "mse_loss"]
+
+
+def test_a_wrapper_of_ours_that_somebody_has_kept_and_put_back_is_told_once(originals: dict[Any, Any]) -> None:
+    first, second = Heard(), Heard()
+    switchboard.listen(first.listener)
+    ours = {place: getattr(*place) for place in originals}
+    for (owner, name), function in ours.items():
+        setattr(owner, name, wrapped(function))
+    switchboard.leave(first.listener)
+    switchboard.listen(second.listener)
+    for (owner, name), function in ours.items():
+        setattr(owner, name, function)
+    F.mse_loss(torch.ones(2, requires_grad=True), torch.zeros(2)).backward()
+    switchboard.leave(second.listener)
+    assert (second.losses, second.backwards) == (1, 1)
+
+
 def test_a_call_that_is_heard_for_facts_is_wrapped_anew_once_ours_has_gone() -> None:
     original, count = torch.nn.utils.clip_grad_norm_, 0
     guard = Guard(SimpleNamespace(active=True))  # type: ignore[arg-type]

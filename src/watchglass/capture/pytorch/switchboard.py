@@ -59,9 +59,6 @@ _hearing: tuple[Listener, ...] = ()
 _resting: set[Listener] = set()
 _parameters: dict[str, list[str]] = {}
 _undo: list[Callable[[], None]] = []
-#: Where somebody else has wrapped a function after us, our wrapper stays and must not be put on a second time: the
-#: function that is inside it, by owner and name.
-_stuck: dict[tuple[int, str], Any] = {}
 #: The loss function that is being called, by thread.
 _computing = threading.local()
 
@@ -106,25 +103,33 @@ def _install() -> None:
     _wrap(scaler, "step", _scaler_step)
 
 
-def _wrap(owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-    original, place = getattr(owner, name), (id(owner), name)
-    if _stuck.get(place, original) is not original:
-        return  # ours is in there, and hears again
-    _stuck.pop(place, None)
-    wrapper = make(original)
+#: Whether a wrapper is silent.
+_Silent = Callable[[], bool]
+
+
+def _wrap(owner: Any, name: str, make: Callable[[Callable[..., Any], _Silent], Callable[..., Any]]) -> None:
+    original, left_inside = getattr(owner, name), False
+
+    def silent() -> bool:
+        # Where the script has wrapped the function after us, our wrapper stays inside, and the next one tells.
+        return left_inside and bool(_undo) and getattr(owner, name) is not wrapper
+
+    wrapper = make(original, silent)
     setattr(owner, name, wrapper)
 
     def undo() -> None:
-        if getattr(owner, name) is wrapper:
+        nonlocal left_inside
+        left_inside = getattr(owner, name) is not wrapper
+        if not left_inside:
             setattr(owner, name, original)
-        else:
-            _stuck[place] = original
 
     _undo.append(undo)
 
 
-def _backward(original: Callable[..., Any]) -> Callable[..., Any]:
+def _backward(original: Callable[..., Any], silent: _Silent) -> Callable[..., Any]:
     def begin(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        if silent():
+            return False
         tensors = args[0] if args else kwargs.get("tensors")
         gradients = args[1] if len(args) > 1 else kwargs.get("grad_tensors")
         chosen = kwargs.get("inputs") is not None or len(args) > _INPUTS
@@ -140,13 +145,13 @@ def _backward(original: Callable[..., Any]) -> Callable[..., Any]:
     return around(original, begin, end, deaf=is_compiling)
 
 
-def _loss(original: Callable[..., Any]) -> Callable[..., Any]:
+def _loss(original: Callable[..., Any], silent: _Silent) -> Callable[..., Any]:
     name = original.__name__
     _parameters[name] = list(inspect.signature(original).parameters)
 
     def begin(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         # A mode of torch functions, as a default device is one, calls the public name once more from within.
-        if not _hearing or getattr(_computing, "name", "") == name:
+        if not _hearing or getattr(_computing, "name", "") == name or silent():
             return False
         _computing.name = name
         return True
@@ -167,18 +172,20 @@ def argument_of(function: str, name: str, args: tuple[Any, ...], kwargs: dict[st
     return dict(zip(_parameters.get(function, ()), args, strict=False)).get(name, default)
 
 
-def _scale(original: Callable[..., Any]) -> Callable[..., Any]:
+def _scale(original: Callable[..., Any], silent: _Silent) -> Callable[..., Any]:
     def end(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         if result is not RAISED:
             outputs = args[1] if len(args) > 1 else kwargs.get("outputs")
             for listener in _listeners:
                 listener.loss_scaled(outputs, result)
 
-    return around(original, _heard, end)
+    return around(original, lambda args, kwargs: not silent(), end)
 
 
-def _scaler_step(original: Callable[..., Any]) -> Callable[..., Any]:
+def _scaler_step(original: Callable[..., Any], silent: _Silent) -> Callable[..., Any]:
     def begin(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        if silent():
+            return False
         for listener in _listeners:
             listener.before_scaler_step(args[0], _optimizer(args, kwargs))
         return True
@@ -192,7 +199,3 @@ def _scaler_step(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _optimizer(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return args[1] if len(args) > 1 else kwargs.get("optimizer")
-
-
-def _heard(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    return True
