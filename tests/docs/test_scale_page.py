@@ -10,7 +10,7 @@ import pytest
 
 import scale
 from watchglass.cli import main
-from watchglass.evaluate.scaling import plan, spreading
+from watchglass.evaluate.scaling import judging_elsewhere, plan, spreading
 from watchglass.rules import default_rules
 
 
@@ -65,8 +65,9 @@ def test_limits_are_those_of_the_code(page: str) -> None:
     assert plan.PARTS_PER_CORE == 4
     assert "four for each core" in page
     assert f"smaller than {plan.LEAST_BYTES >> 10} KiB" in page
-    assert spreading.RETRIES == 4
+    assert spreading.RETRIES == judging_elsewhere.RETRIES == 4
     assert "up to five times in all" in page
+    assert "up to five times in a row" in " ".join(page.split())
     assert spreading._UNDER_WAY == 2
     assert "Two parts per core are under way at a time" in page
     assert f"{scale.REQUEST_S * 1000:g} ms for a request, {scale.AT_ONCE} requests" in page
@@ -75,7 +76,7 @@ def test_limits_are_those_of_the_code(page: str) -> None:
 
 def test_the_commands_exist(page: str, capsys: pytest.CaptureFixture[str], run_path: Path) -> None:
     options = set(re.findall(r"(--[a-z-]+)", " ".join(re.findall(r"watchglass ((?:check|follow) .*)", page))))
-    assert {"--engine", "--ray-address"} <= options
+    assert {"--engine", "--ray-address", "--stop-on"} <= options
     for verb in ("check", "follow"):
         assert main([verb, str(run_path), "--ray-address", "head:6379"]) == 2
         assert "is used by --engine ray only" in capsys.readouterr().err

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,8 +19,11 @@ import pytest
 from command_line import training
 from ray_cluster import two_nodes
 from simulated_runs import Simulated, simulate
+from watchglass.cli.evaluating import rules_to_evaluate
+from watchglass.evaluate import replay
+from watchglass.run import open_run
 from watchglass.store import LocalStore
-from watchglass.testing import build_run
+from watchglass.testing import RunBuilder, build_run
 
 pytest.importorskip("ray", exc_type=ImportError)
 pytestmark = pytest.mark.slow
@@ -172,6 +176,54 @@ def test_what_is_killed_in_the_middle_is_done_again(
     assert process.returncode == 1
 
 
+def in_journal(run: Path) -> tuple[dict[str, object], list[object]]:
+    """Findings by id, and statuses."""
+    journal = open_run(run).journal
+    return {finding.id: finding.to_json() for finding in journal.findings}, list(journal.statuses)
+
+
+@pytest.mark.parametrize("kill", [None, ends_a_worker, ends_a_node])
+def test_live_runs_are_judged_as_by_one_process(
+    tmp_path: Path, cluster: dict[str, str], kill: Callable[[int], None] | None
+) -> None:
+    (tmp_path / "own.py").write_text(OWN)
+    live, meet = tmp_path / "live", tmp_path / "meet"
+    meet.mkdir()
+    rules = f"ExplodingTensor,LossNotDecreasing,{tmp_path}/own.py:Marks:folder={meet}"
+    arguments = ("follow", live, "--rules", rules, "--until-idle", "1")
+    with RunBuilder(live / "one", workers=4) as one, RunBuilder(live / "other", workers=2) as other:
+        builders = [(one, training(80, broken_at=50)), (other, training(80))]
+        for builder, steps in builders:
+            builder.step(steps[0])
+        process = subprocess.Popen(
+            command(*arguments, "--engine", "ray"), env=cluster, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        for builder, steps in builders:
+            for step in steps[1:]:
+                builder.step(step)
+        at = await_file(meet, "at-*", process)
+        if kill is not None:
+            pid = int(at.name.removeprefix("at-"))
+            kill(pid)
+            await_end(pid)
+        (meet / "go").touch()
+        for builder, _ in builders:
+            builder.leave()
+    out, err = process.communicate(timeout=240)
+    assert len(list(meet.glob("at-*"))) == 1 + (kill is not None)
+    for name in ("one", "other"):
+        replayed = replay(live / name, rules_to_evaluate([rules]))
+        assert in_journal(live / name) == (
+            {finding.id: finding.to_json() for finding in replayed.findings}, list(replayed.statuses),
+        )  # fmt: skip
+        shutil.rmtree(live / name / "journal")
+    local = said(*arguments, env=cluster)
+    assert (process.returncode, sorted(out.splitlines())) == (local[0], sorted(local[1].splitlines()))
+    assert sorted(err.splitlines()) == sorted(local[2].splitlines())
+    assert process.returncode == 1
+
+
 def test_a_rule_that_always_ends_its_process_is_named_and_not_tried_for_ever(
     runs: Path, tmp_path: Path, cluster: dict[str, str]
 ) -> None:
@@ -185,11 +237,14 @@ def test_a_rule_that_always_ends_its_process_is_named_and_not_tried_for_ever(
     assert len(err.splitlines()) == 1
 
 
-def test_a_driver_whose_own_node_is_gone_ends_with_one_line(runs: Path, tmp_path: Path, short: Path) -> None:
+@pytest.mark.parametrize("verb", ["check", "follow"])
+def test_a_driver_whose_own_node_is_gone_ends_with_one_line(runs: Path, tmp_path: Path, short: Path, verb: str) -> None:
     meet = tmp_path / "meet"
     meet.mkdir()
+    (tmp_path / "live").mkdir()
+    run = (runs / "sick").rename(tmp_path / "live" / "sick")
     process = subprocess.Popen(
-        command("check", runs / "sick", "--rules", f"{tmp_path}/own.py:Marks:folder={meet}", "--engine", "ray"),
+        command(verb, run.parent, "--rules", f"{tmp_path}/own.py:Marks:folder={meet}", "--engine", "ray"),
         env={**os.environ, "TMPDIR": str(short)}, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
@@ -207,18 +262,23 @@ def test_a_driver_whose_own_node_is_gone_ends_with_one_line(runs: Path, tmp_path
     assert list(short.iterdir()) == []
 
 
+@pytest.mark.parametrize("verb", ["check", "follow"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_all_of_it_in_order(runs: Path, tmp_path: Path, short: Path, number: signal.Signals) -> None:
+def test_a_signal_ends_all_of_it_in_order(
+    runs: Path, tmp_path: Path, short: Path, number: signal.Signals, verb: str
+) -> None:
+    (tmp_path / "live").mkdir()
+    run = (runs / "sick").rename(tmp_path / "live" / "sick")
     environment = {**os.environ, "TMPDIR": str(short)}
     rules = ("--rules", f"{tmp_path}/own.py:Marks:folder={tmp_path}")
     process = subprocess.Popen(
-        command("check", runs / "sick", *rules, "--engine", "ray"), text=True, start_new_session=True, env=environment,
+        command(verb, run.parent, *rules, "--engine", "ray"), text=True, start_new_session=True, env=environment,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
     await_file(tmp_path, "at-*", process)
     os.killpg(process.pid, number) if number == signal.SIGINT else process.send_signal(number)
     out, err = process.communicate(timeout=60)
-    assert out == ""
+    assert (out == "") == (verb == "check")
     assert "Traceback" not in err
     assert process.returncode == (130 if number == signal.SIGINT else 143)
     while processes_of(short):

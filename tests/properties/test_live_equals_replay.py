@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -15,9 +16,10 @@ from hypothesis import example, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from ray_in_this_process import Processes, elsewhere
 from trainings import in_turns, modules, of_model, training, with_evaluations
 from watchglass.config import EvaluatorConfig, RuleSpec
-from watchglass.evaluate import Engine, Evaluator, Follower, replay
+from watchglass.evaluate import Engine, Evaluator, Follower, Judging, replay
 from watchglass.records import Fact, Mode, Observation, StepEnd
 from watchglass.rules import default_rules
 from watchglass.store import (
@@ -240,8 +242,8 @@ def events(draw: st.DrawFn) -> list[tuple[str, int]]:
 class _Course:
     """A run that is written and evaluated at the same time, by evaluators that come and go."""
 
-    def __init__(self, path: Path, specs: tuple[RuleSpec, ...]) -> None:
-        self.path, self.specs, self.store = path, specs, Whole(path)
+    def __init__(self, path: Path, specs: tuple[RuleSpec, ...], judging: Callable[..., Judging]) -> None:
+        self.path, self.specs, self.store, self.judging = path, specs, Whole(path), judging
         self.held: list[tuple[Path, Path]] = []
         self.builders = [self._begun()]
         self.written = [0, 0]
@@ -255,7 +257,7 @@ class _Course:
 
     def _started(self) -> Evaluator:
         config = EvaluatorConfig(str(self.path), None, self.specs, rule_timeout_s=0.05)
-        evaluator = Evaluator(config, store=self.store)
+        evaluator = Evaluator(config, store=self.store, judging=self.judging)
         evaluator.open(lambda seconds: False, patience_s=0.0, gone=lease_holder(self.store))
         return evaluator
 
@@ -291,7 +293,7 @@ class _Course:
         self.evaluator = self._started()
 
     def kill(self, number: int) -> None:
-        self.evaluator._judging.engine.close()
+        self.evaluator._judging.close()
         self.evaluator = self._started()
 
     def observe(self, kind: str, number: int) -> None:
@@ -321,7 +323,7 @@ class _Course:
                 away.rename(path)
         # Who gave its place back without a last word would be asked for only after a while.
         self.evaluator._presence.look(0.0)
-        while self.evaluator.turn() or not self.evaluator.over(lifeline_open=False):
+        while self.evaluator.turn() or self.evaluator._judging.waits or not self.evaluator.over(lifeline_open=False):
             pass
         self.evaluator.finish()
 
@@ -361,6 +363,7 @@ _LATER = [
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("on_cluster", [False, True])
 @hypothesis_settings(max_examples=max(1, _MANY // 2))
 @given(course=events(), dropped=st.booleans())
 @example(course=_OBSERVED, dropped=False)
@@ -369,11 +372,14 @@ _LATER = [
 @example(course=_KILLED, dropped=False)
 @example(course=_AGAIN, dropped=False)
 @example(course=_LATER, dropped=False)
-def test_an_evaluator_says_what_a_replay_says(tmp_path_factory, course: list[tuple[str, int]], dropped: bool) -> None:
+def test_an_evaluator_says_what_a_replay_says(
+    tmp_path_factory, on_cluster: bool, course: list[tuple[str, int]], dropped: bool
+) -> None:
     folder: Path = tmp_path_factory.mktemp("course")
     (folder / "rules.py").write_text(RULES)
     specs = (*SPECS, *(RuleSpec(f"{folder}/rules.py:{name}") for name in ("Heard", "Hangs")))
-    live = _Course(folder / "run", specs)
+    judging = elsewhere(Processes()) if on_cluster else Judging
+    live = _Course(folder / "run", specs, judging)
     for what, number in course:
         getattr(live, "return_" if what == "return" else what)(number)
     live.end(dropped)

@@ -30,8 +30,11 @@ from watchglass.cli.options import (
 from watchglass.errors import InvalidValueError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from watchglass.config import EvaluatorConfig
-    from watchglass.evaluate import Snapshots
+    from watchglass.evaluate import Judging, Snapshots
+    from watchglass.store import Store
 
 #: Exit status after Ctrl-C or SIGTERM, as of a process that the signal ended.
 _SIGNALLED = 128
@@ -101,11 +104,6 @@ def follow(
     with failing_in_one_line(debug):
         check_choice("--fail-on", fail_on, ("warning", "error", "never"))
         check_engine(engine, ray_address)
-        if engine == "ray":
-            raise InvalidValueError(
-                "follow evaluates in this process but got --engine ray; leave it out, or evaluate stored runs with: "
-                f"watchglass check {run} --engine ray"
-            )
         for option, seconds in (("--wait", wait), ("--timeout", timeout), ("--until-idle", until_idle)):
             _check_seconds(option, seconds, 0)
         _check_seconds("--lost-after", lost_after, 1)
@@ -120,7 +118,9 @@ def follow(
         )  # fmt: skip
         snapshots = Snapshots()
         with _interruptible() as interruption, _metrics(snapshots, metrics_port, metrics_host):
-            following = _Following(config, fail_on, wait, timeout, until_idle, interruption, snapshots)
+            following = _Following(
+                config, fail_on, wait, timeout, until_idle, interruption, snapshots, engine == "ray", ray_address
+            )
             with starting_anew():
                 status = following.follow()
         return _SIGNALLED + interruption.number if interruption.number else status
@@ -137,6 +137,8 @@ class _Following:
     until_idle_s: float | None
     interruption: _Interruption
     snapshots: Snapshots
+    on_ray: bool
+    ray_address: str | None
 
     def follow(self) -> int:
         """Waits for a run or a prefix, and follows it to its end; returns the exit status."""
@@ -159,6 +161,11 @@ class _Following:
         from watchglass.evaluate import follow
 
         config = self.config
+        if self.on_ray:
+            raise InvalidValueError(
+                f"one live run is judged by one process but {config.run} is a run and --engine is ray; leave --engine "
+                "out, or name a folder or prefix below which runs are"
+            )
         followed = follow(
             config,
             self.interruption.pause,
@@ -181,21 +188,39 @@ class _Following:
 
         config, console = self.config, Console(self.config, self.fail_on)
         self._note(f"following the runs below {config.run}")
-        fleet, left_off = follow_runs(
-            config,
-            self.interruption.pause,
-            console,
-            wait_s=self.wait_s,
-            timeout_s=timeout_s,
-            until_idle_s=self.until_idle_s,
-            output=None if config.quiet else sys.stderr,
-            snapshots=self.snapshots,
-        )
+        with self._engine() as (judging, pause):
+            fleet, left_off = follow_runs(
+                config,
+                pause,
+                console,
+                wait_s=self.wait_s,
+                timeout_s=timeout_s,
+                until_idle_s=self.until_idle_s,
+                output=None if config.quiet else sys.stderr,
+                snapshots=self.snapshots,
+                judging=judging,
+            )
         if left_off:
             self._note(f"following ended: {self._reason(left_off)}")
         if not config.quiet:
             console.print_table(fleet.judged_before)
         return console.status()
+
+    @contextmanager
+    def _engine(self) -> Iterator[tuple[Callable[[Store, EvaluatorConfig], Judging], Callable[[float], bool]]]:
+        """What judges each run, and what waits: that ends where the cluster does."""
+        from watchglass.evaluate import Judging, cluster, judging_on
+
+        if not self.on_ray:
+            yield Judging, self.interruption.pause
+            return
+        with cluster(self.ray_address) as connected:
+
+            def pause(seconds: float) -> bool:
+                connected.check()
+                return self.interruption.pause(seconds)
+
+            yield judging_on(connected), pause
 
     def _reason(self, left_off: str) -> str:
         from watchglass.evaluate import OUT_OF_TIME

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from watchglass.evaluate.judgement import is_judged, verdict
     from watchglass.evaluate.live.anew import starting_anew
     from watchglass.evaluate.live.evaluator import Evaluator
+    from watchglass.evaluate.live.judging import Judging
     from watchglass.evaluate.live.resending import Resent, resend
     from watchglass.evaluate.many.fleet import Fleet
     from watchglass.evaluate.many.following import OUT_OF_TIME, follow, follow_runs, what_is_at
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from watchglass.evaluate.many.snapshot import RunSnapshot, Snapshots
     from watchglass.evaluate.replaying import replay
     from watchglass.evaluate.scaling.cluster import cluster
+    from watchglass.evaluate.scaling.judging_elsewhere import judging_on
     from watchglass.evaluate.scaling.spreading import Spread, replay_on_ray
 
 _HOMES = {
@@ -50,6 +52,7 @@ _HOMES = {
     "follower": ("Follower",),
     "live.anew": ("starting_anew",),
     "live.evaluator": ("Evaluator",),
+    "live.judging": ("Judging",),
     "live.resending": ("Resent", "resend"),
     "many.fleet": ("Fleet",),
     "many.following": ("OUT_OF_TIME", "follow", "follow_runs", "what_is_at"),
@@ -58,6 +61,7 @@ _HOMES = {
     "many.snapshot": ("RunSnapshot", "Snapshots"),
     "replaying": ("replay",),
     "scaling.cluster": ("cluster",),
+    "scaling.judging_elsewhere": ("judging_on",),
     "scaling.spreading": ("Spread", "replay_on_ray"),
     "judgement": ("is_judged", "verdict"),
 }  # fmt: skip
@@ -72,6 +76,7 @@ __all__ = [
     "Fleet",
     "Followed",
     "Follower",
+    "Judging",
     "Label",
     "MetricsServer",
     "Outcome",
@@ -92,6 +97,7 @@ __all__ = [
     "front",
     "is_judged",
     "judge",
+    "judging_on",
     "labels_of_runs",
     "merge",
     "read_labels",

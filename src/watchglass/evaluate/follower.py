@@ -14,6 +14,8 @@ from watchglass.run import Catalog, ModelViews, RawTensors, StatisticsRows, Step
 from watchglass.store import Frame, FrameKind, Problem, RunReader, Store, layout, read_manifest
 
 Order = tuple[int, int, int]
+#: Attempt and name of a worker.
+Key = tuple[int, str]
 
 #: Steps after which what was evaluated is dropped from memory.
 _FORGET_EVERY = 64
@@ -94,6 +96,7 @@ class FollowedWorker:
         alone: Whether it trains by itself: no other worker waits for it, nor it for any.
         left: The ``left`` event, or None while it has not left.
         lost: Whether it was found dead without having left.
+        events: Events of its life that were read: joined, left.
         views: The newest step, one view for each model that it belongs to; none before the first.
     """
 
@@ -106,6 +109,7 @@ class FollowedWorker:
     alone: bool = False
     left: dict[str, Any] | None = None
     lost: bool = False
+    events: int = 0
     queue: deque[_Ended] = field(default_factory=deque)
     views: list[StepView] = field(default_factory=list)
     _models: ModelViews | None = None
@@ -113,7 +117,6 @@ class FollowedWorker:
     _lowest: deque[int] = field(default_factory=deque)
     _whole: bool = True
     _waiting: list[Fact] = field(default_factory=list)
-    _events: int = 0
     _since_forget: int = 0
     _fetched: tuple[int, StatisticsRows] | None = None
     _over: bool = False
@@ -149,12 +152,12 @@ class FollowedWorker:
         if frame.kind == FrameKind.HEADER:
             del self.tables.headers[:-1]  # there is one for every flush, and nobody asks for those of a live run
         if frame.kind == FrameKind.LIFECYCLE:
-            for event in self.tables.lifecycle[self._events :]:
+            for event in self.tables.lifecycle[self.events :]:
                 # A restarted process joins again under the same name.
                 self.joined, self.left = True, event if event["event"] == "left" else None
                 self.lost = self.lost and event["event"] != "joined"
                 self.alone = event.get("alone", self.alone) is True
-            self._events = len(self.tables.lifecycle)
+            self.events = len(self.tables.lifecycle)
 
     def let_go(self) -> None:
         """Keeps nothing of what was recorded; for a worker of an attempt that is over."""

@@ -115,7 +115,7 @@ def test_somebody_who_recovers_its_last_steps_is_waited_for_but_not_for_ever(cla
 def test_somebody_who_recovers_last_steps_is_never_stopped(claimed: Make) -> None:
     """Else the launcher would get the signal that is meant for the training."""
     evaluator = claimed(replace(this_process(), harvest=True)).evaluator
-    assert [worker.active for worker in evaluator._roster.workers(evaluator._judging.follower)] == [False]
+    assert [worker.active for worker in evaluator._roster.workers(evaluator._judging.workers.values())] == [False]
 
 
 def test_a_worker_on_another_machine_is_lost_after_long_silence(claimed: Make, later) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from watchglass.errors import WatchglassError
-from watchglass.evaluate.follower import FollowedWorker, Follower
+from watchglass.evaluate.follower import FollowedWorker, Key
 from watchglass.evaluate.live.presence import Presence
 from watchglass.evaluate.live.roster import Roster
 from watchglass.record import harvest
@@ -37,19 +37,21 @@ class Departures:
         self._harvested.clear()
         self._losses.clear()
 
-    def listen(self, follower: Follower) -> None:
+    def listen(self, workers: Collection[FollowedWorker]) -> None:
         """Note whom something new was read of; a worker that was taken for lost and has written again is not lost."""
-        for worker in follower.workers.values():
+        for worker in workers:
             if self._presence.listen(worker) and worker.lost:
                 worker.lost = False
                 self._harvested.discard((worker.attempt, worker.worker))
                 self._observe("worker_returned", worker)
 
-    def awaited(self, follower: Follower, silence_s: float | None, drained: Callable[[], bool]) -> bool:
+    def awaited(
+        self, workers: Mapping[Key, FollowedWorker], silence_s: float | None, drained: Callable[[], bool]
+    ) -> bool:
         """Whether some worker may still write; those that cannot are harvested, and lost once all of them is read.
 
         Args:
-            follower: What was read of the run.
+            workers: Those of the run, as far as they were read.
             silence_s: Silence after which a worker that cannot be seen is lost, None for what was configured.
             drained: Reads everything that is there; returns whether there was nothing.
 
@@ -58,10 +60,10 @@ class Departures:
         """
         newest = self._presence.newest
         claims = self._presence.claims(newest)
-        if any(w.worker not in claims for w in follower.active if w.attempt >= newest):
+        if any(w.worker not in claims for w in workers.values() if w.active and w.attempt >= newest):
             self._presence.look(0.0)
-        awaited = self._presence.awaits(follower.workers, lost_after_s=silence_s)
-        for worker in follower.active:
+        awaited = self._presence.awaits(workers, lost_after_s=silence_s)
+        for worker in [worker for worker in workers.values() if worker.active]:
             if worker.attempt < self._presence.newest:
                 continue  # an attempt that has a successor is over
             key = (worker.attempt, worker.worker)

@@ -24,7 +24,8 @@ from watchglass.evaluate.live.outages import Outages
 from watchglass.evaluate.live.presence import Presence
 from watchglass.evaluate.live.reporting import Reporting
 from watchglass.evaluate.live.roster import Roster
-from watchglass.evaluate.many.snapshot import Gauges, RunSnapshot, steps_by_worker
+from watchglass.evaluate.many.snapshot import RunSnapshot, steps_by_worker
+from watchglass.evaluate.replaying import most_steps
 from watchglass.store import Claim, Pin, Store, open_store, pace_of, pin
 
 #: How long to wait for an evaluator of an earlier attempt to give up the journal.
@@ -36,6 +37,9 @@ _PATIENCE_S = 300.0
 #: How long nothing new may come after the end of a training: of one that ended in order, and of one that may be
 #: started again.
 _SETTLED_S, _RESTARTED_S = 3.0, 30.0
+
+#: Seconds between looks for an answer that is waited for.
+_ANSWER_S = 0.05
 
 
 class Evaluator:
@@ -52,6 +56,7 @@ class Evaluator:
         store: Store | None = None,
         output: TextIO | None = None,
         at_work: Callable[[], None] = lambda: None,
+        judging: Callable[[Store, EvaluatorConfig], Judging] = Judging,
     ) -> None:
         """Builds rules and actions; writes to the run only from :meth:`open` on.
 
@@ -60,6 +65,7 @@ class Evaluator:
             store: The run's store, which stays open; one of its own when not given.
             output: Where findings are printed, a line each.
             at_work: Called between two steps, and at each turn.
+            judging: Makes what reads the run and evaluates the rules.
 
         Raises:
             WatchglassError: A rule, an action or a parameter is not right, or there is no such run.
@@ -69,8 +75,8 @@ class Evaluator:
         self._store = store if store is not None else open_store(config.run)
         self._own_store = store is None
         self._pin: Pin | None = None
-        self._judging = Judging(self._store, config)
-        self._reporting = Reporting(self._store, config, self._judging.follower.run_id, output)
+        self._judging = judging(self._store, config)
+        self._reporting = Reporting(self._store, config, self._judging.run_id, output)
         self._journal, self._say = self._reporting.journal, self._reporting.say
         self._outages = Outages(lambda: self.poll_s, self._say, self._begin_again)
         self._presence = Presence(self._store, config.attempt, lost_after_s=config.lost_after_s)
@@ -79,7 +85,6 @@ class Evaluator:
         self._judging.join(self._reporting, self._roster, self._stay)
         self._news_s = time.monotonic()
         self._finished = False
-        self._gauges = Gauges()
         self._snapshot = RunSnapshot(config.run, read_s=self._news_s)
 
     @property
@@ -90,7 +95,7 @@ class Evaluator:
     @property
     def pause_s(self) -> float:
         """Seconds until the next turn makes sense: longer while the store is away."""
-        return max(self.poll_s, self._outages.backoff_s)
+        return max(_ANSWER_S if self._judging.waits else self.poll_s, self._outages.backoff_s)
 
     @property
     def away_s(self) -> float:
@@ -112,7 +117,7 @@ class Evaluator:
         """
         try:
             self._journal.open(pause, patience_s=patience_s, poll_s=self.poll_s, gone=gone or own_lease(self._store))
-            self._journal.write(left_out(self._judging.follower.run_id))
+            self._journal.write(left_out(self._judging.run_id))
             self._judging.remember()
             self._pin = pin(self._store)
             if self._reporting.acting.delivers:
@@ -202,11 +207,11 @@ class Evaluator:
         For who has no lifeline: the training has ended when all its workers have left or were lost, and no new attempt
         came for a moment.
         """
-        if self._outages.away or self._outages.asked(lambda: self._waits(None)) is not False:
+        if self._judging.waits or self._outages.away or self._outages.asked(lambda: self._waits(None)) is not False:
             return ""
         presence = self._presence
         newest = presence.newest
-        team = [worker for worker in self._judging.follower.workers.values() if worker.attempt == newest]
+        team = [worker for worker in self._judging.workers.values() if worker.attempt == newest]
         if not team and not presence.launch_ended(newest):
             return ""
         ends = {str(worker.left.get("status", "finished")) if worker.left else "lost" for worker in team}
@@ -218,7 +223,7 @@ class Evaluator:
 
     def begun(self) -> bool:
         """Whether any worker has joined yet."""
-        return bool(self._judging.follower.workers)
+        return bool(self._judging.workers)
 
     def finish(
         self,
@@ -247,7 +252,7 @@ class Evaluator:
                 # Else this evaluator was told to go while the training goes on, and the rules are not done.
                 self._finished = insist(lambda: self._judging.end(self._is_active))
             self._reporting.caught_up = self._reporting.caught_up or read
-            self._journal.write(self._judging.engine.take_changed())
+            self._journal.write(self._judging.take_changed())
             self._write_statuses()
             insist(self._journal.flush)
             self._note()
@@ -261,7 +266,7 @@ class Evaluator:
     def close(self) -> None:
         """Gives the lease back, and lets go of what it holds; what a store that is away keeps ends by itself."""
         away = self._outages.away
-        self._judging.engine.close()
+        self._judging.close()
         self._reporting.acting.leave()
         self._journal.close(give_back=not away)
         if self._pin is not None and not away:
@@ -272,39 +277,46 @@ class Evaluator:
 
     def evaluation(self) -> Evaluation:
         """What the rules say so far."""
-        return self._judging.evaluation(ended=self._finished)
+        judging = self._judging
+        steps = most_steps(judging.train_steps)
+        return Evaluation(
+            self._config.run, tuple(judging.findings), judging.statuses(), steps, self._finished,
+            tuple(judging.problems),
+        )  # fmt: skip
 
     def _turn(self, max_bytes: int) -> bool:
         new = self._judging.read(max_bytes)
         if new:
             self._news_s = time.monotonic()
-            self._departures.listen(self._judging.follower)
+            self._departures.listen(self._judging.workers.values())
             self._write_statuses()
             self._note()
-        else:
+        elif not self._judging.waits:
             self._judging.end_attempts()
             if not self._reporting.caught_up:
                 self._reporting.caught_up = True
                 self._write_statuses()
         acting = self._reporting.acting
         if self._presence.look(self.poll_s if acting.stopping else pace_of(self._store).liveness_s):
-            self._journal.write(self._judging.engine.take_changed())
+            self._journal.write(self._judging.take_changed())
         self._stay()  # before anything is delivered: after a long sleep the journal may be another's, and so are they
         if acting.busy:
-            self._journal.write(acting.tick(self._roster.workers(self._judging.follower) if acting.stopping else ()))
+            self._journal.write(
+                acting.tick(self._roster.workers(self._judging.workers.values()) if acting.stopping else ())
+            )
         self._journal.flush()
         return new
 
     def _note(self) -> None:
         """Take the snapshot that others see from now on."""
-        workers = self._judging.follower.workers.values()
+        workers = self._judging.workers.values()
         self._snapshot = RunSnapshot(
             self._config.run,
             attempt=max((worker.attempt for worker in workers), default=-1),
-            statuses=self._judging.engine.statuses(),
-            findings=tuple(self._judging.engine.findings),
-            train_steps=steps_by_worker(self._judging.engine.train_steps),
-            scalars=self._gauges.scalars(workers),
+            statuses=self._judging.statuses(),
+            findings=tuple(self._judging.findings),
+            train_steps=steps_by_worker(self._judging.train_steps),
+            scalars=self._judging.scalars(),
             ended=_ends(workers) if self._finished else "",
             deliveries=self._reporting.acting.counts,
             read_s=self._news_s,
@@ -312,10 +324,10 @@ class Evaluator:
 
     def _conclude(self) -> bool:
         """Say that the training was judged, unless somebody has yet to begin; always True."""
-        workers = self._judging.follower.workers.values()
+        workers = self._judging.workers.values()
         newest = self._newest
         begun = any(worker.attempt == newest for worker in workers) or self._presence.launch_ended(newest)
-        if begun and not self._presence.awaits(self._judging.follower.workers):
+        if begun and not self._presence.awaits(self._judging.workers):
             self._journal.conclude(newest, _ends(workers))
         return True
 
@@ -328,20 +340,20 @@ class Evaluator:
 
     def _waits(self, silence_s: float | None) -> bool:
         """Whether some worker may still write."""
-        return self._departures.awaited(self._judging.follower, silence_s, self._judging.drained)
+        return self._departures.awaited(self._judging.workers, silence_s, self._judging.drained)
 
     @property
     def _newest(self) -> int:
         """Newest attempt that anything is known of."""
-        return max([self._presence.newest, *(worker.attempt for worker in self._judging.follower.workers.values())])
+        return max([self._presence.newest, *(worker.attempt for worker in self._judging.workers.values())])
 
     def _is_active(self) -> bool:
         """Whether more may come from the newest attempt."""
         newest = self._newest
-        return any(worker.active for worker in self._judging.follower.workers.values() if worker.attempt == newest)
+        return any(worker.active for worker in self._judging.workers.values() if worker.attempt == newest)
 
     def _write_statuses(self) -> None:
-        self._reporting.statuses(self._judging.engine.statuses(), self._newest)
+        self._reporting.statuses(self._judging.statuses(), self._newest)
 
     def _finish_actions(self, pause: Callable[[float], bool], patience_s: float) -> None:
         def waits(seconds: float) -> bool:

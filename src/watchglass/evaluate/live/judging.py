@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from watchglass.config import EvaluatorConfig
 from watchglass.evaluate.engine.engine import Engine
-from watchglass.evaluate.evaluation import Evaluation
-from watchglass.evaluate.follower import Follower
+from watchglass.evaluate.follower import FollowedWorker, Follower, Key
 from watchglass.evaluate.live.anew import start_without
 from watchglass.evaluate.live.reporting import Reporting
 from watchglass.evaluate.live.roster import Roster
-from watchglass.evaluate.replaying import most_steps
-from watchglass.records import Finding, Observation
+from watchglass.evaluate.many.snapshot import Gauges
+from watchglass.records import Finding, Observation, RuleStatus
 from watchglass.run import StepView
 from watchglass.store import Store
 
@@ -33,6 +32,9 @@ class Judging:
         engine: Evaluates the rules.
     """
 
+    #: Whether an answer is waited for, as where a cluster reads and judges.
+    waits = False
+
     def __init__(self, store: Store, config: EvaluatorConfig) -> None:
         """Builds the rules.
 
@@ -47,7 +49,49 @@ class Judging:
         self.engine = _engine(config)
         self.follower = Follower(store, attempt=config.attempt)
         self._is_drained = False
+        self._gauges = Gauges()
         self._connect()
+
+    @property
+    def run_id(self) -> str:
+        """Identifier of the run."""
+        return self.follower.run_id
+
+    @property
+    def workers(self) -> Mapping[Key, FollowedWorker]:
+        """The workers, as far as they were read."""
+        return self.follower.workers
+
+    @property
+    def findings(self) -> Sequence[Finding]:
+        """See :attr:`Engine.findings`."""
+        return self.engine.findings
+
+    @property
+    def train_steps(self) -> Mapping[Key, int]:
+        """See :attr:`Engine.train_steps`."""
+        return self.engine.train_steps
+
+    @property
+    def problems(self) -> Sequence[str]:
+        """What could not be read, one line each."""
+        return [str(problem) for problem in self.follower.problems]
+
+    def statuses(self) -> tuple[RuleStatus, ...]:
+        """See :meth:`Engine.statuses`."""
+        return self.engine.statuses()
+
+    def scalars(self) -> Mapping[str, float]:
+        """See :meth:`Gauges.scalars`."""
+        return self._gauges.scalars(self.workers.values())
+
+    def take_changed(self) -> Sequence[Finding]:
+        """See :meth:`Engine.take_changed`."""
+        return self.engine.take_changed()
+
+    def close(self) -> None:
+        """See :meth:`Engine.close`."""
+        self.engine.close()
 
     def join(self, reporting: Reporting, roster: Roster, stay: Callable[[], None]) -> None:
         """Says whom to tell of what is found and of steps, and what is called after each of them."""
@@ -113,19 +157,6 @@ class Judging:
         for observation in seen:
             self.engine.observe(observation)
 
-    def goes_on(self, attempt: int) -> bool:
-        """Whether there is a training to act on: what an earlier attempt did wrong is history."""
-        workers = self.follower.workers.values()
-        newest = max((worker.attempt for worker in workers), default=attempt)
-        return attempt >= newest and any(worker.active for worker in workers if worker.attempt == attempt)
-
-    def evaluation(self, *, ended: bool) -> Evaluation:
-        """What the rules say so far."""
-        return Evaluation(
-            self._config.run, tuple(self.engine.findings), self.engine.statuses(), most_steps(self.engine.train_steps),
-            ended, tuple(str(problem) for problem in self.follower.problems),
-        )  # fmt: skip
-
     def _evaluated(self, views: list[StepView]) -> None:
         for view in views:
             self._roster.evaluated(view)
@@ -135,7 +166,7 @@ class Judging:
     def _report(self, found: Sequence[Finding]) -> None:
         """Tells what is new: where a rule took too long first, since nobody is to ask it there again."""
         self._reporting.journal.write(self.engine.take_observations())
-        self._reporting.findings(found, self.goes_on)
+        self._reporting.findings(found, self.workers.values())
         for view, rule, text in self.engine.take_errors():
             data = {"rule": rule, "traceback": text}
             self._reporting.observed(Observation("rule_error", view.attempt, view.records.end.order, data))

@@ -83,7 +83,7 @@ class Presence:
 
     def listen(self, worker: FollowedWorker) -> bool:
         """Note what was read of a worker; returns whether that is more than the last time."""
-        key, mark = (worker.attempt, worker.worker), (worker.reached, len(worker.tables.lifecycle))
+        key, mark = (worker.attempt, worker.worker), (worker.reached, worker.events)
         heard = self._heard.get(key)
         if heard is not None and heard.mark == mark:
             return False

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TextIO
 
 from watchglass.config import EvaluatorConfig
+from watchglass.evaluate.follower import FollowedWorker
 from watchglass.evaluate.live.acting import ACTION_PATIENCE_S, Acting
 from watchglass.evaluate.live.journal import Journal
 from watchglass.records import Finding, Observation, RuleStatus, Verdict
@@ -47,16 +48,16 @@ class Reporting:
         self._statuses = {record.rule: record for record in records if isinstance(record, RuleStatus)}
         self.acting.resume(records)
 
-    def findings(self, findings: Sequence[Finding], goes_on: Callable[[int], bool]) -> None:
+    def findings(self, findings: Sequence[Finding], workers: Collection[FollowedWorker]) -> None:
         """Takes in new findings. Acts first: between one and the request to stop lies nothing that takes time.
 
         Args:
             findings: What is new.
-            goes_on: Whether the training of an attempt goes on, so that it can be stopped.
+            workers: Those of the run, as far as they were read.
         """
         if not findings:
             return
-        self.journal.write(self.acting.stop([finding for finding in findings if goes_on(finding.attempt)]))
+        self.journal.write(self.acting.stop([each for each in findings if _goes_on(each.attempt, workers)]))
         news = [f for f in findings if f.attempt >= self._first_attempt and f.id not in self._history]
         self.journal.write([*self.acting.found(news), *findings])
         if self._quiet or self._output is None:
@@ -107,3 +108,9 @@ class Reporting:
         if self._output is not None:
             self._output.write(f"watchglass: {printable(sentence)}\n")
             self._output.flush()
+
+
+def _goes_on(attempt: int, workers: Collection[FollowedWorker]) -> bool:
+    """Whether there is a training to act on: what an earlier attempt did wrong is history."""
+    newest = max((worker.attempt for worker in workers), default=attempt)
+    return attempt >= newest and any(worker.active for worker in workers if worker.attempt == attempt)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import statistics
 from collections import deque
+from collections.abc import Collection
 
 from watchglass.control import Worker
-from watchglass.evaluate.follower import FollowedWorker, Follower
+from watchglass.evaluate.follower import FollowedWorker, Order
 from watchglass.evaluate.live.presence import Presence
 from watchglass.records import Mode
 from watchglass.run import StepView
@@ -22,19 +23,21 @@ class Roster:
         self._presence = presence
         self._lengths: dict[tuple[int, str], deque[float]] = {}
         self._train_steps: dict[tuple[int, str], int] = {}
-        self._reached: dict[int, tuple[int, int, int]] = {}
+        self._reached: dict[int, Order] = {}
 
     def evaluated(self, view: StepView) -> None:
         """Note a step that was evaluated."""
-        order = view.records.end.order
-        # The farthest, not the last: a worker that lags must not hear earlier of what was observed than in a replay.
-        self._reached[view.attempt] = max(self._reached.get(view.attempt, order), order)
-        if view.mode is Mode.TRAIN and view.leads:
-            key = (view.attempt, view.worker)
-            self._train_steps[key] = view.train_step
-            self._lengths.setdefault(key, deque(maxlen=_STEPS)).append((view.end_ns - view.start_ns) / 1e9)
+        self.note(*step_of(view))
 
-    def reached(self, attempt: int) -> tuple[int, int, int] | None:
+    def note(self, attempt: int, worker: str, order: Order, train_step: int | None, seconds: float) -> None:
+        """Note a step that was evaluated, see :func:`step_of`."""
+        # The farthest, not the last: a worker that lags must not hear earlier of what was observed than in a replay.
+        self._reached[attempt] = max(self._reached.get(attempt, order), order)
+        if train_step is not None:
+            self._train_steps[attempt, worker] = train_step
+            self._lengths.setdefault((attempt, worker), deque(maxlen=_STEPS)).append(seconds)
+
+    def reached(self, attempt: int) -> Order | None:
         """Order of the farthest step of an attempt that was evaluated; None for none."""
         return self._reached.get(attempt)
 
@@ -43,10 +46,10 @@ class Roster:
         lengths = self._lengths.get((worker.attempt, worker.worker))
         return statistics.median(lengths) if lengths else 0.0
 
-    def workers(self, follower: Follower) -> list[Worker]:
+    def workers(self, workers: Collection[FollowedWorker]) -> list[Worker]:
         """All workers: those that were read, and those of the newest attempt that have only claimed their place yet."""
         presence, attempt = self._presence, self._presence.newest
-        read = [self._read(worker) for worker in follower.workers.values()]
+        read = [self._read(worker) for worker in workers]
         known = {worker.name for worker in read if worker.attempt == attempt}
         silent = [
             Worker(name, True, -1, 0.0, claim, attempt)
@@ -64,3 +67,10 @@ class Roster:
             self._presence.claims(worker.attempt).get(worker.worker),
             worker.attempt,
         )
+
+
+def step_of(view: StepView) -> tuple[int, str, Order, int | None, float]:
+    """What a roster notes: attempt, worker, order, number among TRAIN steps (None for no such), length in seconds."""
+    trains = view.mode is Mode.TRAIN and view.leads
+    seconds = (view.end_ns - view.start_ns) / 1e9
+    return view.attempt, view.worker, view.records.end.order, view.train_step if trains else None, seconds

@@ -16,6 +16,7 @@ from typing import TextIO
 
 from watchglass.config import EvaluatorConfig
 from watchglass.errors import DamagedDataError, InvalidValueError, StoreError, WatchglassError
+from watchglass.evaluate.live.judging import Judging
 from watchglass.evaluate.many.member import Audience, Common, Member, State
 from watchglass.evaluate.many.snapshot import Snapshots
 from watchglass.run import RunSearch
@@ -61,6 +62,7 @@ class Fleet:
         snapshots: Snapshots | None = None,
         clock: Callable[[], float] = time.monotonic,
         pause: Callable[[float], bool] | None = None,
+        judging: Callable[[Store, EvaluatorConfig], Judging] = Judging,
     ) -> None:
         """Knows no run yet.
 
@@ -74,10 +76,11 @@ class Fleet:
             clock: Seconds on a clock that never jumps; for tests.
             pause: Waits so many seconds, or less, in the middle of a turn; returns False where nothing is to be waited
                 for any more. None for a plain sleep.
+            judging: Makes what reads a run and evaluates the rules.
         """
         self._store, self._audience, self._snapshots, self._clock = store, audience, snapshots, clock
         self._pause = pause if pause is not None else _sleep
-        self._common = Common(config, audience, output, wait_s, clock, self._go_on)
+        self._common = Common(config, audience, output, wait_s, clock, self._go_on, judging)
         self._search = RunSearch(store)
         self._waiting: list[tuple[float, int, Member]] = []
         self._numbers = itertools.count()

@@ -12,6 +12,7 @@ from watchglass.config import EvaluatorConfig
 from watchglass.errors import ForkedError, MissingFileError, RunExistsError, StoreError
 from watchglass.evaluate.evaluation import Evaluation
 from watchglass.evaluate.live.evaluator import Evaluator
+from watchglass.evaluate.live.judging import Judging
 from watchglass.evaluate.many.fleet import Fleet
 from watchglass.evaluate.many.member import Audience, Followed, was_removed
 from watchglass.evaluate.many.snapshot import Snapshots
@@ -126,6 +127,7 @@ def follow_runs(
     until_idle_s: float | None = None,
     output: TextIO | None = None,
     snapshots: Snapshots | None = None,
+    judging: Callable[[Store, EvaluatorConfig], Judging] = Judging,
 ) -> tuple[Fleet, str]:
     """Evaluates all runs below a prefix while they are written, also those that begin meanwhile.
 
@@ -139,6 +141,7 @@ def follow_runs(
             for never.
         output: Where findings are printed, a line each, with the name of the run.
         snapshots: Where what is known is left for others to read.
+        judging: Makes what reads a run and evaluates the rules.
 
     Returns:
         How many runs there were, and why following ended, in words; "" where all trainings had ended.
@@ -149,7 +152,9 @@ def follow_runs(
     end_s = time.monotonic() + (math.inf if timeout_s is None else timeout_s)
     left_off = _INTERRUPTED
     with closing(open_store(config.run, quick=True)) as store:  # one that waits lets all others wait
-        fleet = Fleet(config, store, audience, wait_s=wait_s, output=output, snapshots=snapshots, pause=pause)
+        fleet = Fleet(
+            config, store, audience, wait_s=wait_s, output=output, snapshots=snapshots, pause=pause, judging=judging
+        )
         try:
             while pause(min(fleet.turn(), max(0.0, end_s - time.monotonic()))):
                 if time.monotonic() >= end_s:

@@ -15,6 +15,7 @@ from watchglass.evaluate.evaluation import Evaluation
 from watchglass.evaluate.live.anew import own_lease
 from watchglass.evaluate.live.evaluator import Evaluator
 from watchglass.evaluate.live.journal import judged_attempt
+from watchglass.evaluate.live.judging import Judging
 from watchglass.evaluate.many.labelled import Labelled
 from watchglass.evaluate.many.snapshot import RunSnapshot
 from watchglass.store import (
@@ -96,6 +97,7 @@ class Common:
         clock: Seconds on a clock that never jumps.
         pause: Lets the others go on for a moment, while a run that has ended waits for what its actions still deliver;
             called with that run and seconds, returns False where it shall wait no longer.
+        judging: Makes what reads a run and evaluates the rules.
     """
 
     config: EvaluatorConfig
@@ -104,6 +106,7 @@ class Common:
     wait_s: float
     clock: Callable[[], float]
     pause: Callable[[Member, float], bool]
+    judging: Callable[[Store, EvaluatorConfig], Judging]
 
 
 class Member:
@@ -263,7 +266,7 @@ class Member:
         output = None if common.output is None else cast(TextIO, Labelled(common.output, self.name))
         config = replace(common.config, run=self.location)
         # Known before it is opened, so that whatever goes wrong in there gives the lease back.
-        evaluator = self._evaluator = Evaluator(config, store=self._store, output=output)
+        evaluator = self._evaluator = Evaluator(config, store=self._store, output=output, judging=common.judging)
         evaluator.open(lambda _: False, patience_s=0.0, gone=gone)
         self.state, self.caught_up, self.judged_before, self._known = State.LIVE, False, False, True
         self._turns = 0

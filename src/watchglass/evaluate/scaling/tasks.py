@@ -8,9 +8,10 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
+from typing import Any
 
 from watchglass import errors
 from watchglass.config import EvaluatorConfig
@@ -56,12 +57,40 @@ def request_of(
     if contents is not None and contents.segments is not None:
         workers = contents.workers if part.workers is None else part.workers
         segments = [row for worker in workers for row in contents.segments[worker]]
-    return json.dumps(
-        {
-            "version": _version(), "folder": os.getcwd(), "config": replace(config, run=part.run).to_json(),
-            "workers": part.workers, "rules": part.rules, "files": files, "segments": segments,
-        }
-    )  # fmt: skip
+    outfit = outfit_of(replace(config, run=part.run), files)
+    return json.dumps({**outfit, "workers": part.workers, "rules": part.rules, "segments": segments})
+
+
+def outfit_of(config: EvaluatorConfig, files: Mapping[str, str]) -> dict[str, Any]:
+    """What a process elsewhere needs to evaluate as this one would.
+
+    Args:
+        config: The run, rules whose files are absolute, thresholds, limits. What is secret in it stays here.
+        files: Source of the rule files by path.
+    """
+    safe = replace(config, stop_on=None, actions=(), causes=())
+    return {"version": _version(), "folder": os.getcwd(), "config": safe.to_json(), "files": files}
+
+
+def fitted_out(data: Mapping[str, Any]) -> tuple[EvaluatorConfig, Callable[[str], str]]:
+    """The configuration of an :func:`outfit_of`, and what names rule files in an answer as who asked names them.
+
+    Raises:
+        ClusterError: It comes from another release.
+    """
+    if data["version"] != _version():
+        raise ClusterError(
+            f"every machine needs the same watchglass but this one has {_version()} and the other {data['version']}"
+        )
+    config = EvaluatorConfig.from_json(data["config"])
+    rules, moved = _FILES.place(config.rules, data["files"])
+
+    def renamed(text: str) -> str:
+        for here, original in moved.items():
+            text = text.replace(json.dumps(here)[1:-1], json.dumps(original)[1:-1])  # in the traceback of a rule
+        return text
+
+    return replace(config, rules=rules), renamed
 
 
 def answer(request: str) -> str:
@@ -73,21 +102,12 @@ def answer(request: str) -> str:
     begin_s = time.process_time()
     data = json.loads(request)
     try:
-        if data["version"] != _version():
-            raise ClusterError(
-                f"every machine needs the same watchglass but this one has {_version()} and the other {data['version']}"
-            )
-        config = EvaluatorConfig.from_json(data["config"])
-        rules, moved = _FILES.place(config.rules, data["files"])
-        config = replace(config, rules=rules)
+        config, renamed = fitted_out(data)
         with closing(open_store(config.run)) as store:
             # What was listed for all parts is not listed again by each, and is one moment of the run for all of them.
             run = store if data["segments"] is None else ListedStore(store, data["segments"])
             partial = replay_part(run, config, workers=data["workers"], rules=data["rules"])
-        found = json.dumps(partial.to_json())
-        for here, original in moved.items():
-            found = found.replace(json.dumps(here)[1:-1], json.dumps(original)[1:-1])  # in the traceback of a rule
-        text = f'"partial": {found}'
+        text = f'"partial": {renamed(json.dumps(partial.to_json()))}'
     except WatchglassError as error:
         text = f'"error": {json.dumps([type(error).__name__, str(error)])}'
     except Exception as error:  # whatever is wrong with one run, the others are judged
@@ -110,10 +130,14 @@ def read_answer(text: str) -> Answer:
     data = json.loads(text)
     if "error" not in data:
         return Answer(PartialEvaluation.from_json(data["partial"]), None, data["cpu_s"])
-    name, message = data["error"]
+    return Answer(None, error_of(*data["error"]), data["cpu_s"])
+
+
+def error_of(name: str, message: str) -> WatchglassError:
+    """An error that was raised elsewhere."""
     kind = getattr(errors, name, WatchglassError)
     known = isinstance(kind, type) and issubclass(kind, WatchglassError)
-    return Answer(None, (kind if known else WatchglassError)(message), data["cpu_s"])
+    return (kind if known else WatchglassError)(message)
 
 
 def _version() -> str:

@@ -1,0 +1,133 @@
+"""A live run that a process of a cluster reads and judges: asked one thing after another, in text.
+
+The evaluator that asks has the journal with its lease, knows who is alive, and acts. What it does not do is here: the
+ordinary :class:`Judging`, whose reports are collected and handed over with each answer.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from typing import Any, cast
+
+from watchglass.errors import WatchglassError
+from watchglass.evaluate.live.judging import Judging
+from watchglass.evaluate.live.reporting import Reporting
+from watchglass.evaluate.live.roster import Roster, step_of
+from watchglass.evaluate.scaling.tasks import fitted_out
+from watchglass.records import Finding, Observation
+from watchglass.run import StepView
+from watchglass.store import open_store
+
+
+class FollowedRun:
+    """A run, read and judged as far as it was asked. For one thread; what is asked and said is text."""
+
+    def __init__(self, outfit: str) -> None:
+        """Does nothing yet: what goes wrong with the run or a rule is an answer, and the process lives on.
+
+        Args:
+            outfit: JSON of :func:`outfit_of`.
+        """
+        self._outfit = json.loads(outfit)
+        self._reports = _Reports()
+        self._judging: Judging | None = None
+
+    def answer(self, request: str) -> str:
+        """Does what is asked, and tells what came of it.
+
+        Args:
+            request: JSON with ``what`` (``"read"``, ``"drained"``, ``"drain"`` or ``"end"``, a method of
+                :class:`Judging`), ``bytes`` (how much to read), ``active`` (whether more may come), ``lost``
+                (attempts and names of workers) and ``observed`` (observations that were not told before).
+
+        Returns:
+            JSON with ``is_so`` (what the method returned), ``steps`` and ``reports`` since the last answer, and where
+            everything stands; with ``error`` where it could not be done.
+        """
+        is_so, error = False, None
+        try:
+            if self._judging is None:
+                self._judging = self._begun()
+            is_so = _done(self._judging, json.loads(request))
+        except WatchglassError as raised:
+            error = [type(raised).__name__, str(raised)]
+        if self._judging is None:
+            return json.dumps({"error": error})
+        return self._renamed(json.dumps({"is_so": is_so, "error": error, **self._said(self._judging)}))
+
+    def _begun(self) -> Judging:
+        with suppress(OSError):
+            os.chdir(self._outfit["folder"])
+        config, self._renamed = fitted_out(self._outfit)
+        judging = Judging(open_store(config.run), config)
+        # What not even an exception ends would hang the evaluator too. A process that dies is noticed.
+        judging.engine.stuck = lambda seen: os._exit(1)
+        judging.join(cast(Reporting, self._reports), cast(Roster, self._reports), lambda: None)
+        return judging
+
+    def _said(self, judging: Judging) -> dict[str, Any]:
+        steps, reports = self._reports.take()
+        workers = [
+            [w.attempt, w.worker, w.reached, w.joined, w.alone, w.left, w.lost, w.events]
+            for w in judging.workers.values()
+        ]
+        return {
+            "steps": steps, "reports": reports, "workers": workers, "frames": judging.follower.frames,
+            "order": [finding.id for finding in judging.findings] if reports else None,
+            "changed": [finding.to_json() for finding in judging.take_changed()],
+            "statuses": [status.to_json() for status in judging.statuses()],
+            "train_steps": [[*key, steps] for key, steps in judging.train_steps.items()],
+            "scalars": judging.scalars(), "problems": judging.problems,
+        }  # fmt: skip
+
+
+def _done(judging: Judging, data: dict[str, Any]) -> bool:
+    lost = {(attempt, worker) for attempt, worker in data["lost"]}
+    for key, worker in judging.workers.items():
+        worker.lost = key in lost
+    for row in data["observed"]:
+        judging.engine.observe(Observation.from_json(row))
+    if data["what"] == "drained":
+        return judging.drained()
+    if data["what"] in ("drain", "end"):
+        return bool(getattr(judging, data["what"])(lambda: data["active"]))
+    new = judging.read(data["bytes"])
+    if not new:
+        judging.end_attempts()
+    return new
+
+
+class _Reports:
+    """Stands in for the reporting, the journal and the roster of an evaluator, which are told later and elsewhere."""
+
+    def __init__(self) -> None:
+        self.journal = self
+        self._steps: list[Any] = []
+        self._reports: list[Any] = []
+
+    def take(self) -> tuple[list[Any], list[Any]]:
+        """Steps and reports since the last call, in their order."""
+        taken = self._steps, self._reports
+        self._steps, self._reports = [], []
+        return taken
+
+    def evaluated(self, view: StepView) -> None:
+        """See :meth:`Roster.evaluated`."""
+        self._steps.append(step_of(view))
+
+    def write(self, seen: Sequence[Observation]) -> None:
+        """See :meth:`Journal.write`."""
+        if seen:
+            self._reports.append(["observed", [each.to_json() for each in seen]])
+
+    def observed(self, seen: Observation) -> None:
+        """See :meth:`Reporting.observed`."""
+        self.write([seen])
+
+    def findings(self, findings: Sequence[Finding], workers: Collection[object]) -> None:
+        """See :meth:`Reporting.findings`."""
+        if findings:
+            self._reports.append(["found", [each.to_json() for each in findings]])

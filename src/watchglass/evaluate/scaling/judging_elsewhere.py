@@ -1,0 +1,253 @@
+"""Reading and judging a live run in a process of a cluster, for an evaluator that has the journal and acts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, cast
+
+from watchglass.config import EvaluatorConfig, absolute
+from watchglass.errors import ClusterError, CompactedError, StoreError
+from watchglass.evaluate.engine.engine import Engine
+from watchglass.evaluate.follower import FollowedWorker, Key
+from watchglass.evaluate.live.judging import Judging
+from watchglass.evaluate.live.reporting import Reporting
+from watchglass.evaluate.live.roster import Roster
+from watchglass.evaluate.scaling.cluster import Cluster
+from watchglass.evaluate.scaling.followed_run import FollowedRun
+from watchglass.evaluate.scaling.rule_files import absolute_rules, read_rule_files
+from watchglass.evaluate.scaling.tasks import error_of, outfit_of
+from watchglass.records import Finding, Observation, RuleStatus
+from watchglass.run import WorkerTables
+from watchglass.store import Store, read_manifest
+
+#: How often a process that dies is begun again without having got any further.
+RETRIES = 4
+#: Bytes that a process reads before it answers: it keeps no other run waiting.
+_MOST_BYTES = 16 << 20
+#: Seconds after which an evaluator that waits for an answer looks up.
+_LOOK_UP_S = 0.5
+
+
+def judging_on(connected: Cluster) -> Callable[[Store, EvaluatorConfig], Judging]:
+    """Makes what reads and judges the run of an evaluator on a cluster."""
+    # What an evaluator asks of a Judging, the other one answers.
+    return lambda store, config: cast(Judging, JudgingElsewhere(connected, store, config))
+
+
+class JudgingElsewhere:
+    """What an evaluator needs of a :class:`Judging`, done by a process of a cluster. For one thread.
+
+    :meth:`read` waits for nothing: it takes the answer that is there, or asks. Nothing is under way while an answer is
+    reported, nor after :meth:`drained`, so that what is observed of workers then comes after the same step as in a
+    replay. A process that died is begun again like a run that was compacted: from the first step.
+    """
+
+    def __init__(self, connected: Cluster, store: Store, config: EvaluatorConfig) -> None:
+        """Starts no process yet.
+
+        Args:
+            connected: The cluster.
+            store: The run's store.
+            config: What to evaluate. Of its actions and files of causes nothing goes to the cluster.
+
+        Raises:
+            WatchglassError: A rule or a parameter is not right, or there is no such run.
+        """
+        self._connected, self._store = connected, store
+        self.run_id = read_manifest(store).run_id
+        unfed = Engine(config.rules, calibration=config.calibration)
+        self._unfed = unfed.statuses()
+        unfed.close()
+        located = replace(config, run=absolute(config.run), rules=absolute_rules(config.rules))
+        self._outfit = json.dumps(outfit_of(located, read_rule_files(config.rules)))
+        self._actor: Any = None
+        self._asked: Any = None
+        self._deaths = self._furthest = 0
+        self._new = False
+        self._forget()
+
+    def join(self, reporting: Reporting, roster: Roster, stay: Callable[[], None]) -> None:
+        """See :meth:`Judging.join`."""
+        self._reporting, self._roster, self._stay = reporting, roster, stay
+
+    @property
+    def waits(self) -> bool:
+        """Whether an answer is waited for."""
+        return self._asked is not None
+
+    @property
+    def findings(self) -> Sequence[Finding]:
+        """See :attr:`Engine.findings`."""
+        return [self._findings[each] for each in self._order]
+
+    def statuses(self) -> tuple[RuleStatus, ...]:
+        """See :meth:`Engine.statuses`."""
+        return self._statuses
+
+    def scalars(self) -> Mapping[str, float]:
+        """See :meth:`Gauges.scalars`."""
+        return self._scalars
+
+    def take_changed(self) -> Sequence[Finding]:
+        """See :meth:`Engine.take_changed`."""
+        changed = list(self._changed.values())
+        self._changed.clear()
+        return changed
+
+    def remember(self) -> None:
+        """See :meth:`Judging.remember`."""
+        self._observed += [each for each in self._reporting.journal.known if isinstance(each, Observation)]
+
+    def observed(self, seen: Sequence[Observation]) -> None:
+        """See :meth:`Judging.observed`."""
+        self._reporting.journal.write(seen)
+        self._observed += seen
+
+    def begin_again(self) -> None:
+        """See :meth:`Judging.begin_again`."""
+        self.close()
+        self._forget()
+        self.remember()
+        self._reporting.caught_up = False
+
+    def read(self, max_bytes: int) -> bool:
+        """See :meth:`Judging.read`; how much is read at once does not depend on ``max_bytes``.
+
+        Raises:
+            ClusterError: The process dies again and again.
+            StoreError, CompactedError: See :meth:`Judging.read`, or the process died.
+        """
+        if self._asked is None:
+            self._ask("read")
+        elif self._connected.ray.wait([self._asked], timeout=0)[0]:
+            self._new |= self._take()
+        new = self._new
+        self._new = False
+        return new
+
+    def drained(self) -> bool:
+        """See :meth:`Judging.drained`; waits for the answer."""
+        if self._asked is not None:
+            self._new |= self._awaited()
+        nothing = self._done("drained")
+        self._new |= not nothing
+        return nothing and not self._new
+
+    def drain(self, is_active: Callable[[], bool]) -> bool:
+        """See :meth:`Judging.drain`; waits for the answer."""
+        return self._done("drain", is_active)
+
+    def end(self, is_active: Callable[[], bool]) -> bool:
+        """See :meth:`Judging.end`; waits for the answer."""
+        return self._done("end", is_active)
+
+    def end_attempts(self) -> None:
+        """Nothing: the process does so whenever it has read everything."""
+
+    def close(self) -> None:
+        """Ends the process. A second call does nothing."""
+        if self._actor is not None:
+            with suppress(Exception):  # of a cluster that is gone; the lease is still to be given back
+                self._connected.ray.kill(self._actor)
+        self._actor = self._asked = None
+
+    def _forget(self) -> None:
+        self.workers: dict[Key, FollowedWorker] = {}
+        self.train_steps: dict[Key, int] = {}
+        self.problems: Sequence[str] = ()
+        self._statuses = self._unfed
+        self._scalars: Mapping[str, float] = {}
+        self._findings: dict[str, Finding] = {}
+        self._changed: dict[str, Finding] = {}
+        self._order: Sequence[str] = ()
+        self._observed: list[Observation] = []
+        self._told = 0
+        self._new = False
+
+    def _done(self, what: str, is_active: Callable[[], bool] = lambda: True) -> bool:
+        if self._asked is not None:
+            self._awaited()
+        self._ask(what, is_active())
+        return self._awaited()
+
+    def _ask(self, what: str, active: bool = True) -> None:
+        if self._actor is None:
+            # Following is mostly waiting, so processes share cores, and none is waited for; but a node that was given
+            # no core, as a head often is, gets none of them.
+            options = {"num_cpus": 0.001, "scheduling_strategy": "SPREAD"}
+            self._actor = self._connected.ray.remote(FollowedRun).options(**options).remote(self._outfit)
+        request = {
+            "what": what, "bytes": _MOST_BYTES, "active": active,
+            "lost": [key for key, worker in self.workers.items() if worker.lost],
+            "observed": [seen.to_json() for seen in self._observed],
+        }  # fmt: skip
+        self._told = len(self._observed)
+        self._asked = self._actor.answer.remote(json.dumps(request))
+
+    def _awaited(self) -> bool:
+        while not self._connected.ray.wait([self._asked], timeout=_LOOK_UP_S)[0]:
+            self._connected.check()
+            self._stay()
+        return self._take()
+
+    def _take(self) -> bool:
+        """Reports what the answer says, as if it had been read and judged here; returns what the method returned."""
+        ray, asked, self._asked = self._connected.ray, self._asked, None
+        try:
+            data = json.loads(ray.get(asked))
+        except ray.exceptions.RayError as error:
+            raise self._died(error) from None
+        if "frames" in data:
+            del self._observed[: self._told]
+            self._stands(data)
+            self._report(data["reports"])
+            self._stay()
+        if data["error"] is None:
+            return bool(data["is_so"])
+        refused = error_of(*data["error"])
+        if isinstance(refused, (StoreError, CompactedError, ClusterError)):
+            raise refused
+        raise ClusterError(f"a process of the cluster cannot read {self._store.location}: {refused}")
+
+    def _stands(self, data: Mapping[str, Any]) -> None:
+        for attempt, name, reached, joined, alone, left, lost, events in data["workers"]:
+            worker = self.workers.get((attempt, name))
+            if worker is None:
+                worker = FollowedWorker(attempt, name, self._store, WorkerTables(self._store))
+                self.workers[attempt, name] = worker
+            worker.reached = None if reached is None else tuple(reached)
+            worker.joined, worker.alone, worker.left, worker.lost, worker.events = joined, alone, left, lost, events
+        for attempt, name, order, train_step, seconds in data["steps"]:
+            self._roster.note(attempt, name, tuple(order), train_step, seconds)
+        changed = {row["id"]: Finding.from_json(row) for row in data["changed"]}
+        self._changed.update(changed)
+        found = [row for what, rows in data["reports"] if what == "found" for row in rows]
+        self._findings |= {**{row["id"]: Finding.from_json(row) for row in found}, **changed}
+        self._order = self._order if data["order"] is None else data["order"]
+        self._statuses = tuple(map(RuleStatus.from_json, data["statuses"]))
+        self.train_steps = {(attempt, name): steps for attempt, name, steps in data["train_steps"]}
+        self._scalars, self.problems = data["scalars"], data["problems"]
+        if data["frames"] > self._furthest:
+            self._furthest, self._deaths = data["frames"], 0
+
+    def _report(self, reports: Sequence[Sequence[Any]]) -> None:
+        for what, rows in reports:
+            if what == "found":
+                self._reporting.findings([Finding.from_json(row) for row in rows], self.workers.values())
+            else:
+                self._reporting.journal.write([Observation.from_json(row) for row in rows])
+
+    def _died(self, error: Exception) -> Exception:
+        """All of the run is evaluated again, by a new process, unless that has been of no use."""
+        if isinstance(error, self._connected.ray.exceptions.LocalRayletDiedError):
+            return self._connected.gone("its raylet has died")
+        what, reason = f"the process that evaluated {self._store.location} died", " ".join(str(error).split())[:300]
+        self._deaths += 1
+        if self._deaths <= RETRIES:
+            return CompactedError(f"{what}: {reason}")
+        return ClusterError(
+            f"{what} {self._deaths} times; a rule of yours may end it, or it needs more memory than there is: {reason}"
+        )

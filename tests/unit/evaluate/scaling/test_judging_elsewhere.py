@@ -1,0 +1,261 @@
+"""A live run that processes of a cluster read and judge: all is said, written and told to rules as by one process."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from command_line import training
+from ray_in_this_process import Processes, elsewhere
+from watchglass.config import ActionSpec, EvaluatorConfig, RuleSpec
+from watchglass.errors import ClusterError, CompactedError, StoreError
+from watchglass.evaluate import Evaluator, Judging, replay
+from watchglass.evaluate.scaling import followed_run
+from watchglass.evaluate.scaling.cluster import Cluster
+from watchglass.evaluate.scaling.judging_elsewhere import RETRIES, JudgingElsewhere
+from watchglass.records import Observation, Severity
+from watchglass.rules import default_rules
+from watchglass.run import open_run
+from watchglass.store import LocalStore, RunReader
+from watchglass.testing import RunBuilder, Step, build_run
+
+OWN = """
+from watchglass import Rule, Severity
+from watchglass.rules import Needs
+
+class Faulty(Rule):
+    def check(self, view):
+        if view.mode_step == 7:
+            raise RuntimeError("no luck at 7")
+
+class Losses(Rule):
+    needs = (Needs(observations=("worker_lost",)),)
+    def check(self, view):
+        for seen in view.observations():
+            message = f"{seen.data['worker']} before {view.mode_step}"
+            yield self.finding(view, severity=Severity.WARNING, subject=message, message=message)
+"""
+
+
+@pytest.fixture
+def run(run_path: Path) -> Path:
+    return Path(build_run(run_path, training(90, broken_at=60), workers=3))
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Callable[[str], RuleSpec]:
+    (tmp_path / "own.py").write_text(OWN)
+    return lambda name: RuleSpec(f"{tmp_path}/own.py:{name}")
+
+
+def config_of(run: Path, *rules: RuleSpec, **more: Any) -> EvaluatorConfig:
+    return EvaluatorConfig(str(run), None, (*default_rules(), *rules), **more)
+
+
+def turned(evaluator: Evaluator) -> None:
+    """Everything is read that is there."""
+    while evaluator.turn() or evaluator._judging.waits:
+        pass
+
+
+def followed(config: EvaluatorConfig, judging: Callable[..., Judging] = Judging) -> tuple[Evaluator, str]:
+    """An evaluator that has read a run to its end, and what it printed."""
+    output = io.StringIO()
+    evaluator = Evaluator(config, output=output, judging=judging)
+    evaluator.open(lambda seconds: True)
+    turned(evaluator)
+    evaluator.finish()
+    return evaluator, output.getvalue()
+
+
+def same_as_here(ray: Processes, run: Path, *rules: RuleSpec) -> str:
+    """Follows a run and a copy of it, elsewhere and here; returns what was printed elsewhere."""
+    copy = shutil.copytree(run, run.parent / "copy")
+    evaluator, printed = followed(config_of(run, *rules), elsewhere(ray))
+    here, told = followed(config_of(copy, *rules))
+    evaluation, expected = evaluator.evaluation(), here.evaluation()
+    assert [each.to_json() for each in evaluation.findings] == [each.to_json() for each in expected.findings]
+    assert len(evaluation.findings) >= 3
+    for name in ("statuses", "train_steps", "ended", "problems"):
+        assert getattr(evaluation, name) == getattr(expected, name)
+    assert evaluator.snapshot().scalars.keys() == here.snapshot().scalars.keys()
+    assert evaluator.snapshot().train_steps == here.snapshot().train_steps
+    journal, wanted = open_run(run).journal, open_run(copy).journal
+    assert [each.to_json() for each in journal.findings] == [each.to_json() for each in wanted.findings]
+    assert journal.statuses == wanted.statuses
+    assert sorted(map(repr, journal.observations)) == sorted(map(repr, wanted.observations))
+    assert [line for line in printed.splitlines() if "error" in line or "warning" in line] == told.splitlines()
+    return printed
+
+
+@pytest.mark.parametrize("late", [0, 3])
+def test_it_says_and_writes_what_an_evaluator_here_does(run: Path, own: Any, late: int) -> None:
+    ray = Processes(late=late)
+    assert "no luck at 7" not in same_as_here(ray, run, own("Faulty"))
+    assert len(ray.outfits) == 1
+    seen = open_run(run).journal.observations
+    assert [(each.kind, each.data["rule"]) for each in seen] == [("rule_error", "Faulty")]
+
+
+def test_all_an_evaluator_asks_of_a_judging_is_there(run: Path) -> None:
+    there = JudgingElsewhere(Cluster(Processes(), ours=True), LocalStore(run), config_of(run))  # type: ignore[arg-type]
+    assert [name for name in vars(Judging) if not name.startswith("_") and not hasattr(there, name)] == []
+
+
+@pytest.mark.parametrize("at", [0, 1, 2, -1])
+def test_a_process_that_dies_is_begun_again_and_nothing_is_said_twice(run: Path, own: Any, at: int) -> None:
+    if at < 0:
+        counting = Processes()
+        followed(config_of(shutil.copytree(run, run.parent / "counted"), own("Faulty")), elsewhere(counting))
+        at += len(counting.requests)
+    ray = Processes(dies=lambda number: number == at)
+    same_as_here(ray, run, own("Faulty"))
+    assert len(ray.outfits) == 2
+
+
+def test_one_that_dies_again_and_again_is_named_and_the_lease_given_back(run: Path) -> None:
+    ray = Processes(dies=lambda number: number > 1)  # also where it gets somewhere each time
+    message = rf"evaluated {run} died {RETRIES + 1} times; a rule of yours may end"
+    with pytest.raises(ClusterError, match=message):
+        followed(config_of(run), elsewhere(ray))
+    followed(config_of(run))
+
+
+def test_a_process_whose_store_refuses_is_asked_again_and_told_all_it_was_to_know(
+    run: Path, own: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost = Observation("worker_lost", 0, (30, 0, 30), {"worker": "worker_1"})
+    refusals = iter([StoreError("unreachable")] * 3)
+    opened = followed_run.open_store
+
+    def open_store(location: str) -> Any:
+        if (error := next(refusals, None)) is not None:
+            raise error
+        return opened(location)
+
+    monkeypatch.setattr(followed_run, "open_store", open_store)
+    ray = Processes()
+    evaluator = Evaluator(config_of(run, own("Losses")), output=(output := io.StringIO()), judging=elsewhere(ray))
+    evaluator.open(lambda seconds: True)
+    evaluator._judging.observed([lost])
+    for _ in range(8):
+        turned(evaluator)
+    evaluator.finish()
+    assert len(ray.outfits) == 1
+    assert "the store does not answer and is asked again: unreachable" in output.getvalue()
+    assert {each.message for each in evaluator.evaluation().findings} >= {"worker_1 before 31"}
+    replayed = replay(run, config_of(run, own("Losses")).rules)
+    assert [each.to_json() for each in evaluator.evaluation().findings] == [
+        each.to_json() for each in replayed.findings
+    ]
+
+
+def test_a_run_that_is_compacted_meanwhile_is_evaluated_again(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    poll, polls = RunReader.poll, []
+
+    def gone(self: RunReader, *words: Any, **named: Any) -> Any:
+        polls.append(self)
+        if len(polls) == 2:
+            raise CompactedError("segments were compacted")
+        return poll(self, *words, **named)
+
+    monkeypatch.setattr(RunReader, "poll", gone)
+    ray = Processes()
+    same_as_here(ray, run)
+    assert len(ray.outfits) == 2
+
+
+def test_a_run_that_the_cluster_does_not_see_is_said_in_a_line(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = followed_run.open_store
+    monkeypatch.setattr(followed_run, "open_store", lambda location: opened(str(tmp_path / "other")))
+    with pytest.raises(ClusterError, match=r"the cluster cannot read .*: .*other does not exist or is empty"):
+        followed(config_of(run), elsewhere(Processes()))
+
+
+def test_what_an_evaluator_observes_is_heard_at_the_same_step_as_in_a_replay(run_path: Path, own: Any) -> None:
+    steps = [Step(scalars={"loss": 1.0})] * 10
+    config = EvaluatorConfig(str(run_path), None, (own("Losses"),))
+    with RunBuilder(run_path, workers=2) as builder:
+        for step in steps[:5]:
+            builder.step(step)
+        for step in steps[5:]:
+            builder.workers[0].step(step)
+        builder.workers[0].flush()
+        evaluator = Evaluator(config, judging=elsewhere(Processes()))
+        evaluator.open(lambda seconds: True)
+        turned(evaluator)
+        assert evaluator._roster.reached(0) == (4, 0, 4)  # the other worker is waited for
+        worker = evaluator._judging.workers[0, "worker_1"]
+        worker.lost = True
+        lost = Observation("worker_lost", 0, evaluator._roster.reached(0), {"worker": "worker_1"})
+        evaluator._judging.observed([lost])
+        turned(evaluator)
+        assert evaluator._roster.reached(0) == (9, 0, 9)
+        builder.workers[1].step(steps[5])  # it writes again
+        builder.workers[1].flush()
+        turned(evaluator)
+        assert not worker.lost
+        builder.leave()
+    turned(evaluator)
+    evaluator.finish()
+    assert evaluator.evaluation().findings == replay(run_path, config.rules).findings
+    assert [each.message for each in evaluator.evaluation().findings][:1] == ["worker_1 before 5"]
+
+
+def test_attempts_come_to_their_end(run_path: Path) -> None:
+    for _ in range(3):
+        with RunBuilder(run_path, workers=2) as builder:
+            for step in training(20, broken_at=15):
+                builder.step(step)
+            builder.leave()
+    same_as_here(Processes(), run_path)
+
+
+def test_a_training_is_stopped_by_who_follows_it(run_path: Path) -> None:
+    with RunBuilder(run_path, workers=2) as builder:
+        for step in training(30, broken_at=20):
+            builder.step(step)
+        config = config_of(run_path, stop_on=Severity.ERROR)
+        evaluator = Evaluator(config, judging=elsewhere(Processes()))
+        evaluator.open(lambda seconds: True)
+        turned(evaluator)
+        (requested,) = [each for each in open_run(run_path).journal.observations if each.kind == "stop_requested"]
+        assert requested.data["finding"] in {each.id for each in open_run(run_path).journal.findings}
+        evaluator.close()
+
+
+def test_nothing_of_actions_goes_to_the_cluster(run: Path) -> None:
+    ray = Processes()
+    hook = ActionSpec("Webhook", {"url": "http://127.0.0.1:9/very-secret", "retries": 0})
+    evaluator, printed = followed(config_of(run, actions=(hook,)), elsewhere(ray))
+    assert "not delivered" in printed  # but accepted, and tried here
+    assert evaluator.snapshot().findings
+    assert "very-secret" not in "".join([*ray.outfits, *ray.requests])
+    assert json.loads(json.loads(ray.outfits[0])["config"])["actions"] == []
+
+
+def test_a_cluster_that_is_gone_ends_the_wait_for_it(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Silent(Processes):
+        """Answers nothing any more, and says of the node of this process that it is dead."""
+
+        def wait(self, references: list[Any], timeout: float) -> tuple[list[Any], list[Any]]:
+            return [], references
+
+        def nodes(self) -> list[dict[str, Any]]:
+            return [{"NodeID": "other", "Alive": True}, {"NodeID": "own", "Alive": False}]
+
+    monkeypatch.setattr("watchglass.evaluate.scaling.cluster._CHECK_S", 0.0)
+    evaluator = Evaluator(config_of(run), judging=elsewhere(Silent()))
+    evaluator.open(lambda seconds: True)
+    assert not evaluator.turn()
+    assert evaluator.ended() == ""  # nothing is known yet
+    with pytest.raises(ClusterError, match="the Ray node of this process is gone: its raylet has died; begin again"):
+        evaluator.finish()
