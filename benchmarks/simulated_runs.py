@@ -15,19 +15,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from watchglass.records import STATISTIC_FIELDS, Mode, Role, StepEnd, TensorInfo
+from watchglass.records import SCALARS, STATISTIC_FIELDS, Mode, Role, StepEnd, TensorInfo
 from watchglass.stats import Histograms
 from watchglass.store import (
-    SCALAR_DTYPE,
     SegmentWriter,
     StatisticsBatch,
     Store,
     claim_worker,
     create_attempt,
     create_run,
+    dtype_of,
     encode_catalog,
     encode_lifecycle,
-    encode_scalars,
+    encode_rows,
     encode_statistics,
     encode_step_ends,
     layout,
@@ -179,13 +179,13 @@ def flush_frames(
         updates: Octaves by which updates are larger than in a healthy training.
     """
     series = [losses, np.full(len(losses), 1e-3), 0.5 + 0.1 * np.sin(losses)] if scalars else [losses]
-    table = np.zeros((len(steps), len(series)), SCALAR_DTYPE)
+    table = np.zeros((len(steps), len(series)), dtype_of(SCALARS))
     table["global_step"], table["weight"] = np.asarray(steps)[:, None], 32
     table["tensor_id"] = tensors.count + np.arange(len(series))
     table["value"] = np.transpose(series)
     ends = [StepEnd(n, Mode.TRAIN, n, n, n * _STEP_NS, (n + 1) * _STEP_NS, tensors.count) for n in steps]
     rows = [encode_statistics(tensors.rows(steps, updates=updates))] if tensors.count else []
-    return [*rows, encode_scalars(table.ravel()), encode_step_ends(ends)]
+    return [*rows, encode_rows(SCALARS, table.ravel()), encode_step_ends(ends)]
 
 
 def simulate(store: Store, run: Simulated, *, seed: int = 0, kinds: int | None = None) -> None:

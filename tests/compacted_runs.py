@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from watchglass.records import Mode, StepEnd
+from watchglass.records import SCALARS, Mode, StepEnd
 from watchglass.stats import Histograms
 from watchglass.store import (
     FrameKind,
@@ -18,7 +18,7 @@ from watchglass.store import (
     StatisticsBatch,
     Store,
     compacted_file,
-    decode_scalars,
+    decode_rows,
     decode_statistics,
     decode_step_ends,
 )
@@ -64,7 +64,7 @@ def content(store: Store) -> dict[tuple[int, str], dict[str, Any]]:
                 assert not of["ended"] & set(batch.global_step.tolist()), "statistics came behind the end of their step"
                 of["statistics"].update(rows_of(batch))
             elif frame.kind == FrameKind.SCALARS:
-                of["scalars"] += decode_scalars(frame.payload).tolist()
+                of["scalars"] += decode_rows(SCALARS, frame.payload).tolist()
             elif frame.kind == FrameKind.STEP_ENDS:
                 ends: list[StepEnd] = decode_step_ends(frame.payload)
                 of["ends"] += ends

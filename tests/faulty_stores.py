@@ -20,12 +20,13 @@ from watchglass import Hook
 from watchglass.capture import worker as worker_module
 from watchglass.errors import StoreError
 from watchglass.record import opening
+from watchglass.records import SCALARS
 from watchglass.store import (
     FrameKind,
     LocalStore,
     Store,
     decode_lifecycle,
-    decode_scalars,
+    decode_rows,
     decode_step_ends,
     layout,
     open_store,
@@ -207,7 +208,7 @@ class Recorded:
                 if frame.kind == FrameKind.STEP_ENDS:
                     self.steps += [end.global_step for end in decode_step_ends(frame.payload)]
                 elif frame.kind == FrameKind.SCALARS:
-                    rows = decode_scalars(frame.payload)
+                    rows = decode_rows(SCALARS, frame.payload)
                     self.losses += rows["value"][rows["tensor_id"] == rows["tensor_id"].min()].tolist()
                 elif frame.kind == FrameKind.STATISTICS:
                     self.statistics += 1

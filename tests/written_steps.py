@@ -10,18 +10,18 @@ import numpy as np
 
 from faulty_store import FaultyStore, Killed
 from watchglass.errors import CompactedError, StoreError
-from watchglass.records import STATISTIC_FIELDS, Fact, Mode, Role, StepEnd, TensorInfo
+from watchglass.records import SCALARS, STATISTIC_FIELDS, Fact, Mode, Role, StepEnd, TensorInfo
 from watchglass.run import WorkerTables
 from watchglass.store import (
-    SCALAR_DTYPE,
     RunReader,
     SegmentWriter,
     StatisticsBatch,
     Store,
     claim_worker,
+    dtype_of,
     encode_catalog,
     encode_facts,
-    encode_scalars,
+    encode_rows,
     encode_statistics,
     encode_step_ends,
     this_process,
@@ -53,7 +53,7 @@ def frames_of(numbers: Sequence[int]) -> list[bytes]:
     return [
         encode_catalog(_TENSORS),
         encode_statistics(batch),
-        encode_scalars(np.array([(n, 0, 1.0, float(n)) for n in numbers], SCALAR_DTYPE)),
+        encode_rows(SCALARS, np.array([(n, 0, 1.0, float(n)) for n in numbers], dtype_of(SCALARS))),
         encode_facts([Fact("number", n, "test", {"n": n}) for n in numbers]),
         encode_step_ends([StepEnd(n, Mode.TRAIN, n, n, n, n + 1, 1) for n in numbers]),
     ]

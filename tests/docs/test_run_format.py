@@ -8,10 +8,9 @@ import pytest
 
 from watchglass.records import (
     FORMAT_VERSION,
-    REDUCTION_FIELDS,
-    SCALAR_FIELDS,
-    STATISTIC_FIELDS,
-    STEP_END_FIELDS,
+    ROW_KINDS,
+    TENSORS,
+    Encoding,
     Finding,
     Mode,
     Observation,
@@ -20,10 +19,10 @@ from watchglass.records import (
     RuleStatus,
     Severity,
     Status,
+    of_steps,
 )
 from watchglass.store import FrameKind, LocalStore, compact
 from watchglass.store.encoding import histogram_columns
-from watchglass.store.encoding.codec import REDUCTION_DTYPE, SCALAR_DTYPE, STEP_END_DTYPE, UNIT_DTYPE
 from watchglass.store.encoding.frames import MAX_PAYLOAD
 from watchglass.testing import Step, build_run
 
@@ -64,19 +63,38 @@ def test_kinds_of_frames_are_all_listed():
 
 def test_sizes_and_fields_are_those_of_the_code():
     assert f"version {FORMAT_VERSION[0]}.{FORMAT_VERSION[1]}" in TEXT
-    assert f"at most {MAX_PAYLOAD:,}" in TEXT
-    assert f"rows of {SCALAR_DTYPE.itemsize} bytes" in TEXT
-    assert f"| 10 | REDUCTIONS | rows of {REDUCTION_DTYPE.itemsize} bytes" in TEXT
+    assert TEXT.count(f"at most {MAX_PAYLOAD:,}") == 2
     assert f"at most {histogram_columns.MAX_BINS:,} bins" in TEXT
-    assert f"rows of {STEP_END_DTYPE.itemsize} bytes" in TEXT
-    assert f"reserved` ({UNIT_DTYPE.itemsize} bytes)" in TEXT
-    for fields in (SCALAR_FIELDS, STEP_END_FIELDS, REDUCTION_FIELDS):
-        names = {"<u8": "u64", "<u4": "u32", "<u2": "u16", "u1": "u8", "<i8": "i64", "<f4": "f32", "<f8": "f64"}
-        assert ", ".join(f"{name} {names[kind]}" for name, kind in fields) in TEXT
-    for name in (*STATISTIC_FIELDS, *histogram_columns.NAMES):
+    for name in histogram_columns.NAMES:
         assert f"`{name}`" in TEXT
     for role in Role:
         assert role.value in TEXT
+    for field in TENSORS.own:
+        assert f"`{field.name}`" in TEXT
+    for kind in of_steps():
+        assert f"<!-- rows: {kind.name} -->" in TEXT
+
+
+def table_of(kind):
+    """The fields of a kind as a table of the page."""
+    words = {"text": "string", "json": "object"} if kind.encoding is Encoding.JSON else {}
+    rows = ["| field | type | |", "|---|---|---|"]
+    for field in kind.fields:
+        shown = words.get(field.type, "integer" if words else field.type) + ("[]" if field.array else "")
+        unit = f" ({field.unit})" if field.unit else ""
+        rows.append(f"| `{field.name}` | {shown} | {field.means}{unit} |")
+    return "\n".join(rows)
+
+
+def with_tables(text):
+    """The page with the tables of all kinds as they are declared: run this file to write it."""
+    kinds = {kind.name: kind for kind in ROW_KINDS.values()}
+    marked = re.compile(r"(<!-- rows: (\w+) -->\n)\n(?:(?:\|.*\n)+\n)?")
+    return marked.sub(lambda found: f"{found[1]}\n{table_of(kinds[found[2]])}\n\n", text)
+
+
+def test_the_tables_of_fields_are_those_that_are_declared():
+    assert with_tables(TEXT) == TEXT
 
 
 def test_the_fields_of_the_journal_are_all_named():
@@ -90,3 +108,7 @@ def test_the_fields_of_the_journal_are_all_named():
     ):
         assert [name for name in record.to_json() if f"`{name}`" not in text] == []
     assert [word.value for word in Status if f"`{word.value}`" not in status] == []
+
+
+if __name__ == "__main__":
+    PAGE.write_text(with_tables(TEXT), encoding="utf-8")

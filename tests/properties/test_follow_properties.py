@@ -13,10 +13,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from store_segments import new_store
 from watchglass.evaluate import Follower
-from watchglass.records import Fact, Mode, Role, StepEnd, TensorInfo
+from watchglass.records import SCALARS, Fact, Mode, Role, StepEnd, TensorInfo
 from watchglass.stats import of_array
 from watchglass.store import (
-    SCALAR_DTYPE,
     FrameKind,
     LocalStore,
     RunReader,
@@ -25,11 +24,12 @@ from watchglass.store import (
     claim_worker,
     create_attempt,
     create_run,
+    dtype_of,
     encode_catalog,
     encode_facts,
     encode_frame,
     encode_lifecycle,
-    encode_scalars,
+    encode_rows,
     encode_statistics,
     encode_step_ends,
     layout,
@@ -134,7 +134,7 @@ def recorded(folder, workers, flushes):
             facts = [Fact("of the run", -1, "test", {"n": step})] if step % 3 == 1 else []
             writer.write([
                 encode_statistics(batch), encode_facts([Fact("k", step, "test", {"n": step}), *facts]),
-                encode_scalars(np.array([(step, 0, 1.0, step + rank)], SCALAR_DTYPE)),
+                encode_rows(SCALARS, np.array([(step, 0, 1.0, step + rank)], dtype_of(SCALARS))),
                 encode_step_ends([StepEnd(step, Mode.TRAIN, step, step, step, step + 1, 1)]),
             ])  # fmt: skip
         left = {"event": "left", "worker": f"worker_{rank}", "status": "finished", "reason": "", "counters": {}}

@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from watchglass.stats import (
-    and_units,
     edges,
     empty,
     finite_count,
@@ -14,9 +13,7 @@ from watchglass.stats import (
     merge,
     merge_histograms,
     of_array,
-    pack_units,
     quantiles,
-    unpack_units,
 )
 from watchglass.stats.histograms import keys_of
 
@@ -49,13 +46,6 @@ def test_the_order_of_two_parts_does_not_matter(a, b):
 @given(ARRAYS)
 def test_nothing_is_the_neutral_element(a):
     assert np.array_equal(merge(of_array(a), empty()), of_array(a), equal_nan=True)
-
-
-@given(st.lists(st.tuples(st.booleans(), st.booleans()), max_size=40))
-def test_bitmaps_and_like_flags(pairs):
-    a, b = ([pair[i] for pair in pairs] for i in (0, 1))
-    both = and_units(pack_units(a), pack_units(b))
-    assert unpack_units(both, len(pairs)).tolist() == [x and y for x, y in pairs]
 
 
 WIDE = st.one_of(

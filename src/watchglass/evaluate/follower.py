@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from watchglass.errors import CompactedError
-from watchglass.records import Fact, StepEnd
+from watchglass.records import ROW_KINDS, Fact, RowKey, StepEnd
 from watchglass.run import Catalog, ModelViews, RawTensors, StatisticsRows, StepRecords, StepView, WorkerTables
 from watchglass.store import Frame, FrameKind, Problem, RunReader, Store, layout, read_manifest
 
@@ -23,13 +23,6 @@ _FORGET_EVERY = 64
 _KEPT_OPEN = 1024
 #: Numbers of steps of a worker that never were and are told from steps that ended.
 _MOST_GAPS = 1024
-#: Kinds of frames that come before the ends of the steps which they are about.
-_BEFORE_ENDS = frozenset(
-    {
-        FrameKind.SCALARS, FrameKind.STATISTICS, FrameKind.UNITS, FrameKind.RAW, FrameKind.REDUCTIONS, FrameKind.FACTS,
-        FrameKind.COMPACTED,
-    }
-)  # fmt: skip
 
 
 class _Numbers:
@@ -140,10 +133,11 @@ class FollowedWorker:
         if self._over and frame.kind == FrameKind.STEP_ENDS:
             raise CompactedError(f"steps of {self.worker} came long after attempt {self.attempt} was over")
         added = self.tables.ingest(frame)
-        if frame.kind in _BEFORE_ENDS:
-            self._whole = False
-        elif frame.kind == FrameKind.STEP_ENDS:
+        rows = ROW_KINDS.get(frame.kind)
+        if frame.kind == FrameKind.STEP_ENDS:
             self._whole = True
+        elif frame.kind == FrameKind.COMPACTED or (rows is not None and rows.key is RowKey.STEP):
+            self._whole = False  # it comes before the ends of its steps
         # Facts of the run, and facts of steps that have already ended, go to the next step that ends.
         self._waiting += [fact for fact in added.facts if fact.global_step < 0 or fact.global_step in self._seen]
         for end in added.ends:

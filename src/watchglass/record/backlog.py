@@ -12,33 +12,34 @@ from watchglass.errors import StoreError, WatchglassError
 from watchglass.record.encoding import encode_singly, encode_steps
 from watchglass.record.opening import FrameWriter
 from watchglass.record.steps import OpenStep, SteadyRow
-from watchglass.records import TensorInfo
+from watchglass.records import FACTS, RAW, SCALARS, STATISTICS, STEPS, Encoding, RowKind, TensorInfo, of_steps
 from watchglass.store import (
-    FrameKind,
     RawTensor,
     decode_facts,
     decode_raw_index,
-    decode_reductions,
-    decode_scalars,
+    decode_rows,
     decode_statistics,
-    decode_step_ends,
-    decode_units,
     scan,
 )
 
 _log = logging.getLogger("watchglass")
 
-#: What goes first where there is no room, what it is counted as, and how many of these a frame holds. What ids mean
-#: and the beginning and end of a worker stay: without the first, nothing that is written later could be read.
-_ORDER: tuple[tuple[FrameKind, str, Callable[[bytes], Sized]], ...] = (
-    (FrameKind.RAW, "raw", decode_raw_index),
-    (FrameKind.STATISTICS, "statistics", lambda payload: decode_statistics(payload, histograms=False)),
-    (FrameKind.REDUCTIONS, "statistics", decode_reductions),
-    (FrameKind.UNITS, "statistics", decode_units),
-    (FrameKind.SCALARS, "scalars", decode_scalars),
-    (FrameKind.FACTS, "facts", decode_facts),
-    (FrameKind.STEP_ENDS, "steps", decode_step_ends),
-)
+
+def _given_up() -> list[RowKind]:
+    """What goes first where there is no space.
+
+    What ids mean and the beginning and end of a worker stay: without the first, nothing that is written later could be
+    read.
+    """
+    return sorted((*of_steps(), STEPS), key=lambda kind: kind.given_up)
+
+
+def _rows_in(kind: RowKind, payload: bytes) -> Sized:
+    """The rows of a frame."""
+    if kind.encoding is Encoding.STATISTICS:
+        return decode_statistics(payload, histograms=False)
+    others: dict[RowKind, Callable[[bytes], Sized]] = {RAW: decode_raw_index, FACTS: decode_facts}
+    return others[kind](payload) if kind in others else decode_rows(kind, payload)
 
 
 class Backlog:
@@ -147,10 +148,11 @@ def fitting(frames: Sequence[bytes], most_bytes: int) -> tuple[list[bytes], Coun
         return list(frames), lost
     found = [scan(frame).frames[0] for frame in frames]
     gone: set[int] = set()
-    for kind, name, rows in _ORDER:
+    for kind in _given_up():
+        name = kind.name if kind in (RAW, SCALARS, FACTS, STEPS) else STATISTICS.name
         for index, frame in enumerate(found):
-            if size > most_bytes and frame.kind == kind:
+            if size > most_bytes and frame.kind == kind.number:
                 size -= len(frames[index])
                 gone.add(index)
-                lost[name] += len(rows(frame.payload))
+                lost[name] += len(_rows_in(kind, frame.payload))
     return [frame for index, frame in enumerate(frames) if index not in gone], lost

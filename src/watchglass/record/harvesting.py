@@ -19,7 +19,7 @@ from watchglass.record.encoding import encode_steps
 from watchglass.record.flight import recovered_rows, unpack
 from watchglass.record.left import claims_left
 from watchglass.record.steps import OpenStep
-from watchglass.records import Role, TensorInfo
+from watchglass.records import FACTS, REDUCTIONS, ROW_KINDS, SCALARS, UNITS, Role, TensorInfo
 from watchglass.store import (
     Claim,
     Frame,
@@ -34,10 +34,8 @@ from watchglass.store import (
     decode_catalog,
     decode_facts,
     decode_header,
-    decode_reductions,
-    decode_scalars,
+    decode_rows,
     decode_step_ends,
-    decode_units,
     encode_lifecycle,
     layout,
     left_on_this_machine,
@@ -213,17 +211,8 @@ def _named(ids: tuple[int, int], missing: set[int]) -> list[TensorInfo]:
     ]
 
 
-#: Kinds of frames of which a second copy would count twice, and how to see which steps are in one.
-_STEPS_OF: dict[int, Any] = {
-    FrameKind.SCALARS: lambda payload: decode_scalars(payload)["global_step"].tolist(),
-    FrameKind.REDUCTIONS: lambda payload: decode_reductions(payload)["global_step"].tolist(),
-    FrameKind.UNITS: lambda payload: decode_units(payload).global_step.tolist(),
-    FrameKind.FACTS: lambda payload: [fact.global_step for fact in decode_facts(payload)],
-}
-_ATTRIBUTES = {
-    FrameKind.SCALARS: "scalars", FrameKind.REDUCTIONS: "reductions", FrameKind.UNITS: "units",
-    FrameKind.FACTS: "facts",
-}  # fmt: skip
+#: Kinds of rows of which a second copy would count twice.
+_REPEATED = (SCALARS, REDUCTIONS, UNITS, FACTS)
 
 
 @dataclass
@@ -238,7 +227,7 @@ class _Written:
     """
 
     ended: set[int] = field(default_factory=set)
-    parts: dict[int, set[int]] = field(default_factory=lambda: {kind: set() for kind in _STEPS_OF})
+    parts: dict[int, set[int]] = field(default_factory=lambda: {kind.number: set() for kind in _REPEATED})
     catalog: dict[int, TensorInfo] = field(default_factory=dict)
     unread: list[str] = field(default_factory=list)
 
@@ -268,9 +257,9 @@ class _Written:
 
     def rest(self, step: OpenStep) -> OpenStep:
         """A step without what of it was written already."""
-        for kind, name in _ATTRIBUTES.items():
-            if step.global_step in self.parts[kind]:
-                setattr(step.records, name, [])
+        for kind in _REPEATED:
+            if step.global_step in self.parts[kind.number]:
+                setattr(step.records, kind.name, [])
         return step
 
     def _add(self, frame: Frame) -> None:
@@ -281,7 +270,10 @@ class _Written:
                 # Newest segments come first.
                 for row in decode_catalog(frame.payload):
                     self.catalog.setdefault(row.tensor_id, row)
-            elif frame.kind in _STEPS_OF:
-                self.parts[frame.kind].update(_STEPS_OF[frame.kind](frame.payload))
+            elif frame.kind == FrameKind.FACTS:
+                self.parts[frame.kind].update(fact.global_step for fact in decode_facts(frame.payload))
+            elif frame.kind in self.parts:
+                rows = decode_rows(ROW_KINDS[frame.kind], frame.payload)
+                self.parts[frame.kind].update(rows["global_step"].tolist())
         except DamagedDataError:
             return  # the reader says so

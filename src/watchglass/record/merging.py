@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from watchglass.record.steps import Captured, OpenStep
-from watchglass.records import REDUCTION_FIELDS, STATISTIC_FIELDS, Origin, Reduction
-from watchglass.stats import Histograms, and_units, merge, merge_histograms, pack_units
-from watchglass.store import StatisticsBatch, UnitsBatch
+from watchglass.records import REDUCTIONS, STATISTIC_FIELDS, UNITS, Origin, Reduction
+from watchglass.stats import Histograms, merge, merge_histograms
+from watchglass.store import StatisticsBatch, table_of
 
 _WIDTH = len(STATISTIC_FIELDS)
 
@@ -110,8 +110,8 @@ def _merged_histograms(
     return parts[0]
 
 
-def reductions_of(steps: Iterable[OpenStep]) -> NDArray[Any] | None:
-    """Rows of REDUCTION_FIELDS, one for each step, tensor and reduction; None where none was asked for.
+def reductions_of(steps: Iterable[OpenStep]) -> NDArray[Any]:
+    """Rows of reductions, one for each step, tensor and reduction.
 
     Of several calls, products multiply and minima take the least; a median cannot be had from medians, so it is that
     of the first call.
@@ -122,9 +122,7 @@ def reductions_of(steps: Iterable[OpenStep]) -> NDArray[Any] | None:
             key = (step.global_step, tensor_id, int(reduction))
             number = float(resolved(value))
             rows[key] = _combined(reduction, rows[key], number) if key in rows else number
-    if not rows:
-        return None
-    return np.array([(*key, value) for key, value in rows.items()], np.dtype(list(REDUCTION_FIELDS)))
+    return table_of(REDUCTIONS, [(*key, value) for key, value in rows.items()])
 
 
 def _combined(reduction: Reduction, first: float, second: float) -> float:
@@ -135,26 +133,13 @@ def _combined(reduction: Reduction, first: float, second: float) -> float:
     return min(first, second) if reduction is Reduction.ABS_MIN else first
 
 
-def units_of(steps: Iterable[OpenStep]) -> UnitsBatch | None:
-    """Bitmaps of all steps, one for each step, tensor and kind; None where there is none."""
-    rows: list[tuple[int, int, int, int, bytes]] = []
+def units_of(steps: Iterable[OpenStep]) -> NDArray[Any]:
+    """Rows of units of all steps, one for each step, tensor and kind."""
+    rows: dict[tuple[int, int, int], NDArray[np.bool_]] = {}
     for step in steps:
-        seen: dict[tuple[int, int], tuple[int, bytes]] = {}
         for tensor_id, kind, value in step.records.units:
-            flags = np.asarray(resolved(value), bool)
-            packed = pack_units(flags)
-            key = (tensor_id, int(kind))
+            flags = np.asarray(resolved(value), bool).ravel()
+            key = (step.global_step, tensor_id, int(kind))
             # A unit is inactive in a step only if it is so in every call of it.
-            if key in seen and seen[key][0] == flags.size:
-                packed = and_units(seen[key][1], packed)
-            seen[key] = (flags.size, packed)
-        rows += [(step.global_step, tensor_id, kind, size, bits) for (tensor_id, kind), (size, bits) in seen.items()]
-    if not rows:
-        return None
-    return UnitsBatch(
-        global_step=np.array([row[0] for row in rows], np.uint64),
-        tensor_id=np.array([row[1] for row in rows], np.uint32),
-        kind=np.array([row[2] for row in rows], np.uint8),
-        units=np.array([row[3] for row in rows], np.uint32),
-        bits=[row[4] for row in rows],
-    )
+            rows[key] = rows[key] & flags if key in rows and rows[key].size == flags.size else flags
+    return table_of(UNITS, [(*key, flags) for key, flags in rows.items()])

@@ -109,21 +109,6 @@ STATISTIC_FIELDS = (
 #: Those of :data:`STATISTIC_FIELDS` that are counts (stored as unsigned 64-bit integers).
 COUNT_FIELDS = STATISTIC_FIELDS[:5]
 
-#: Fixed-size little-endian rows, as NumPy structured dtype descriptions. Rows refer to a worker's ``global_step``;
-#: the step's row in STEP_END_FIELDS gives its mode and mode step.
-SCALAR_FIELDS = (
-    ("global_step", "<u8"), ("tensor_id", "<u4"), ("weight", "<f4"), ("value", "<f8"),
-)  # fmt: skip
-STEP_END_FIELDS = (
-    ("global_step", "<u8"), ("mode_step", "<u8"), ("train_step", "<i8"),
-    ("start_ns", "<u8"), ("end_ns", "<u8"), ("captures", "<u4"), ("mode", "<u2"), ("model", "<u2"),
-)  # fmt: skip
-
-
-REDUCTION_FIELDS = (
-    ("global_step", "<u8"), ("tensor_id", "<u4"), ("reduction", "<u4"), ("value", "<f8"),
-)  # fmt: skip
-
 #: A histogram counts finite, nonzero elements by sign, binary exponent and so many leading mantissa bits.
 HISTOGRAM_MANTISSA_BITS = 1
 

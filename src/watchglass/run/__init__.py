@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from watchglass.run.summaries import SAME_LOSS, SAME_LOSS_NEAR_ZERO, count_steps, leaders_of
     from watchglass.run.table import Table
     from watchglass.run.tables import RawPlace, WorkerTables
+    from watchglass.run.tabular import table_pieces
     from watchglass.run.tensor import Tensor
     from watchglass.run.view import StepRecords, StepView
     from watchglass.run.worker import Worker
@@ -47,6 +48,7 @@ _HOMES = {
     "stored": ("StatisticsRows",),
     "summaries": ("SAME_LOSS", "SAME_LOSS_NEAR_ZERO", "count_steps", "leaders_of"),
     "table": ("Table",),
+    "tabular": ("table_pieces",),
     "tables": ("RawPlace", "WorkerTables"),
     "tensor": ("Tensor",),
     "view": ("StepRecords", "StepView"),
@@ -58,6 +60,7 @@ __all__ = [
     "Journal", "LazyHistograms", "ListedRun", "ModelViews", "Phase", "RawPlace", "RawTensors", "RecordedStep", "Run",
     "RunSearch", "Runs", "Seam", "Selection", "Statistics", "StatisticsRows", "StepRecords", "StepView", "Table",
     "Tensor", "Worker", "WorkerTables", "count_steps", "ending_of", "leaders_of", "open_run", "open_runs", "state_of",
+    "table_pieces",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:

@@ -23,7 +23,6 @@ from watchglass.run.steps import Range, half_open
 from watchglass.run.summaries import models_of
 from watchglass.run.table import Table, run_query
 from watchglass.run.tables import WorkerTables
-from watchglass.run.tabular import table_of, tables_for
 from watchglass.run.tensor import Tensor
 from watchglass.run.waiting import locate, reading_again, statistics_again, wait_for
 from watchglass.run.worker import Worker
@@ -325,15 +324,18 @@ class Run:
         """One of the tables of :meth:`sql` as a whole, over all workers and modes.
 
         Args:
-            name: ``statistics``, ``scalars``, ``steps``, ``tensors``, ``facts`` or ``findings``.
+            name: ``steps``, ``tensors``, ``scalars``, ``statistics``, ``reductions``, ``units``, ``raw``, ``facts`` or
+                ``findings``.
 
         Raises:
             UnknownNameError: There is no such table.
         """
+        from watchglass.run.tabular import table_of  # with Arrow, which costs a fifth of a second
+
         return table_of(self, name)
 
     def sql(self, query: str) -> Table:
-        """The result of a query by DuckDB over the tables ``statistics, scalars, steps, tensors, facts, findings``.
+        """The result of a query by DuckDB over the tables that :meth:`table` names.
 
         Only tables that the query names are read, and of statistics only the columns. The query reaches neither files
         nor the network.
@@ -342,6 +344,8 @@ class Run:
             InvalidValueError: The query makes no sense.
             MissingExtraError: DuckDB is not installed.
         """
+        from watchglass.run.tabular import tables_for
+
         return run_query(query, tables_for(self, query))
 
     def phases(self, mode: Mode = Mode.EVAL, worker: str | None = None) -> list[Phase]:

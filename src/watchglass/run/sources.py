@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from watchglass.errors import DamagedDataError, MissingFileError
-from watchglass.records import STATISTIC_FIELDS
+from watchglass.records import STATISTIC_FIELDS, STATISTICS
 from watchglass.run.payloads import OnProblem, Payloads, compacted_meanwhile, new_token
 from watchglass.stats import Histograms
 from watchglass.store import (
@@ -21,6 +21,7 @@ from watchglass.store import (
     compacted_file,
     decode_columns,
     decode_histograms,
+    dtype_of,
     has_histograms,
     newest_generation,
     statistics_matrix,
@@ -32,8 +33,7 @@ _CHUNK_ROWS = 1 << 17
 ROW_BYTES = 8 * len(STATISTIC_FIELDS) + 18
 #: Bytes of a range of rows in an index: two tuples, four numbers, a place in a list.
 _RANGE_BYTES = 256
-_TYPES = {"tensor_id": np.uint32, "calls": np.uint32, "origin": np.uint8, "sampled": np.bool_}
-_KEYS = tuple(_TYPES)
+_KEYS = tuple(field.name for field in STATISTICS.own if field.name not in STATISTIC_FIELDS)
 
 
 class Wanted(NamedTuple):
@@ -113,7 +113,7 @@ class LiveBatch:
                 self._keep(found)
                 kept |= {name: found[name] for name in missing}
         if self._damaged:
-            return {name: np.zeros(0, _TYPES.get(name, np.float64)) for name in names}
+            return {name: np.zeros(0, dtype_of(STATISTICS)[name]) for name in names}
         return kept
 
     def values(self, fields: Sequence[str] = STATISTIC_FIELDS) -> NDArray[np.float64]:

@@ -33,7 +33,7 @@ KEYS = (
 _AT_ONCE = 1 << 20
 
 
-class _Rows(NamedTuple):
+class Rows(NamedTuple):
     """Rows of one worker and attempt: ``name`` is a place in the table's list of tensors."""
 
     attempt: int
@@ -97,7 +97,7 @@ class StatisticsQuery:
                 if name not in infos and matches(row):
                     infos[name] = row
         tensors = list(infos.values())
-        layout = _Layout(tensors, [worker.name for worker in team], self)
+        layout = Layout(tensors, [worker.name for worker in team], self)
         pieces = self._merged(team, layout) if self.merged else self._each(team, layout)
         tables, charges = [], Charges()
         for rows, worker_of in pieces:
@@ -105,13 +105,13 @@ class StatisticsQuery:
             charges.add(tables[-1].nbytes)
         return pa.concat_tables(tables) if tables else layout.empty()
 
-    def _each(self, team: Sequence[Worker], layout: _Layout) -> Iterator[tuple[_Rows, NDArray[np.int64]]]:
+    def _each(self, team: Sequence[Worker], layout: Layout) -> Iterator[tuple[Rows, NDArray[np.int64]]]:
         for place, worker in enumerate(team):
             for low, high in _spans(worker, self.mode, self.steps, len(layout.infos)):
                 for rows in self._rows(worker, self.mode, low, high, layout):
                     yield rows, np.full(len(rows.step), place)
 
-    def _merged(self, team: Sequence[Worker], layout: _Layout) -> Iterator[tuple[_Rows, NDArray[np.int64]]]:
+    def _merged(self, team: Sequence[Worker], layout: Layout) -> Iterator[tuple[Rows, NDArray[np.int64]]]:
         everybody = len(team)
         modes = [self.mode] if self.mode is not Mode.GLOBAL else [Mode.TRAIN, Mode.EVAL, Mode.PREDICT]
         placement = np.array([_placement(info) for info in layout.infos], np.int8)
@@ -140,12 +140,12 @@ class StatisticsQuery:
                 for attempt in np.unique(origin[at]).tolist():
                     own = np.flatnonzero(origin[at] == attempt)
                     modes_of = np.full(len(own), int(mode), np.int64)
-                    yield _Rows(
+                    yield Rows(
                         attempt, modes_of, known[at[own]], numbers[at[own]], name[own], batch.take(own), {},
                         merger.workers[own],
                     ), slot[own]  # fmt: skip
 
-    def _rows(self, worker: Worker, mode: Mode, low: int, high: int, layout: _Layout) -> Iterator[_Rows]:
+    def _rows(self, worker: Worker, mode: Mode, low: int, high: int, layout: Layout) -> Iterator[Rows]:
         """Rows of steps ``[low, high)`` of a mode, attempt by attempt."""
         for attempt, own in worker.numbers(mode).between(low, high).items():
             tables = worker.attempts[attempt]
@@ -169,10 +169,10 @@ class StatisticsQuery:
                 at, name, batch = at[chosen], name[chosen], batch.take(chosen)
             if len(batch):
                 steps = numbering.mode[at], numbering.step[at], numbering.number[at]
-                yield _Rows(attempt, *steps, places[name], batch, _exact(tables, batch, layout.fields))
+                yield Rows(attempt, *steps, places[name], batch, _exact(tables, batch, layout.fields))
 
 
-class _Layout:
+class Layout:
     """How rows become columns: one dictionary of names for all pieces, and which fields there are."""
 
     def __init__(self, infos: list[TensorInfo], workers: list[str], query: StatisticsQuery) -> None:
@@ -184,7 +184,7 @@ class _Layout:
         self._workers = [*workers, "all"]
         self._histograms = query.histograms
 
-    def table(self, rows: _Rows, worker: NDArray[np.int64]) -> pyarrow.Table:
+    def table(self, rows: Rows, worker: NDArray[np.int64]) -> pyarrow.Table:
         """One piece of the table; ``worker`` are places in the list of workers."""
         import pyarrow as pa
 
@@ -225,7 +225,7 @@ class _Layout:
             none.astype(np.uint64), none.astype(np.uint32), none.astype(np.uint32),
             np.empty((0, len(STATISTIC_FIELDS))), none.astype(np.uint8), none.astype(bool),
         )  # fmt: skip
-        return self.table(_Rows(0, none, none, none, none, batch, {}), none)
+        return self.table(Rows(0, none, none, none, none, batch, {}), none)
 
 
 _COUNTS = (*COUNT_FIELDS, "nonfinite")

@@ -1,38 +1,47 @@
-"""Scalars, reductions, bitmaps and facts of one worker as they were stored, to be looked up by step."""
+"""Rows and facts of one worker as they were stored, to be looked up by step."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from watchglass.errors import DamagedDataError
-from watchglass.records import Fact, UnitKind
+from watchglass.records import Fact, RowKind
 from watchglass.run.step_index import StepIndex
-from watchglass.stats import unpack_units
-from watchglass.store import UnitsBatch, decode_facts
+from watchglass.store import decode_facts, dtype_of
 
 #: So many frames of facts are known again when they come twice; more than wait while a store refuses them.
 _FACTS_SEEN = 4096
-_UNIT_KINDS = {int(kind): kind for kind in UnitKind}
 
 
 class StoredRows:
-    """Rows of numbers with a step and a tensor each, one table per frame. For one thread.
+    """Rows of one kind, one table per frame. For one thread.
 
     Args:
-        dtype: Of the rows; has ``global_step`` and ``tensor_id``.
+        kind: The kind, keyed by step or by time.
     """
 
-    def __init__(self, dtype: np.dtype[Any]) -> None:
-        self._none = np.empty(0, dtype)
+    def __init__(self, kind: RowKind) -> None:
+        self.kind = kind
+        self._none = np.empty(0, dtype_of(kind))
         self._index = StepIndex[NDArray[Any]]()
 
     def add(self, rows: NDArray[Any]) -> None:
         """Take in the rows of a frame."""
-        self._index.add(rows, rows["global_step"])
+        self._index.add(rows, rows[self.kind.key.value])
+
+    def all(self) -> NDArray[Any]:
+        """All of them by key, else in the order in which they arrived; of those that stand twice the last one."""
+        rows = np.concatenate([self._none, *self._index.tables()])
+        keys = [rows[name] for name in (*reversed(self.kind.unique or ()), self.kind.key.value)]
+        if self.kind.unique is not None and len(rows):
+            order = np.lexsort(keys)
+            last = np.any([column[order[1:]] != column[order[:-1]] for column in keys], axis=0)
+            rows = rows[np.sort(order[np.append(last, True)])]
+        return rows[np.argsort(rows[self.kind.key.value], kind="stable")]
 
     def at(self, global_step: int) -> Iterator[NDArray[Any]]:
         """Rows of a step, in the order in which they arrived, in as many pieces as there were."""
@@ -59,33 +68,6 @@ class StoredRows:
     def forget(self, before: int) -> None:
         """Drop the rows of earlier steps."""
         self._index.forget(before)
-
-
-class StoredUnits:
-    """Bitmaps by step. For one thread."""
-
-    def __init__(self) -> None:
-        self._rows: dict[int, list[tuple[int, int, int, bytes]]] = {}
-
-    def add(self, batch: UnitsBatch, wanted: Collection[int] | None) -> None:
-        """Take in the bitmaps of these steps; of all if None."""
-        columns = (batch.global_step, batch.tensor_id, batch.kind, batch.units)
-        for step, tensor_id, kind, units, bits in zip(*(c.tolist() for c in columns), batch.bits, strict=True):
-            if wanted is None or step in wanted:
-                self._rows.setdefault(step, []).append((tensor_id, kind, units, bits))
-
-    def at(self, global_step: int) -> list[tuple[int, UnitKind, NDArray[np.bool_]]]:
-        """See :meth:`WorkerTables.units <watchglass.run.WorkerTables.units>`."""
-        rows = {row[:2]: row for row in self._rows.get(global_step, ())}
-        return [
-            (tensor_id, _UNIT_KINDS[kind], unpack_units(bits, units))
-            for tensor_id, kind, units, bits in rows.values()
-            if kind in _UNIT_KINDS
-        ]
-
-    def forget(self, before: int) -> None:
-        """Drop the bitmaps of earlier steps."""
-        drop_before(self._rows, before)
 
 
 class StoredFacts:

@@ -9,15 +9,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from watchglass.errors import DamagedDataError
-from watchglass.records import STATISTIC_FIELDS, Fact, Reduction, StepEnd, UnitKind, count
+from watchglass.records import (
+    FACTS,
+    RAW,
+    REDUCTIONS,
+    ROW_KINDS,
+    SCALARS,
+    STATISTIC_FIELDS,
+    STEPS,
+    TENSORS,
+    UNITS,
+    Fact,
+    Reduction,
+    RowKey,
+    RowKind,
+    StepEnd,
+    UnitKind,
+    count,
+)
 from watchglass.run.catalog import Catalog
 from watchglass.run.histograms import LazyHistograms
 from watchglass.run.problems import Problems
 from watchglass.run.stored import StatisticsRows, StoredStatistics, last_index_of_each
-from watchglass.run.stored_rows import StoredFacts, StoredRows, StoredUnits, drop_before
+from watchglass.run.stored_rows import StoredFacts, StoredRows, drop_before
 from watchglass.store import (
-    REDUCTION_DTYPE,
-    SCALAR_DTYPE,
     Charges,
     Frame,
     FrameKind,
@@ -28,19 +43,19 @@ from watchglass.store import (
     decode_header,
     decode_lifecycle,
     decode_raw_index,
-    decode_reductions,
-    decode_scalars,
+    decode_rows,
     decode_step_ends,
-    decode_units,
+    rows_bytes,
+    step_rows,
+    table_of,
 )
 
 #: Schema that this release reads, the same for all kinds so far. Frames of later schemas are left out.
 _SCHEMA = 1
 #: Bytes that are kept of a payload for each byte: of what becomes objects, and of rows with their index.
 _PARSED, _INDEXED = 12, 3
-#: Frames whose rows belong to steps, and come before these end.
-_OF_STEPS = (FrameKind.SCALARS, FrameKind.STATISTICS, FrameKind.UNITS, FrameKind.RAW, FrameKind.REDUCTIONS)
 _REDUCTIONS = {int(reduction) for reduction in Reduction}
+_UNIT_KINDS = {int(kind): kind for kind in UnitKind}
 
 
 class RawPlace(NamedTuple):
@@ -92,11 +107,10 @@ class WorkerTables:
         self._open: list[Frame] = []
         self._wanted: NDArray[np.uint64] | None = None
         self._left_out: list[DamagedDataError] = []
-        self._scalars = StoredRows(SCALAR_DTYPE)
-        self._reductions = StoredRows(REDUCTION_DTYPE)
+        self._rows: dict[RowKind, StoredRows] = {}
+        self._scalars, self._reductions, self._units = map(self._stored, (SCALARS, REDUCTIONS, UNITS))
         # Not self: what only a cycle keeps alive stays in memory for long.
         self._statistics = StoredStatistics(store, self._problems.add)
-        self._units = StoredUnits()
         self._facts = StoredFacts()
         self._raw: dict[int, dict[int, RawPlace]] = {}
         self._source = ""
@@ -120,7 +134,8 @@ class WorkerTables:
         if frame.source != self._source:
             self._source = frame.source
             self._statistics.found_in(frame.source)
-        if self._range is not None and frame.kind in _OF_STEPS:
+        kind = ROW_KINDS.get(frame.kind)
+        if self._range is not None and kind is not None and kind.key is RowKey.STEP and kind not in (STEPS, FACTS):
             # Whether their steps are wanted is known once those have ended.
             self._open.append(frame)
             return _NOTHING
@@ -140,11 +155,9 @@ class WorkerTables:
         return added
 
     def _add(self, frame: Frame) -> Ingested:
-        kind, payload = frame.kind, frame.payload
+        kind, payload, rows = frame.kind, frame.payload, ROW_KINDS.get(frame.kind)
         if kind == FrameKind.STATISTICS:
             self._statistics.add(frame)
-        elif kind == FrameKind.SCALARS:
-            self._scalars.add(self._charged(self._of_wanted(decode_scalars(payload))))
         elif kind == FrameKind.STEP_ENDS:
             return Ingested(ends=self._add_ends(payload))
         elif kind == FrameKind.FACTS:
@@ -158,12 +171,6 @@ class WorkerTables:
             self._charges.add(_PARSED * len(payload))
             for row in decode_catalog(payload, self._left_out):
                 self.catalog.add(row)
-        elif kind == FrameKind.REDUCTIONS:
-            self._reductions.add(self._charged(self._of_wanted(decode_reductions(payload))))
-        elif kind == FrameKind.UNITS:
-            units = decode_units(payload)
-            self._charge(_PARSED * len(payload), units.global_step.tolist())
-            self._units.add(units, self._wanted)
         elif kind == FrameKind.LIFECYCLE:
             self._charges.add(_PARSED * len(payload))
             self.lifecycle.append(decode_lifecycle(payload))
@@ -176,6 +183,8 @@ class WorkerTables:
                     self._raw.setdefault(step, {})[tensor_id] = RawPlace(place["file"], place["key"])
         elif kind == FrameKind.COMPACTED:
             self._statistics.add_block(frame)
+        elif rows is not None:
+            self._add_rows(rows, decode_rows(rows, payload))
         return _NOTHING
 
     # By step
@@ -212,7 +221,10 @@ class WorkerTables:
 
         Kinds that this release does not know are left out.
         """
-        return self._units.at(global_step)
+        rows = {row[1:3]: row for table in self._units.at(global_step) for row in table.tolist()}
+        return [
+            (tensor_id, _UNIT_KINDS[kind], flags) for _, tensor_id, kind, flags in rows.values() if kind in _UNIT_KINDS
+        ]
 
     def facts(self, global_step: int | None = None) -> list[Fact]:
         """Facts of a step, of the run (-1), or all of them in the order of steps (None)."""
@@ -223,6 +235,28 @@ class WorkerTables:
         return dict(self._raw.get(global_step, {}))
 
     # As a whole
+
+    def columns(self, kind: RowKind) -> dict[str, Any]:
+        """All rows of a kind but statistics by field, by step or time; of those that stand twice the last one.
+
+        Fields of kinds that are written as JSON are lists of plain JSON values.
+        """
+        rows: list[dict[str, Any]]
+        if kind is TENSORS:
+            rows = [row.to_json() for row in self.catalog.select()]
+        elif kind is FACTS:
+            rows = [fact.to_json() for fact in self.facts()]
+        elif kind is RAW:
+            rows = [
+                {"global_step": step, "tensor_id": tensor_id, **place._asdict()}
+                for step in sorted(self._raw)
+                for tensor_id, place in self._raw[step].items()
+            ]
+        else:
+            ends = [self.steps[step] for step in sorted(self.steps)]
+            table = table_of(STEPS, step_rows(ends)) if kind is STEPS else self._stored(kind).all()
+            return {field.name: table[field.name] for field in kind.fields}
+        return {field.name: [row[field.name] for row in rows] for field in kind.fields}
 
     def scalar_history(self, tensor_id: int) -> tuple[NDArray[np.uint64], NDArray[np.float64], NDArray[np.float64]]:
         """One scalar by step, the last row of each: global steps u64[n], values float64[n] and weights float64[n]."""
@@ -299,7 +333,10 @@ class WorkerTables:
     def forget(self, before_global_step: int) -> None:
         """Drop everything of the steps before one, so that a follower's memory stays bounded. The catalog stays."""
         self._charges.forget(before_global_step)
-        for stored in (self._scalars, self._reductions, self._statistics, self._units, self._facts):
+        for kind, rows in self._rows.items():
+            if kind.key is RowKey.STEP:
+                rows.forget(before_global_step)
+        for stored in (self._statistics, self._facts):
             stored.forget(before_global_step)
         drop_before(self.steps, before_global_step)
         drop_before(self._raw, before_global_step)
@@ -335,10 +372,15 @@ class WorkerTables:
         """Charge what is kept until the last of these steps is forgotten."""
         self._charges.add(size, max(steps, default=0))
 
-    def _charged(self, rows: NDArray[Any]) -> NDArray[Any]:
-        """The rows, charged."""
-        self._charges.add(_INDEXED * rows.nbytes, int(rows["global_step"].max()) if len(rows) else 0)
-        return rows
+    def _stored(self, kind: RowKind) -> StoredRows:
+        if kind not in self._rows:
+            self._rows[kind] = StoredRows(kind)
+        return self._rows[kind]
 
-    def _of_wanted(self, rows: NDArray[Any]) -> NDArray[Any]:
-        return rows if self._wanted is None else rows[np.isin(rows["global_step"], self._wanted)]
+    def _add_rows(self, kind: RowKind, rows: NDArray[Any]) -> None:
+        if kind.key is RowKey.TIME:
+            self._charges.add(_INDEXED * rows_bytes(rows))
+        else:
+            rows = rows if self._wanted is None else rows[np.isin(rows["global_step"], self._wanted)]
+            self._charges.add(_INDEXED * rows_bytes(rows), int(rows["global_step"].max()) if len(rows) else 0)
+        self._stored(kind).add(rows)

@@ -1,30 +1,51 @@
-"""The tables of a run that SQL sees: scalars, steps, tensors, facts, findings, and statistics."""
+"""The tables of a run, one for each declared kind of rows: the course of the run for SQL, everything for export."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
 
 from watchglass.config import suggest
-from watchglass.errors import DamagedDataError, UnknownNameError
-from watchglass.records import Mode, number_to_json
+from watchglass.errors import UnknownNameError
+from watchglass.records import (
+    FACTS,
+    FINDINGS,
+    ROW_KINDS,
+    STATISTICS,
+    STEPS,
+    TENSORS,
+    Field,
+    Mode,
+    Origin,
+    Role,
+    RowKey,
+    RowKind,
+    StepEnd,
+    TensorInfo,
+    number_from_json,
+    number_to_json,
+)
 from watchglass.run.selection import Selection
-from watchglass.run.statistics_table import FIELDS, StatisticsQuery
+from watchglass.run.statistics_table import FIELDS, Layout, Rows, StatisticsQuery
 from watchglass.run.table import Table
+from watchglass.run.tables import WorkerTables
 from watchglass.run.waiting import reading_again
 from watchglass.run.worker import Worker
 
 if TYPE_CHECKING:
-    import pyarrow
-
     from watchglass.run.run import Run
 
-_Columns = dict[str, list[Any]]
+_Columns = dict[str, Any]
+_LATEST = (1 << 63) - 1
+#: Rows of statistics that are read at a time; bounds memory to some 100 MB.
+_ROWS = 1 << 17
 
 
 def table_of(run: Run, name: str, words: frozenset[str] | None = None) -> Table:
@@ -32,32 +53,29 @@ def table_of(run: Run, name: str, words: frozenset[str] | None = None) -> Table:
 
     Args:
         run: The run.
-        name: One of :data:`TABLES`.
+        name: That of a kind of :data:`~watchglass.records.ROW_KINDS`.
         words: The words of a query; statistics that it does not name are left out. None for all.
 
     Raises:
         UnknownNameError: There is no such table.
     """
-    if name not in TABLES:
-        known = ", ".join(TABLES)
-        raise UnknownNameError(f"there is no table {name!r}{suggest(name, list(TABLES))}; tables are {known}")
-    if name == "statistics":
+    kinds = {kind.name: kind for kind in ROW_KINDS.values()}
+    if name not in kinds:
+        raise UnknownNameError(f"there is no table {name!r}{suggest(name, list(kinds))}; tables are {', '.join(kinds)}")
+    if kinds[name] is STATISTICS:
         fields = None if words is None else tuple(field for field in FIELDS if field in words)
         query = StatisticsQuery(Selection(), Mode.GLOBAL, None, "all", fields=fields)
         return Table(name, lambda: reading_again(run, lambda: query.read(query.team(run))))
-    if name == "findings":
-        return Table(name, lambda: _findings(run))
-    read = _READERS[name]
-    return Table(name, lambda: _table(name, [row for who in run.workers for row in read(run.worker(who))]))
+    return Table(name, lambda: _joined(table_pieces(run, kinds[name])))
 
 
-def tables_for(run: Run, query: str) -> dict[str, Callable[[], pyarrow.Table]]:
+def tables_for(run: Run, query: str) -> dict[str, Callable[[], pa.Table]]:
     """All tables by name, for a query; of statistics only the columns that it names."""
     named = fields_named(query)
-    return {name: partial(_arrow, run, name, named) for name in TABLES}
+    return {kind.name: partial(_arrow, run, kind.name, named) for kind in ROW_KINDS.values()}
 
 
-def _arrow(run: Run, name: str, words: frozenset[str] | None) -> pyarrow.Table:
+def _arrow(run: Run, name: str, words: frozenset[str] | None) -> pa.Table:
     return table_of(run, name, words).to_arrow()
 
 
@@ -72,87 +90,206 @@ def fields_named(query: str) -> frozenset[str] | None:
     return frozenset(words)
 
 
-def _scalars(worker: Worker) -> Iterator[tuple[Any, ...]]:
-    for end, place in worker.course:
-        tables = worker.attempts[place.attempt]
-        for tensor_id, value, weight in tables.scalars(place.global_step):
-            row = tables.catalog.get(tensor_id)
-            if row is not None:
-                step = (place.attempt, worker.name, end.mode.name, end.mode_step, end.global_step)
-                yield (*step, row.name, row.role.value, value, weight)
+def table_pieces(run: Run, kind: RowKind, *, everything: bool = False, histograms: bool = False) -> Iterator[pa.Table]:
+    """A table in pieces of bounded size, the first one without rows.
+
+    Args:
+        run: The run.
+        kind: The kind of rows.
+        everything: Also rows that SQL does not see, with the columns that say so: ``counts``, of a step that is part of
+            the course, and ``origin``. Global steps are then those of the attempt.
+        histograms: Of statistics, which are only read with ``everything``, also the histograms.
+    """
+    read = partial(_statistics, histograms=histograms) if kind is STATISTICS else partial(_rows, kind)
+    if kind is FINDINGS:
+        found = [each.to_json() for each in run.journal.findings]
+        yield pa.table(_columns(kind, {field.name: [row[field.name] for row in found] for field in kind.fields}))
+        return
+    yield from read(_Attempt(Worker("", {}), 0, WorkerTables(), everything=everything))
+    for name in run.workers:
+        worker = run.worker(name)
+        for attempt, tables in worker.attempts.items():
+            yield from read(_Attempt(worker, attempt, tables, everything=everything))
 
 
-def _steps(worker: Worker) -> Iterator[tuple[Any, ...]]:
-    for end, place in worker.course:
-        yield (
-            place.attempt, worker.name, end.mode.name, end.mode_step, end.global_step, end.train_step,
-            (end.end_ns - end.start_ns) / 1e9, end.captures, end.model,
-        )  # fmt: skip
+def _joined(found: Iterator[pa.Table]) -> pa.Table:
+    return pa.concat_tables(found).unify_dictionaries()
 
 
-def _tensors(worker: Worker) -> Iterator[tuple[Any, ...]]:
-    for row in worker.infos().values():
-        yield (
-            worker.name, row.name, row.role.value, row.module, row.module_type, row.layer_index, list(row.shape),
-            row.dtype, row.trainable, row.placement, list(row.collections), row.model,
-        )  # fmt: skip
+class _Attempt:
+    """What a worker recorded in an attempt, and the numbers of its steps in the run.
 
+    Args:
+        worker: The worker.
+        attempt: Number of the attempt.
+        tables: What it recorded in it.
+        everything: Also steps that do not count.
+    """
 
-def _facts(worker: Worker) -> Iterator[tuple[Any, ...]]:
-    known = {end.global_step: end for end, _ in worker.course}
-    for fact in worker.facts():
-        end = known.get(fact.global_step)
-        mode, step = (end.mode.name, end.mode_step) if end is not None else (None, None)
-        yield worker.name, mode, step, fact.global_step, fact.kind, fact.source, json.dumps(fact.data)
+    def __init__(self, worker: Worker, attempt: int, tables: WorkerTables, *, everything: bool) -> None:
+        self.worker, self.attempt, self.tables, self.everything = worker, attempt, tables, everything
+        self.ends: list[StepEnd] = [tables.steps[step] for step in sorted(tables.steps)]
+        rows = [(end.global_step, int(end.mode), end.mode_step, end.global_step) for end in self.ends]
+        # The last one stands for no step.
+        self._own, self._mode, self._step, self._number = np.array([*rows, (_LATEST, 0, 0, 0)], np.int64).T
+        self._counts = np.zeros(len(self._own), bool)
+        numbering = worker.numbering(attempt)
+        at = np.searchsorted(self._own, numbering.own.astype(np.int64))
+        self._step[at], self._counts[at] = numbering.step, True
+        if not everything:
+            self._number[at] = numbering.number
 
+    def places(self, global_steps: Sequence[int] | NDArray[Any]) -> NDArray[np.intp]:
+        """Where these steps are among those of the table; -1 for others."""
+        steps = np.minimum(np.asarray(global_steps), _LATEST).astype(np.int64)
+        at = np.searchsorted(self._own, np.maximum(steps, 0))
+        shown = (self._own[at] == steps) & (self._mode[at] > 0) & (self._counts[at] | self.everything)
+        return np.where(shown, at, -1)
 
-def _findings(run: Run) -> pyarrow.Table:
-    rows = [
-        (
-            each.id, each.rule, each.severity.value, each.attempt, each.worker, each.mode.name, each.step,
-            each.last_step, each.count, list(each.tensors), each.value, each.limit, each.message, list(each.causes),
-            list(each.what_to_try), json.dumps(each.evidence, default=number_to_json),
+    def step_columns(self, at: NDArray[np.intp]) -> _Columns:
+        """The columns that say of which step rows are; nothing for -1."""
+        mode, *numbers = self.numbers(at)
+        named = dict(zip(("step", "global_step", "counts"), (*numbers, self._counts[at]), strict=True))
+        return {"mode": _words([mode.name for mode in Mode], np.where(at < 0, -1, mode - 1))} | {
+            name: pa.array(values, mask=at < 0) for name, values in named.items() if name != "counts" or self.everything
+        }
+
+    def numbers(self, at: NDArray[np.intp]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """Modes, steps and global steps."""
+        return self._mode[at], self._step[at], self._number[at]
+
+    def front(self, count: int) -> _Columns:
+        """The columns that all rows have."""
+        worker = _words([self.worker.name], np.zeros(count, int))
+        return {"attempt": pa.array([self.attempt] * count, pa.int64()), "worker": worker}
+
+    def wall(self, monotonic_ns: NDArray[Any]) -> Any:
+        """Moments of the worker's clock as times, by the header of the segment that was begun last before each."""
+        moments = np.minimum(monotonic_ns, _LATEST).astype(np.int64)
+        pairs = sorted(
+            (header["monotonic_ns"], header["wall_ns"])
+            for header in self.tables.headers
+            if _is_time(header.get("monotonic_ns")) and _is_time(header.get("wall_ns"))
         )
-        for each in run.journal.findings
-    ]  # fmt: skip
-    return _table("findings", rows)
+        begun, wall = np.array(pairs or [(0, 0)], np.int64).T
+        at = np.maximum(np.searchsorted(begun, moments, "right") - 1, 0)
+        return pa.array(wall[at] + moments - begun[at] if pairs else 0 * moments).cast(pa.timestamp("ns", "UTC"))
 
 
-def _table(name: str, rows: list[tuple[Any, ...]]) -> pyarrow.Table:
-    import pyarrow as pa
+def _is_time(value: object) -> bool:
+    """Whether a number of a header, which is foreign JSON, is one of nanoseconds."""
+    return type(value) is int and 0 <= value < 1 << 62
 
-    kinds = {
-        "i": pa.int64(), "s": pa.string(), "f": pa.float64(), "b": pa.bool_(), "I": pa.list_(pa.int64()),
-        "S": pa.list_(pa.string()),
-    }  # fmt: skip
-    described = [column.rpartition(":") for column in _COLUMNS[name].split()]
-    columns = list(zip(*rows, strict=True)) if rows else [() for _ in described]
-    found: dict[str, Any] = {}
-    for (column, _, kind), values in zip(described, columns, strict=True):
-        if kind == "d":
-            found[column] = pa.array(values, pa.string()).dictionary_encode()
-        elif kind == "f" and None not in values:
-            found[column] = pa.array(np.array(values, np.float64))
+
+def _rows(kind: RowKind, of: _Attempt) -> Iterator[pa.Table]:
+    """The rows of a kind that a worker recorded in an attempt."""
+    values = of.tables.columns(kind)
+    rows = np.arange(len(next(iter(values.values()))))
+    if kind.key is RowKey.STEP:
+        at = of.places(values["global_step"])
+        keep = at >= 0
+        if kind is FACTS:  # also of the run, and of a step that never ended
+            steps = np.array(values["global_step"], np.int64)
+            last = of.attempt == max(of.worker.attempts, default=0)
+            keep |= (steps < 0) | ((of.everything or last) & ~np.isin(steps, [end.global_step for end in of.ends]))
+        rows = np.flatnonzero(keep)
+    elif kind is TENSORS and not of.everything:
+        infos, known = of.worker.infos(), of.tables.catalog.select()
+        rows = np.array([place for place, row in enumerate(known) if infos[row.name] is row], np.intp)
+    for field in kind.own:
+        if field.values is not None and rows.size:
+            rows = rows[np.isin(np.asarray(values[field.name])[rows], [int(each) for each in field.values])]
+    values = {
+        name: column[rows] if isinstance(column, np.ndarray) else [column[row] for row in rows.tolist()]
+        for name, column in values.items()
+    }
+    columns = of.front(len(rows))
+    if kind.key is RowKey.STEP:
+        columns |= of.step_columns(at[rows])
+    elif kind.key is RowKey.TIME:
+        columns |= {"time": of.wall(values["time_ns"])}
+    if kind is STEPS:
+        begin, end = (np.minimum(values[name], _LATEST).astype(np.int64) for name in ("start_ns", "end_ns"))
+        whole = {name: pa.array(values[name], pa.int64()) for name in ("train_step", "captures", "model")}
+        columns |= whole | {"began": of.wall(begin), "seconds": (end - begin) / 1e9}
+    else:
+        columns |= _columns(kind, values, of.tables)
+    yield pa.table(columns)
+
+
+def _columns(kind: RowKind, values: _Columns, tables: WorkerTables | None = None) -> _Columns:
+    """The fields of rows as columns: tensors by name and role, numbers that stand for words as these."""
+    columns: _Columns = {}
+    for field in kind.own:
+        if field.name == "tensor_id" and kind is not TENSORS and tables is not None:
+            columns |= _names(tables, np.asarray(values["tensor_id"], np.int64))
         else:
-            try:
-                found[column] = pa.array(values, kinds[kind])
-            except (OverflowError, pa.ArrowInvalid) as error:
-                raise DamagedDataError(f"the column {column!r} of {name} has a number that is out of range") from error
-    return pa.table(found)
+            name = "tensor" if (kind, field.name) == (TENSORS, "name") else field.name
+            columns[name] = _array(field, values[field.name])
+    return columns
 
 
-#: Columns: name and kind (integer, string, float, boolean, dictionary of strings; capitals are lists).
-_COLUMNS = {
-    "scalars": "attempt:i worker:d mode:d step:i global_step:i name:d role:d value:f weight:f",
-    "steps": "attempt:i worker:d mode:d step:i global_step:i train_step:i seconds:f captures:i model:i",
-    "tensors": "worker:d tensor:s role:d module:d module_type:d layer_index:i shape:I dtype:d trainable:b placement:d "
-    "collections:S model:i",
-    "facts": "worker:d mode:d step:i global_step:i kind:d source:d data:s",
-    "findings": "id:s rule:d severity:d attempt:i worker:d mode:d step:i last_step:i count:i tensors:S value:f limit:f "
-    "message:s causes:S try:S evidence:s",
-}
-_READERS: dict[str, Callable[[Worker], Iterator[tuple[Any, ...]]]] = {
-    "scalars": _scalars, "steps": _steps, "tensors": _tensors, "facts": _facts,
-}  # fmt: skip
-#: Names of all tables.
-TABLES = ("statistics", *_COLUMNS)
+def _array(field: Field, values: Any) -> Any:
+    """One column of Arrow."""
+    types = {"f32": pa.float64(), "f64": pa.float64(), "bool": pa.bool_(), "text": pa.string(), "json": pa.string()}
+    kind = types.get(field.type, pa.int64())
+    if field.values is not None:
+        words = {int(each): each.name.lower() for each in field.values}
+        return _words([words.get(number, "") for number in range(max(words) + 1)], np.asarray(values, np.int64))
+    if field.array:
+        return pa.array([list(each) for each in values], pa.list_(kind))
+    if field.type == "text":
+        return pa.array(values, kind).dictionary_encode()
+    if field.type == "json":
+        return pa.array([json.dumps(each, default=number_to_json) for each in values], kind)
+    if field.type.startswith("f") and not isinstance(values, np.ndarray):
+        values = [number_from_json(each) for each in values]
+    elif field.type == "u64":
+        values = np.minimum(values, _LATEST)
+    return pa.array(values, from_pandas=False).cast(kind) if len(values) else pa.array([], kind)
+
+
+def _names(tables: WorkerTables, ids: NDArray[Any]) -> _Columns:
+    """What tensor ids mean: a number in place of the name of a tensor that the catalog lacks."""
+    known, at = np.unique(ids, return_inverse=True)
+    rows = [tables.catalog.get(int(tensor_id)) for tensor_id in known]
+    names = [row.name if row is not None else str(each) for row, each in zip(rows, known.tolist(), strict=True)]
+    roles = [row.role.value if row is not None else "" for row in rows]
+    return {"tensor": _words(names, at), "role": _words(roles, at)}
+
+
+def _statistics(of: _Attempt, *, histograms: bool) -> Iterator[pa.Table]:
+    """All statistics of an attempt, those because of a finding too."""
+    ids = sorted({row.tensor_id for row in of.tables.catalog.select()})
+    for first, stop in _spans(of.ends):
+        batch = of.tables.read_statistics(global_steps=(first, stop), planned_only=False, histograms=histograms)
+        batch = batch.take(of.places(batch.global_step) >= 0)
+        ids = sorted({*ids, *np.unique(batch.tensor_id).tolist()})
+        infos = [of.tables.catalog.get(each) or TensorInfo(each, str(each), Role.CUSTOM) for each in ids]
+        query = StatisticsQuery(Selection(), Mode.GLOBAL, None, "all", histograms=histograms)
+        layout = Layout(infos, [of.worker.name], query)
+        at = of.places(batch.global_step)
+        place = np.searchsorted(np.array(ids), batch.tensor_id)
+        found = layout.table(Rows(of.attempt, *of.numbers(at), place, batch, {}), np.zeros(len(at), np.int64))
+        origin = np.minimum(batch.origin, len(Origin) - 1)
+        yield found.append_column("counts", of.step_columns(at)["counts"]).append_column(
+            "origin", _words([each.name.lower() for each in Origin], origin)
+        )
+
+
+def _spans(ends: list[StepEnd]) -> Iterator[tuple[int, int]]:
+    """Half-open ranges of global steps that together have all steps, each with a bounded number of rows."""
+    first, rows = 0, 0
+    for end in ends:
+        if rows and rows + end.captures > _ROWS:
+            yield first, end.global_step
+            first, rows = end.global_step, 0
+        rows += max(end.captures, 1)
+    yield first, ends[-1].global_step + 1 if ends else 0
+
+
+def _words(words: list[str], index: NDArray[Any]) -> Any:
+    """The words at some places, nothing for -1."""
+    known = {word: place for place, word in enumerate(dict.fromkeys(words))}
+    at = np.array([*(known[word] for word in words), -1], np.int32)[index]
+    return pa.DictionaryArray.from_arrays(pa.array(at, mask=at < 0), pa.array(list(known), pa.string()))

@@ -18,29 +18,30 @@ from numpy.typing import ArrayLike, NDArray
 
 from watchglass.errors import InvalidValueError
 from watchglass.records import (
+    REDUCTIONS,
+    SCALARS,
     STATISTIC_FIELDS,
+    UNITS,
     Fact,
     Finding,
     Mode,
     Observation,
     Origin,
     Reduction,
+    RowKind,
     RuleStatus,
     StepEnd,
     TensorInfo,
     UnitKind,
 )
-from watchglass.stats import Histograms, histograms_of, of_array, pack_units
+from watchglass.stats import Histograms, histograms_of, of_array
 from watchglass.store import (
-    REDUCTION_DTYPE,
-    SCALAR_DTYPE,
     Claim,
     JournalWriter,
     LocalStore,
     RawTensor,
     SegmentWriter,
     StatisticsBatch,
-    UnitsBatch,
     claim_worker,
     create_attempt,
     create_run,
@@ -48,14 +49,13 @@ from watchglass.store import (
     encode_facts,
     encode_lifecycle,
     encode_raw_index,
-    encode_reductions,
-    encode_scalars,
+    encode_rows,
     encode_statistics,
     encode_step_ends,
-    encode_units,
     layout,
     read_manifest,
     release_worker,
+    table_of,
     this_process,
     write_tensors,
 )
@@ -110,6 +110,7 @@ class Step:
         seconds: How long the step took.
         workers: Ranks that record it; None for all.
         reductions: Name -> exact numbers.
+        rows: Rows of any other kind that is keyed by step: its fields in their order, without the step.
         model: Number of the model that it trains or evaluates; names are given with that model's prefix.
     """
 
@@ -123,6 +124,7 @@ class Step:
     seconds: float = 0.1
     workers: Sequence[int] | None = None
     reductions: Mapping[str, Mapping[Reduction, float]] = field(default_factory=dict)
+    rows: Mapping[RowKind, Sequence[Sequence[Any]]] = field(default_factory=dict)
     model: int = 0
 
 
@@ -226,6 +228,12 @@ class RunBuilder:
         for worker in self.workers:
             worker.facts += _facts(facts, -1)
 
+    def add(self, kind: RowKind, rows: Sequence[Sequence[Any]], *, ranks: Sequence[int] | None = None) -> None:
+        """Record rows of a kind that is keyed by time: its fields in their order, the time first."""
+        for worker in self.workers:
+            if ranks is None or worker.rank in ranks:
+                worker.add(kind, rows)
+
     def flush(self) -> None:
         """Write what was recorded since the last flush."""
         for worker in self.workers:
@@ -276,16 +284,18 @@ class _Worker:
 
     def step(self, step: Step) -> None:
         number, captured = self._global_step, 0
-        self._scalars += [(number, self._id(name, scalar=True), step.weight, v) for name, v in step.scalars.items()]
+        scalars = [(number, self._id(name, scalar=True), step.weight, v) for name, v in step.scalars.items()]
         for name, given in step.statistics.items():
             self._add_statistics(number, name, given if isinstance(given, Row) else np.asarray(given))
             captured += 1
         for name, numbers in step.reductions.items():
-            self._reductions += [(number, self._id(name), int(which), value) for which, value in numbers.items()]
+            self.add(REDUCTIONS, [(number, self._id(name), int(which), value) for which, value in numbers.items()])
         for name, flags in step.units.items():
             bools = np.asarray(flags, dtype=bool)
-            row = (number, self._id(name, (1, bools.size)), int(UnitKind.INACTIVE), bools.size, pack_units(bools))
-            self._units.append(row)
+            self.add(UNITS, [(number, self._id(name, (1, bools.size)), int(UnitKind.INACTIVE), bools)])
+        self.add(SCALARS, scalars)
+        for kind, rows in step.rows.items():
+            self.add(kind, [(number, *row) for row in rows])
         self.facts += _facts(step.facts, number)
         for name, given_raw in step.raw.items():
             raw = given_raw if isinstance(given_raw, RawTensor) else RawTensor(0, given_raw)
@@ -302,22 +312,11 @@ class _Worker:
 
     def flush(self) -> None:
         frames: list[bytes] = []
-        if self._rows:
-            frames.append(encode_catalog(self._rows))
+        if self._named:
+            frames.append(encode_catalog(self._named))
         if self._statistics:
             frames.append(encode_statistics(self._batch()))
-        if self._reductions:
-            frames.append(encode_reductions(np.array(self._reductions, REDUCTION_DTYPE)))
-        if self._units:
-            steps, ids, kinds, units, bits = zip(*self._units, strict=True)
-            frames.append(
-                encode_units(
-                    UnitsBatch(np.array(steps, "u8"), np.array(ids, "u4"), np.array(kinds, "u1"),
-                               np.array(units, "u4"), list(bits))
-                )
-            )  # fmt: skip
-        if self._scalars:
-            frames.append(encode_scalars(np.array(self._scalars, dtype=SCALAR_DTYPE)))
+        frames += [encode_rows(kind, table_of(kind, rows)) for kind, rows in self._rows.items()]
         if self.facts:
             frames.append(encode_facts(self.facts))
         if self._raw:
@@ -328,6 +327,10 @@ class _Worker:
             frames.append(encode_step_ends(self._ends))
         self._writer.write(frames)
         self._begin()
+
+    def add(self, kind: RowKind, rows: Sequence[Sequence[Any]]) -> None:
+        if rows:
+            self._rows.setdefault(kind, []).extend(rows)
 
     def leave(self, status: str, reason: str) -> None:
         self.flush()
@@ -340,11 +343,9 @@ class _Worker:
         release_worker(self._store, self._attempt, self.name)
 
     def _begin(self) -> None:
-        self._rows: list[TensorInfo] = []
-        self._scalars: list[tuple[int, int, float, float]] = []
+        self._named: list[TensorInfo] = []
+        self._rows: dict[RowKind, list[Sequence[Any]]] = {}
         self._statistics: list[tuple[int, int, Row, NDArray[np.float64], Histograms]] = []
-        self._reductions: list[tuple[int, int, int, float]] = []
-        self._units: list[tuple[int, int, int, int, bytes]] = []
         self._raw: list[tuple[int, RawTensor]] = []
         self._ends: list[StepEnd] = []
         self.facts = []
@@ -357,7 +358,7 @@ class _Worker:
     def _id(self, name: str, shape: tuple[int, ...] = (), dtype: str = "float32", *, scalar: bool = False) -> int:
         if name not in self._ids:
             self._ids[name] = len(self._ids)
-            self._rows.append(self._layers.row(name, self._ids[name], shape, dtype, scalar=scalar))
+            self._named.append(self._layers.row(name, self._ids[name], shape, dtype, scalar=scalar))
         return self._ids[name]
 
     def _add_statistics(self, number: int, name: str, given: Row | NDArray[Any]) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from command_line import Watchglass
 from compacted_runs import small_run
-from watchglass.records import SCALAR_FIELDS, STATISTIC_FIELDS, STEP_END_FIELDS, Mode, StepEnd
+from watchglass.records import SCALARS, STATISTIC_FIELDS, STEPS, Mode, StepEnd
 from watchglass.run import open_run
 from watchglass.stats import Histograms
 from watchglass.store import (
@@ -23,8 +23,9 @@ from watchglass.store import (
     SegmentWriter,
     StatisticsBatch,
     compact,
+    dtype_of,
     encode_frame,
-    encode_scalars,
+    encode_rows,
     encode_statistics,
     encode_step_ends,
     pin,
@@ -106,8 +107,8 @@ def test_export_writes_tidy_tables(watchglass: Watchglass, tmp_path: Path) -> No
     said = watchglass("export", tmp_path / "run", "--to", "parquet", "-o", target, "--histograms")
     assert (said.status, said.err) == (0, "")
     assert sorted(path.name for path in target.iterdir()) == [
-        "facts.parquet", "findings.parquet", "scalars.parquet", "statistics.parquet", "steps.parquet",
-        "tensors.parquet",
+        "facts.parquet", "findings.parquet", "raw.parquet", "reductions.parquet", "scalars.parquet",
+        "statistics.parquet", "steps.parquet", "tensors.parquet", "units.parquet",
     ]  # fmt: skip
     assert list(target.parent.iterdir()) == [target]
     statistics = pq.read_table(target / "statistics.parquet").to_pylist()
@@ -123,7 +124,7 @@ def test_export_writes_tidy_tables(watchglass: Watchglass, tmp_path: Path) -> No
     for name in STATISTIC_FIELDS:
         np.testing.assert_array_equal([row[name] for row in of_worker], batch.values[:, STATISTIC_FIELDS.index(name)])
     for index, row in enumerate(of_worker):
-        assert row["histogram_count"] == batch.histograms.row(index)[1].tolist()
+        assert row["histogram_counts"] == batch.histograms.row(index)[1].tolist()
         assert all(low < high for low, high in zip(row["histogram_low"], row["histogram_high"], strict=True))
         assert (row["role"], row["module"], row["module_type"], row["counts"]) == ("gradient", "fc", "Linear", True)
         assert (row["run"], row["attempt"], row["origin"]) == (run.manifest.run_id, 0, "planned")
@@ -179,10 +180,10 @@ def test_an_export_that_fails_leaves_nothing(
 ) -> None:
     from watchglass.view import export
 
-    def full(*_: object) -> None:
+    def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(export, "_scalars", full)
+    monkeypatch.setattr(export, "table_pieces", full)
     assert "No space left on device" in watchglass("export", healthy, "-o", tmp_path / "a/tables").error
     assert list((tmp_path / "a").iterdir()) == []
 
@@ -265,7 +266,7 @@ def test_export_of_a_run_with_impossible_numbers(watchglass: Watchglass, tmp_pat
     much = 1 << 80
     header = {"format": [2, 0], "attempt": 0, "worker": "worker_0", "seq": 1, "wall_ns": much, "monotonic_ns": -much}
     row = {"tensor_id": 77, "name": "x", "role": "custom", "shape": [], "dtype": "float32", "layer_index": much}
-    ends = np.zeros(1, list(STEP_END_FIELDS))
+    ends = np.zeros(1, dtype_of(STEPS))
     ends["global_step"], ends["mode"], ends["end_ns"] = 9, 1, (1 << 64) - 1
     finding = {
         "id": "a", "rule": "LossNotDecreasing", "severity": "warning", "step": much, "last_step": much, "count": 1,
@@ -292,10 +293,10 @@ def test_scalars_of_very_late_steps_are_exported_at_their_step(watchglass: Watch
     """Steps beyond 2**53 are no exact float64."""
     store = small_run(tmp_path / "run", workers=1, steps=3)
     late = (1 << 60) + 129
-    scalars = np.zeros(1, list(SCALAR_FIELDS))
+    scalars = np.zeros(1, dtype_of(SCALARS))
     scalars["global_step"], scalars["tensor_id"], scalars["value"] = late, 1, 7.0
     end = StepEnd(late, Mode.TRAIN, 5, 5, 0, 1)
-    SegmentWriter(store, 0, "worker_0").write([encode_scalars(scalars), encode_step_ends([end])])
+    SegmentWriter(store, 0, "worker_0").write([encode_rows(SCALARS, scalars), encode_step_ends([end])])
     assert watchglass("export", tmp_path / "run", "-o", tmp_path / "tables").status == 0
     rows = pq.read_table(tmp_path / "tables/scalars.parquet").to_pylist()
     assert [row["value"] for row in rows if row["global_step"] == late] == [7.0]

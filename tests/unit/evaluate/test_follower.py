@@ -8,18 +8,18 @@ from hypothesis import strategies as st
 from store_segments import new_store
 from watchglass.evaluate import Follower, replay
 from watchglass.evaluate.follower import _Numbers
-from watchglass.records import Fact, Mode, Role, StepEnd, TensorInfo
+from watchglass.records import SCALARS, Fact, Mode, Role, StepEnd, TensorInfo
 from watchglass.store import (
-    SCALAR_DTYPE,
     LocalStore,
     RunReader,
     SegmentWriter,
     claim_worker,
     compact,
+    dtype_of,
     encode_catalog,
     encode_facts,
     encode_lifecycle,
-    encode_scalars,
+    encode_rows,
     encode_step_ends,
     layout,
 )
@@ -82,7 +82,7 @@ def _evaluation_within(count):
 
 
 def _losses(numbers):
-    return encode_scalars(np.array([(n, 0, 1.0, float(n)) for n in numbers], SCALAR_DTYPE))
+    return encode_rows(SCALARS, np.array([(n, 0, 1.0, float(n)) for n in numbers], dtype_of(SCALARS)))
 
 
 def _seen(groups):

@@ -7,10 +7,10 @@ from watchglass.errors import StoreError
 from watchglass.record import Captured, OpenStep, SteadyRow, StepRecords
 from watchglass.record import encoding as encoding_module
 from watchglass.record.encoding import encode_steps, row_bytes
-from watchglass.records import Mode, Reduction, Role, TensorInfo, UnitKind
+from watchglass.records import SCALARS, Mode, Reduction, Role, TensorInfo, UnitKind
 from watchglass.run import WorkerTables
 from watchglass.stats import exact_reduction, histograms_of, merge, of_array
-from watchglass.store import FrameKind, RawTensor, decode_scalars, decode_statistics, scan
+from watchglass.store import FrameKind, RawTensor, decode_rows, decode_statistics, scan
 from watchglass.store.encoding import json_payloads
 
 
@@ -65,7 +65,7 @@ def test_steady_rows_stand_among_whole_steps_in_order():
     steps = [whole(0, scalars=[(5, 32.0, 2.0)]), rows[0], rows[1], whole(3, scalars=[(5, 32.0, 3.0)]), rows[2]]
     frames = encode_steps(steps, [], no_tensors, steady_ids=(5, 6))
     assert kinds(frames) == [FrameKind.SCALARS, FrameKind.STEP_ENDS]
-    scalars = decode_scalars(scan(frames[0]).frames[0].payload)
+    scalars = decode_rows(SCALARS, scan(frames[0]).frames[0].payload)
     assert scalars["global_step"].tolist() == [0, 1, 1, 2, 2, 3, 4, 4]
     tables = read(frames)
     assert list(tables.steps) == [0, 1, 2, 3, 4]

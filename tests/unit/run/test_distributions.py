@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 
+from watchglass import records
 from watchglass.errors import InvalidValueError, UnknownNameError
 from watchglass.records import Mode, Reduction, Role
 from watchglass.run import REDUCTIONS, History, Statistics, StepRecords, StepView, WorkerTables, open_run
 from watchglass.run import sources as sources_module
 from watchglass.stats import exact_reduction, histograms_of
-from watchglass.store import REDUCTION_DTYPE, LocalStore, RunReader, decode_histograms, encode_reductions, scan
+from watchglass.store import LocalStore, RunReader, decode_histograms, dtype_of, encode_rows, scan
 from watchglass.testing import Row, Step, build_run
 
 #: What a hook configuration of SageMaker Debugger may ask for, beside the abs_ forms.
@@ -69,8 +70,8 @@ def test_exact_reductions_need_no_statistics_beside_them(tmp_path):
     tensor = run.tensor("a")
     assert tensor.steps() == [1]
     assert [tensor.reduction(1, name) for name in ("prod", "abs_prod", "median")] == [-6.0, 6.0, 2.0]
-    rows = np.array([(1, 1, 99, 0.5)], REDUCTION_DTYPE)  # of a later release
-    (frame,) = scan(encode_reductions(rows)).frames
+    rows = np.array([(1, 1, 99, 0.5)], dtype_of(records.REDUCTIONS))  # of a later release
+    (frame,) = scan(encode_rows(records.REDUCTIONS, rows)).frames
     run.worker().tables.ingest(frame)
     assert set(run.worker().tables.reductions(1)) == {(1, Reduction.PROD), (1, Reduction.MEDIAN)}
 

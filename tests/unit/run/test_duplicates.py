@@ -8,18 +8,18 @@ import numpy as np
 import pytest
 
 from watchglass.errors import DamagedDataError
-from watchglass.records import Fact, Mode, Role, StepEnd, TensorInfo
+from watchglass.records import SCALARS, Fact, Mode, Role, StepEnd, TensorInfo
 from watchglass.run import open_run
 from watchglass.store import (
-    SCALAR_DTYPE,
     LocalStore,
     SegmentWriter,
     create_attempt,
     create_run,
     decode_statistics,
+    dtype_of,
     encode_catalog,
     encode_facts,
-    encode_scalars,
+    encode_rows,
     encode_step_ends,
     layout,
     newest_generation,
@@ -41,7 +41,7 @@ def write(store, *frames, attempt=0):
 
 
 def scalars(*rows):
-    return encode_scalars(np.array([(0, i, 1.0, value) for i, value in rows], SCALAR_DTYPE))
+    return encode_rows(SCALARS, np.array([(0, i, 1.0, value) for i, value in rows], dtype_of(SCALARS)))
 
 
 def test_the_later_row_of_a_tensor_and_of_a_step(store):

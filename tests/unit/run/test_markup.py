@@ -51,7 +51,7 @@ def test_everything_has_markup_that_is_escaped_and_closed(run, tmp_path):
     shown = {
         "run": run, "tensor": run.tensor(weight), "scalar": run.tensor(EVIL), "raw": run.tensor("w"),
         "step": run.step(0), "statistics": run.statistics(), "tensors": run.table("tensors"),
-        "scalars": run.table("scalars"), "result": run.sql("select name from scalars"), "runs": open_runs(tmp_path),
+        "scalars": run.table("scalars"), "result": run.sql("select tensor from scalars"), "runs": open_runs(tmp_path),
     }  # fmt: skip
     found = {name: check(thing._repr_html_()) for name, thing in shown.items()}
     for name in ("tensor", "scalar", "statistics", "tensors", "scalars", "result", "step"):

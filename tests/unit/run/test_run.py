@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from watchglass.errors import InvalidValueError, MissingFileError, NotARunError, UnknownNameError
-from watchglass.records import Finding, Mode, Observation, Reduction, Role, RuleStatus, Severity, Status
+from watchglass.records import SCALARS, Finding, Mode, Observation, Reduction, Role, RuleStatus, Severity, Status
 from watchglass.run import Catalog, Run, Tensor, WorkerTables, open_run
-from watchglass.store import open_store
+from watchglass.store import dtype_of, encode_rows, open_store
 from watchglass.testing import RunBuilder, Step, build_run
 
 
@@ -172,11 +172,11 @@ def test_a_killed_training_is_lost_and_readable(tmp_path):
 
 
 def test_of_a_step_that_was_written_twice_the_last_rows_count(tmp_path):
-    from watchglass.store import SCALAR_DTYPE, LocalStore, SegmentWriter, encode_scalars
+    from watchglass.store import LocalStore, SegmentWriter
 
     path = build_run(tmp_path / "run", [Step({"loss": 1.0, "lr": 0.5}, weight=1.0)] * 2)
-    rows = np.array([(0, 0, 3.0, 5.0)], dtype=SCALAR_DTYPE)
-    SegmentWriter(LocalStore(path), 0, "worker_0").write([encode_scalars(rows)])
+    rows = np.array([(0, 0, 3.0, 5.0)], dtype=dtype_of(SCALARS))
+    SegmentWriter(LocalStore(path), 0, "worker_0").write([encode_rows(SCALARS, rows)])
     run = open_run(path)
     assert run.tensor("loss").values() == {0: 5.0, 1: 1.0}
     assert [column.tolist() for column in run.scalars("loss")] == [[0, 1], [5.0, 1.0]]

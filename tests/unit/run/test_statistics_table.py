@@ -148,7 +148,7 @@ def test_sql_over_all_tables(run):
     joined = run.sql(
         """
         select s.step, s.value, t.l2 from scalars s join statistics t using (worker, mode, step)
-        where s.name = 'loss' and t.tensor = 'fc2.bias' and worker = 'worker_1' and mode = 'TRAIN' order by 1
+        where s.tensor = 'loss' and t.tensor = 'fc2.bias' and worker = 'worker_1' and mode = 'TRAIN' order by 1
         """
     ).to_arrow()
     assert joined["step"].to_pylist() == list(CAPTURED.values())
@@ -209,7 +209,7 @@ def test_a_query_reaches_neither_files_nor_objects_of_python(run, tmp_path, quer
 
 
 def test_a_query_for_what_is_not_there_says_what_is(run):
-    with pytest.raises(InvalidValueError, match="tables are statistics, scalars"):
+    with pytest.raises(InvalidValueError, match="tables are steps, tensors, scalars, statistics"):
         run.sql("select l2 from statistic")
     with pytest.raises(UnknownNameError, match='did you mean "scalars"'):
         run.table("scalar")

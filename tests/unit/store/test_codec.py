@@ -9,12 +9,18 @@ import pytest
 from watchglass import store
 from watchglass.errors import DamagedDataError, InvalidValueError
 from watchglass.records import (
-    REDUCTION_FIELDS,
+    REDUCTIONS,
+    SCALARS,
+    STEPS,
+    UNITS,
     Fact,
+    Field,
     Finding,
     Mode,
     Observation,
     Role,
+    RowKey,
+    RowKind,
     RuleStatus,
     Severity,
     Status,
@@ -92,8 +98,8 @@ def test_a_finding_keeps_nan_and_infinity():
 
 
 def test_scalars_go_round_bit_by_bit():
-    rows = np.array([(1, 2, 0.5, math.nan), (2**64 - 1, 3, 1.0, -0.0)], dtype=store.SCALAR_DTYPE)
-    assert store.decode_scalars(payload(store.encode_scalars(rows))).tobytes() == rows.tobytes()
+    rows = np.array([(1, 2, 0.5, math.nan), (2**64 - 1, 3, 1.0, -0.0)], dtype=store.dtype_of(SCALARS))
+    assert store.decode_rows(SCALARS, payload(store.encode_rows(SCALARS, rows))).tobytes() == rows.tobytes()
 
 
 def test_statistics_go_round_bit_by_bit():
@@ -243,10 +249,10 @@ def test_more_bins_than_are_read_are_refused_on_both_sides(monkeypatch):
 
 
 def test_reductions_go_round_bit_by_bit():
-    rows = np.array([(1, 2, 1, math.nan), (2**64 - 1, 3, 99, -0.0)], np.dtype(list(REDUCTION_FIELDS)))
-    frame = store.encode_reductions(rows)
+    rows = np.array([(1, 2, 1, math.nan), (2**64 - 1, 3, 99, -0.0)], store.dtype_of(REDUCTIONS))
+    frame = store.encode_rows(REDUCTIONS, rows)
     assert store.scan(frame).frames[0].kind == store.FrameKind.REDUCTIONS
-    assert store.decode_reductions(payload(frame)).tobytes() == rows.tobytes()
+    assert store.decode_rows(REDUCTIONS, payload(frame)).tobytes() == rows.tobytes()
 
 
 def test_an_unknown_column_of_statistics_is_ignored():
@@ -268,29 +274,45 @@ def test_a_count_that_is_none_is_refused():
 
 
 def test_bitmaps_go_round():
-    bits = [b"\x05", b"", b"\xff\x01"]
-    given = store.UnitsBatch(
-        np.array([1, 1, 2], "u8"), np.array([4, 5, 4], "u4"), np.ones(3, "u1"), np.array([3, 0, 9], "u4"), bits
-    )
-    found = store.decode_units(payload(store.encode_units(given)))
-    assert found.bits == bits
-    assert found.units.tolist() == [3, 0, 9]
+    flags = [[True, False, True], [], [True] * 8 + [False]]
+    rows = store.table_of(UNITS, [(n, 4, 1, np.array(each, bool)) for n, each in enumerate(flags)])
+    found = store.decode_rows(UNITS, payload(store.encode_rows(UNITS, rows)))
+    assert [row[:3] for row in found.tolist()] == [(0, 4, 1), (1, 4, 1), (2, 4, 1)]
+    assert [each.tolist() for each in found["flags"]] == flags
 
 
-@pytest.mark.parametrize(
-    "decode", [store.decode_scalars, store.decode_step_ends, store.decode_units, store.decode_reductions]
-)
-def test_rows_that_do_not_fill_their_bytes_are_damaged_data(decode):
+KIND = RowKind(
+    "loads", 99,
+    (Field("worker", "text"), Field("cores", "f32", array=True), Field("busy", "bool"), Field("pid", "u16")),
+    RowKey.TIME,
+)  # fmt: skip
+
+
+def test_a_kind_with_texts_and_arrays_goes_round():
+    rows = store.table_of(KIND, [(5, "ü", [1.5, 2.5], True, 7), (2**63, "", [], False, 0)])
+    frame = store.encode_rows(KIND, rows)
+    assert store.scan(frame).frames[0].kind == 99
+    found = store.decode_rows(KIND, payload(frame))
+    assert found[["time_ns", "worker", "busy", "pid"]].tolist() == [(5, "ü", True, 7), (2**63, "", False, 0)]
+    assert [each.tolist() for each in found["cores"]] == [[1.5, 2.5], []]
+    assert len(store.decode_rows(KIND, payload(store.encode_rows(KIND, rows[:0])))) == 0
+
+
+@pytest.mark.parametrize("kind", [SCALARS, STEPS, UNITS, REDUCTIONS, KIND])
+@pytest.mark.parametrize("bad", [b"\x07" * 13, b"\x07" * 7, b"\xff" * 100])
+def test_rows_that_do_not_fill_their_bytes_are_damaged_data(kind, bad):
     with pytest.raises(DamagedDataError):
-        decode(b"\x07" * 13)
+        store.decode_rows(kind, bad)
 
 
-def test_a_bitmap_table_that_claims_more_than_it_has_is_damaged_data():
-    frame = payload(store.encode_units(store.UnitsBatch(*(np.array([1]) for _ in range(3)), np.array([8]), [b"\x01"])))
-    with pytest.raises(DamagedDataError):
-        store.decode_units(frame + b"x")
-    with pytest.raises(DamagedDataError):
-        store.decode_units(struct.pack("<I", 2**32 - 1) + frame[4:])
+def test_columns_that_claim_more_than_they_have_are_damaged_data():
+    frame = payload(store.encode_rows(UNITS, store.table_of(UNITS, [(1, 1, 1, np.ones(8, bool))])))
+    for changed in (
+        frame + b"x", frame[:-1], struct.pack("<I", 2**32 - 1) + frame[4:],
+        frame[:4] + struct.pack("<I", 9) + frame[8:], frame[:4] + struct.pack("<I", 2**32 - 1) + frame[8:],
+    ):  # fmt: skip
+        with pytest.raises(DamagedDataError):
+            store.decode_rows(UNITS, changed)
 
 
 def test_an_unknown_mode_is_damaged_data():

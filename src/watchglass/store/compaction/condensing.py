@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from watchglass.errors import DamagedDataError, InvalidValueError, MissingFileError, StoreError
-from watchglass.records import REDUCTION_FIELDS, SCALAR_FIELDS, STATISTIC_FIELDS, STEP_END_FIELDS
+from watchglass.records import ROW_KINDS, STATISTICS, Encoding
 from watchglass.stats import Histograms
 from watchglass.store import layout
 from watchglass.store.contract import Content, Store, check_path
@@ -25,8 +25,8 @@ from watchglass.store.encoding.frames import (
     frame_length,
     scan,
 )
-from watchglass.store.encoding.statistics import StatisticsBatch, decode_statistics
-from watchglass.store.parquet import columns as parquet_columns
+from watchglass.store.encoding.rows import dtype_of
+from watchglass.store.encoding.statistics import FLAT, StatisticsBatch, decode_statistics
 from watchglass.store.parquet.index import end_crc
 from watchglass.store.parquet.statistics import ParquetStatistics
 from watchglass.store.parquet.writing import encode_block, sorted_rows
@@ -43,15 +43,7 @@ _JOINED_BYTES = 1 << 20
 _CHECKED_ROWS = 1 << 15
 _SCHEMA = 1
 
-#: Kinds whose frames are rows of one length, so that two frames are as good as one with the rows of both.
-_ROW_BYTES = {
-    FrameKind.SCALARS: np.dtype(list(SCALAR_FIELDS)).itemsize,
-    FrameKind.REDUCTIONS: np.dtype(list(REDUCTION_FIELDS)).itemsize,
-    FrameKind.STEP_ENDS: np.dtype(list(STEP_END_FIELDS)).itemsize,
-}
-_COLUMNS = {
-    *(name for name, _ in parquet_columns.KEYS), *STATISTIC_FIELDS, *histogram_columns.NAMES,
-}  # fmt: skip
+_COLUMNS = {*(field.name for field in STATISTICS.fields), *histogram_columns.NAMES}
 
 
 class UnfitError(Exception):
@@ -125,7 +117,7 @@ class _Condenser:
         elif frame.kind == FrameKind.COMPACTED:
             self._end_block()
             self._copy_file(frame)
-        elif frame.kind in _ROW_BYTES and len(frame.payload) % _ROW_BYTES[FrameKind(frame.kind)] == 0:
+        elif _is_joined(frame):
             self._join(frame)
         else:
             self._pass_on(frame)
@@ -176,14 +168,12 @@ class _Condenser:
         """Write a frame as it is. Of rows held back, those that end steps thus come behind it, as they may."""
         if frame.kind in (FrameKind.HEADER, FrameKind.LIFECYCLE):
             self._write_joined()
-        self._block.add(encode_frame(cast(FrameKind, frame.kind), frame.payload, frame.schema))
+        self._block.add(encode_frame(frame.kind, frame.payload, frame.schema))
 
     def _write_joined(self) -> None:
         """Write the rows that were held back; those that end steps behind all others."""
-        for kind in (FrameKind.SCALARS, FrameKind.REDUCTIONS, FrameKind.STEP_ENDS):
-            payloads = self._joined.pop(kind, None)
-            if payloads is None:
-                continue
+        for kind in sorted(self._joined, key=lambda number: (number == FrameKind.STEP_ENDS, number)):
+            payloads = self._joined.pop(kind)
             if kind == FrameKind.STEP_ENDS and self._first_end is None:
                 self._first_end = self._block.size
             self._block.add(encode_frame(kind, b"".join(payloads)))
@@ -238,6 +228,12 @@ class _Condenser:
             "footer_crc": end_crc(data),
         }  # fmt: skip
         self._frames.add(encode_frame(FrameKind.COMPACTED, json.dumps(value).encode()))
+
+
+def _is_joined(frame: Frame) -> bool:
+    """Whether a frame has rows of one length, so that two frames are as good as one with the rows of both."""
+    kind = ROW_KINDS.get(frame.kind)
+    return kind is not None and kind.encoding is Encoding.ROWS and not len(frame.payload) % dtype_of(kind).itemsize
 
 
 def check_condensed(store: Store, frames: str, tick: Callable[[], None]) -> None:
@@ -334,8 +330,7 @@ def _column_names(payload: bytes) -> list[str]:
 
 
 def _concatenated(batches: list[StatisticsBatch]) -> StatisticsBatch:
-    names = ("global_step", "tensor_id", "calls", "values", "origin", "sampled")
-    columns = {name: np.concatenate([getattr(batch, name) for batch in batches]) for name in names}
+    columns = {name: np.concatenate([getattr(batch, name) for batch in batches]) for name in FLAT}
     with_bins = any(batch.histograms is not None for batch in batches)
     parts = [batch.histograms if batch.histograms is not None else Histograms.none(len(batch)) for batch in batches]
     return StatisticsBatch(**columns, histograms=Histograms.concatenate(parts) if with_bins else None)
@@ -390,10 +385,9 @@ def _check_statistics(store: Store, path: str, batch: StatisticsBatch, crc: int)
 
 
 def _is_same(a: StatisticsBatch, b: StatisticsBatch) -> bool:
-    names = ("global_step", "tensor_id", "calls", "values", "origin", "sampled")
     if any(
         np.ascontiguousarray(getattr(a, name)).tobytes() != np.ascontiguousarray(getattr(b, name)).tobytes()
-        for name in names
+        for name in FLAT
     ):
         return False
     none = Histograms.none(len(a))

@@ -1,69 +1,40 @@
 """Records to frames and back. Encoders give whole frames; decoders take the payload of a frame that was scanned.
 
-Decoders bound their memory and raise DamagedDataError on nonsense. Scalars, reductions and step ends are fixed-size
-little-endian rows; bitmaps are rows followed by the bits; statistics are one Arrow record batch (statistics.py);
-everything else is JSON (json_payloads.py). docs/run-format.md specifies each.
+Decoders bound their memory and raise DamagedDataError on nonsense. Rows are encoded as their kind declares (rows.py),
+statistics as one Arrow record batch (statistics.py), everything else as JSON (json_payloads.py). docs/run-format.md
+specifies each.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from watchglass.errors import DamagedDataError
 from watchglass.records import (
-    REDUCTION_FIELDS,
-    SCALAR_FIELDS,
-    STEP_END_FIELDS,
+    FACTS,
+    RAW,
+    SIZES,
+    STEPS,
     Fact,
     Finding,
     Mode,
     Observation,
+    RowKind,
     RuleStatus,
     StepEnd,
     TensorInfo,
 )
 from watchglass.store.encoding.axes import MAX_AXES
-from watchglass.store.encoding.frames import FrameKind, encode_frame
+from watchglass.store.encoding.frames import FrameKind
 from watchglass.store.encoding.json_payloads import json_frame, json_object, json_record, json_records
-
-SCALAR_DTYPE = np.dtype(list(SCALAR_FIELDS))
-REDUCTION_DTYPE = np.dtype(list(REDUCTION_FIELDS))
-STEP_END_DTYPE = np.dtype(list(STEP_END_FIELDS))
-UNIT_DTYPE = np.dtype(
-    [("global_step", "<u8"), ("tensor_id", "<u4"), ("units", "<u4"), ("kind", "u1"), ("reserved", "u1", (7,))]
-)
+from watchglass.store.encoding.rows import decode_rows, encode_rows, table_of
 
 #: In the order of the arguments of StepEnd.
 _STEP_END_COLUMNS = ("global_step", "mode", "mode_step", "train_step", "start_ns", "end_ns", "captures", "model")
 _MODES = {int(mode): mode for mode in Mode if mode is not Mode.GLOBAL}
-
-
-@dataclass
-class UnitsBatch:
-    """Bitmaps over units, one row each.
-
-    Attributes:
-        global_step: u64[n], worker's step.
-        tensor_id: u32[n].
-        kind: u8[n], a :class:`~watchglass.records.UnitKind`.
-        units: u32[n], number of units.
-        bits: n byte strings of ``ceil(units / 8)`` bytes; unit i is bit ``i % 8`` of byte ``i // 8``.
-    """
-
-    global_step: NDArray[np.uint64]
-    tensor_id: NDArray[np.uint32]
-    kind: NDArray[np.uint8]
-    units: NDArray[np.uint32]
-    bits: list[bytes]
-
-    def __len__(self) -> int:
-        return len(self.bits)
 
 
 def encode_header(data: Mapping[str, Any]) -> bytes:
@@ -110,42 +81,19 @@ def _is_sound(row: Any) -> bool:
     )
 
 
-def encode_scalars(rows: NDArray[Any]) -> bytes:
-    """A SCALARS frame from a structured array with :data:`~watchglass.records.SCALAR_FIELDS`."""
-    return encode_frame(FrameKind.SCALARS, np.ascontiguousarray(rows, dtype=SCALAR_DTYPE).tobytes())
+def encode_step_ends(ends: Sequence[StepEnd]) -> bytes:
+    """A STEP_ENDS frame."""
+    return encode_rows(STEPS, table_of(STEPS, step_rows(ends)))
 
 
-def decode_scalars(payload: bytes) -> NDArray[Any]:
-    """Structured array of :data:`SCALAR_DTYPE`; read-only, no copy."""
-    return _rows(payload, SCALAR_DTYPE, "scalars")
-
-
-def encode_reductions(rows: NDArray[Any]) -> bytes:
-    """A REDUCTIONS frame from a structured array with :data:`~watchglass.records.REDUCTION_FIELDS`."""
-    return encode_frame(FrameKind.REDUCTIONS, np.ascontiguousarray(rows, dtype=REDUCTION_DTYPE).tobytes())
-
-
-def decode_reductions(payload: bytes) -> NDArray[Any]:
-    """Structured array of :data:`REDUCTION_DTYPE`; read-only, no copy. May hold reductions of later releases."""
-    return _rows(payload, REDUCTION_DTYPE, "reductions")
-
-
-def encode_step_ends(rows: Sequence[StepEnd] | NDArray[Any]) -> bytes:
-    """A STEP_ENDS frame from records, or from a structured array with STEP_END_FIELDS."""
-    if not isinstance(rows, np.ndarray):
-        rows = np.array(
-            [
-                (r.global_step, r.mode_step, r.train_step, r.start_ns, r.end_ns, r.captures, int(r.mode), r.model)
-                for r in rows
-            ],
-            dtype=STEP_END_DTYPE,
-        )
-    return encode_frame(FrameKind.STEP_ENDS, np.ascontiguousarray(rows, dtype=STEP_END_DTYPE).tobytes())
+def step_rows(ends: Iterable[StepEnd]) -> list[tuple[int, ...]]:
+    """Ends of steps as rows of :data:`~watchglass.records.STEPS`."""
+    return [tuple(int(getattr(end, field.name)) for field in STEPS.fields) for end in ends]
 
 
 def decode_step_ends(payload: bytes) -> list[StepEnd]:
     """The step ends of a payload."""
-    rows = _rows(payload, STEP_END_DTYPE, "step ends")
+    rows = decode_rows(STEPS, payload)
     if len(rows) and not np.isin(rows["mode"], (Mode.TRAIN, Mode.EVAL, Mode.PREDICT)).all():
         raise DamagedDataError(f"a step end has mode {int(rows['mode'].max())}; 1, 2 and 3 are known")
     if len(rows) and int(rows["train_step"].min()) < -1:
@@ -156,29 +104,6 @@ def decode_step_ends(payload: bytes) -> list[StepEnd]:
     columns = [rows[name].tolist() for name in _STEP_END_COLUMNS]
     columns[1] = [_MODES[mode] for mode in columns[1]]
     return [StepEnd(*row) for row in zip(*columns, strict=True)]
-
-
-def encode_units(batch: UnitsBatch) -> bytes:
-    """A UNITS frame: u32 number of rows, the rows, then the bits of each row one after another."""
-    rows = np.zeros(len(batch), dtype=UNIT_DTYPE)
-    for field in ("global_step", "tensor_id", "kind", "units"):
-        rows[field] = getattr(batch, field)
-    return encode_frame(FrameKind.UNITS, len(rows).to_bytes(4, "little") + rows.tobytes() + b"".join(batch.bits))
-
-
-def decode_units(payload: bytes) -> UnitsBatch:
-    """The bitmaps of a payload."""
-    number = int.from_bytes(payload[:4], "little")
-    start = 4 + number * UNIT_DTYPE.itemsize
-    if len(payload) < 4 or start > len(payload):
-        raise DamagedDataError(f"a bitmap table claims {number} rows but has {len(payload)} bytes")
-    rows = np.frombuffer(payload, dtype=UNIT_DTYPE, count=number, offset=4)
-    ends = start + np.cumsum((rows["units"].astype(np.int64) + 7) // 8)
-    if (int(ends[-1]) if number else start) != len(payload):
-        raise DamagedDataError(f"bitmaps of {number} rows do not fill their {len(payload)} bytes")
-    edges = [start, *ends.tolist()]
-    bits = [payload[a:b] for a, b in pairwise(edges)]
-    return UnitsBatch(rows["global_step"], rows["tensor_id"], rows["kind"], rows["units"], bits)
 
 
 def encode_facts(rows: Sequence[Fact]) -> bytes:
@@ -196,11 +121,9 @@ def decode_facts(payload: bytes, left_out: list[DamagedDataError] | None = None)
 
 
 def _sound_fact(data: dict[str, Any]) -> Fact:
-    fact = Fact.from_json(data)
-    fields: tuple[Any, ...] = (fact.kind, fact.global_step, fact.source, fact.data)
-    if not all(type(field) is kind for field, kind in zip(fields, (str, int, str, dict), strict=True)):
+    if not _all_integers((data["global_step"],)) or not _as_declared(FACTS, data):
         raise TypeError("fields of the wrong type")
-    return fact
+    return Fact.from_json(data)
 
 
 def encode_lifecycle(event: Mapping[str, Any]) -> bytes:
@@ -227,8 +150,7 @@ def decode_raw_index(payload: bytes, left_out: list[DamagedDataError] | None = N
 
 
 def _sound_place(data: dict[str, Any]) -> dict[str, Any]:
-    counts = _is_count(data.get("global_step"), 64) and _is_count(data.get("tensor_id"), 32)
-    if not (counts and isinstance(data.get("file"), str) and isinstance(data.get("key"), str)):
+    if not _is_count(data["global_step"], 64) or not _as_declared(RAW, data):
         raise TypeError("fields of the wrong type")
     return data
 
@@ -289,6 +211,17 @@ def _sound_observation(data: dict[str, Any]) -> Observation:
     return Observation(seen.kind, seen.attempt, seen.after, seen.data)
 
 
+def _as_declared(kind: RowKind, data: Mapping[str, Any]) -> bool:
+    """Whether the fields of a row in JSON have the types that its kind declares, beside its key."""
+    types = {"text": str, "json": dict}
+    return all(
+        isinstance(data[field.name], types[field.type])
+        if field.type in types
+        else _is_count(data[field.name], 8 * SIZES[field.type])
+        for field in kind.own
+    )
+
+
 def _all_text(values: Iterable[Any]) -> bool:
     return all(isinstance(value, str) for value in values)
 
@@ -300,9 +233,3 @@ def _all_integers(values: Iterable[Any]) -> bool:
 
 def _is_count(value: Any, bits: int) -> bool:
     return type(value) is int and 0 <= value < 1 << bits
-
-
-def _rows(payload: bytes, dtype: np.dtype[Any], what: str) -> NDArray[Any]:
-    if len(payload) % dtype.itemsize:
-        raise DamagedDataError(f"rows of {what} take {dtype.itemsize} bytes each but {len(payload)} are there")
-    return np.frombuffer(payload, dtype=dtype)

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Literal, NamedTuple
 
+from watchglass import records
 from watchglass.errors import InvalidValueError
 
 MAGIC = b"WGF1"
@@ -30,20 +31,23 @@ _CHECKED = struct.Struct("<HHI")
 
 
 class FrameKind(IntEnum):
-    """What a frame's payload is. Numbers are never reused; 16 and above belong to the journal."""
+    """What a frame's payload is, as far as code names it: any number of :data:`~watchglass.records.ROW_KINDS` is one.
+
+    Numbers are never reused; 16 and above belong to the journal.
+    """
 
     HEADER = 1
-    CATALOG = 2
-    SCALARS = 3
-    STATISTICS = 4
-    UNITS = 5
-    FACTS = 6
-    STEP_ENDS = 7
+    CATALOG = records.TENSORS.number
+    SCALARS = records.SCALARS.number
+    STATISTICS = records.STATISTICS.number
+    UNITS = records.UNITS.number
+    FACTS = records.FACTS.number
+    STEP_ENDS = records.STEPS.number
     LIFECYCLE = 8
-    RAW = 9
-    REDUCTIONS = 10
+    RAW = records.RAW.number
+    REDUCTIONS = records.REDUCTIONS.number
     COMPACTED = 11
-    FINDING = 16
+    FINDING = records.FINDINGS.number
     STATUS = 17
     OBSERVATION = 18
 
@@ -91,7 +95,7 @@ class Scan(NamedTuple):
     problem: Literal["incomplete", "damaged"] | None
 
 
-def encode_frame(kind: FrameKind, payload: bytes, schema: int = 1) -> bytes:
+def encode_frame(kind: int, payload: bytes, schema: int = 1) -> bytes:
     """The bytes of one frame.
 
     Raises:

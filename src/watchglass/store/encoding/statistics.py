@@ -10,20 +10,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from watchglass.errors import DamagedDataError, InvalidValueError
-from watchglass.records import COUNT_FIELDS, STATISTIC_FIELDS
+from watchglass.records import COUNT_FIELDS, STATISTIC_FIELDS, STATISTICS
 from watchglass.stats import Histograms
 from watchglass.store.encoding import histogram_columns
 from watchglass.store.encoding.arrow_columns import MAX_DECODED, arrow_array, as_array, flat_columns
 from watchglass.store.encoding.arrow_guard import decoded_bytes, read_layout
 from watchglass.store.encoding.frames import FrameKind, encode_frame
+from watchglass.store.encoding.rows import dtype_of
 
-_KEYS = (("global_step", np.uint64), ("tensor_id", np.uint32), ("calls", np.uint32), ("origin", np.uint8))
 #: Every flat column and its dtype as this release writes it.
-_DTYPES: dict[str, np.dtype[Any]] = {
-    **{name: np.dtype(kind) for name, kind in _KEYS},
-    "sampled": np.dtype(bool),
-    **{name: np.dtype(np.uint64 if name in COUNT_FIELDS else np.float64) for name in STATISTIC_FIELDS},
-}
+_DTYPES: dict[str, np.dtype[Any]] = {name: dtype_of(STATISTICS)[name] for name in dtype_of(STATISTICS).names or ()}
+#: The columns that rows have beside their statistics.
+KEYS = tuple(name for name in _DTYPES if name not in STATISTIC_FIELDS)
+#: What :class:`StatisticsBatch` has of a row, but for its histogram.
+FLAT = (*KEYS, "values")
 
 
 @dataclass
@@ -77,11 +77,9 @@ def encode_statistics(batch: StatisticsBatch) -> bytes:
     counts = batch.values[:, : len(COUNT_FIELDS)]
     if rows and not (counts >= 0).all():
         raise InvalidValueError("counts of statistics must be at least 0; reduce the tensor again")
-    columns: dict[str, Any] = {name: np.ascontiguousarray(getattr(batch, name), dtype=dtype) for name, dtype in _KEYS}
-    columns["sampled"] = np.ascontiguousarray(batch.sampled, dtype=bool)
+    columns: dict[str, Any] = {name: np.ascontiguousarray(getattr(batch, name), dtype=_DTYPES[name]) for name in KEYS}
     for index, name in enumerate(STATISTIC_FIELDS):
-        dtype = np.uint64 if name in COUNT_FIELDS else np.float64
-        columns[name] = np.ascontiguousarray(batch.values[:, index]).astype(dtype, copy=False)
+        columns[name] = np.ascontiguousarray(batch.values[:, index]).astype(_DTYPES[name], copy=False)
     if batch.histograms is not None:
         columns.update(histogram_columns.encode(batch.histograms, rows))
     arrays = [column if isinstance(column, pa.Array) else arrow_array(column) for column in columns.values()]
@@ -107,9 +105,9 @@ def decode_statistics(
     Raises:
         DamagedDataError: It is no such stream, lacks a column, or would take more than :data:`MAX_DECODED` bytes.
     """
-    columns = decode_columns(payload, [*(name for name, _ in _KEYS), "sampled", *fields])
+    columns = decode_columns(payload, [*KEYS, *fields])
     values = statistics_matrix(columns, fields)
-    keys = {name: columns[name] for name in (*(name for name, _ in _KEYS), "sampled")}
+    keys = {name: columns[name] for name in KEYS}
     return StatisticsBatch(values=values, histograms=decode_histograms(payload) if histograms else None, **keys)
 
 

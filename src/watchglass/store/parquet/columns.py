@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from watchglass.records import COUNT_FIELDS, STATISTIC_FIELDS
+from watchglass.records import COUNT_FIELDS, STATISTIC_FIELDS, STATISTICS
+from watchglass.store.encoding.rows import dtype_of
+from watchglass.store.encoding.statistics import KEYS as KEYS_OF_ROWS
 
-#: Columns that each row has beside its statistics, with the dtypes that a batch has them in.
-KEYS: tuple[tuple[str, Any], ...] = (
-    ("tensor_id", np.uint32), ("global_step", np.uint64), ("calls", np.uint32), ("origin", np.uint8),
-    ("sampled", np.bool_),
-)  # fmt: skip
+#: Columns that each row has beside its statistics, with the dtypes that a batch has them in; first those of the order.
+KEYS: tuple[tuple[str, Any], ...] = tuple(
+    (name, dtype_of(STATISTICS)[name]) for name in dict.fromkeys(("tensor_id", *KEYS_OF_ROWS))
+)
 #: In place of ``l2``, which four other columns nearly give.
 L2_DIFFERENCE = "l2_difference"
 SEEN, STEPS, HISTOGRAM_KEYS, PLANES = "histogram_seen", "histogram_steps", "histogram_keys", "histogram_planes"
@@ -35,12 +36,10 @@ def schema() -> Any:
     """The Arrow schema of a file; no column has nulls."""
     import pyarrow as pa
 
-    kinds = {
-        "tensor_id": pa.uint32(), "global_step": pa.uint64(), "calls": pa.uint32(), "origin": pa.uint8(),
-        "sampled": pa.bool_(), L2_DIFFERENCE: pa.int64(), SEEN: pa.uint64(), STEPS: pa.uint32(),
-        HISTOGRAM_KEYS: pa.binary(), PLANES: pa.binary(),
+    kinds = {name: pa.from_numpy_dtype(dtype_of(STATISTICS)[name]) for name in (*dict(KEYS), *PLAIN)} | {
+        L2_DIFFERENCE: pa.int64(), SEEN: pa.uint64(), STEPS: pa.uint32(), HISTOGRAM_KEYS: pa.binary(),
+        PLANES: pa.binary(),
     }  # fmt: skip
-    kinds |= {name: pa.uint64() if name in COUNT_FIELDS else pa.float64() for name in PLAIN}
     return pa.schema([pa.field(name, kinds[name], nullable=False) for name in NAMES])
 
 

@@ -1,0 +1,183 @@
+"""The kinds of rows that a run has, each declared once: a new one is a declaration here and in :data:`ROW_KINDS`.
+
+Encoding, the tables of a worker, ``run.sql``, export, compaction, the builder of test runs and the tables of
+docs/run-format.md follow from it. Rows of a kind that is keyed by step say something of a step of a worker and are
+written before the end of that step; those of a kind that is keyed by time hold no step back, and may come before all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, IntEnum
+
+from watchglass.records.training import COUNT_FIELDS, STATISTIC_FIELDS, Mode, Origin, Reduction, UnitKind
+
+#: Types of fields of fixed size, in bytes.
+SIZES = {"u8": 1, "u16": 2, "u32": 4, "u64": 8, "i64": 8, "f32": 4, "f64": 8, "bool": 1}
+
+
+_Values = type[IntEnum]
+
+
+class RowKey(Enum):
+    """What rows of a kind belong to."""
+
+    STEP = "global_step"
+    TIME = "time_ns"
+    RUN = ""
+
+
+class Encoding(Enum):
+    """How rows of a kind are written: fixed-size rows, compressed columns, as statistics, or JSON."""
+
+    ROWS = "rows"
+    COLUMNS = "columns"
+    STATISTICS = "Arrow IPC stream"
+    JSON = "JSON"
+
+
+@dataclass(frozen=True)
+class Field:
+    """One field of a kind of rows.
+
+    Attributes:
+        name: Its name, and that of its column.
+        type: One of :data:`SIZES`, ``"text"``, or ``"json"`` (plain JSON values).
+        means: What it is, in one line.
+        unit: Of its numbers, "" for none.
+        array: It is a list of values of the type, of any length.
+        values: What its numbers stand for; rows with others are of a later release and left out of tables.
+    """
+
+    name: str
+    type: str
+    means: str = ""
+    unit: str = ""
+    array: bool = False
+    values: _Values | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class RowKind:
+    """A kind of rows.
+
+    Attributes:
+        name: Name of its table.
+        number: Kind of the frames that it is written in; never used for another one.
+        own: Its fields beside the key; ``tensor_id`` is shown by name and role of the tensor.
+        key: What its rows belong to.
+        unique: Of rows that agree in the key and these the last one counts; None where all count.
+        given_up: Kinds with lower numbers are given up first where there is no space.
+        special: Its encoding, where it does not follow from the fields.
+    """
+
+    name: str
+    number: int
+    own: tuple[Field, ...]
+    key: RowKey = RowKey.STEP
+    unique: tuple[str, ...] | None = None
+    given_up: int = 2
+    special: Encoding | None = None
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        """All of them, the key first."""
+        keys = {
+            RowKey.STEP: (Field("global_step", "u64", "the worker's step"),),
+            RowKey.TIME: (Field("time_ns", "u64", "monotonic clock of the writer", "ns"),),
+            RowKey.RUN: (),
+        }  # fmt: skip
+        return (*keys[self.key], *self.own)
+
+    @property
+    def encoding(self) -> Encoding:
+        """Rows of fixed size where all fields are so and a step has few of them; columns for everything else."""
+        fixed = self.key is RowKey.STEP and all(field.type in SIZES and not field.array for field in self.own)
+        return self.special or (Encoding.ROWS if fixed else Encoding.COLUMNS)
+
+
+_TENSOR = Field("tensor_id", "u32", "see CATALOG")
+
+STEPS = RowKind(
+    "steps", 7, (
+        Field("mode_step", "u64", "counts the steps of its mode"),
+        Field("train_step", "i64", "the mode step of TRAIN, else of the last TRAIN step begun before, -1 for none"),
+        Field("start_ns", "u64", "when it began, by the worker's monotonic clock", "ns"),
+        Field("end_ns", "u64", "when it ended", "ns"),
+        Field("captures", "u32", "rows of statistics"),
+        Field("mode", "u16", "TRAIN 1, EVAL 2, PREDICT 3", values=Mode),
+        Field("model", "u16", "number of the model that it trained or evaluated"),
+    ), unique=(), given_up=5,
+)  # fmt: skip
+TENSORS = RowKind(
+    "tensors", 2, (
+        _TENSOR, Field("name", "text"), Field("role", "text"), Field("module", "text"), Field("module_type", "text"),
+        Field("layer_index", "i64"), Field("shape", "i64", array=True), Field("dtype", "text"),
+        Field("unit_axis", "i64"), Field("trainable", "bool"), Field("placement", "text"),
+        Field("collections", "text", array=True), Field("model", "i64"),
+    ), RowKey.RUN, special=Encoding.JSON, given_up=9,
+)  # fmt: skip
+SCALARS = RowKind(
+    "scalars", 3, (
+        _TENSOR, Field("weight", "f32", "batch size, 0 where unknown: means over an evaluation weigh with it"),
+        Field("value", "f64", "the number"),
+    ), unique=("tensor_id",), given_up=3,
+)  # fmt: skip
+_STATISTICS = {
+    "count": "elements", "nan": "of these, not a number", "posinf": "of these, +inf", "neginf": "of these, -inf",
+    "zero": "of these, zero", "min": "least finite element; NaN where there is none", "max": "greatest finite element",
+    "sum": "of the finite elements", "abs_sum": "of the absolutes of the finite elements",
+    "m2": "sum of squared deviations of the finite elements from their mean",
+    "l2": "Euclidean norm of the finite elements",
+}  # fmt: skip
+STATISTICS = RowKind(
+    "statistics", 4, (
+        _TENSOR, Field("calls", "u32", "tensors (calls, micro-batches) that were merged into the row"),
+        Field("origin", "u8", "0 planned, 1 because of a finding: never shown to a rule", values=Origin),
+        Field("sampled", "bool", "of a fixed sample of the elements"),
+        *(Field(name, "u64" if name in COUNT_FIELDS else "f64", _STATISTICS[name]) for name in STATISTIC_FIELDS),
+    ), unique=("tensor_id", "origin"), given_up=1, special=Encoding.STATISTICS,
+)  # fmt: skip
+REDUCTIONS = RowKind(
+    "reductions", 10, (
+        _TENSOR, Field("reduction", "u32", "median 1, product 2, median of absolutes 3, least absolute 4",
+                       values=Reduction),
+        Field("value", "f64", "of the finite elements; NaN where there is none"),
+    ), unique=("tensor_id", "reduction"), given_up=1,
+)  # fmt: skip
+UNITS = RowKind(
+    "units", 5, (
+        _TENSOR, Field("kind", "u8", "INACTIVE 1: the unit was zero on every element of the step", values=UnitKind),
+        Field("flags", "bool", "one for each unit", array=True),
+    ), unique=("tensor_id", "kind"), given_up=1,
+)  # fmt: skip
+RAW = RowKind(
+    "raw", 9, (_TENSOR, Field("file", "text", "path below the run"), Field("key", "text", "name within that file")),
+    unique=("tensor_id",), given_up=0, special=Encoding.JSON,
+)  # fmt: skip
+FACTS = RowKind(
+    "facts", 6, (
+        Field("kind", "text", "what was observed"), Field("source", "text", "what observed it"),
+        Field("data", "json", "an object"),
+    ), given_up=4, special=Encoding.JSON,
+)  # fmt: skip
+FINDINGS = RowKind(
+    "findings", 16, (
+        Field("id", "text"), Field("rule", "text"), Field("severity", "text"), Field("attempt", "i64"),
+        Field("worker", "text"), Field("mode", "text"), Field("step", "i64"), Field("last_step", "i64"),
+        Field("count", "i64"), Field("global_step", "i64"), Field("model", "i64"),
+        Field("tensors", "text", array=True), Field("value", "f64"), Field("limit", "f64"), Field("message", "text"),
+        Field("causes", "text", array=True), Field("try", "text", array=True), Field("evidence", "json"),
+    ), RowKey.RUN, special=Encoding.JSON, given_up=9,
+)  # fmt: skip
+
+#: All kinds by number, in the order in which tables are named.
+ROW_KINDS: dict[int, RowKind] = {
+    kind.number: kind
+    for kind in (STEPS, TENSORS, SCALARS, STATISTICS, REDUCTIONS, UNITS, RAW, FACTS, FINDINGS)
+}  # fmt: skip
+
+
+def of_steps() -> list[RowKind]:
+    """Kinds whose rows come before the ends of the steps that they belong to."""
+    return [kind for kind in ROW_KINDS.values() if kind.key is RowKey.STEP and kind is not STEPS]

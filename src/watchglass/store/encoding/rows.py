@@ -1,0 +1,131 @@
+"""Rows of any declared kind as frames and back: of fixed size, or as compressed columns.
+
+In memory rows are a structured array with a field for each declared one; texts and arrays are objects in it.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from watchglass.errors import DamagedDataError
+from watchglass.records import Encoding, Field, RowKind
+from watchglass.store.encoding.frames import MAX_PAYLOAD, encode_frame
+
+_TYPES = {
+    "u8": "u1", "u16": "<u2", "u32": "<u4", "u64": "<u8", "i64": "<i8", "f32": "<f4", "f64": "<f8", "bool": "?",
+}  # fmt: skip
+
+
+@lru_cache(maxsize=256)
+def dtype_of(kind: RowKind) -> np.dtype[Any]:
+    """The structured dtype of rows of a kind."""
+    return np.dtype([(each.name, _TYPES.get(each.type, "O") if not each.array else "O") for each in kind.fields])
+
+
+def table_of(kind: RowKind, rows: Sequence[Sequence[Any]]) -> NDArray[Any]:
+    """Rows, given field by field in the order of ``kind.fields``, as a structured array."""
+    table = np.empty(len(rows), dtype_of(kind))
+    # Column by column: several times faster than row by row.
+    for name, column in zip(table.dtype.names or (), zip(*rows, strict=True), strict=False):
+        if table.dtype[name].hasobject:
+            for place, value in enumerate(column):
+                table[name][place] = value
+        else:
+            table[name] = column
+    return table
+
+
+def encode_rows(kind: RowKind, rows: NDArray[Any]) -> bytes:
+    """A frame of rows of a kind that is written as rows or as columns."""
+    rows = np.ascontiguousarray(rows, dtype_of(kind))
+    if kind.encoding is Encoding.ROWS:
+        return encode_frame(kind.number, rows.tobytes())
+    body = b"".join(part for field in kind.fields for part in _packed(field, rows[field.name]))
+    head = len(rows).to_bytes(4, "little") + len(body).to_bytes(4, "little")
+    return encode_frame(kind.number, head + zlib.compress(body, 1))
+
+
+def decode_rows(kind: RowKind, payload: bytes) -> NDArray[Any]:
+    """The rows of a payload; read-only where they are of fixed size.
+
+    Raises:
+        DamagedDataError: They are not what the kind declares, or take more than a frame may.
+    """
+    dtype = dtype_of(kind)
+    if kind.encoding is Encoding.ROWS:
+        if len(payload) % dtype.itemsize:
+            raise DamagedDataError(f"rows of {kind.name} take {dtype.itemsize} bytes each but {len(payload)} are there")
+        return np.frombuffer(payload, dtype=dtype)
+    count, size = int.from_bytes(payload[:4], "little"), int.from_bytes(payload[4:8], "little")
+    stream = zlib.decompressobj()
+    try:
+        body = stream.decompress(payload[8:], size + 1) if size <= MAX_PAYLOAD else b""
+    except zlib.error as error:
+        raise DamagedDataError(f"columns of {kind.name} cannot be decompressed ({error})") from error
+    if len(body) != size or not stream.eof or stream.unused_data:
+        raise DamagedDataError(f"columns of {kind.name} should have {size} bytes (at most {MAX_PAYLOAD})")
+    columns = _Columns(memoryview(body))
+    # The key alone takes eight bytes a row: where it is there, so many rows are no claim any more.
+    found = {field.name: columns.take(field, count) for field in kind.fields}
+    rows = np.empty(count, dtype)
+    for name, column in found.items():
+        rows[name] = column
+    return rows
+
+
+def rows_bytes(rows: NDArray[Any]) -> int:
+    """About how many bytes rows hold in memory."""
+    objects = [name for name in rows.dtype.names or () if rows.dtype[name].hasobject]
+    return rows.nbytes + sum(128 + len(each) * getattr(each, "itemsize", 1) for name in objects for each in rows[name])
+
+
+def _packed(field: Field, column: NDArray[Any]) -> Sequence[bytes]:
+    if not field.array and field.type in _TYPES:
+        return [column.tobytes()]
+    if field.array:
+        parts = [np.asarray(each, _TYPES[field.type]) for each in column]
+        flat = np.concatenate([np.zeros(0, _TYPES[field.type]), *parts])
+        data = (np.packbits(flat, bitorder="little") if field.type == "bool" else flat).tobytes()
+    else:
+        texts = [each.encode() for each in column]
+        data = b"".join(texts)
+    return [np.array([len(each) for each in (parts if field.array else texts)], "<u4").tobytes(), data]
+
+
+class _Columns:
+    """Takes one column after the other from bytes that somebody else wrote."""
+
+    def __init__(self, body: memoryview) -> None:
+        self._body = body
+
+    def take(self, field: Field, count: int) -> NDArray[Any]:
+        """The next column of so many values."""
+        if not field.array and field.type in _TYPES:
+            return self._numbers(_TYPES[field.type], count)
+        ends = np.cumsum(self._numbers("<u4", count), dtype=np.int64).tolist()
+        total, column = ends[-1] if ends else 0, np.empty(count, object)
+        values: Any
+        if not field.array:
+            values = bytes(self._numbers("u1", total))
+        elif field.type == "bool":
+            values = np.unpackbits(self._numbers("u1", (total + 7) // 8), count=total, bitorder="little").view(bool)
+        else:
+            values = self._numbers(_TYPES[field.type], total)
+        for place, (begin, end) in enumerate(pairwise([0, *ends])):
+            part = values[begin:end]
+            column[place] = part if field.array else part.decode(errors="replace")
+        return column
+
+    def _numbers(self, dtype: str, count: int) -> NDArray[Any]:
+        size = np.dtype(dtype).itemsize * count
+        if size > len(self._body):
+            raise DamagedDataError(f"a column of {count} values has {len(self._body)} bytes and not {size}")
+        found, self._body = np.frombuffer(self._body[:size], np.uint8 if dtype == "?" else dtype), self._body[size:]
+        return found != 0 if dtype == "?" else found
