@@ -13,12 +13,13 @@ from torch import Tensor, nn
 import watchglass
 from watchglass import Mode, open_run
 from watchglass.capture import Hook
+from watchglass.config import FACTS
 
 
 @contextmanager
 def watching(model: nn.Module, run: Path, **settings: Any) -> Iterator[Hook]:
-    """Watch a model, every step captured unless the settings say otherwise."""
-    settings = {"save_interval": 1, "strict": True, **settings}
+    """Watch a model, every step captured and every kind of fact recorded unless the settings say otherwise."""
+    settings = {"save_interval": 1, "strict": True, "facts": tuple(FACTS), **settings}
     with watchglass.watch(model, run=run, **settings) as hook:
         yield hook
 

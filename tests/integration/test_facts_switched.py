@@ -76,9 +76,9 @@ def test_a_fact_that_is_off_is_absent_and_the_others_are_there(tmp_path: Path, k
     assert set(BESIDE.values()) - set(run.tensor_names()) == missing
 
 
-def test_without_a_choice_those_are_there_that_are_on_by_default(tmp_path: Path) -> None:
+def test_without_a_choice_those_are_there_that_the_report_or_the_default_rules_need(tmp_path: Path) -> None:
     trained(tmp_path / "run")
-    assert kinds(open_run(tmp_path / "run")) == {name for name, kind in FACTS.items() if kind.default_on}
+    assert kinds(open_run(tmp_path / "run")) == {name for name, kind in FACTS.items() if kind.needed_by}
 
 
 @pytest.mark.parametrize("facts", [(), None, *((kind,) for kind in FACTS)])

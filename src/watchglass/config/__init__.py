@@ -3,7 +3,7 @@
 from watchglass.config import environment
 from watchglass.config.collection import BUILT_IN_COLLECTIONS, DEFAULT_COLLECTIONS, PART_OF, BuiltIn, Collection
 from watchglass.config.evaluation import CALIBRATIONS, ActionSpec, EvaluatorConfig, RuleSpec
-from watchglass.config.facts import FACTS, FactKind, chosen_facts
+from watchglass.config.facts import FACTS, FactKind, chosen_facts, facts_for
 from watchglass.config.files import FILE_NAME, find_file, read_actions, read_file, read_toml
 from watchglass.config.locations import DEFAULT_RUNS, OBJECT_SCHEMES, absolute, joined, local_path, scheme_of
 from watchglass.config.memory import machine_bytes
@@ -67,6 +67,7 @@ __all__ = [
     "combine",
     "describe",
     "environment",
+    "facts_for",
     "find_class",
     "find_file",
     "joined",

@@ -23,6 +23,14 @@ def rule_names() -> list[str]:
     return list(BUILT_IN)
 
 
+#: Those that are evaluated where no rule is named: the rules that declare ``default = True``. They stand here, too, so
+#: that a training process need not import them to plan what it captures.
+DEFAULT_RULES = (
+    "ExplodingTensor", "ExplodingGradient", "VanishingGradient", "DeadRelu", "PoorWeightInitialization",
+    "WeightUpdateRatio", "UnchangedTensor", "LossNotDecreasing", "Overfit",
+)  # fmt: skip
+
+
 def default_rules() -> tuple[RuleSpec, ...]:
-    """The rules that are evaluated when nobody says otherwise: every built-in one, with its defaults."""
-    return tuple(RuleSpec(name) for name in BUILT_IN)
+    """The rules that are evaluated where no rule is named, with their defaults."""
+    return tuple(RuleSpec(name) for name in DEFAULT_RULES)

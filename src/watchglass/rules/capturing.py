@@ -11,12 +11,11 @@ from typing import Any
 from watchglass.config import (
     BUILT_IN_COLLECTIONS,
     DEFAULT_COLLECTIONS,
-    FACTS,
     PART_OF,
     Collection,
     ModeSteps,
     RuleSpec,
-    chosen_facts,
+    facts_for,
 )
 from watchglass.records import Mode, Role, UnitKind
 from watchglass.rules.built_in import default_rules
@@ -70,7 +69,8 @@ def capture_for(
     """
     rules, by_default = tuple(rules), {spec.name for spec in default_rules()}
     base = tuple(always)
-    if by_default <= {spec.name for spec in rules}:
+    default_ones = by_default <= {spec.name for spec in rules}
+    if default_ones:
         rules, base = tuple(spec for spec in rules if spec.name not in by_default), tuple(default)
         if not rules:
             return {}
@@ -78,16 +78,19 @@ def capture_for(
 
     needs = [need for spec in rules for need in build_rule(spec, calibration).needs]
     intervals = not {"save_interval", "modes"} & set(given)
-    return capture_of(needs, base, intervals=intervals)
+    return capture_of(needs, base, intervals=intervals, default=default_ones)
 
 
-def capture_of(needs: Iterable[Needs], base: Sequence[Collection] = (), *, intervals: bool = True) -> dict[str, Any]:
+def capture_of(
+    needs: Iterable[Needs], base: Sequence[Collection] = (), *, intervals: bool = True, default: bool = False
+) -> dict[str, Any]:
     """As :func:`capture_for`, of needs.
 
     Args:
         needs: What is needed, optional or not.
         base: Collections that are kept in any case.
         intervals: Whether to say how often they are kept outside of training.
+        default: Whether the facts that the default rules look at are recorded, too.
     """
     needs = tuple(needs)
     base = base or (Collection(_EVERY_STEP),)
@@ -102,9 +105,9 @@ def capture_of(needs: Iterable[Needs], base: Sequence[Collection] = (), *, inter
         if not in_base and (asked is whole or whole is None or not asked.is_within(whole)):
             collections[asked.name] = asked.collection(before is not None, intervals)
     settings: dict[str, Any] = {"collections": list(collections.values())}
-    facts = {kind for need in needs for kind in need.facts if kind in FACTS}
-    if facts - chosen_facts(None):
-        settings["facts"] = sorted(facts | chosen_facts(None))
+    facts = facts_for((kind for need in needs for kind in need.facts), default=default)
+    if facts is not None:
+        settings["facts"] = list(facts)
     return settings
 
 

@@ -25,7 +25,7 @@ from watchglass.rules.rule import Rule
 #: What a rule in a user's file has to be.
 CONTRACT = Contract(Rule, "rule", "watchglass.Rule", "check(self, view)")
 
-_SECTION = re.compile(r"^(Looks at|Fires when|Usual causes|What to try|Source):\s*(.*)$")
+_SECTION = re.compile(r"^(Looks at|Fires when|Usual causes|What to try|Costs|Source):\s*(.*)$")
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class RuleDocumentation:
     Attributes:
         name: Name of the rule.
         summary: First line of its docstring.
-        sections: ``Looks at``, ``Fires when``, ``Usual causes``, ``What to try``, ``Source``, where given.
+        sections: ``Looks at``, ``Fires when``, ``Usual causes``, ``What to try``, ``Costs``, ``Source``, where given.
         parameters: Its parameters.
         calibrations: Parameter values by calibration.
     """

@@ -72,12 +72,14 @@ class Rule(ABC):
         calibrations: Sets of parameters by name, beside the defaults: ``{"sagemaker": {"threshold": 1e-7}}``.
         compares: Parameters that hold the location of another run, whose steps come with every view, see
             :meth:`StepView.beside`; "" for none.
+        default: Whether a built-in rule is evaluated where no rule is named. Its section ``Costs`` says what it needs.
         state_version: Raise it when the meaning of a state field changes; older state is then refused.
     """
 
     needs: ClassVar[tuple[Needs, ...]] = ()
     calibrations: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     compares: ClassVar[tuple[str, ...]] = ()
+    default: ClassVar[bool] = False
     state_version: ClassVar[int] = 1
 
     def __init_subclass__(cls, **kwargs: Any) -> None:

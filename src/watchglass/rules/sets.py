@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from watchglass.config import RuleSpec
 from watchglass.errors import InvalidValueError
-from watchglass.rules.built_in import rule_names
+from watchglass.rules.built_in import DEFAULT_RULES, rule_names
 
 
 @dataclass(frozen=True)
@@ -31,9 +31,7 @@ _COURSE = ("LossNotDecreasing", "Overfit")
 #: Sets by name.
 RULE_SETS: Mapping[str, RuleSet] = MappingProxyType(
     {
-        "default": RuleSet(
-            "what is evaluated where no rule is named: fits every run, costs little", tuple(rule_names())
-        ),
+        "default": RuleSet("what is evaluated where no rule is named: fits every run, costs little", DEFAULT_RULES),
         "all": RuleSet("every built-in rule", tuple(rule_names())),
         "sagemaker": RuleSet(
             "built-in rules of SageMaker Debugger; its thresholds come with --calibration sagemaker",

@@ -177,7 +177,7 @@ class RuleSuite(ABC):
         documented = documentation(self.rule)
         assert documented.summary.endswith("."), "the first line of the docstring says what it finds"
         if self.rule.__module__.startswith("watchglass."):
-            wanted = {"Looks at", "Fires when", "Usual causes", "What to try", "Source"}
+            wanted = {"Looks at", "Fires when", "Usual causes", "What to try", "Costs", "Source"}
             assert set(documented.sections) == wanted
             assert all(info.help for info in documented.parameters)
         for info in describe(self.rule):

@@ -10,13 +10,22 @@ from watchglass.config import (
     DEFAULT_COLLECTIONS,
     FACTS,
     Collection,
-    FactKind,
     RuleSpec,
     SessionConfig,
     combine,
 )
 from watchglass.records import Mode, Role, UnitKind
-from watchglass.rules import Needs, capture_for, capture_of, default_rules, expand, parse_rules
+from watchglass.rules import (
+    Needs,
+    capture_for,
+    capture_of,
+    default_rules,
+    documentation,
+    expand,
+    find_rule,
+    parse_rules,
+    rule_names,
+)
 
 
 def kept(*needs: Needs, **settings: Any) -> dict[str, dict[str, Any]]:
@@ -32,9 +41,24 @@ def test_the_default_rules_change_nothing() -> None:
 
 def test_what_the_default_rules_need_is_kept_by_default() -> None:
     needs = [need for spec in default_rules() for need in _needs(spec)]
-    assert set(kept(*needs)) <= {collection.name for collection in DEFAULT_COLLECTIONS}
-    facts = {kind for need in needs for kind in need.facts}
-    assert all(FACTS[kind].default_on for kind in facts & set(FACTS))
+    assert set(kept(*needs)) == {collection.name for collection in DEFAULT_COLLECTIONS}
+    facts = {kind for need in needs for kind in need.facts} & FACTS.keys()
+    assert facts == {name for name, kind in FACTS.items() if kind.needed_by == "rules"}
+
+
+def test_a_fact_that_neither_a_rule_nor_the_report_needs_is_not_recorded() -> None:
+    shown = {name for name, kind in FACTS.items() if kind.needed_by == "report"}
+    assert "calls" not in shown
+    assert set(capture_for([RuleSpec("Overfit")])["facts"]) == shown
+    assert "facts" not in capture_for([RuleSpec("UnchangedTensor")]), "those that are recorded where nothing is chosen"
+    assert set(capture_of([Needs(facts=("calls",))])["facts"]) == shown | {"calls"}
+    assert set(capture_of([Needs(facts=("calls",))], default=True)["facts"]) == shown | {"calls", "step_skipped"}
+
+
+def test_the_default_set_is_of_the_rules_that_declare_it() -> None:
+    declared = [name for name in rule_names() if find_rule(name).default]
+    assert [spec.name for spec in default_rules()] == declared
+    assert all("Costs" in documentation(find_rule(name)).sections for name in rule_names())
 
 
 def _needs(spec: RuleSpec) -> tuple[Needs, ...]:
@@ -115,15 +139,6 @@ def test_an_interval_that_somebody_gives_for_the_whole_training_holds() -> None:
 def test_steps_are_captured_ones_also_where_only_facts_are_needed() -> None:
     config = SessionConfig(run="r", **capture_of([Needs(facts=("batch",))]))
     assert any(config.schedule(collection, "train") is not None for collection in config.collections)
-
-
-def test_a_fact_that_is_off_by_default_is_switched_on_beside_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    from watchglass.rules import capturing
-
-    facts = {**FACTS, "rare": FactKind(False, "much", "something")}
-    monkeypatch.setattr(capturing, "FACTS", facts)
-    assert capture_of([Needs(facts=("rare",))])["facts"] == sorted([*FACTS, "rare"])
-    assert "facts" not in capture_of([Needs(facts=("batch",))])
 
 
 def test_what_is_said_explicitly_wins() -> None:

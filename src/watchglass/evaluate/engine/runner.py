@@ -241,7 +241,9 @@ class RuleRunner:
         if needs is None:
             needs = self._needs[key] = [NeedSeen(need) for need in self._all_needs]
             insort(self._in_order, key, key=need_order)
-        still_open = [need for need in needs if not need.satisfied or need.needs.max_interval is not None]
+        # Whether an optional one is met changes nothing.
+        required = [need for need in needs if not need.needs.optional]
+        still_open = [need for need in required if not need.satisfied or need.needs.max_interval is not None]
         seat = _Seat(None, still_open)
         seat.rule = self._ask(seat, view, "start", self._build)
         return seat

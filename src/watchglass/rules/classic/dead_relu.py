@@ -29,10 +29,12 @@ class DeadRelu(Rule):
         says little: in small batches half of all units can be zero without one being dead.
     Usual causes: a learning rate that threw the biases far below zero, biases initialised negative.
     What to try: LeakyReLU or GELU, a lower learning rate, zero biases.
+    Costs: One bit per unit of each ReLU, and statistics of outputs, at captured steps.
     Source: 70 percent: DeepDiagnosis (ICSE 2022) and AutoTrainer (ICSE 2021); SageMaker Debugger documents 50 percent
         of units with less than 1 percent of activity; the window of batches is ours (house).
     """
 
+    default = True
     needs = (
         Needs(units=(UnitKind.INACTIVE,), max_interval=1024, why="to see units that are zero on every batch"),
         Needs(role=Role.OUTPUT, statistics=("count",), optional=True, why="to know how many values a unit had"),

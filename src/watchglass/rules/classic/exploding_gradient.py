@@ -31,13 +31,16 @@ class ExplodingGradient(Rule):
         batches. Of a model that is trained in turns with others only the last 64 count: its targets may grow.
     Usual causes: a learning rate that is too high, weights initialised too large, a bad batch.
     What to try: lower the learning rate, warm it up, clip the gradient norm.
+    Costs: Statistics of gradients, which are read in one pass at captured steps.
     Source: growth of 70: AutoTrainer (ICSE 2021); 8 deviations: a public run monitor that saw at most 4.5 on healthy
         runs; the condition on the loss is ours (house).
     """
 
+    default = True
     needs = (
         Needs(role=Role.GRADIENT, statistics=("l2",), why="to follow the norm of the gradient"),
         Needs(scalars=("loss",), optional=True, why="to tell growth from trouble"),
+        Needs(facts=("step_skipped",), optional=True, why="to leave out skipped updates"),
     )
 
     growth: float = parameter(70.0, help="norm over that of the first steps", unit="ratio", gt=1)

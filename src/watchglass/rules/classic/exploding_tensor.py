@@ -30,12 +30,15 @@ class ExplodingTensor(Rule):
         which is how masks are made.
     Usual causes: a learning rate that is too high, NaN in the data, log or division by zero in the loss.
     What to try: lower the learning rate if the loss rose before; look at the batch and the module that is named if not.
+    Costs: Nothing where the loss is finite; statistics that are captured anyway say which tensor was hit.
     Source: SageMaker Debugger, ExplodingTensor; the search for the first bad module is ours.
     """
 
+    default = True
     needs = (
         Needs(scalars=("loss",), why="to see a loss that is not finite"),
         Needs(statistics=("nan", "posinf", "neginf"), optional=True, why="to see which tensor was hit"),
+        Needs(facts=("step_skipped",), optional=True, why="to leave out skipped updates"),
     )
 
     only_nan: bool = parameter(False, help="look at NaN only, not at infinities")

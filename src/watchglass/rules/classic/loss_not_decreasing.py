@@ -41,10 +41,12 @@ class LossNotDecreasing(Rule):
         silent there, and only `diverged` is a divergence.
     Usual causes: a learning rate that is too high or too low, no gradient in the first layers, labels that do not fit.
     What to try: try to overfit a single batch; change the learning rate by a factor of 10 either way.
+    Costs: Nothing beside the loss, which every step has.
     Source: SageMaker Debugger (every 10 steps, 0.1 percent, rise of 5 percent); loss twice its minimum: TheDeepChecker;
         comparing windows with regard to noise is ours (house).
     """
 
+    default = True
     needs = (Needs(scalars=("loss",), why="to follow the training loss"),)
     calibrations: ClassVar = {"sagemaker": {"window": 10, "diff_percent": 0.1, "patience": 2}}
 

@@ -29,9 +29,11 @@ class Overfit(Rule):
         the first training losses. A gap that is constant is no finding, nor is a flat validation loss.
     Usual causes: too little data, a model that is too large, training for too long.
     What to try: stop at the best evaluation, augment the data, weight decay, dropout.
+    Costs: Nothing beside the losses of training and evaluation.
     Source: SageMaker Debugger (ratio 0.1, patience 1, on the gap alone); Prechelt 1998; `min_rise`: ours (house).
     """
 
+    default = True
     needs = (
         Needs(scalars=("loss",), why="to follow the training loss"),
         Needs(scalars=("loss",), modes=(Mode.EVAL,), why="to follow the validation loss"),

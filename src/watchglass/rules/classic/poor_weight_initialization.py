@@ -27,10 +27,12 @@ class PoorWeightInitialization(Rule):
         low-rank adapters) and silent.
     Usual causes: weights filled with a constant, an initialisation written for another layer size.
     What to try: Kaiming initialisation for ReLU, Xavier for tanh; only biases with a constant.
+    Costs: One pass over the weights before the first update, then statistics of outputs and weights.
     Source: SageMaker Debugger (variance ratio 10, steps 10; its conditions on quantiles of gradients and on a flat loss
         are left to LossNotDecreasing); Glorot and Bengio 2010, He et al. 2015; limits of the default: ours (house).
     """
 
+    default = True
     needs = (
         Needs(facts=("initialization",), why="to compare the rows of the initial weights"),
         Needs(role=Role.OUTPUT, statistics=("m2",), optional=True, why="to follow the spread over the layers"),

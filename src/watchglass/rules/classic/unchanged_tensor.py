@@ -32,12 +32,15 @@ class UnchangedTensor(Rule):
         and so is an attempt that was resumed about a weight that rests: the one before it saw whether it ever moved.
     Usual causes: the optimizer does not hold it, no gradient reaches it, dead units before it.
     What to try: build the optimizer from model.parameters(); look for detach() or no_grad().
+    Costs: Statistics of weights and gradients at captured steps.
     Source: SageMaker Debugger (allclose over 3 captures); TrainCheck (OSDI 2025); "since the start" is ours (house).
     """
 
+    default = True
     needs = (
         Needs(role=Role.WEIGHT, statistics=("sum", "m2", "l2"), why="to see whether weights move"),
         Needs(role=Role.GRADIENT, statistics=("l2",), optional=True, why="to tell why one does not"),
+        Needs(facts=("step_skipped",), optional=True, why="to leave out skipped updates"),
     )
     calibrations: ClassVar = {"sagemaker": {"num_steps": 3}}
 

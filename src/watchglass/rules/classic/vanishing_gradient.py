@@ -37,14 +37,17 @@ class VanishingGradient(Rule):
         training works, and small gradients are convergence.
     Usual causes: many sigmoid or tanh layers, poor initialisation without normalisation, dead ReLU layers.
     What to try: ReLU-like activations, normalisation, residual connections.
+    Costs: Statistics of gradients and weights at captured steps, and which units of ReLUs are zero.
     Source: ratio 1e-3: AutoTrainer (ICSE 2021); 1e-6 over 5 captures: TheDeepChecker; SageMaker Debugger: 1e-7.
     """
 
+    default = True
     needs = (
         Needs(role=Role.GRADIENT, statistics=("abs_sum",), why="to compare the gradients of the layers"),
         Needs(scalars=("loss",), optional=True, why="to tell vanishing from convergence"),
         Needs(role=Role.WEIGHT, statistics=("m2",), optional=True, why="to tell what activations take from gradients"),
         Needs(units=(UnitKind.INACTIVE,), optional=True, why="to tell ReLU from activations that saturate"),
+        Needs(facts=("step_skipped",), optional=True, why="to leave out skipped updates"),
     )
     calibrations: ClassVar = {"sagemaker": {"threshold": 1e-7, "window": 1, "unless_progress": 2.0}}
 

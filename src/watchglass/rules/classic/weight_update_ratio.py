@@ -29,14 +29,17 @@ class WeightUpdateRatio(Rule):
         the small updates at the end of a schedule and those of an attempt that was resumed are silent.
     Usual causes: a learning rate that is too high or too low.
     What to try: a learning rate that brings the ratio near 1e-3.
+    Costs: A copy of some parameters at captured steps, within capture_memory_bytes, and statistics of weights.
     Source: 1e-3 as healthy: Karpathy, CS231n; 1e-4 to 1e-1: TheDeepChecker; 10 and 1e-8: SageMaker Debugger; windows
         and conditions on loss and schedule: ours (house).
     """
 
+    default = True
     needs = (
         Needs(role=Role.UPDATE, statistics=("l2",), why="to measure what each update changes"),
         Needs(role=Role.WEIGHT, statistics=("l2",), why="to compare the update with the weight"),
         Needs(scalars=("loss",), optional=True, why="to tell small updates from convergence"),
+        Needs(facts=("step_skipped",), optional=True, why="to leave out skipped updates"),
     )
     calibrations: ClassVar = {
         "sagemaker": {"large": 10.0, "extreme": 10.0, "small": 1e-8, "window": 1, "window_small": 1}
