@@ -55,7 +55,8 @@ class Run:
         infos = self._tensors.catalog()
         modules = {info.module: info.module_type for info in infos if info.module}
         optimizer = {"type": "AdamW", "groups": [{"lr": 1e-3}]}
-        model = {"roots": ["Decoder"], "module_types": modules}
+        kinds = {info.module: info.module_kind for info in infos if info.module}
+        model = {"roots": ["Decoder"], "module_types": modules, "module_kinds": kinds}
         facts = [Fact("model", -1, "simulated", model), Fact("optimizer", -1, "simulated", optimizer)]
         self._writer.write([encode_catalog(with_scalars(infos)), encode_facts(facts)])
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from watchglass.records import SCALARS, STATISTIC_FIELDS, Mode, Role, StepEnd, TensorInfo
+from watchglass.records import SCALARS, STATISTIC_FIELDS, Mode, ModuleKind, Role, StepEnd, TensorInfo
 from watchglass.stats import Histograms
 from watchglass.store import (
     SegmentWriter,
@@ -104,6 +104,7 @@ class Tensors:
                 n, f"{prefix}{module}.weight", role, module=module, module_type="LayerNorm" if vector else "Linear",
                 layer_index=layer, shape=(size,) if vector else (size // 128, 128), dtype="float32",
                 trainable=True if role is Role.WEIGHT else None,
+                module_kind=ModuleKind.NORMALIZATION if vector else ModuleKind.LINEAR,
             )  # fmt: skip
             rows.append(row)
         return [*rows, TensorInfo(self.count, "loss", Role.LOSS)]

@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from watchglass.records import Mode
+from watchglass.records import Mode, ModuleKind
 from watchglass.testing import Step
 
 #: A network with two hidden layers; names that nothing else uses.
-MODULES = {"stem": "Linear", "bend": "ReLU", "middle": "Linear", "curve": "ReLU", "readout": "Linear"}
+_LINEAR, _RECTIFIER = ModuleKind.LINEAR, ModuleKind.RECTIFIER
+MODULES = {"stem": _LINEAR, "bend": _RECTIFIER, "middle": _LINEAR, "curve": _RECTIFIER, "readout": _LINEAR}
 LAYERS = ("stem", "middle", "readout")
 #: Captured at first, then rarely: what a budget makes of it.
 SPARSE: Callable[[int], bool] = lambda step: step < 16 or step % 32 == 0  # noqa: E731
@@ -137,7 +138,7 @@ def in_turns(*models: list[Step]) -> list[Step]:
 _OF_MODEL = ("loss", "gradient_norm", "accuracy")
 
 
-def modules(models: int) -> dict[str, str]:
+def modules(models: int) -> dict[str, ModuleKind]:
     """:data:`MODULES` of so many models."""
     others = {f"model_{n}.{path}": kind for n in range(2, models + 1) for path, kind in MODULES.items()}
     return {**MODULES, **others}

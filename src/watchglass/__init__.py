@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         Undeliverable,
         UnknownNameError,
     )
-    from watchglass.records import Event, Finding, Mode, Role, Severity
+    from watchglass.records import Event, Finding, Mode, ModuleKind, Role, Severity
     from watchglass.rules import Needs, Rule
     from watchglass.run import Run, Runs, open_run, open_runs
     from watchglass.session import save_scalar, save_tensor, watch, xgboost_callback
@@ -38,16 +38,17 @@ _HOMES = {
         "DeliverLater", "NeverError", "NoMoreError", "NotYetError", "TrainingStopped", "Undeliverable",
         "UnknownNameError",
     ),
-    "records": ("Event", "Finding", "Mode", "Role", "Severity"),
+    "records": ("Event", "Finding", "Mode", "ModuleKind", "Role", "Severity"),
     "rules": ("Needs", "Rule"),
     "run": ("Run", "Runs", "open_run", "open_runs"),
     "session": ("save_scalar", "save_tensor", "watch", "xgboost_callback"),
 }  # fmt: skip
 
 __all__ = [
-    "Action", "Collection", "DeliverLater", "Event", "Finding", "Hook", "Mode", "Needs", "NeverError", "NoMoreError",
-    "NotYetError", "Role", "Rule", "Run", "Runs", "Severity", "TrainingStopped", "Undeliverable", "UnknownNameError",
-    "__version__", "open_run", "open_runs", "save_scalar", "save_tensor", "watch", "xgboost_callback",
+    "Action", "Collection", "DeliverLater", "Event", "Finding", "Hook", "Mode", "ModuleKind", "Needs", "NeverError",
+    "NoMoreError", "NotYetError", "Role", "Rule", "Run", "Runs", "Severity", "TrainingStopped", "Undeliverable",
+    "UnknownNameError", "__version__", "open_run", "open_runs", "save_scalar", "save_tensor", "watch",
+    "xgboost_callback",
 ]  # fmt: skip
 
 

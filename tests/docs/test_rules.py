@@ -12,6 +12,7 @@ import pytest
 
 from watchglass.config import RuleSpec
 from watchglass.evaluate import replay
+from watchglass.records import ModuleKind
 from watchglass.rules import built_in_knowledge, documentation, find_rule, rule_names
 from watchglass.run import Statistics, StepView
 from watchglass.testing import Step, build_run
@@ -30,7 +31,7 @@ def rule_file(tmp_path: Path) -> Path:
 
 def test_the_rule_of_the_page_works(rule_file: Path, run_path: Path) -> None:
     steps = [Step(statistics={"a.output": [1e-6, 0.0], "b.output": [1.0, 0.0]}) for _ in range(4)]
-    run = build_run(run_path, steps, modules={"a": "Linear", "b": "Linear"})
+    run = build_run(run_path, steps, modules={"a": ModuleKind.LINEAR, "b": ModuleKind.LINEAR})
     (finding,) = replay(run, [RuleSpec(f"{rule_file}:QuietLayers")]).findings
     assert (finding.step, finding.count, finding.tensors) == (2, 2, ("a.output",))
     documented = documentation(find_rule(f"{rule_file}:QuietLayers"))

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from watchglass.records import Finding, Mode, Observation, Reduction, RuleStatus, Severity, Status
+from watchglass.records import Finding, Mode, ModuleKind, Observation, Reduction, RuleStatus, Severity, Status
 from watchglass.store import LocalStore, RawTensor, layout
 from watchglass.testing import RunBuilder, Step, build_run
 
@@ -38,7 +38,7 @@ def _steps() -> list[Step]:
             {"fc1.weight": generator.normal(size=(4, 3)).astype("f4"), "gradient/fc1.weight": np.ones((4, 3), "f4"),
              "fc1.output": generator.normal(size=(2, 4)).astype("f4")},
             {"fc1.output": [True, False, True, False]},
-            {"model": {"module_types": {"fc1": "Linear"}}, "batch": {"hash": "00"}},
+            {"model": {"module_types": {"fc1": "Linear"}, "module_kinds": {"fc1": "linear"}}, "batch": {"hash": "00"}},
             {"fc1.weight": np.ones((4, 3), "f4"), "brain": RawTensor(0, np.ones(3, "u2"), "bfloat16"),
              "complex": np.ones(2, "c16")},
             Mode.EVAL if number % 3 == 2 else Mode.TRAIN,
@@ -57,8 +57,8 @@ def run() -> Path:
         _FINDING,
         Observation("worker_lost", 0, (1, 0, 1), {"a": 1}),
     ]
-    build_run(path, _steps(), workers=2, journal=journal, modules={"fc1": "ReLU"}, steps_per_flush=3)
-    with RunBuilder(path, modules={"fc1": "ReLU"}, workers=2) as builder:
+    build_run(path, _steps(), workers=2, journal=journal, modules={"fc1": ModuleKind.RECTIFIER}, steps_per_flush=3)
+    with RunBuilder(path, modules={"fc1": ModuleKind.RECTIFIER}, workers=2) as builder:
         for step in _steps()[:3]:
             builder.step(step)
         builder.leave("failed", reason="why")

@@ -22,13 +22,13 @@ from watchglass.records import Role, Status
 pytestmark = pytest.mark.usefixtures("preloaded_python")
 
 RULES = '''
-from watchglass import Mode, Needs, Role, Rule, Severity
+from watchglass import Mode, ModuleKind, Needs, Role, Rule, Severity
 
 class Inputs(Rule):
     """Looks at inputs of Linear modules in training, and at outputs in evaluation."""
 
     needs = (
-        Needs(role=Role.INPUT, module_types=("Linear",)),
+        Needs(role=Role.INPUT, module_kinds=(ModuleKind.LINEAR,)),
         Needs(role=Role.OUTPUT, modes=(Mode.EVAL,), max_interval=2),
         Needs(facts=("batch",)),
     )
@@ -123,7 +123,7 @@ def statuses() -> dict[str, tuple[Status, str]]:
 def test_the_rules_of_a_script_are_all_that_has_to_be_said(place: Path) -> None:
     script(place, 'hook = watchglass.watch(model, run="run", rules=["rules.py:Inputs"])')
     assert planned() == {
-        "train": ["losses", "rules.inputs.Linear"], "eval": ["outputs"], "predict": []
+        "train": ["losses", "rules.inputs.linear"], "eval": ["outputs"], "predict": []
     }  # fmt: skip
     assert roles() == {"input"}
     run = open_run("run")

@@ -86,7 +86,8 @@ def arrivals(draw: st.DrawFn) -> list[tuple[int, int]]:
 def test_live_equals_replay(tmp_path_factory, plan: list[tuple[int, int]], chunk: int) -> None:
     path: Path = tmp_path_factory.mktemp("property") / "run"
     with RunBuilder(path, modules=modules(2), workers=2) as builder:
-        builder.facts([Fact("model", -1, "test", {"module_types": modules(2), "roots": ["model"]})])
+        described = {"module_types": modules(2), "module_kinds": modules(2), "roots": ["model"]}
+        builder.facts([Fact("model", -1, "test", described)])
         builder.flush()
         follower, engine = Follower(LocalStore(path)), Engine(SPECS)
         written = [0, 0]

@@ -19,7 +19,7 @@ from watchglass.config import (
     chosen_facts,
     environment,
 )
-from watchglass.records import Mode, Reduction, Role
+from watchglass.records import Mode, ModuleKind, Reduction, Role
 
 #: What :meth:`Plan.next_due` answers for "never".
 NEVER = 1 << 62
@@ -154,8 +154,9 @@ class Plan:
     # -- tensors --------------------------------------------------------------------------------------------------
 
     def keep(
-        self, name: str, role: Role, module: str = "", module_type: str = "", tags: tuple[str, ...] = ()
-    ) -> Keep | None:
+        self, name: str, role: Role, module: str = "", module_type: str = "", tags: tuple[str, ...] = (),
+        module_kind: ModuleKind = ModuleKind.OTHER,
+    ) -> Keep | None:  # fmt: skip
         """What to keep of a tensor at the step that opened last, None for nothing.
 
         Args:
@@ -164,12 +165,13 @@ class Plan:
             module: Dotted path of its module, "" for none.
             module_type: Class name of its module, "" for none.
             tags: What structure says of it, and the name of a collection that a script saves it under.
+            module_kind: What its module is.
         """
         found = self._view.keeps.get(name, _UNKNOWN)
         if found is _UNKNOWN:
             members = self._members.get(name)
             if members is None:
-                members = self._meet(name, role, module, module_type, tags)
+                members = self._meet(name, role, module, module_type, tags, module_kind)
             found = self._view.keeps[name] = self._keep_of(members & self._view.due)
         return found  # type: ignore[return-value]
 
@@ -200,14 +202,15 @@ class Plan:
         return tag in self._view.tags
 
     def collections_of(
-        self, name: str, role: Role, module: str = "", module_type: str = "", tags: tuple[str, ...] = ()
-    ) -> tuple[str, ...]:
+        self, name: str, role: Role, module: str = "", module_type: str = "", tags: tuple[str, ...] = (),
+        module_kind: ModuleKind = ModuleKind.OTHER,
+    ) -> tuple[str, ...]:  # fmt: skip
         """Names for the catalog: the user's collections that hold a tensor, and what structure says of it."""
         own = (
             collection.name
             for collection in self._collections
             if (collection.built_in is None or collection.narrows)
-            and collection.selects(name, role, module, module_type, tags)
+            and collection.selects(name, role, module, module_type, tags, module_kind)
         )
         return tuple(dict.fromkeys((*tags, *own)))
 
@@ -265,8 +268,10 @@ class Plan:
             view = self._views[due] = _View(due, self._collections)
         return view
 
-    def _meet(self, name: str, role: Role, module: str, module_type: str, tags: tuple[str, ...]) -> int:
-        members = self._bits(lambda collection: collection.selects(name, role, module, module_type, tags))
+    def _meet(
+        self, name: str, role: Role, module: str, module_type: str, tags: tuple[str, ...], module_kind: ModuleKind
+    ) -> int:
+        members = self._bits(lambda collection: collection.selects(name, role, module, module_type, tags, module_kind))
         self._members[name] = members
         self._modules[module] = self._module_types[module_type] = None
         self._awaited &= ~members

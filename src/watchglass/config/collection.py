@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from watchglass.config.parameters import ParameterError, build, parameter, suggest, validate, values
 from watchglass.config.saving import SaveSettings
 from watchglass.errors import InvalidValueError
-from watchglass.records import Role
+from watchglass.records import ModuleKind, Role
 
 
 class BuiltIn(NamedTuple):
@@ -62,11 +62,11 @@ BUILT_IN_COLLECTIONS: dict[str, BuiltIn] = {
     "feature_importance": BuiltIn("importance of each feature to boosted trees", (), ("feature_importance",)),
 }
 
-#: Collections that rules ask for are called so where they are a part of a built-in one: ``"rules.outputs.Linear"``.
+#: Collections that rules ask for are called so where they are a part of a built-in one: ``"rules.outputs.linear"``.
 PART_OF = "rules."
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
-_SELECTORS = ("include_regex", "modules", "module_types", "roles", "tensors")
+_SELECTORS = ("include_regex", "modules", "module_kinds", "module_types", "roles", "tensors")
 
 
 @dataclass(frozen=True)
@@ -82,6 +82,7 @@ class Collection(SaveSettings):
         include_regex: Regular expressions searched (not matched from the start) in tensor names.
         modules: Dotted paths of modules, which stand for all that is in them; ``*`` is any part of one name in between:
             ``"layers.*.attention"``.
+        module_kinds: Kinds of modules, ``"rectifier"``, in any framework.
         module_types: Class names of modules, ``"ReLU"``.
         roles: Roles of tensors, ``"gradient"``.
         tensors: Names of tensors.
@@ -104,6 +105,7 @@ class Collection(SaveSettings):
     name: str
     include_regex: tuple[str, ...] = parameter((), help="regular expressions searched in tensor names", split=False)
     modules: tuple[str, ...] = parameter((), help="dotted paths of modules, with what is in them")
+    module_kinds: tuple[ModuleKind, ...] = parameter((), help="kinds of modules")
     module_types: tuple[str, ...] = parameter((), help="class names of modules")
     roles: tuple[Role, ...] = parameter((), help="roles of tensors")
     tensors: tuple[str, ...] = parameter((), help="names of tensors")
@@ -150,8 +152,9 @@ class Collection(SaveSettings):
         return possible & frozenset(self.roles) if self.roles else possible
 
     def selects(
-        self, name: str, role: Role, module: str = "", module_type: str = "", tags: tuple[str, ...] = ()
-    ) -> bool:
+        self, name: str, role: Role, module: str = "", module_type: str = "", tags: tuple[str, ...] = (),
+        module_kind: ModuleKind = ModuleKind.OTHER,
+    ) -> bool:  # fmt: skip
         """Whether a tensor belongs to this collection.
 
         Args:
@@ -160,6 +163,7 @@ class Collection(SaveSettings):
             module: Dotted path of its module, "" for none.
             module_type: Class name of its module, "" for none.
             tags: What an adapter says of it; also the name of a collection that a script saves it under.
+            module_kind: What its module is.
         """
         built_in = self.built_in
         if built_in is None:
@@ -172,6 +176,7 @@ class Collection(SaveSettings):
             return False
         return (
             (not self.roles or role in self.roles)
+            and (not self.module_kinds or module_kind in self.module_kinds)
             and (not self.module_types or module_type in self.module_types)
             and (not self.modules or any(_lies_in(module, pattern) for pattern in self.modules))
             and (not (self.include_regex or self.tensors) or self._names(name))

@@ -112,8 +112,8 @@ STEPS = RowKind(
 TENSORS = RowKind(
     "tensors", 2, (
         _TENSOR, Field("name", "text"), Field("role", "text"), Field("module", "text"), Field("module_type", "text"),
-        Field("layer_index", "i64"), Field("shape", "i64", array=True), Field("dtype", "text"),
-        Field("unit_axis", "i64"), Field("trainable", "bool"), Field("placement", "text"),
+        Field("module_kind", "text"), Field("layer_index", "i64"), Field("shape", "i64", array=True),
+        Field("dtype", "text"), Field("unit_axis", "i64"), Field("trainable", "bool"), Field("placement", "text"),
         Field("collections", "text", array=True), Field("model", "i64"),
     ), RowKey.RUN, special=Encoding.JSON, given_up=9,
 )  # fmt: skip

@@ -36,6 +36,30 @@ class Role(str, Enum):
     CUSTOM = "custom"
 
 
+class ModuleKind(str, Enum):
+    """What a module is to its model, in any framework; each adapter says it, and rules select by it.
+
+    ``LINEAR`` and ``CONVOLUTION`` compute weighted sums; ``RECTIFIER`` is exactly zero where its input is negative;
+    the derivative of a ``SATURATING`` one goes to zero on both sides; ``ACTIVATION`` is any other activation;
+    ``CONTAINER`` only calls other modules. ``OTHER`` is the rest, and what belongs to no module.
+    """
+
+    LINEAR = "linear"
+    CONVOLUTION = "convolution"
+    RECURRENT = "recurrent"
+    EMBEDDING = "embedding"
+    NORMALIZATION = "normalization"
+    ATTENTION = "attention"
+    RECTIFIER = "rectifier"
+    SATURATING = "saturating"
+    SOFTMAX = "softmax"
+    ACTIVATION = "activation"
+    DROPOUT = "dropout"
+    POOLING = "pooling"
+    CONTAINER = "container"
+    OTHER = "other"
+
+
 #: Models of one worker that rules judge; those of further ones are recorded only.
 MOST_MODELS = 1024
 
@@ -69,6 +93,7 @@ class TensorInfo:
         collections: Names of user collections it was saved under.
         model: Number of the model it belongs to, in the order in which models were first trained or evaluated; None for
             what belongs to none, as the scalars that a script saves.
+        module_kind: What the module is, in any framework.
     """
 
     tensor_id: int
@@ -84,16 +109,17 @@ class TensorInfo:
     placement: str = "local"
     collections: tuple[str, ...] = ()
     model: int | None = None
+    module_kind: ModuleKind = ModuleKind.OTHER
 
     def to_json(self) -> dict[str, Any]:
         """This row as plain JSON types."""
-        return {**asdict(self), "role": self.role.value}
+        return {**asdict(self), "role": self.role.value, "module_kind": self.module_kind.value}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> TensorInfo:
         """The row that :meth:`to_json` gave; unknown keys of newer minor versions are ignored."""
         known = {k: v for k, v in data.items() if k in cls.__dataclass_fields__}
-        known["role"] = Role(known["role"])
+        known["role"], known["module_kind"] = Role(known["role"]), ModuleKind(known.get("module_kind", "other"))
         known["shape"] = tuple(known.get("shape", ()))
         known["collections"] = tuple(known.get("collections", ()))
         return cls(**known)

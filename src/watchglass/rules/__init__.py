@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from watchglass.rules.registry import CONTRACT, RuleDocumentation, build_rule, documentation, find_rule
     from watchglass.rules.rule import Rule, state
     from watchglass.rules.sets import RULE_SETS, RuleSet, expand, rules_of_set
+    from watchglass.rules.signals import without_layers
 
 _HOMES = {
     "built_in": ("default_rules", "rule_names"),
@@ -24,6 +25,7 @@ _HOMES = {
     "registry": ("CONTRACT", "RuleDocumentation", "build_rule", "documentation", "find_rule"),
     "rule": ("Rule", "state"),
     "sets": ("RULE_SETS", "RuleSet", "expand", "rules_of_set"),
+    "signals": ("without_layers",),
 }  # fmt: skip
 
 __all__ = [
@@ -51,6 +53,7 @@ __all__ = [
     "rule_names",
     "rules_of_set",
     "state",
+    "without_layers",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:

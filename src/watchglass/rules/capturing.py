@@ -17,7 +17,7 @@ from watchglass.config import (
     RuleSpec,
     facts_for,
 )
-from watchglass.records import Mode, Role, UnitKind
+from watchglass.records import Mode, ModuleKind, Role, UnitKind
 from watchglass.rules.built_in import default_rules
 from watchglass.rules.needs import Needs
 
@@ -118,7 +118,7 @@ class _Wanted:
     Attributes:
         whole: The built-in collection that it is, or is a part of.
         name: Its own name.
-        module_types, regex: What makes it a part.
+        module_kinds, regex: What makes it a part.
         modes: In which modes it is wanted.
         intervals: Outside of training, the longest useful one by mode.
         raw: Whether whole tensors are wanted.
@@ -126,7 +126,7 @@ class _Wanted:
 
     whole: str
     name: str
-    module_types: tuple[str, ...] = ()
+    module_kinds: tuple[ModuleKind, ...] = ()
     regex: str | None = None
     modes: set[Mode] = field(default_factory=set)
     intervals: dict[Mode, int] = field(default_factory=dict)
@@ -153,7 +153,7 @@ class _Wanted:
         selects: dict[str, Any] = {"save_raw": True} if self.raw else {}
         if self.whole == self.name:
             return Collection(self.name, modes=modes or None, **selects)
-        selects["module_types"] = self.module_types
+        selects["module_kinds"] = self.module_kinds
         selects["include_regex"] = (self.regex,) if self.regex is not None else ()
         built_in = BUILT_IN_COLLECTIONS[self.whole]
         return Collection(self.name, roles=built_in.roles, modes=modes or None, **selects)
@@ -165,13 +165,13 @@ def _asked(need: Needs) -> list[_Wanted]:
     intervals: dict[Mode, int] = {mode: need.max_interval or _INTERVAL for mode in modes if mode in _MODES}
     found = []
     for whole in collections_for(need):
-        name, types, regex = whole, need.module_types, need.name_regex
-        if types or regex is not None:
+        name, kinds, regex = whole, need.module_kinds, need.name_regex
+        if kinds or regex is not None:
             if BUILT_IN_COLLECTIONS[whole].tags:
-                types, regex = (), None  # what carries a tag is few
+                kinds, regex = (), None  # what carries a tag is few
             else:
-                name = f"{PART_OF}{whole}.{_label(types, regex)}"
-        found.append(_Wanted(whole, name, types, regex, set(modes), dict(intervals), need.raw))
+                name = f"{PART_OF}{whole}.{_label(kinds, regex)}"
+        found.append(_Wanted(whole, name, kinds, regex, set(modes), dict(intervals), need.raw))
     return found
 
 
@@ -188,15 +188,15 @@ def collections_for(need: Needs) -> list[str]:
         return [_BY_ROLE[need.role]] if need.role in _BY_ROLE else []
     if need.name_regex is not None:
         return ["all"]  # names say nothing about what a tensor is
-    if need.module_types:
+    if need.module_kinds:
         return ["outputs"]
     return [collection.name for collection in DEFAULT_COLLECTIONS]
 
 
-def _label(module_types: tuple[str, ...], regex: str | None) -> str:
+def _label(module_kinds: tuple[ModuleKind, ...], regex: str | None) -> str:
     """What follows the name of the whole: readable, and another one for other selectors."""
-    words = re.sub(r"[^A-Za-z0-9]+", "-", "-".join((*module_types, regex or ""))).strip("-")
+    words = re.sub(r"[^A-Za-z0-9]+", "-", "-".join((*(kind.value for kind in module_kinds), regex or ""))).strip("-")
     if regex is None and len(words) <= _LONGEST:
         return words
-    digest = hashlib.sha256(repr((module_types, regex)).encode()).hexdigest()[:6]
+    digest = hashlib.sha256(repr((words, regex)).encode()).hexdigest()[:6]
     return f"{words[:_LONGEST]}-{digest}".lstrip("-")

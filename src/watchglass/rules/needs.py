@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from watchglass.errors import InvalidValueError
-from watchglass.records import Mode, Role, TensorInfo, UnitKind
+from watchglass.records import Mode, ModuleKind, Role, TensorInfo, UnitKind
 from watchglass.run import Selection
 
 #: What may be given several times, and of what kind each is.
 _SEVERAL: dict[str, type] = {
-    "module_types": str, "statistics": str, "units": UnitKind, "facts": str, "scalars": str, "modes": Mode,
+    "module_kinds": ModuleKind, "statistics": str, "units": UnitKind, "facts": str, "scalars": str, "modes": Mode,
     "observations": str,
 }  # fmt: skip
 
@@ -22,7 +22,7 @@ class Needs:
 
     Attributes:
         role: Role of the tensors whose statistics (or units) are needed.
-        module_types: Only of modules of these class names; empty for all.
+        module_kinds: Only of modules of these kinds; empty for all.
         statistics: Names of the statistics; empty where any will do.
         units: Bitmaps over units that are needed.
         facts: Kinds of facts, any of which will do.
@@ -43,7 +43,7 @@ class Needs:
     """
 
     role: Role | None = None
-    module_types: tuple[str, ...] = ()
+    module_kinds: tuple[ModuleKind, ...] = ()
     statistics: tuple[str, ...] = ()
     units: tuple[UnitKind, ...] = ()
     facts: tuple[str, ...] = ()
@@ -72,7 +72,7 @@ class Needs:
     def wants(self, info: TensorInfo) -> bool:
         """Whether this tensor is one of those needed."""
         selection = Selection(
-            self.role, regex=self.name_regex, collection=self.collection, module_types=self.module_types
+            self.role, regex=self.name_regex, collection=self.collection, module_kinds=self.module_kinds
         )
         return selection.matcher()(info)
 
@@ -80,7 +80,7 @@ class Needs:
     def of_tensors(self) -> bool:
         """Whether statistics or units of tensors are needed."""
         return bool(
-            self.role is not None or self.raw or self.statistics or self.units or self.module_types or self.name_regex
+            self.role is not None or self.raw or self.statistics or self.units or self.module_kinds or self.name_regex
             or self.collection
         )  # fmt: skip
 
@@ -90,7 +90,7 @@ class Needs:
         of_what = f"{self.role.value}s" if self.role is not None else "tensors"
         if self.collection is not None:
             of_what = f"{of_what} of collection {self.collection}" if self.role is not None else self.collection
-        of_modules = f" of {', '.join(self.module_types)} modules" if self.module_types else ""
+        of_modules = f" of {', '.join(kind.value for kind in self.module_kinds)} modules" if self.module_kinds else ""
         named = f" named {self.name_regex}" if self.name_regex is not None else ""
         parts = []
         if self.raw:

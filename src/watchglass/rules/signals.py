@@ -13,17 +13,6 @@ from watchglass.rules import levels
 from watchglass.run import Statistics, StepView
 from watchglass.stats import median
 
-#: Modules whose output is exactly zero where their input is negative.
-RECTIFIERS = ("ReLU", "ReLU6", "Threshold")
-#: Modules whose derivative goes to zero on both sides.
-SATURATING = ("Sigmoid", "Tanh", "Hardsigmoid", "Hardtanh", "Softsign", "LogSigmoid")
-#: Modules whose gradient is zero for most rows, and whose fan has another meaning than that of a layer.
-EMBEDDINGS = ("Embedding", "EmbeddingBag")
-#: Modules that compute a weighted sum, and so pass the scale of their weights on.
-WEIGHTED = (
-    "Linear", "Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d", "Bilinear",
-)  # fmt: skip
-
 
 def loss_name(view: StepView) -> str | None:
     """Name of the training loss at this step: ``loss``, or the first scalar with that role; None for none."""
@@ -43,23 +32,23 @@ def skipped(view: StepView) -> bool:
     return bool(view.facts("step_skipped"))
 
 
-def module_types(view: StepView) -> frozenset[str]:
-    """Class names of the model's modules; none where they are not known."""
+def modules(view: StepView) -> dict[str, tuple[str, str]]:
+    """Kind and class name of each of the model's modules, by path; none where they are not known."""
     fact = view.latest_fact("model")
-    types = fact.data.get("module_types") if fact is not None else None
-    if not isinstance(types, dict):
-        return frozenset()
+    kinds, types = (fact.data.get(name) if fact is not None else None for name in ("module_kinds", "module_types"))
+    if not isinstance(kinds, dict) or not isinstance(types, dict):
+        return {}
     if fact is not None and fact.model is None and view.several:
         others = [info.module for info in view.catalog if info.model == view.model and info.module]
         own = {path.partition(".")[0] for path in others}
-        types = {path: kind for path, kind in types.items() if path.partition(".")[0] in own}
-    return frozenset(map(str, types.values()))
+        kinds = {path: kind for path, kind in kinds.items() if path.partition(".")[0] in own}
+    return {path: (str(kind), str(types.get(path, ""))) for path, kind in kinds.items()}
 
 
 def without_layers(view: StepView) -> str:
     """Why a rule about layers has nothing to say: boosted trees have none. "" where there are some, or nobody knows."""
     fact = view.latest_fact("model")
-    if fact is None or fact.data.get("module_types") != {}:
+    if fact is None or fact.data.get("module_kinds") != {}:
         return ""
     return f"a model of type {', '.join(map(str, fact.data.get('roots', ()))) or 'unknown'} has no layers"
 

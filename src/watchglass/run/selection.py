@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from watchglass.config import BUILT_IN_COLLECTIONS
 from watchglass.errors import InvalidValueError
-from watchglass.records import Role, TensorInfo
+from watchglass.records import ModuleKind, Role, TensorInfo
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Selection:
         module: Path of the module that owns it, or of one that contains that module.
         regex: The name contains a match of this regular expression (``re.search``).
         collection: This collection holds it, one of the user or a built-in one.
-        module_types: Its module is of one of these class names; any if empty.
+        module_kinds: Its module is of one of these kinds; any if empty.
         min_dims: It has at least so many axes; 2 leaves the weight matrices and kernels.
 
     Raises:
@@ -33,7 +33,7 @@ class Selection:
     module: str | None = None
     regex: str | None = None
     collection: str | None = None
-    module_types: tuple[str, ...] = ()
+    module_kinds: tuple[ModuleKind, ...] = ()
     min_dims: int = 0
 
     def __post_init__(self) -> None:
@@ -68,8 +68,8 @@ class Selection:
         if self.collection is not None:
             collection = self.collection
             conditions.append(lambda row: _belongs(row, collection))
-        if self.module_types:
-            conditions.append(lambda row: row.module_type in self.module_types)
+        if self.module_kinds:
+            conditions.append(lambda row: row.module_kind in self.module_kinds)
         if self.min_dims:
             conditions.append(lambda row: len(row.shape) >= self.min_dims)
         return lambda row: all(holds(row) for holds in conditions)

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from watchglass.records import (
     Fact,
     Mode,
+    ModuleKind,
     Observation,
     Reduction,
     Role,
@@ -240,7 +241,7 @@ class StepView:
         self,
         role: Role | None = None,
         *,
-        module_types: Sequence[str] = (),
+        module_kinds: Sequence[ModuleKind] = (),
         name_regex: str | None = None,
         collection: str | None = None,
         min_dims: int = 0,
@@ -249,30 +250,30 @@ class StepView:
 
         Args:
             role: Only this role.
-            module_types: Only tensors of modules of one of these class names.
+            module_kinds: Only tensors of modules of one of these kinds.
             name_regex: Only names in which this regular expression is found (``re.search``).
             collection: Only what this collection holds, one of the user or a built-in one.
             min_dims: Only tensors with at least so many axes; 2 leaves the weight matrices and kernels.
         """
-        key = (role, tuple(module_types), name_regex, collection, min_dims)
+        key = (role, tuple(module_kinds), name_regex, collection, min_dims)
         if key not in self._selected:
             self._selected[key] = self._select(*key)
         return self._selected[key]
 
     def _select(
-        self, role: Role | None, module_types: tuple[str, ...], name_regex: str | None, collection: str | None,
+        self, role: Role | None, module_kinds: tuple[ModuleKind, ...], name_regex: str | None, collection: str | None,
         min_dims: int,
     ) -> Statistics:  # fmt: skip
         records = self.records
         if records.ids is None or records.statistics is None or not len(records.ids):
             return Statistics.empty(self.catalog)
-        if role is None and not module_types and name_regex is None and collection is None and not min_dims:
+        if role is None and not module_kinds and name_regex is None and collection is None and not min_dims:
             return Statistics(
                 self.catalog, records.ids, records.statistics, records.calls, records.sampled, records.histograms,
                 records.reductions,
             )  # fmt: skip
         return self.statistics().select(
-            Selection(role, regex=name_regex, collection=collection, module_types=module_types, min_dims=min_dims)
+            Selection(role, regex=name_regex, collection=collection, module_kinds=module_kinds, min_dims=min_dims)
         )
 
     def value(self, name: str) -> npt.NDArray[Any] | None:

@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from watchglass.capture import Hook
 from watchglass.control import Commit, Stop
 from watchglass.errors import TrainingStopped
-from watchglass.records import Mode
+from watchglass.records import Mode, ModuleKind
 from watchglass.run import Run, open_run
 
 AfterStep = Callable[[int], None]
@@ -158,6 +158,19 @@ class AdapterSuite(ABC):
             )
             catalogs.append({row.pop("name"): {**row, "tensor_id": 0} for row in rows})
         _equal(catalogs[0], catalogs[1], "tensors of two trainings that are the same")
+
+    def test_modules_have_kinds(self, tmp_path: Path) -> None:
+        """What the model is made of has kinds of the vocabulary, and its tensors have those of their modules."""
+        _, run = self.watch(tmp_path / "run")
+        kinds: dict[str, str] = {}
+        for fact in run.facts("model"):
+            found = fact.data.get("module_kinds", {})
+            _equal(list(found), list(fact.data.get("module_types", {})), "modules with kinds")
+            kinds |= found
+        _equal(sorted(set(kinds.values()) - {kind.value for kind in ModuleKind}), [], "kinds that there are not")
+        rows = [info for info in run.worker().tables.catalog if info.module in kinds and info.module_type]
+        other = [info.name for info in rows if info.module_kind.value != kinds[info.module]]
+        _equal(other, [], "tensors whose module is of another kind")
 
     def test_nothing_happens_before_the_first_training_step(self, tmp_path: Path) -> None:
         """An evaluation alone makes no file and no thread; once there is a training, it was not forgotten."""

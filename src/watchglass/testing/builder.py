@@ -144,12 +144,14 @@ def build_run(
 
     Example::
 
-        build_run(tmp_path / "run", [{"scalars": {"loss": 1 / (n + 1)}} for n in range(10)], modules={"fc1": "Linear"})
+        steps = [{"scalars": {"loss": 1 / (n + 1)}} for n in range(10)]
+        build_run(tmp_path / "run", steps, modules={"fc1": ModuleKind.LINEAR})
 
     Args:
         path: A folder that is empty or does not exist.
         steps: In the order in which they happened; mappings are arguments of :class:`Step`.
-        modules: Class names of the modules that tensor names mention, in order of execution; ``Module`` otherwise.
+        modules: Kinds of the modules that tensor names mention, or class names where the kind is ``OTHER``, in order of
+            execution; ``Module`` otherwise.
         tensors: Catalog rows for names that shall differ from what their name says; their ids are not used.
         facts: Facts of the run (global step -1).
         workers: Number of workers, which all record the same unless a step says otherwise.

@@ -5,15 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-from watchglass.records import Role, TensorInfo
+from watchglass.records import ModuleKind, Role, TensorInfo
 
 #: How names of a second and later models begin.
 _PREFIX = re.compile(r"model_([2-9]|[1-9][0-9]+)(?:[./]|$)")
 #: Scalars that are series of a model.
 _SERIES = ("loss", "gradient_norm", "accuracy")
 
-#: Module path -> class name of the module, in the order of execution.
-Modules = Mapping[str, str]
+#: Module path -> kind of the module, or a class name of a module of kind OTHER, in the order of execution.
+Modules = Mapping[str, str | ModuleKind]
 
 
 class Layers:
@@ -31,11 +31,13 @@ class Layers:
         role, module = _meaning(name, scalar)
         if module and module not in self._modules:
             self._modules[module] = "Module"
+        kind = self._modules.get(module, "")
         return TensorInfo(
-            tensor_id, name, role, module, self._modules.get(module, ""),
+            tensor_id, name, role, module, kind.value if isinstance(kind, ModuleKind) else kind,
             list(self._modules).index(module) if module else -1, shape, dtype,
             unit_axis=1 if role is Role.OUTPUT and len(shape) > 1 else 0 if role is Role.OUTPUT and shape else None,
             trainable=True if role in (Role.WEIGHT, Role.BIAS) else None, model=_model(name, module),
+            module_kind=kind if isinstance(kind, ModuleKind) else ModuleKind.OTHER,
         )  # fmt: skip
 
 

@@ -24,7 +24,7 @@ import numpy as np
 
 from watchglass.config import RuleSpec, describe
 from watchglass.evaluate import Follower, replay
-from watchglass.records import Finding, Mode, Severity, Status
+from watchglass.records import Finding, Mode, ModuleKind, Severity, Status
 from watchglass.rules import Rule, built_in_knowledge, documentation
 from watchglass.run import StepView
 from watchglass.store import open_store
@@ -155,7 +155,7 @@ class RuleSuite(ABC):
             Step(statistics={name: np.zeros((0, 4), dtype=np.float32) for name in names}, units={"a.output": []})
         )
         odd.append(Step(facts={"initialization": {}, "optimizer": {}, "model": {}, "first_bad_module": {}}))
-        modules = {"a": "ReLU", "b": "Linear", **self.modules}
+        modules = {"a": ModuleKind.RECTIFIER, "b": ModuleKind.LINEAR, **self.modules}
         path = build_run(tmp_path / "odd", odd * 3, modules=modules)
         rule = self.make()
         findings_of(rule, views_of(path))

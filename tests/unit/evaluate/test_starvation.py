@@ -250,13 +250,13 @@ def test_workers_that_keep_no_tensors_say_so(run_path: Path) -> None:
 def test_what_trees_do_not_have_is_no_matter_of_collections(
     run_path: Path, needs: Needs, collections: list[str]
 ) -> None:
-    trees = {"model": {"roots": ["gbtree"], "module_types": {}}}
+    trees = {"model": {"roots": ["gbtree"], "module_kinds": {}}}
     views = views_of(build_run(run_path, steps(1, plan(collections=collections)), facts=trees))
     assert seen(needs, views) == [f"{needs.describe()} cannot be captured: a model of type gbtree has no layers"]
 
 
 def test_what_trees_have_is_expected(run_path: Path) -> None:
-    trees = {"model": {"roots": ["gbtree"], "module_types": {}}}
+    trees = {"model": {"roots": ["gbtree"], "module_kinds": {}}}
     views = list(views_of(build_run(run_path, steps(1, plan(collections=["losses"])), facts=trees)))
     assert seen(Needs(role=Role.CUSTOM), views) == [""]
     assert seen(Needs(role=Role.LOSS), views) == [""]

@@ -14,7 +14,7 @@ from watchglass.config import (
     SessionConfig,
     combine,
 )
-from watchglass.records import Mode, Role, UnitKind
+from watchglass.records import Mode, ModuleKind, Role, UnitKind
 from watchglass.rules import (
     Needs,
     capture_for,
@@ -89,12 +89,12 @@ def test_the_union_of_roles_units_and_collections() -> None:
 
 
 def test_a_part_has_a_name_of_its_own_and_the_whole_makes_it_needless() -> None:
-    linear = Needs(role=Role.OUTPUT, module_types=("Linear",))
+    linear = Needs(role=Role.OUTPUT, module_kinds=(ModuleKind.LINEAR,))
     (part,) = capture_of([linear])["collections"][1:]
-    assert part.name == "rules.outputs.Linear"
-    assert part.selects("fc.output", Role.OUTPUT, "fc", "Linear")
-    assert not part.selects("relu.output", Role.OUTPUT, "relu", "ReLU")
-    assert not part.selects("fc.input.0", Role.INPUT, "fc", "Linear")
+    assert part.name == "rules.outputs.linear"
+    assert part.selects("fc.output", Role.OUTPUT, "fc", "Dense", (), ModuleKind.LINEAR)
+    assert not part.selects("relu.output", Role.OUTPUT, "relu", "Relu", (), ModuleKind.RECTIFIER)
+    assert not part.selects("fc.input.0", Role.INPUT, "fc", "Dense", (), ModuleKind.LINEAR)
     assert kept(linear, Needs(role=Role.OUTPUT)) == {"outputs": {}}
     assert set(kept(linear, base=DEFAULT_COLLECTIONS)) == {c.name for c in DEFAULT_COLLECTIONS}
 
@@ -155,7 +155,7 @@ def test_what_is_said_explicitly_wins() -> None:
 
 
 def test_who_leaves_out_the_whole_leaves_out_what_rules_asked_for_of_it() -> None:
-    asked = capture_of([Needs(role=Role.OUTPUT, module_types=("Linear",)), Needs(role=Role.WEIGHT)])
+    asked = capture_of([Needs(role=Role.OUTPUT, module_kinds=(ModuleKind.LINEAR,)), Needs(role=Role.WEIGHT)])
     left = combine(asked, {"collections": {"outputs": False}})["collections"]
     assert {collection.name for collection in left} == {"losses", "weights"}
     more = combine(asked, {"collections": {"outputs": True}})["collections"]

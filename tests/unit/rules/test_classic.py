@@ -12,7 +12,7 @@ import pytest
 
 from trainings import ALWAYS, MODULES, constant, training, with_evaluations
 from watchglass.evaluate import diagnose, replay
-from watchglass.records import Severity
+from watchglass.records import ModuleKind, Severity
 from watchglass.rules import default_rules, find_rule
 from watchglass.testing import Step, build_run
 from watchglass.testing.rule_suite import RuleSuite
@@ -60,7 +60,7 @@ class TestExplodingGradient(RuleSuite):
 
 class TestVanishingGradient(RuleSuite):
     rule = find_rule("VanishingGradient")
-    modules: ClassVar = {**MODULES, "bend": "Sigmoid", "curve": "Sigmoid"}
+    modules: ClassVar = {**MODULES, "bend": ModuleKind.SATURATING, "curve": ModuleKind.SATURATING}
 
     def sick(self) -> Sequence[Step]:
         return training(60, loss=constant_loss(2.3), gradient=lambda n, i: 1e-2 * 1e-3 ** (2 - i))
@@ -268,7 +268,7 @@ def _stack(derivative: float, *, rectified: bool = False) -> list[Step]:
 def test_functional_sigmoids_show_in_what_they_take_from_the_gradient(
     run_path: Path, derivative: float, rectified: bool, cause: str
 ) -> None:
-    modules = {f"part{i}": "Linear" for i in range(6)}
+    modules = {f"part{i}": ModuleKind.LINEAR for i in range(6)}
     run = build_run(run_path, _stack(derivative, rectified=rectified), modules=modules)
     (diagnosis,) = diagnose(replay(run).findings)
     assert diagnosis.causes[0].cause.id == cause

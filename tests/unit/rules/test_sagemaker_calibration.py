@@ -11,6 +11,7 @@ import pytest
 from watchglass.cli import main
 from watchglass.config import RuleSpec
 from watchglass.evaluate import replay
+from watchglass.records import ModuleKind
 from watchglass.rules import build_rule, find_rule, rules_of_set
 from watchglass.testing import Step, build_run
 
@@ -63,7 +64,7 @@ def test_unchanged_tensors_are_found_at_the_third_of_three_equal_steps(run_path:
 def test_a_vanishing_gradient_is_found_at_its_first_capture(run_path: Path, mean: float, found: list[int]) -> None:
     gradient = np.full((4, 4), mean, np.float32)
     step = Step(scalars={"loss": 1.0}, statistics={"gradient/a.weight": gradient, "gradient/b.weight": gradient})
-    run = build_run(run_path, [step], modules={"a": "Linear", "b": "Linear"})
+    run = build_run(run_path, [step], modules={"a": ModuleKind.LINEAR, "b": ModuleKind.LINEAR})
     assert first_steps(run, RuleSpec("VanishingGradient")) == found
 
 

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from watchglass.config import RuleSpec
 from watchglass.evaluate import replay
-from watchglass.records import Finding, Role, TensorInfo
+from watchglass.records import Finding, ModuleKind, Role, TensorInfo
 from watchglass.testing import Step, build_run
 
 LAYERS = ("first", "second", "third")
-MODULES = dict.fromkeys(LAYERS, "Linear")
+MODULES = dict.fromkeys(LAYERS, ModuleKind.LINEAR)
 RNG = np.random.default_rng(3)
 WEIGHTS = {name: RNG.normal(size=(8, 4)).astype(np.float32) for name in LAYERS}
 
@@ -94,11 +94,13 @@ def test_activations_beside_an_unknown_loss(run_path: Path) -> None:
 
 @pytest.mark.parametrize("window", [1, 8])
 def test_units_that_are_dead(run_path: Path, window: int) -> None:
-    info = TensorInfo(0, "bend.output", Role.OUTPUT, "bend", "ReLU", 1, (4, 8), "float32", 1)
+    info = TensorInfo(
+        0, "bend.output", Role.OUTPUT, "bend", "ReLU", 1, (4, 8), "float32", 1, module_kind=ModuleKind.RECTIFIER
+    )
     units = {"bend.output": np.array([True] * 7 + [False])}
     output = np.ones((64, 8), np.float32)
     steps = [Step(scalars={"loss": 1.0}, units=units, statistics={"bend.output": output}) for _ in range(window)]
-    run = build_run(run_path, steps, modules={"bend": "ReLU"}, tensors=[info])
+    run = build_run(run_path, steps, modules={"bend": ModuleKind.RECTIFIER}, tensors=[info])
     (finding,) = replay(run, [RuleSpec("DeadRelu", {"window": window, "min_values": 0})]).findings
     last = "the last capture" if window == 1 else "the last 8 captures"
     assert finding.message == (

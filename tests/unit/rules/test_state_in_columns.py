@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from watchglass.config import RuleSpec
-from watchglass.records import Finding, Mode, Role, StepEnd, TensorInfo, UnitKind
+from watchglass.records import Finding, Mode, ModuleKind, Role, StepEnd, TensorInfo, UnitKind
 from watchglass.rules import Rule, build_rule
 from watchglass.rules.rule import state
 from watchglass.run import Catalog, History, StepRecords, StepView
@@ -20,7 +20,7 @@ WEIGHTS, UNITS = 40, 8
 CATALOG = Catalog(
     [
         *(TensorInfo(n, f"layers.{n}.weight", Role.WEIGHT, shape=(4, 4), trainable=True) for n in range(WEIGHTS)),
-        TensorInfo(WEIGHTS, "act.output", Role.OUTPUT, module="act", module_type="ReLU"),
+        TensorInfo(WEIGHTS, "act.output", Role.OUTPUT, module="act", module_kind=ModuleKind.RECTIFIER),
         TensorInfo(WEIGHTS + 1, "gradient/layers.0.weight", Role.GRADIENT, shape=(4, 4)),
     ]
 )

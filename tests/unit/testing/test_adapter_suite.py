@@ -178,7 +178,22 @@ class KeepsTheHook(Adapter):
         self.kept.append(hook)
 
 
+class InventsKinds(Adapter):
+    def end(self, trainer: Trainer, loss: float, gradient: NDArray[np.float64]) -> None:
+        modules = {"module_types": {"": "Trainer"}, "module_kinds": {"": "trainer"}}
+        self.hook.current_records().facts.append(("model", "test", modules))
+        super().end(trainer, loss, gradient)
+
+
+class LeavesOutKinds(Adapter):
+    def end(self, trainer: Trainer, loss: float, gradient: NDArray[np.float64]) -> None:
+        self.hook.current_records().facts.append(("model", "test", {"module_types": {"": "Trainer"}}))
+        super().end(trainer, loss, gradient)
+
+
 BROKEN = {
+    InventsKinds: "test_modules_have_kinds",
+    LeavesOutKinds: "test_modules_have_kinds",
     ChangesNumbers: "test_the_training_keeps_its_numbers",
     CountsTwice: "test_every_update_is_one_step",
     MissesLosses: "test_the_loss_is_found_in_every_mode",

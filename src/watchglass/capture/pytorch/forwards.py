@@ -19,14 +19,14 @@ from watchglass.capture.pytorch.compiled.graphs import captured
 from watchglass.capture.pytorch.compiled.modules import CompiledModules
 from watchglass.capture.pytorch.events import Events, ModuleCall, ModuleEntry
 from watchglass.capture.pytorch.models import Models
-from watchglass.capture.pytorch.modules import CONSUMER_TYPES, RELU_TYPES, Place, is_compiled, unit_axis, unwrap
+from watchglass.capture.pytorch.modules import WEIGHTED, Place, is_compiled, unit_axis, unwrap
 from watchglass.capture.pytorch.nested import tensors_in
 from watchglass.capture.pytorch.reduce import inactive_units, plain, version_of
 from watchglass.capture.pytorch.saving import Item, Saving
 from watchglass.capture.pytorch.tensors.activations import RELU_NODES, functional_node
 from watchglass.capture.pytorch.tensors.entries import InputsWanted
 from watchglass.record import StepRecords
-from watchglass.records import Role, UnitKind
+from watchglass.records import ModuleKind, Role, UnitKind
 
 _log = logging.getLogger("watchglass")
 _BLIND = (
@@ -171,7 +171,7 @@ class ModuleCapture:
         place = self._place(module)
         if place is None:
             return
-        if self._functional and place.module_type in CONSUMER_TYPES:
+        if self._functional and place.kind in WEIGHTED:
             self._input(records, place, arguments)
         if self._hook.plan.wants(Role.OUTPUT):
             if type(output) is Tensor:
@@ -203,7 +203,7 @@ class ModuleCapture:
             # A container returns what its last child returned; what was overwritten since is something new.
             return
         name = f"{place.path}.output" if place.path else "output"
-        is_relu = place.module_type in RELU_TYPES
+        is_relu = place.kind is ModuleKind.RECTIFIER
         tags = ("relu_output",) if is_relu else ("model_output",) if is_model else ()
         axis = unit_axis(place.module_type, tensor.dim())
         item = Item(tensor, f"{name}.{path}" if path else name, place, tags, axis)

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
+from watchglass.records import ModuleKind
+
 #: Wrappers by class name, each of which has one child: they add a path segment that is no part of the model. By name,
 #: because importing them would import parts of PyTorch that a training may not have.
 _WRAPPERS = frozenset(
@@ -20,20 +22,38 @@ _DERIVED = ("Parametrized", "FSDP", "Replicate")
 #: Axis that counts units (neurons, channels) in the output of a module, by class name.
 _CHANNEL_SECOND = ("Conv", "BatchNorm", "InstanceNorm", "GroupNorm")
 
-#: Modules whose output is zero where a unit is inactive.
-RELU_TYPES = frozenset({"ReLU", "ReLU6", "Threshold"})
 #: Modules whose inputs show the units of a functional ReLU.
-CONSUMER_TYPES = frozenset({"Linear", "Conv1d", "Conv2d", "Conv3d"})
+WEIGHTED = (ModuleKind.LINEAR, ModuleKind.CONVOLUTION)
+
+_MODULES = "torch.nn.modules."
+#: What classes of PyTorch are, by the module that defines them.
+_BY_FILE = {
+    "activation": ModuleKind.ACTIVATION, "batchnorm": ModuleKind.NORMALIZATION, "container": ModuleKind.CONTAINER,
+    "conv": ModuleKind.CONVOLUTION, "dropout": ModuleKind.DROPOUT, "instancenorm": ModuleKind.NORMALIZATION,
+    "linear": ModuleKind.LINEAR, "normalization": ModuleKind.NORMALIZATION, "pooling": ModuleKind.POOLING,
+    "rnn": ModuleKind.RECURRENT, "sparse": ModuleKind.EMBEDDING,
+}  # fmt: skip
+#: The others, by class.
+_BY_CLASS: dict[type, ModuleKind] = {
+    nn.Identity: ModuleKind.OTHER,
+    nn.MultiheadAttention: ModuleKind.ATTENTION,
+    **dict.fromkeys((nn.ReLU, nn.ReLU6, nn.Threshold), ModuleKind.RECTIFIER),
+    **dict.fromkeys(
+        (nn.Sigmoid, nn.Tanh, nn.Hardsigmoid, nn.Hardtanh, nn.Softsign, nn.LogSigmoid), ModuleKind.SATURATING
+    ),
+    **dict.fromkeys((nn.Softmax, nn.Softmax2d, nn.Softmin, nn.LogSoftmax), ModuleKind.SOFTMAX),
+}
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a module or parameter sits: dotted path, type of the module, its position in the model, and whose it is."""
+    """Where a module or parameter sits: dotted path, type of the module, its position, whose it is, its kind."""
 
     path: str
     module_type: str
     index: int
     model: int | None = None
+    kind: ModuleKind = ModuleKind.OTHER
 
 
 @dataclass(frozen=True)
@@ -54,6 +74,17 @@ def type_name(module: nn.Module) -> str:
     while kind.__name__ in [prefix + kind.__bases__[-1].__name__ for prefix in _DERIVED]:
         kind = kind.__bases__[-1]
     return kind.__name__
+
+
+def kind_of(module: nn.Module) -> ModuleKind:
+    """What a module is: that of the first class of PyTorch that it is derived from, else whether it holds others."""
+    for cls in type(module).__mro__:
+        found = _BY_CLASS.get(cls)
+        if found is None and cls.__module__.startswith(_MODULES):
+            found = _BY_FILE.get(cls.__module__[len(_MODULES) :])
+        if found is not None:
+            return found
+    return ModuleKind.OTHER if next(module.children(), None) is None else ModuleKind.CONTAINER
 
 
 def inside(module: nn.Module) -> list[nn.Module]:
@@ -204,7 +235,7 @@ class ModuleTree:
         self._parameters.clear()
         for index, (path, module) in enumerate(_walk(owner, "")):
             # A module reached by two paths keeps its first.
-            place = Place((self.prefix + path).rstrip("."), type_name(module), index, self.number)
+            place = Place((self.prefix + path).rstrip("."), type_name(module), index, self.number, kind_of(module))
             self._modules.setdefault(module, place)
             for leaf, parameter in module.named_parameters(recurse=False):
                 name = self.prefix + (f"{path}.{leaf}" if path else leaf)
@@ -232,6 +263,15 @@ class ModuleTree:
     def parameters(self) -> Iterator[Tensor]:
         """All living parameters, in order, each once."""
         return (living for reference, _ in self._parameters.values() if (living := reference()) is not None)
+
+
+def described(trees: Iterable[ModuleTree]) -> dict[str, dict[str, str]]:
+    """Class names and kinds of all modules by path, for a ``model`` fact."""
+    places = [place for tree in trees for _, place in tree.modules()]
+    return {
+        "module_types": {place.path: place.module_type for place in places},
+        "module_kinds": {place.path: place.kind.value for place in places},
+    }
 
 
 def unit_axis(module_type: str, dimensions: int) -> int | None:

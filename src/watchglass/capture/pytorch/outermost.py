@@ -20,7 +20,7 @@ from watchglass.capture.pytorch.flow import Flow
 from watchglass.capture.pytorch.forwards import ModuleCapture, first_tensor
 from watchglass.capture.pytorch.losses_by_hand import LossesByHand
 from watchglass.capture.pytorch.module_hooks import Unsaved, unsaved
-from watchglass.capture.pytorch.modules import inside, is_compiled, unwrap
+from watchglass.capture.pytorch.modules import described, inside, is_compiled, unwrap
 from watchglass.capture.pytorch.nested import tensors_in
 from watchglass.capture.pytorch.planned import planned_steps
 from watchglass.capture.pytorch.steady import Steady
@@ -357,10 +357,9 @@ class OutermostCalls:
 def describe_training(flow: Flow, step: OpenStep) -> None:
     """Record, once, what is being trained and how many steps it means to take."""
     models = flow.models
-    types = {place.path: place.module_type for tree in models for _, place in tree.modules()}
     count = sum(parameter.numel() for root in models.roots() for parameter in unwrap(root).parameters())
     data: dict[str, Any] = {
-        "module_types": types,
+        **described(models),
         "parameters": count,
         "roots": [type(unwrap(root)).__name__ for root in models.roots()],
         "compiled": any(is_compiled(root) for root in models.roots()),

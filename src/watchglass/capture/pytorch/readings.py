@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from watchglass.capture.hook import Hook
 from watchglass.capture.pytorch.initialization import Initialization
 from watchglass.capture.pytorch.models import Models
-from watchglass.capture.pytorch.modules import ParameterPlace, type_name
+from watchglass.capture.pytorch.modules import ParameterPlace, described, type_name
 from watchglass.capture.pytorch.reduce import DeviceRows, is_plain, plain, share_threads, summaries, version_of
 from watchglass.capture.pytorch.saving import Item, Saving
 from watchglass.capture.pytorch.updates import UpdateCopies
@@ -340,8 +340,7 @@ class Readings:
             step.records.facts.append(("initialization", "first update", Initialization(weights, about)))
         for tree in self._models if about else ():
             if tree.number in new and tree.owner is not None:
-                types = {place.path: place.module_type for _, place in tree.modules()}
-                data = {"module_types": types, "roots": [type_name(tree.owner)], "model": tree.number}
+                data = {**described((tree,)), "roots": [type_name(tree.owner)], "model": tree.number}
                 step.records.facts.append(("model", "first update", data))
 
 

@@ -72,7 +72,7 @@ class Saving:
         place = item.place
         if role in self._given_up:
             return None
-        return self._hook.plan.keep(item.name, role, place.path, place.module_type, item.tags)
+        return self._hook.plan.keep(item.name, role, place.path, place.module_type, item.tags, place.kind)
 
     def give_up(self, records: StepRecords, role: Role, error: Exception) -> None:
         """Memory ran out for tensors of a role: save none of them from now on."""
@@ -189,11 +189,13 @@ class Saving:
 
     def _info(self, role: Role, item: Item) -> TensorInfo:
         tensor, place = item.tensor if item.whole is None else item.whole, item.place
-        collections = self._hook.plan.collections_of(item.name, role, place.path, place.module_type, item.tags)
+        collections = self._hook.plan.collections_of(
+            item.name, role, place.path, place.module_type, item.tags, place.kind
+        )
         return TensorInfo(
             0, item.name, role, place.path, place.module_type, place.index, _shape(tensor),
             str(tensor.dtype).removeprefix("torch."), item.unit_axis, item.trainable, _placement(tensor), collections,
-            place.model,
+            place.model, place.kind,
         )  # fmt: skip
 
 

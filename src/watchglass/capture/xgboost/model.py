@@ -23,6 +23,7 @@ def facts_of(model: Booster) -> dict[str, dict[str, Any]]:
         "model": {
             "roots": [booster],
             "module_types": {},
+            "module_kinds": {},
             "objective": config["objective"]["name"],
             "features": _features(model)[:_MAX_NAMES],
         },

@@ -12,7 +12,7 @@ from typing import Any
 
 from watchglass.config import BUILT_IN_COLLECTIONS, FACTS, Schedule
 from watchglass.records import Fact, Mode, Role, count
-from watchglass.rules import Needs, collections_for
+from watchglass.rules import Needs, collections_for, without_layers
 from watchglass.run import Selection, StepView
 
 #: Captures of a planned collection without what it should hold, after which it is not expected any more.
@@ -100,7 +100,7 @@ class NeedSeen:
         self.needs = needs
         self.satisfied = False
         self._selects = Selection(
-            needs.role, regex=needs.name_regex, collection=needs.collection, module_types=needs.module_types
+            needs.role, regex=needs.name_regex, collection=needs.collection, module_kinds=needs.module_kinds
         )
         self._wants = self._selects.matcher()
         self._wants_all = self._selects == Selection()
@@ -113,7 +113,7 @@ class NeedSeen:
         self._fact: Fact | None = None
         self._plan: _Plan | None = None
         self._planned: tuple[_Planned, ...] = ()
-        self._of_layers = needs.role in _OF_LAYERS or bool(needs.units or needs.module_types)
+        self._of_layers = needs.role in _OF_LAYERS or bool(needs.units or needs.module_kinds)
         self._no_layers = ""
 
     def look(self, view: StepView) -> None:
@@ -131,7 +131,7 @@ class NeedSeen:
             self._planned = self._matching(Mode.TRAIN)
             self._due = 0
         if self._of_layers and not self.satisfied:
-            self._no_layers = _without_layers(view)
+            self._no_layers = without_layers(view)
         if view.mode not in self.needs.modes:
             return
         present = self._present(view)
@@ -255,21 +255,13 @@ class NeedSeen:
             return any(self._wants(info) for kind in needs.units for info, _ in view.units(kind))
         if needs.of_tensors:
             rows = view.statistics(
-                needs.role, module_types=needs.module_types, name_regex=needs.name_regex, collection=needs.collection
+                needs.role, module_kinds=needs.module_kinds, name_regex=needs.name_regex, collection=needs.collection
             )
             if not len(rows):
                 return False
         if needs.scalars and all(view.scalar(name) is None for name in needs.scalars):
             return False
         return not needs.facts or any(view.latest_fact(kind) is not None for kind in needs.facts)
-
-
-def _without_layers(view: StepView) -> str:
-    """That the model has no layers, as boosted trees have none; "" where it has some, or nobody knows."""
-    fact = view.latest_fact("model")
-    if fact is None or fact.data.get("module_types") != {}:
-        return ""
-    return f"a model of type {', '.join(map(str, fact.data.get('roots', ()))) or 'unknown'} has no layers"
 
 
 def _planned(row: Mapping[str, Any]) -> _Planned:

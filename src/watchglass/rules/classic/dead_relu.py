@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Role, Severity, TensorInfo, UnitKind
+from watchglass.records import Finding, Mode, ModuleKind, Role, Severity, TensorInfo, UnitKind
 from watchglass.rules import signals
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
@@ -59,7 +59,7 @@ class DeadRelu(Rule):
         units = view.units(UnitKind.INACTIVE)
         if not units:
             return
-        has_modules = len(view.catalog.ids(Selection(Role.OUTPUT, module_types=signals.RECTIFIERS))) > 0
+        has_modules = len(view.catalog.ids(Selection(Role.OUTPUT, module_kinds=(ModuleKind.RECTIFIER,)))) > 0
         after_convolution = view.catalog.remembered("DeadRelu, flattened", lambda: _flattened(view))
         for info, zero in units:
             if has_modules != (info.role is Role.OUTPUT) or len(zero) < self.min_units:
@@ -73,8 +73,8 @@ class DeadRelu(Rule):
 
     def applicable(self, view: StepView) -> str:
         """Not for models without ReLU-like units."""
-        known = signals.module_types(view)
-        if known and not known & set(signals.RECTIFIERS) and not self.runs:
+        kinds = [kind for kind, _ in signals.modules(view).values()]
+        if kinds and ModuleKind.RECTIFIER not in kinds and not self.runs:
             return "the model has no ReLU, as far as its modules and what its layers receive can tell"
         return signals.without_layers(view)
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Role, Severity
+from watchglass.records import Finding, Mode, ModuleKind, Role, Severity
 from watchglass.rules import signals
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
@@ -95,7 +95,9 @@ class PoorWeightInitialization(Rule):
         )
 
     def _scale(self, view: StepView) -> Iterable[Finding]:
-        outputs = view.statistics(Role.OUTPUT, module_types=signals.WEIGHTED).in_layer_order()
+        # Of modules that pass the scale of their weights on.
+        weighted = ModuleKind.LINEAR, ModuleKind.CONVOLUTION
+        outputs = view.statistics(Role.OUTPUT, module_kinds=weighted).in_layer_order()
         # Behind dead units only the bias is left: a layer that is constant up to rounding says nothing about weights.
         outputs = outputs.where((outputs.nonfinite == 0) & (outputs.std > 1e-5 * outputs.rms))
         if len(outputs) < 2 or any(row["same"] and not row["zero"] for row in self.weights.values()):
@@ -140,7 +142,7 @@ def _usable(view: StepView, tensors: Any) -> dict[str, dict[str, Any]]:
         shape = row.get("shape") or []
         if len(shape) < 2 or shape[0] < 2 or (info is not None and info.trainable is False):
             continue
-        if info is not None and info.module_type in signals.EMBEDDINGS:
+        if info is not None and info.module_kind is ModuleKind.EMBEDDING:
             continue
         std, fan_in = float(row.get("std") or 0.0), float(row.get("fan_in") or 0.0)
         found[name] = {

@@ -1,11 +1,11 @@
-"""Whether saturating activations lie between layers: by module type, or by what layers receive and pass on."""
+"""Whether saturating activations lie between layers: by kind of module, or by what layers receive and pass on."""
 
 from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
 
-from watchglass.records import Role
+from watchglass.records import ModuleKind, Role
 from watchglass.rules import signals
 from watchglass.run import Statistics, StepView
 
@@ -23,10 +23,11 @@ def saturating_between(view: StepView, gradients: Statistics, first: int, last: 
         first: Position of the first layer.
         last: Position of the last layer.
     """
-    present = signals.module_types(view) | {info.module_type for info in view.catalog if first <= info.layer_index}
-    modules = [kind for kind in signals.SATURATING if kind in present]
-    if modules:
-        return modules
+    present = {name for kind, name in signals.modules(view).values() if kind == ModuleKind.SATURATING}
+    captured = (info for info in view.catalog if first <= info.layer_index)
+    present |= {info.module_type for info in captured if info.module_kind is ModuleKind.SATURATING}
+    if present:
+        return sorted(present)
     # torch.sigmoid(x) has no module, but the next layer receives its values.
     inputs = view.statistics(Role.INPUT)
     inside = np.array([first < info.layer_index <= last for info in inputs.tensors], dtype=np.bool_)

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Role, Severity, TensorInfo, UnitKind
+from watchglass.records import Finding, Mode, ModuleKind, Role, Severity, TensorInfo, UnitKind
 from watchglass.rules import signals
 from watchglass.rules.classic.saturation import saturating_between
 from watchglass.rules.needs import Needs
@@ -180,7 +180,7 @@ def _in_layers(gradients: Statistics) -> npt.NDArray[np.bool_]:
         containers.update(".".join(parts[:n]) for n in range(1, len(parts)))
     return np.array(
         [
-            info.module_type not in signals.EMBEDDINGS and info.layer_index >= 0 and info.module not in containers
+            info.module_kind is not ModuleKind.EMBEDDING and info.layer_index >= 0 and info.module not in containers
             for info in gradients.tensors
         ],
         dtype=np.bool_,

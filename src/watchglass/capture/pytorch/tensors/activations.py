@@ -20,7 +20,7 @@ from watchglass.capture.pytorch.modules import Place
 from watchglass.capture.pytorch.nested import tensors_in
 from watchglass.capture.pytorch.saving import Item, Saving
 from watchglass.record import StepRecords
-from watchglass.records import Role
+from watchglass.records import ModuleKind, Role
 
 RELU_NODES = ("ReluBackward0", "ThresholdBackwardBackward0", "HardtanhBackward0")
 _TAGS = {**dict.fromkeys(RELU_NODES, "relu_input"), "TanhBackward0": "tanh_input", "SigmoidBackward0": "sigmoid_input"}
@@ -79,7 +79,7 @@ class FunctionalActivations:
             node = tensor.grad_fn
             if node is None:
                 continue
-            if call.place.module_type in ("ReLU", "ReLU6", "Threshold", "Tanh", "Sigmoid"):
+            if call.place.kind is ModuleKind.RECTIFIER or call.place.module_type in ("Tanh", "Sigmoid"):
                 self._seen.add(node)  # a module's own; its input is saved as such
                 continue
             self._look(call.records, tensor)

@@ -9,16 +9,16 @@ from torch import Tensor
 from watchglass.capture.hook import Hook
 from watchglass.capture.pytorch.events import Events, ForwardCall, ModuleCall, ModuleEntry
 from watchglass.capture.pytorch.models import Models
-from watchglass.capture.pytorch.modules import CONSUMER_TYPES, RELU_TYPES, Place, unit_axis
+from watchglass.capture.pytorch.modules import WEIGHTED, Place, unit_axis
 from watchglass.capture.pytorch.nested import tensors_in
 from watchglass.capture.pytorch.reduce import inactive_units, plain
 from watchglass.capture.pytorch.saving import Item, Saving
 from watchglass.capture.pytorch.tensors.activations import RELU_NODES, functional_node
 from watchglass.capture.pytorch.tensors.entries import InputsWanted
 from watchglass.record import StepRecords
-from watchglass.records import Role, UnitKind
+from watchglass.records import ModuleKind, Role, UnitKind
 
-_MODULE_TAGS = {**dict.fromkeys(RELU_TYPES, "relu_input"), "Tanh": "tanh_input", "Sigmoid": "sigmoid_input"}
+_MODULE_TAGS = {"Tanh": "tanh_input", "Sigmoid": "sigmoid_input"}
 
 
 class Inputs:
@@ -50,7 +50,7 @@ class Inputs:
             if tags:
                 self._saving.save(entry.records, Role.INPUT, _item(place, path, tensor, tags))
             return
-        node = functional_node(tensor, RELU_NODES) if path == "0" and place.module_type in CONSUMER_TYPES else None
+        node = functional_node(tensor, RELU_NODES) if path == "0" and place.kind in WEIGHTED else None
         functional = node is not None and node not in self._relu_nodes
         if functional:
             self._relu_nodes.add(node)
@@ -65,7 +65,7 @@ class Inputs:
             records.units.append((tensor_id, UnitKind.INACTIVE, inactive_units(values, axis)))
 
     def _called(self, call: ModuleCall) -> None:
-        if call.place.module_type in RELU_TYPES and isinstance(call.output, Tensor):
+        if call.place.kind is ModuleKind.RECTIFIER and isinstance(call.output, Tensor):
             self._relu_nodes.add(call.output.grad_fn)
 
     def _ended(self, call: ForwardCall) -> None:
@@ -91,5 +91,6 @@ def _tags(entry: ModuleEntry, path: str, tensor: Tensor) -> tuple[str, ...]:
             tags += ("input_image",)
         elif tensor.dim() == 2 and not (tensor.is_floating_point() or tensor.is_complex()):
             tags += ("input_sequence",)
-    tag = _MODULE_TAGS.get(entry.place.module_type) if path == "0" else None
-    return tags if tag is None else (*tags, tag)
+    rectifies = entry.place.kind is ModuleKind.RECTIFIER
+    tag = "relu_input" if rectifies else _MODULE_TAGS.get(entry.place.module_type)
+    return tags if tag is None or path != "0" else (*tags, tag)

@@ -68,7 +68,7 @@ class OptimizerState:
         plan, hook = self._hook.plan, self._hook
         elsewhere: dict[torch.device, list[tuple[str, Tensor]]] = {}
         for name, place, value in numbers:
-            if plan.keep(name, Role.OPTIMIZER_STATE, place.path, place.module_type) is None:
+            if plan.keep(name, Role.OPTIMIZER_STATE, place.path, place.module_type, (), place.kind) is None:
                 continue
             hook.tensor_id(name, lambda name=name, place=place: _info(name, place))  # type: ignore[misc]
             if isinstance(value, Tensor):
@@ -141,5 +141,13 @@ def _holder(optimizer: Optimizer) -> Optimizer:
 
 def _info(name: str, place: Place) -> TensorInfo:
     return TensorInfo(
-        0, name, Role.OPTIMIZER_STATE, place.path, place.module_type, place.index, dtype="float64", model=place.model
+        0,
+        name,
+        Role.OPTIMIZER_STATE,
+        place.path,
+        place.module_type,
+        place.index,
+        dtype="float64",
+        model=place.model,
+        module_kind=place.kind,
     )
