@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum, IntEnum
+from functools import cached_property
 
 from watchglass.records.training import COUNT_FIELDS, STATISTIC_FIELDS, Mode, Origin, Reduction, UnitKind
 
@@ -79,7 +80,7 @@ class RowKind:
     given_up: int = 2
     special: Encoding | None = None
 
-    @property
+    @cached_property
     def fields(self) -> tuple[Field, ...]:
         """All of them, the key first."""
         keys = {
@@ -89,7 +90,7 @@ class RowKind:
         }  # fmt: skip
         return (*keys[self.key], *self.own)
 
-    @property
+    @cached_property
     def encoding(self) -> Encoding:
         """Rows of fixed size where all fields are so and a step has few of them; columns for everything else."""
         fixed = self.key is RowKey.STEP and all(field.type in SIZES and not field.array for field in self.own)

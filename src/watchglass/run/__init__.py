@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from watchglass.run.summaries import SAME_LOSS, SAME_LOSS_NEAR_ZERO, count_steps, leaders_of
     from watchglass.run.table import Table
     from watchglass.run.tables import RawPlace, WorkerTables
-    from watchglass.run.tabular import table_pieces
+    from watchglass.run.tabular import RunTables
     from watchglass.run.tensor import Tensor
     from watchglass.run.view import StepRecords, StepView
     from watchglass.run.worker import Worker
@@ -48,7 +48,7 @@ _HOMES = {
     "stored": ("StatisticsRows",),
     "summaries": ("SAME_LOSS", "SAME_LOSS_NEAR_ZERO", "count_steps", "leaders_of"),
     "table": ("Table",),
-    "tabular": ("table_pieces",),
+    "tabular": ("RunTables",),
     "tables": ("RawPlace", "WorkerTables"),
     "tensor": ("Tensor",),
     "view": ("StepRecords", "StepView"),
@@ -58,9 +58,9 @@ _HOMES = {
 __all__ = [
     "MOST_RAW_BYTES", "REDUCTIONS", "SAME_LOSS", "SAME_LOSS_NEAR_ZERO", "Catalog", "Ending", "Histogram", "History",
     "Journal", "LazyHistograms", "ListedRun", "ModelViews", "Phase", "RawPlace", "RawTensors", "RecordedStep", "Run",
-    "RunSearch", "Runs", "Seam", "Selection", "Statistics", "StatisticsRows", "StepRecords", "StepView", "Table",
-    "Tensor", "Worker", "WorkerTables", "count_steps", "ending_of", "leaders_of", "open_run", "open_runs", "state_of",
-    "table_pieces",
+    "RunSearch", "RunTables", "Runs", "Seam", "Selection", "Statistics", "StatisticsRows", "StepRecords", "StepView",
+    "Table", "Tensor", "Worker", "WorkerTables", "count_steps", "ending_of", "leaders_of", "open_run", "open_runs",
+    "state_of",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:

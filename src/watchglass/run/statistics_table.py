@@ -24,11 +24,6 @@ if TYPE_CHECKING:
 
 #: What a table has where no fields are asked for: all that is stored, and the derived numbers that people look at.
 FIELDS = (*STATISTIC_FIELDS, "mean", "std", "rms", "abs_mean", "abs_max", "zero_ratio", "nonfinite")
-#: Columns of the table before the fields.
-KEYS = (
-    "attempt", "worker", "mode", "step", "global_step", "tensor", "role", "module", "module_type", "layer_index",
-    "calls", "sampled",
-)  # fmt: skip
 #: Rows read at a time; bounds what is needed beside the table itself to some 100 MB.
 _AT_ONCE = 1 << 20
 
@@ -221,11 +216,7 @@ class Layout:
     def empty(self) -> pyarrow.Table:
         """The table without a row."""
         none = np.empty(0, np.int64)
-        batch = StatisticsBatch(
-            none.astype(np.uint64), none.astype(np.uint32), none.astype(np.uint32),
-            np.empty((0, len(STATISTIC_FIELDS))), none.astype(np.uint8), none.astype(bool),
-        )  # fmt: skip
-        return self.table(Rows(0, none, none, none, none, batch, {}), none)
+        return self.table(Rows(0, none, none, none, none, StatisticsBatch.concatenate([], histograms=False), {}), none)
 
 
 _COUNTS = (*COUNT_FIELDS, "nonfinite")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import fields as fields_of
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -125,7 +124,7 @@ class StoredStatistics:
         ids = None if tensor_ids is None else np.unique(np.fromiter(tensor_ids, np.uint32))
         wanted = Wanted(ids, self._limited(global_steps), tuple(fields), histograms)
         if ids is not None and not len(ids):
-            return _empty(histograms)
+            return StatisticsBatch.concatenate([], histograms=histograms)
         parts, charges = [], Charges()
         for source in self._sources():
             part = source.select(wanted)
@@ -134,7 +133,7 @@ class StoredStatistics:
             if part is not None and len(part):
                 charges.add(_TOGETHER * batch_bytes(part))
                 parts.append(part)
-        return _in_order(_concatenated(parts, histograms))
+        return _in_order(StatisticsBatch.concatenate(parts, histograms=histograms))
 
     def of_tensor(
         self, tensor_id: int, *, planned_only: bool, fields: Sequence[str] = STATISTIC_FIELDS
@@ -234,25 +233,6 @@ class StoredStatistics:
             chunk.tensor_id[span], chunk.values[span], chunk.calls[span], chunk.sampled[span], LazyHistograms(load)
         )
         yield rows, chunk.origin[span] == Origin.PLANNED
-
-
-def _empty(histograms: bool) -> StatisticsBatch:
-    none = Histograms.none(0) if histograms else None
-    return StatisticsBatch(
-        np.empty(0, np.uint64), np.empty(0, np.uint32), np.empty(0, np.uint32), np.empty((0, len(STATISTIC_FIELDS))),
-        np.empty(0, np.uint8), np.empty(0, np.bool_), none,
-    )  # fmt: skip
-
-
-def _concatenated(parts: list[StatisticsBatch], histograms: bool) -> StatisticsBatch:
-    if not parts:
-        return _empty(histograms)
-    if len(parts) == 1:
-        return parts[0]
-    names = [field.name for field in fields_of(StatisticsBatch) if field.name != "histograms"]
-    columns: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
-    known = [part.histograms if part.histograms is not None else Histograms.none(len(part)) for part in parts]
-    return StatisticsBatch(**columns, histograms=Histograms.concatenate(known) if histograms else None)
 
 
 def _in_order(rows: StatisticsBatch) -> StatisticsBatch:

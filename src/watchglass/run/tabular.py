@@ -66,7 +66,7 @@ def table_of(run: Run, name: str, words: frozenset[str] | None = None) -> Table:
         fields = None if words is None else tuple(field for field in FIELDS if field in words)
         query = StatisticsQuery(Selection(), Mode.GLOBAL, None, "all", fields=fields)
         return Table(name, lambda: reading_again(run, lambda: query.read(query.team(run))))
-    return Table(name, lambda: _joined(table_pieces(run, kinds[name])))
+    return Table(name, lambda: pa.concat_tables(RunTables(run).pieces(kinds[name])).unify_dictionaries())
 
 
 def tables_for(run: Run, query: str) -> dict[str, Callable[[], pa.Table]]:
@@ -90,30 +90,33 @@ def fields_named(query: str) -> frozenset[str] | None:
     return frozenset(words)
 
 
-def table_pieces(run: Run, kind: RowKind, *, everything: bool = False, histograms: bool = False) -> Iterator[pa.Table]:
-    """A table in pieces of bounded size, the first one without rows.
+class RunTables:
+    """The tables of a run in pieces of bounded size, the first one without rows.
 
     Args:
         run: The run.
-        kind: The kind of rows.
         everything: Also rows that SQL does not see, with the columns that say so: ``counts``, of a step that is part of
             the course, and ``origin``. Global steps are then those of the attempt.
         histograms: Of statistics, which are only read with ``everything``, also the histograms.
     """
-    read = partial(_statistics, histograms=histograms) if kind is STATISTICS else partial(_rows, kind)
-    if kind is FINDINGS:
-        found = [each.to_json() for each in run.journal.findings]
-        yield pa.table(_columns(kind, {field.name: [row[field.name] for row in found] for field in kind.fields}))
-        return
-    yield from read(_Attempt(Worker("", {}), 0, WorkerTables(), everything=everything))
-    for name in run.workers:
-        worker = run.worker(name)
-        for attempt, tables in worker.attempts.items():
-            yield from read(_Attempt(worker, attempt, tables, everything=everything))
 
+    def __init__(self, run: Run, *, everything: bool = False, histograms: bool = False) -> None:
+        self._run, self._histograms = run, histograms
+        none = _Attempt(Worker("", {}), 0, WorkerTables(), everything=everything)
+        self._attempts = [none] + [
+            _Attempt(run.worker(name), attempt, tables, everything=everything)
+            for name in run.workers
+            for attempt, tables in run.worker(name).attempts.items()
+        ]
 
-def _joined(found: Iterator[pa.Table]) -> pa.Table:
-    return pa.concat_tables(found).unify_dictionaries()
+    def pieces(self, kind: RowKind) -> Iterator[pa.Table]:
+        """The table of a kind of rows."""
+        if kind is FINDINGS:
+            found = [each.to_json() for each in self._run.journal.findings]
+            yield pa.table(_columns(kind, {field.name: [row[field.name] for row in found] for field in kind.fields}))
+            return
+        for attempt in self._attempts:
+            yield from _statistics(attempt, self._histograms) if kind is STATISTICS else _rows(kind, attempt)
 
 
 class _Attempt:
@@ -129,9 +132,10 @@ class _Attempt:
     def __init__(self, worker: Worker, attempt: int, tables: WorkerTables, *, everything: bool) -> None:
         self.worker, self.attempt, self.tables, self.everything = worker, attempt, tables, everything
         self.ends: list[StepEnd] = [tables.steps[step] for step in sorted(tables.steps)]
-        rows = [(end.global_step, int(end.mode), end.mode_step, end.global_step) for end in self.ends]
         # The last one stands for no step.
-        self._own, self._mode, self._step, self._number = np.array([*rows, (_LATEST, 0, 0, 0)], np.int64).T
+        rows = [*((end.global_step, end.mode, end.mode_step) for end in self.ends), (_LATEST, 0, 0)]
+        self._own, self._mode, self._step = (np.array(column, np.int64) for column in zip(*rows, strict=True))
+        self._number = self._own.copy()
         self._counts = np.zeros(len(self._own), bool)
         numbering = worker.numbering(attempt)
         at = np.searchsorted(self._own, numbering.own.astype(np.int64))
@@ -258,7 +262,7 @@ def _names(tables: WorkerTables, ids: NDArray[Any]) -> _Columns:
     return {"tensor": _words(names, at), "role": _words(roles, at)}
 
 
-def _statistics(of: _Attempt, *, histograms: bool) -> Iterator[pa.Table]:
+def _statistics(of: _Attempt, histograms: bool) -> Iterator[pa.Table]:
     """All statistics of an attempt, those because of a finding too."""
     ids = sorted({row.tensor_id for row in of.tables.catalog.select()})
     for first, stop in _spans(of.ends):

@@ -14,7 +14,7 @@ from typing import Any
 from watchglass.config import local_path, scheme_of
 from watchglass.errors import InvalidValueError, RunExistsError, StoreError
 from watchglass.records import ROW_KINDS
-from watchglass.run import Run, table_pieces
+from watchglass.run import Run, RunTables
 
 
 @dataclass(frozen=True)
@@ -91,12 +91,12 @@ def _write_tables(run: Run, folder: Path, histograms: bool, tick: Callable[[], N
     import pyarrow.parquet as pq
 
     about = {"watchglass": json.dumps({"run": run.manifest.run_id, "written_by": "watchglass"})}
-    written = []
+    tables, written = RunTables(run, everything=True, histograms=histograms), []
     for kind in ROW_KINDS.values():
         path, rows = folder / f"{kind.name}.parquet", 0
         with ExitStack() as stack:
             writer = None
-            for piece in table_pieces(run, kind, everything=True, histograms=histograms):
+            for piece in tables.pieces(kind):
                 tick()
                 table = piece.add_column(0, "run", pa.array([run.manifest.run_id] * len(piece), pa.string()))
                 # Dictionaries are for memory; in a file they would be categories to who reads it.

@@ -183,7 +183,7 @@ def test_an_export_that_fails_leaves_nothing(
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(export, "table_pieces", full)
+    monkeypatch.setattr(export, "RunTables", full)
     assert "No space left on device" in watchglass("export", healthy, "-o", tmp_path / "a/tables").error
     assert list((tmp_path / "a").iterdir()) == []
 

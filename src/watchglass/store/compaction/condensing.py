@@ -191,7 +191,8 @@ class _Condenser:
         self._first_end = None
 
     def _write_file(self) -> None:
-        batch = _concatenated(self._batches)
+        with_bins = any(batch.histograms is not None for batch in self._batches)
+        batch = StatisticsBatch.concatenate(self._batches, histograms=with_bins)
         self._batches.clear()
         self._rows = self._bins = 0
         batch = sorted_rows(batch)
@@ -327,13 +328,6 @@ def _column_names(payload: bytes) -> list[str]:
             return list(stream.schema.names)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise DamagedDataError(f"a batch of statistics is no Arrow stream ({str(error)[:120]})") from error
-
-
-def _concatenated(batches: list[StatisticsBatch]) -> StatisticsBatch:
-    columns = {name: np.concatenate([getattr(batch, name) for batch in batches]) for name in FLAT}
-    with_bins = any(batch.histograms is not None for batch in batches)
-    parts = [batch.histograms if batch.histograms is not None else Histograms.none(len(batch)) for batch in batches]
-    return StatisticsBatch(**columns, histograms=Histograms.concatenate(parts) if with_bins else None)
 
 
 def _check_written(store: Store, path: str, size: int, crc: int) -> None:

@@ -8,6 +8,7 @@ specifies each.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,7 @@ from watchglass.store.encoding.rows import decode_rows, encode_rows, table_of
 
 #: In the order of the arguments of StepEnd.
 _STEP_END_COLUMNS = ("global_step", "mode", "mode_step", "train_step", "start_ns", "end_ns", "captures", "model")
+_STEP_FIELDS = attrgetter(*(field.name for field in STEPS.fields))
 _MODES = {int(mode): mode for mode in Mode if mode is not Mode.GLOBAL}
 
 
@@ -88,7 +90,7 @@ def encode_step_ends(ends: Sequence[StepEnd]) -> bytes:
 
 def step_rows(ends: Iterable[StepEnd]) -> list[tuple[int, ...]]:
     """Ends of steps as rows of :data:`~watchglass.records.STEPS`."""
-    return [tuple(int(getattr(end, field.name)) for field in STEPS.fields) for end in ends]
+    return [_STEP_FIELDS(end) for end in ends]
 
 
 def decode_step_ends(payload: bytes) -> list[StepEnd]:

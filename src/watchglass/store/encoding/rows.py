@@ -82,7 +82,8 @@ def decode_rows(kind: RowKind, payload: bytes) -> NDArray[Any]:
 
 def rows_bytes(rows: NDArray[Any]) -> int:
     """About how many bytes rows hold in memory."""
-    objects = [name for name in rows.dtype.names or () if rows.dtype[name].hasobject]
+    names = rows.dtype.names or () if rows.dtype.hasobject else ()
+    objects = [name for name in names if rows.dtype[name].hasobject]
     return rows.nbytes + sum(128 + len(each) * getattr(each, "itemsize", 1) for name in objects for each in rows[name])
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ _DTYPES: dict[str, np.dtype[Any]] = {name: dtype_of(STATISTICS)[name] for name i
 KEYS = tuple(name for name in _DTYPES if name not in STATISTIC_FIELDS)
 #: What :class:`StatisticsBatch` has of a row, but for its histogram.
 FLAT = (*KEYS, "values")
+_NO_VALUES = np.empty((0, len(STATISTIC_FIELDS)))
 
 
 @dataclass
@@ -51,12 +52,21 @@ class StatisticsBatch:
     def __len__(self) -> int:
         return len(self.global_step)
 
+    @classmethod
+    def concatenate(cls, parts: Sequence[StatisticsBatch], *, histograms: bool) -> StatisticsBatch:
+        """The rows of all parts, which may be none; with histograms, those that lack them have empty ones."""
+        if len(parts) == 1:
+            return parts[0]
+        columns: dict[str, Any] = {"values": np.concatenate([_NO_VALUES, *(part.values for part in parts)])}
+        for name in KEYS:
+            columns[name] = np.concatenate([np.empty(0, _DTYPES[name]), *(getattr(part, name) for part in parts)])
+        known = [part.histograms if part.histograms is not None else Histograms.none(len(part)) for part in parts]
+        return cls(**columns, histograms=Histograms.concatenate([Histograms.none(0), *known]) if histograms else None)
+
     def take(self, rows: NDArray[Any]) -> StatisticsBatch:
         """Some of the rows, by index or mask."""
-        columns = {field.name: getattr(self, field.name) for field in fields(self)}
-        histograms = columns.pop("histograms")
-        taken = {name: column[rows] for name, column in columns.items()}
-        return StatisticsBatch(**taken, histograms=histograms.take(rows) if histograms is not None else None)
+        taken = {name: getattr(self, name)[rows] for name in FLAT}
+        return StatisticsBatch(**taken, histograms=None if self.histograms is None else self.histograms.take(rows))
 
 
 def encode_statistics(batch: StatisticsBatch) -> bytes:

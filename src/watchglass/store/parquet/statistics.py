@@ -105,7 +105,7 @@ class ParquetStatistics:
                 part = _batch(table, wanted, histograms, ids, steps)
             if len(part):
                 parts.append(part)
-        found = _joined(parts, histograms)
+        found = StatisticsBatch.concatenate(parts, histograms=histograms)
         if found.histograms is not None and not found.histograms.seen.any():
             found.histograms = None
         return found
@@ -326,15 +326,3 @@ def _array(table: Any, name: str) -> NDArray[Any]:
     if name in COUNT_FIELDS and len(array) and int(array.max()) > 1 << 53:
         raise DamagedDataError(f"the column {name!r} of compacted statistics has impossible counts")
     return array
-
-
-def _joined(parts: list[StatisticsBatch], histograms: bool) -> StatisticsBatch:
-    if len(parts) == 1:
-        return parts[0]
-    columns = {
-        name: np.concatenate([np.empty(0, dtype), *(getattr(part, name) for part in parts)])
-        for name, dtype in parquet_columns.KEYS
-    }
-    values = np.concatenate([np.empty((0, len(STATISTIC_FIELDS))), *(part.values for part in parts)])
-    found = [part.histograms for part in parts if part.histograms is not None]
-    return StatisticsBatch(values=values, **columns, histograms=Histograms.concatenate(found) if histograms else None)
