@@ -183,7 +183,7 @@ class WorkerTables:
                     self._raw.setdefault(step, {})[tensor_id] = RawPlace(place["file"], place["key"])
         elif kind == FrameKind.COMPACTED:
             self._statistics.add_block(frame)
-        elif rows is not None:
+        elif rows is not None and rows.key is not RowKey.RUN:
             self._add_rows(rows, decode_rows(rows, payload))
         return _NOTHING
 
