@@ -13,9 +13,7 @@ from numpy.typing import NDArray
 from torch import nn
 from xgboost.callback import TrainingCallback
 
-from watchglass.capture import Hook
-from watchglass.capture.pytorch import PyTorchAdapter
-from watchglass.capture.xgboost import FEATURE_IMPORTANCE, XGBoostCallback
+from watchglass.capture import Hook, attach, framework
 from watchglass.config import BUILT_IN_COLLECTIONS, FACTS
 from watchglass.testing import AdapterCase
 
@@ -34,7 +32,7 @@ class PyTorchCase(AdapterCase):
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1, momentum=0.9)
 
     def attach(self, hook: Hook) -> None:
-        PyTorchAdapter(hook, discover=False).attach(self.model)
+        attach(hook, framework("torch"), self.model)
 
     def train(self, steps: int, after_step: Callable[[int], None]) -> None:
         for step in range(steps):
@@ -194,7 +192,7 @@ class NumPyCase(AdapterCase):
 class XGBoostCase(AdapterCase):
     """A booster with a training set and a validation set."""
 
-    settings: ClassVar = {"collections": [FEATURE_IMPORTANCE]}
+    settings: ClassVar = {"collections": framework("xgboost").collections}
 
     def __init__(self) -> None:
         super().__init__()
@@ -206,7 +204,7 @@ class XGBoostCase(AdapterCase):
         self.model: xgboost.Booster | None = None
 
     def attach(self, hook: Hook) -> None:
-        self.callbacks = [XGBoostCallback(lambda: hook)]
+        self.callbacks = [attach(hook, framework("xgboost"))]
 
     def train(self, steps: int, after_step: Callable[[int], None]) -> None:
         class AfterStep(TrainingCallback):

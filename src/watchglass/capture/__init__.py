@@ -1,6 +1,24 @@
 """How a training run is watched: the hook, its plan and budget, and one adapter per framework."""
 
-from watchglass.capture.failing import failure_from, report_uncaught
-from watchglass.capture.hook import Hook
+from typing import TYPE_CHECKING
 
-__all__ = ["Hook", "failure_from", "report_uncaught"]
+from watchglass.lazy_imports import lazily
+
+if TYPE_CHECKING:
+    from watchglass.capture.failing import failure_from, report_uncaught
+    from watchglass.capture.frameworks import FRAMEWORKS, Entry, Framework, Numbers, attach, framework, owner_of
+    from watchglass.capture.hook import Hook
+
+_HOMES = {
+    "failing": ("failure_from", "report_uncaught"),
+    "frameworks": ("FRAMEWORKS", "Entry", "Framework", "Numbers", "attach", "framework", "owner_of"),
+    "hook": ("Hook",),
+}
+
+__all__ = [
+    "FRAMEWORKS", "Entry", "Framework", "Hook", "Numbers", "attach", "failure_from", "framework", "owner_of",
+    "report_uncaught",
+]  # fmt: skip
+
+if not TYPE_CHECKING:
+    __getattr__ = lazily(__name__, _HOMES)

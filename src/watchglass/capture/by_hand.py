@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import functools
 import logging
-import sys
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from watchglass.capture.frameworks import Numbers, reader_of
 from watchglass.config import BUILT_IN_COLLECTIONS
 from watchglass.errors import InvalidValueError
 from watchglass.record import Captured, OpenStep, Readback
@@ -23,29 +24,6 @@ if TYPE_CHECKING:
     from watchglass.capture.hook import Hook
 
 _log = logging.getLogger("watchglass")
-
-#: Kinds of dtypes that NumPy has: the others, bfloat16 for one, become wider ones that hold the same values.
-_NUMPY = frozenset(np.dtype(code).name for code in "?bBhHiIqQefdFD")
-
-
-class _Numbers(NamedTuple):
-    """A tensor that a script gave.
-
-    Attributes:
-        shape: Its shape.
-        dtype: Name of its dtype.
-        array: Its elements, or a readback of them where they are on a device.
-        is_complex: Whether they are complex.
-    """
-
-    shape: tuple[int, ...]
-    dtype: str
-    array: NDArray[Any] | Readback
-    is_complex: bool
-
-    def made(self, make: Callable[[NDArray[Any]], Any]) -> Any:
-        """What ``make`` makes of the elements, or a readback of it: the training's thread waits for no device."""
-        return make(self.array) if isinstance(self.array, np.ndarray) else _Later(self.array, make)
 
 
 class _Later:
@@ -105,12 +83,12 @@ class ByHand:
             self._hook.plan.resume()
 
     def _save_scalar(self, name: str, value: Any, collection: str | None) -> None:
-        if _is_in_graph(value):
-            return
         try:
             number = _number(value)
         except Exception:
             self._refuse(name, "save_scalar needs a number", value)
+            return
+        if number is None:
             return
         role, tags = _role_of(collection, Role.METRIC), _named(collection)
         self._hook.tensor_id(name, lambda: TensorInfo(0, name, role, dtype="float64", collections=tags))
@@ -119,29 +97,32 @@ class ByHand:
     def _save_tensor(self, name: str, value: Any, collection: str | None) -> None:
         role, tags = _role_of(collection, Role.CUSTOM), _named(collection)
         keep = self._hook.plan.keep_saved(name, tags, role)
-        if keep is None or _is_in_graph(value):
+        if keep is None:
             return
-        numbers = _numbers(value)
-        if numbers is None:
+        try:
+            numbers = _numbers(value)
+        except Exception:
             self._refuse(name, "save_tensor needs an array of numbers", value)
             return
+        if numbers is None:
+            return
+        elements = numbers.elements
         tensor_id = self._hook.tensor_id(name, lambda: self._described(name, numbers, role, tags))
         records = self._hook.saved_records()
-        rows, histograms = numbers.made(lambda array: of_array(array)[None]), None
+        rows, histograms = _made(elements, lambda array: of_array(array)[None]), None
         if keep.histogram and not numbers.is_complex:
-            histograms = numbers.made(lambda array: histograms_of([array]))
+            histograms = _made(elements, lambda array: histograms_of([array]))
         records.statistics.append(Captured([tensor_id], rows, histograms=histograms))
         for wanted in keep.reductions:
-            number = numbers.made(functools.partial(exact_reduction, reduction=wanted))
+            number = _made(elements, functools.partial(exact_reduction, reduction=wanted))
             records.reductions.append((tensor_id, wanted, number))
         if keep.raw:
-            array = numbers.array
-            copied: Any = array.copy() if isinstance(array, np.ndarray) else array
+            copied: Any = elements.copy() if isinstance(elements, np.ndarray) else elements
             records.raw.append(RawTensor(tensor_id, copied))
         if keep.shape:
             records.facts.append(("shape", "save_tensor", {"tensor": name, "shape": list(numbers.shape)}))
 
-    def _described(self, name: str, numbers: _Numbers, role: Role, tags: tuple[str, ...]) -> TensorInfo:
+    def _described(self, name: str, numbers: Numbers, role: Role, tags: tuple[str, ...]) -> TensorInfo:
         collections = self._hook.plan.collections_of(name, role, tags=tags)
         trainable = True if role in (Role.WEIGHT, Role.BIAS) else None
         return TensorInfo(
@@ -172,55 +153,36 @@ def mode_of(mode: Mode | str) -> Mode:
 
 
 def _number(value: Any) -> Any:
-    """A value as a float, or a readback of one where it is on a device."""
-    if not _is_tensor(value) or value.is_cpu or value.is_meta or value.is_complex():
+    """A value as a float, or a readback of one where it is on a device; None where it may not be read now."""
+    reader = reader_of(value)
+    if reader is None:
         return float(value)
-    from watchglass.capture.pytorch.reduce import DeviceRows
-
-    number = value.detach().reshape(())
-    return DeviceRows(number.float() if value.device.type == "mps" else number.double())
-
-
-def _numbers(value: Any) -> _Numbers | None:
-    """A value as numbers, None where it is not made of numbers."""
-    try:
-        return _of_tensor(value) if _is_tensor(value) else _of_array(np.asarray(value), "")
-    except Exception:
+    numbers = reader.read(value)
+    if numbers is None:
         return None
+    if numbers.is_complex or math.prod(numbers.shape) != 1:
+        raise ValueError("not one number")
+    return _made(numbers.elements, lambda array: float(array.reshape(())))
 
 
-def _of_array(array: NDArray[Any], dtype: str) -> _Numbers | None:
+def _numbers(value: Any) -> Numbers | None:
+    """A value as numbers; None where it may not be read now.
+
+    Raises:
+        Exception: It is not made of numbers.
+    """
+    reader = reader_of(value)
+    if reader is not None:
+        return reader.read(value)
+    array = np.asarray(value)
     if array.dtype.kind not in "biufc":
-        return None
-    return _Numbers(array.shape, dtype or str(array.dtype), array, array.dtype.kind == "c")
+        raise ValueError("not numbers")
+    return Numbers(array.shape, str(array.dtype), array, array.dtype.kind == "c")
 
 
-def _of_tensor(value: Any) -> _Numbers | None:
-    from watchglass.capture.pytorch.reduce import DeviceRows, plain
-
-    tensor: Any = plain(value)
-    dtype = str(value.dtype).removeprefix("torch.")
-    if tensor is None:
-        return None
-    if str(tensor.dtype).removeprefix("torch.") not in _NUMPY:
-        tensor = tensor.cfloat() if tensor.is_complex() else tensor.float()
-    if tensor.is_cpu:
-        return _of_array(tensor.numpy(), dtype)
-    return _Numbers(tuple(tensor.shape), dtype, DeviceRows(tensor), tensor.is_complex())
-
-
-def _is_in_graph(value: Any) -> bool:
-    """Whether what is done to a value now becomes part of a CUDA graph instead of being done."""
-    if not _is_tensor(value) or not value.is_cuda:
-        return False
-    from watchglass.capture.pytorch.compiled.graphs import in_graph_capture
-
-    return in_graph_capture(value)
-
-
-def _is_tensor(value: Any) -> bool:
-    torch = sys.modules.get("torch")  # whose tensor it is has been imported
-    return torch is not None and isinstance(value, torch.Tensor)
+def _made(elements: NDArray[Any] | Readback, make: Callable[[NDArray[Any]], Any]) -> Any:
+    """What ``make`` makes of elements, or a readback of it: the training's thread waits for no device."""
+    return make(elements) if isinstance(elements, np.ndarray) else _Later(elements, make)
 
 
 def _role_of(collection: str | None, otherwise: Role) -> Role:

@@ -12,6 +12,8 @@ from watchglass.errors import InvalidValueError
 SWITCH = "WATCHGLASS"
 #: JSON of a :class:`~watchglass.config.SessionConfig`: set by the launcher for the training and its children.
 SESSION = "WATCHGLASS_SESSION"
+#: Import names of frameworks that have an adapter: set by the launcher for the bootstrap, which imports no table.
+FRAMEWORKS = "WATCHGLASS_FRAMEWORKS"
 #: File in which processes of a launch tell the launcher which exception ended them: set by the launcher.
 FAILURES = "WATCHGLASS_FAILURES"
 #: Folder or prefix below which runs that nobody named get a path of their own.
@@ -161,7 +163,7 @@ def for_evaluator(environ: Mapping[str, str]) -> dict[str, str]:
     A rule file may import a framework, and nobody watches the watcher. Looking at records needs no thread pools: the
     cores are the training's.
     """
-    result = {name: value for name, value in environ.items() if name not in (SESSION, FAILURES)}
+    result = {name: value for name, value in environ.items() if name not in (SESSION, FRAMEWORKS, FAILURES)}
     result.update(_OF_EVALUATORS)
     if os.getcwd() not in sys.path:
         # Modules are found where this process finds them: -m would put the working directory first, where a user's

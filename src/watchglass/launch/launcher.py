@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO
 
+from watchglass.capture import FRAMEWORKS
 from watchglass.config import EvaluatorConfig, environment
 from watchglass.errors import EXIT_STOPPED, LaunchError
 from watchglass.launch.evaluator import PATIENCE_OF_RANKS_S, PATIENCE_S, evaluator_environment, wait_for
@@ -205,6 +206,7 @@ def training_environment(job: Job, run: str, attempt: int) -> dict[str, str]:
     """Our environment with the bootstrap and the configuration of the session."""
     environ = dict(os.environ)
     environ["PYTHONPATH"] = with_bootstrap(environ.get("PYTHONPATH"), BOOTSTRAP)
+    environ[environment.FRAMEWORKS] = " ".join(name for name, entry in FRAMEWORKS.items() if entry.discovers)
     environ.update(job.session(run, attempt).to_env())
     return environ
 

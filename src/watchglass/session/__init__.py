@@ -5,16 +5,14 @@ from typing import TYPE_CHECKING
 from watchglass.lazy_imports import lazily
 
 if TYPE_CHECKING:
-    from watchglass.session.boosting import xgboost_callback
     from watchglass.session.current import current_hook, on_failure, on_framework_imported, save_scalar, save_tensor
     from watchglass.session.rules import capture_of_rules, rule_specs
-    from watchglass.session.watching import watch
+    from watchglass.session.watching import watch, xgboost_callback
 
 _HOMES = {
-    "boosting": ("xgboost_callback",),
     "current": ("current_hook", "on_failure", "on_framework_imported", "save_scalar", "save_tensor"),
     "rules": ("capture_of_rules", "rule_specs"),
-    "watching": ("watch",),
+    "watching": ("watch", "xgboost_callback"),
 }
 
 __all__ = [

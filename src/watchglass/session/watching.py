@@ -1,4 +1,4 @@
-"""`watch`: one line in a script or notebook."""
+"""`watch`, one line in a script or notebook, and its like for trainings that take a callback instead of a model."""
 
 from __future__ import annotations
 
@@ -7,17 +7,34 @@ import os
 import sys
 import time
 from collections.abc import Iterable
+from contextlib import closing, suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from watchglass.capture import Hook
-from watchglass.config import DEFAULT_RUNS, EvaluatorConfig, SessionConfig, environment, find_file, joined, read_file
-from watchglass.errors import InvalidValueError
+from watchglass.capture import FRAMEWORKS, Framework, Hook, attach, framework, owner_of
+from watchglass.config import (
+    DEFAULT_COLLECTIONS,
+    DEFAULT_RUNS,
+    EvaluatorConfig,
+    SessionConfig,
+    environment,
+    find_file,
+    joined,
+    local_path,
+    read_file,
+    scheme_of,
+)
+from watchglass.errors import InvalidValueError, MissingExtraError, StoreError, TrainingStopped
 from watchglass.records import Severity
 from watchglass.session.actions import action_specs
-from watchglass.session.current import current_hook, set_current
+from watchglass.session.current import current_hook, hook_of_launch, set_current
 from watchglass.session.evaluator import WatchedEvaluator
 from watchglass.session.rules import capture_of_rules, rule_specs, severity_of
+from watchglass.store import layout, open_store
+
+if TYPE_CHECKING:
+    from xgboost.callback import TrainingCallback
 
 _log = logging.getLogger("watchglass")
 
@@ -68,50 +85,140 @@ def watch(
         RunExistsError: Another training process, of no common launch, writes ``run`` now.
         UnknownNameError: A rule or an action that does not exist.
     """
-    _check_model(model, optimizer)
-    hook = current_hook()
-    if hook is not None and (run is None or SessionConfig.from_env() is not None):
-        if SessionConfig.from_env() is None:
+    owner = owner_of(model)
+    if owner is None:
+        raise InvalidValueError(
+            f"watch needs a model of an imported framework, as torch.nn.Module, but got {type(model).__name__}; for "
+            "trees use xgboost_callback, for other loops Hook"
+        )
+    launch, hook = SessionConfig.from_env(), current_hook()
+    if hook is not None and (run is None or launch is not None):
+        if launch is None:
             _warn_of_ignored(
                 rules=rules, calibration=calibration, stop_on=stop_on, actions=actions, config_file=config_file
             )
-        reconfigure(hook, settings)
-        _adapter(hook, discover=False).attach(model)
-        return hook
-    path = os.fspath(run) if run is not None else default_run(runs)
-    told = evaluation(path, rules, calibration, stop_on, actions, config_file)
-    return _begun(model, _configuration(path, config_file, settings, told), told)
-
-
-def _begun(model: Any, config: SessionConfig, told: EvaluatorConfig | None) -> Hook:
-    hook = Hook(config=config)
-    if environment.disabled():
-        hook.close()
-        return hook
-    evaluated_by(hook, told)
-    _adapter(hook, discover=False).attach(model)
-    set_current(hook)
+        if settings:
+            hook.reconfigure(hook.config.with_settings(settings))
+    elif launch is not None and not FRAMEWORKS[owner.name].discovers and not environment.disabled():
+        hook = hook_of_launch(launch, owner, settings)
+    else:
+        asked = _Asked(
+            owner, run=run, rules=rules, calibration=calibration, stop_on=stop_on, actions=actions,
+            config_file=config_file, **settings,
+        )  # fmt: skip
+        hook = asked.begin(_default_run(runs))
+    if hook.active:
+        attach(hook, owner, model)
     return hook
 
 
-def evaluated_by(hook: Hook, told: EvaluatorConfig | None) -> None:
-    """Have an evaluator started when training has begun, and ended with it; none where nothing is evaluated."""
-    if told is not None:
-        evaluator = WatchedEvaluator(told)
-        hook.on_start.append(evaluator.start)
-        hook.on_look.append(evaluator.look)
-        hook.on_close.append(evaluator.finish)
+def xgboost_callback(
+    *, runs: str | os.PathLike[str] | None = None, train: str = "", loss: str = "", **watching: Any
+) -> TrainingCallback:
+    """A callback for ``xgboost.train``, ``xgboost.cv`` and the scikit-learn estimators that records the training.
+
+    Each boosting round is a step: metrics of all evaluation sets at every round, feature importances as often as the
+    overhead budget allows. Each training it is used for is a run, or an attempt of the run that is named. Under
+    ``watchglass run`` the training joins that run. What is wrong is said here, not when the training begins.
+
+    Example::
+
+        xgboost.train(params, dtrain, 500, evals=[(dtrain, "train"), (dvalid, "validation")],
+                      callbacks=[watchglass.xgboost_callback(rules="default", stop_on="error")])
+
+    Args:
+        runs: As for :func:`watch`.
+        train: Name of the evaluation set that is the training data; the first whose name contains "train" when not
+            given. scikit-learn's estimators call theirs ``validation_0`` and so on.
+        loss: Metric that is the loss, for metrics of your own; the first known one (``logloss``, ``rmse`` ...) when not
+            given.
+        **watching: The other arguments and the settings of :func:`watch`, ``rules``, ``stop_on``, ``save_interval``
+            (rounds) and so on.
+
+    Raises:
+        MissingExtraError: XGBoost is not installed.
+        InvalidValueError: An unknown setting, or one outside its limits.
+        MissingFileError: ``config_file`` is not there.
+        UnknownNameError: A rule that does not exist.
+    """
+    try:
+        from watchglass.capture.xgboost import XGBoostCallback
+    except ImportError as error:
+        raise MissingExtraError(
+            f"xgboost_callback needs XGBoost ({error}); install it with: pip install 'watchglass[xgboost]'"
+        ) from error
+    owner = framework("xgboost")
+    asked = _Asked(owner, **watching)
+
+    def begin() -> Hook:
+        launch = SessionConfig.from_env()
+        if launch is None or environment.disabled():
+            return asked.begin(_unused(_default_run(runs)))
+        hook = hook_of_launch(launch, owner, asked.settings)
+        if hook.stopping and not hook.active:
+            raise TrainingStopped("the run was stopped")
+        return hook
+
+    def end(hook: Hook, status: str | None) -> None:
+        if SessionConfig.from_env() is None:  # of a launcher it goes on: the script may train again
+            hook.close(status)
+
+    return XGBoostCallback(begin, end, train=train, loss=loss)
 
 
-def evaluation(
+class _Asked:
+    """What a script asks for, checked when it asks; ``begin`` makes the hook of a run of it."""
+
+    def __init__(
+        self,
+        owner: Framework,
+        *,
+        run: str | os.PathLike[str] | None = None,
+        rules: str | Iterable[Any] | None = None,
+        calibration: str = "default",
+        stop_on: Severity | str | None = None,
+        actions: str | Iterable[Any] | None = None,
+        config_file: str | os.PathLike[str] | None = None,
+        **settings: Any,
+    ) -> None:
+        path = "" if run is None else os.fspath(run)
+        self.settings = settings
+        self._evaluation = _evaluation(path, rules, calibration, stop_on, actions, config_file)
+        found = None if environment.disabled() and config_file is None else find_file(config_file)
+        in_file = {} if found is None else read_file(found)
+        if found is not None:
+            _log.info("watchglass: settings from %s", found)
+        kept = owner.collections
+        default = kept or DEFAULT_COLLECTIONS
+        asked = capture_of_rules(self._evaluation, in_file, settings, default=default, always=kept)
+        config = SessionConfig(run=path, collections=default).with_settings(asked)
+        self._config = config.with_settings(in_file).with_settings(settings)
+
+    def begin(self, run: str) -> Hook:
+        """A new hook, the current one from now on, of the run that the script names, else of ``run``."""
+        config = self._config if self._config.run else replace(self._config, run=run)
+        hook = Hook(config=config)
+        if environment.disabled():
+            hook.close()
+            return hook
+        if self._evaluation is not None:  # it begins when training has begun, and ends with it
+            evaluator = WatchedEvaluator(replace(self._evaluation, run=config.run))
+            hook.on_start.append(evaluator.start)
+            hook.on_look.append(evaluator.look)
+            hook.on_close.append(evaluator.finish)
+        set_current(hook)
+        return hook
+
+
+def _evaluation(
     run: str,
     rules: str | Iterable[Any] | None,
     calibration: str,
     stop_on: Severity | str | None,
-    actions: str | Iterable[Any] | None = None,
-    config_file: str | os.PathLike[str] | None = None,
+    actions: str | Iterable[Any] | None,
+    config_file: str | os.PathLike[str] | None,
 ) -> EvaluatorConfig | None:
-    """What the evaluator of a script is told, None where it has none or watching is switched off.
+    """What the evaluator of a script is asked for, None where it has none or watching is switched off.
 
     Raises:
         InvalidValueError, UnknownNameError: See :func:`rule_specs` and :func:`action_specs`.
@@ -129,26 +236,6 @@ def evaluation(
     )
 
 
-def _configuration(
-    run: str,
-    config_file: str | os.PathLike[str] | None,
-    settings: dict[str, Any],
-    told: EvaluatorConfig | None = None,
-) -> SessionConfig:
-    found = None if environment.disabled() and config_file is None else find_file(config_file)
-    in_file = {} if found is None else read_file(found)
-    if found is not None:
-        _log.info("watchglass: settings from %s", found)
-    asked = capture_of_rules(told, in_file, settings)
-    return SessionConfig(run=run).with_settings(asked).with_settings(in_file).with_settings(settings)
-
-
-def reconfigure(hook: Hook, settings: dict[str, Any]) -> None:
-    """Settings of a script whose process is watched already; how records are written stays as it is."""
-    if settings:
-        hook.reconfigure(hook.config.with_settings(settings))
-
-
 def _warn_of_ignored(**given: Any) -> None:
     names = [name for name, value in given.items() if value is not None and (name, value) != ("calibration", "default")]
     if names:
@@ -158,25 +245,24 @@ def _warn_of_ignored(**given: Any) -> None:
         )  # fmt: skip
 
 
-def _adapter(hook: Hook, *, discover: bool) -> Any:
-    from watchglass.capture.pytorch import PyTorchAdapter
-
-    found = PyTorchAdapter.of(hook)
-    return found if found is not None else PyTorchAdapter(hook, discover=discover)
-
-
-def _check_model(model: Any, optimizer: Any) -> None:
-    torch = sys.modules.get("torch")
-    if torch is None or not isinstance(model, torch.nn.Module):
-        raise InvalidValueError(
-            f"watch needs a torch.nn.Module but got {type(model).__name__}; for other loops use Hook"
-        )
-    if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
-        raise InvalidValueError(f"optimizer must be a torch.optim.Optimizer but got {type(optimizer).__name__}")
-
-
-def default_run(runs: str | os.PathLike[str] | None = None) -> str:
+def _default_run(runs: str | os.PathLike[str] | None = None) -> str:
     """Location of a run that is not named: script and time, below ``runs`` or where the environment says."""
     script = Path(sys.argv[0] or "python").stem if not hasattr(sys, "ps1") else "session"
     folder = os.fspath(runs) if runs is not None else environment.runs() or DEFAULT_RUNS
     return joined(folder, f"{script or 'session'}-{time.strftime('%Y%m%d-%H%M%S')}")
+
+
+def _unused(location: str) -> str:
+    """Several trainings may begin in one second."""
+    found, number = location, 2
+    while _is_used(found):
+        found, number = f"{location}-{number}", number + 1
+    return found
+
+
+def _is_used(location: str) -> bool:
+    if not scheme_of(location):
+        return os.path.lexists(local_path(location))
+    with closing(open_store(location)) as store, suppress(StoreError):
+        return store.size(layout.MANIFEST) is not None
+    return False  # whoever writes to a store that is unreachable now says so

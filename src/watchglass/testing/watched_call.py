@@ -6,16 +6,14 @@ import importlib.machinery
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
-from watchglass.capture import Hook, failure_from
+from watchglass.capture import FRAMEWORKS, Hook, failure_from
 from watchglass.config import EvaluatorConfig, SessionConfig, environment
 from watchglass.errors import InvalidValueError
 from watchglass.session import capture_of_rules, current_hook, on_framework_imported
-
-_FRAMEWORK = "torch"
 
 
 def call_watched(
@@ -75,36 +73,34 @@ def _session(config: SessionConfig) -> Iterator[None]:
 
 @contextmanager
 def _watched_when_imported(begun: Callable[[], None]) -> Iterator[None]:
-    """Has the framework watched: now where it is imported, else as soon as the training imports it."""
-    if _FRAMEWORK in sys.modules:
-        _imported(begun)
-        yield
-        return
-    finder = _Finder(begun)
+    """Has frameworks watched: now where they are imported, else as soon as the training imports them."""
+    names = {name for name, entry in FRAMEWORKS.items() if entry.discovers}
+    for name in names & set(sys.modules):
+        _imported(name, begun)
+    finder = _Finder(names - set(sys.modules), begun)
     sys.meta_path.insert(0, finder)
     try:
         yield
     finally:
-        with suppress(ValueError):
-            sys.meta_path.remove(finder)
+        sys.meta_path.remove(finder)
 
 
-def _imported(begun: Callable[[], None]) -> None:
-    on_framework_imported(_FRAMEWORK)
+def _imported(name: str, begun: Callable[[], None]) -> None:
+    on_framework_imported(name)
     begun()
 
 
 class _Finder:
-    """Finds the framework as the other finders do, with our loader around theirs."""
+    """Finds frameworks as the other finders do, with our loader around theirs."""
 
-    def __init__(self, begun: Callable[[], None]) -> None:
-        self._begun = begun
+    def __init__(self, names: set[str], begun: Callable[[], None]) -> None:
+        self._names, self._begun = names, begun
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
-        if name != _FRAMEWORK:
+        if name not in self._names:
             return None
-        sys.meta_path.remove(self)
-        for finder in list(sys.meta_path):
+        self._names.discard(name)
+        for finder in [finder for finder in sys.meta_path if finder is not self]:
             find = getattr(finder, "find_spec", None)
             spec: importlib.machinery.ModuleSpec | None = find(name, path, target) if find is not None else None
             if spec is not None:
@@ -131,4 +127,4 @@ class _Loader:
         assert module.__spec__ is not None
         module.__spec__.loader = module.__loader__ = self._loader
         self._loader.exec_module(module)
-        _imported(self._begun)
+        _imported(module.__name__, self._begun)

@@ -15,7 +15,7 @@ import pytest
 
 from watchglass.lazy_imports import lazily
 
-FURTHER_DOORS = {"watchglass.capture.pytorch", "watchglass.capture.xgboost"}
+FURTHER_DOORS = {"watchglass.capture.xgboost"}
 
 
 def foreign_imports(source: str, room: str) -> Iterator[str]:

@@ -1,5 +1,6 @@
-"""The adapter for PyTorch; the only room that imports it."""
+"""The adapter for PyTorch; the only package that imports it."""
 
 from watchglass.capture.pytorch.adapter import PyTorchAdapter
+from watchglass.capture.pytorch.framework import PyTorch
 
-__all__ = ["PyTorchAdapter"]
+__all__ = ["PyTorch", "PyTorchAdapter"]

@@ -11,7 +11,6 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
@@ -40,7 +39,6 @@ from watchglass.capture.pytorch.tensors.parts import TENSOR_PARTS
 from watchglass.capture.pytorch.update_point import UpdatePoint
 from watchglass.capture.pytorch.updates_by_hand import UpdatesByHand
 from watchglass.capture.pytorch.weights_outside import WeightsOutside
-from watchglass.config import environment
 from watchglass.record import OpenStep
 from watchglass.records import UnsteppedBackwards
 
@@ -102,7 +100,6 @@ class PyTorchAdapter:
         WeightsOutside(hook, self._flow.models, saving, self._updates.optimizers)
         for part in TENSOR_PARTS:
             part(hook, self._flow.models, saving, self._flow.events)
-        hook.rank = _rank
         _adapters[hook] = self
         hook.detach_with(functools.partial(_forget, hook))
         self._install(hook)
@@ -222,10 +219,3 @@ class PyTorchAdapter:
 
 def _forget(hook: Hook) -> None:
     _adapters.pop(hook, None)
-
-
-def _rank() -> int | None:
-    distributed = torch.distributed
-    if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
-        return int(distributed.get_rank())
-    return environment.group_rank()

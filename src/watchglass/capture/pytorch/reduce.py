@@ -16,7 +16,8 @@ from watchglass.stats import DTYPE_CODES, exact_reduction, native, numbers, pure
 from watchglass.store import RawTensor
 
 __all__ = [
-    "DeviceRows", "exact", "inactive_units", "is_plain", "plain", "raw", "share_threads", "summaries", "version_of",
+    "DeviceRows", "exact", "for_numpy", "inactive_units", "is_plain", "plain", "raw", "share_threads", "summaries",
+    "version_of",
 ]  # fmt: skip
 
 #: Codes of the native kernel by PyTorch's dtype.
@@ -75,6 +76,13 @@ def plain(tensor: Tensor) -> Tensor | None:
         # The kernel would read from nowhere.
         raise RuntimeError(f"a {type(tensor).__name__} does not show where its values are")
     return tensor
+
+
+def for_numpy(tensor: Tensor) -> Tensor:
+    """The same values in a dtype that NumPy has."""
+    if tensor.dtype in _CODES and tensor.dtype not in _BITS:
+        return tensor
+    return tensor.to(torch.complex64 if tensor.is_complex() else torch.float32)
 
 
 def summaries(
@@ -158,7 +166,7 @@ def _stored(tensor: Tensor) -> tuple[Tensor, str]:
     """The same values in a dtype that NumPy has, and ""; or their bits in one of that size, and their dtype's name."""
     if tensor.dtype not in _CODES:
         # Rare ones, as complex32 and powers of two in eight bits: all of their values are in these.
-        tensor = tensor.to(torch.complex64 if tensor.is_complex() else torch.float32)
+        tensor = for_numpy(tensor)
     if tensor.dtype not in _BITS:
         return tensor, ""
     # No wider than it is, since it may have to come from a device.

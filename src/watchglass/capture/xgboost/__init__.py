@@ -1,5 +1,5 @@
-"""The adapter for XGBoost; the only room that imports it."""
+"""The adapter for XGBoost; the only package that imports it."""
 
-from watchglass.capture.xgboost.callback import FEATURE_IMPORTANCE, XGBoostCallback
+from watchglass.capture.xgboost.callback import XGBoost, XGBoostCallback
 
-__all__ = ["FEATURE_IMPORTANCE", "XGBoostCallback"]
+__all__ = ["XGBoost", "XGBoostCallback"]

@@ -8,19 +8,42 @@ any framework.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
 from xgboost import collective
 from xgboost.callback import TrainingCallback
 
+from watchglass.capture.frameworks import Framework
 from watchglass.capture.hook import Hook
 from watchglass.capture.xgboost.rounds import Rounds
 from watchglass.config import Collection, environment
 from watchglass.errors import TrainingStopped
 
-#: What is kept of feature importances by default: the vectors too, one number for each feature.
-FEATURE_IMPORTANCE = Collection("feature_importance", save_raw=True)
+
+class XGBoost(Framework):
+    """No model is given to ``watch``: ``xgboost.train`` makes its own, and the script gives it a callback."""
+
+    name = "xgboost"
+    #: The vectors of feature importances too, one number for each feature.
+    collections = (Collection("feature_importance", save_raw=True),)
+
+    def is_model(self, value: object) -> bool:
+        """No."""
+        return False
+
+    def attach(self, hook: Hook, model: None = None) -> XGBoostCallback:
+        """A callback that records into a hook which is open already."""
+        return XGBoostCallback(lambda: hook)
+
+    def rank(self) -> int | None:
+        """Rank in the group of XGBoost's communicator, which only the thread knows that trains."""
+        return int(collective.get_rank()) if collective.is_distributed() else environment.group_rank()
+
+
+#: The callback whose training this thread began last and has not ended: an exception may have.
+_latest = threading.local()
 
 
 class XGBoostCallback(TrainingCallback):
@@ -53,11 +76,12 @@ class XGBoostCallback(TrainingCallback):
 
     def before_training(self, model: Any) -> Any:
         """Training begins: from here on it is watched. Returns the model as it came."""
-        if self._hook is not None:
-            self._close_hook(self._hook, "failed")  # XGBoost did not come to the end of the training before
-        hook = self._hook = self._open_hook()
-        # Here and not on the recorder's thread, which XGBoost's communicator does not know.
-        rank = collective.get_rank() if collective.is_distributed() else environment.group_rank()
+        left: XGBoostCallback | None = getattr(_latest, "callback", None)
+        if left is not None and left._hook is not None:
+            left._close_hook(left._hook, "failed")
+        hook, _latest.callback = self._open_hook(), self
+        self._hook = hook
+        rank = XGBoost().rank()
         hook.rank = lambda: rank
         self._rounds = Rounds(hook, self._train, self._loss)
         return model
@@ -85,7 +109,7 @@ class XGBoostCallback(TrainingCallback):
 
     def after_training(self, model: Any) -> Any:
         """The training has ended. Returns the model as it came."""
-        hook, rounds, self._hook, self._rounds = self._hook, self._rounds, None, None
+        hook, rounds, self._hook, self._rounds, _latest.callback = self._hook, self._rounds, None, None, None
         if hook is not None and rounds is not None:
             # Where another callback before this one stopped the training, we have not seen the last round end.
             rounds.end(model)

@@ -18,8 +18,8 @@ import os
 import sys
 import time
 
-#: Frameworks that have an adapter.
-FRAMEWORKS = ("torch",)
+#: Import names of the frameworks to wait for: the launcher has them from the table of those that have an adapter.
+FRAMEWORKS = os.environ.get("WATCHGLASS_FRAMEWORKS", "").split()
 
 
 class _FrameworkFinder:

@@ -1,0 +1,54 @@
+"""PyTorch, as the table of frameworks has it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from watchglass.capture.frameworks import Framework, Numbers
+from watchglass.capture.hook import Hook
+from watchglass.capture.pytorch.adapter import PyTorchAdapter
+from watchglass.capture.pytorch.compiled.graphs import in_graph_capture
+from watchglass.capture.pytorch.reduce import DeviceRows, for_numpy, plain
+from watchglass.config import environment
+
+
+class PyTorch(Framework):
+    """Models are modules, found by their outermost calls where none is given; arrays are tensors on any device."""
+
+    name = "torch"
+
+    def is_model(self, value: object) -> bool:
+        """Whether this is a module."""
+        return isinstance(value, nn.Module)
+
+    def attach(self, hook: Hook, model: Any = None) -> None:
+        """Watch a module, or whatever modules are trained."""
+        adapter = PyTorchAdapter.of(hook) or PyTorchAdapter(hook, discover=model is None)
+        if model is not None:
+            adapter.attach(model)
+
+    def is_array(self, value: object) -> bool:
+        """Whether this is a tensor."""
+        return isinstance(value, Tensor)
+
+    def read(self, array: Tensor) -> Numbers | None:
+        """What is in a tensor; None while what is done to it would become part of a CUDA graph instead."""
+        if in_graph_capture(array):
+            return None
+        tensor = plain(array)
+        if tensor is None:
+            raise ValueError("a tensor without values")
+        tensor = for_numpy(tensor)
+        elements: Any = tensor.numpy() if tensor.is_cpu else DeviceRows(tensor)
+        dtype = str(array.dtype).removeprefix("torch.")
+        return Numbers(tuple(tensor.shape), dtype, elements, tensor.is_complex())
+
+    def rank(self) -> int | None:
+        """Rank in the process group of ``torch.distributed``, else the one that the launcher gave."""
+        distributed = torch.distributed
+        if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
+            return int(distributed.get_rank())
+        return environment.group_rank()

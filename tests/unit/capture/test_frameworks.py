@@ -1,0 +1,74 @@
+"""The table of frameworks: what it finds, what it imports, and how several share one hook."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import xgboost
+
+import watchglass
+from watchglass.capture import FRAMEWORKS, Framework, framework, owner_of
+from watchglass.capture.frameworks import reader_of
+from watchglass.config import SessionConfig
+from watchglass.errors import InvalidValueError
+from watchglass.session import current_hook, on_framework_imported
+
+
+@pytest.fixture
+def launched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A process that a launcher has started, which has imported PyTorch."""
+    for name, value in SessionConfig(run=str(tmp_path / "run"), strict=True).to_env().items():
+        monkeypatch.setenv(name, value)
+    on_framework_imported("torch")
+    yield tmp_path / "run"
+    hook = current_hook()
+    if hook is not None:
+        hook.close()
+
+
+@pytest.mark.parametrize("name", FRAMEWORKS)
+def test_each_entry_is_a_framework_of_that_name(name: str) -> None:
+    found = framework(name)
+    assert isinstance(found, Framework)
+    assert found.name == name
+    assert framework(name) is found
+
+
+def test_models_and_arrays_are_known_by_their_framework() -> None:
+    model, tensor = torch.nn.Linear(2, 1), torch.ones(2)
+    assert owner_of(model) is reader_of(tensor) is framework("torch")
+    for value in (tensor, 3, xgboost.XGBRegressor(), None):
+        assert owner_of(value) is None
+    for value in (model, 3, [1.0], np.ones(2), np.float32(1)):
+        assert reader_of(value) is None
+
+
+def test_what_the_process_has_not_imported_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "torch")
+    assert owner_of(torch.nn.Linear(2, 1)) is None
+
+
+def test_watch_refuses_what_is_no_model() -> None:
+    with pytest.raises(InvalidValueError, match=r"as torch.nn.Module, but got Tensor; for trees use xgboost_callback"):
+        watchglass.watch(torch.ones(2))
+
+
+def test_frameworks_of_a_launched_process_share_its_hook(launched: Path) -> None:
+    hook = current_hook()
+    assert hook is not None
+    assert watchglass.watch(torch.nn.Linear(2, 1), save_interval=1) is hook
+    inputs = np.random.default_rng(0).normal(size=(20, 2))
+    data = xgboost.DMatrix(inputs, inputs.sum(1))
+    callback = watchglass.xgboost_callback()
+    xgboost.train({"nthread": 1}, data, 3, evals=[(data, "train")], verbose_eval=False, callbacks=[callback])
+    assert current_hook() is hook
+    hook.close()
+    run = watchglass.open_run(launched)
+    assert run.steps() == [0, 1, 2]
+    # XGBoost says what is kept of its models, also where the hook was made for another framework.
+    assert len(run.tensor("feature_importance/gain").values()) == 3
