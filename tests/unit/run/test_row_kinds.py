@@ -2,14 +2,33 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
 from watchglass.evaluate import replay
-from watchglass.records import ROW_KINDS, Field, RowKey, RowKind, of_steps
+from watchglass.records import (
+    FACTS,
+    FINDINGS,
+    ROW_KINDS,
+    STEPS,
+    TENSORS,
+    Fact,
+    Field,
+    Finding,
+    Mode,
+    Role,
+    RowKey,
+    RowKind,
+    Severity,
+    StepEnd,
+    TensorInfo,
+    of_steps,
+)
 from watchglass.run import Run, open_run
 from watchglass.store import FrameKind, LocalStore, RunReader, compact
 from watchglass.testing import RunBuilder, Step
@@ -79,3 +98,23 @@ def test_sql_and_export_have_the_same_columns(path: Path, tmp_path: Path) -> Non
 def test_only_rows_of_wanted_steps_are_kept(path: Path) -> None:
     tables = open_run(path, steps=(1, 3)).worker().tables
     assert np.unique(tables.columns(SKETCHES)["global_step"]).tolist() == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("kind", "record"),
+    [
+        (TENSORS, TensorInfo(0, "w", Role.WEIGHT)),
+        (FACTS, Fact("k", 0, "s")),
+        (FINDINGS, Finding("", "", Severity.INFO, 0, 0, 1, Mode.TRAIN, "worker_0", (), None, None, "")),
+        (STEPS, StepEnd(0, Mode.TRAIN, 0, 0, 0, 0)),
+    ],
+    ids=lambda each: getattr(each, "name", ""),
+)
+def test_a_kind_that_is_a_record_declares_all_of_its_fields(kind: RowKind, record: Any) -> None:
+    fields = record.to_json() if hasattr(record, "to_json") else asdict(record)
+    assert {field.name for field in kind.fields} == set(fields)
+
+
+def test_numbers_and_names_of_kinds_are_used_once() -> None:
+    assert len({kind.name for kind in ROW_KINDS.values()}) == len(ROW_KINDS)
+    assert all(number == kind.number for number, kind in ROW_KINDS.items())
