@@ -26,6 +26,7 @@ from watchglass.records import (
     StepEnd,
     UnitKind,
     count,
+    of_steps,
 )
 from watchglass.run.catalog import Catalog
 from watchglass.run.histograms import LazyHistograms
@@ -134,8 +135,7 @@ class WorkerTables:
         if frame.source != self._source:
             self._source = frame.source
             self._statistics.found_in(frame.source)
-        kind = ROW_KINDS.get(frame.kind)
-        if self._range is not None and kind is not None and kind.key is RowKey.STEP and kind not in (STEPS, FACTS):
+        if self._range is not None and ROW_KINDS.get(frame.kind, STEPS) in of_steps() and frame.kind != FACTS.number:
             # Whether their steps are wanted is known once those have ended.
             self._open.append(frame)
             return _NOTHING
@@ -155,7 +155,7 @@ class WorkerTables:
         return added
 
     def _add(self, frame: Frame) -> Ingested:
-        kind, payload, rows = frame.kind, frame.payload, ROW_KINDS.get(frame.kind)
+        kind, payload = frame.kind, frame.payload
         if kind == FrameKind.STATISTICS:
             self._statistics.add(frame)
         elif kind == FrameKind.STEP_ENDS:
@@ -183,7 +183,7 @@ class WorkerTables:
                     self._raw.setdefault(step, {})[tensor_id] = RawPlace(place["file"], place["key"])
         elif kind == FrameKind.COMPACTED:
             self._statistics.add_block(frame)
-        elif rows is not None and rows.key is not RowKey.RUN:
+        elif (rows := ROW_KINDS.get(kind)) is not None and rows.key is not RowKey.RUN:
             self._add_rows(rows, decode_rows(rows, payload))
         return _NOTHING
 
