@@ -91,8 +91,8 @@ class ByHand:
         if number is None:
             return
         role, tags = _role_of(collection, Role.METRIC), _named(collection)
-        self._hook.tensor_id(name, lambda: TensorInfo(0, name, role, dtype="float64", collections=tags))
-        self._hook.add_scalar(self._hook.saved_records(), name, number, role)
+        tensor_id = self._hook.tensor_id(name, lambda: TensorInfo(0, name, role, dtype="float64", collections=tags))
+        self._hook.saved_records().saved.append((tensor_id, 1.0, number))
 
     def _save_tensor(self, name: str, value: Any, collection: str | None) -> None:
         role, tags = _role_of(collection, Role.CUSTOM), _named(collection)

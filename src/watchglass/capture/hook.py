@@ -247,7 +247,7 @@ class Hook:
         carried = self._carried
         # Rows without more are the first model's.
         whole = self._quick_model or self._saves_late
-        if whole or carried.scalars or carried.facts or carried.statistics or carried.raw:
+        if whole or carried.scalars or carried.saved or carried.facts or carried.statistics or carried.raw:
             loss_id, rate_id = self._quick_ids
             carried.scalars += [(loss_id, weight, loss), (rate_id, 1.0, learning_rate)]
             self._carried = StepRecords()
@@ -432,7 +432,7 @@ class Hook:
             # For rules that wait for something else.
             self._carried.facts.append(("capture_plan", "plan", self.plan.describe()))
         carried = self._carried
-        if carried.scalars or carried.facts or carried.statistics or carried.raw:
+        if carried.scalars or carried.saved or carried.facts or carried.statistics or carried.raw:
             step.records.absorb(self._carried)
             self._carried = StepRecords()
         if step.mode is Mode.TRAIN:

@@ -81,6 +81,7 @@ class Intake:
         """Queue a finished step, without what there is no room for."""
         self.train_step = max(self.train_step, step.train_step)
         numbers_bytes, records = self._bytes_put - self._bytes_taken, step.records
+        records.take_saved()
         if self._shut or numbers_bytes > self._most_bytes:
             self.dropped["steps"] += 1
             self._flight.finished(step)

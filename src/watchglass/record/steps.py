@@ -46,6 +46,7 @@ class StepRecords:
         facts: ``(kind, source, data)``; data may be a :class:`Readback` of them, or of None for no fact after all.
         raw: Tensors to be kept whole.
         series: ``(name, role, weight, value)``: scalars of the model that the step turns out to belong to.
+        saved: As ``scalars``, by the script: they count instead of what is recorded of the same tensors.
     """
 
     scalars: list[tuple[int, float, Any]] = field(default_factory=list)
@@ -55,6 +56,14 @@ class StepRecords:
     facts: list[tuple[str, str, Any]] = field(default_factory=list)
     raw: list[RawTensor] = field(default_factory=list)
     series: list[tuple[str, Role, float, Any]] = field(default_factory=list)
+    saved: list[tuple[int, float, Any]] = field(default_factory=list)
+
+    def take_saved(self) -> None:
+        """Let the numbers that the script saved count instead of those that were recorded."""
+        if self.saved:
+            by_script = {row[0] for row in self.saved}
+            self.scalars = [row for row in self.scalars if row[0] not in by_script] + self.saved
+            self.saved = []
 
     def forget_tensors(self) -> None:
         """Leave out what was captured of tensors."""
@@ -63,6 +72,7 @@ class StepRecords:
     def absorb(self, other: StepRecords) -> None:
         """Append everything of another."""
         self.scalars += other.scalars
+        self.saved += other.saved
         self.facts += other.facts
         self.series += other.series
         if other.statistics or other.units or other.raw or other.reductions:
