@@ -6,7 +6,7 @@
 # make bench   what watching costs (BENCH="--quick" for less)
 # make launch  what launcher and evaluator cost beside a short run
 # make growth  whether memory grows over 20,000 watched steps
-# make store   what the run store costs: bytes, opening, following, many workers (STORE="--quick" for less)
+# make store   what the run store costs: bytes, opening, following, a live run, many workers (STORE="--quick" for less)
 # make scale   what spreading an evaluation over cores brings (SCALE="--quick" for less)
 # make rules   what evaluating rules costs: rows per second, time to a finding, growth, a quiet run (RULES="--quick")
 # make fleet   what following many runs with one process costs (FLEET="--quick" for less)

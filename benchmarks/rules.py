@@ -141,7 +141,8 @@ def _reading(store: Store) -> float:
     before = time.process_time()
     reader, tables = RunReader(store, leave=(FrameKind.STATISTICS,)), WorkerTables(store)
     while True:
-        steps = [end.global_step for *_, frame in reader.poll(16 << 20, full=True) for end in tables.ingest(frame).ends]
+        frames = [frame for *_, frame in reader.poll(16 << 20, full=True)]
+        steps = [step for frame in frames for step in tables.ingest(frame).ends["global_step"].tolist()]
         for step in steps:
             tables.statistics(step)
         if not steps:

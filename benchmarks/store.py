@@ -1,4 +1,4 @@
-"""What the run store costs: bytes of a row, opening and reading, following, many workers, raw tensors.
+"""What the run store costs: bytes of a row, opening and reading, following, a live run, many workers, raw tensors.
 
     python benchmarks/store.py
     python benchmarks/store.py --quick
@@ -17,6 +17,7 @@ import statistics
 import subprocess
 import sys
 import time
+import tracemalloc
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -25,8 +26,9 @@ from typing import Any
 import numpy as np
 
 from figures import Result, arguments, exponent, measure
-from simulated_runs import Simulated, Tensors, flush_frames, simulate
+from simulated_runs import Simulated, Tensors, flush_frames, simulate, with_scalars
 from watchglass.evaluate import Follower, replay
+from watchglass.records import SCALARS, Mode, StepEnd
 from watchglass.run import open_run
 from watchglass.store import (
     FrameKind,
@@ -34,12 +36,16 @@ from watchglass.store import (
     RawTensor,
     RunReader,
     SegmentWriter,
+    Store,
     compact,
     create_attempt,
     create_run,
     decode_histograms,
     encode_catalog,
     encode_lifecycle,
+    encode_rows,
+    encode_step_ends,
+    table_of,
     write_tensors,
 )
 
@@ -122,6 +128,70 @@ def follower(folder: Path, *, quick: bool) -> list[Result]:
     ]
 
 
+def live(folder: Path, *, quick: bool) -> list[Result]:
+    """What a reader of a run that goes on takes after ten more steps, and the memory that the open run has."""
+    count = 10_000 if quick else 100_000
+    course = _Course(LocalStore(folder / "run"))
+    course.write(count)
+    memory = _in_a_process("live", folder / "run")
+    run = open_run(folder / "run")
+    asked: dict[str, Callable[[], Any]] = {
+        "refresh": run.refresh, "loss": lambda: run.scalars("loss"), "phases": run.phases,
+    }  # fmt: skip
+    spent: dict[str, list[float]] = {name: [] for name in asked}
+    for _ in range(20):
+        course.write(10)
+        for name, ask in asked.items():
+            before = time.process_time()
+            ask()
+            spent[name].append(time.process_time() - before)
+    targets = {} if quick else {"refresh": 5, "phases": 20}
+    return [
+        *(
+            Result(
+                "live", f"{name}, ten new steps on {count}", 1e3 * statistics.median(times[1:]), "ms", targets.get(name)
+            )
+            for name, times in spent.items()
+        ),
+        Result("live", "objects of the open run", memory["traced_bytes"] / 1e6, "MB", None if quick else 45),
+        Result("live", "memory of the open run", memory["anonymous_bytes"] / 1e6, "MB"),
+    ]
+
+
+class _Course:
+    """One worker without statistics: three scalars a step, five steps of evaluation after each thousand."""
+
+    def __init__(self, store: Store) -> None:
+        create_run(store, command=[])
+        create_attempt(store, "")
+        self._tensors, self._step, self._ends = Tensors(0), 0, 0
+        self._writer = SegmentWriter(store, 0, "worker_0")
+        self._writer.write([encode_lifecycle({"event": "joined", "worker": "worker_0", "time_ns": 0, "wall_ns": 0})])
+        self._writer.write([encode_catalog(with_scalars(self._tensors.catalog()))])
+
+    def write(self, count: int) -> None:
+        """Write so many more TRAIN steps, forty to a flush."""
+        for first in range(self._step, self._step + count, 40):
+            self._flush(range(first, min(first + 40, self._step + count)))
+        self._step += count
+
+    def _flush(self, steps: range) -> None:
+        ends = []
+        for step in steps:
+            modes = [Mode.TRAIN] + [Mode.EVAL] * (5 if step % 1000 == 999 else 0)
+            for place, mode in enumerate(modes):
+                number = self._ends
+                self._ends += 1
+                mode_step = step if mode is Mode.TRAIN else step // 1000 * 5 + place - 1
+                ends.append(StepEnd(number, mode, mode_step, step, 10**7 * number, 10**7 * (number + 1)))
+        rows = [
+            (end.global_step, tensor, 32, 1 / (1 + end.train_step))
+            for end in ends
+            for tensor in range(3 if end.mode is Mode.TRAIN else 1)
+        ]
+        self._writer.write([encode_rows(SCALARS, table_of(SCALARS, rows)), encode_step_ends(ends)])
+
+
 def workers(folder: Path, *, quick: bool) -> list[Result]:
     """A run of 1,024 workers of 100 tensors and 50 steps: written, opened, merged and checked, in one process."""
     count = 64 if quick else 1024
@@ -199,7 +269,7 @@ def _memory(name: str) -> int:
 
 
 BENCHMARKS: dict[str, Callable[..., list[Result]]] = {
-    "size": size, "history": history, "follower": follower, "workers": workers, "raw": raw,
+    "size": size, "history": history, "follower": follower, "live": live, "workers": workers, "raw": raw,
 }  # fmt: skip
 
 
@@ -224,12 +294,34 @@ def _in_a_process(part: str, path: Path, count: int = 0) -> dict[str, Any]:
 
 def _part(part: str, path: Path, count: int) -> dict[str, Any]:
     seconds: dict[str, float] = {}
+    more: dict[str, int] = {}
     if part == "workers":
         seconds = _many_workers(path, count)
+    elif part == "live":
+        more = _open_run(path)
     elif part == "history":
         open_run(str(path)).tensor(_NAME).reductions("l2")
     # Not ru_maxrss: that of a new process begins with its parent's.
-    return {"seconds": seconds, "peak_bytes": _memory("VmHWM")}
+    return {"seconds": seconds, "peak_bytes": _memory("VmHWM"), **more}
+
+
+def _open_run(path: Path) -> dict[str, int]:
+    """Memory of a run of which steps, scalars and phases were asked for: all of it, and what Python's objects have."""
+    found = {}
+    open_run(path).phases()  # what is imported does not count
+    for traced in (False, True):
+        gc.collect()
+        before = _memory("RssAnon")
+        if traced:
+            tracemalloc.start()
+        run = open_run(path)
+        run.steps(), run.scalars("loss"), run.phases()
+        gc.collect()
+        found["traced_bytes" if traced else "anonymous_bytes"] = (
+            tracemalloc.get_traced_memory()[0] if traced else _memory("RssAnon") - before
+        )
+        del run
+    return found
 
 
 def main() -> None:

@@ -20,7 +20,7 @@ from fake_device import DEVICE, FakeDevice, move
 from watchglass import Hook, Mode
 from watchglass.capture.pytorch import counters
 from watchglass.errors import InvalidValueError
-from watchglass.run import WorkerTables
+from watchglass.run import Worker, WorkerTables
 from watchglass.run.lineage import Lineage, Part, trace
 from watchglass.store import LocalStore, RunReader
 
@@ -62,7 +62,9 @@ def resumed(tables: WorkerTables) -> list[dict[str, Any]]:
 def losses(lineage: Lineage, tables: dict[int, WorkerTables]) -> dict[int, float]:
     """The loss at each step of the course."""
     found = {}
-    for step, attempt, global_step in lineage.numbers(Mode.TRAIN, tables):
+    numbers = Worker("", tables, lineage).numbers()
+    for step in numbers:
+        attempt, global_step = numbers.place(step)
         loss = tables[attempt].catalog.by_name("loss")
         assert loss is not None
         values = [value for row, value, _ in tables[attempt].scalars(global_step) if row == loss.tensor_id]

@@ -11,7 +11,7 @@ from typing import Any
 from watchglass.errors import CompactedError
 from watchglass.records import ROW_KINDS, Fact, RowKey, StepEnd
 from watchglass.run import Catalog, ModelViews, RawTensors, StatisticsRows, StepRecords, StepView, WorkerTables
-from watchglass.store import Frame, FrameKind, Problem, RunReader, Store, layout, read_manifest
+from watchglass.store import Frame, FrameKind, Problem, RunReader, Store, layout, read_manifest, step_ends
 
 Order = tuple[int, int, int]
 #: Attempt and name of a worker.
@@ -140,7 +140,7 @@ class FollowedWorker:
             self._whole = False  # it comes before the ends of its steps
         # Facts of the run, and facts of steps that have already ended, go to the next step that ends.
         self._waiting += [fact for fact in added.facts if fact.global_step < 0 or fact.global_step in self._seen]
-        for end in added.ends:
+        for end in step_ends(added.ends):
             if end.global_step not in self._seen:
                 self._end(end)
         if frame.kind == FrameKind.HEADER:

@@ -2,62 +2,74 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from operator import attrgetter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from watchglass.records import Mode, StepEnd
+from watchglass.records import Mode
 from watchglass.run.lineage import Lineage, Part
-from watchglass.run.steps import Place
+from watchglass.run.row_log import RowLog
 from watchglass.run.tables import WorkerTables
-
-Column = NDArray[np.int64]
 
 #: The modes that steps are recorded in.
 STORED_MODES = (Mode.TRAIN, Mode.EVAL, Mode.PREDICT)
+#: A step of the course: its number and the last TRAIN step, both in the run; the attempt that recorded it, and its
+#: global step there; its number over all modes, in the run.
+COURSE = np.dtype(
+    [("train_step", "i8"), ("mode", "i4"), ("step", "i8"), ("attempt", "i4"), ("own", "u8"), ("number", "i8"),
+     ("model", "i4")]
+)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
 class Course:
-    """Steps in the order of training, n of them; columns, for there may be a million.
+    """Steps in the order of training; columns, for there may be a million. Never changes.
 
     Attributes:
-        attempt: The attempt that recorded each, int64[n].
-        own: Its global step in that attempt, int64[n].
-        mode: Its mode, int64[n].
-        step: Its number among those of its mode, in the run, int64[n].
-        train_step: The TRAIN step that it is or follows, in the run, int64[n]; -1 for none.
-        number: Its number over all modes, in the run, int64[n].
-        model: The model that leads it, int64[n].
+        log: Rows of :data:`COURSE`.
+        same: How many of the first rows are those of the course that this one continues; 0 for none.
     """
 
-    attempt: Column
-    own: Column
-    mode: Column
-    step: Column
-    train_step: Column
-    number: Column
-    model: Column
+    log: RowLog
+    same: int
+    _parts: tuple[Part, ...]
+    _read: Mapping[int, RowLog]
+    _newest: _Attempt | None
 
-    def __len__(self) -> int:
-        return len(self.own)
+    @property
+    def rows(self) -> NDArray[Any]:
+        """The steps."""
+        return self.log.rows
 
-    def take(self, rows: NDArray[np.bool_] | NDArray[np.intp]) -> Course:
-        """Some of the rows, by index or mask."""
-        return Course(*(column[rows] for column in vars(self).values()))
+    @property
+    def last_train_step(self) -> int:
+        """Index of the first row of those that follow the last TRAIN step."""
+        steps, begin = self.rows["train_step"], self._newest.begin if self._newest is not None else 0
+        return begin + int(np.searchsorted(steps[begin:], steps[-1])) if len(steps) else 0
 
-    def rows(self, attempts: Mapping[int, WorkerTables]) -> Iterator[tuple[StepEnd, Place]]:
-        """Each step as it ended, numbered as a step of the run, and where it was recorded."""
-        for attempt, own, _, step, train_step, number, _ in zip(
-            *(column.tolist() for column in vars(self).values()), strict=True
-        ):
-            end = attempts[attempt].steps[own]
-            if (end.mode_step, end.train_step, end.global_step) != (step, train_step, number):
-                end = replace(end, mode_step=step, train_step=train_step, global_step=number)
-            yield end, Place(attempt, own)
+
+@dataclass(frozen=True)
+class _Attempt:
+    """The newest attempt of a course, as far as it was read.
+
+    Attributes:
+        number: Its number.
+        parts: Which of its steps count, by mode.
+        begin: Index of its first row.
+        least: The least of its global steps that count.
+        greatest: The greatest one that is known.
+        shift: What global steps are moved by.
+    """
+
+    number: int
+    parts: Mapping[Mode, Part | None]
+    begin: int
+    least: int
+    greatest: int
+    shift: int
 
 
 def counting(attempts: Mapping[int, WorkerTables], lineage: Lineage | None) -> dict[int, WorkerTables]:
@@ -71,61 +83,122 @@ def counting(attempts: Mapping[int, WorkerTables], lineage: Lineage | None) -> d
         return dict(attempts)
     parts = [part.attempt for part in lineage.parts if part.attempt in attempts]
     if not parts:
-        parts = [attempt for attempt, tables in attempts.items() if tables.steps][-1:]
+        parts = [attempt for attempt, tables in attempts.items() if len(tables.steps.log)][-1:]
     return {attempt: attempts[attempt] for attempt in parts}
 
 
-def course_of(attempts: Mapping[int, WorkerTables], lineage: Lineage | None, steps: tuple[int, int] | None) -> Course:
+def course_of(
+    attempts: Mapping[int, WorkerTables],
+    lineage: Lineage | None,
+    steps: tuple[int, int] | None,
+    before: Course | None = None,
+) -> Course:
     """The steps that count.
 
     Args:
         attempts: One worker's tables by attempt, oldest first.
         lineage: Which steps count; all of them if None.
         steps: Leave out other TRAIN steps than these, half-open, and what belongs to them.
+        before: What this gave when less was there; only what is new is looked at where nothing else changed.
     """
-    found = [Course(*(np.empty(0, np.int64) for _ in range(7)))]
-    behind = 0
+    parts = lineage.parts if lineage is not None else ()
+    read = {attempt: tables.steps.log for attempt, tables in attempts.items()}
+    if before is not None and before._parts == parts:
+        continued = _continued(before, read, steps)
+        if continued is not None:
+            return continued
+    log, behind, newest = RowLog(COURSE, "number"), 0, None
     for attempt in counting(attempts, lineage):
-        kept = _kept(attempts, attempt, lineage)
-        if steps is not None:
-            kept = kept.take((steps[0] <= kept.train_step) & (kept.train_step < steps[1]))
+        modes = {
+            mode: next((part for part in lineage.of(mode, attempts) if part.attempt == attempt), None)
+            for mode in STORED_MODES
+        } if lineage is not None and parts else {}  # fmt: skip
+        kept = _kept(read[attempt].latest, attempt, modes, steps)
         if not len(kept):
+            newest = None
             continue
-        shift = max(0, behind - int(kept.own.min()))
-        kept = replace(kept, number=kept.own + shift)
-        behind = int(kept.number.max()) + 1
-        # As `StepEnd.order`, whatever order the steps arrived in; TRAIN is the least mode.
-        found.append(kept.take(np.lexsort((kept.step, kept.mode, kept.train_step))))
-    return Course(*(np.concatenate(columns) for columns in zip(*(vars(part).values() for part in found), strict=True)))
+        least = int(kept["own"].min())
+        newest = _Attempt(
+            attempt, modes, len(log), least, int(read[attempt].rows["global_step"].max()), max(0, behind - least)
+        )
+        kept["number"] += newest.shift
+        behind = int(kept["number"].max()) + 1
+        log = log.and_then(_sorted(kept))
+    return Course(log, 0, parts, read, newest)
 
 
-def _kept(attempts: Mapping[int, WorkerTables], attempt: int, lineage: Lineage | None) -> Course:
-    """Steps of an attempt that count, with the mode steps of the run."""
-    ends = attempts[attempt].steps.values()
-    own, mode, step, train_step, model = (
-        np.fromiter(map(attrgetter(name), ends), np.int64, len(ends))
-        for name in ("global_step", "mode", "mode_step", "train_step", "model")
-    )
-    rows = Course(np.full(len(own), attempt, np.int64), own, mode, step, train_step, own, model)
-    if lineage is None or not lineage.parts:
-        return rows
-    parts = {
-        each: next((part for part in lineage.of(each, attempts) if part.attempt == attempt), None)
-        for each in STORED_MODES
-    }
-    train = parts[Mode.TRAIN]
-    if train is None:
-        return rows.take(np.zeros(len(rows), bool))
-    # Before its first update an attempt that was resumed stands behind the last one before it.
-    rows = replace(rows, train_step=np.where(train_step >= 0, train_step + train.shift, train.start - 1))
-    counts = np.zeros(len(rows), bool)
-    for each, part in parts.items():
-        if part is not None:
-            chosen = mode == each
-            rows.step[chosen] += part.shift
-            counts |= chosen & _within(rows.step, part)
-    return rows.take(counts)
+def _continued(before: Course, read: Mapping[int, RowLog], steps: tuple[int, int] | None) -> Course | None:
+    """The same course with what is new of its newest attempt; None where more than that changed."""
+    newest = before._newest
+    if newest is None or list(read) != list(before._read):
+        return None
+    known, now = before._read[newest.number], read[newest.number]
+    others = [attempt for attempt in read if attempt != newest.number and read[attempt] is not before._read[attempt]]
+    if others or now.origin is not known.origin:
+        return None
+    new = now.rows[len(known) :]
+    if not len(new):
+        return Course(before.log, len(before.log), before._parts, read, newest)
+    if any(part is not None and part.stop is not None for part in newest.parts.values()):
+        return None  # where it ends may depend on what is new
+    # Of a step that came twice the last one.
+    new = new[len(new) - 1 - np.unique(new["global_step"][::-1], return_index=True)[1]]
+    kept = _kept(new, newest.number, newest.parts, steps)
+    if len(kept) and int(kept["own"].min()) < newest.least:
+        return None
+    kept["number"] += newest.shift
+    rows = before.rows[newest.begin :]
+    again = np.empty(0, np.intp)
+    if int(new["global_step"][0]) <= newest.greatest:
+        again = np.flatnonzero(np.isin(rows["own"], new["global_step"]))
+        if not np.isin(rows["own"][again], kept["own"]).all():
+            return None
+    # From here on rows may have to be put in order: steps end in another order than the one in which they began.
+    first = min([*kept["train_step"].tolist(), *rows["train_step"][again].tolist()], default=None)
+    begin = newest.begin + (len(rows) if first is None else int(np.searchsorted(rows["train_step"], first)))
+    old = before.rows[begin:]
+    tail = _sorted(np.concatenate([old[~np.isin(old["own"], new["global_step"])], kept]))
+    shared = min(len(old), len(tail))
+    moved = np.flatnonzero(old[:shared] != tail[:shared])
+    same = int(moved[0]) if len(moved) else shared
+    log = before.log.first(begin + same).and_then(tail[same:])
+    greatest = max(newest.greatest, int(new["global_step"][-1]))
+    newest = _Attempt(newest.number, newest.parts, newest.begin, newest.least, greatest, newest.shift)
+    return Course(log, begin + same, before._parts, read, newest)
 
 
-def _within(steps: Column, part: Part) -> NDArray[np.bool_]:
-    return (steps >= part.start) & (True if part.stop is None else steps < part.stop)
+def _sorted(rows: NDArray[Any]) -> NDArray[Any]:
+    """As `StepEnd.order`, whatever order the steps arrived in; TRAIN is the least mode."""
+    return rows[np.lexsort((rows["step"], rows["mode"], rows["train_step"]))]
+
+
+def _kept(
+    ends: NDArray[Any], attempt: int, parts: Mapping[Mode, Part | None], steps: tuple[int, int] | None
+) -> NDArray[Any]:
+    """Steps of an attempt that count, with the mode steps of the run.
+
+    Args:
+        ends: Rows of :data:`~watchglass.records.STEPS`, one for each step.
+        attempt: Its number.
+        parts: Which of its steps count, by mode; all of them where it is empty.
+        steps: As of :func:`course_of`.
+    """
+    rows = np.empty(len(ends), COURSE)
+    rows["attempt"], rows["own"], rows["number"] = attempt, ends["global_step"], ends["global_step"]
+    rows["step"] = ends["mode_step"]
+    for name in ("mode", "train_step", "model"):
+        rows[name] = ends[name]
+    counts = np.full(len(rows), not parts)
+    train = parts.get(Mode.TRAIN)
+    if train is not None:
+        # Before its first update an attempt that was resumed stands behind the last one before it.
+        followed = rows["train_step"]
+        rows["train_step"] = np.where(followed >= 0, followed + train.shift, train.start - 1)
+        for mode, part in parts.items():
+            if part is not None:
+                chosen = rows["mode"] == mode
+                rows["step"] += part.shift * chosen
+                counts |= chosen & (rows["step"] >= part.start) & (part.stop is None or rows["step"] < part.stop)
+    if steps is not None:
+        counts &= (steps[0] <= rows["train_step"]) & (rows["train_step"] < steps[1])
+    return rows[np.flatnonzero(counts)]

@@ -14,7 +14,6 @@ Use::
     lineage.parts                       # TRAIN steps: attempt, start, stop, shift, in order
     lineage.seams                       # where attempts are joined, each as a sentence by str()
     lineage.of(Mode.EVAL, tables)       # the same for evaluations, of the worker that is looked at
-    lineage.numbers(Mode.TRAIN, tables) # (step of the course, attempt, global step), ascending
 
 A step ``n`` of a part is the attempt's own mode step ``n - part.shift``. Everything here is pure; nothing is read but
 facts and ends of steps, and the statistics of weights where a beginning is unknown.
@@ -30,9 +29,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from watchglass.records import Fact, Mode, Role, StepEnd
+from watchglass.records import STEPS, Fact, Mode, Role
 from watchglass.run.selection import Selection
 from watchglass.run.tables import WorkerTables
+from watchglass.store import dtype_of
 
 #: What a ``resumed`` fact may say of where its step comes from; others, of later releases, pass for "unknown".
 SOURCES = ("optimizer", "scheduler", "booster", "given")
@@ -145,23 +145,7 @@ class Lineage:
         """
         if mode is Mode.TRAIN:
             return self.parts
-        return tuple(evaluations(self.parts, {a: t.steps.values() for a, t in tables.items()}, mode))
-
-    def numbers(self, mode: Mode, tables: Mapping[int, WorkerTables]) -> list[tuple[int, int, int]]:
-        """The complete steps of a mode as ``(step of the course, attempt, global step there)``, ascending.
-
-        Arguments as for :meth:`of`. An attempt that the worker did not take part in adds none.
-        """
-        return [
-            row
-            for part in self.of(mode, tables)
-            if part.attempt in tables
-            for row in sorted(
-                (end.mode_step + part.shift, part.attempt, end.global_step)
-                for end in tables[part.attempt].steps.values()
-                if end.mode is mode and part.holds(end.mode_step)
-            )
-        ]
+        return tuple(evaluations(self.parts, {a: t.steps.log.latest for a, t in tables.items()}, mode))
 
 
 def trace(tables: Mapping[int, WorkerTables], matches: MutableMapping[int, int | None] | None = None) -> Lineage:
@@ -175,7 +159,7 @@ def trace(tables: Mapping[int, WorkerTables], matches: MutableMapping[int, int |
     known = matches if matches is not None else {}
     starts: dict[int, Start] = {}
     for attempt in sorted(tables):
-        start = start_of(tables[attempt].facts(-1), tables[attempt].steps.values(), attempt)
+        start = start_of(tables[attempt].facts(-1), tables[attempt].steps.trained, attempt)
         if start is None:
             continue
         if start.source == "unknown" and not start.first:
@@ -189,18 +173,17 @@ def trace(tables: Mapping[int, WorkerTables], matches: MutableMapping[int, int |
     return Lineage(starts, tuple(parts), tuple(found))
 
 
-def start_of(facts: Iterable[Fact], ends: Iterable[StepEnd], attempt: int) -> Start | None:
+def start_of(facts: Iterable[Fact], trained: tuple[int, int] | None, attempt: int) -> Start | None:
     """How an attempt began, None for one that has ended no TRAIN step: it has replaced nothing yet.
 
     Args:
         facts: Of the run, as one worker recorded them.
-        ends: Ends of that worker's steps.
+        trained: The first and the last TRAIN step that this worker ended; None for none.
         attempt: Its number: the first one begins the training, unless it says otherwise.
     """
-    steps = [end.mode_step for end in ends if end.mode is Mode.TRAIN]
-    if not steps:
+    if trained is None:
         return None
-    first, source = min(steps), "unknown" if attempt else ""
+    first, source = trained[0], "unknown" if attempt else ""
     for fact in facts:
         if fact.kind != "resumed":
             continue
@@ -209,7 +192,7 @@ def start_of(facts: Iterable[Fact], ends: Iterable[StepEnd], attempt: int) -> St
         if step is not None and step <= first:
             # Steps may have been dropped behind it, never before it.
             first, source = step, str(given) if given in SOURCES else "unknown"
-    return Start(first, max(steps) + 1, source)
+    return Start(first, trained[1] + 1, source)
 
 
 def course(starts: Mapping[int, Start]) -> list[Part]:
@@ -245,7 +228,7 @@ def _join(starts: Mapping[int, Start]) -> tuple[list[Part], list[Seam]]:
     return parts, found
 
 
-def evaluations(parts: Iterable[Part], ends: Mapping[int, Iterable[StepEnd]], mode: Mode) -> list[Part]:
+def evaluations(parts: Iterable[Part], ends: Mapping[int, NDArray[Any]], mode: Mode) -> list[Part]:
     """The EVAL or PREDICT steps that count, in order.
 
     An evaluation belongs to the TRAIN step that it came after: those after a replaced step are replaced as well, all
@@ -254,18 +237,19 @@ def evaluations(parts: Iterable[Part], ends: Mapping[int, Iterable[StepEnd]], mo
 
     Args:
         parts: The TRAIN steps that count.
-        ends: Ends of one worker's steps, by attempt.
+        ends: Ends of one worker's steps by attempt, as rows of :data:`~watchglass.records.STEPS`.
         mode: EVAL or PREDICT.
     """
     found: list[Part] = []
     next_step = 0
     for part in parts:
-        own = [end for end in ends.get(part.attempt, ()) if end.mode is mode]
         if part.stop is None:
             found.append(Part(part.attempt, next_step, None, next_step))
             continue
-        replaced = [end.mode_step for end in own if end.train_step + part.shift >= part.stop]
-        stop = min(replaced) if replaced else max((end.mode_step + 1 for end in own), default=0)
+        own = ends.get(part.attempt, np.empty(0, dtype_of(STEPS)))
+        own = own[own["mode"] == mode]
+        replaced = own["mode_step"][own["train_step"] + part.shift >= part.stop]
+        stop = int(replaced.min()) if len(replaced) else int(own["mode_step"].max()) + 1 if len(own) else 0
         found.append(Part(part.attempt, next_step, next_step + stop, next_step))
         next_step += stop
     return found
@@ -327,9 +311,11 @@ def _first_weights(tables: WorkerTables) -> tuple[int, dict[str, NDArray[np.floa
     """The first TRAIN step whose weights were captured, and their statistics by name; None where there is none."""
     rows = (*tables.catalog.select(Selection(Role.WEIGHT)), *tables.catalog.select(Selection(Role.BIAS)))
     names = {row.tensor_id: row.name for row in rows}
-    ends = sorted((end.global_step, end.mode_step) for end in tables.steps.values() if end.mode is Mode.TRAIN)
-    for start in range(0, len(ends) if names else 0, _WINDOW):
-        window = dict(ends[start : start + _WINDOW])
+    if not names:
+        return None
+    trained = _trained(tables)
+    for start in range(0, len(trained), _WINDOW):
+        window = dict(trained[["global_step", "mode_step"]][start : start + _WINDOW].tolist())
         batch = tables.read_statistics(tensor_ids=names, global_steps=(min(window), max(window) + 1))
         steps = [step for step in np.unique(batch.global_step).tolist() if step in window]
         if steps:
@@ -345,9 +331,15 @@ def _history(tables: WorkerTables, name: str) -> Rows | None:
     if row is None:
         return None
     global_steps, values = tables.statistics_history(row.tensor_id)
-    ends = [tables.steps.get(step) for step in global_steps.tolist()]
-    steps = {index: end.mode_step for index, end in enumerate(ends) if end is not None and end.mode is Mode.TRAIN}
-    return np.array([*steps.values()], np.int64), values[[*steps]]
+    trained = _trained(tables)
+    _, at, index = np.intersect1d(trained["global_step"], global_steps, assume_unique=True, return_indices=True)
+    return trained["mode_step"][at].astype(np.int64), values[index]
+
+
+def _trained(tables: WorkerTables) -> NDArray[Any]:
+    """The TRAIN steps of an attempt by global step."""
+    steps = tables.steps.log.latest
+    return steps[np.flatnonzero(steps["mode"] == Mode.TRAIN)]
 
 
 def _end(start: Start) -> int:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from watchglass.config import suggest
 from watchglass.errors import UnknownNameError
 from watchglass.records import Fact, Mode, ModelSummary, Role, judged
+from watchglass.run.course import STORED_MODES
 from watchglass.run.description import page_of, summary
 from watchglass.run.history import Phase
 from watchglass.run.lineage import Lineage, Seam, trace
@@ -101,7 +102,8 @@ class Run:
         self.fixed_attempt = attempt
         self._matches: dict[int, int | None] = {}
         self._lineage: Lineage | None = None
-        self._workers: dict[str | None, Worker] = {}
+        self._workers: dict[str, Worker] = {}
+        self._before: dict[str, Worker] = {}
         if attempt is not None and attempt not in attempts(store):
             raise UnknownNameError(f"{self.location} has no attempt {attempt}; it has {len(attempts(store))}, from 0")
         self.refresh()
@@ -151,23 +153,21 @@ class Run:
         Raises:
             UnknownNameError: There is no such worker.
         """
-        known = self._workers.get(name)
-        if known is not None:
-            return known
         if name is not None and name not in self.workers:
             raise UnknownNameError(
                 f"{self.location} has no worker {name!r}; it has {', '.join(self.workers) or 'none'}"
             )
         chosen = name if name is not None else self.workers[0] if self.workers else ""
-        tables = {attempt: found for (attempt, who), found in self._reading.tables.items() if who == chosen}
-        if self.fixed_attempt is not None:
-            tables = {attempt: found for attempt, found in tables.items() if attempt == self.fixed_attempt}
-        newest = max(self.attempts, default=0)
-        over = bool(tables) and max(tables) < newest
-        self._workers[name] = Worker(
-            chosen, tables or {self.attempt: new_tables(self.store)}, self._lineage, steps=self.opened_steps, over=over
-        )
-        return self._workers[name]
+        if chosen not in self._workers:
+            tables = {attempt: found for (attempt, who), found in self._reading.tables.items() if who == chosen}
+            if self.fixed_attempt is not None:
+                tables = {attempt: found for attempt, found in tables.items() if attempt == self.fixed_attempt}
+            over = bool(tables) and max(tables) < max(self.attempts, default=0)
+            self._workers[chosen] = Worker(
+                chosen, tables or {self.attempt: new_tables(self.store)}, self._lineage, steps=self.opened_steps,
+                over=over, before=self._before.pop(chosen, None),
+            )  # fmt: skip
+        return self._workers[chosen]
 
     # Steps
 
@@ -394,6 +394,7 @@ def _look(run: Run) -> None:
     """Take the attributes of a run from what was read."""
     reading = run._reading
     fixed = run.fixed_attempt
+    run._before |= run._workers
     run._workers.clear()
     run.journal = reading.journal
     keys = reading.tables
@@ -402,11 +403,13 @@ def _look(run: Run) -> None:
         first = reading.first_workers()
         run._lineage = trace(first, run._matches)
         run.seams = run._lineage.seams
-        run.attempt = max((at for at, tables in first.items() if tables.steps), default=max(run.attempts, default=0))
-        counting = {part.attempt for part in run._lineage.parts} | {run.attempt, max(run.attempts, default=0)}
+        newest = max(run.attempts, default=0)
+        run.attempt = max((at for at, tables in first.items() if len(tables.steps.log)), default=newest)
+        counting = {part.attempt for part in run._lineage.parts} | {run.attempt, newest}
     else:
         counting = {fixed}
     run.workers = sorted({who for attempt, who in keys if attempt in counting}, key=layout.worker_order)
-    newest = [Worker(who, {at: found}) for (at, who), found in keys.items() if at == max(run.attempts)]
-    run.finished = bool(newest) and all(worker.left for worker in newest)
-    run.modes = [mode for mode in (Mode.TRAIN, Mode.EVAL, Mode.PREDICT) if len(run.worker().numbers(mode))]
+    team = [Worker(who, {at: found}) for (at, who), found in keys.items() if at == run.attempts[-1]]
+    run.finished = bool(team) and all(worker.left for worker in team)
+    modes = run.worker().columns["mode"]
+    run.modes = [mode for mode in STORED_MODES if (modes == mode).any()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -26,16 +27,20 @@ class StepNumbers:
 
     Args:
         steps: The steps, int64[n], ascending.
-        attempts: Where each was recorded: the attempt, int64[n].
-        numbers: And the worker's global step there, int64[n], within an attempt ascending too.
+        attempts: Where each was recorded: the attempt, int[n].
+        numbers: And the worker's global step there, uint64[n], within an attempt ascending too.
     """
 
-    def __init__(self, steps: NDArray[np.int64], attempts: NDArray[np.int64], numbers: NDArray[np.int64]) -> None:
+    def __init__(self, steps: NDArray[np.int64], attempts: NDArray[Any], numbers: NDArray[np.uint64]) -> None:
         self._steps, self._attempts, self._global = steps, attempts, numbers
-        self._known: dict[int, tuple[NDArray[np.uint64], NDArray[np.int64]]] = {}
-        for attempt in np.unique(attempts).tolist():
-            own = attempts == attempt
-            self._known[attempt] = numbers[own].astype(np.uint64), steps[own]
+
+    @cached_property
+    def _known(self) -> dict[int, tuple[NDArray[np.uint64], NDArray[np.int64]]]:
+        """Global steps and steps of each attempt."""
+        if len(self) and (self._attempts == self._attempts[0]).all():
+            return {int(self._attempts[0]): (self._global, self._steps)}
+        chosen = {attempt: self._attempts == attempt for attempt in np.unique(self._attempts).tolist()}
+        return {attempt: (self._global[own], self._steps[own]) for attempt, own in chosen.items()}
 
     def __len__(self) -> int:
         return len(self._steps)
@@ -81,6 +86,10 @@ class StepNumbers:
             order = np.argsort(found, kind="stable")
             found, index = found[order], index[order]
         return found, index
+
+    def own(self, attempt: int) -> NDArray[np.uint64]:
+        """Global steps of an attempt that belong here, ascending."""
+        return self._known[attempt][0] if attempt in self._known else np.empty(0, np.uint64)
 
     def within(self, low: int, high: int) -> list[int]:
         """Those of ``[low, high)``, ascending."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from watchglass.errors import DamagedDataError
 from watchglass.records import Fact, RowKind
-from watchglass.run.step_index import StepIndex
+from watchglass.run.row_log import RowLog
 from watchglass.store import decode_facts, dtype_of
 
 #: So many frames of facts are known again when they come twice; more than wait while a store refuses them.
@@ -18,24 +18,27 @@ _FACTS_SEEN = 4096
 
 
 class StoredRows:
-    """Rows of one kind, one table per frame. For one thread.
+    """Rows of one kind. For one thread.
 
     Args:
         kind: The kind, keyed by step or by time.
+
+    Attributes:
+        kind: The same.
+        log: The rows; another one after each :meth:`add`.
     """
 
     def __init__(self, kind: RowKind) -> None:
         self.kind = kind
-        self._none = np.empty(0, dtype_of(kind))
-        self._index = StepIndex[NDArray[Any]]()
+        self.log = RowLog(dtype_of(kind), kind.key.value)
 
     def add(self, rows: NDArray[Any]) -> None:
         """Take in the rows of a frame."""
-        self._index.add(rows, rows[self.kind.key.value])
+        self.log = self.log.and_then(rows)
 
     def all(self) -> NDArray[Any]:
         """All of them by key, else in the order in which they arrived; of those that stand twice the last one."""
-        rows = np.concatenate([self._none, *self._index.tables()])
+        rows = self.log.rows
         keys = [rows[name] for name in (*reversed(self.kind.unique or ()), self.kind.key.value)]
         if self.kind.unique is not None and len(rows):
             order = np.lexsort(keys)
@@ -43,31 +46,23 @@ class StoredRows:
             rows = rows[np.sort(order[np.append(last, True)])]
         return rows[np.argsort(rows[self.kind.key.value], kind="stable")]
 
-    def at(self, global_step: int) -> Iterator[NDArray[Any]]:
-        """Rows of a step, in the order in which they arrived, in as many pieces as there were."""
-        for table, start, stop in self._index.at(global_step):
-            yield table[start:stop]
-
     def of_tensor(self, tensor_id: int) -> NDArray[Any]:
         """All rows of a tensor, in the order in which they arrived."""
-        return np.concatenate([self._none, *(t[t["tensor_id"] == tensor_id] for t in self._index.tables())])
+        rows = self.log.rows
+        return rows[np.flatnonzero(rows["tensor_id"] == tensor_id)]
 
     def steps_of(self, tensor_id: int) -> set[int]:
         """Global steps that have a row of a tensor."""
-        return {
-            step for t in self._index.tables() for step in t["global_step"][t["tensor_id"] == tensor_id].tolist()
-        }  # fmt: skip
+        return set(self.of_tensor(tensor_id)["global_step"].tolist())
 
     def ids_of(self, global_steps: NDArray[np.uint64]) -> set[int]:
         """Ids of the tensors that have a row of any of these steps."""
-        found: set[int] = set()
-        for table in self._index.tables():
-            found.update(np.unique(table["tensor_id"][np.isin(table["global_step"], global_steps)]).tolist())
-        return found
+        rows = self.log.rows
+        return set(np.unique(rows["tensor_id"][np.isin(rows["global_step"], global_steps)]).tolist())
 
     def forget(self, before: int) -> None:
         """Drop the rows of earlier steps."""
-        self._index.forget(before)
+        self.log = self.log.without(before)
 
 
 class StoredFacts:

@@ -56,15 +56,15 @@ def _models_of(run: Run, name: str | None) -> tuple[ModelSummary, ...]:
         for name, row in infos.items()
         if row.role is Role.LOSS and row.model is not None and name == series_name("loss", row.model)
     }
-    numbers = sorted({*np.unique(course.model).tolist(), *losses})
+    numbers = sorted({*np.unique(course["model"]).tolist(), *losses})
     phases = worker.phases_by_model() if len(course) else {}
     types = _types(worker, infos)
-    train = course.take(course.mode == Mode.TRAIN)
-    train = train.take(np.argsort(train.model, kind="stable"))
-    edges = np.searchsorted(train.model, [numbers, [number + 1 for number in numbers]])
+    train = course[course["mode"] == Mode.TRAIN]
+    train = train[np.argsort(train["model"], kind="stable")]
+    edges = np.searchsorted(train["model"], [numbers, [number + 1 for number in numbers]])
     found = []
     for model, begin, end in zip(numbers, *edges.tolist(), strict=True):
-        led = train.step[begin:end]
+        led = train["step"][begin:end]
         steps, values = _trained(run, worker, model)
         trained = len(np.union1d(led, steps))
         evaluated = [phase for phase in phases.get(model, ()) if phase.train_step >= 0]

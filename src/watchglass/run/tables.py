@@ -23,7 +23,6 @@ from watchglass.records import (
     Reduction,
     RowKey,
     RowKind,
-    StepEnd,
     UnitKind,
     count,
     of_steps,
@@ -31,6 +30,7 @@ from watchglass.records import (
 from watchglass.run.catalog import Catalog
 from watchglass.run.histograms import LazyHistograms
 from watchglass.run.problems import Problems
+from watchglass.run.row_log import RowLog, StepEnds
 from watchglass.run.stored import StatisticsRows, StoredStatistics, last_index_of_each
 from watchglass.run.stored_rows import StoredFacts, StoredRows, drop_before
 from watchglass.store import (
@@ -45,10 +45,9 @@ from watchglass.store import (
     decode_lifecycle,
     decode_raw_index,
     decode_rows,
-    decode_step_ends,
+    decode_step_rows,
+    dtype_of,
     rows_bytes,
-    step_rows,
-    table_of,
 )
 
 #: Schema that this release reads, the same for all kinds so far. Frames of later schemas are left out.
@@ -70,11 +69,11 @@ class Ingested(NamedTuple):
     """What a frame added.
 
     Attributes:
-        ends: Ends of steps that were not known before.
+        ends: Ends of steps, as rows of :data:`~watchglass.records.STEPS`; some may have been known.
         facts: Facts that were not; a write that failed halfway and was repeated has the same ones again.
     """
 
-    ends: Sequence[StepEnd] = ()
+    ends: NDArray[Any] = np.empty(0, dtype_of(STEPS))
     facts: Sequence[Fact] = ()
 
 
@@ -93,14 +92,14 @@ class WorkerTables:
 
     Attributes:
         catalog: What tensor ids mean; grows in place.
-        steps: Ends of steps by global step, in the order in which they arrived.
+        steps: Ends of steps by global step.
         lifecycle: ``joined`` and ``left`` events.
         headers: Header of each segment: worker's clocks paired, host, process.
     """
 
     def __init__(self, store: Store | None = None, *, steps: tuple[int, int] | None = None) -> None:
         self.catalog = Catalog()
-        self.steps: dict[int, StepEnd] = {}
+        self.steps = StepEnds()
         self.lifecycle: list[dict[str, Any]] = []
         self.headers: list[dict[str, Any]] = []
         self._problems = Problems()
@@ -187,14 +186,18 @@ class WorkerTables:
             self._add_rows(rows, decode_rows(rows, payload))
         return _NOTHING
 
+    @property
+    def scalar_log(self) -> RowLog:
+        """The rows of scalars as they arrived; another log when there are more."""
+        return self._scalars.log
+
     # By step
 
     def scalars(self, global_step: int) -> list[tuple[int, float, float]]:
         """Scalars of a step as (tensor id, value, weight), one row per tensor (the last one written)."""
         rows = {
             tensor_id: (tensor_id, value, weight)
-            for table in self._scalars.at(global_step)
-            for _, tensor_id, weight, value in table.tolist()
+            for _, tensor_id, weight, value in self._scalars.log.at(global_step).tolist()
         }
         return list(rows.values())
 
@@ -211,8 +214,7 @@ class WorkerTables:
         """Exact reductions of a step by tensor id and reduction; those of later releases are left out."""
         return {
             (tensor_id, Reduction(which)): value
-            for table in self._reductions.at(global_step)
-            for tensor_id, which, value in table[["tensor_id", "reduction", "value"]].tolist()
+            for _, tensor_id, which, value in self._reductions.log.at(global_step).tolist()
             if which in _REDUCTIONS
         }
 
@@ -221,7 +223,7 @@ class WorkerTables:
 
         Kinds that this release does not know are left out.
         """
-        rows = {row[1:3]: row for table in self._units.at(global_step) for row in table.tolist()}
+        rows = {row[1:3]: row for row in self._units.log.at(global_step).tolist()}
         return [
             (tensor_id, _UNIT_KINDS[kind], flags) for _, tensor_id, kind, flags in rows.values() if kind in _UNIT_KINDS
         ]
@@ -253,8 +255,7 @@ class WorkerTables:
                 for tensor_id, place in self._raw[step].items()
             ]
         else:
-            ends = [self.steps[step] for step in sorted(self.steps)]
-            table = table_of(STEPS, step_rows(ends)) if kind is STEPS else self._stored(kind).all()
+            table = self.steps.log.latest if kind is STEPS else self._stored(kind).all()
             return {field.name: table[field.name] for field in kind.fields}
         return {field.name: [row[field.name] for row in rows] for field in kind.fields}
 
@@ -323,10 +324,9 @@ class WorkerTables:
         found |= self._scalars.steps_of(tensor_id) | self._reductions.steps_of(tensor_id)
         return found | self._statistics.steps_of(tensor_id)
 
-    def captured_ids(self, global_steps: Collection[int]) -> set[int]:
-        """Ids of the tensors of which :meth:`captured` has any of these steps."""
-        steps = np.fromiter(global_steps, np.uint64, len(global_steps))
-        found = {tensor_id for step in global_steps for tensor_id in self._raw.get(step, ())}
+    def captured_ids(self, steps: NDArray[np.uint64]) -> set[int]:
+        """Ids of the tensors of which :meth:`captured` has any of these global steps."""
+        found = {tensor_id for step in steps.tolist() for tensor_id in self._raw.get(step, ())}
         found |= self._scalars.ids_of(steps) | self._reductions.ids_of(steps)
         return found | self._statistics.ids_of(steps)
 
@@ -338,24 +338,22 @@ class WorkerTables:
                 rows.forget(before_global_step)
         for stored in (self._statistics, self._facts):
             stored.forget(before_global_step)
-        drop_before(self.steps, before_global_step)
+        self.steps = self.steps.without(before_global_step)
         drop_before(self._raw, before_global_step)
 
     # Kinds of frames that take more than a line
 
-    def _add_ends(self, payload: bytes) -> list[StepEnd]:
-        ends = decode_step_ends(payload)
-        self._charge(_PARSED * len(payload), [end.global_step for end in ends])
+    def _add_ends(self, payload: bytes) -> NDArray[Any]:
+        rows = decode_step_rows(payload)
+        self._charge(_PARSED * len(payload), rows["global_step"].tolist())
         if self._range is not None:
-            low, high = self._range
-            wanted = [end for end in ends if low <= end.train_step < high]
-            self._settle([end.global_step for end in wanted], {end.global_step for end in ends})
-            ends = wanted
-        new = [end for end in ends if end.global_step not in self.steps]
-        self.steps.update((end.global_step, end) for end in ends)
-        return new
+            wanted = rows[(self._range[0] <= rows["train_step"]) & (rows["train_step"] < self._range[1])]
+            self._settle(wanted["global_step"].tolist(), rows["global_step"].tolist())
+            rows = wanted
+        self.steps = self.steps.and_then(rows)
+        return rows
 
-    def _settle(self, wanted: list[int], ended: set[int]) -> None:
+    def _settle(self, wanted: list[int], ended: list[int]) -> None:
         """Take in what came before ends of steps, as far as it belongs to those of them that are wanted."""
         waiting, self._open = self._open, []
         if wanted:
@@ -366,7 +364,7 @@ class WorkerTables:
             for frame in waiting:
                 self._take(frame)
             self._left_out = []
-        self._facts.drop(ended.difference(wanted, self.steps))
+        self._facts.drop(step for step in ended if step not in wanted and step not in self.steps)
 
     def _charge(self, size: int, steps: Sequence[int]) -> None:
         """Charge what is kept until the last of these steps is forgotten."""

@@ -27,7 +27,6 @@ from watchglass.records import (
     Role,
     RowKey,
     RowKind,
-    StepEnd,
     TensorInfo,
     number_from_json,
     number_to_json,
@@ -131,11 +130,12 @@ class _Attempt:
 
     def __init__(self, worker: Worker, attempt: int, tables: WorkerTables, *, everything: bool) -> None:
         self.worker, self.attempt, self.tables, self.everything = worker, attempt, tables, everything
-        self.ends: list[StepEnd] = [tables.steps[step] for step in sorted(tables.steps)]
+        self.ends = tables.steps.log.latest
         # The last one stands for no step.
-        rows = [*((end.global_step, end.mode, end.mode_step) for end in self.ends), (_LATEST, 0, 0)]
-        self._own, self._mode, self._step = (np.array(column, np.int64) for column in zip(*rows, strict=True))
-        self._number = self._own.copy()
+        self._own, self._mode, self._step, self._number = (
+            np.append(self.ends[name], np.array(last, self.ends.dtype[name])).astype(np.int64)
+            for name, last in (("global_step", _LATEST), ("mode", 0), ("mode_step", 0), ("global_step", 0))
+        )
         self._counts = np.zeros(len(self._own), bool)
         numbering = worker.numbering(attempt)
         at = np.searchsorted(self._own, numbering.own.astype(np.int64))
@@ -195,7 +195,7 @@ def _rows(kind: RowKind, of: _Attempt) -> Iterator[pa.Table]:
         if kind is FACTS:  # also of the run, and of a step that never ended
             steps = np.array(values["global_step"], np.int64)
             last = of.attempt == max(of.worker.attempts, default=0)
-            keep |= (steps < 0) | ((of.everything or last) & ~np.isin(steps, [end.global_step for end in of.ends]))
+            keep |= (steps < 0) | ((of.everything or last) & ~np.isin(steps, of.ends["global_step"].astype(np.int64)))
         rows = np.flatnonzero(keep)
     elif kind is TENSORS and not of.everything:
         infos, known = of.worker.infos(), of.tables.catalog.select()
@@ -281,15 +281,15 @@ def _statistics(of: _Attempt, histograms: bool) -> Iterator[pa.Table]:
         )
 
 
-def _spans(ends: list[StepEnd]) -> Iterator[tuple[int, int]]:
+def _spans(ends: NDArray[Any]) -> Iterator[tuple[int, int]]:
     """Half-open ranges of global steps that together have all steps, each with a bounded number of rows."""
-    first, rows = 0, 0
-    for end in ends:
-        if rows and rows + end.captures > _ROWS:
-            yield first, end.global_step
-            first, rows = end.global_step, 0
-        rows += max(end.captures, 1)
-    yield first, ends[-1].global_step + 1 if ends else 0
+    first, rows, step = 0, 0, -1
+    for step, captures in zip(ends["global_step"].tolist(), ends["captures"].tolist(), strict=True):
+        if rows and rows + captures > _ROWS:
+            yield first, step
+            first, rows = step, 0
+        rows += max(captures, 1)
+    yield first, step + 1
 
 
 def _words(words: list[str], index: NDArray[Any]) -> Any:

@@ -73,7 +73,8 @@ def missing_step(run: Run, worker: Worker, step: int, mode: Mode, *, ended: bool
     last = numbers.last
     if mode is Mode.GLOBAL and not ended:
         # Steps of one mode end in order, but what began behind the last TRAIN step may still be open.
-        last = max((end.global_step for end, _ in worker.course if end.mode is Mode.TRAIN), default=-1)
+        rows = worker.columns
+        last = int(rows["number"][rows["mode"] == Mode.TRAIN].max(initial=-1))
     if step < last:
         return NeverError(f"{run.location} has no {what} and never will: later ones are there; it has {numbers}")
     if ended:
@@ -147,11 +148,10 @@ def _first_missing(run: Run, steps: Iterable[int], mode: Mode, worker: str | Non
         if len(have) == len(team):
             continue
         place = have[0].numbers(mode).place(step)
-        order = next(end.order for end, at in have[0].course if at == place)
+        order = have[0].end_at(place).order
         lost = set(run.lost)
         for each in team:
-            reached = each.course[-1][0].order if each.course else (-1, 0, 0)
-            if each not in have and reached < order and not each.ended and each.name not in lost:
+            if each not in have and each.reached < order and not each.ended and each.name not in lost:
                 return each, step
     return None
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from copy import deepcopy
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple, TypeVar
+from itertools import pairwise
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,13 +16,20 @@ from numpy.typing import NDArray
 from watchglass.config import suggest
 from watchglass.errors import UnknownNameError
 from watchglass.records import Fact, Mode, StepEnd, TensorInfo
+from watchglass.run.catalog import Catalog
 from watchglass.run.course import STORED_MODES, Course, counting, course_of
 from watchglass.run.history import Phase, PhaseTracker
 from watchglass.run.lineage import Lineage
+from watchglass.run.row_log import RowLog
 from watchglass.run.steps import Place, StepNumbers
 from watchglass.run.tables import WorkerTables
+from watchglass.store import step_ends
 
-_Read = TypeVar("_Read", bound=tuple[Any, ...])
+#: Steps that become records at a time.
+_AT_ONCE = 1 << 12
+#: What the scalars of an attempt are read from: names, and rows.
+_Read: TypeAlias = tuple[Catalog, RowLog]
+_Found = TypeVar("_Found", bound=tuple[Any, ...])
 
 
 class Numbering(NamedTuple):
@@ -49,6 +59,7 @@ class Worker:
         lineage: Which steps of which attempt count; all of the only attempt if None.
         steps: Leave out other TRAIN steps than these, half-open, and what belongs to them.
         over: Whether there is a newer attempt than its newest.
+        before: The same worker when less of it was read; what that has worked out is gone on with.
 
     Attributes:
         name: Its name.
@@ -63,14 +74,18 @@ class Worker:
         *,
         steps: tuple[int, int] | None = None,
         over: bool = False,
+        before: Worker | None = None,
     ) -> None:
         self.name = name
         self.attempts = dict(sorted(attempts.items()))
         self._lineage = lineage
         self._steps = steps
         self._over = over
+        made = before is None or "_made" in vars(before)
+        self._before: Worker | None = before if before is None or made else before._before
         self._numbers: dict[Mode, StepNumbers] = {}
         self._numberings: dict[int, Numbering] = {}
+        self._entered: dict[bool, _Entered] = {}
 
     def __repr__(self) -> str:
         steps = [f"{len(self.numbers(mode))} {mode.name}" for mode in STORED_MODES if len(self.numbers(mode))]
@@ -100,52 +115,84 @@ class Worker:
         return self._over or self.left
 
     @property
+    def reached(self) -> tuple[int, int, int]:
+        """:attr:`StepEnd.order` of the last step that counts; less than all where there is none."""
+        return next((end.order for end, _ in self._records(self.columns[-1:])), (-1, 0, 0))
+
+    @property
     def seconds(self) -> float:
         """Time from the begin of the first to the end of the last step that counts, summed over attempts."""
         total = 0
-        for attempt in self.attempts:
-            ends = [end for end, place in self.course if place.attempt == attempt]
-            total += max(end.end_ns for end in ends) - min(end.start_ns for end in ends) if ends else 0
+        for attempt, tables in self.attempts.items():
+            ends = tables.steps.log.latest
+            ends = ends[np.searchsorted(ends["global_step"], self.numbering(attempt).own)]
+            total += int(ends["end_ns"].max()) - int(ends["start_ns"].min()) if len(ends) else 0
         return total / 1e9
 
     @cached_property
-    def columns(self) -> Course:
-        """The complete steps that count, in the order of training, numbered as steps of the run."""
-        return course_of(self.attempts, self._lineage, self._steps)
+    def columns(self) -> NDArray[Any]:
+        """The complete steps that count in the order of training, numbered as steps of the run: rows of COURSE."""
+        return self._made.rows
 
     @cached_property
-    def course(self) -> list[tuple[StepEnd, Place]]:
-        """The same as records, with where each was recorded."""
-        return list(self.columns.rows(self.attempts))
+    def _made(self) -> Course:
+        before, self._before = self._before, None
+        found = course_of(self.attempts, self._lineage, self._steps, before._made if before is not None else None)
+        if before is not None:
+            self._entered = {
+                by_model: entered for by_model, entered in before._entered.items() if entered.rows <= found.same
+            }
+        return found
 
-    @cached_property
-    def _ends(self) -> dict[Place, StepEnd]:
-        return {place: end for end, place in self.course}
+    @property
+    def course(self) -> Iterator[tuple[StepEnd, Place]]:
+        """The same as records, with where each was recorded; made while it is iterated."""
+        return self._records(self.columns)
+
+    def _records(self, rows: NDArray[Any]) -> Iterator[tuple[StepEnd, Place]]:
+        """Rows of :attr:`columns` as records."""
+        attempts, own = rows["attempt"], rows["own"]
+        edges = [0, *(np.flatnonzero(np.diff(attempts)) + 1).tolist(), len(rows)]
+        for begin, end in pairwise(edges):
+            for start in range(begin, end, _AT_ONCE):
+                chosen = slice(start, min(start + _AT_ONCE, end))
+                attempt = int(attempts[start])
+                ends = self.attempts[attempt].steps.log.latest
+                ends = ends[np.searchsorted(ends["global_step"], own[chosen])]
+                for name, column in (("mode_step", "step"), ("train_step", "train_step"), ("global_step", "number")):
+                    ends[name] = rows[column][chosen]
+                places = (Place(attempt, number) for number in own[chosen].tolist())
+                yield from zip(step_ends(ends), places, strict=True)
 
     def numbers(self, mode: Mode = Mode.TRAIN) -> StepNumbers:
         """The complete steps of a mode, and where they were recorded; of ``Mode.GLOBAL`` those of all modes."""
         mode = Mode(mode)
         if mode not in self._numbers:
-            rows = self.columns if mode is Mode.GLOBAL else self.columns.take(self.columns.mode == mode)
-            steps = rows.number if mode is Mode.GLOBAL else rows.step
-            order = np.lexsort((rows.own, rows.attempt, steps))
-            # Of a step that two have (in a damaged run) the newest attempt's counts.
-            last = np.ones(len(order), bool)
-            last[:-1] = np.diff(steps[order]) > 0
-            order = order[last]
-            self._numbers[mode] = StepNumbers(steps[order], rows.attempt[order], rows.own[order])
+            rows = self.columns if mode is Mode.GLOBAL else self.columns[self.columns["mode"] == mode]
+            steps_name = "number" if mode is Mode.GLOBAL else "step"
+            steps = rows[steps_name]
+            later = steps[1:] > steps[:-1]
+            if not later.all():
+                order = np.lexsort((rows["own"], rows["attempt"], steps))
+                # Of a step that two have (in a damaged run) the newest attempt's counts.
+                rows = rows[order[np.append(np.diff(steps[order]) > 0, True)]]
+            columns = (np.ascontiguousarray(rows[name]) for name in (steps_name, "attempt", "own"))
+            self._numbers[mode] = StepNumbers(*columns)
         return self._numbers[mode]
 
     def end_at(self, place: Place) -> StepEnd:
-        """The end of a step that counts, numbered as a step of the run."""
-        return self._ends[place]
+        """The end of a step that counts, numbered as a step of the run; KeyError where it does not."""
+        rows = self.columns[(self.columns["own"] == place.global_step) & (self.columns["attempt"] == place.attempt)]
+        if not len(rows):
+            raise KeyError(place)
+        return next(self._records(rows))[0]
 
     def numbering(self, attempt: int) -> Numbering:
         """The steps of an attempt that count, by their numbers in that attempt."""
         if attempt not in self._numberings:
-            rows = self.columns.take(self.columns.attempt == attempt)
-            rows = rows.take(np.argsort(rows.own, kind="stable"))
-            self._numberings[attempt] = Numbering(rows.own.astype(np.uint64), rows.mode, rows.step, rows.number)
+            rows = self.columns[self.columns["attempt"] == attempt]
+            rows = rows[np.argsort(rows["own"], kind="stable")]
+            self._numberings[attempt] = Numbering(rows["own"], rows["mode"], rows["step"], rows["number"])
         return self._numberings[attempt]
 
     def has(self, name: str) -> bool:
@@ -156,8 +203,7 @@ class Worker:
         """Names of the tensors of which anything was recorded at a complete step of a mode."""
         numbers, found = self.numbers(mode), set()
         for attempt, tables in self.attempts.items():
-            own = {place.global_step for step in numbers if (place := numbers.place(step)).attempt == attempt}
-            ids = tables.captured_ids(own) if own else set()
+            ids = tables.captured_ids(numbers.own(attempt))
             found |= {row.name for i in ids if (row := tables.catalog.get(i)) is not None}
         return frozenset(found)
 
@@ -184,8 +230,8 @@ class Worker:
         )
 
     def pieces(
-        self, name: str, mode: Mode, read: Callable[[WorkerTables, int], _Read]
-    ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.intp], _Read]]:
+        self, name: str, mode: Mode, read: Callable[[WorkerTables, int], _Found]
+    ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.intp], _Found]]:
         """What each attempt has of a tensor: steps, ascending, which rows they are, and all that was read.
 
         Args:
@@ -204,39 +250,87 @@ class Worker:
 
     def phases(self, mode: Mode = Mode.EVAL) -> list[Phase]:
         """See :meth:`Run.phases`."""
-        return self._phases(mode, lambda end: 0).get(0, [])
+        return self._phases(mode, by_model=False).get(0, [])
 
     def phases_by_model(self, mode: Mode = Mode.EVAL) -> dict[int, list[Phase]]:
         """The same cut from the steps of each model alone, by its number."""
-        return self._phases(mode, lambda end: end.model)
+        return self._phases(mode, by_model=True)
 
-    def _phases(self, mode: Mode, whose: Callable[[StepEnd], int]) -> dict[int, list[Phase]]:
-        trackers: dict[int, PhaseTracker] = {}
-        found: dict[int, list[Phase]] = {}
-        for end, place in self.course:
-            tables, key = self.attempts[place.attempt], whose(end)
+    def _phases(self, mode: Mode, *, by_model: bool) -> dict[int, list[Phase]]:
+        settled, marks = self._made.last_train_step, self._scalars_read()
+        known = self._entered.get(by_model)
+        if known is None or not known.is_still(marks, self.columns):
+            known = _Entered(0, marks, {}, {})
+        # What follows the last TRAIN step may get steps before it.
+        known = self._entered[by_model] = self._enter(known, settled, marks, by_model)
+        found = self._enter(known, len(self.columns), marks, by_model)
+        for key, tracker in found.trackers.items():
+            found.phases[key].extend(tracker.finish())
+        return {key: [phase for phase in phases if phase.mode is mode] for key, phases in found.phases.items()}
+
+    def _enter(self, known: _Entered, stop: int, read: Mapping[int, _Read], by_model: bool) -> _Entered:
+        """Phases up to a row of the course; what was known stays as it is."""
+        phases = {key: list(each) for key, each in known.phases.items()}
+        found = _Entered(stop, read, deepcopy(known.trackers), phases)
+        for end, place in self._records(self.columns[known.rows : stop]):
+            tables, key = self.attempts[place.attempt], end.model if by_model else 0
             rows = ((tables.catalog.get(row[0]), *row[1:]) for row in tables.scalars(place.global_step))
             scalars = [(info, value, weight) for info, value, weight in rows if info is not None]
-            tracker = trackers.setdefault(key, PhaseTracker())
-            found.setdefault(key, []).extend(tracker.enter(end, scalars))
-        for key, tracker in trackers.items():
-            found[key].extend(tracker.finish())
-        return {key: [phase for phase in phases if phase.mode is mode] for key, phases in found.items()}
+            tracker = found.trackers.setdefault(key, PhaseTracker())
+            phases.setdefault(key, []).extend(tracker.enter(end, scalars))
+        return found
+
+    def _scalars_read(self) -> dict[int, _Read]:
+        return {attempt: (tables.catalog.snapshot(), tables.scalar_log) for attempt, tables in self.attempts.items()}
 
     def facts(self, kind: str | None = None) -> list[Fact]:
         """See :meth:`Run.facts`."""
-        numbers = {place: end.global_step for end, place in self.course}
         newest = next(reversed(counting(self.attempts, self._lineage)), None)
         of_run: list[Fact] = []
         of_steps: list[Fact] = []
         for attempt, tables in self.attempts.items():
-            shift = next((step - at.global_step for at, step in numbers.items() if at.attempt == attempt), 0)
+            numbers = self.numbering(attempt)
+            own = numbers.own
+            shift = int(numbers.number[0]) - int(own[0]) if len(own) else 0
             for fact in tables.facts():
                 number = fact.global_step
                 if kind is not None and fact.kind != kind:
                     continue
                 if number < 0:
                     of_run.append(fact)
-                elif Place(attempt, number) in numbers or (attempt == newest and number not in tables.steps):
+                    continue
+                at = bisect_left(own, number, key=int)
+                counts = at < len(own) and own[at] == number
+                if counts or (attempt == newest and number not in tables.steps):
                     of_steps.append(replace(fact, global_step=number + shift) if shift else fact)
         return of_run + of_steps
+
+
+@dataclass(frozen=True)
+class _Entered:
+    """Phases of the first steps of a course.
+
+    Attributes:
+        rows: How many steps.
+        read: What their scalars were read from, by attempt.
+        trackers: Of the phase that goes on, by model.
+        phases: Those that ended, by model.
+    """
+
+    rows: int
+    read: Mapping[int, _Read]
+    trackers: dict[int, PhaseTracker]
+    phases: dict[int, list[Phase]]
+
+    def is_still(self, read: Mapping[int, _Read], course: NDArray[Any]) -> bool:
+        """Whether their scalars are what they were: nothing more came of these steps, and names are the same."""
+        rows = course[: self.rows]
+        for attempt, (catalog, log) in read.items():
+            known = self.read.get(attempt)
+            if known is None or known[0] is not catalog or log.origin is not known[1].origin:
+                return False
+            new = np.unique(log.rows["global_step"][len(known[1]) :])
+            own = rows["own"][rows["attempt"] == attempt] if len(new) else new
+            if len(own) and new[0] <= own.max() and np.isin(own, new).any():
+                return False
+        return self.read.keys() <= read.keys()

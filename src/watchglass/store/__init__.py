@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         decode_raw_index,
         decode_status,
         decode_step_ends,
+        decode_step_rows,
         encode_catalog,
         encode_facts,
         encode_finding,
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
         encode_raw_index,
         encode_status,
         encode_step_ends,
+        step_ends,
         step_rows,
     )
     from watchglass.store.encoding.frames import Frame, FrameKind, Scan, encode_frame, scan
@@ -125,9 +127,9 @@ _HOMES = {
     "encoding.codec": (
         "decode_catalog", "decode_facts",
         "decode_finding", "decode_header", "decode_lifecycle", "decode_observation", "decode_raw_index",
-        "decode_status", "decode_step_ends", "encode_catalog",
+        "decode_status", "decode_step_ends", "decode_step_rows", "encode_catalog",
         "encode_facts", "encode_finding", "encode_header", "encode_lifecycle", "encode_observation",
-        "encode_raw_index", "encode_status", "encode_step_ends", "step_rows",
+        "encode_raw_index", "encode_status", "encode_step_ends", "step_ends", "step_rows",
     ),
     "encoding.frames": ("Frame", "FrameKind", "Scan", "encode_frame", "scan"),
     "encoding.rows": ("decode_rows", "dtype_of", "encode_rows", "rows_bytes", "table_of"),
@@ -232,6 +234,7 @@ __all__ = [
     "decode_statistics",
     "decode_status",
     "decode_step_ends",
+    "decode_step_rows",
     "describe",
     "dtype_of",
     "encode_catalog",
@@ -280,6 +283,7 @@ __all__ = [
     "signal_owner",
     "spool_exists",
     "statistics_matrix",
+    "step_ends",
     "step_rows",
     "still_running",
     "table_of",

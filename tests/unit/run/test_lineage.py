@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 
-from watchglass.records import Fact, Mode, StepEnd
-from watchglass.run import WorkerTables
+from watchglass.records import STEPS, Fact, Mode, StepEnd
+from watchglass.run import Worker, WorkerTables
 from watchglass.run.lineage import Part, Seam, Start, course, evaluations, matching_step, seams, start_of, trace
-from watchglass.store import LocalStore, RunReader
+from watchglass.run.row_log import StepEnds
+from watchglass.store import LocalStore, RunReader, step_rows, table_of
 from watchglass.testing import RunBuilder
 
 
@@ -33,8 +34,19 @@ def weights(arrays):
     return [{"statistics": {"fc.weight": array, "fc.bias": array[0]}} for array in arrays]
 
 
-def end(mode_step, train_step, mode=Mode.TRAIN):
-    return StepEnd(0, mode, mode_step, train_step, 0, 0)
+def evaluated(*steps):
+    """Ends of EVAL steps after these TRAIN steps."""
+    return (
+        StepEnds()
+        .and_then(table_of(STEPS, step_rows(StepEnd(n, Mode.EVAL, n, after, 0, 0) for n, after in enumerate(steps))))
+        .log.rows
+    )
+
+
+def trained(lineage, tables):
+    """The TRAIN steps of the course with the attempt and global step of each."""
+    numbers = Worker("worker_0", tables, lineage).numbers()
+    return [(step, *numbers.place(step)) for step in numbers]
 
 
 # The course
@@ -112,30 +124,30 @@ def resumed(start_step, source="optimizer"):
 
 
 def test_the_fact_tells_where_an_attempt_begins():
-    assert start_of([resumed(90)], [end(90, 90), end(91, 91)], 1) == Start(90, 92, "optimizer")
+    assert start_of([resumed(90)], (90, 91), 1) == Start(90, 92, "optimizer")
 
 
 def test_steps_that_were_dropped_behind_the_start_do_not_move_it():
-    assert start_of([resumed(90)], [end(93, 93)], 1) == Start(90, 94, "optimizer")
+    assert start_of([resumed(90)], (93, 93), 1) == Start(90, 94, "optimizer")
 
 
 def test_an_attempt_without_a_training_step_has_not_begun():
-    assert start_of([resumed(90)], [end(0, 89, Mode.EVAL)], 1) is None
+    assert start_of([resumed(90)], None, 1) is None
 
 
 def test_an_attempt_that_says_nothing_is_of_unknown_begin_unless_it_is_the_first():
-    assert start_of([], [end(0, 0)], 0) == Start(0, 1, "")
-    assert start_of([], [end(0, 0)], 1) == Start(0, 1, "unknown")
-    assert start_of([resumed(None, "unknown")], [end(0, 0)], 1) == Start(0, 1, "unknown")
+    assert start_of([], (0, 0), 0) == Start(0, 1, "")
+    assert start_of([], (0, 0), 1) == Start(0, 1, "unknown")
+    assert start_of([resumed(None, "unknown")], (0, 0), 1) == Start(0, 1, "unknown")
 
 
 @pytest.mark.parametrize("nonsense", ["90", -1, True, 1 << 60, 90.5, [90]])
 def test_nonsense_in_a_fact_leaves_the_steps_to_tell(nonsense):
-    assert start_of([resumed(nonsense)], [end(90, 90)], 1) == Start(90, 91, "unknown")
+    assert start_of([resumed(nonsense)], (90, 90), 1) == Start(90, 91, "unknown")
 
 
 def test_a_source_of_a_later_release_passes_for_unknown():
-    assert start_of([resumed(90, "crystal ball")], [end(90, 90)], 1) == Start(90, 91, "unknown")
+    assert start_of([resumed(90, "crystal ball")], (90, 90), 1) == Start(90, 91, "unknown")
 
 
 # Evaluations
@@ -143,16 +155,13 @@ def test_a_source_of_a_later_release_passes_for_unknown():
 
 def test_evaluations_after_replaced_steps_are_replaced_and_all_others_are_numbered_on():
     parts = [Part(0, 0, 90), Part(1, 90, None)]
-    ends = {
-        0: [end(0, 49, Mode.EVAL), end(1, 89, Mode.EVAL), end(2, 99, Mode.EVAL)],
-        1: [end(0, 89, Mode.EVAL), end(1, 99, Mode.EVAL)],
-    }
+    ends = {0: evaluated(49, 89, 99), 1: evaluated(89, 99)}
     assert evaluations(parts, ends, Mode.EVAL) == [Part(0, 0, 2), Part(1, 2, None, shift=2)]
 
 
 def test_evaluations_of_a_part_with_numbers_of_its_own_are_cut_by_these():
     parts = [Part(0, 0, 40), Part(1, 40, 60, shift=40), Part(2, 60, None)]
-    ends = {1: [end(0, 9, Mode.EVAL), end(1, 19, Mode.EVAL), end(2, 29, Mode.EVAL)], 2: [end(0, 60, Mode.EVAL)]}
+    ends = {1: evaluated(9, 19, 29), 2: evaluated(60)}
     assert evaluations(parts, ends, Mode.EVAL) == [Part(0, 0, 0), Part(1, 0, 2), Part(2, 2, None, shift=2)]
 
 
@@ -201,7 +210,7 @@ def test_each_step_of_a_resumed_run_is_seen_once_as_the_newest_attempt_has_it(tm
     write(tmp_path / "run", losses(range(100, 105)), resumed={"start_step": 6, "source": "optimizer"})
     tables = tables_of(tmp_path / "run")
     lineage = trace(tables)
-    rows = lineage.numbers(Mode.TRAIN, tables)
+    rows = trained(lineage, tables)
     assert [step for step, _, _ in rows] == list(range(11))
     assert [attempt for _, attempt, _ in rows] == [0] * 6 + [1] * 5
     seen = []
@@ -215,7 +224,7 @@ def test_an_attempt_that_has_not_trained_yet_replaces_nothing(tmp_path):
     write(tmp_path / "run", losses(range(3)))
     write(tmp_path / "run", [], resumed={"start_step": 1, "source": "optimizer"})
     tables = tables_of(tmp_path / "run")
-    assert [step for step, _, _ in trace(tables).numbers(Mode.TRAIN, tables)] == [0, 1, 2]
+    assert [step for step, _, _ in trained(trace(tables), tables)] == [0, 1, 2]
 
 
 def test_where_nothing_tells_the_weights_are_looked_for_in_earlier_attempts(tmp_path):
@@ -226,7 +235,7 @@ def test_where_nothing_tells_the_weights_are_looked_for_in_earlier_attempts(tmp_
     lineage = trace(tables)
     assert lineage.parts == (Part(0, 0, 5), Part(1, 5, None, shift=5))
     assert lineage.seams == (Seam(1, 5, "weights", 0, replaced=3),)
-    assert [row[:2] for row in lineage.numbers(Mode.TRAIN, tables)] == [(n, 0) for n in range(5)] + [(5, 1), (6, 1)]
+    assert [row[:2] for row in trained(lineage, tables)] == [(n, 0) for n in range(5)] + [(5, 1), (6, 1)]
 
 
 def test_weights_are_also_found_in_an_attempt_that_was_found_so_itself(tmp_path):

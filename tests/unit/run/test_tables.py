@@ -198,7 +198,7 @@ def test_rows_of_some_tensors_and_steps_in_some_columns(tmp_path, compacted):
     assert steps.tolist() == list(range(20))
     assert values[:, STATISTIC_FIELDS.index("max")].tolist() == [100.0 * n for n in range(20)]
     assert tables.captured(c) == set(range(20))
-    assert set(ids(tables, "a.weight", "b.weight", "c.weight")) <= tables.captured_ids({3, 4})
+    assert set(ids(tables, "a.weight", "b.weight", "c.weight")) <= tables.captured_ids(np.array([3, 4], np.uint64))
     assert tables.problems == []
 
 

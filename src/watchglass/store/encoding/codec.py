@@ -12,6 +12,7 @@ from operator import attrgetter
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from watchglass.errors import DamagedDataError
 from watchglass.records import (
@@ -93,8 +94,8 @@ def step_rows(ends: Iterable[StepEnd]) -> list[tuple[int, ...]]:
     return [_STEP_FIELDS(end) for end in ends]
 
 
-def decode_step_ends(payload: bytes) -> list[StepEnd]:
-    """The step ends of a payload."""
+def decode_step_rows(payload: bytes) -> NDArray[Any]:
+    """The step ends of a payload as rows of :data:`~watchglass.records.STEPS`."""
     rows = decode_rows(STEPS, payload)
     if len(rows) and not np.isin(rows["mode"], (Mode.TRAIN, Mode.EVAL, Mode.PREDICT)).all():
         raise DamagedDataError(f"a step end has mode {int(rows['mode'].max())}; 1, 2 and 3 are known")
@@ -103,9 +104,19 @@ def decode_step_ends(payload: bytes) -> list[StepEnd]:
     for name in ("global_step", "mode_step"):
         if len(rows) and int(rows[name].max()) >= 1 << 62:
             raise DamagedDataError(f"a step end has {name} {int(rows[name].max())}; no training has so many steps")
+    return rows
+
+
+def step_ends(rows: NDArray[Any]) -> list[StepEnd]:
+    """Rows of :data:`~watchglass.records.STEPS` as records."""
     columns = [rows[name].tolist() for name in _STEP_END_COLUMNS]
     columns[1] = [_MODES[mode] for mode in columns[1]]
     return [StepEnd(*row) for row in zip(*columns, strict=True)]
+
+
+def decode_step_ends(payload: bytes) -> list[StepEnd]:
+    """The step ends of a payload."""
+    return step_ends(decode_step_rows(payload))
 
 
 def encode_facts(rows: Sequence[Fact]) -> bytes:

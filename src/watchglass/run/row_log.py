@@ -1,0 +1,148 @@
+"""Rows that only grow: what was once given out never changes, and what continues it shares its memory."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from threading import Lock
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from watchglass.records import STEPS, Mode, StepEnd
+from watchglass.store import dtype_of, step_ends
+
+
+class _Memory:
+    """Where rows lie, and how many of its places are taken."""
+
+    def __init__(self, size: int, dtype: np.dtype[Any]) -> None:
+        self.rows, self.used, self.lock = np.empty(size, dtype), 0, Lock()
+
+
+class RowLog:
+    """Rows of one dtype in the order in which they arrived. Never changes; for any number of threads.
+
+    Attributes:
+        rows: The rows; not to be written to.
+        key: The field that rows are looked up by.
+        origin: The same object for a log and all that continue it.
+    """
+
+    def __init__(self, dtype: np.dtype[Any], key: str) -> None:
+        self.key, self.origin = key, object()
+        self._memory, self._end, self._ascending = _Memory(0, dtype), 0, True
+        self.rows: NDArray[Any] = self._memory.rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def and_then(self, rows: NDArray[Any]) -> RowLog:
+        """This log and more rows behind it."""
+        if not len(rows):
+            return self
+        keys = rows[self.key]
+        later = not len(self) or keys[0] >= self.rows[self.key][-1]
+        found = self._of(self._ascending and bool(later and (keys[1:] >= keys[:-1]).all()))
+        memory, end = self._memory, self._end + len(rows)
+        with memory.lock:
+            # Where something else continues this log already, or nothing more fits, the rows move.
+            fits = memory.used == self._end and end <= len(memory.rows)
+            if fits:
+                memory.used = end
+        if not fits:
+            end = len(self) + len(rows)
+            memory = _Memory(end + end // 4 + 16, self.rows.dtype)
+            memory.rows[: len(self)], memory.used = self.rows, end
+        memory.rows[end - len(rows) : end] = rows
+        found._memory, found._end = memory, end
+        found.rows = memory.rows[end - len(self) - len(rows) : end]
+        return found
+
+    def first(self, count: int) -> RowLog:
+        """The first rows."""
+        if count == len(self):
+            return self
+        found = self._of(self._ascending)
+        found._memory, found._end, found.rows = self._memory, self._end - len(self) + count, self.rows[:count]
+        return found
+
+    def without(self, before: int) -> RowLog:
+        """The rows whose key is not below this one."""
+        found = self._of(self._ascending)
+        if self._ascending:
+            found._memory, found._end = self._memory, self._end
+            found.rows = self.rows[bisect_left(self.rows[self.key], before, key=int) :]
+            return found
+        found._memory, found._end, found.rows = _Memory(0, self.rows.dtype), 0, self._memory.rows[:0]
+        return found.and_then(self.rows[self.rows[self.key] >= before])
+
+    def at(self, key: int) -> NDArray[Any]:
+        """The rows with a key, in the order in which they arrived."""
+        keys, order = self._by_key
+        low = bisect_left(keys, key, key=int)
+        high = bisect_right(keys, key, low, key=int)
+        return self.rows[low:high] if order is None else self.rows[order[low:high]]
+
+    @cached_property
+    def latest(self) -> NDArray[Any]:
+        """The rows by key; of those with one key the one that arrived last."""
+        keys, order = self._by_key
+        rows = self.rows if order is None else self.rows[order]
+        last = np.ones(len(rows), bool)
+        last[:-1] = keys[1:] != keys[:-1]
+        return rows if last.all() else rows[last]
+
+    @cached_property
+    def _by_key(self) -> tuple[NDArray[Any], NDArray[np.intp] | None]:
+        """Keys, ascending, and the places of their rows; None where they are in order."""
+        keys = self.rows[self.key]
+        order = None if self._ascending else np.argsort(keys, kind="stable")
+        return keys if order is None else keys[order], order
+
+    def _of(self, ascending: bool) -> RowLog:
+        found = RowLog.__new__(RowLog)
+        found.key, found.origin, found._ascending = self.key, self.origin, ascending
+        return found
+
+
+class StepEnds(Mapping[int, StepEnd]):
+    """Ends of steps by global step, ascending; of a step that ended twice the last one. Never changes.
+
+    Attributes:
+        log: The same as rows of :data:`~watchglass.records.STEPS`, in the order in which they arrived.
+        trained: The least and the greatest TRAIN step; None without one.
+    """
+
+    def __init__(self, log: RowLog | None = None, trained: tuple[int, int] | None = None) -> None:
+        self.log = log if log is not None else RowLog(dtype_of(STEPS), "global_step")
+        self.trained = trained
+
+    def and_then(self, rows: NDArray[Any]) -> StepEnds:
+        """These and more of them."""
+        steps, trained = rows["mode_step"][rows["mode"] == Mode.TRAIN], self.trained
+        if len(steps):
+            low, high = int(steps.min()), int(steps.max())
+            trained = (low, high) if trained is None else (min(low, trained[0]), max(high, trained[1]))
+        return StepEnds(self.log.and_then(rows), trained)
+
+    def without(self, before: int) -> StepEnds:
+        """Those of steps that are not before this one."""
+        return StepEnds(self.log.without(before), self.trained)
+
+    def __getitem__(self, global_step: int) -> StepEnd:
+        rows = self.log.at(global_step)
+        if not len(rows):
+            raise KeyError(global_step)
+        return step_ends(rows[-1:])[0]
+
+    def __contains__(self, global_step: object) -> bool:
+        return isinstance(global_step, int) and len(self.log.at(global_step)) > 0
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.log.latest["global_step"].tolist())
+
+    def __len__(self) -> int:
+        return len(self.log.latest)
