@@ -49,7 +49,12 @@ class Backwards:
         """A loss function returned; it belongs to the last forward while that one's step is open."""
         flow, clock = self._flow, self._flow.hook.clock
         forward = flow.forward
-        if forward is None or flow.in_backward or flow.is_of_another(function, (*arguments, *kwargs.values())):
+        if (
+            forward is None
+            or flow.in_backward
+            or flow.silent
+            or flow.is_of_another(function, (*arguments, *kwargs.values()))
+        ):
             return
         # A model may compute its loss itself; what that is given is worth the same, what it returns is an output.
         inside = flow.forward_depth > 0
@@ -132,6 +137,8 @@ class Backwards:
             chosen: Whether it is only for some tensors.
         """
         flow = self._flow
+        if flow.silent:
+            return
         if flow.in_backward:
             flow.recomputed = True
             self._inner += 1
@@ -181,6 +188,8 @@ class Backwards:
     def after_backward(self) -> None:
         """That backward is over: now it is known which forwards it ran through."""
         flow = self._flow
+        if flow.silent:
+            return
         if self._inner:
             self._inner -= 1
             return

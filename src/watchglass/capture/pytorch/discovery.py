@@ -24,10 +24,12 @@ from torch.nn.utils.parametrize import ParametrizationList
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
+from watchglass.capture.frameworks import owner_of
 from watchglass.capture.pytorch.compiled.calls import CompiledCall, is_compiled_in_place
 from watchglass.capture.pytorch.compiled.graphs import captured
 from watchglass.capture.pytorch.facts.calls import PublicCall
 from watchglass.capture.pytorch.flow import Flow
+from watchglass.capture.pytorch.module_hooks import Unsaved, unsaved
 from watchglass.capture.pytorch.modules import is_compiled
 from watchglass.capture.pytorch.outermost import OutermostCalls
 
@@ -58,6 +60,9 @@ class Discovery:
         self._by_parameters = False
         # A compiled function may call models.
         self._expecting = False
+        # Models of frameworks around PyTorch, and calls of them since models were looked for.
+        self._outer: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        self._outer_calls = 0
         hook = flow.hook
         self._guarded: Callable[..., Any] = hook.guarded(self._called, unless=is_compiling)
         hook.detach_with(register_module_module_registration_hook(hook.guard.shielded(flow.models.parents.note)).remove)
@@ -74,7 +79,7 @@ class Discovery:
 
     def start(self) -> None:
         """Look for models by their calls from now on."""
-        self._flow.quiet_steps = 0
+        self._flow.quiet_steps = self._outer_calls = 0
         self._passing = False
         if self._handle is None:
             # Wrappers made by torch.compile warn of global hooks, which they call as well; that is what we want here.
@@ -108,7 +113,7 @@ class Discovery:
         """An optimizer steps parameters of no known model; returns whether there is hope to find it."""
         if self._know(optimizer):
             return True
-        if self._by_parameters:
+        if self._by_parameters or self._flow.silent:
             return False
         self.start()
         return True
@@ -154,7 +159,7 @@ class Discovery:
         """Watch the models that hold any of these parameters; returns whether there are any."""
         models = self._flow.models
         wanted = list(parameters)
-        owners = models.parents.owners(wanted)
+        owners = [owner for owner in models.parents.owners(wanted) if _is_ours(owner)]
         for owner in owners:
             if not models.holds(owner):
                 self._calls.attach(owner)
@@ -173,6 +178,15 @@ class Discovery:
             if not type(module).__module__.startswith("torch.") and not is_compiled(module):
                 self._calls.criterion(module)
             return
+        owner = flow.models.parents.owner(module)
+        if not _is_ours(owner):
+            if owner not in self._outer:
+                self._outer.add(owner)
+                self._fall_silent()
+                if not is_compiled(module):
+                    before = flow.hook.guarded(self._fall_silent, unless=is_compiling)
+                    flow.hook.detach_with(unsaved(module.register_forward_pre_hook(Unsaved(before))))
+            return
         call = self._in_place.get(module)
         if call is not None:
             # It is being called through this, which is taken away below.
@@ -187,3 +201,18 @@ class Discovery:
             self._by_parameters = True
         # Its own hook was registered too late for this call; keyword arguments are not shown to a global one.
         self._calls.before(module, arguments, kwargs)
+
+    def _fall_silent(self, module: Any = None, arguments: Any = None) -> None:
+        """A model is called whose steps a framework around PyTorch owns."""
+        if self._flow.in_forward or self._flow.in_backward:
+            return
+        self._calls.leave_steps()
+        self._outer_calls += 1
+        if self._outer_calls > _STEPS:
+            self.stop()
+
+
+def _is_ours(owner: nn.Module) -> bool:
+    """Whether no framework around PyTorch owns the steps of a model."""
+    found = owner_of(owner)
+    return found is None or found.name == "torch"

@@ -52,6 +52,7 @@ class Flow:
         recomputed: Whether a backward was seen to call models or to run others inside it.
         objectives: What each model is trained on.
         foreign: Optimizers of parameters that belong to no watched model.
+        silent: The last model that was called belongs to a framework around PyTorch, which owns its steps.
         chained: Backwards in a row that started from exactly such a loss. While that is the habit, a forward needs no
             mark: the chain of output, loss and backward proves that it was trained on.
     """
@@ -78,6 +79,7 @@ class Flow:
     objectives: Objectives = field(default_factory=Objectives)
     chained: int = 0
     foreign: weakref.WeakSet[Optimizer] = field(default_factory=weakref.WeakSet)
+    silent: bool = False
     _root: weakref.ref[nn.Module] | None = None
     # Whether the last outermost call runs compiled code: looked up once for each, in all of its modules.
     _root_compiled: bool | None = None

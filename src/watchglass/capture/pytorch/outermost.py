@@ -136,6 +136,11 @@ class OutermostCalls:
     def _hear_ends(self, root: nn.Module) -> None:
         self._ends.append(unsaved(root.register_forward_hook(Unsaved(self.ended))))
 
+    def leave_steps(self) -> None:
+        """A model is called that others watch: what follows is not heard, until one is called that is watched here."""
+        self._steady.leave()
+        self._flow.silent = True
+
     def criterion(self, module: nn.Module) -> None:
         """A module without parameters is called outside of any model: it may be the loss."""
         if module not in self._criteria and not self._steady.on:
@@ -172,7 +177,7 @@ class OutermostCalls:
             flow.forward_depth += 1
             return  # a watched model inside another
         # At depth 1 already: the last call was left by an exception.
-        flow.forward_depth, flow.root = 1, root
+        flow.forward_depth, flow.root, flow.silent = 1, root, False
         flow.hears_others = self.between(False)
         if not flow.in_closure:
             if flow.update_depth:
