@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import nn
 from xgboost.callback import TrainingCallback
 
+import framework_around_pytorch as around
 from watchglass.capture import Hook, attach, framework
 from watchglass.config import BUILT_IN_COLLECTIONS, FACTS
 from watchglass.testing import AdapterCase
@@ -30,9 +31,6 @@ class PyTorchCase(AdapterCase):
             nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.2), nn.Linear(8, 3)
         )  # fmt: skip
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1, momentum=0.9)
-
-    def attach(self, hook: Hook) -> None:
-        attach(hook, framework("torch"), self.model)
 
     def train(self, steps: int, after_step: Callable[[int], None]) -> None:
         for step in range(steps):
@@ -189,6 +187,27 @@ class NumPyCase(AdapterCase):
         return gradient
 
 
+class AroundPyTorchCase(AdapterCase):
+    """A model of a framework around PyTorch, whose adapters are both attached."""
+
+    model: around.Model
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.model = around.Model()
+
+    def attach(self, hook: Hook) -> None:
+        attach(hook, framework("torch"))
+        super().attach(hook)
+
+    def train(self, steps: int, after_step: Callable[[int], None]) -> None:
+        self.model.fit(steps, self.losses, after_step)
+
+    def parameters(self) -> Mapping[str, NDArray[Any]]:
+        return {name: value.numpy().copy() for name, value in self.model.state_dict().items()}
+
+
 class XGBoostCase(AdapterCase):
     """A booster with a training set and a validation set."""
 
@@ -201,7 +220,6 @@ class XGBoostCase(AdapterCase):
         labels = (inputs[:, 0] + 0.3 * random.normal(size=80) > 0).astype(int)
         self.data, self.held_out = xgboost.DMatrix(inputs[:50], labels[:50]), xgboost.DMatrix(inputs[50:], labels[50:])
         self.callbacks: list[TrainingCallback] = []
-        self.model: xgboost.Booster | None = None
 
     def attach(self, hook: Hook) -> None:
         self.callbacks = [attach(hook, framework("xgboost"))]

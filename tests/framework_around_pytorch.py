@@ -26,17 +26,24 @@ class Model(nn.Module):
         hidden: torch.Tensor = self.head(F.relu(self.body(inputs)))
         return hidden
 
-    def fit(self, steps: int, between: Callable[[], object] = lambda: None, *, by_hand: bool = False) -> list[float]:
-        """Train on noise; returns the losses.
+    def fit(
+        self,
+        steps: int,
+        losses: list[float],
+        between: Callable[[int], object] = lambda step: None,
+        *,
+        by_hand: bool = False,
+    ) -> None:
+        """Train on noise.
 
         Args:
             steps: Number of updates.
-            between: Called after each.
+            losses: Gets the loss of each.
+            between: Called after each, with its number.
             by_hand: Update without an optimizer of PyTorch.
         """
         optimizer = None if by_hand else torch.optim.Adam(self.parameters(), lr=0.01)
-        losses = []
-        for _ in range(steps):
+        for step in range(steps):
             for listener in self.listeners:
                 listener.before()
             self.zero_grad()
@@ -50,9 +57,8 @@ class Model(nn.Module):
                         parameter -= 0.1 * parameter.grad  # type: ignore[operator]
             losses.append(loss.item())
             for listener in self.listeners:
-                listener.after(losses[-1])
-            between()
-        return losses
+                listener.after(self, losses[-1])
+            between(step)
 
 
 class Listener:
@@ -67,8 +73,10 @@ class Listener:
         self._hook.clock.begin(Mode.TRAIN)
         self._hook.ensure_started()
 
-    def _after(self, loss: float) -> None:
+    def _after(self, model: Model, loss: float) -> None:
         step = self._hook.clock.train
+        if step.due:
+            self._hook.save_tensor("outer/body.weight", model.body.weight.grad, "gradients")
         self._hook.add_scalar(step.records, "loss", loss, Role.LOSS)
         self._hook.clock.end(step)
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from adapter_cases import NumPyCase, PyTorchCase, XGBoostCase
+import pytest
+
+from adapter_cases import AroundPyTorchCase, NumPyCase, PyTorchCase, XGBoostCase
+from framework_around_pytorch import Outer
+from watchglass.capture import FRAMEWORKS, Entry
 from watchglass.testing import AdapterSuite
 
 
@@ -16,3 +20,11 @@ class TestAnyLoop(AdapterSuite):
 
 class TestXGBoost(AdapterSuite):
     case = XGBoostCase
+
+
+class TestAroundPyTorch(AdapterSuite):
+    case = AroundPyTorchCase
+
+    @pytest.fixture(autouse=True)
+    def _in_the_table(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(FRAMEWORKS, Outer.name, Entry("framework_around_pytorch:Outer"))

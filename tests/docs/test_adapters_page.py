@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 import runpy
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from watchglass import Hook, open_run
+from watchglass.capture import FRAMEWORKS, Framework, frameworks
 from watchglass.record import StepClock
 from watchglass.testing import AdapterSuite
 
@@ -23,25 +25,44 @@ def text(repository: Path) -> str:
 
 
 @pytest.fixture
-def page(text: str, in_tmp_path: Path) -> dict[str, Any]:
-    """What the page has defined, once it was run from top to bottom."""
-    (in_tmp_path / "page.py").write_text("\n".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL)))
-    return runpy.run_path("page.py")
+def page(text: str, in_tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
+    """What the page has defined, once it was run from top to bottom; files that it names are files."""
+    blocks = re.findall(r"```python\n(?:# (\w+\.py)\n)?(.*?)```", text, re.DOTALL)
+    (in_tmp_path / "page.py").write_text("\n".join(code for name, code in blocks if not name))
+    for name, code in blocks:
+        if name:
+            (in_tmp_path / name).write_text(code)
+    monkeypatch.syspath_prepend(str(in_tmp_path))
+    before = dict(FRAMEWORKS)
+    yield runpy.run_path("page.py")
+    FRAMEWORKS.clear()
+    FRAMEWORKS.update(before)
+    frameworks._made.cache_clear()
+    for name in ("trainer", "trainer_adapter"):
+        del sys.modules[name]
 
 
 def test_the_training_of_the_page_is_recorded(page: dict[str, Any]) -> None:
     run = open_run("runs/trainer")
     assert run.steps() == list(range(30))
     assert run.tensor("gradient/weights").steps() == [0, 10, 20]
+    assert run.tensor("mine").reductions("max")[1].tolist() == [2.0] * 30
+
+
+def test_an_adapter_is_less_than_a_hundred_lines(page: dict[str, Any], in_tmp_path: Path) -> None:
+    assert len((in_tmp_path / "trainer_adapter.py").read_text().splitlines()) < 100
 
 
 @pytest.mark.parametrize("check", CHECKS)
 def test_the_adapter_of_the_page_passes_every_check(page: dict[str, Any], tmp_path: Path, check: str) -> None:
-    run: Callable[[Path], None] = getattr(page["TestTrainerAdapter"](), check)
+    run: Callable[[Path], None] = getattr(page["TestTrainer"](), check)
     run(tmp_path / "suite")
 
 
 def test_the_contract_names_methods_that_exist(text: str) -> None:
+    rows = text.split("| `Framework` |")[1].split("\n\n")[0].splitlines()[2:]
+    described = {name for row in rows for name in re.findall(r"`(\w+)", row.split("|")[1])}
+    assert described == {name for name in vars(Framework) if not name.startswith("_")} | {"name"}
     names = set(re.findall(r"`hook\.(\w+)", text)) - {"clock", "plan"}
     assert len(names) > 6
     assert [name for name in names if not hasattr(Hook, name)] == []

@@ -3,7 +3,9 @@
 Example::
 
     class MyCase(AdapterCase):
-        def attach(self, hook): ...
+        def __init__(self):
+            super().__init__()
+            self.model = ...
         def train(self, steps, after_step): ...
         def evaluate(self): ...
         def parameters(self): ...
@@ -31,7 +33,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from watchglass.capture import Hook
+from watchglass.capture import Hook, attach, owner_of
 from watchglass.control import Commit, Stop
 from watchglass.errors import TrainingStopped
 from watchglass.records import Mode, ModuleKind
@@ -50,6 +52,7 @@ class AdapterCase(ABC):
     """A tiny training of one framework; each instance is a new one, and all take the same course, bit for bit.
 
     Attributes:
+        model: What a script gives to ``watch``.
         losses: Loss of each update, as the training itself sees it.
         evaluation_losses: Mean loss of the evaluation after each update; stays empty where there is none.
     """
@@ -58,12 +61,15 @@ class AdapterCase(ABC):
     settings: ClassVar[Mapping[str, Any]] = {}
 
     def __init__(self) -> None:
+        self.model: Any = None
         self.losses: list[float] = []
         self.evaluation_losses: list[float] = []
 
-    @abstractmethod
     def attach(self, hook: Hook) -> None:
-        """Attach the adapter to this training, as its users do. Not called for a training that nobody watches."""
+        """Watch the model, as the table of frameworks says; not called for a training that nobody watches."""
+        owner = owner_of(self.model)
+        assert owner is not None, f"no framework of the table says that {self.model!r} is its model"
+        attach(hook, owner, self.model)
 
     @abstractmethod
     def train(self, steps: int, after_step: AfterStep) -> None:
