@@ -6,11 +6,14 @@ import sys
 import pytest
 
 from watchglass.errors import RunExistsError
+from watchglass.records import ROW_KINDS, Field, RowKey, RowKind
+from watchglass.run import open_run
 from watchglass.store import (
     FrameKind,
     LocalStore,
     RunReader,
     SegmentWriter,
+    StreamWriter,
     claim_worker,
     create_attempt,
     create_run,
@@ -67,6 +70,52 @@ def test_a_writer_killed_while_it_is_followed(tmp_path, flushes):
     SegmentWriter(store, 0, "worker_0").write([encode_frame(FrameKind.FACTS, b"%d" % len(seen))])
     assert numbers(reader.poll()) == [len(seen)]
     assert numbers(RunReader(store).poll()) == list(range(len(seen) + 1))
+
+
+SAMPLES = RowKind("samples", 92, (Field("number", "u64"), Field("text", "text")), RowKey.TIME)
+
+STREAM = """
+import sys
+from watchglass.records import Field, RowKey, RowKind
+from watchglass.store import LocalStore, StreamWriter
+
+kind = RowKind("samples", 92, (Field("number", "u64"), Field("text", "text")), RowKey.TIME)
+writer = StreamWriter(LocalStore(sys.argv[1]), 0, "system")
+number = 0
+while True:
+    rows = [(1000 * number + n, number + n, "x" * (n * 97 % 700)) for n in range(7)]
+    writer.write({kind: rows}, 1000 * number + 1000)
+    number += 7
+    print(number, flush=True)  # all below were flushed
+"""
+
+
+@pytest.mark.parametrize("flushes", [1, 40])
+def test_a_stream_whose_writer_was_killed_while_it_is_followed(tmp_path, monkeypatch, flushes):
+    monkeypatch.setitem(ROW_KINDS, SAMPLES.number, SAMPLES)
+    store = LocalStore(tmp_path)
+    create_run(store, command=[])
+    create_attempt(store, "")
+    process = subprocess.Popen([sys.executable, "-c", STREAM, str(tmp_path)], stdout=subprocess.PIPE)
+    flushed = int(process.stdout.readline())
+    run = open_run(tmp_path)
+    for _ in range(flushes):
+        flushed = int(process.stdout.readline())
+        run.refresh()
+    with pytest.raises(RunExistsError, match=f"process {process.pid}"):
+        StreamWriter(store, 0, "system")
+    process.kill()
+    rest, _ = process.communicate()
+    flushed = max([flushed, *(int(line) for line in rest.split())])
+
+    with StreamWriter(store, 0, "system") as successor:
+        successor.write({SAMPLES: [(1 << 62, 10**6, "")]}, (1 << 62) + 1)
+    run.refresh()
+    numbers = run.table("samples").to_arrow()["number"].to_pylist()
+    assert numbers[-1] == 10**6
+    assert numbers[:-1] == list(range(len(numbers) - 1))
+    assert flushed <= len(numbers) - 1 <= flushed + 7
+    assert open_run(tmp_path).table("samples").to_arrow()["number"].to_pylist() == numbers
 
 
 def test_following_a_long_run_asks_for_no_more_than_a_short_one(tmp_path):

@@ -167,7 +167,11 @@ def test_it_survives_a_store_that_is_away_for_it_alone(
     follower = processes.follow(s3_location, url=s3_proxy.url)
     monkeypatch.setenv("AWS_ENDPOINT_URL", s3_server.url)
     store = open_store(s3_location)
-    eventually(lambda: any(layout.parse_journal(entry.path) is not None for entry in store.list(layout.JOURNAL)))
+    eventually(
+        lambda: any(
+            layout.parse_numbered(layout.JOURNAL, entry.path) is not None for entry in store.list(layout.JOURNAL)
+        )
+    )
     s3_proxy.cut()
     said_by(follower.stderr, "the store does not answer and is asked again")
     broken.touch()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from watchglass.errors import CompactedError, DamagedDataError
 from watchglass.records import Finding, Observation, RuleStatus
+from watchglass.run.streams import Streams
 from watchglass.run.tables import WorkerTables
 from watchglass.store import (
     Frame,
@@ -70,6 +71,7 @@ class Reading:
 
     Attributes:
         tables: What each worker recorded, by attempt and name.
+        streams: What streams wrote.
         journal: What the evaluator wrote.
     """
 
@@ -99,7 +101,7 @@ class Reading:
     @property
     def problems(self) -> list[Problem]:
         """What cannot be read, without the torn ends of segments that may still be written."""
-        found = self._reader.problems + self._journal_problems
+        found = self._reader.problems + self._journal_problems + self.streams.problems
         for tables in self.tables.values():
             found += tables.problems
         return found
@@ -118,6 +120,7 @@ class Reading:
     def _begin(self) -> None:
         self._reader = RunReader(self._store, leave=(FrameKind.STATISTICS,))
         self.tables: dict[tuple[int, str], WorkerTables] = {}
+        self.streams = Streams()
         self.journal = Journal()
         self._journal_read = 0
         self._journal_problems: list[Problem] = []
@@ -132,6 +135,10 @@ class Reading:
                 self.tables[attempt, worker].ingest(frame)
             count += len(found)
             full = False
+        while rows := self._reader.streams():
+            for stream, frame in rows:
+                self.streams.ingest(stream, frame)
+            count += len(rows)
         journal = self._reader.journal()
         for frame in journal[self._journal_read :]:
             try:

@@ -81,6 +81,7 @@ class Run:
         fixed_attempt: The attempt that was asked for, None for the course over all of them.
         seams: Where attempts are joined; ``str()`` of one is a sentence.
         workers: Names of the workers, by rank.
+        streams: Names of the streams, whose rows are in the tables of kinds that are keyed by time.
         modes: Modes of which there are complete steps.
         finished: Whether every worker that joined the newest attempt has left; False while nobody has joined.
         journal: What the evaluator wrote: findings, statuses, observations.
@@ -95,6 +96,7 @@ class Run:
         self.attempt = attempt or 0
         self.seams: tuple[Seam, ...] = ()
         self.workers: list[str] = []
+        self.streams: list[str] = []
         self.modes: list[Mode] = []
         self.finished = False
         self.journal = Journal()
@@ -409,6 +411,7 @@ def _look(run: Run) -> None:
     else:
         counting = {fixed}
     run.workers = sorted({who for attempt, who in keys if attempt in counting}, key=layout.worker_order)
+    run.streams = sorted(reading.streams.parts)
     team = [Worker(who, {at: found}) for (at, who), found in keys.items() if at == run.attempts[-1]]
     run.finished = bool(team) and all(worker.left for worker in team)
     modes = run.worker().columns["mode"]

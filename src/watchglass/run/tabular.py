@@ -107,6 +107,12 @@ class RunTables:
             for name in run.workers
             for attempt, tables in run.worker(name).attempts.items()
         ]
+        self._streams = [
+            _Attempt(Worker(name, {}), part.attempt, part.tables, is_stream=True)
+            for name in run.streams
+            for part in run._reading.streams.parts[name]
+            if run.fixed_attempt in (None, part.attempt)
+        ]
 
     def pieces(self, kind: RowKind) -> Iterator[pa.Table]:
         """The table of a kind of rows."""
@@ -114,7 +120,7 @@ class RunTables:
             found = [each.to_json() for each in self._run.journal.findings]
             yield pa.table(_columns(kind, {field.name: [row[field.name] for row in found] for field in kind.fields}))
             return
-        for attempt in self._attempts:
+        for attempt in self._attempts + (self._streams if kind.key is RowKey.TIME else []):
             yield from _statistics(attempt, self._histograms) if kind is STATISTICS else _rows(kind, attempt)
 
 
@@ -126,9 +132,13 @@ class _Attempt:
         attempt: Number of the attempt.
         tables: What it recorded in it.
         everything: Also steps that do not count.
+        is_stream: It is a stream and no worker.
     """
 
-    def __init__(self, worker: Worker, attempt: int, tables: WorkerTables, *, everything: bool) -> None:
+    def __init__(
+        self, worker: Worker, attempt: int, tables: WorkerTables, *, everything: bool = False, is_stream: bool = False
+    ) -> None:
+        self._is_stream = is_stream
         self.worker, self.attempt, self.tables, self.everything = worker, attempt, tables, everything
         self.ends = tables.steps.log.latest
         # The last one stands for no step.
@@ -162,10 +172,13 @@ class _Attempt:
         """Modes, steps and global steps."""
         return self._mode[at], self._step[at], self._number[at]
 
-    def front(self, count: int) -> _Columns:
-        """The columns that all rows have."""
-        worker = _words([self.worker.name], np.zeros(count, int))
-        return {"attempt": pa.array([self.attempt] * count, pa.int64()), "worker": worker}
+    def front(self, kind: RowKind, count: int) -> _Columns:
+        """The columns that all rows of a kind have."""
+        writer, none = (_words([self.worker.name], np.full(count, at)) for at in (0, -1))
+        columns = {"attempt": pa.array([self.attempt] * count, pa.int64()), "worker": writer}
+        if kind.key is RowKey.TIME:
+            columns |= {"worker": none, "stream": writer} if self._is_stream else {"stream": none}
+        return columns
 
     def wall(self, monotonic_ns: NDArray[Any]) -> Any:
         """Moments of the worker's clock as times, by the header of the segment that was begun last before each."""
@@ -207,7 +220,7 @@ def _rows(kind: RowKind, of: _Attempt) -> Iterator[pa.Table]:
         name: column[rows] if isinstance(column, np.ndarray) else [column[row] for row in rows.tolist()]
         for name, column in values.items()
     }
-    columns = of.front(len(rows))
+    columns = of.front(kind, len(rows))
     if kind.key is RowKey.STEP:
         columns |= of.step_columns(at[rows])
     elif kind.key is RowKey.TIME:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         decode_status,
         decode_step_ends,
         decode_step_rows,
+        decode_watermark,
         encode_catalog,
         encode_facts,
         encode_finding,
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
         encode_raw_index,
         encode_status,
         encode_step_ends,
+        encode_watermark,
         step_ends,
         step_rows,
     )
@@ -110,7 +112,7 @@ if TYPE_CHECKING:
     from watchglass.store.spool.left import send_left
     from watchglass.store.spool.sending import PATIENCE_S
     from watchglass.store.spool.spool import Spool
-    from watchglass.store.writer import Clock, JournalWriter, SegmentWriter
+    from watchglass.store.writer import Clock, JournalWriter, SegmentWriter, StreamWriter
 
 _HOMES = {
     "claim": (
@@ -127,9 +129,9 @@ _HOMES = {
     "encoding.codec": (
         "decode_catalog", "decode_facts",
         "decode_finding", "decode_header", "decode_lifecycle", "decode_observation", "decode_raw_index",
-        "decode_status", "decode_step_ends", "decode_step_rows", "encode_catalog",
+        "decode_status", "decode_step_ends", "decode_step_rows", "decode_watermark", "encode_catalog",
         "encode_facts", "encode_finding", "encode_header", "encode_lifecycle", "encode_observation",
-        "encode_raw_index", "encode_status", "encode_step_ends", "step_ends", "step_rows",
+        "encode_raw_index", "encode_status", "encode_step_ends", "encode_watermark", "step_ends", "step_rows",
     ),
     "encoding.frames": ("Frame", "FrameKind", "Scan", "encode_frame", "scan"),
     "encoding.rows": ("decode_rows", "dtype_of", "encode_rows", "rows_bytes", "table_of"),
@@ -164,7 +166,7 @@ _HOMES = {
     "spool.left": ("send_left",),
     "spool.sending": ("PATIENCE_S",),
     "spool.spool": ("Spool",),
-    "writer": ("Clock", "JournalWriter", "SegmentWriter"),
+    "writer": ("Clock", "JournalWriter", "SegmentWriter", "StreamWriter"),
 }  # fmt: skip
 
 __all__ = [
@@ -209,6 +211,7 @@ __all__ = [
     "StatisticsBatch",
     "Store",
     "StoredTensor",
+    "StreamWriter",
     "as_numbers",
     "attempts",
     "begun_ns",
@@ -235,6 +238,7 @@ __all__ = [
     "decode_status",
     "decode_step_ends",
     "decode_step_rows",
+    "decode_watermark",
     "describe",
     "dtype_of",
     "encode_catalog",
@@ -249,6 +253,7 @@ __all__ = [
     "encode_statistics",
     "encode_status",
     "encode_step_ends",
+    "encode_watermark",
     "has_attempt",
     "has_histograms",
     "is_alive",

@@ -10,6 +10,7 @@ from watchglass.errors import InvalidValueError
 MANIFEST = "run.json"
 JOURNAL = "journal"
 LEASE = "journal/lease"
+STREAMS = "streams"
 DEAD_LETTERS = "dead-letters"
 COMPACTED = "compacted"
 COMPACTION_LEASE = "compacted/lease"
@@ -23,9 +24,9 @@ JUDGED = "journal/judged"
 #: Seconds of wall time that share a flush bucket. Buckets make "everything since" one listing.
 BUCKET_SECONDS = 60
 
-_WORKER = re.compile(r"[a-z][a-z0-9_]{0,62}\Z")
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,62}\Z")
 _SEGMENT = re.compile(r"attempts/(\d{4,9})/segments/(\d{12})/([a-z][a-z0-9_]{0,62})-(\d{8})\Z", re.ASCII)
-_JOURNAL = re.compile(r"journal/(\d{8})\Z", re.ASCII)
+_NUMBERED = re.compile(r"/(\d{8})\Z", re.ASCII)
 _CLAIM = re.compile(r"attempts/(\d{4,9})/workers/([a-z][a-z0-9_]{0,62})\.json(?:\.(\d{1,9}))?\Z", re.ASCII)
 _LAUNCH_END = re.compile(r"attempts/(\d{4,9})/workers/launch-(\d{1,9})\Z", re.ASCII)
 _TENSORS = re.compile(r"attempts/(\d{4,9})/tensors/([a-z][a-z0-9_]{0,62})-(\d{8,12})\.safetensors\Z", re.ASCII)
@@ -47,7 +48,7 @@ def check_worker(worker: str) -> str:
     Raises:
         InvalidValueError: It cannot.
     """
-    if not _WORKER.match(worker):
+    if not _NAME.match(worker):
         raise InvalidValueError(f"a worker's name must look like 'worker_0' but got {worker[:80]!a}")
     return worker
 
@@ -141,12 +142,43 @@ def retention(attempt: int, worker: str) -> str:
 
 def journal(seq: int) -> str:
     """A segment of the evaluator's journal."""
-    return f"{JOURNAL}/{seq:08}"
+    return numbered(JOURNAL, seq)
 
 
-def parse_journal(path: str) -> int | None:
-    """Sequence number of a journal segment's path, or None where it is none."""
-    match = _JOURNAL.match(path)
+def check_stream(stream: str) -> str:
+    """``stream`` itself, once it can be part of a path: ``system``; lower case, digits and underscores.
+
+    Raises:
+        InvalidValueError: It cannot.
+    """
+    if not is_stream(stream):
+        raise InvalidValueError(f"a stream's name must look like 'system' but got {stream[:80]!a}")
+    return stream
+
+
+def is_stream(name: str) -> bool:
+    """Whether a folder right below :data:`STREAMS` can be a stream."""
+    return _NAME.match(name) is not None
+
+
+def stream(name: str) -> str:
+    """Folder of a stream."""
+    return f"{STREAMS}/{check_stream(name)}"
+
+
+def stream_claim(name: str) -> str:
+    """First claim of a stream; later ones add ``.1``, ``.2`` and so on."""
+    return f"{stream(name)}/claim"
+
+
+def numbered(folder: str, seq: int) -> str:
+    """A segment of the journal, or of a stream, in its folder."""
+    return f"{folder}/{seq:08}"
+
+
+def parse_numbered(folder: str, path: str) -> int | None:
+    """Sequence number of the path that :func:`numbered` gave for a folder, or None where it is none."""
+    match = _NUMBERED.fullmatch(path, len(folder)) if path.startswith(folder) else None
     return int(match[1]) if match else None
 
 

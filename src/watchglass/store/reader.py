@@ -42,8 +42,8 @@ class Problem:
 
 
 @dataclass
-class _Stream:
-    """The segments of one worker of one attempt (or of the journal), read in order."""
+class _Sequence:
+    """The segments of one worker of one attempt (or of a stream, or of the journal), read in order."""
 
     paths: dict[int, str] = field(default_factory=dict)
     sizes: dict[int, int] = field(default_factory=dict)
@@ -106,8 +106,9 @@ class RunReader:
         self._attempt = attempt
         self._workers = workers
         self._discovery = Discovery(store, attempt, clock)
-        self._streams: dict[tuple[int, str], _Stream] = {}
-        self._journal = _Stream()
+        self._sequences: dict[tuple[int, str], _Sequence] = {}
+        self._journal = _Sequence()
+        self._by_time: dict[str, _Sequence] = {}
         self._journal_frames: list[Frame] = []
         self._problems: dict[tuple[str, int], Problem] = {}
         self._generation: int | None = None
@@ -125,20 +126,20 @@ class RunReader:
     @property
     def waiting(self) -> set[tuple[int, str]]:
         """(attempt, worker) of which something is there that no poll has given yet, or cannot before a hole closes."""
-        return {key for key, stream in self._streams.items() if stream.is_ready() or stream.behind_hole()}
+        return {key for key, sequence in self._sequences.items() if sequence.is_ready() or sequence.behind_hole()}
 
     def unfinished(self) -> list[Problem]:
         """Torn ends of newest segments and holes before them: still being written, or all that a killed writer left."""
-        streams = [*self._streams.values(), self._journal]
+        sequences = [*self._sequences.values(), self._journal, *self._by_time.values()]
         torn = [
-            Problem(stream.paths[stream.seq], stream.offset, "ends within a frame")
-            for stream in streams
-            if stream.tail == "incomplete" and stream.seq in stream.paths
+            Problem(sequence.paths[sequence.seq], sequence.offset, "ends within a frame")
+            for sequence in sequences
+            if sequence.tail == "incomplete" and sequence.seq in sequence.paths
         ]
         holes = [
             Problem(path, 0, "cannot be read yet: the segment before it is missing")
-            for stream in streams
-            if (path := stream.behind_hole()) is not None
+            for sequence in sequences
+            if (path := sequence.behind_hole()) is not None
         ]
         return torn + holes
 
@@ -173,43 +174,63 @@ class RunReader:
 
     def _read_new(self, found: list[tuple[int, str, Frame]], left: int) -> None:
         """Appends to ``found`` what is new, until so many bytes were read."""
-        news: dict[int, list[tuple[str, _Stream]]] = {}
-        for (attempt, worker), stream in self._streams.items():
-            if stream.is_ready():
-                news.setdefault(attempt, []).append((worker, stream))
+        news: dict[int, list[tuple[str, _Sequence]]] = {}
+        for (attempt, worker), sequence in self._sequences.items():
+            if sequence.is_ready():
+                news.setdefault(attempt, []).append((worker, sequence))
         for attempt, ready in sorted(news.items()):
             before, share = len(found), max(_SHARE, left // len(ready))
             chosen = sorted(ready, key=lambda item: item[1].taken)[: max(1, left // share)]
-            self._fetch([stream for _, stream in chosen], share)
-            for worker, stream in sorted(chosen, key=lambda item: layout.worker_order(item[0])):
-                for frame in self._read(stream, min(share, left) if len(chosen) == 1 else share):
+            self._fetch([sequence for _, sequence in chosen], share)
+            for worker, sequence in sorted(chosen, key=lambda item: layout.worker_order(item[0])):
+                for frame in self._read(sequence, min(share, left) if len(chosen) == 1 else share):
                     size = HEADER_BYTES + (frame.left or len(frame.payload))
                     left -= size
-                    stream.taken += size
+                    sequence.taken += size
                     found.append((attempt, worker, frame))
-            if left <= 0 or (len(found) > before and any(stream.is_ready() for _, stream in ready)):
+            if left <= 0 or (len(found) > before and any(sequence.is_ready() for _, sequence in ready)):
                 break  # what an attempt left unread comes before the next attempt
 
     def journal(self) -> list[Frame]:
         """All FINDING, STATUS and OBSERVATION frames of the journal so far, in order."""
-        after = layout.journal(self._journal.seq - 1) if self._journal.seq else ""
-        for entry in self._store.list(layout.JOURNAL, after):
-            seq = layout.parse_journal(entry.path)
-            if seq is not None:
-                self._journal.found(seq, entry)
+        self._list(self._journal, layout.JOURNAL)
         for frame in self._read(self._journal, None):
             if frame.kind in (FrameKind.FINDING, FrameKind.STATUS, FrameKind.OBSERVATION):
                 self._journal_frames.append(frame)
         return list(self._journal_frames)
 
+    def streams(self, max_bytes: int = 64 << 20) -> list[tuple[str, Frame]]:
+        """The frames of the streams since the last call as (stream, frame), by stream, in order within each.
+
+        HEADER frames and kinds that this release does not know are among them. As :meth:`poll`, it never blocks.
+
+        Args:
+            max_bytes: Read about so many bytes of each stream at most; the next call goes on.
+        """
+        found = []
+        for name in self._store.folders(layout.STREAMS):
+            if layout.is_stream(name):
+                sequence = self._by_time.setdefault(name, _Sequence())
+                self._list(sequence, layout.stream(name))
+                found += [(name, frame) for frame in self._read(sequence, max_bytes)]
+        return found
+
+    def _list(self, sequence: _Sequence, folder: str) -> None:
+        """List the segments of a folder that holds nothing but one sequence of them and claims."""
+        after = layout.numbered(folder, sequence.seq - 1) if sequence.seq else ""
+        for entry in self._store.list(folder, after):
+            seq = layout.parse_numbered(folder, entry.path)
+            if seq is not None:
+                sequence.found(seq, entry)
+
     def _discover(self, full: bool) -> None:
-        """List new segments into the streams."""
+        """List new segments into the sequences."""
         if self._generation is None:
             self._begin()
         for name, entry in self._discovery.find(full=full):
             if self._workers is not None and name.worker not in self._workers:
                 continue
-            self._streams.setdefault((name.attempt, name.worker), _Stream()).found(name.seq, entry)
+            self._sequences.setdefault((name.attempt, name.worker), _Sequence()).found(name.seq, entry)
         if full:
             self._check_generation(unread_only=True)
 
@@ -225,8 +246,8 @@ class RunReader:
         self._generation = generation.number if generation is not None else 0
         for covered in generation.covers if generation is not None else ():
             if covered.segments and self._wants(covered):
-                stream = self._streams[covered.attempt, covered.worker] = _Stream(seq=covered.segments - 1)
-                stream.found(stream.seq, Entry(covered.frames, covered.bytes))
+                sequence = self._sequences[covered.attempt, covered.worker] = _Sequence(seq=covered.segments - 1)
+                sequence.found(sequence.seq, Entry(covered.frames, covered.bytes))
 
     def _check_generation(self, *, unread_only: bool = False) -> None:
         """Whatever is missing may be in a generation that was written since."""
@@ -244,11 +265,11 @@ class RunReader:
         """Whether segments that a newer generation has are gone, and not known to have been read to their end."""
         if not covered.segments or not self._wants(covered):
             return False
-        stream = self._streams.get((covered.attempt, covered.worker))
-        if stream is None or stream.behind_hole():
+        sequence = self._sequences.get((covered.attempt, covered.worker))
+        if sequence is None or sequence.behind_hole():
             return True
-        path = stream.paths.get(stream.seq)
-        return stream.seq < covered.segments and (path is None or self._store.size(path) is None)
+        path = sequence.paths.get(sequence.seq)
+        return sequence.seq < covered.segments and (path is None or self._store.size(path) is None)
 
     def _wants(self, covered: Covered) -> bool:
         """Whether what a generation has of a worker is to be read."""
@@ -258,17 +279,17 @@ class RunReader:
         """Whether an object never grows."""
         return not self._store.appends or path.startswith(layout.COMPACTED)
 
-    def _fetch(self, streams: list[_Stream], share: int) -> None:
-        """On a store that answers late: ask for what the streams will read all at once."""
+    def _fetch(self, sequences: list[_Sequence], share: int) -> None:
+        """On a store that answers late: ask for what the sequences will read all at once."""
         if self._store.appends:
             return
         ranges: list[tuple[str, int, int | None]] = []
-        for stream in streams:
-            seq, offset, left = stream.seq, stream.offset, share
-            while left > 0 and seq in stream.paths:
-                end = min(stream.sizes[seq], offset + max(_SHARE, left))
-                if end > offset and (seq != stream.seq or stream.seen != stream.sizes[seq]):
-                    ranges.append((stream.paths[seq], offset, end))
+        for sequence in sequences:
+            seq, offset, left = sequence.seq, sequence.offset, share
+            while left > 0 and seq in sequence.paths:
+                end = min(sequence.sizes[seq], offset + max(_SHARE, left))
+                if end > offset and (seq != sequence.seq or sequence.seen != sequence.sizes[seq]):
+                    ranges.append((sequence.paths[seq], offset, end))
                 left -= end - offset
                 seq, offset = seq + 1, 0
         missing = [wanted for wanted in ranges if wanted[:2] not in self._fetched]
@@ -283,57 +304,59 @@ class RunReader:
             self._most_at_once = min(_MOST_AT_ONCE, 2 * self._most_at_once)
             self._fetched.update({key[:2]: data for key, data in zip(asked, found, strict=True)})
 
-    def _read(self, stream: _Stream, limit: int | None) -> Iterator[Frame]:
-        """New frames of a stream, until ``limit`` bytes were read or there are no more."""
+    def _read(self, sequence: _Sequence, limit: int | None) -> Iterator[Frame]:
+        """New frames of a sequence, until ``limit`` bytes were read or there are no more."""
         left = limit
-        while stream.seq in stream.paths and (left is None or left > 0):
+        while sequence.seq in sequence.paths and (left is None or left > 0):
             # The writer finishes a segment before it begins the next: once the next was listed, a read from now on
             # sees all of this one. The size listed together with the next may be older, so it does not count then.
-            path, final = stream.paths[stream.seq], stream.seq + 1 in stream.paths
-            all_seen = stream.sizes[stream.seq] == stream.seen
+            path, final = sequence.paths[sequence.seq], sequence.seq + 1 in sequence.paths
+            all_seen = sequence.sizes[sequence.seq] == sequence.seen
             if all_seen and not final:
                 return
             if not (all_seen and self._is_fixed(path)):
-                for frame in self._read_segment(stream, left, final):
+                for frame in self._read_segment(sequence, left, final):
                     if left is not None:
                         left -= HEADER_BYTES + (frame.left or len(frame.payload))
                     yield frame
-            if left is not None and left <= 0 and stream.tail == "more":
+            if left is not None and left <= 0 and sequence.tail == "more":
                 return
-            if not final and (stream.tail is not None or not self._is_fixed(path)):
+            if not final and (sequence.tail is not None or not self._is_fixed(path)):
                 return
-            self._finish(stream)
+            self._finish(sequence)
 
-    def _read_segment(self, stream: _Stream, limit: int | None, final: bool) -> Iterator[Frame]:
-        """New frames of the current segment; sets ``stream.tail`` to why it stopped."""
-        path, left = stream.paths[stream.seq], limit
-        listed = stream.sizes[stream.seq]
+    def _read_segment(self, sequence: _Sequence, limit: int | None, final: bool) -> Iterator[Frame]:
+        """New frames of the current segment; sets ``sequence.tail`` to why it stopped."""
+        path, left = sequence.paths[sequence.seq], limit
+        listed = sequence.sizes[sequence.seq]
         least = 0
         while True:
             if left is not None and left <= 0:
-                stream.tail = "more"
+                sequence.tail = "more"
                 return
             want = max(least, _CHUNK if left is None else min(_CHUNK, max(left, _SHARE)))
             try:
-                data, ended = self._load(path, stream.offset, want, listed, final)
+                data, ended = self._load(path, sequence.offset, want, listed, final)
             except MissingFileError:
                 self._check_generation()
-                stream.tail = "missing"
+                sequence.tail = "missing"
                 return
-            result = scan(data, base=stream.offset, source=path, leave=self._leave)
-            stream.offset += result.consumed
+            result = scan(data, base=sequence.offset, source=path, leave=self._leave)
+            sequence.offset += result.consumed
             if left is not None:
                 left -= result.consumed
             yield from result.frames
             if result.consumed:
-                self._problems.pop((path, stream.offset - result.consumed), None)  # it was only not there yet
+                self._problems.pop((path, sequence.offset - result.consumed), None)  # it was only not there yet
             if result.problem == "damaged":
-                stream.tail, stream.seen = "damaged", listed
-                self._problems[path, stream.offset] = Problem(path, stream.offset, "damaged frame; the rest is skipped")
+                sequence.tail, sequence.seen = "damaged", listed
+                self._problems[path, sequence.offset] = Problem(
+                    path, sequence.offset, "damaged frame; the rest is skipped"
+                )
                 return
             if ended:
-                stream.tail = result.problem
-                stream.seen = max(listed, stream.offset + len(data) - result.consumed)
+                sequence.tail = result.problem
+                sequence.seen = max(listed, sequence.offset + len(data) - result.consumed)
                 return
             # The chunk ended within a frame: read on, or where that frame is longer than a chunk read just that.
             length = frame_length(bytes(data[result.consumed : result.consumed + HEADER_BYTES]))
@@ -360,14 +383,14 @@ class RunReader:
         data = self._store.read(path, offset, offset + want)
         return data, len(data) < want
 
-    def _finish(self, stream: _Stream) -> None:
+    def _finish(self, sequence: _Sequence) -> None:
         """Leave a final segment for its successor."""
-        path = stream.paths.pop(stream.seq)
-        stream.sizes.pop(stream.seq, None)
-        if stream.tail in ("incomplete", "missing"):
-            what = "ends within a frame" if stream.tail == "incomplete" else "was removed before it was read"
-            self._problems[path, stream.offset] = Problem(path, stream.offset, what)
-        stream.seq, stream.offset, stream.tail, stream.seen = stream.seq + 1, 0, None, -1
+        path = sequence.paths.pop(sequence.seq)
+        sequence.sizes.pop(sequence.seq, None)
+        if sequence.tail in ("incomplete", "missing"):
+            what = "ends within a frame" if sequence.tail == "incomplete" else "was removed before it was read"
+            self._problems[path, sequence.offset] = Problem(path, sequence.offset, what)
+        sequence.seq, sequence.offset, sequence.tail, sequence.seen = sequence.seq + 1, 0, None, -1
 
 
 def describe(frame: Frame, error: DamagedDataError) -> Problem:

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from watchglass.errors import NoRoomError, RunExistsError, StoreError
-from watchglass.records import FORMAT_VERSION, Finding, Observation, RuleStatus
+from watchglass.errors import InvalidValueError, NoRoomError, RunExistsError, StoreError
+from watchglass.records import FORMAT_VERSION, Finding, Observation, RowKind, RuleStatus
 from watchglass.store import claim, layout
 from watchglass.store.compaction.generations import newest_generation
 from watchglass.store.contract import Store
 from watchglass.store.encoding import codec
+from watchglass.store.encoding.rows import encode_rows, table_of
 from watchglass.store.manifest import stay_with_run
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+
+#: Bytes of batches of a stream that wait for a store that refuses them.
+_MOST_WAITING = 8 << 20
 
 
 class Clock(Protocol):
@@ -28,6 +33,41 @@ class Clock(Protocol):
 
     def monotonic_ns(self) -> int:
         """A time that never jumps, nanoseconds since an arbitrary moment."""
+
+
+class _OfWorker:
+    """Where the segments of a worker are, and what their headers say of it."""
+
+    def __init__(self, attempt: int, worker: str) -> None:
+        self._attempt, self.name = attempt, layout.check_worker(worker)
+        self.header = {"attempt": attempt, "worker": worker}
+
+    def path(self, bucket: int, seq: int) -> str:
+        return layout.segment(self._attempt, bucket, self.name, seq)
+
+    def resume(self, store: Store) -> tuple[int, int]:
+        """(next sequence number, its earliest bucket), behind what an earlier process wrote."""
+        names = (layout.parse_segment(entry.path) for entry in store.list(layout.segments(self._attempt)))
+        own = [name for name in names if name and name.worker == self.name]
+        # Looked at after the listing: segments that were compacted are gone, and their numbers are taken for ever.
+        compacted = newest_generation(store)
+        covered = compacted.covered(self._attempt, self.name) if compacted is not None else None
+        first = covered.segments if covered is not None else 0
+        return max([first, *(name.seq + 1 for name in own)]), max((name.bucket for name in own), default=0)
+
+
+class _OfStream:
+    """The same for a stream, whose segments lie in a folder for all attempts."""
+
+    def __init__(self, attempt: int, stream: str) -> None:
+        self.name, self._folder = stream, layout.stream(stream)
+        self.header = {"attempt": attempt, "stream": stream}
+
+    def path(self, bucket: int, seq: int) -> str:
+        return layout.numbered(self._folder, seq)
+
+    def resume(self, store: Store) -> tuple[int, int]:
+        return _next_number(store, self._folder), 0
 
 
 class SegmentWriter:
@@ -44,6 +84,7 @@ class SegmentWriter:
         rotate_bytes: Begin the next segment at so many bytes.
         rotate_s: Begin the next segment after so many seconds.
         first: Nobody has written segments of this worker before: none are looked for.
+        stream: ``worker`` is the name of a stream.
     """
 
     def __init__(
@@ -56,10 +97,10 @@ class SegmentWriter:
         rotate_bytes: int = 8 << 20,
         rotate_s: float = 60.0,
         first: bool = False,
+        stream: bool = False,
     ) -> None:
         self._store = store
-        self._attempt = attempt
-        self._worker = layout.check_worker(worker)
+        self._of: _OfWorker | _OfStream = (_OfStream if stream else _OfWorker)(attempt, worker)
         self._clock = clock
         self._rotate_bytes = rotate_bytes
         self._rotate_ns = int(rotate_s * 1e9)
@@ -82,7 +123,7 @@ class SegmentWriter:
                 frames of that part twice.
         """
         if self._closed:
-            raise StoreError(f"the writer of {self._worker} is closed; make a new one")
+            raise StoreError(f"the writer of {self._of.name} is closed; make a new one")
         data = b"".join(frames)
         if not data:
             return
@@ -109,17 +150,17 @@ class SegmentWriter:
     def _open(self, data: bytes) -> None:
         """Begin the next segment with a header and ``data``; it appears whole or not at all."""
         if self._seq is None:
-            self._seq, self._bucket = self._resume()
+            self._seq, self._bucket = self._of.resume(self._store)
         wall_ns, opened_ns = self._clock.time_ns(), self._clock.monotonic_ns()
         # Never back in time, although clocks are set back: readers list from the newest buckets on.
         bucket = max(self._bucket, wall_ns // (layout.BUCKET_SECONDS * 1_000_000_000))
-        path = layout.segment(self._attempt, bucket, self._worker, self._seq)
+        path = self._of.path(bucket, self._seq)
         content = self._header(wall_ns, opened_ns) + data
         try:
             self._store.write(path, content)
         except RunExistsError as error:
             raise RunExistsError(
-                f"{self._worker} of {self._store.location} is written by another process; give each a rank of its own"
+                f"{self._of.name} of {self._store.location} is written by another process; give each a rank of its own"
             ) from error
         except NoRoomError:
             raise
@@ -131,24 +172,89 @@ class SegmentWriter:
         self._seq += 1
         self.bytes_written += len(content)
 
-    def _resume(self) -> tuple[int, int]:
-        """(next sequence number, its earliest bucket), behind what an earlier process of this worker wrote."""
-        names = (layout.parse_segment(entry.path) for entry in self._store.list(layout.segments(self._attempt)))
-        own = [name for name in names if name and name.worker == self._worker]
-        # Looked at after the listing: segments that were compacted are gone, and their numbers are taken for ever.
-        compacted = newest_generation(self._store)
-        covered = compacted.covered(self._attempt, self._worker) if compacted is not None else None
-        first = covered.segments if covered is not None else 0
-        return max([first, *(name.seq + 1 for name in own)]), max((name.bucket for name in own), default=0)
-
     def _header(self, wall_ns: int, monotonic_ns: int) -> bytes:
         process = claim.this_process()
         header = {
-            "format": list(FORMAT_VERSION), "attempt": self._attempt, "worker": self._worker, "seq": self._seq,
+            "format": list(FORMAT_VERSION), **self._of.header, "seq": self._seq,
             "wall_ns": wall_ns, "monotonic_ns": monotonic_ns,
             "host": process.host, "boot_id": process.boot_id, "pid": process.pid,
         }  # fmt: skip
         return codec.encode_header(header)
+
+
+class StreamWriter:
+    """Writes rows keyed by time into a stream of a run. One thread at a time; holds the stream until :meth:`close`.
+
+    A stream is an append-only source of rows that is no worker: no step waits for it, and it may begin before all.
+
+    Args:
+        store: The store of a run.
+        attempt: The attempt that the rows are about.
+        stream: Name of the stream, as ``system``. Where a run has several machines each has streams of its own.
+        clock: Tells the time; that of the rows is its monotonic time.
+
+    Raises:
+        RunExistsError: On construction, when another living process writes the stream.
+    """
+
+    def __init__(self, store: Store, attempt: int, stream: str, *, clock: Clock = time) -> None:
+        self._store, self._clock, self._claim = store, clock, layout.stream_claim(stream)
+        claim.take(store, self._claim, claim.this_process(), f"stream {stream} of {store.location}")
+        self._segments = SegmentWriter(store, attempt, stream, clock=clock, stream=True)
+        self._watermark_ns = 0
+        self._waiting: list[bytes] = []
+        self._closed = False
+        #: Batches that were given up because the store refused for too long.
+        self.lost = 0
+
+    def write(self, rows: Mapping[RowKind, Sequence[Sequence[Any]]], until_ns: int | None = None) -> None:
+        """Write a batch of rows, and that all rows before a moment are written.
+
+        Args:
+            rows: Of kinds that are keyed by time: their fields in order, the time first.
+            until_ns: All earlier rows are written with this batch, by the monotonic clock; now if None.
+
+        Raises:
+            InvalidValueError: Rows are earlier than the batch before this one said, or not before ``until_ns``.
+            StoreError: The store refused. The batch is kept and written with the next one; of many the newest.
+        """
+        tables = {kind: table_of(kind, found) for kind, found in rows.items() if found}
+        times = [int(time_ns) for table in tables.values() for time_ns in table["time_ns"]]
+        first_ns, last_ns = min(times, default=self._watermark_ns), max(times, default=self._watermark_ns)
+        if until_ns is None:
+            until_ns = max(self._clock.monotonic_ns(), last_ns + 1)
+        if not self._watermark_ns <= first_ns <= last_ns < until_ns:
+            raise InvalidValueError(
+                f"rows of a batch must have times from {self._watermark_ns}, where the one before ended, to before "
+                f"until_ns={until_ns} but got {first_ns} to {last_ns}; leave out what is late"
+            )
+        frames = [*(encode_rows(kind, table) for kind, table in tables.items()), codec.encode_watermark(until_ns)]
+        self._watermark_ns = until_ns
+        self._waiting.append(b"".join(frames))
+        while len(self._waiting) > 1 and sum(map(len, self._waiting)) > _MOST_WAITING:
+            self._waiting.pop(0)
+            self.lost += 1
+        self._segments.write(self._waiting)
+        self._waiting = []
+
+    def close(self) -> None:
+        """Give the stream back. A second call does nothing."""
+        if not self._closed:
+            self._closed = True
+            self._segments.close()
+            claim.release(self._store, self._claim)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def _next_number(store: Store, folder: str) -> int:
+    """The number behind those of the segments in a folder."""
+    known = [layout.parse_numbered(folder, entry.path) for entry in store.list(folder)]
+    return max((seq for seq in known if seq is not None), default=-1) + 1
 
 
 class JournalWriter:
@@ -169,7 +275,7 @@ class JournalWriter:
         stay_with_run(store)
         claim.take_lease(store, gone)
         try:
-            self._seq: int | None = self._resume()
+            self._seq: int | None = _next_number(store, layout.JOURNAL)
         except Exception:
             claim.release_lease(store)
             raise
@@ -214,17 +320,12 @@ class JournalWriter:
                     self._path = None  # as in SegmentWriter: never append behind a torn write
                     raise
                 return
-            seq = self._resume() if self._seq is None else self._seq
+            seq = _next_number(self._store, layout.JOURNAL) if self._seq is None else self._seq
             path = layout.journal(seq)
             header = {"format": list(FORMAT_VERSION), "seq": seq, "wall_ns": time.time_ns()}
             self._seq = None  # should this fail, what is there is unknown: count on behind it
             self._store.write(path, codec.encode_header(header) + data)
             self._path, self._seq = path, seq + 1
-
-    def _resume(self) -> int:
-        """The sequence number behind what is there."""
-        known = [layout.parse_journal(entry.path) for entry in self._store.list(layout.JOURNAL)]
-        return max((seq for seq in known if seq is not None), default=-1) + 1
 
 
 def _encode(record: Finding | RuleStatus | Observation) -> bytes:

@@ -69,9 +69,11 @@ def test_an_object_store_gets_one_object_for_all_that_waits(store: Objects) -> N
     assert frames(store) == 0
     assert journal.flush()
     assert frames(store) == 3
-    assert [entry.path for entry in store.list(layout.JOURNAL) if layout.parse_journal(entry.path) is not None] == [
-        layout.journal(0)
-    ]
+    assert [
+        entry.path
+        for entry in store.list(layout.JOURNAL)
+        if layout.parse_numbered(layout.JOURNAL, entry.path) is not None
+    ] == [layout.journal(0)]
     journal.close()
 
 

@@ -28,6 +28,7 @@ _OF_A_RUN = re.compile(
     | attempts/\d{4,9}/segments/\d{12}/[a-z][a-z0-9_]{0,62}-\d{8}
     | attempts/\d{4,9}/tensors/[a-z][a-z0-9_]{0,62}-\d{8,12}\.safetensors
     | journal/(?:\d{8}|lease(?:\.\d{1,9})?|renewed|judged)
+    | streams/[a-z][a-z0-9_]{0,62}/(?:\d{8}|claim(?:\.\d{1,9})?)
     | dead-letters/[^/]+\.json
     | control/[a-z_]+/\d{4,9}/[a-z0-9_./-]+
     | compacted/(?:lease(?:\.\d{1,9})?|renewed|pins/[0-9a-f]{32}\.json)
@@ -107,7 +108,11 @@ def check_idle(store: Store, *, even_if_unseen: bool = False) -> None:
                     f"{store.location} may be in use: the claim of {worker} in attempt {attempt} cannot be read; make "
                     "sure that its process has ended, then say --force"
                 )
-    for path, what in ((layout.LEASE, "evaluates it"), (layout.COMPACTION_LEASE, "compacts it")):
+    streams = [name for name in store.folders(layout.STREAMS) if layout.is_stream(name)]
+    claims_of_streams = [(layout.stream_claim(name), f"writes stream {name} of it") for name in streams]
+    for path, what in (
+        (layout.LEASE, "evaluates it"), (layout.COMPACTION_LEASE, "compacts it"), *claims_of_streams,
+    ):  # fmt: skip
         holder = claim.holder_of(store, path)
         if holder is not None:
             _refuse(store, holder, f"a process {what}", even_if_unseen)

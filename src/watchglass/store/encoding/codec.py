@@ -152,6 +152,19 @@ def decode_lifecycle(payload: bytes) -> dict[str, Any]:
     return event
 
 
+def encode_watermark(time_ns: int) -> bytes:
+    """A WATERMARK frame: no row of the stream with an earlier time will come."""
+    return json_frame(FrameKind.WATERMARK, {"time_ns": time_ns})
+
+
+def decode_watermark(payload: bytes) -> int:
+    """The time of a watermark."""
+    found: Any = json_object(payload, "a watermark").get("time_ns")
+    if not _is_count(found, 63):
+        raise DamagedDataError(f"a watermark must have a time but has {ascii(found)[:80]}")
+    return int(found)
+
+
 def encode_raw_index(rows: Sequence[Mapping[str, Any]]) -> bytes:
     """A RAW frame: rows ``{"global_step", "tensor_id", "file", "key"}``."""
     return json_frame(FrameKind.RAW, [dict(row) for row in rows])

@@ -47,6 +47,7 @@ class FrameKind(IntEnum):
     RAW = records.RAW.number
     REDUCTIONS = records.REDUCTIONS.number
     COMPACTED = 11
+    WATERMARK = 12
     FINDING = records.FINDINGS.number
     STATUS = 17
     OBSERVATION = 18

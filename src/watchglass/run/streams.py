@@ -1,0 +1,84 @@
+"""What streams wrote: rows keyed by time from writers that are no workers."""
+
+from __future__ import annotations
+
+from watchglass.errors import DamagedDataError
+from watchglass.run.tables import WorkerTables
+from watchglass.store import Frame, FrameKind, Problem, decode_header, decode_watermark, describe
+
+
+class StreamPart:
+    """What a stream wrote by one clock, in one attempt. For one thread.
+
+    Rows count once a watermark stands behind them: of a batch that was torn, or was written again because nothing was
+    known of the first write, there is one.
+
+    Attributes:
+        attempt: The attempt that they are about.
+        tables: The rows, and the headers that pair their clock with wall time.
+        watermark_ns: No row with an earlier time will come; 0 before the first batch.
+    """
+
+    def __init__(self, attempt: int) -> None:
+        self.attempt = attempt
+        self.tables = WorkerTables()
+        self.watermark_ns = 0
+        self._open: list[Frame] = []
+
+    def ingest(self, frame: Frame) -> None:
+        """Take in one frame.
+
+        Raises:
+            DamagedDataError: It is a watermark that makes no sense.
+        """
+        if frame.kind == FrameKind.HEADER:
+            self._open = []  # what is behind a torn write was written again
+            self.tables.ingest(frame)
+        elif frame.kind != FrameKind.WATERMARK:
+            self._open.append(frame)
+        else:
+            batch, self._open = self._open, []
+            until_ns = decode_watermark(frame.payload)
+            if until_ns > self.watermark_ns:
+                self.watermark_ns = until_ns
+                for each in batch:
+                    self.tables.ingest(each)
+
+
+class Streams:
+    """All streams of a run. For one thread.
+
+    Attributes:
+        parts: What each wrote, by name: a part for each attempt and clock, in the order in which they began.
+    """
+
+    def __init__(self) -> None:
+        self.parts: dict[str, list[StreamPart]] = {}
+        self._clocks: dict[str, tuple[object, ...]] = {}
+        self._problems: list[Problem] = []
+
+    @property
+    def problems(self) -> list[Problem]:
+        """What makes no sense; it is left out."""
+        return self._problems + [
+            each for parts in self.parts.values() for part in parts for each in part.tables.problems
+        ]
+
+    def ingest(self, stream: str, frame: Frame) -> None:
+        """Take in one frame of a stream."""
+        parts = self.parts.setdefault(stream, [])
+        try:
+            if frame.kind == FrameKind.HEADER:
+                header = decode_header(frame.payload)
+                clock = tuple(header.get(name) for name in ("attempt", "host", "boot_id"))
+                if type(clock[0]) is not int or clock[0] < 0:
+                    raise DamagedDataError(
+                        f"the header of a stream must name an attempt but has {ascii(clock[0])[:80]}"
+                    )
+                if clock != self._clocks.get(stream):
+                    self._clocks[stream] = clock
+                    parts.append(StreamPart(clock[0]))
+            if parts:
+                parts[-1].ingest(frame)
+        except DamagedDataError as error:
+            self._problems.append(describe(frame, error))
