@@ -91,17 +91,10 @@ def _asking_s() -> float:
 
 def _evaluate(store: Store) -> None:
     follower, engine = Follower(store), Engine(default_rules())
-    while _frames(follower, engine):
-        pass
-    engine.finish([worker.view for worker in follower.workers.values() if worker.view is not None])
+    for moments in (follower.read_all(), follower.ends()):
+        for moment in moments:
+            engine.show(moment)
     assert len(engine.statuses()) == len(default_rules())
-
-
-def _frames(follower: Follower, engine: Engine) -> int:
-    before = follower.frames
-    for views in follower.poll(full=True):
-        engine.feed(views)
-    return follower.frames - before
 
 
 def _outside(shares: dict[str, float]) -> float:
@@ -123,11 +116,11 @@ def _parts(store: Store) -> dict[str, float]:
     before = clock()
     while True:
         frames = follower.frames
-        for views in follower.poll(full=True):
+        for moment in follower.poll(full=True):
             now = clock()
             spent[_FOLLOWER] += now - before
             for name, engine in engines.items():
-                before, _ = now, engine.feed(views)
+                before, _ = now, engine.show(moment)
                 now = clock()
                 spent[name] += now - before
             before = now
@@ -251,8 +244,8 @@ def _grow(path: Path) -> dict[str, float]:
     imported, settled, steps, begin = _memory("VmRSS"), 0, 0, 0.0
     while True:
         before = follower.frames
-        for views in follower.poll(max_bytes=1 << 18):
-            engine.feed(views)
+        for moment in follower.poll(max_bytes=1 << 18):
+            engine.show(moment)
             steps += 1
             if steps == _SETTLED:
                 settled, begin = _memory("VmRSS"), time.process_time()

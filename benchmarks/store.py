@@ -29,7 +29,7 @@ from figures import Result, arguments, exponent, measure
 from simulated_runs import Simulated, Tensors, flush_frames, simulate, with_scalars
 from watchglass.evaluate import Follower, replay
 from watchglass.records import SCALARS, Mode, StepEnd
-from watchglass.run import open_run
+from watchglass.run import JointStep, open_run
 from watchglass.store import (
     FrameKind,
     LocalStore,
@@ -113,7 +113,7 @@ def follower(folder: Path, *, quick: bool) -> list[Result]:
     for step in range(count):
         writer.write(flush_frames(tensors, [step], np.ones(1)))
         before = time.thread_time()
-        views = [view for group in follower.poll() for view in group]
+        views = [view for step in follower.poll() if isinstance(step, JointStep) for view in step.views]
         assert [len(view.statistics()) for view in views] == [TENSORS]
         spent.append(time.thread_time() - before)
     quiet = []

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from backtested import make_runs
+from moments import feed
 from watchglass.capture.plan import Plan
 from watchglass.config import RuleSpec, SessionConfig
 from watchglass.evaluate import Engine
@@ -41,7 +42,7 @@ def test_the_reason_is_the_one_that_is_shown(run_path: Path) -> None:
     plan = Plan(SessionConfig(run="r", collections=["weights", "outputs"])).describe()  # type: ignore[arg-type]
     engine = Engine([RuleSpec("ExplodingGradient")])
     for view in views_of(build_run(run_path, [Step(facts={"capture_plan": plan}, scalars={"loss": 1.0})])):
-        engine.feed([view])
+        feed(engine, view)
     assert engine.statuses()[0].reason == reason
 
 

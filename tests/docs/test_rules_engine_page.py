@@ -14,8 +14,8 @@ import pytest
 from watchglass.config import RuleSpec
 from watchglass.evaluate import Engine, replay
 from watchglass.evaluate.engine.folding import MOST_FINDINGS
-from watchglass.evaluate.engine.observing import SHOWN
 from watchglass.evaluate.engine.runner import MOST_AT_ONCE
+from watchglass.evaluate.follower import PLACED
 from watchglass.records import Status
 from watchglass.run.history import SERIES_LIMIT
 from watchglass.testing import Step, build_run
@@ -33,6 +33,7 @@ RULE, RUN, TEST = section("In ten lines")
 (PRINTED,) = section("In ten lines", "text")
 (COMPARES,) = section("Rules that compare with other runs")
 (PARTS,) = section("Parts")
+*MOMENTS, MOMENTS_TESTED = section("Moments")
 
 
 @pytest.fixture
@@ -49,9 +50,11 @@ def test_the_rule_of_the_page_prints_what_the_page_says(folder: Path, capsys: py
     assert capsys.readouterr().out == PRINTED
 
 
-def test_the_test_of_the_page_passes(folder: Path) -> None:
+def test_the_tests_of_the_page_pass(folder: Path) -> None:
     (folder / "test_slow_start.py").write_text(TEST)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_slow_start.py"]
+    (folder / "moments_of_the_page.py").write_text("\n".join(MOMENTS))
+    (folder / "test_moments.py").write_text(MOMENTS_TESTED)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_slow_start.py", "test_moments.py"]
     done = subprocess.run(
         command, cwd=folder, capture_output=True, text=True, check=False,
         env={**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"},
@@ -89,4 +92,4 @@ def test_the_numbers_of_the_page() -> None:
 def test_the_tables_of_the_page() -> None:
     words = {status.value for status in Status} - {"Stopping", "Stopped"}
     assert set(re.findall(r"^\| `(\w+)` \|", section("Statuses", "")[0], re.MULTILINE)) == words
-    assert set(re.findall(r"^\| `(\w+)` \|", section("Observations", "")[0], re.MULTILINE)) == SHOWN
+    assert set(re.findall(r"^\| `(\w+)` \|", section("Observations", "")[0], re.MULTILINE)) == PLACED

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from moments import views_shown
 from store_segments import new_store
 from watchglass.evaluate import Follower
 from watchglass.records import SCALARS, Fact, Mode, Role, StepEnd, TensorInfo
@@ -157,7 +158,7 @@ def read_all(follower):
     found = []
     while True:
         before = follower.frames
-        found += [said(views) for views in follower.poll(full=True)]
+        found += [said(views) for views in views_shown(follower.poll(full=True))]
         if follower.frames == before:
             return found
 
@@ -171,7 +172,7 @@ def test_segments_in_any_order_give_the_same_steps_in_the_same_order(data):
         whole, segments = recorded(folder, workers, flushes)
         late = Follower(whole)
         expected = read_all(late)
-        expected += [said(views) for views in late.drain()]
+        expected += [said(views) for views in views_shown(late.drain())]
         assert [len(views) for views in expected] == [workers] * flushes
 
         partly = type(whole)(other)

@@ -16,11 +16,13 @@ from hypothesis import example, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from moments import feed, finish, views_shown
 from ray_in_this_process import Processes, elsewhere
 from trainings import in_turns, modules, of_model, training, with_evaluations
 from watchglass.config import EvaluatorConfig, RuleSpec
 from watchglass.evaluate import Engine, Evaluator, Follower, Judging, replay
-from watchglass.records import Fact, Mode, Observation, StepEnd
+from watchglass.evaluate.live.ticking import Ticking
+from watchglass.records import Fact, Mode, StepEnd
 from watchglass.rules import default_rules
 from watchglass.store import (
     FrameKind,
@@ -97,18 +99,18 @@ def test_live_equals_replay(tmp_path_factory, plan: list[tuple[int, int]], chunk
                 worker.step(step)
             written[rank] += count
             worker.flush()
-            for views in follower.poll(max_bytes=chunk):
-                engine.feed(views)
+            for views in views_shown(follower.poll(max_bytes=chunk)):
+                feed(engine, *views)
         builder.leave()
     while True:
         before = follower.frames
-        for views in follower.poll(full=True, max_bytes=chunk):
-            engine.feed(views)
+        for views in views_shown(follower.poll(full=True, max_bytes=chunk)):
+            feed(engine, *views)
         if follower.frames == before:
             break
-    for views in follower.drain():
-        engine.feed(views)
-    engine.finish(worker.view for worker in follower.workers.values() if worker.view is not None)
+    for views in views_shown(follower.drain()):
+        feed(engine, *views)
+    finish(engine)
     replayed = replay(path, SPECS)
     assert [f.to_json() for f in engine.findings] == [f.to_json() for f in replayed.findings]
     assert engine.statuses() == replayed.statuses
@@ -172,7 +174,7 @@ def test_steps_come_in_one_order_however_late_segments_are(tmp_path_factory, lat
             places[rank, number] = segment
 
     def given(follower: Follower) -> list[list[tuple[str, int]]]:
-        return [[(view.worker, view.mode_step) for view in views] for views in follower.poll(full=True)]
+        return [[(view.worker, view.mode_step) for view in views] for views in views_shown(follower.poll(full=True))]
 
     at_once = given(Follower(store))
     for (rank, number), segment in places.items():
@@ -200,7 +202,7 @@ def test_a_late_fact_comes_with_the_next_step(run_path: Path) -> None:
         builder.leave()
     seen = []
     follower = Follower(LocalStore(run_path))
-    for views in follower.poll(full=True):
+    for views in views_shown(follower.poll(full=True)):
         seen += [[fact.kind for fact in view.facts()] for view in views]
     assert seen == [[], ["step_skipped", "loss_scale"], []]
 
@@ -230,13 +232,48 @@ class Hangs(Rule):
         yield self.finding(view, severity=Severity.INFO, subject=f"{self.seen // 8}", message=f"{self.seen}")
     def finish(self, view):
         yield self.finding(view, severity=Severity.WARNING, subject="end", message=f"saw {self.seen}")
+
+class Together(Rule):
+    """Says who takes part in each step, and what it hears between steps."""
+    needs = (Needs(observations=("worker_lost",), optional=True),)
+    seen: int = state(int)
+    def check_step(self, step):
+        self.seen += 1
+        who = [view.worker for view in step.views], [seen.kind for seen in step.observations()]
+        subject = f"{step.mode.name} {step.mode_step}"
+        yield self.finding(step, severity=Severity.INFO, subject=subject, message=f"{self.seen} {who}")
+    def tick(self, tick):
+        what = f"{self.seen} {tick.number} {dict(tick.seconds)} {sorted(tick.living)}"
+        yield self.finding(tick, severity=Severity.WARNING, subject=what, message=what)
+    def finish(self, step):
+        what = [view.worker for view in step.views], [seen.kind for seen in step.observations()]
+        yield self.finding(step, severity=Severity.WARNING, subject="end", message=f"saw {self.seen} {what}")
+
+class Apart(Rule):
+    """Counts steps of a worker, and says at each tick how many there were."""
+    seen: int = state(int)
+    def check(self, view):
+        self.seen += 1
+        return ()
+    def tick(self, tick):
+        yield self.finding(tick, severity=Severity.WARNING, subject=f"{tick.number}", message=f"{self.seen}")
+
+class Waits(Rule):
+    """Sees nothing but ticks."""
+    def tick(self, tick):
+        what = f"{tick.group} {tick.number} {dict(tick.seconds)} {tick.last!r}"
+        yield self.finding(tick, severity=Severity.WARNING, subject=what, message=what)
 '''
+
+
+RULE_NAMES = ("Heard", "Hangs", "Together", "Apart", "Waits")
 
 
 @st.composite
 def events(draw: st.DrawFn) -> list[tuple[str, int]]:
     """What happens, in order: steps are written by a rank, a segment is held back or comes, and so on."""
-    kinds = ["steps"] * 8 + ["turn"] * 4 + ["hold", "deliver", "restart", "kill", "lose", "return", "attempt"]
+    kinds = ["steps"] * 8 + ["turn"] * 4 + ["wait", "hold", "deliver", "restart", "kill", "lose", "return", "attempt"]
+    kinds += ["leave", "join"]
     return draw(st.lists(st.tuples(st.sampled_from(kinds), st.integers(0, 15)), min_size=4, max_size=40))
 
 
@@ -248,6 +285,7 @@ class _Course:
         self.held: list[tuple[Path, Path]] = []
         self.builders = [self._begun()]
         self.written = [0, 0]
+        self.now_s = 0.0
         self.evaluator = self._started()
         self.times = 0
         self.looked_at: set[Path] = set()
@@ -259,6 +297,7 @@ class _Course:
     def _started(self) -> Evaluator:
         config = EvaluatorConfig(str(self.path), None, self.specs, rule_timeout_s=0.05)
         evaluator = Evaluator(config, store=self.store, judging=self.judging)
+        evaluator._ticking = Ticking(evaluator._presence, lambda: self.now_s)
         evaluator.open(lambda seconds: False, patience_s=0.0, gone=lease_holder(self.store))
         return evaluator
 
@@ -275,10 +314,10 @@ class _Course:
         self.evaluator._outages.asked(self.evaluator._judging.drained)
 
     def hold(self, number: int) -> None:
-        """The newest segment of a worker is not there for now."""
+        """The newest segment of a worker is not there yet; what somebody has read does not go away."""
         attempt = self.builders[-1].attempt
         segments = sorted((self.path / layout.segments(attempt)).rglob(f"worker_{number % 2}-*"))
-        if segments:
+        if segments and segments[-1] not in self.looked_at:
             away = self.path.parent / f"held_{len(self.held)}_{segments[-1].name}_{self.times}"
             self.times += 1
             segments[-1].rename(away)
@@ -299,9 +338,10 @@ class _Course:
 
     def observe(self, kind: str, number: int) -> None:
         self.times += 1
-        attempt, evaluator = self.builders[-1].attempt, self.evaluator
-        data = {"worker": f"worker_{number % 2}", "at": self.times}
-        evaluator._judging.observed([Observation(kind, attempt, evaluator._roster.reached(attempt), data)])
+        judging, name = self.evaluator._judging, f"worker_{number % 2}"
+        worker = judging.workers.get((self.builders[-1].attempt, name))
+        if worker is not None:
+            judging.observed([worker.observation(kind, at=self.times)])
 
     def lose(self, number: int) -> None:
         self.observe("worker_lost", number)
@@ -309,9 +349,26 @@ class _Course:
     def return_(self, number: int) -> None:
         self.observe("worker_returned", number)
 
+    def leave(self, number: int) -> None:
+        """A worker leaves, or joins again under the same name, as another process would."""
+        self.builders[-1].workers[number % 2].flush()
+        self.builders[-1].workers[number % 2]._event("left", status="finished")
+
+    def join(self, number: int) -> None:
+        self.builders[-1].workers[number % 2]._event("joined")
+
+    def wait(self, number: int) -> None:
+        """Nothing is written for so many seconds."""
+        self.evaluator._presence.look(0.0)
+        self.now_s += number
+        self.turn(15)
+
     def attempt(self, number: int) -> None:
         """The training is killed, and begins again."""
         if len(self.builders) < 3:
+            # What comes when its attempt was ended is evaluated again, beside what the journal says of that end.
+            while self.builders[1:] and self.held:
+                self.deliver(0)
             self.builders[-1].close()
             self.builders.append(self._begun())
             self.written = [0, 0]
@@ -363,6 +420,22 @@ _LATER = [
 ]
 
 
+#: Ticks between steps, before and behind a restart; a worker of which nothing is known while the other goes on, with a
+#: new evaluator that finds it there from the beginning; and one that leaves, is gone on without, and joins again.
+_WAITED = [
+    *[("steps", 8), ("steps", 9), ("turn", 8), ("wait", 2), ("wait", 5), ("lose", 1), ("steps", 6), ("turn", 8)],
+    *[("wait", 4), ("kill", 0), ("wait", 9), ("wait", 9), ("restart", 0), ("wait", 1), ("steps", 9), ("wait", 2)],
+]
+_JOINED_LATE = [
+    *[("hold", 1), ("steps", 8), ("turn", 8), ("wait", 1), ("steps", 2), ("turn", 8), ("deliver", 0), ("kill", 0)],
+    *[("turn", 8), ("steps", 9), ("steps", 8), ("turn", 8)],
+]
+_LEFT = [
+    *[("steps", 8), ("steps", 9), ("leave", 1), ("turn", 8), ("steps", 8), ("turn", 8), ("wait", 3), ("join", 1)],
+    *[("steps", 9), ("turn", 8), ("kill", 0), ("turn", 8), ("steps", 15)],
+]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("on_cluster", [False, True])
 @hypothesis_settings(max_examples=max(1, _MANY // 2))
@@ -373,12 +446,15 @@ _LATER = [
 @example(course=_KILLED, dropped=False)
 @example(course=_AGAIN, dropped=False)
 @example(course=_LATER, dropped=False)
+@example(course=_WAITED, dropped=False)
+@example(course=_JOINED_LATE, dropped=False)
+@example(course=_LEFT, dropped=False)
 def test_an_evaluator_says_what_a_replay_says(
     tmp_path_factory, on_cluster: bool, course: list[tuple[str, int]], dropped: bool
 ) -> None:
     folder: Path = tmp_path_factory.mktemp("course")
     (folder / "rules.py").write_text(RULES)
-    specs = (*SPECS, *(RuleSpec(f"{folder}/rules.py:{name}") for name in ("Heard", "Hangs")))
+    specs = (*SPECS, *(RuleSpec(f"{folder}/rules.py:{name}") for name in RULE_NAMES))
     judging = elsewhere(Processes()) if on_cluster else Judging
     live = _Course(folder / "run", specs, judging)
     for what, number in course:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from watchglass.evaluate.backtest.labels import Label, labels_of_runs, read_labels
     from watchglass.evaluate.diagnosis import diagnose
     from watchglass.evaluate.engine.engine import Engine
+    from watchglass.evaluate.engine.observing import journal_of, tick_of
     from watchglass.evaluate.engine.partial import PartialEvaluation, merge, replay_part
     from watchglass.evaluate.evaluation import Evaluation
     from watchglass.evaluate.explanation import explain, find_findings
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from watchglass.evaluate.live.evaluator import Evaluator
     from watchglass.evaluate.live.judging import Judging
     from watchglass.evaluate.live.resending import Resent, resend
+    from watchglass.evaluate.live.ticking import tick_times
     from watchglass.evaluate.many.fleet import Fleet
     from watchglass.evaluate.many.following import OUT_OF_TIME, follow, follow_runs, what_is_at
     from watchglass.evaluate.many.member import Audience, Followed
@@ -46,6 +48,7 @@ _HOMES = {
     "backtest.labels": ("Label", "labels_of_runs", "read_labels"),
     "diagnosis": ("diagnose",),
     "engine.engine": ("Engine",),
+    "engine.observing": ("journal_of", "tick_of"),
     "engine.partial": ("PartialEvaluation", "merge", "replay_part"),
     "evaluation": ("Evaluation",),
     "explanation": ("explain", "find_findings"),
@@ -54,6 +57,7 @@ _HOMES = {
     "live.evaluator": ("Evaluator",),
     "live.judging": ("Judging",),
     "live.resending": ("Resent", "resend"),
+    "live.ticking": ("tick_times",),
     "many.fleet": ("Fleet",),
     "many.following": ("OUT_OF_TIME", "follow", "follow_runs", "what_is_at"),
     "many.member": ("Audience", "Followed"),
@@ -96,6 +100,7 @@ __all__ = [
     "follow_runs",
     "front",
     "is_judged",
+    "journal_of",
     "judge",
     "judging_on",
     "labels_of_runs",
@@ -108,6 +113,8 @@ __all__ = [
     "score",
     "starting_anew",
     "tested",
+    "tick_of",
+    "tick_times",
     "unanswered",
     "verdict",
     "what_is_at",

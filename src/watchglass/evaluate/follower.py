@@ -1,7 +1,9 @@
-"""From frames to complete steps: what the engine sees, in an order that does not depend on arrival."""
+"""From frames and observations to moments: what the engine shows to rules, in one order, live and in replay alike."""
 
 from __future__ import annotations
 
+import json
+import math
 from bisect import bisect_right, insort
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
@@ -9,8 +11,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from watchglass.errors import CompactedError
-from watchglass.records import ROW_KINDS, Fact, RowKey, StepEnd
-from watchglass.run import Catalog, ModelViews, RawTensors, StatisticsRows, StepRecords, StepView, WorkerTables
+from watchglass.records import ROW_KINDS, Fact, Observation, RowKey, StepEnd
+from watchglass.run import (
+    AttemptEnd,
+    Catalog,
+    JointStep,
+    ModelViews,
+    Moment,
+    RawTensors,
+    StatisticsRows,
+    StepRecords,
+    StepView,
+    WorkerTables,
+)
 from watchglass.store import Frame, FrameKind, Problem, RunReader, Store, layout, read_manifest, step_ends
 
 Order = tuple[int, int, int]
@@ -21,6 +34,8 @@ Key = tuple[int, str]
 _FORGET_EVERY = 64
 #: Steps that may begin and end while one goes on, and its records are still kept where a flush was read in part.
 _KEPT_OPEN = 1024
+#: Observations that have a place among the steps of a group.
+PLACED = frozenset({"worker_joined", "worker_lost", "worker_returned", "tick"})
 #: Numbers of steps of a worker that never were and are told from steps that ended.
 _MOST_GAPS = 1024
 
@@ -76,6 +91,21 @@ class _Ended:
 
 
 @dataclass
+class Moments:
+    """The moments of workers that train together.
+
+    Attributes:
+        shown: Complete steps that were shown.
+        observed: What was observed and not shown yet, by its place.
+        tick: The last tick that was shown.
+    """
+
+    shown: int = 0
+    observed: list[Observation] = field(default_factory=list)
+    tick: Observation | None = None
+
+
+@dataclass
 class FollowedWorker:
     """One worker of one attempt, as far as it was read.
 
@@ -91,6 +121,13 @@ class FollowedWorker:
         lost: Whether it was found dead without having left.
         events: Events of its life that were read: joined, left.
         views: The newest step, one view for each model that it belongs to; none before the first.
+        noted: Whether observations say when it takes part in the steps of its group.
+        shown: How many of its steps were shown.
+        until: How many of its steps are shown before it has to join its group again.
+        joins, losses: How often it joined its group, and was lost.
+        ended: How many steps it has ended, as far as it was read.
+        lost_at: The numbers of steps and of events that were read when it was lost.
+        moments: What was shown of its group.
     """
 
     attempt: int
@@ -105,6 +142,15 @@ class FollowedWorker:
     events: int = 0
     queue: deque[_Ended] = field(default_factory=deque)
     views: list[StepView] = field(default_factory=list)
+    noted: bool = False
+    shown: int = 0
+    until: float = math.inf
+    joins: int = 0
+    losses: int = 0
+    ended: int = 0
+    lost_at: tuple[int, int] = (0, 0)
+    moments: Moments = field(default_factory=Moments)
+    _lefts: list[int] = field(default_factory=list)
     _models: ModelViews | None = None
     _seen: _Numbers = field(default_factory=_Numbers)
     _lowest: deque[int] = field(default_factory=deque)
@@ -123,6 +169,44 @@ class FollowedWorker:
     def active(self) -> bool:
         """Whether more may come from it."""
         return self.joined and self.left is None and not self.lost
+
+    @property
+    def group(self) -> str:
+        """Who it trains with: ``""`` for the ranks of the training run, its name where it trains by itself."""
+        return self.worker if self.alone else ""
+
+    @property
+    def has_returned(self) -> bool:
+        """Whether something was read of it since it was lost."""
+        return self.lost and not self._over and self.lost_at != (self.ended, self.events)
+
+    @property
+    def terms(self) -> dict[str, int]:
+        """How long it takes part where it joins now: until it leaves once more, or for what was read of it."""
+        if not self.active:
+            return {"steps": len(self.queue)}
+        return {"lefts": len(self._lefts)} if self._lefts else {}
+
+    def observation(self, kind: str, times: int = 1, **data: Any) -> Observation:
+        """What is observed of it now; ``times`` says how often it was, if more than once."""
+        data = {"worker": self.worker, **({"times": times} if times > 1 else {}), **data}
+        return Observation(kind, self.attempt, None, data, self.group, self.moments.shown)
+
+    def take(self, seen: Observation) -> None:
+        """Goes by what was observed of it: whether it is waited for, and takes part in the steps of its group."""
+        if seen.kind == "worker_lost":
+            self.lost, self.losses, self.lost_at = True, self.losses + 1, (self.ended, self.events)
+            self.until = self.shown if self.noted else self.until
+        elif seen.kind == "worker_returned":
+            self.lost = False
+        elif seen.kind == "worker_joined" and self.noted:
+            self.joins += 1
+            steps, lefts = seen.data.get("steps"), seen.data.get("lefts", 0)
+            if type(steps) is int:  # the last ones of a worker that has left or is lost
+                self.until = self.shown + steps
+            else:
+                self.lost = False
+                self.until = next(iter(self._lefts[lefts:]), math.inf) if type(lefts) is int else math.inf
 
     def ingest(self, frame: Frame) -> None:
         """Takes in one frame; a step is queued with the catalog and facts as they are now, in stream order.
@@ -151,6 +235,9 @@ class FollowedWorker:
                 self.joined, self.left = True, event if event["event"] == "left" else None
                 self.lost = self.lost and event["event"] != "joined"
                 self.alone = event.get("alone", self.alone) is True
+                if self.left is not None:
+                    self._lefts.append(self.ended)
+                    self.until = min(self.until, self._lefts[-1]) if self.noted else self.until
             self.events = len(self.tables.lifecycle)
 
     def let_go(self) -> None:
@@ -160,18 +247,19 @@ class FollowedWorker:
             self.tables.catalog = Catalog()
             self._models, self.views, self._over = None, [], True
 
-    def fetch(self, *, closely: bool = False) -> None:
+    def fetch(self, *, closely: bool = False, tensors: bool = True) -> None:
         """Reads what the view of the next queued step needs and is still in the store; no step is lost if it refuses.
 
         Args:
             closely: Also what is else read only when somebody looks.
+            tensors: Whether statistics are needed.
 
         Raises:
             StoreError, CompactedError: See :meth:`RunReader.poll`.
         """
         number = self.queue[0].end.global_step
         if self._fetched is None or self._fetched[0] != number:
-            self._fetched = number, self.tables.statistics(number)
+            self._fetched = number, self.tables.statistics(number) if tensors else StatisticsRows.none()
         if closely and self._fetched[1].histograms is not None:
             self._fetched[1].histograms.get()
 
@@ -181,6 +269,7 @@ class FollowedWorker:
         assert self._fetched is not None
         (number, rows), self._fetched = self._fetched, None
         ended = self.queue.popleft()
+        self.shown += 1
         if self._lowest[0] == number:
             self._lowest.popleft()
         scalars = {row[0]: row for row in self.tables.scalars(number)}
@@ -221,6 +310,7 @@ class FollowedWorker:
 
     def _end(self, end: StepEnd) -> None:
         self._seen.add(end.global_step)
+        self.ended += 1
         # Of what waits in the queue those that are lower than all behind them; the first is the lowest of all.
         while self._lowest and self._lowest[-1] > end.global_step:
             self._lowest.pop()
@@ -232,13 +322,17 @@ class FollowedWorker:
 
 
 class Follower:
-    """Follows a run and gives its complete steps, live and in replay alike. For one thread; holds no open file.
+    """Follows a run and gives its moments in order, live and in replay alike. For one thread; holds no open file.
 
     Steps come in the order of attempt, then :attr:`StepEnd.order`, then worker, as far as workers are in step: a step
     waits until every active worker of its attempt has ended it or is past it, but for workers that train by themselves,
     each of which has an order of its own. Within a worker the order is always
     that of the worker itself. What a worker has written and nobody could read yet is waited for like a step that it
     may still end: a segment that is missing between others is late, never the end.
+
+    Which workers take part in a step depends on arrival where one comes late, or is lost. Rules that see several
+    workers at once, or ticks, need that to be the same in a replay. So where :attr:`notes` is set, a worker takes part
+    from an observation ``worker_joined`` on, which the follower makes, until it leaves or is lost.
     """
 
     def __init__(self, store: Store, *, attempt: int | None = None, workers: Collection[str] | None = None) -> None:
@@ -255,10 +349,20 @@ class Follower:
         self.run_id = read_manifest(store).run_id
         self.workers: dict[tuple[int, str], FollowedWorker] = {}
         self._teams: dict[int, list[FollowedWorker]] = {}
+        self._groups: dict[tuple[int, str], Moments] = {}
+        self._ended: set[int] = set()
+        #: Attempts whose observations say which workers take part.
+        self._noted: set[int] = set()
+        self._known: set[str] = set()
         #: Frames read so far; tells whether anything is new.
         self.frames = 0
+        self._quiet = False
+        #: Whether to observe which workers take part in a step; whoever follows writes that down.
+        self.notes = False
         #: Whether rules look at what is fetched only when somebody does: then it is fetched before they are asked.
         self.looks_closer: Callable[[], bool] = lambda: False
+        #: Whether views have statistics; a part of the rules that needs none does not read them.
+        self.reads_tensors = True
         self._store = store
         self._reader = RunReader(store, leave=(FrameKind.STATISTICS,), attempt=attempt, workers=workers)
 
@@ -290,53 +394,161 @@ class Follower:
         waiting.update(worker.attempt for worker in self.workers.values() if worker.queue)
         return min([newest, *waiting])
 
-    def let_go(self, before: int) -> None:
-        """Keeps nothing of the attempts before this one but who their workers were."""
-        for worker in self.workers.values():
-            if worker.attempt < before:
-                worker.let_go()
+    def _group(self, attempt: int, name: str) -> Moments:
+        return self._groups.setdefault((attempt, name), Moments())
 
-    def poll(self, *, full: bool = False, max_bytes: int = 16 << 20) -> Iterator[list[StepView]]:
-        """Reads what is new and gives every step that is complete by now, one list per step.
+    def observe(self, seen: Observation) -> None:
+        """Takes in what was observed, by this evaluator or one before; it is given in its place among the steps.
 
-        It holds a view per worker, and of a worker with several models one for each that the step belongs to. A view is
-        valid until the next one of its worker is made, so use each list before asking for the next.
+        What says the same again counts once, at the place that comes first.
+        """
+        if seen.kind not in PLACED:
+            return
+        waiting = self._group(seen.attempt, seen.group).observed
+        if seen.kind != "tick":
+            key = json.dumps([seen.kind, seen.attempt, seen.data], sort_keys=True, default=str)
+            same = [other for other in waiting if (other.kind, other.data) == (seen.kind, seen.data)]
+            if key in self._known and (not same or same[0].steps <= seen.steps):
+                return
+            waiting[:] = [other for other in waiting if other not in same]
+            self._known.add(key)
+        if seen.kind == "worker_joined":
+            self._noted.add(seen.attempt)
+        insort(waiting, seen, key=lambda one: one.steps)
+
+    def poll(self, *, full: bool = False, max_bytes: int = 16 << 20) -> Iterator[Moment]:
+        """Reads what is new and gives every moment that is complete by now.
+
+        A step holds a view per worker, and of a worker with several models one for each that the step belongs to. A
+        view is valid until the next one of its worker is made, so use each moment before asking for the next.
 
         Args:
             full: Look for late segments everywhere; before concluding that nothing more comes.
             max_bytes: Read at most about so much; call again for the rest.
         """
+        before = self.frames
         for attempt, worker, frame in self._reader.poll(max_bytes, full=full):
             self.frames += 1
             known = self.workers.get((attempt, worker))
             if known is None:
-                known = FollowedWorker(attempt, worker, self._store, WorkerTables(self._store))
-                self.workers[attempt, worker] = known
+                noted = self.notes or attempt in self._noted
+                known = self.workers[attempt, worker] = FollowedWorker(
+                    attempt, worker, self._store, WorkerTables(self._store), noted=noted, until=0 if noted else math.inf
+                )
                 insort(self._teams.setdefault(attempt, []), known, key=lambda one: layout.worker_order(one.worker))
             known.ingest(frame)
-        yield from self._release(final=False)
+        self._quiet = self.frames == before
+        yield from self.release()
+        if len(self._teams) > 1:
+            yield from self.ends(self.over)
 
-    def drain(self) -> Iterator[list[StepView]]:
+    def read_all(self) -> Iterator[Moment]:
+        """Gives every moment of what is stored; whether the newest attempt has ended is left open."""
+        while True:
+            before = self.frames
+            yield from self.poll(full=True)
+            if self.frames == before:
+                break
+        yield from self.drain()
+
+    def drain(self) -> Iterator[Moment]:
         """Gives the steps that still wait for workers which will not come: at the end of a run."""
-        yield from self._release(final=True)
+        yield from self.release(final=True)
+        yield from self.ends(max(self._teams, default=0))
 
-    def _release(self, *, final: bool) -> Iterator[list[StepView]]:
+    def ends(self, before: int | None = None) -> Iterator[Moment]:
+        """Gives the end of all attempts before this one, and keeps nothing of them but who their workers were.
+
+        Args:
+            before: The attempt; None for the end of the run.
+        """
+        for attempt in sorted(self._teams):
+            if attempt not in self._ended and (before is None or attempt < before):
+                for (number, _), group in list(self._groups.items()):
+                    while number == attempt and group.observed:
+                        yield group.observed.pop(0)
+                if before is not None:
+                    yield AttemptEnd(attempt)
+                    self._ended.add(attempt)
+                    for worker in self._teams[attempt]:
+                        worker.let_go()
+        if before is None:
+            yield AttemptEnd()
+
+    def release(self, *, final: bool = False) -> Iterator[Moment]:
+        """Gives the moments that are complete by what was read."""
         unread = set() if final else self._reader.waiting
         newest = max([*self._teams, *(attempt for attempt, _ in unread)], default=0)
         for attempt, team in sorted(self._teams.items()):
             # An attempt that has a successor is over, whatever its workers failed to say.
-            over = final or attempt < newest
+            over = final or (attempt < newest and not self.notes)
             behind = {worker for number, worker in unread if number == attempt}
             # One that nothing was read of yet may begin with any step.
-            unmet = bool(behind.difference(worker.worker for worker in team))
-            for part in _parts(team):
-                while group := _next_group(part, behind, over=over, unmet=unmet):
-                    closely = self.looks_closer()
-                    for worker in group:
-                        worker.fetch(closely=closely)
-                    yield [view for worker in group for view in worker.next_views(self.run_id)]
-            if not over and any(worker.queue for worker in team):
+            superseded = attempt < newest and self._quiet
+            if not (over or superseded) and behind.difference(worker.worker for worker in team):
+                continue
+            for members in _parts(team):
+                yield from self._moments(members, behind, over=over, superseded=superseded)
+
+    def _moments(
+        self, members: list[FollowedWorker], behind: set[str], *, over: bool, superseded: bool
+    ) -> Iterator[Moment]:
+        """The moments of workers that wait for one another, as far as they are complete."""
+        attempt, name = members[0].attempt, members[0].group
+        group = self._group(attempt, name)
+        for worker in members:
+            worker.moments = group
+        while True:
+            while group.observed and group.observed[0].steps <= group.shown:
+                yield self._taken(group.observed.pop(0), group)
+            if workers := _next_group(members, behind, over=over):
+                closely = self.looks_closer()
+                for worker in workers:
+                    worker.fetch(closely=closely, tensors=self.reads_tensors)
+                group.shown += 1
+                if views := tuple(view for worker in workers for view in worker.next_views(self.run_id)):
+                    yield JointStep(views, name)
+                continue
+            news = self._changes(members, group, behind, over=over, superseded=superseded)
+            for seen in news:
+                yield self._taken(seen, group)
+            if not news:
                 return
+
+    def _taken(self, seen: Observation, group: Moments) -> Observation:
+        worker = self.workers.get((seen.attempt, str(seen.data.get("worker"))))
+        if worker is not None:
+            worker.take(seen)
+        elif seen.kind == "tick":
+            group.tick = seen
+        return seen
+
+    def _changes(
+        self, members: list[FollowedWorker], group: Moments, behind: set[str], *, over: bool, superseded: bool
+    ) -> list[Observation]:
+        """Who takes part from here on, or does not any more, once all was given that was read of those that do.
+
+        An evaluator that begins again has read at least what the one before had, and so comes at least as far first.
+        """
+        if not (self.notes or over):
+            return []
+        taking_part = [worker for worker in members if worker.shown < worker.until]
+        if not superseded and any(worker.worker in behind and not worker.lost for worker in taking_part):
+            return []
+        waits = {str(seen.data.get("worker")) for seen in group.observed if seen.kind == "worker_joined" and not over}
+        news = [
+            w.observation("worker_joined", w.joins + 1, **w.terms)
+            for w in members
+            if w.shown >= w.until and (w.active or w.queue) and w.worker not in waits
+        ]
+        if not news and superseded and self.notes and any(worker.queue for worker in members):
+            # An attempt that has a successor is over, whatever its workers failed to say.
+            news = [
+                w.observation("worker_lost", w.losses + 1)
+                for w in taking_part
+                if not w.queue and not w.lost and (w.active or w.worker in behind)
+            ]
+        return news
 
 
 def _parts(team: list[FollowedWorker]) -> list[list[FollowedWorker]]:
@@ -345,24 +557,22 @@ def _parts(team: list[FollowedWorker]) -> list[list[FollowedWorker]]:
     return [*([together] if together else []), *([worker] for worker in team if worker.alone)]
 
 
-def _next_group(
-    team: list[FollowedWorker], behind: set[str], *, over: bool, unmet: bool = False
-) -> list[FollowedWorker]:
+def _next_group(team: list[FollowedWorker], behind: set[str], *, over: bool) -> list[FollowedWorker]:
     """The workers whose next step comes first; none while a worker may still end an earlier step.
 
     Args:
-        team: All workers of an attempt that something was read of.
+        team: Workers that wait for one another.
         behind: Names of those that have more than was read.
         over: Nothing more is waited for.
-        unmet: There are workers that nothing was read of.
     """
-    waiting = [worker for worker in team if worker.queue]
-    if not waiting or (unmet and not over):
+    waiting = [worker for worker in team if worker.queue and worker.shown < worker.until]
+    if not waiting:
         return []
     first = min(worker.queue[0].end.order for worker in waiting)
     if not over:
         for worker in team:
             coming = worker.active or (worker.worker in behind and not worker.lost)
-            if coming and not worker.queue and (worker.reached is None or worker.reached < first):
+            late = not worker.queue and (worker.reached is None or worker.reached < first)
+            if coming and late and worker.shown < worker.until:
                 return []
     return [worker for worker in waiting if worker.queue[0].end.order == first]

@@ -14,6 +14,7 @@ from watchglass.evaluate.engine.observing import journal_of
 from watchglass.evaluate.engine.standing import PartialEvaluation
 from watchglass.evaluate.evaluation import Evaluation
 from watchglass.evaluate.follower import Follower
+from watchglass.records import Observation
 from watchglass.rules import default_rules
 from watchglass.store import (
     Attendance,
@@ -56,13 +57,13 @@ def replay(
     store = open_store(os.fspath(run)) if not isinstance(run, Store) else run
 
     def evaluated() -> Evaluation:
-        follower, (seen, followed) = Follower(store), journal_of(store)
-        engine = Engine(specs, calibration=calibration, rule_timeout_s=rule_timeout_s, followed=followed)
-        for observation in seen:
-            engine.observe(observation)
-        running = _read_all(engine, follower, store, progress)
+        follower, (seen, observed) = Follower(store), journal_of(store)
+        engine = Engine(
+            specs, calibration=calibration, rule_timeout_s=rule_timeout_s, observed=observed, run_id=follower.run_id
+        )
+        running = _read_all(engine, follower, seen, store, progress)
         if not running:
-            engine.finish()
+            _end(engine, follower)
         return Evaluation(
             store.location, tuple(engine.findings), engine.statuses(), most_steps(engine.train_steps), not running,
             tuple(str(problem) for problem in follower.problems),
@@ -86,16 +87,15 @@ def replayed_part(
     store = open_store(os.fspath(run)) if not isinstance(run, Store) else run
 
     def evaluated() -> PartialEvaluation:
-        follower, (seen, followed) = Follower(store, attempt=config.attempt, workers=workers), journal_of(store)
+        follower, (seen, observed) = Follower(store, attempt=config.attempt, workers=workers), journal_of(store)
         engine = Engine(
-            specs, calibration=config.calibration, rule_timeout_s=config.rule_timeout_s, followed=followed,
-            variants=variants,
+            specs, calibration=config.calibration, rule_timeout_s=config.rule_timeout_s, observed=observed,
+            variants=variants, run_id=follower.run_id,
         )  # fmt: skip
-        for observation in seen:
-            engine.observe(observation)
-        running = _read_all(engine, follower, store, progress)
+        follower.reads_tensors = rules is None or engine.reads_tensors
+        running = _read_all(engine, follower, seen, store, progress)
         # Whether the training has ended shows when all parts are together, so both are told: so far, and at the end.
-        engine.finish()
+        _end(engine, follower)
         return replace(
             engine.partial(numbers, run=store.location), running=tuple(running), newest=_newest(follower),
             problems=tuple(str(problem) for problem in follower.problems),
@@ -119,24 +119,31 @@ def _while_compacted(evaluated: Callable[[], _T]) -> _T:
     return evaluated()
 
 
-def _read_all(engine: Engine, follower: Follower, store: Store, progress: Callable[[int], None] | None) -> list[str]:
+def _read_all(
+    engine: Engine, follower: Follower, seen: Sequence[Observation], store: Store,
+    progress: Callable[[int], None] | None,
+) -> list[str]:  # fmt: skip
     """Evaluates all that is stored; returns the workers of the newest attempt that may still write."""
     follower.looks_closer = lambda: engine.looks_closer
-    while True:
-        before = follower.frames
-        for views in follower.poll(full=True):
-            engine.feed(views)
-        if progress is not None:
+    for observation in seen:
+        engine.heed(observation)
+        if engine.whole:
+            follower.observe(observation)
+    frames = 0
+    for moment in follower.read_all():
+        engine.show(moment)
+        if progress is not None and follower.frames != frames:
+            frames = follower.frames
             progress(most_steps(engine.train_steps))
-        if follower.frames == before:
-            break
-        engine.end_attempts(follower.over)
-        follower.let_go(follower.over)
-    for views in follower.drain():
-        engine.feed(views)
-    engine.end_attempts(_newest(follower))
+    if progress is not None:
+        progress(most_steps(engine.train_steps))
     engine.close()
     return _running(store, follower)
+
+
+def _end(engine: Engine, follower: Follower) -> None:
+    for moment in follower.ends():
+        engine.show(moment)
 
 
 def _newest(follower: Follower) -> int:

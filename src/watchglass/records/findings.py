@@ -128,17 +128,22 @@ class Observation:
     """Something that depended on arrival or time, written down so that a replay sees it at the same place.
 
     Attributes:
-        kind: ``"worker_lost"``, ``"worker_returned"``, ``"rule_error"``, ``"stop_requested"``, ``"stop_committed"``,
-            ``"worker_stopped"``, ``"worker_not_signalled"``.
+        kind: ``"worker_joined"``, ``"worker_lost"``, ``"worker_returned"``, ``"tick"``, ``"rule_error"``,
+            ``"stop_requested"``, ``"stop_committed"``, ``"worker_stopped"``, ``"worker_not_signalled"``.
         attempt: Attempt it concerns.
-        after: Order key of the last step evaluated before it, as :attr:`StepEnd.order`; None before any.
+        after: Of what is about a step, its :attr:`StepEnd.order`.
         data: Plain JSON values.
+        group: Of what has a place among the moments that rules see, the workers whose moments these are: ``""`` for the
+            ranks of a training run, else the worker that trains by itself.
+        steps: How many complete steps of the group rules were shown before it.
     """
 
     kind: str
     attempt: int
     after: tuple[int, int, int] | None = None
     data: dict[str, Any] = field(default_factory=dict)
+    group: str = ""
+    steps: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """This observation as plain JSON types."""
@@ -148,7 +153,8 @@ class Observation:
     def from_json(cls, data: dict[str, Any]) -> Observation:
         """The observation that :meth:`to_json` gave."""
         after = data["after"]
-        return cls(data["kind"], data["attempt"], tuple(after) if after else None, data["data"])
+        place = tuple(after) if after else None
+        return cls(data["kind"], data["attempt"], place, data["data"], data["group"], data["steps"])
 
 
 def number_to_json(value: float | None) -> float | str | None:

@@ -23,7 +23,7 @@ from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule
 
 #: What a rule in a user's file has to be.
-CONTRACT = Contract(Rule, "rule", "watchglass.Rule", "check(self, view)")
+CONTRACT = Contract(Rule, "rule", "watchglass.Rule", "check(self, view), check_step(self, step) or tick(self, tick)")
 
 _SECTION = re.compile(r"^(Looks at|Fires when|Usual causes|What to try|Costs|Source):\s*(.*)$")
 
@@ -61,6 +61,8 @@ def find_rule(name: str) -> type[Rule]:
     from watchglass.rules.sets import RULE_SETS  # which are made of the rules here
 
     cls: type[Rule] = find_class(name, BUILT_IN, CONTRACT, also=RULE_SETS)
+    if all(getattr(cls, method) is getattr(Rule, method) for method in ("check", "check_step", "tick")):
+        raise PluginFileError(f"{name} has no method {CONTRACT.method}; every rule needs one")
     return cls
 
 

@@ -1,4 +1,4 @@
-r"""The contract of a rule: it sees one complete step after the other and returns what it found.
+r"""The contract of a rule: it sees one moment of a training run after the other and returns what it found.
 
 A rule is a final class with typed parameters and declared state::
 
@@ -21,7 +21,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -29,10 +28,10 @@ import numpy as np
 
 from watchglass.config import parameter, validate, values, with_parameters
 from watchglass.errors import InvalidValueError
-from watchglass.records import Finding, Severity
+from watchglass.records import Finding, Mode, Severity
 from watchglass.rules.knowledge import built_in_knowledge
 from watchglass.rules.needs import Needs
-from watchglass.run import StepView
+from watchglass.run import JointStep, StepView, Tick
 
 T = TypeVar("T")
 _STATE = "watchglass.state"
@@ -60,12 +59,14 @@ def state(default_factory: Callable[[], T]) -> T:
 
 
 @dataclass_transform(kw_only_default=True, eq_default=False, field_specifiers=(parameter, state))
-class Rule(ABC):
-    """A judgement over a training. Subclasses become keyword-only dataclasses by themselves.
+class Rule:
+    """A judgement over a training run. Subclasses become keyword-only dataclasses by themselves.
 
-    One instance sees the steps of one model on one worker of one attempt, in canonical order, live and in replay
-    alike; a second model has an instance that knows nothing of the first. It does
-    no I/O, reads no clock and raises nothing to signal; an exception is a fault and becomes status ``Error``.
+    A rule has :meth:`check` or :meth:`check_step`, :meth:`tick`, or one of the two and :meth:`tick`. One instance with
+    :meth:`check` sees the steps of one model on one worker of one attempt, in canonical order, live and in replay
+    alike; one with :meth:`check_step` those of one model on all workers that train together; a rule with :meth:`tick`
+    alone has one instance for all that train together. An instance knows nothing of the others. It does no I/O, reads
+    no clock and raises nothing to signal; an exception is a fault and becomes status ``Error``.
 
     Attributes:
         needs: What it has to be shown.
@@ -84,6 +85,11 @@ class Rule(ABC):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        if cls.check is not Rule.check and cls.check_step is not Rule.check_step:
+            raise InvalidValueError(
+                f"{cls.__name__} has check and check_step; a rule has one of them: check to see each worker by itself, "
+                "check_step to see a step of all workers at once"
+            )
         with_parameters(cls)
 
     def __post_init__(self) -> None:
@@ -94,15 +100,28 @@ class Rule(ABC):
         """Name of the rule: that of its class."""
         return type(self).__name__
 
-    @abstractmethod
     def check(self, view: StepView) -> Iterable[Finding]:
-        """What is wrong at this step. Called once for every complete step, of whatever mode."""
-
-    def finish(self, view: StepView) -> Iterable[Finding]:
-        """What is wrong now that the training has ended; ``view`` is the last step with the last phases."""
+        """What is wrong at this step of one worker. Called once for every complete step, of whatever mode."""
         return ()
 
-    def applicable(self, view: StepView) -> str:
+    def check_step(self, step: JointStep) -> Iterable[Finding]:
+        """What is wrong at this step of all workers that train together. Called once for every complete step."""
+        return ()
+
+    def tick(self, tick: Tick) -> Iterable[Finding]:
+        """What is wrong now that no step was completed for a while: 1 s, then at intervals that double up to 60 s."""
+        return ()
+
+    def finish(self, view: Any) -> Iterable[Finding]:
+        """What is wrong now that the attempt has ended.
+
+        Args:
+            view: The last step with the last phases, again: a :class:`StepView` for a rule with :meth:`check`, else a
+                :class:`JointStep` of the last steps of all workers.
+        """
+        return ()
+
+    def applicable(self, view: Any) -> str:
         """Why this rule has nothing to say about this training (no ReLU in the model), or "" where it does.
 
         Asked when the training has ended and the rule found nothing.
@@ -111,7 +130,7 @@ class Rule(ABC):
 
     def finding(
         self,
-        view: StepView,
+        view: StepView | JointStep | Tick,
         *,
         severity: Severity,
         message: str,
@@ -124,10 +143,11 @@ class Rule(ABC):
         what_to_try: Sequence[str] = (),
         evidence: Mapping[str, Any] | None = None,
     ) -> Finding:
-        """A finding at this step.
+        """A finding at this step, or at this tick.
 
         Args:
-            view: The step.
+            view: What was shown. A finding at the view of a worker names that worker, one at a :class:`JointStep` none;
+                one at a tick is of the last step that this instance saw.
             severity: How bad.
             message: One sentence for people. Numbers in it are fine: the first one seen is kept. The name of the model
                 is put before it where there are several.
@@ -144,18 +164,25 @@ class Rule(ABC):
         knowledge = built_in_knowledge()
         ranked = tuple(causes) or knowledge.likely(symptoms)
         advice = tuple(what_to_try) or (knowledge.cause(ranked[0]).what_to_try if ranked else ())
+        run_id, attempt = view.run_id, view.attempt
+        at = view.last if isinstance(view, Tick) else view
+        first = at.first if isinstance(at, JointStep) else at
+        worker, mode, step = (at.worker, at.mode, at.mode_step) if at is not None else ("", Mode.TRAIN, -1)
+        model = first.model if first is not None else 0
         identity = (
-            view.run_id, view.attempt, self.name, values(self), severity.value, subject, view.worker,
-            view.mode.name, view.mode_step, *([view.model] if view.model else []),
+            run_id, attempt, self.name, values(self), severity.value, subject, worker, mode.name, step,
+            *([model] if model else []),
         )  # fmt: skip
         digest = hashlib.sha256(json.dumps(identity, sort_keys=True, default=str).encode()).hexdigest()
         return Finding(
             id=digest[:12], rule=self.name, severity=severity,
-            step=view.mode_step, last_step=view.mode_step, count=1, mode=view.mode, worker=view.worker,
-            tensors=tuple(map(view.recorded_name, tensors)), value=value, limit=limit,
-            message=f"{view.model_name}: {message}" if view.several else message,
-            causes=ranked, what_to_try=advice, attempt=view.attempt, global_step=view.global_step,
-            evidence={**(evidence or {}), "subject": subject, "symptoms": list(symptoms)}, model=view.model,
+            step=step, last_step=step, count=1, mode=mode, worker=worker,
+            tensors=tuple(first.recorded_name(name) if first is not None else name for name in tensors),
+            value=value, limit=limit,
+            message=f"{first.model_name}: {message}" if first is not None and first.several else message,
+            causes=ranked, what_to_try=advice, attempt=attempt,
+            global_step=first.global_step if first is not None else -1,
+            evidence={**(evidence or {}), "subject": subject, "symptoms": list(symptoms)}, model=model,
         )  # fmt: skip
 
     def save_state(self) -> dict[str, Any]:

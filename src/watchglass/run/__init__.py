@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from watchglass.run.history import History, Phase
     from watchglass.run.lineage import Seam
     from watchglass.run.model_views import ModelViews
+    from watchglass.run.moments import AttemptEnd, JointStep, Moment, Tick
     from watchglass.run.raw_tensors import MOST_RAW_BYTES, RawTensors
     from watchglass.run.reading import Journal
     from watchglass.run.recorded_step import RecordedStep
@@ -37,6 +38,7 @@ _HOMES = {
     "history": ("History", "Phase"),
     "lineage": ("Seam",),
     "model_views": ("ModelViews",),
+    "moments": ("AttemptEnd", "JointStep", "Moment", "Tick"),
     "raw_tensors": ("MOST_RAW_BYTES", "RawTensors"),
     "reading": ("Journal",),
     "recorded_step": ("RecordedStep",),
@@ -56,11 +58,11 @@ _HOMES = {
 }  # fmt: skip
 
 __all__ = [
-    "MOST_RAW_BYTES", "REDUCTIONS", "SAME_LOSS", "SAME_LOSS_NEAR_ZERO", "Catalog", "Ending", "Histogram", "History",
-    "Journal", "LazyHistograms", "ListedRun", "ModelViews", "Phase", "RawPlace", "RawTensors", "RecordedStep", "Run",
-    "RunSearch", "RunTables", "Runs", "Seam", "Selection", "Statistics", "StatisticsRows", "StepRecords", "StepView",
-    "Table", "Tensor", "Worker", "WorkerTables", "count_steps", "ending_of", "leaders_of", "open_run", "open_runs",
-    "state_of",
+    "MOST_RAW_BYTES", "REDUCTIONS", "SAME_LOSS", "SAME_LOSS_NEAR_ZERO", "AttemptEnd", "Catalog", "Ending", "Histogram",
+    "History", "JointStep", "Journal", "LazyHistograms", "ListedRun", "ModelViews", "Moment", "Phase", "RawPlace",
+    "RawTensors", "RecordedStep", "Run", "RunSearch", "RunTables", "Runs", "Seam", "Selection", "Statistics",
+    "StatisticsRows", "StepRecords", "StepView", "Table", "Tensor", "Tick", "Worker", "WorkerTables", "count_steps",
+    "ending_of", "leaders_of", "open_run", "open_runs", "state_of",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:

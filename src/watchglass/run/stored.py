@@ -39,6 +39,12 @@ class StatisticsRows(NamedTuple):
     sampled: NDArray[np.bool_]
     histograms: LazyHistograms | None = None
 
+    @classmethod
+    def none(cls) -> StatisticsRows:
+        """No row."""
+        count = len(STATISTIC_FIELDS)
+        return cls(np.zeros(0, np.uint32), np.zeros((0, count)), np.zeros(0, np.uint32), np.zeros(0, np.bool_))
+
     def take(self, index: NDArray[Any]) -> StatisticsRows:
         """Some of the rows, by index or mask."""
         histograms = self.histograms.take(index) if self.histograms is not None else None

@@ -197,6 +197,16 @@ class StepView:
         return self.records.end.train_step
 
     @property
+    def order(self) -> tuple[int, int, int]:
+        """:attr:`StepEnd.order` of the step."""
+        return self.records.end.order
+
+    @property
+    def fetched(self) -> bool:
+        """Whether nothing of it is read only when somebody looks."""
+        return self.records.histograms is None or self.records.histograms.loaded
+
+    @property
     def start_ns(self) -> int:
         """Worker's monotonic clock when the step began."""
         return self.records.end.start_ns

@@ -12,18 +12,20 @@ from watchglass.lazy_imports import lazily
 if TYPE_CHECKING:
     from watchglass.testing.action_suite import ActionSuite, delivered, example_event
     from watchglass.testing.adapter_suite import AdapterCase, AdapterSuite
-    from watchglass.testing.builder import Row, RunBuilder, Step, build_run
+    from watchglass.testing.builder import Row, RunBuilder, Silence, Step, build_run
+    from watchglass.testing.clock import FakeClock
     from watchglass.testing.healthy import assert_trains_healthy
 
 __all__ = [
-    "ActionSuite", "AdapterCase", "AdapterSuite", "Row", "RunBuilder", "Step", "assert_trains_healthy", "build_run",
-    "delivered", "example_event",
+    "ActionSuite", "AdapterCase", "AdapterSuite", "FakeClock", "Row", "RunBuilder", "Silence", "Step",
+    "assert_trains_healthy", "build_run", "delivered", "example_event",
 ]  # fmt: skip
 
 _HOMES = {
     "action_suite": ("ActionSuite", "delivered", "example_event"),
     "adapter_suite": ("AdapterCase", "AdapterSuite"),
-    "builder": ("Row", "RunBuilder", "Step", "build_run"),
+    "builder": ("Row", "RunBuilder", "Silence", "Step", "build_run"),
+    "clock": ("FakeClock",),
     "healthy": ("assert_trains_healthy",),
 }
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -128,9 +129,22 @@ class Step:
     model: int = 0
 
 
+@dataclass(frozen=True)
+class Silence:
+    """No step is completed for so long, although workers are waited for: an evaluator that follows notes ticks.
+
+    Attributes:
+        seconds: How long.
+        living: Ranks whose process is known to live; None for all.
+    """
+
+    seconds: float = 60.0
+    living: Sequence[int] | None = None
+
+
 def build_run(
     path: str | os.PathLike[str],
-    steps: Iterable[Step | Mapping[str, Any]] = (),
+    steps: Iterable[Step | Silence | Mapping[str, Any]] = (),
     *,
     modules: Modules | None = None,
     tensors: Iterable[TensorInfo] = (),
@@ -149,7 +163,8 @@ def build_run(
 
     Args:
         path: A folder that is empty or does not exist.
-        steps: In the order in which they happened; mappings are arguments of :class:`Step`.
+        steps: In the order in which they happened; mappings are arguments of :class:`Step`, between them may be
+            :class:`Silence`.
         modules: Kinds of the modules that tensor names mention, or class names where the kind is ``OTHER``, in order of
             execution; ``Module`` otherwise.
         tensors: Catalog rows for names that shall differ from what their name says; their ids are not used.
@@ -164,15 +179,18 @@ def build_run(
         if facts:
             builder.facts(facts)
         for number, step in enumerate(steps):
+            if isinstance(step, Silence):
+                builder.silence(step)
+                continue
             builder.step(step, flush=False)
             if number % steps_per_flush == steps_per_flush - 1:
                 builder.flush()
         builder.flush()
         if status is not None:
             builder.leave(status)
-        if journal:
+        if journal or builder.ticks:
             with JournalWriter(builder.store) as writer:
-                writer.write(journal)
+                writer.write([*builder.ticks, *journal])
     return os.fspath(path)
 
 
@@ -209,7 +227,10 @@ class RunBuilder:
         layers = Layers(modules or {}, tensors)
         # The same process id with another start time is a process that is gone.
         process = this_process() if alive else replace(this_process(), process_start=1)
+        self._alone = alone
         first = int((resumed or {}).get("start_step") or 0)
+        #: What an evaluator would have noted of silence, for a journal.
+        self.ticks: list[Observation] = []
         self.workers = [
             _Worker(self.store, self.attempt, rank, layers, process, first, alone=alone) for rank in range(workers)
         ]
@@ -224,6 +245,22 @@ class RunBuilder:
                 worker.step(whole)
         if flush:
             self.flush()
+
+    def silence(self, silence: Silence) -> None:
+        """Note ticks after the steps so far; what they hold is as if all workers had been silent for as long."""
+        from watchglass.evaluate import tick_times
+
+        ranks = [worker for worker in self.workers if not worker.left]
+        living = [w.name for w in ranks if silence.living is None or w.rank in silence.living]
+        if not self.ticks:
+            self.ticks.append(Observation("ticks_recorded", 0))
+        for seconds in takewhile(lambda at: at <= silence.seconds, tick_times()):
+            for group in [[worker] for worker in ranks] if self._alone else [ranks]:
+                names = {worker.name: seconds for worker in group}
+                data = {"seconds": names, "living": [name for name in living if name in names]}
+                steps = len(set().union(*(worker.orders for worker in group)))
+                name = group[0].name if self._alone else ""
+                self.ticks.append(Observation("tick", self.attempt, None, data, name, steps))
 
     def facts(self, facts: Mapping[str, Mapping[str, Any]] | Sequence[Fact]) -> None:
         """Record facts of the run."""
@@ -275,6 +312,7 @@ class _Worker:
     ) -> None:
         self.rank, self.name, self.left = rank, layout.worker_name(rank), False
         self.facts: list[Fact] = []
+        self.orders: set[tuple[int, int, int]] = set()
         self._store, self._attempt, self._layers, self._process = store, attempt, layers, process
         self._ids: dict[str, int] = {}
         self._mode_steps = {Mode.TRAIN: first_step, Mode.EVAL: 0, Mode.PREDICT: 0}
@@ -310,6 +348,7 @@ class _Worker:
         self._ends.append(
             StepEnd(number, step.mode, mode_step, train_step, start_ns, self._now_ns, captured, step.model)
         )
+        self.orders.add(self._ends[-1].order)
         self._global_step += 1
 
     def flush(self) -> None:

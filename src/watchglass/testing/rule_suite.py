@@ -16,45 +16,70 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
 from watchglass.config import RuleSpec, describe
-from watchglass.evaluate import Follower, replay
-from watchglass.records import Finding, Mode, ModuleKind, Severity, Status
+from watchglass.evaluate import Follower, journal_of, replay, tick_of
+from watchglass.records import Finding, Mode, ModuleKind, Observation, Severity, Status
 from watchglass.rules import Rule, built_in_knowledge, documentation
-from watchglass.run import StepView
+from watchglass.run import JointStep, StepView
 from watchglass.store import open_store
-from watchglass.testing import Step, build_run
+from watchglass.testing import Silence, Step, build_run
 from watchglass.testing.layers import Modules
 
 
 def views_of(path: str | Path) -> Iterator[StepView]:
     """The views of a stored run, one by one, as an evaluator makes them."""
-    follower = Follower(open_store(str(path)))
-    while True:
-        before = follower.frames
-        for group in follower.poll(full=True):
-            yield from group
-        if follower.frames == before:
-            break
-    for group in follower.drain():
-        yield from group
+    for moment in Follower(open_store(str(path))).read_all():
+        if isinstance(moment, JointStep):
+            yield from moment.views
 
 
-def findings_of(rule: Rule, views: Iterable[StepView]) -> list[Finding]:
-    """Everything a rule finds over views, unfolded, with what it says at the end."""
+def shown(make: Callable[[], Rule], path: str | Path, *, restarted: bool = False) -> tuple[list[Finding], list[Rule]]:
+    """Everything that a rule finds in a stored run, unfolded, and its instances.
+
+    Args:
+        make: A new instance.
+        path: The run.
+        restarted: Whether each instance is replaced by one with its state before each moment.
+    """
+    store = open_store(str(path))
+    follower = Follower(store)
+    for seen in journal_of(store)[0]:
+        follower.observe(seen)
+    rules: dict[tuple[str, int], Rule] = {}
+    last: dict[tuple[str, int], StepView | JointStep] = {}
     found: list[Finding] = []
-    last = None
-    for view in views:
-        found += rule.check(view) or ()
-        last = view
-    if last is not None:
-        found += rule.finish(last.finished()) or ()
-    return found
+
+    def ask(key: tuple[str, int], method: str, about: Any) -> None:
+        rule = rules[key] if key in rules else make()
+        if restarted:
+            saved = json.loads(json.dumps(rule.save_state()))
+            rule = make()
+            rule.load_state(saved)
+        rules[key] = rule
+        found.extend(getattr(rule, method)(about) or ())
+
+    joint = type(make()).check is Rule.check
+    for moment in follower.read_all():
+        if isinstance(moment, JointStep):
+            parts: Sequence[Any] = moment.by_model if joint else moment.views
+            for part in parts:
+                key = ("" if joint else part.worker, part.model)
+                ask(key, "check_step" if joint else "check", part)
+                last[key] = part
+        elif isinstance(moment, Observation) and moment.kind == "tick":
+            for key in list(last) or [("", 0)] * joint:
+                ask(key, "tick", replace(tick_of(moment, follower.run_id), last=last.get(key)))
+    for key, part in last.items():
+        views = [view.finished() for view in (part.views if isinstance(part, JointStep) else (part,))]
+        ask(key, "finish", JointStep(tuple(views)) if joint else views[0])
+    return found, list(rules.values())
 
 
 class RuleSuite(ABC):
@@ -66,28 +91,30 @@ class RuleSuite(ABC):
     parameters: ClassVar[dict[str, Any]] = {}
     #: Class names of modules by path, in order of execution.
     modules: ClassVar[Modules] = {}
+    #: Workers of the training runs; :attr:`Step.workers` says which of them record a step.
+    workers: ClassVar[int] = 1
     #: Least severity that the sick training must get, and that the healthy one must not.
     severity: ClassVar[Severity] = Severity.WARNING
 
     @abstractmethod
-    def sick(self) -> Sequence[Step]:
+    def sick(self) -> Sequence[Step | Silence]:
         """A training on which the rule must fire."""
 
     @abstractmethod
-    def healthy(self) -> Sequence[Step]:
+    def healthy(self) -> Sequence[Step | Silence]:
         """Its twin on which it must stay silent."""
 
     def make(self) -> Rule:
         """A new instance."""
         return self.rule(**self.parameters)
 
-    def build(self, path: Path, steps: Sequence[Step]) -> Path:
+    def build(self, path: Path, steps: Sequence[Step | Silence]) -> Path:
         """Stores a training."""
-        return Path(build_run(path, steps, modules=self.modules))
+        return Path(build_run(path, steps, modules=self.modules, workers=self.workers))
 
     def serious(self, path: Path) -> list[Finding]:
         """Findings of at least :attr:`severity` on a stored run."""
-        found = findings_of(self.make(), views_of(path))
+        found, _ = shown(self.make, path)
         return [finding for finding in found if finding.severity.rank >= self.severity.rank]
 
     def test_fires_on_the_sick_training(self, tmp_path: Path) -> None:
@@ -102,7 +129,7 @@ class RuleSuite(ABC):
 
     def test_findings_are_complete(self, tmp_path: Path) -> None:
         """A finding says where, and what to do; and survives JSON."""
-        for finding in findings_of(self.make(), views_of(self.build(tmp_path / "sick", self.sick()))):
+        for finding in shown(self.make, self.build(tmp_path / "sick", self.sick()))[0]:
             assert finding.rule == self.rule.__name__
             assert len(finding.id) == 12
             assert finding.message and not finding.message.endswith("."), "a message is a sentence without its dot"
@@ -118,20 +145,13 @@ class RuleSuite(ABC):
     def test_state_survives_a_restart_at_every_step(self, tmp_path: Path) -> None:
         """Saved and loaded state gives the same findings, and state is plain JSON."""
         path = self.build(tmp_path / "sick", self.sick())
-        whole = findings_of(self.make(), views_of(path))
-        rule, parts, last = self.make(), [], None
-        for view in views_of(path):
-            saved = json.loads(json.dumps(rule.save_state()))
-            rule = self.make()
-            rule.load_state(saved)
-            parts += list(rule.check(view) or ())
-            last = view
-        parts += list(rule.finish(last.finished()) or ()) if last is not None else []
+        whole, _ = shown(self.make, path)
+        parts, _ = shown(self.make, path, restarted=True)
         assert [finding.to_json() for finding in parts] == [finding.to_json() for finding in whole]
 
     def test_needs_cover_what_it_looks_at(self, tmp_path: Path) -> None:
         """On the sick training it is not starved: its needs name data that are there."""
-        assert self.rule.needs, f"{self.rule.__name__} must say what it needs"
+        assert self.rule.needs or self.rule.tick is not Rule.tick, f"{self.rule.__name__} must say what it needs"
         if self.rule.__module__.startswith("watchglass."):
             spec = RuleSpec(self.rule.__name__, self.parameters)
             (status,) = replay(self.build(tmp_path / "sick", self.sick()), [spec]).statuses
@@ -156,20 +176,19 @@ class RuleSuite(ABC):
         )
         odd.append(Step(facts={"initialization": {}, "optimizer": {}, "model": {}, "first_bad_module": {}}))
         modules = {"a": ModuleKind.RECTIFIER, "b": ModuleKind.LINEAR, **self.modules}
-        path = build_run(tmp_path / "odd", odd * 3, modules=modules)
-        rule = self.make()
-        findings_of(rule, views_of(path))
-        last = list(views_of(path))[-1]
-        assert isinstance(rule.applicable(last), str)
+        path = build_run(tmp_path / "odd", [*odd * 3, Silence()], modules=modules, workers=self.workers)
+        _, rules = shown(self.make, path)
+        last = list(views_of(path))[-self.workers :]
+        joint = self.rule.check is Rule.check
+        assert all(isinstance(rule.applicable(JointStep(tuple(last)) if joint else last[-1]), str) for rule in rules)
 
     def test_memory_is_bounded(self, tmp_path: Path) -> None:
         """What it remembers does not grow with the length of a run."""
         sizes = []
         steps = list(self.healthy())
         for repeats in (1, 3):
-            rule = self.make()
-            findings_of(rule, views_of(self.build(tmp_path / str(repeats), steps * repeats)))
-            sizes.append(len(json.dumps(rule.save_state())))
+            _, rules = shown(self.make, self.build(tmp_path / str(repeats), steps * repeats))
+            sizes.append(sum(len(json.dumps(rule.save_state())) for rule in rules))
         assert sizes[1] <= sizes[0] * 2 + 4096
 
     def test_documentation_is_complete(self) -> None:

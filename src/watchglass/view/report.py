@@ -189,7 +189,7 @@ def _findings_table(findings: Sequence[Finding]) -> str:
             _text(finding.rule),
             f"{finding.step}" if finding.last_step == finding.step else f"{finding.step} to {finding.last_step}",
             _text(finding.mode.name),
-            _text(finding.worker),
+            _text(finding.worker or "all workers"),
             "".join(f"<code>{_text(name)}</code> " for name in finding.tensors[:3])
             + (f"and {len(finding.tensors) - 3} more" if len(finding.tensors) > 3 else ""),
             _text(number(finding.value)),

@@ -147,7 +147,7 @@ def _result(finding: Finding, rule: int, mark: str, verdict: Verdict) -> dict[st
 
 
 def _told(finding: Finding, tries: Sequence[str]) -> str:
-    text = f"{printable(finding.message)} (step {finding.step}, {printable(finding.worker)})."
+    text = f"{printable(finding.message)} (step {finding.step}, {printable(finding.worker) or 'all workers'})."
     return text + "".join(f" Try: {printable(each)}." for each in tries[:1])
 
 

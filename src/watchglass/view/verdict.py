@@ -325,7 +325,7 @@ def since(diagnosis: Diagnosis, findings: list[Finding], attempt: int) -> str:
 
 def workers_named(workers: Sequence[str]) -> str:
     """``"worker_1"``, ``"worker_0 and worker_2"``, ``"8 workers (worker_0 to worker_7)"``."""
-    named = [printable(worker) for worker in workers]
+    named = [printable(worker) or "all workers" for worker in workers]
     if len(named) <= 3:
         return " and ".join(filter(None, (", ".join(named[:-1]), *named[-1:])))
     numbers = [worker.rpartition("_")[2] for worker in workers]

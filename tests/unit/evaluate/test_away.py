@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from moments import views_shown
 from watchglass.config import EvaluatorConfig
 from watchglass.errors import StoreError
 from watchglass.evaluate import Evaluator, Follower, follow, replay
@@ -191,7 +192,7 @@ def test_a_step_is_not_lost_with_the_answer_that_its_statistics_wait_for(
         shown: list[tuple[str, int, int]] = []
         for _ in range(400):
             with suppress(StoreError):
-                for views in follower.poll(full=True):
+                for views in views_shown(follower.poll(full=True)):
                     shown += [(view.worker, view.global_step, len(view.statistics())) for view in views]
         assert shown == [(worker, n, 1) for n in range(20) for worker in ("worker_0", "worker_1")]
 
@@ -201,7 +202,7 @@ def test_what_every_flush_begins_with_is_not_kept(run_path: Path) -> None:
         follower = Follower(Objects(run_path))
         for _ in range(30):
             builder.step(scalars={"loss": 1.0})
-            assert len(list(follower.poll(full=True))) == 1
+            assert len(list(views_shown(follower.poll(full=True)))) == 1
         (worker,) = follower.workers.values()
         assert len(worker.tables.headers) == 1
 
@@ -214,13 +215,13 @@ def test_the_lease_is_renewed_in_the_middle_of_much_to_evaluate(
     followed = evaluator(Objects(run_path))
     followed.open(lambda seconds: True)
     start, steps = time.monotonic(), itertools.count()
-    feed, now = followed._judging.engine.feed, [start]
+    show, now = followed._judging.engine.show, [start]
 
-    def slow(views: Any) -> Any:
+    def slow(moment: Any) -> Any:
         now[0] = start + seconds * next(steps)
-        return feed(views)
+        return show(moment)
 
-    monkeypatch.setattr(followed._judging.engine, "feed", slow)
+    monkeypatch.setattr(followed._judging.engine, "show", slow)
     monkeypatch.setattr("time.monotonic", lambda: now[0])
     before = json.loads(Whole(run_path).read(layout.LEASE_RENEWED))["number"]
     followed.turn()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from moments import feed, finish
 from watchglass.config import EvaluatorConfig, RuleSpec
 from watchglass.errors import InvalidValueError, NotARunError
 from watchglass.evaluate import Engine, Evaluator, replay
@@ -207,7 +208,7 @@ def test_a_hungry_rule_is_starved_within_a_few_steps(run_path: Path, rules) -> N
     engine = Engine(rules("Hungry", "Nothing"))
     seen = []
     for view in views_of(build_run(run_path, losses(100))):
-        engine.feed([view])
+        feed(engine, view)
         seen.append(engine.statuses()[0].status)
     assert seen[0] is Status.IN_PROGRESS
     assert seen[-1] is Status.STARVED
@@ -219,9 +220,9 @@ def test_findings_are_in_order_whenever_somebody_asks(run_path: Path, rules) -> 
     engine = Engine(rules("Noisy", "Steady"))
     lengths = []
     for view in reversed(list(views_of(run))):  # any order will do, worker by worker
-        engine.feed([view])
+        feed(engine, view)
         lengths.append(len(engine.findings))
-    engine.finish()
+    finish(engine)
     asked, whole = engine.findings, replay(run, rules("Noisy", "Steady")).findings
     assert lengths == sorted(lengths)
     assert [(f.rule, f.worker, f.evidence["subject"]) for f in asked if f.rule == "Noisy"] == [
@@ -239,7 +240,7 @@ def test_why_a_rule_starves_is_worked_out_when_something_changes(
     monkeypatch.setattr(NeedSeen, "_say", lambda self: (said.append(self), say(self))[1])
     engine = Engine(rules("Hungry", "Steady"))
     for view in views_of(build_run(run_path, losses(100), workers=3)):
-        engine.feed([view])
+        feed(engine, view)
         engine.statuses()
     assert engine.statuses()[0].status is Status.STARVED
     assert len(said) <= 3 + 1

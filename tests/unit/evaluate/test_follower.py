@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from moments import views_shown
 from store_segments import new_store
 from watchglass.evaluate import Follower, replay
 from watchglass.evaluate.follower import _Numbers
@@ -36,7 +37,7 @@ def joined(worker="worker_0"):
 
 def shown(follower):
     """Facts of each step that is complete by now."""
-    return [[fact.kind for fact in view.facts()] for views in follower.poll(full=True) for view in views]
+    return [[fact.kind for fact in view.facts()] for views in views_shown(follower.poll(full=True)) for view in views]
 
 
 def test_facts_that_were_written_twice_are_shown_once(tmp_path):
@@ -96,7 +97,9 @@ def test_a_step_that_ends_after_later_ones_keeps_what_belongs_to_it(tmp_path):
     writer = SegmentWriter(store, 0, "worker_0")
     writer.write(frames)
     follower = Follower(store)
-    assert _seen(follower.poll()) == [("worker_0", end.global_step, float(end.global_step)) for end in ends]
+    assert _seen(views_shown(follower.poll())) == [
+        ("worker_0", end.global_step, float(end.global_step)) for end in ends
+    ]
     writer.write(list(map(ended, range(200, 300))))
     assert len(shown(follower)) == 100
     (worker,) = follower.workers.values()
@@ -112,11 +115,11 @@ def test_what_belongs_to_a_step_is_kept_until_it_ends(tmp_path):
         writer.write([joined(worker), encode_catalog([TensorInfo(0, "loss", Role.LOSS)])])
     writers[0].write([_losses(range(1, 150)), encode_step_ends(ends[:149]), _losses([*range(150, 200), 0])])
     follower = Follower(store)
-    assert _seen(follower.poll()) == []
+    assert _seen(views_shown(follower.poll())) == []
     writers[1].write([_losses(range(200)), encode_step_ends(ends)])
-    found = _seen(follower.poll())
+    found = _seen(views_shown(follower.poll()))
     writers[0].write([encode_step_ends(ends[149:])])
-    found += _seen(follower.poll())
+    found += _seen(views_shown(follower.poll()))
     assert sorted(found) == sorted(
         (f"worker_{rank}", end.global_step, float(end.global_step)) for rank in (0, 1) for end in ends
     )
@@ -153,7 +156,7 @@ def test_nothing_is_shown_before_every_worker_was_read_however_little_is_read_at
     groups = []
     while True:
         before = follower.frames
-        groups += [[view.worker for view in views] for views in follower.poll(full=True, max_bytes=800)]
+        groups += [[view.worker for view in views] for views in views_shown(follower.poll(full=True, max_bytes=800))]
         if follower.frames == before:
             break
     assert groups == [[layout.worker_name(rank) for rank in range(5)]] * 30
@@ -172,7 +175,7 @@ def test_a_worker_of_which_only_a_later_segment_is_there_is_waited_for(tmp_path)
     follower = Follower(store)
     assert shown(follower) == []
     store.write(first, kept)
-    assert [len(views) for views in follower.poll(full=True)] == [2]
+    assert [len(views) for views in views_shown(follower.poll(full=True))] == [2]
 
 
 def test_what_was_shown_is_not_kept(tmp_path):
@@ -204,8 +207,8 @@ def test_a_compacted_run_is_followed_and_judged_like_the_live_one(tmp_path, step
 
     def views():
         follower = Follower(LocalStore(path))
-        groups = [list(map(everything, views)) for views in follower.poll(full=True)]
-        return groups + [list(map(everything, views)) for views in follower.drain()]
+        groups = [list(map(everything, views)) for views in views_shown(follower.poll(full=True))]
+        return groups + [list(map(everything, views)) for views in views_shown(follower.drain())]
 
     def everything(view):
         rows = view.statistics()
@@ -242,9 +245,9 @@ def test_workers_that_train_by_themselves_wait_for_no_other(tmp_path):
         writer.write([encode_lifecycle(event)])
     writers[0].write([ended(0), ended(1)])
     writers[2].write([ended(0)])
-    groups = [[view.worker for view in views] for views in follower.poll(full=True)]
+    groups = [[view.worker for view in views] for views in views_shown(follower.poll(full=True))]
     assert groups == [["worker_0"], ["worker_0"]], "a rank waits for the other rank"
     writers[3].write([ended(0)])
     writers[1].write([ended(0)])
-    groups = [[view.worker for view in views] for views in follower.poll(full=True)]
+    groups = [[view.worker for view in views] for views in views_shown(follower.poll(full=True))]
     assert groups == [["worker_2", "worker_3"], ["worker_1"]]

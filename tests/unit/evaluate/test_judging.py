@@ -11,6 +11,7 @@ from watchglass.config import EvaluatorConfig, RuleSpec
 from watchglass.errors import CompactedError, StoreError
 from watchglass.evaluate import Evaluator, replay
 from watchglass.records import Finding
+from watchglass.run import AttemptEnd, Moment
 from watchglass.store import FrameKind, LocalStore, RunReader, decode_observation
 from watchglass.testing import RunBuilder, Step, build_run
 
@@ -70,12 +71,15 @@ def test_what_is_evaluated_again_at_the_end_is_evaluated_to_its_end(
             raise StoreError("the store is away")
         return poll(self, 400, full=full)
 
-    def compacted(views: Any = ()) -> list[Finding]:
+    def compacted(moment: Moment) -> list[Finding]:
+        if not isinstance(moment, AttemptEnd):
+            return show(moment)
         monkeypatch.setattr("watchglass.store.reader._SHARE", 400)
         monkeypatch.setattr(RunReader, "poll", refusing)
         raise CompactedError("it gave way")
 
-    monkeypatch.setattr(evaluator._judging.engine, "finish", compacted)
+    show = evaluator._judging.engine.show
+    monkeypatch.setattr(evaluator._judging.engine, "show", compacted)
     evaluator.finish()
     assert len(polls) > 4
     assert [finding.message for finding in evaluator.evaluation().findings] == ["saw 60"]

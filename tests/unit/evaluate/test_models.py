@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from moments import views_shown
 from trainings import evaluation, in_turns, modules, of_model, training, with_evaluations
 from watchglass.config import EvaluatorConfig, RuleSpec
 from watchglass.evaluate import Follower, PartialEvaluation, merge, replay, replay_part
@@ -239,7 +240,7 @@ def test_models_beyond_the_limit_are_not_judged(run_path: Path) -> None:
 def test_gauges_have_the_series_of_each_model_by_their_names_in_the_run(run_path: Path) -> None:
     both = [Step({"loss": 1.0, "model_2/loss": 5.0, "temperature": 0.5}), Step({"model_2/loss": 4.0}, model=1)]
     follower, gauges = Follower(LocalStore(built(run_path, *both))), Gauges()
-    seen = [gauges.scalars(follower.workers.values()) for _ in follower.poll(full=True)]
+    seen = [gauges.scalars(follower.workers.values()) for _ in views_shown(follower.poll(full=True))]
     assert seen == [
         {"loss": 1.0, "model_2/loss": 5.0, "temperature": 0.5}, {"loss": 1.0, "model_2/loss": 4.0, "temperature": 0.5},
     ]  # fmt: skip

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from moments import feed
 from watchglass.config import EvaluatorConfig, RuleSpec
 from watchglass.errors import MissingFileError
-from watchglass.evaluate import Engine, Evaluator, merge, replay, replay_part
+from watchglass.evaluate import Engine, Evaluator, Follower, merge, replay, replay_part
 from watchglass.records import Mode, Observation, Status
 from watchglass.store import FrameKind, JournalWriter, LocalStore, RunReader, decode_observation
 from watchglass.testing import RunBuilder, Step, build_run
@@ -59,9 +61,9 @@ def losses(*values: float) -> list[Step]:
 
 def test_observations_come_with_the_step_after_them(run_path: Path, rules) -> None:
     store = LocalStore(build_run(run_path, losses(*range(6)), workers=2))
-    lost = Observation("worker_lost", 0, (2, 0, 2), {"worker": "worker_1"})
-    returned = Observation("worker_returned", 0, (4, 0, 4), {"worker": "worker_1"})
-    last = Observation("worker_lost", 0, (5, 0, 5), {"worker": "worker_1", "times": 2})
+    lost = Observation("worker_lost", 0, None, {"worker": "worker_1"}, steps=3)
+    returned = Observation("worker_returned", 0, None, {"worker": "worker_1"}, steps=5)
+    last = Observation("worker_lost", 0, None, {"worker": "worker_1", "times": 2}, steps=6)
     writer = JournalWriter(store)
     writer.write([lost, returned, last])
     writer.close()
@@ -69,15 +71,14 @@ def test_observations_come_with_the_step_after_them(run_path: Path, rules) -> No
     assert [f.message for f in replayed.findings if f.worker == "worker_0"] == [
         "worker_lost worker_1 before 3", "worker_returned worker_1 before 5", "at the end",
     ]  # fmt: skip
-    # Live it is told in between, and what says the same again counts once.
-    engine = Engine(rules("Losses"))
-    for view in views_of(run_path):
-        engine.feed([view])
-        for seen in (lost, returned, last):
-            if view.worker == "worker_1" and view.records.end.order == seen.after:
-                engine.observe(seen)
-                engine.observe(Observation(seen.kind, 0, (9, 0, 9), seen.data))
-    engine.finish()
+    # Live it is shown in between, and what says the same again counts once.
+    engine, follower = Engine(rules("Losses")), Follower(store)
+    for seen in (lost, returned, last):
+        follower.observe(seen)
+        follower.observe(replace(seen, steps=9))
+    for moments in (follower.read_all(), follower.ends()):
+        for moment in moments:
+            engine.show(moment)
     assert [f.to_json() for f in engine.findings] == [f.to_json() for f in replayed.findings]
 
 
@@ -90,7 +91,7 @@ def test_without_an_evaluator_such_a_rule_is_not_applicable(run_path: Path, rule
     assert merge([replay_part(run_path, config)], rules("Losses")).statuses == evaluation.statuses
     engine = Engine(rules("Losses"))
     for view in views_of(run_path):
-        engine.feed([view])
+        feed(engine, view)
     assert engine.statuses()[0].status is Status.IN_PROGRESS
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import watchglass.evaluate.engine.runner as runner
+from moments import views_shown
 from watchglass.config import Collection, RuleSpec
 from watchglass.errors import StoreError
 from watchglass.evaluate import Follower, replay
@@ -135,7 +136,7 @@ def test_arrays_have_the_shape_and_numbers_of_the_tensor(run_path: Path) -> None
             yield from ()
 
     labelled(run_path, [[0.5, np.nan]])
-    for views in Follower(LocalStore(run_path)).poll(full=True):
+    for views in views_shown(Follower(LocalStore(run_path)).poll(full=True)):
         for view in views:
             list(Looks().check(view))
     assert seen[0].shape == (1, 2)

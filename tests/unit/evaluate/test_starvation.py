@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from moments import feed
 from watchglass.capture.plan import Plan
 from watchglass.config import Collection, RuleSpec, SessionConfig
 from watchglass.evaluate import Engine, replay
@@ -57,7 +58,7 @@ def test_what_is_not_planned_is_told_at_the_first_step(run_path: Path) -> None:
 def test_a_status_says_so_while_the_training_goes_on(run_path: Path) -> None:
     engine = Engine([RuleSpec("VanishingGradient"), RuleSpec("LossNotDecreasing")])
     (view,) = views_of(build_run(run_path, steps(1, plan(collections=["weights"]), captured=["fc.weight"])))
-    engine.feed([view])
+    feed(engine, view)
     vanishing, loss = engine.statuses()
     assert vanishing.status is Status.STARVED
     assert "add collection gradients" in vanishing.reason
@@ -69,7 +70,7 @@ def test_of_several_workers_the_first_says_why(run_path: Path) -> None:
     for worker, collection in (("worker_10", "outputs"), ("worker_9", "weights"), ("worker_11", "biases")):
         run = build_run(run_path.parent / worker, steps(1, plan(collections=[collection])))
         (view,) = views_of(run)
-        engine.feed([replace(view, worker=worker)])
+        feed(engine, replace(view, worker=worker))
     (status,) = engine.statuses()
     assert "the collections of this run are weights;" in status.reason
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from watchglass.evaluate.engine.standing import Order
 from watchglass.evaluate.follower import Follower
 from watchglass.records import Mode, Observation
-from watchglass.run import StepView
+from watchglass.run import JointStep, StepView
 from watchglass.store import Store, layout
 
 #: Attempt and order of the last step of each worker that counts.
@@ -45,15 +45,8 @@ class OtherRun:
             NotARunError, MissingFileError, StoreError, CompactedError: See :class:`Follower`.
         """
         if self._reached is None:
-            follower, reached = self._follower(None), {}
-            while True:
-                before = follower.frames
-                for views in follower.poll(full=True):
-                    reached.update({view.worker: (view.attempt, view.records.end.order) for view in views})
-                if follower.frames == before:
-                    break
-            for views in follower.drain():
-                reached.update({view.worker: (view.attempt, view.records.end.order) for view in views})
+            follower = self._follower(None)
+            reached = {view.worker: (view.attempt, view.order) for view in _views_of(follower)}
             self._reached, self._run_id = reached, follower.run_id
         rows = {worker: [number, list(order)] for worker, (number, order) in self._reached.items()}
         return Observation("other_run", attempt, None, {"run": self.location, "run_id": self._run_id, "reached": rows})
@@ -105,19 +98,13 @@ class OtherRun:
         if worker not in self._reached:
             return
         last = self._reached[worker]
-        follower = self._follower(worker)
-        while True:
-            before = follower.frames
-            for views in follower.poll(full=True, max_bytes=1 << 20):
-                for view in views:
-                    if (view.attempt, view.records.end.order) <= last:
-                        yield view
-            if follower.frames == before:
-                break
-        for views in follower.drain():
-            for view in views:
-                if (view.attempt, view.records.end.order) <= last:
-                    yield view
+        yield from (view for view in _views_of(self._follower(worker)) if (view.attempt, view.order) <= last)
+
+
+def _views_of(follower: Follower) -> Iterator[StepView]:
+    for moment in follower.read_all():
+        if isinstance(moment, JointStep):
+            yield from moment.views
 
 
 class _Cursor:

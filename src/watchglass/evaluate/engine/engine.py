@@ -1,10 +1,9 @@
-"""The engine: shows complete steps to rules, folds what they find, and knows where each rule stands."""
+"""The engine: shows moments to rules, folds what they find, and knows where each rule stands."""
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from watchglass.config import RuleSpec
@@ -12,20 +11,20 @@ from watchglass.errors import CompactedError, InvalidValueError, StoreError
 from watchglass.evaluate.engine.beside import OtherRun
 from watchglass.evaluate.engine.folding import Folded
 from watchglass.evaluate.engine.guard import Guard, wakeable
-from watchglass.evaluate.engine.observing import Observed
 from watchglass.evaluate.engine.runner import RuleRunner, Stopped
-from watchglass.evaluate.engine.standing import PartialEvaluation, SeatKey
+from watchglass.evaluate.engine.standing import PartialEvaluation
 from watchglass.records import Finding, Mode, Observation, RuleStatus
-from watchglass.run import StepView
+from watchglass.run import JointStep, Moment, StepView
 from watchglass.store import layout, open_store
 
 
 class Engine:
-    """Evaluates rules over the steps of a run, one instance of each rule per attempt, worker and model. For one thread.
+    """Shows the moments of a run to rules. For one thread.
 
-    What a rule finds on a worker depends on that worker's steps in their order and on nothing else, so that live and
-    replayed findings are equal. A rule that raises, or takes too long, stops on that model of that worker, with its
-    traceback as the status; the others go on.
+    One instance of a rule sees one model of one attempt, on one worker or, where it looks at several at once, on all
+    that train together. What it finds depends on the moments that it sees, in their order, and on nothing else, so that
+    live and replayed findings are equal. An instance that raises, or takes too long, stops, with its traceback as the
+    status of the rule; the others go on.
     """
 
     def __init__(
@@ -34,7 +33,8 @@ class Engine:
         *,
         calibration: str = "default",
         rule_timeout_s: float = 30.0,
-        followed: bool = True,
+        observed: Collection[str] | None = None,
+        run_id: str = "",
         variants: bool = False,
     ) -> None:
         """Builds every rule once, so that a wrong name or parameter shows before any step.
@@ -43,8 +43,9 @@ class Engine:
             rules: The rules, in the order in which they are evaluated.
             calibration: Which set of thresholds.
             rule_timeout_s: How long a rule may take over one step.
-            followed: Whether an evaluator follows the training, or has; else rules about what one observes are not
-                applicable.
+            observed: Kinds of what evaluators of this run observe, or have: a rule about others is not applicable. None
+                for all.
+            run_id: Identifier of the run, for findings ahead of its first step.
             variants: Whether one rule may be there several times, with different parameters: for back-tests.
 
         Raises:
@@ -52,7 +53,7 @@ class Engine:
         """
         self._guard = Guard(rule_timeout_s)
         with wakeable():
-            self._runners = [RuleRunner(spec, calibration, self._guard) for spec in rules]
+            self._runners = [RuleRunner(spec, calibration, self._guard, run_id) for spec in rules]
         names = [runner.name for runner in self._runners]
         doubles = sorted({name for name in names if names.count(name) > 1})
         if doubles and not variants:
@@ -63,49 +64,41 @@ class Engine:
         #: Told in another thread of a rule that takes too long and that nothing ends.
         self.stuck: Callable[[Observation], None] | None = None
         for runner in self._runners:
-            if runner.lives_on and not followed:
+            missing = [kind for kind in runner.lives_on if observed is not None and kind not in observed]
+            if missing:
                 runner.not_applicable = (
-                    f"it lives on what an evaluator observes ({', '.join(runner.lives_on)}), and none followed this run"
+                    f"it lives on what an evaluator observes ({', '.join(runner.lives_on)}), and "
+                    + (f"none of this run recorded {missing[0]}" if observed else "none followed this run")
                 )
         #: TRAIN steps seen, per attempt and worker.
         self.train_steps: dict[tuple[int, str], int] = {}
         self._compares = any(runner.compares for runner in self._runners)
         self._others = {location: OtherRun(location, open_store) for location in self._compared()}
-        self._observed = Observed()
         self._pins: list[Observation] = []
-        self._last: dict[SeatKey, StepView] = {}
+        self._last: dict[tuple[int, str], dict[tuple[str, int], StepView]] = {}
         self._findings: list[tuple[tuple[Any, ...], Folded]] = []
         self._newest = -1
         self._ended = False
 
-    def feed(self, views: Sequence[StepView]) -> list[Finding]:
-        """Shows one step (a view per worker and model, in order) to all rules; returns what is new, by rule first.
+    def show(self, moment: Moment) -> list[Finding]:
+        """Shows what comes next to all rules that look at such; returns what is new, by rule first.
 
         Raises:
             CompactedError: Something that a rule looked at could not be fetched, or is gone: no rule can go on from
                 here, and all of the run is to be evaluated again, by a new engine.
         """
-        new: list[Finding] = []
-        seen = [self._entered(view) for view in views]
-        others = [self._beside(view) for view in seen] if self._compares else []
+        if isinstance(moment, JointStep):
+            return self._step(moment)
         with wakeable():
-            for runner in self._runners:
-                if runner.compares:
-                    for view, found in zip(seen, others, strict=True):
-                        new += runner.check(view, {p: found.get(run) for p, run in runner.compares.items()})
-                else:
-                    for view in seen:
-                        new += runner.check(view)
-        return new
+            if isinstance(moment, Observation):
+                return [found for runner in self._runners for found in runner.observe(moment)]
+            return self._end(moment.attempt)
 
-    def observe(self, seen: Observation) -> None:
-        """Takes in what was observed of the training, by this evaluator or one before; rules see it at the next step.
+    def heed(self, seen: Observation) -> None:
+        """Goes by what an evaluation before this one observed of rules, before the first moment.
 
-        What says the same again counts once. Of what is for the engine itself, a rule that took too long is not asked
-        again where it did, and another run is looked at as far as it was.
+        A rule that took too long is not asked again where it did, and another run is looked at as far as it was.
         """
-        if not self._observed.add(seen):
-            return
         if seen.kind == "rule_timed_out":
             for runner in self._runners:
                 if runner.name == seen.data.get("rule"):
@@ -113,37 +106,26 @@ class Engine:
         elif seen.kind == "other_run" and seen.data.get("run") in self._others:
             self._others[str(seen.data["run"])].pinned(seen)
 
-    def finish(self, views: Iterable[StepView] = ()) -> list[Finding]:
-        """Tells the rules that the training has ended. ``views`` may be left out: the engine knows the last steps.
-
-        Raises:
-            CompactedError: See :meth:`feed`.
-        """
-        for runner in self._runners:
-            runner.remember()
-        self._ended = True
-        new = self._finish(list(self._last))
-        self.close()
-        return new
-
-    def end_attempts(self, before: int) -> list[Finding]:
-        """Tells the rules that all attempts before this one have ended, and lets go of what it keeps for them.
-
-        Raises:
-            CompactedError: See :meth:`feed`.
-        """
-        old = [key for key in self._last if key[0] < before]
-        if not old:
-            return []
-        for other in self._others.values():
-            other.forget(before)
-        return self._finish(old)
-
     def close(self) -> None:
         """Nothing more is asked for now; lets go of the watching thread and of other runs."""
         for other in self._others.values():
             other.close()
         self._guard.close()
+
+    @property
+    def ticks(self) -> bool:
+        """Whether a rule looks at ticks."""
+        return any(runner.ticks for runner in self._runners)
+
+    @property
+    def whole(self) -> tuple[int, ...]:
+        """Which rules look at what no single worker shows: several workers at once, ticks, workers that are lost."""
+        return tuple(n for n, each in enumerate(self._runners) if each.joint or each.ticks or each.hears)
+
+    @property
+    def reads_tensors(self) -> bool:
+        """Whether a rule may look at statistics of tensors."""
+        return any(runner.reads_tensors for runner in self._runners)
 
     @property
     def looks_closer(self) -> bool:
@@ -172,7 +154,7 @@ class Engine:
         return tuple(runner.status(ended=self._ended) for runner in self._runners)
 
     def take_errors(self) -> list[Stopped]:
-        """(view, rule, traceback) of rules that raised since the last call."""
+        """Where and how rules raised since the last call."""
         return [error for runner in self._runners for error in runner.take_errors()]
 
     def take_observations(self) -> list[Observation]:
@@ -191,25 +173,38 @@ class Engine:
         facts = {number: runner.facts() for number, runner in zip(numbers, self._runners, strict=True)}
         return PartialEvaluation(run, facts, dict(self.train_steps), self._newest)
 
-    def _entered(self, view: StepView) -> StepView:
-        """Counts a step; returns its view with what was observed since the one before."""
-        key = (view.attempt, view.worker)
-        self._last[view.attempt, view.worker, view.model] = view
-        if view.attempt > self._newest:
-            self._newest = view.attempt
-        if view.mode is Mode.TRAIN and view.leads:
-            self.train_steps[key] = self.train_steps.get(key, 0) + 1
-        observed = self._observed.before(view.attempt, view.worker, view.model, view.records.end.order)
-        return replace(view, observed=observed) if observed else view
-
-    def _finish(self, keys: Sequence[SeatKey]) -> list[Finding]:
-        last: dict[SeatKey, StepView] = {}
-        for key in sorted(keys, key=lambda key: (key[0], layout.worker_order(key[1]), key[2])):
-            last[key] = replace(self._last.pop(key).finished(), observed=self._observed.before(*key, None))
+    def _step(self, step: JointStep) -> list[Finding]:
+        last = self._last.setdefault((step.attempt, step.group), {})
+        self._newest = max(self._newest, step.attempt)
+        for view in step.views:
+            last[view.worker, view.model] = view
+            if view.mode is Mode.TRAIN and view.leads:
+                key = (view.attempt, view.worker)
+                self.train_steps[key] = self.train_steps.get(key, 0) + 1
+        others = [self._beside(view) for view in step.views] if self._compares else []
+        new: list[Finding] = []
         with wakeable():
-            return [
-                found for runner in self._runners for key, view in last.items() for found in runner.finish(key, view)
-            ]
+            for runner in self._runners:
+                new += runner.step(step, others)
+        return new
+
+    def _end(self, attempt: int | None) -> list[Finding]:
+        if attempt is None:
+            for runner in self._runners:
+                runner.remember()
+            self._ended = True
+        new = []
+        for key in sorted(key for key in self._last if attempt in (None, key[0])):
+            last = self._last.pop(key)
+            places = sorted(last, key=lambda place: (layout.worker_order(place[0]), place[1]))
+            views = tuple(last[place].finished() for place in places)
+            new += [found for runner in self._runners for found in runner.finish(JointStep(views, key[1]))]
+        if attempt is None:
+            self.close()
+        else:
+            for other in self._others.values():
+                other.forget(attempt + 1)
+        return new
 
     def _compared(self) -> dict[str, None]:
         return {run: None for runner in self._runners for run in runner.compares.values() if run}

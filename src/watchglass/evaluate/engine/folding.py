@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 
 from watchglass.evaluate.engine.standing import Order
 from watchglass.records import Finding
-from watchglass.run import StepView
 
 #: Distinct findings that are kept per rule, worker and attempt; further ones are counted.
 MOST_FINDINGS = 100
@@ -22,12 +21,12 @@ class Folded:
     Attributes:
         finding: Its newest state.
         order: Order of the step at which it was first seen.
-        last_global_step: The step at which it was last seen.
+        last_order: Order of the step at which it was last seen.
     """
 
     finding: Finding
     order: Order
-    last_global_step: int
+    last_order: Order
 
 
 @dataclass
@@ -47,21 +46,21 @@ class Folding:
         """Whether it is new and would be kept."""
         return len(self._folded) < self.most and _key(finding) not in self._folded
 
-    def add(self, finding: Finding, view: StepView) -> Folded | None:
-        """Takes in a finding; returns it if it is new and kept, None for a repeat or one too many."""
+    def add(self, finding: Finding, order: Order) -> Folded | None:
+        """Takes in a finding at a step; returns it if it is new and kept, None for a repeat or one too many."""
         key = _key(finding)
         known = self._folded.get(key)
         if known is None:
             if len(self._folded) >= self.most:
                 self.dropped += 1
                 return None
-            known = self._folded[key] = Folded(finding, view.records.end.order, view.global_step)
+            known = self._folded[key] = Folded(finding, order, order)
             return known
-        if view.global_step != known.last_global_step:
+        if order != known.last_order:
             first = known.finding
             last_step = finding.step if finding.mode is first.mode else first.last_step
             known.finding = replace(first, last_step=last_step, count=first.count + 1)
-            known.last_global_step = view.global_step
+            known.last_order = order
             self._changed[key] = None
         return None
 

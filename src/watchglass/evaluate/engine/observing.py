@@ -1,74 +1,41 @@
-"""What the evaluator observed of a training, on its way to the rules: at the same step live and in replay."""
+"""What evaluators observed of a training run, as their journal has it."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from contextlib import suppress
 
 from watchglass.errors import DamagedDataError
-from watchglass.evaluate.engine.standing import Order, SeatKey
 from watchglass.records import Observation
+from watchglass.run import Tick
 from watchglass.store import FrameKind, RunReader, Store, decode_observation
 
-#: Kinds that rules are shown: what becomes of workers. Others are about rules and actions themselves.
+#: What every evaluator observes where it comes to pass, and rules are shown with the next step.
 SHOWN = frozenset({"worker_lost", "worker_returned"})
 
 
-class Observed:
-    """Observations in the order of the steps that they came after. For one thread."""
-
-    def __init__(self) -> None:
-        self._by_attempt: dict[int, list[Observation]] = {}
-        self._known: set[str] = set()
-        self._shown: dict[SeatKey, int] = {}
-
-    def add(self, seen: Observation) -> bool:
-        """Takes an observation in; returns whether it was new. One that says the same again counts once."""
-        key = json.dumps([seen.kind, seen.attempt, seen.data], sort_keys=True, default=str)
-        if key in self._known:
-            return False
-        self._known.add(key)
-        if seen.kind in SHOWN:
-            self._by_attempt.setdefault(seen.attempt, []).append(seen)
-        return True
-
-    def before(self, attempt: int, worker: str, model: int, order: Order | None) -> tuple[Observation, ...]:
-        """What was observed before the step with this order and was not given for this model of this worker yet.
-
-        Args:
-            attempt: The attempt.
-            worker: The worker.
-            model: The model.
-            order: None for the end of the training: all that is left.
-        """
-        rows = self._by_attempt.get(attempt)
-        if not rows:
-            return ()
-        given = self._shown.get((attempt, worker, model), 0)
-        end = given
-        # In the order in which they were written down: one that waits keeps those behind it waiting.
-        while end < len(rows) and _is_before(rows[end], order):
-            end += 1
-        self._shown[attempt, worker, model] = end
-        return tuple(rows[given:end])
-
-
-def journal_of(store: Store) -> tuple[list[Observation], bool]:
-    """The observations of a run's journal, and whether any evaluator has written one.
+def journal_of(store: Store) -> tuple[list[Observation], frozenset[str]]:
+    """The observations of a run's journal, and the kinds of them that its evaluators looked for; none had it none.
 
     Raises:
         StoreError: The store refused.
     """
     frames = RunReader(store).journal()
-    return list(_observations(frame.payload for frame in frames if frame.kind == FrameKind.OBSERVATION)), bool(frames)
+    seen = list(_observations(frame.payload for frame in frames if frame.kind == FrameKind.OBSERVATION))
+    more = {"tick" for each in seen if each.kind == "ticks_recorded"}
+    return seen, SHOWN | more if frames else frozenset()
+
+
+def tick_of(seen: Observation, run_id: str) -> Tick:
+    """The tick of an observation, which anybody may have written."""
+    seconds, living = seen.data.get("seconds"), seen.data.get("living")
+    rows = seconds.items() if isinstance(seconds, dict) else ()
+    names = living if isinstance(living, list) else ()
+    silent = {str(worker): float(s) for worker, s in rows if type(s) in (int, float)}
+    return Tick(run_id, seen.attempt, seen.group, silent, frozenset(map(str, names)))
 
 
 def _observations(payloads: Iterable[bytes | memoryview]) -> Iterable[Observation]:
     for payload in payloads:
         with suppress(DamagedDataError):
             yield decode_observation(bytes(payload))
-
-
-def _is_before(seen: Observation, order: Order | None) -> bool:
-    return order is None or seen.after is None or seen.after < order

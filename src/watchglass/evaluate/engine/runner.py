@@ -1,4 +1,4 @@
-"""One rule over a run: an instance for each attempt, worker and model, its findings, where it stands."""
+"""One rule over a run: its instances, what each of them is shown and finds, and where the rule stands."""
 
 from __future__ import annotations
 
@@ -7,19 +7,21 @@ import inspect
 import json
 import traceback
 from bisect import insort
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sized
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import islice
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from watchglass.config import RuleSpec, values
 from watchglass.errors import CompactedError, PluginFileError, StoreError, WatchglassError
 from watchglass.evaluate.engine.folding import Folded, Folding
 from watchglass.evaluate.engine.guard import CallTimeout, Guard
+from watchglass.evaluate.engine.observing import SHOWN, tick_of
 from watchglass.evaluate.engine.standing import (
     Fault,
     Met,
+    Order,
     RuleFacts,
     SeatKey,
     Tally,
@@ -32,10 +34,13 @@ from watchglass.evaluate.engine.standing import (
 from watchglass.evaluate.engine.starvation import NeedSeen
 from watchglass.records import Finding, Observation, RuleStatus, Severity, Status
 from watchglass.rules import Rule, build_rule
-from watchglass.run import MOST_RAW_BYTES, StepView
+from watchglass.run import MOST_RAW_BYTES, JointStep, RawTensors, StepView, Tick
 from watchglass.store import decode_finding, encode_finding, scan
 
 _T = TypeVar("_T")
+#: What an instance is asked about.
+About = StepView | JointStep | Tick
+_Asked = TypeVar("_Asked", bound=About)
 
 #: Findings that are taken of a rule at one step; it is not asked for more.
 MOST_AT_ONCE = 4096
@@ -56,34 +61,41 @@ class Kept(NamedTuple):
 
 
 class Stopped(NamedTuple):
-    """Why a rule was stopped on one model on one worker of one attempt, for the journal."""
+    """Why an instance of a rule was stopped, for the journal."""
 
-    view: StepView
+    attempt: int
+    order: Order
     rule: str
     text: str
 
 
 @dataclass
 class _Seat:
-    """A rule on one model on one worker of one attempt.
+    """One instance of a rule.
 
     Attributes:
-        rule: Its instance; None where it stopped, or was told of the end.
-        needs: Those that are still looked for.
+        key: Attempt, worker (or the group that trains together) and model.
+        rule: The instance; None where it stopped, or was shown the end.
+        needs: Those that are still looked for, by worker and model.
         folding: What it found.
         last: The step that it saw last.
         fault: Why it stopped.
         not_applicable: Why it has nothing to say.
-        ended: Whether it was told of the end.
+        ended: Whether it was shown the end.
+        heard: How many observations it was shown.
+        ticks: How many ticks it was shown.
     """
 
-    rule: Rule | None
-    needs: list[NeedSeen]
+    key: SeatKey
+    rule: Rule | None = None
+    needs: dict[tuple[str, int], list[NeedSeen]] = field(default_factory=dict)
     folding: Folding = field(default_factory=Folding)
-    last: StepView | None = None
+    last: StepView | JointStep | None = None
     fault: Fault | None = None
     not_applicable: str = ""
     ended: bool = False
+    heard: int = 0
+    ticks: int = 0
 
 
 class RuleRunner:
@@ -93,16 +105,17 @@ class RuleRunner:
         spec: The rule.
         calibration: Which set of thresholds.
         guard: Ends calls that take too long.
+        run_id: Identifier of the run.
     """
 
-    def __init__(self, spec: RuleSpec, calibration: str, guard: Guard) -> None:
+    def __init__(self, spec: RuleSpec, calibration: str, guard: Guard, run_id: str = "") -> None:
         """Builds the rule once, so that a wrong name or parameter shows before any step.
 
         Raises:
             UnknownNameError, InvalidValueError, MissingFileError, PluginFileError: See :func:`build_rule`.
         """
         self._build: Callable[[], Rule] = lambda: build_rule(spec, calibration)
-        self._guard = guard
+        self._guard, self._run_id = guard, run_id
         try:
             prototype = guard.call(self._build)
         except CallTimeout as error:
@@ -113,12 +126,22 @@ class RuleRunner:
         self.name = prototype.name
         #: The runs that it compares with, by parameter.
         self.compares = {name: str(getattr(prototype, name) or "") for name in prototype.compares}
+        cls = type(prototype)
+        #: Whether it looks at ticks, and at what becomes of workers.
+        self.ticks = cls.tick is not Rule.tick
+        kinds = {kind: need.optional for need in prototype.needs for kind in need.observations}
+        self.hears = bool(SHOWN & kinds.keys())
         #: Kinds of observations without which it has nothing to say.
-        self.lives_on = tuple(k for need in prototype.needs if not need.optional for k in need.observations)
+        self.lives_on = tuple(k for k, optional in {"tick": not self.ticks, **kinds}.items() if not optional)
+        #: Whether it may look at statistics: not where it has said what it needs, and that is something else.
+        self.reads_tensors = not prototype.needs or any(need.of_tensors for need in prototype.needs)
+        self._steps = cls.check_step is not Rule.check_step
+        #: Whether an instance sees all workers that train together.
+        self.joint = self._steps or cls.check is Rule.check
         #: Why it is not asked at all, "" where it is.
         self.not_applicable = ""
-        #: What is asked right now, and of which step.
-        self.asking: tuple[str, StepView] | None = None
+        #: What is asked right now, of which instance, about what.
+        self.asking: tuple[str, _Seat, About] | None = None
         self._fingerprint = _fingerprint(prototype)
         self._all_needs = prototype.needs
         self._raw_bytes = MOST_RAW_BYTES if any(need.raw for need in prototype.needs) else 0
@@ -127,6 +150,8 @@ class RuleRunner:
         self._tally = Tally()
         self._kept: list[Kept] = []
         self._seats: dict[SeatKey, _Seat] = {}
+        self._in_group: dict[tuple[int, str], list[_Seat]] = {}
+        self._heard: dict[tuple[int, str], list[Observation]] = {}
         self._so_far: tuple[WorkerFacts, ...] = ()
         self._errors: list[Stopped] = []
         self._timeouts: list[Observation] = []
@@ -137,8 +162,12 @@ class RuleRunner:
         """Whether what is fetched when somebody looks is better fetched before."""
         return self._fingerprint in _looking_closer
 
-    def check(self, view: StepView, others: Mapping[str, StepView | None] | None = None) -> list[Finding]:
-        """Shows the rule one step of one model on one worker; returns what is new.
+    def step(self, step: JointStep, others: Sequence[Mapping[str, StepView | None]]) -> list[Finding]:
+        """Shows the rule one step of workers that train together; returns what is new.
+
+        Args:
+            step: The step.
+            others: For each of its views the views of other runs, by location, if there are any to compare with.
 
         Raises:
             StoreError, CompactedError: The store refused what the rule asked of the view. All is to be evaluated
@@ -146,34 +175,77 @@ class RuleRunner:
         """
         if self.not_applicable:
             return []
-        if others is not None:
-            view = replace(view, others=others)
-        seat = self._seats.get((view.attempt, view.worker, view.model))
-        if seat is None:
-            seat = self._seats[view.attempt, view.worker, view.model] = self._seated(view)
-        if seat.needs:
-            for need in seat.needs:
-                need.look(view)
-            if any(need.satisfied for need in seat.needs):
-                seat.needs = [n for n in seat.needs if not n.satisfied or n.needs.max_interval is not None]
-        seat.last = view
-        if seat.rule is None:
-            return []
-        return self._found(seat, view, "check", seat.rule.check)
+        if self.compares:
+            pairs = zip(step.views, others, strict=True)
+            compared = [({p: found.get(run) for p, run in self.compares.items()}, view) for view, found in pairs]
+            step = replace(step, views=tuple(replace(view, others=found) for found, view in compared))
+        new: list[Finding] = []
+        if not self.joint:
+            for view in step.views:
+                seat = self._seats.get((view.attempt, view.worker, view.model))
+                if seat is None:
+                    seat = self._seated((view.attempt, view.worker, view.model), step.group, view)
+                self._look(seat, view)
+                seat.last = view
+                if seat.rule is not None:
+                    new += self._found(seat, self._with_heard(seat, step.group, view), "check", seat.rule.check)
+            return new
+        for part in step.by_model if self._steps else (step,):
+            key = (part.attempt, part.group, part.model if self._steps else 0)
+            seat = self._seats.get(key) or self._seated(key, part.group, part)
+            for view in part.views:
+                self._look(seat, view)
+            seat.last = part
+            if self._steps and seat.rule is not None:
+                new += self._found(seat, self._with_heard(seat, part.group, part), "check", seat.rule.check_step)
+        return new
 
-    def finish(self, key: SeatKey, view: StepView) -> list[Finding]:
-        """Says to the rule that an attempt has ended, for one model on one worker; ``view`` is its last step, again.
+    def observe(self, seen: Observation) -> list[Finding]:
+        """Takes in what was observed: a tick is shown at once, what became of a worker with the next step.
 
         Raises:
-            StoreError, CompactedError: See :meth:`check`.
+            StoreError, CompactedError: See :meth:`step`.
         """
-        seat = self._seats.get(key)
-        if seat is None or seat.ended:
+        if self.not_applicable:
             return []
-        new = [] if seat.rule is None else self._found(seat, view, "finish", seat.rule.finish)
-        if not any(finding.severity is not Severity.INFO for _, finding in seat.folding.findings()):
-            self._ask_whether_applicable(seat)
-        seat.ended, seat.rule, seat.last, seat.needs = True, None, None, []
+        if self.hears and seen.kind in SHOWN:
+            self._heard.setdefault((seen.attempt, seen.group), []).append(seen)
+        if not self.ticks or seen.kind != "tick":
+            return []
+        tick = tick_of(seen, self._run_id)
+        if self.joint and (seen.attempt, seen.group, 0) not in self._seats:
+            self._seated((seen.attempt, seen.group, 0), seen.group, tick)
+        new: list[Finding] = []
+        for seat in self._in_group.get((seen.attempt, seen.group), ()):
+            if seat.rule is not None:
+                about = replace(tick, last=seat.last, number=seat.ticks)
+                seat.ticks += 1
+                new += self._found(seat, about, "tick", seat.rule.tick)
+        return new
+
+    def finish(self, last: JointStep) -> list[Finding]:
+        """Says to the rule that an attempt has ended, for workers that train together.
+
+        Args:
+            last: The last step of each of them, again.
+
+        Raises:
+            StoreError, CompactedError: See :meth:`step`.
+        """
+        parts: Iterable[StepView | JointStep] = last.by_model if self._steps else (last,) if self.joint else last.views
+        new: list[Finding] = []
+        for part in parts:
+            worker = last.group if self.joint else part.worker
+            seat = self._seats.get((last.attempt, worker, part.model if self._steps or not self.joint else 0))
+            if seat is None or seat.ended:
+                continue
+            if seat.rule is not None:
+                new += self._found(seat, self._with_heard(seat, last.group, part), "finish", seat.rule.finish)
+            if not any(finding.severity is not Severity.INFO for _, finding in seat.folding.findings()):
+                self._ask_whether_applicable(seat)
+            seat.ended, seat.rule, seat.last, seat.needs = True, None, None, {}
+        self._in_group.pop((last.attempt, last.group), None)
+        self._heard.pop((last.attempt, last.group), None)
         return new
 
     def stop(self, seen: Observation) -> None:
@@ -192,7 +264,7 @@ class RuleRunner:
         return [finding for seat in self._seats.values() for finding in seat.folding.take_changed()]
 
     def take_errors(self) -> list[Stopped]:
-        """(view, rule, traceback) for each time the rule raised since the last call."""
+        """Where and how the rule raised since the last call."""
         errors, self._errors = self._errors, []
         return errors
 
@@ -218,35 +290,56 @@ class RuleRunner:
             return RuleStatus(self.name, Status.NOT_APPLICABLE, self.not_applicable)
         return self._tally.status(self.name, self._over_all(), ended=ended, silent=lambda: silence(self._facts()))
 
-    def timed_out(self, when: str, view: StepView, place: str) -> Observation:
+    def timed_out(self, when: str, seat: _Seat, about: About, place: str) -> Observation:
         """What is written down of a call that took too long.
 
         Args:
-            when: What was asked: ``"start"``, ``"check"``, ``"finish"`` or ``"applicable"``.
-            view: The step.
+            when: What was asked: ``"start"``, ``"check"``, ``"tick"``, ``"finish"`` or ``"applicable"``.
+            seat: The instance.
+            about: What it was asked about.
             place: Where it was.
         """
-        at = f"{view.mode.name} step {view.mode_step} of {view.worker}"
+        attempt, worker, model = seat.key
         data = {
-            "rule": self.name, "worker": view.worker, "model": view.model, "when": when,
-            "global_step": view.global_step,
-            "text": f"took longer than {self._guard.timeout_s:g} s at {at}, in:\n{place}",
+            "rule": self.name, "worker": worker, "model": model, "when": when,
+            "global_step": _number(about),
+            "text": f"took longer than {self._guard.timeout_s:g} s at {_place(about)}, in:\n{place}",
             "fingerprint": self._fingerprint,
         }  # fmt: skip
-        return Observation("rule_timed_out", view.attempt, view.records.end.order, data)
+        return Observation("rule_timed_out", attempt, about.order, data)
 
-    def _seated(self, view: StepView) -> _Seat:
-        key = (view.worker, view.model)
-        needs = self._needs.get(key)
-        if needs is None:
-            needs = self._needs[key] = [NeedSeen(need) for need in self._all_needs]
-            insort(self._in_order, key, key=need_order)
-        # Whether an optional one is met changes nothing.
-        required = [need for need in needs if not need.needs.optional]
-        still_open = [need for need in required if not need.satisfied or need.needs.max_interval is not None]
-        seat = _Seat(None, still_open)
-        seat.rule = self._ask(seat, view, "start", self._build)
+    def _seated(self, key: SeatKey, group: str, about: About) -> _Seat:
+        seat = self._seats[key] = _Seat(key)
+        if self.ticks:
+            self._in_group.setdefault((key[0], group), []).append(seat)
+        seat.rule = self._ask(seat, about, "start", self._build)
         return seat
+
+    def _look(self, seat: _Seat, view: StepView) -> None:
+        """Whether the rule is given what it needs, as far as that is not known yet."""
+        key = (view.worker, view.model)
+        needs = seat.needs.get(key)
+        if needs is None:
+            needs = self._needs.get(key)
+            if needs is None:
+                needs = self._needs[key] = self._unseen()
+                insort(self._in_order, key, key=need_order)
+            needs = [] if seat.fault is not None else [need for need in needs if _is_open(need)]
+            seat.needs[key] = needs
+        if needs:
+            for need in needs:
+                need.look(view)
+            if any(need.satisfied for need in needs):
+                seat.needs[key] = [need for need in needs if _is_open(need)]
+
+    def _with_heard(self, seat: _Seat, group: str, about: _Asked) -> _Asked:
+        """A step with what was observed since the one before."""
+        heard = self._heard.get((about.attempt, group), ()) if self._heard else ()
+        if seat.heard == len(heard):
+            return about
+        observed = tuple(heard[seat.heard :])
+        seat.heard = len(heard)
+        return replace(about, observed=observed)  # type: ignore[arg-type]  # a tick has nobody who asks for this
 
     def _facts(self) -> list[WorkerFacts]:
         return [
@@ -276,69 +369,91 @@ class RuleRunner:
         return [NeedSeen(need) for need in self._all_needs]
 
     def _ask_whether_applicable(self, seat: _Seat) -> None:
-        rule, view = seat.rule, seat.last
-        if rule is None or view is None:
+        rule, last = seat.rule, seat.last
+        if rule is None or last is None:
             return
-        reason = self._ask(seat, view, "applicable", lambda: str(rule.applicable(view) or ""))
+        reason = self._ask(seat, last, "applicable", lambda: str(rule.applicable(last) or ""))
         seat.not_applicable = _shortened(reason or "")
 
     def _found(
-        self, seat: _Seat, view: StepView, when: str, question: Callable[[StepView], Iterable[Finding] | None]
+        self, seat: _Seat, about: _Asked, when: str, question: Callable[[_Asked], Iterable[Finding] | None]
     ) -> list[Finding]:
         taken: list[Finding] = []
         dropped = seat.folding.dropped
-        left = self._ask(seat, view, when, lambda: _take(question(view), seat.folding, taken), taken)
+        left = self._ask(seat, about, when, lambda: _take(question(about), seat.folding, taken), taken)
         seat.folding.dropped += left or 0
         if not taken:
             return []
-        new = [kept for finding in taken if (kept := seat.folding.add(finding, view)) is not None]
-        self._kept += [Kept(view.attempt, view.worker, view.model, kept) for kept in new]
+        order = about.order
+        new = [kept for finding in taken if (kept := seat.folding.add(finding, order)) is not None]
+        self._kept += [Kept(*seat.key, kept) for kept in new]
         self._tally.find((kept.finding for kept in new), seat.folding.dropped - dropped)
         return [kept.finding for kept in new]
 
     def _ask(
-        self, seat: _Seat, view: StepView, when: str, question: Callable[[], _T], taken: list[Finding] | None = None
+        self, seat: _Seat, about: About, when: str, question: Callable[[], _T], taken: list[Finding] | None = None
     ) -> _T | None:
-        """The answer of the rule, None where it fails: then it is stopped on this model on this worker of this attempt.
+        """The answer of an instance, None where it fails: then it is stopped.
 
         What it found before it raised counts. What it found before it took too long does not: where it is stopped
         there in another evaluation, it is not asked at all.
         """
         if self._stops:
-            stop = self._stops.get((view.attempt, view.worker, view.model))
-            if stop is not None and (stop.data.get("when"), stop.data.get("global_step")) == (when, view.global_step):
-                self._fail(seat, view, str(stop.data.get("text")))
+            stop = self._stops.get(seat.key)
+            if stop is not None and (stop.data.get("when"), stop.data.get("global_step")) == (when, _number(about)):
+                self._fail(seat, about, str(stop.data.get("text")))
                 return None
-        histograms, raw = view.records.histograms, view.records.raw
-        fetched = histograms is None or histograms.loaded
-        if raw is not None:
-            raw.left_bytes, raw.refused = self._raw_bytes, False
-        self.asking = (when, view)
+        fetched, raw = about.fetched, _raw_of(about)
+        for each in raw:
+            each.left_bytes, each.refused = self._raw_bytes // len(raw), False
+        self.asking = (when, seat, about)
         try:
             return self._guard.call(question)
         except CallTimeout as error:
             if taken is not None:
                 taken.clear()
-            seen = self.timed_out(when, view, error.place)
+            seen = self.timed_out(when, seat, about, error.place)
             self._timeouts.append(seen)
-            self._fail(seat, view, seen.data["text"])
+            self._fail(seat, about, seen.data["text"])
         except (Exception, SystemExit, GeneratorExit) as error:
-            if raw is not None and raw.refused:
+            if any(each.refused for each in raw):
                 raise CompactedError(f"{self.name} could not read a whole tensor: {error}") from error
             if isinstance(error, (StoreError, CompactedError)) and not fetched:
                 _looking_closer.add(self._fingerprint)
                 raise CompactedError(f"{self.name} could not look at all of a step: {error}") from error
             text = _shortened(traceback.format_exc(limit=-8))
-            self._fail(seat, view, f"raised at {view.mode.name} step {view.mode_step} of {view.worker}:\n{text}")
-            self._errors.append(Stopped(view, self.name, text))
+            self._fail(seat, about, f"raised at {_place(about)}:\n{text}")
+            self._errors.append(Stopped(about.attempt, about.order, self.name, text))
         finally:
             self.asking = None
         return None
 
-    def _fail(self, seat: _Seat, view: StepView, text: str) -> None:
-        seat.rule, seat.needs = None, []
-        seat.fault = Fault(view.records.end.order, text)
-        self._tally.fail(view.attempt, view.worker, view.model, seat.fault)
+    def _fail(self, seat: _Seat, about: About, text: str) -> None:
+        seat.rule, seat.needs = None, {key: [] for key in seat.needs}
+        seat.fault = Fault(about.order, text)
+        self._tally.fail(*seat.key, seat.fault)
+
+
+def _raw_of(about: About) -> list[RawTensors]:
+    """Where an instance reads whole tensors that it is asked about."""
+    views = about.views if isinstance(about, JointStep) else () if isinstance(about, Tick) else (about,)
+    return [view.records.raw for view in views if view.records.raw is not None]
+
+
+def _number(about: About) -> int:
+    """What tells it from others of its kind that the same instance is asked about."""
+    return about.number if isinstance(about, Tick) else about.global_step
+
+
+def _place(about: About) -> str:
+    if isinstance(about, Tick):
+        return f"tick {about.number + 1} of {about.group or 'all workers'}"
+    return f"{about.mode.name} step {about.mode_step} of {about.worker or 'all workers'}"
+
+
+def _is_open(need: NeedSeen) -> bool:
+    """Whether to look for it at further steps; whether an optional one is met changes nothing."""
+    return not need.needs.optional and (not need.satisfied or need.needs.max_interval is not None)
 
 
 def _met(need: NeedSeen) -> Met:
@@ -382,12 +497,13 @@ def _plain(finding: Finding) -> Finding:
 
 def _fingerprint(rule: Rule) -> str:
     """The same for the same code with the same parameters: one that was mended is asked again."""
-    text = json.dumps([rule.name, _source(type(rule)), values(rule)], sort_keys=True, default=str)
+    cls: Any = type(rule)
+    text = json.dumps([rule.name, _source(cls), values(rule)], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 @lru_cache(maxsize=256)
-def _source(cls: type[Rule]) -> str:
+def _source(cls: type[Any]) -> str:
     """The code of a class; to find where one ends takes as long as a thousand steps of most rules."""
     try:
         return inspect.getsource(cls)

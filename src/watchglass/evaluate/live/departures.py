@@ -26,24 +26,22 @@ class Departures:
             store: The store of a run.
             presence: Who the workers are and whether they live.
             roster: How far they are.
-            write: Takes what shall be in the journal.
+            write: Takes what shall be in the journal, and shown to the rules.
         """
         self._store, self._presence, self._roster, self._write = store, presence, roster, write
         self._harvested: set[tuple[int, str]] = set()
-        self._losses: dict[tuple[int, str], int] = {}
 
     def begin_again(self) -> None:
         """All of the run is read again."""
         self._harvested.clear()
-        self._losses.clear()
 
     def listen(self, workers: Collection[FollowedWorker]) -> None:
         """Note whom something new was read of; a worker that was taken for lost and has written again is not lost."""
         for worker in workers:
-            if self._presence.listen(worker) and worker.lost:
-                worker.lost = False
+            self._presence.listen(worker)
+            if worker.has_returned:
                 self._harvested.discard((worker.attempt, worker.worker))
-                self._observe("worker_returned", worker)
+                self._write([worker.observation("worker_returned", worker.losses)])
 
     def awaited(
         self, workers: Mapping[Key, FollowedWorker], silence_s: float | None, drained: Callable[[], bool]
@@ -75,17 +73,10 @@ class Departures:
                 awaited = True
             elif drained():
                 # It may have written its last words between our last look and its death: hence only once drained.
-                worker.lost = True
-                self._losses[key] = self._losses.get(key, 0) + 1
-                self._observe("worker_lost", worker)
+                self._write([worker.observation("worker_lost", worker.losses + 1)])
             else:
                 awaited = True
         return awaited
-
-    def _observe(self, kind: str, worker: FollowedWorker) -> None:
-        times = self._losses.get((worker.attempt, worker.worker), 1)
-        data = {"worker": worker.worker, **({"times": times} if times > 1 else {})}
-        self._write([Observation(kind, worker.attempt, self._roster.reached(worker.attempt), data)])
 
     def _harvest(self, attempt: int) -> None:
         """Recovers what a dead worker recorded last; whatever comes of it is read like everything else."""

@@ -24,8 +24,10 @@ from watchglass.evaluate.live.outages import Outages
 from watchglass.evaluate.live.presence import Presence
 from watchglass.evaluate.live.reporting import Reporting
 from watchglass.evaluate.live.roster import Roster
+from watchglass.evaluate.live.ticking import Ticking
 from watchglass.evaluate.many.snapshot import RunSnapshot, steps_by_worker
 from watchglass.evaluate.replaying import most_steps
+from watchglass.records import Observation
 from watchglass.store import Claim, Pin, Store, open_store, pace_of, pin
 
 #: How long to wait for an evaluator of an earlier attempt to give up the journal.
@@ -81,6 +83,7 @@ class Evaluator:
         self._outages = Outages(lambda: self.poll_s, self._say, self._begin_again)
         self._presence = Presence(self._store, config.attempt, lost_after_s=config.lost_after_s)
         self._roster = Roster(self._presence)
+        self._ticking = Ticking(self._presence)
         self._departures = Departures(self._store, self._presence, self._roster, self._judging.observed)
         self._judging.join(self._reporting, self._roster, self._stay)
         self._news_s = time.monotonic()
@@ -119,6 +122,8 @@ class Evaluator:
             self._journal.open(pause, patience_s=patience_s, poll_s=self.poll_s, gone=gone or own_lease(self._store))
             self._journal.write(left_out(self._judging.run_id))
             self._judging.remember()
+            if self._judging.ticks:
+                self._journal.write([Observation("ticks_recorded", 0)])
             self._pin = pin(self._store)
             if self._reporting.acting.delivers:
                 self._presence.look(0.0)
@@ -188,6 +193,7 @@ class Evaluator:
         """Nobody could ask the store for so long: that was nobody's silence."""
         self._news_s += seconds
         self._presence.excuse(seconds)
+        self._ticking.excuse(seconds)
 
     def snapshot(self) -> RunSnapshot:
         """What is known by now; never changed, only replaced, so that any thread may ask for it."""
@@ -292,7 +298,8 @@ class Evaluator:
             self._write_statuses()
             self._note()
         elif not self._judging.waits:
-            self._judging.end_attempts()
+            if self._judging.ticks:
+                self._judging.observed(self._ticking.due(self._judging.workers.values()))
             if not self._reporting.caught_up:
                 self._reporting.caught_up = True
                 self._write_statuses()

@@ -1,9 +1,9 @@
-"""Reading a run and judging it, step by step: what an evaluator does while everything is in order."""
+"""Reading a run and judging it, moment by moment: what an evaluator does while everything is in order."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from watchglass.config import EvaluatorConfig
 from watchglass.evaluate.engine.engine import Engine
@@ -13,7 +13,7 @@ from watchglass.evaluate.live.reporting import Reporting
 from watchglass.evaluate.live.roster import Roster
 from watchglass.evaluate.many.snapshot import Gauges
 from watchglass.records import Finding, Observation, RuleStatus
-from watchglass.run import StepView
+from watchglass.run import JointStep, Moment
 from watchglass.store import Store
 
 #: How long is read on of a training that goes on, by an evaluator that was told to go.
@@ -46,8 +46,8 @@ class Judging:
             WatchglassError: A rule or a parameter is not right, or there is no such run.
         """
         self._store, self._config = store, config
-        self.engine = _engine(config)
         self.follower = Follower(store, attempt=config.attempt)
+        self.engine = _engine(config, self.follower.run_id)
         self._is_drained = False
         self._gauges = Gauges()
         self._connect()
@@ -61,6 +61,11 @@ class Judging:
     def workers(self) -> Mapping[Key, FollowedWorker]:
         """The workers, as far as they were read."""
         return self.follower.workers
+
+    @property
+    def ticks(self) -> bool:
+        """See :attr:`Engine.ticks`."""
+        return self.engine.ticks
 
     @property
     def findings(self) -> Sequence[Finding]:
@@ -101,14 +106,16 @@ class Judging:
         """Goes the way of the evaluators before: what they observed is shown to the rules at the same steps."""
         for record in self._reporting.journal.known:
             if isinstance(record, Observation):
-                self.engine.observe(record)
+                self.engine.heed(record)
+                if self.follower.notes:
+                    self.follower.observe(record)
 
     def begin_again(self) -> None:
         """What was being read has been replaced by a compacted generation: all of it is evaluated again."""
         self.follower = Follower(self._store, attempt=self._config.attempt)
         self._is_drained = False
         self.engine.close()
-        self.engine = _engine(self._config)
+        self.engine = _engine(self._config, self.follower.run_id)
         self._connect()
         self.remember()
         self._reporting.caught_up = False
@@ -116,15 +123,13 @@ class Judging:
     def read(self, max_bytes: int) -> bool:
         """Reads and judges what is new, at most about so many bytes; returns whether anything was."""
         before = self.follower.frames
-        for views in self.follower.poll(max_bytes=max_bytes):
-            self._evaluated(views)
+        self._judge(self.follower.poll(max_bytes=max_bytes))
         return self.follower.frames != before
 
     def drained(self) -> bool:
         """Reads everything that is there; returns whether there was nothing."""
         before = self.follower.frames
-        for views in self.follower.poll(full=True):
-            self._evaluated(views)
+        self._judge(self.follower.poll(full=True))
         return self.follower.frames == before
 
     def drain(self, is_active: Callable[[], bool]) -> bool:
@@ -132,8 +137,8 @@ class Judging:
         give_up_s = time.monotonic() + _LAST_LOOK_S
         while not self.drained() and (time.monotonic() < give_up_s or not is_active()):
             pass
-        for views in self.follower.drain():
-            self._evaluated(views)
+        if not (is_active() and self.follower.notes):  # a step without some of its workers is for the next evaluator
+            self._judge(self.follower.drain())
         self._is_drained = True
         return True
 
@@ -141,42 +146,40 @@ class Judging:
         """Tells the rules that the training has ended; always True."""
         if not self._is_drained:
             self.drain(is_active)  # all is evaluated again
-        self._report(self.engine.finish())
+        self._judge(self.follower.ends())
         return True
-
-    def end_attempts(self) -> None:
-        """Lets go of attempts that have a successor and of which everything was read."""
-        over = self.follower.over
-        if over:
-            self._report(self.engine.end_attempts(over))
-            self.follower.let_go(over)
 
     def observed(self, seen: Sequence[Observation]) -> None:
         """Writes down what was observed, and shows it to the rules."""
-        self._reporting.journal.write(seen)
         for observation in seen:
-            self.engine.observe(observation)
+            self.follower.observe(observation)
+        if seen:
+            self._judge(self.follower.release())
 
-    def _evaluated(self, views: list[StepView]) -> None:
-        for view in views:
-            self._roster.evaluated(view)
-        self._report(self.engine.feed(views))
-        self._stay()
+    def _judge(self, moments: Iterable[Moment]) -> None:
+        for moment in moments:
+            if isinstance(moment, JointStep):
+                for view in moment.views:
+                    self._roster.evaluated(view)
+            elif isinstance(moment, Observation):
+                self._reporting.journal.write([moment])  # before a rule sees it
+            self._report(self.engine.show(moment))
+            self._stay()
 
     def _report(self, found: Sequence[Finding]) -> None:
         """Tells what is new: where a rule took too long first, since nobody is to ask it there again."""
         self._reporting.journal.write(self.engine.take_observations())
         self._reporting.findings(found, self.workers.values())
-        for view, rule, text in self.engine.take_errors():
-            data = {"rule": rule, "traceback": text}
-            self._reporting.observed(Observation("rule_error", view.attempt, view.records.end.order, data))
+        for attempt, order, rule, text in self.engine.take_errors():
+            self._reporting.observed(Observation("rule_error", attempt, order, {"rule": rule, "traceback": text}))
 
     def _connect(self) -> None:
         """Joins a new engine and a new follower."""
         engine, run_id = self.engine, self.follower.run_id
         engine.stuck = lambda seen: start_without(run_id, seen)
         self.follower.looks_closer = lambda: engine.looks_closer
+        self.follower.notes = bool(engine.whole)
 
 
-def _engine(config: EvaluatorConfig) -> Engine:
-    return Engine(config.rules, calibration=config.calibration, rule_timeout_s=config.rule_timeout_s)
+def _engine(config: EvaluatorConfig, run_id: str) -> Engine:
+    return Engine(config.rules, calibration=config.calibration, rule_timeout_s=config.rule_timeout_s, run_id=run_id)

@@ -81,14 +81,12 @@ class Presence:
         self._looked_s = now_s
         return True
 
-    def listen(self, worker: FollowedWorker) -> bool:
-        """Note what was read of a worker; returns whether that is more than the last time."""
+    def listen(self, worker: FollowedWorker) -> None:
+        """Note what was read of a worker."""
         key, mark = (worker.attempt, worker.worker), (worker.reached, worker.events)
         heard = self._heard.get(key)
-        if heard is not None and heard.mark == mark:
-            return False
-        self._heard[key] = _Heard(mark, time.monotonic())
-        return True
+        if heard is None or heard.mark != mark:
+            self._heard[key] = _Heard(mark, time.monotonic())
 
     def excuse(self, seconds: float) -> None:
         """Nothing could be read for so long: that is nobody's silence."""

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Collection
 
 from watchglass.control import Worker
-from watchglass.evaluate.follower import FollowedWorker, Order
+from watchglass.evaluate.follower import FollowedWorker
 from watchglass.evaluate.live.presence import Presence
 from watchglass.records import Mode
 from watchglass.run import StepView
@@ -23,23 +23,16 @@ class Roster:
         self._presence = presence
         self._lengths: dict[tuple[int, str], deque[float]] = {}
         self._train_steps: dict[tuple[int, str], int] = {}
-        self._reached: dict[int, Order] = {}
 
     def evaluated(self, view: StepView) -> None:
         """Note a step that was evaluated."""
         self.note(*step_of(view))
 
-    def note(self, attempt: int, worker: str, order: Order, train_step: int | None, seconds: float) -> None:
+    def note(self, attempt: int, worker: str, train_step: int | None, seconds: float) -> None:
         """Note a step that was evaluated, see :func:`step_of`."""
-        # The farthest, not the last: a worker that lags must not hear earlier of what was observed than in a replay.
-        self._reached[attempt] = max(self._reached.get(attempt, order), order)
         if train_step is not None:
             self._train_steps[attempt, worker] = train_step
             self._lengths.setdefault((attempt, worker), deque(maxlen=_STEPS)).append(seconds)
-
-    def reached(self, attempt: int) -> Order | None:
-        """Order of the farthest step of an attempt that was evaluated; None for none."""
-        return self._reached.get(attempt)
 
     def step_s(self, worker: FollowedWorker) -> float:
         """Typical length of a worker's TRAIN steps in seconds; 0 where unknown."""
@@ -69,8 +62,8 @@ class Roster:
         )
 
 
-def step_of(view: StepView) -> tuple[int, str, Order, int | None, float]:
-    """What a roster notes: attempt, worker, order, number among TRAIN steps (None for no such), length in seconds."""
+def step_of(view: StepView) -> tuple[int, str, int | None, float]:
+    """What a roster notes: attempt, worker, number among TRAIN steps (None for no such), length in seconds."""
     trains = view.mode is Mode.TRAIN and view.leads
     seconds = (view.end_ns - view.start_ns) / 1e9
-    return view.attempt, view.worker, view.records.end.order, view.train_step if trains else None, seconds
+    return view.attempt, view.worker, view.train_step if trains else None, seconds

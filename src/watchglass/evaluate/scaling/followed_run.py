@@ -40,8 +40,8 @@ class FollowedRun:
 
         Args:
             request: JSON with ``what`` (``"read"``, ``"drained"``, ``"drain"`` or ``"end"``, a method of
-                :class:`Judging`), ``bytes`` (how much to read), ``active`` (whether more may come), ``lost``
-                (attempts and names of workers) and ``observed`` (observations that were not told before).
+                :class:`Judging`), ``bytes`` (how much to read), ``active`` (whether more may come) and
+                ``observed`` (observations that were not told before).
 
         Returns:
             JSON with ``is_so`` (what the method returned), ``steps`` and ``reports`` since the last answer, and where
@@ -71,11 +71,17 @@ class FollowedRun:
     def _said(self, judging: Judging) -> dict[str, Any]:
         steps, reports = self._reports.take()
         workers = [
-            [w.attempt, w.worker, w.reached, w.joined, w.alone, w.left, w.lost, w.events]
+            [
+                w.attempt, w.worker, w.reached, w.joined, w.alone, w.left, w.lost, w.events, w.losses, w.ended,
+                w.lost_at, w.moments.shown,
+            ]
             for w in judging.workers.values()
-        ]
+        ]  # fmt: skip
+        last = {f"{w.attempt} {w.group}": w.moments.tick for w in judging.workers.values()}
         return {
-            "steps": steps, "reports": reports, "workers": workers, "frames": judging.follower.frames,
+            "steps": steps, "reports": reports, "workers": workers,
+            "ticks": {group: tick.to_json() for group, tick in last.items() if tick is not None},
+            "frames": judging.follower.frames,
             "order": [finding.id for finding in judging.findings] if reports else None,
             "changed": [finding.to_json() for finding in judging.take_changed()],
             "statuses": [status.to_json() for status in judging.statuses()],
@@ -85,19 +91,14 @@ class FollowedRun:
 
 
 def _done(judging: Judging, data: dict[str, Any]) -> bool:
-    lost = {(attempt, worker) for attempt, worker in data["lost"]}
-    for key, worker in judging.workers.items():
-        worker.lost = key in lost
-    for row in data["observed"]:
-        judging.engine.observe(Observation.from_json(row))
+    for seen in map(Observation.from_json, data["observed"]):
+        judging.engine.heed(seen)
+        judging.follower.observe(seen)
     if data["what"] == "drained":
         return judging.drained()
     if data["what"] in ("drain", "end"):
         return bool(getattr(judging, data["what"])(lambda: data["active"]))
-    new = judging.read(data["bytes"])
-    if not new:
-        judging.end_attempts()
-    return new
+    return judging.read(data["bytes"])
 
 
 class _Reports:

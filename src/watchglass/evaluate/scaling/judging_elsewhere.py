@@ -11,7 +11,7 @@ from typing import Any, cast
 from watchglass.config import EvaluatorConfig, absolute
 from watchglass.errors import ClusterError, CompactedError, StoreError
 from watchglass.evaluate.engine.engine import Engine
-from watchglass.evaluate.follower import FollowedWorker, Key
+from watchglass.evaluate.follower import PLACED, FollowedWorker, Key, Moments
 from watchglass.evaluate.live.judging import Judging
 from watchglass.evaluate.live.reporting import Reporting
 from watchglass.evaluate.live.roster import Roster
@@ -59,7 +59,9 @@ class JudgingElsewhere:
         self._connected, self._store = connected, store
         self.run_id = read_manifest(store).run_id
         unfed = Engine(config.rules, calibration=config.calibration)
-        self._unfed = unfed.statuses()
+        #: See :attr:`Engine.ticks`.
+        self.ticks = unfed.ticks
+        self._unfed, self._placed = unfed.statuses(), PLACED if not unfed.whole else ()
         unfed.close()
         located = replace(config, run=absolute(config.run), rules=absolute_rules(config.rules))
         self._outfit = json.dumps(outfit_of(located, read_rule_files(config.rules)))
@@ -99,12 +101,17 @@ class JudgingElsewhere:
 
     def remember(self) -> None:
         """See :meth:`Judging.remember`."""
-        self._observed += [each for each in self._reporting.journal.known if isinstance(each, Observation)]
+        known = [each for each in self._reporting.journal.known if isinstance(each, Observation)]
+        self._observed += [each for each in known if each.kind not in self._placed]
 
     def observed(self, seen: Sequence[Observation]) -> None:
         """See :meth:`Judging.observed`."""
         self._reporting.journal.write(seen)
         self._observed += seen
+        for each in seen:
+            worker = self.workers.get((each.attempt, str(each.data.get("worker"))))
+            if worker is not None:
+                worker.take(each)
 
     def begin_again(self) -> None:
         """See :meth:`Judging.begin_again`."""
@@ -121,7 +128,8 @@ class JudgingElsewhere:
             StoreError, CompactedError: See :meth:`Judging.read`, or the process died.
         """
         if self._asked is None:
-            self._ask("read")
+            if not self._new:  # else what is observed for the news of drained would come while more is read
+                self._ask("read")
         elif self._connected.ray.wait([self._asked], timeout=0)[0]:
             self._new |= self._take()
         new = self._new
@@ -143,9 +151,6 @@ class JudgingElsewhere:
     def end(self, is_active: Callable[[], bool]) -> bool:
         """See :meth:`Judging.end`; waits for the answer."""
         return self._done("end", is_active)
-
-    def end_attempts(self) -> None:
-        """Nothing: the process does so whenever it has read everything."""
 
     def close(self) -> None:
         """Ends the process. A second call does nothing."""
@@ -181,7 +186,6 @@ class JudgingElsewhere:
             self._actor = self._connected.ray.remote(FollowedRun).options(**options).remote(self._outfit)
         request = {
             "what": what, "bytes": _MOST_BYTES, "active": active,
-            "lost": [key for key, worker in self.workers.items() if worker.lost],
             "observed": [seen.to_json() for seen in self._observed],
         }  # fmt: skip
         self._told = len(self._observed)
@@ -213,15 +217,18 @@ class JudgingElsewhere:
         raise ClusterError(f"a process of the cluster cannot read {self._store.location}: {refused}")
 
     def _stands(self, data: Mapping[str, Any]) -> None:
-        for attempt, name, reached, joined, alone, left, lost, events in data["workers"]:
+        for attempt, name, reached, joined, alone, left, lost, events, losses, ended, lost_at, shown in data["workers"]:
             worker = self.workers.get((attempt, name))
             if worker is None:
                 worker = FollowedWorker(attempt, name, self._store, WorkerTables(self._store))
                 self.workers[attempt, name] = worker
             worker.reached = None if reached is None else tuple(reached)
             worker.joined, worker.alone, worker.left, worker.lost, worker.events = joined, alone, left, lost, events
-        for attempt, name, order, train_step, seconds in data["steps"]:
-            self._roster.note(attempt, name, tuple(order), train_step, seconds)
+            worker.losses, worker.ended, worker.lost_at = losses, ended, tuple(lost_at)
+            tick = data["ticks"].get(f"{attempt} {worker.group}")
+            worker.moments = Moments(shown, tick=None if tick is None else Observation.from_json(tick))
+        for attempt, name, train_step, seconds in data["steps"]:
+            self._roster.note(attempt, name, train_step, seconds)
         changed = {row["id"]: Finding.from_json(row) for row in data["changed"]}
         self._changed.update(changed)
         found = [row for what, rows in data["reports"] if what == "found" for row in rows]

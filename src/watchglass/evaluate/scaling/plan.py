@@ -2,14 +2,15 @@
 
 What a rule finds on a worker depends on that worker's steps alone, so runs and workers divide freely. Rules divide as
 well, but all rules of a part share the reading of its steps: two halves of the rules read everything twice. So rules
-are divided only where one worker has so much that waiting for it alone would take longer than reading it again.
+are divided only where one worker has so much that waiting for it alone would take longer than reading it again. Rules
+that see all workers at once are a part of their own where workers are divided.
 """
 
 from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from watchglass.errors import InvalidValueError
@@ -42,7 +43,12 @@ class Part:
 
 
 def plan(
-    runs: Sequence[RunContents], rules: int, cores: int, *, reading_share: float = READING_SHARE
+    runs: Sequence[RunContents],
+    rules: int,
+    cores: int,
+    *,
+    whole: Collection[int] = (),
+    reading_share: float = READING_SHARE,
 ) -> tuple[Part, ...]:
     """The parts of an evaluation, the largest first, so that the small ones fill what is left at the end.
 
@@ -52,6 +58,7 @@ def plan(
         runs: What there is to evaluate.
         rules: How many rules.
         cores: How many parts can be worked on at once.
+        whole: Rules that see all workers at once.
         reading_share: Share of the cost of a part that reading is, 0 to 1.
 
     Raises:
@@ -61,15 +68,15 @@ def plan(
         raise InvalidValueError(f"a plan needs at least 1 core and 1 rule but got {cores} cores and {rules} rules")
     total = sum(run.bytes for run in runs)
     target = max(LEAST_BYTES, total // (cores * PARTS_PER_CORE))
-    parts = [part for run in runs for part in _by_workers(run, target)]
+    parts = [part for run in runs for part in _by_workers(run, target, rules, sorted(whole))]
     parts = [piece for part in parts for piece in _by_rules(part, rules, cores, total, reading_share)]
     return tuple(sorted(parts, key=lambda part: -part.bytes))
 
 
-def _by_workers(run: RunContents, target: int) -> list[Part]:
+def _by_workers(run: RunContents, target: int, rules: int, whole: Sequence[int]) -> list[Part]:
     """A run as parts of about ``target`` bytes, each with whole workers, as even as they can be."""
     count = min(len(run.workers), max(1, round(run.bytes / target)))
-    if count <= 1:
+    if count <= 1 or len(whole) == rules:
         return [Part(run.run, None, None, run.bytes)]
     bins: list[tuple[int, int, list[str]]] = [(0, number, []) for number in range(count)]
     # The largest first, each to whoever has least: at most a third more than the best division has.
@@ -78,11 +85,13 @@ def _by_workers(run: RunContents, target: int) -> list[Part]:
         members.append(worker)
         heapq.heappush(bins, (filled + size, number, members))
     place = {worker: number for number, worker in enumerate(run.workers)}
-    return [
-        Part(run.run, tuple(sorted(members, key=place.__getitem__)), None, filled)
+    single = tuple(number for number in range(rules) if number not in whole) if whole else None
+    parts = [
+        Part(run.run, tuple(sorted(members, key=place.__getitem__)), single, filled)
         for filled, _, members in sorted(bins, key=lambda each: each[1])
         if members
     ]
+    return [*parts, Part(run.run, None, tuple(whole), run.bytes)] if whole else parts
 
 
 def _by_rules(part: Part, rules: int, cores: int, total: int, reading_share: float) -> list[Part]:
@@ -99,8 +108,9 @@ def _by_rules(part: Part, rules: int, cores: int, total: int, reading_share: flo
         longest = part.bytes * (reading_share + (1 - reading_share) / pieces)
         return max(longest, (total + (pieces - 1) * reading_share * part.bytes) / cores)
 
-    pieces = min(range(1, min(rules, cores) + 1), key=lambda k: (round(ends(k)), k))
+    shown = range(rules) if part.rules is None else part.rules
+    pieces = min(range(1, min(len(shown), cores) + 1), key=lambda k: (round(ends(k)), k))
     if pieces == 1:
         return [part]
     weight = math.ceil(part.bytes * (reading_share + (1 - reading_share) / pieces))
-    return [Part(part.run, part.workers, tuple(range(number, rules, pieces)), weight) for number in range(pieces)]
+    return [Part(part.run, part.workers, tuple(shown[number::pieces]), weight) for number in range(pieces)]

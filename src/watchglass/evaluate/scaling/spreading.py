@@ -74,7 +74,7 @@ def replay_on_ray(
         ClusterError: The cluster does not answer, or a part ended the process that worked on it again and again.
         WatchglassError: A rule is not right.
     """
-    Engine(config.rules, calibration=config.calibration)  # what is wrong with the rules is said before anything starts
+    engine = Engine(config.rules, calibration=config.calibration)  # says what is wrong before anything starts
     files = read_rule_files(config.rules)
     config = replace(config, rules=absolute_rules(config.rules))
     contents: dict[int, RunContents | WatchglassError] = {}
@@ -88,7 +88,7 @@ def replay_on_ray(
     if readable:
         with cluster(address, cores=cores) as connected:
             by_run = {each.run: each for each in readable.values()}
-            parts = plan(list(by_run.values()), len(config.rules), connected.cores)
+            parts = plan(list(by_run.values()), len(config.rules), connected.cores, whole=engine.whole)
             requests = [request_of(part, config, files, by_run[part.run]) for part in parts]
             for done, (number, answer) in enumerate(ask(connected, requests, _names(parts)), 1):
                 answers.setdefault(parts[number].run, []).append(answer)

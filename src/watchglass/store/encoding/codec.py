@@ -231,10 +231,11 @@ def decode_observation(payload: bytes) -> Observation:
 def _sound_observation(data: dict[str, Any]) -> Observation:
     seen: Any = Observation.from_json(data)
     place = seen.after if seen.after is not None else (0, 0, 0)
-    numbers = (seen.attempt, *place)
-    if not _all_text((seen.kind,)) or not _all_integers(numbers) or len(place) != 3 or not isinstance(seen.data, dict):
+    numbers = (seen.attempt, *place, seen.steps)
+    texts = (seen.kind, seen.group)
+    if not _all_text(texts) or not _all_integers(numbers) or len(place) != 3 or not isinstance(seen.data, dict):
         raise TypeError("fields of the wrong type")
-    return Observation(seen.kind, seen.attempt, seen.after, seen.data)
+    return Observation(seen.kind, seen.attempt, seen.after, seen.data, seen.group, seen.steps)
 
 
 def _as_declared(kind: RowKind, data: Mapping[str, Any]) -> bool:

@@ -130,7 +130,7 @@ def test_one_that_dies_again_and_again_is_named_and_the_lease_given_back(run: Pa
 def test_a_process_whose_store_refuses_is_asked_again_and_told_all_it_was_to_know(
     run: Path, own: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lost = Observation("worker_lost", 0, (30, 0, 30), {"worker": "worker_1"})
+    lost = Observation("worker_lost", 0, None, {"worker": "worker_1"}, steps=31)
     refusals = iter([StoreError("unreachable")] * 3)
     opened = followed_run.open_store
 
@@ -192,13 +192,12 @@ def test_what_an_evaluator_observes_is_heard_at_the_same_step_as_in_a_replay(run
         evaluator = Evaluator(config, judging=elsewhere(Processes()))
         evaluator.open(lambda seconds: True)
         turned(evaluator)
-        assert evaluator._roster.reached(0) == (4, 0, 4)  # the other worker is waited for
         worker = evaluator._judging.workers[0, "worker_1"]
-        worker.lost = True
-        lost = Observation("worker_lost", 0, evaluator._roster.reached(0), {"worker": "worker_1"})
-        evaluator._judging.observed([lost])
+        assert worker.moments.shown == 5  # the other worker is waited for
+        evaluator._judging.observed([worker.observation("worker_lost")])
+        assert worker.lost
         turned(evaluator)
-        assert evaluator._roster.reached(0) == (9, 0, 9)
+        assert worker.moments.shown == 10
         builder.workers[1].step(steps[5])  # it writes again
         builder.workers[1].flush()
         turned(evaluator)

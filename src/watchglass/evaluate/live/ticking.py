@@ -1,0 +1,105 @@
+"""When it is time for a tick: no step was completed for a while, although some worker is waited for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
+
+from watchglass.evaluate.engine.observing import tick_of
+from watchglass.evaluate.follower import FollowedWorker
+from watchglass.evaluate.live.presence import Presence
+from watchglass.records import Observation
+from watchglass.store import is_alive
+
+#: Seconds without a complete step before the first tick, and the longest between two of them.
+_FIRST_S, _MOST_BETWEEN_S = 1.0, 60.0
+
+
+def tick_times() -> Iterator[float]:
+    """Seconds from the last complete step to each tick."""
+    due_s, between_s = _FIRST_S, 2 * _FIRST_S
+    while True:
+        yield due_s
+        due_s += between_s
+        between_s = min(_MOST_BETWEEN_S, 2 * between_s)
+
+
+@dataclass
+class _Waiting:
+    """A group of workers that is waited for, since its last complete step.
+
+    Attributes:
+        steps: Its complete steps.
+        since_s: When there were so many, on the monotonic clock.
+        due_s: Seconds from then on to the next tick.
+    """
+
+    steps: int
+    since_s: float
+    due_s: float = 0.0
+    times: Iterator[float] = field(default_factory=tick_times)
+
+    def __post_init__(self) -> None:
+        self.next_after(0.0)
+
+    def next_after(self, seconds: float) -> None:
+        """The next tick is the first one that is due later than this."""
+        while self.due_s <= seconds:
+            self.due_s = next(self.times)
+
+
+class Ticking:
+    """Makes ticks. For one thread; asks the store for nothing.
+
+    Args:
+        presence: Who the workers are and whether they live.
+        monotonic: Seconds.
+    """
+
+    def __init__(self, presence: Presence, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._presence, self._monotonic = presence, monotonic
+        self._groups: dict[tuple[int, str], _Waiting] = {}
+        self._workers: dict[tuple[int, str], tuple[int, float]] = {}
+
+    def excuse(self, seconds: float) -> None:
+        """Nothing could be read for so long: that is nobody's silence."""
+        for group in self._groups.values():
+            group.since_s += seconds
+        self._workers = {key: (steps, since_s + seconds) for key, (steps, since_s) in self._workers.items()}
+
+    def due(self, workers: Collection[FollowedWorker]) -> list[Observation]:
+        """The ticks that are due by what was read and shown of workers; call it where a look has found no news."""
+        now_s = self._monotonic()
+        groups: dict[str, list[FollowedWorker]] = {}
+        for worker in workers:
+            if worker.attempt != self._presence.newest:
+                continue
+            key = worker.attempt, worker.worker
+            if self._workers.get(key, (-1, 0.0))[0] != worker.ended:
+                self._workers[key] = worker.ended, now_s
+            if worker.active:
+                groups.setdefault(worker.group, []).append(worker)
+        return [tick for group in groups.values() for tick in self._of_group(group, now_s)]
+
+    def _of_group(self, workers: list[FollowedWorker], now_s: float) -> list[Observation]:
+        attempt, name, shown = workers[0].attempt, workers[0].group, workers[0].moments
+        waiting = self._groups.get((attempt, name))
+        if waiting is None or waiting.steps != shown.shown:
+            waiting = self._groups[attempt, name] = _Waiting(shown.shown, now_s)
+            if shown.tick is not None and shown.tick.steps == shown.shown:
+                # An evaluator before this one has waited already.
+                before = tick_of(shown.tick, "")
+                waiting.since_s -= before.silent_s
+                waiting.next_after(before.silent_s)
+                for worker in workers:
+                    silent_s = before.seconds.get(worker.worker, 0.0)
+                    self._workers[attempt, worker.worker] = worker.ended, now_s - silent_s
+        waited_s = now_s - waiting.since_s
+        if waited_s < waiting.due_s:
+            return []
+        waiting.next_after(waited_s)
+        claims = self._presence.claims(attempt)
+        living = [w.worker for w in workers if w.worker in claims and is_alive(claims[w.worker])]
+        seconds = {w.worker: round(now_s - self._workers[attempt, w.worker][1], 3) for w in workers}
+        return [Observation("tick", attempt, None, {"seconds": seconds, "living": living}, name, shown.shown)]

@@ -1,0 +1,140 @@
+"""What rules are shown beside the steps of one worker: a step of all workers, and that no step came for a while."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from watchglass.records import Mode, Observation
+from watchglass.run.view import StepView
+
+#: What stands for the step of an instance that was shown no step yet.
+_NO_STEP = (-1, 0, -1)
+
+
+@dataclass(frozen=True)
+class JointStep:
+    """One step of all workers that train together; of a worker that trains by itself, its step alone.
+
+    Attributes:
+        views: What each worker recorded, in rank order; with several models, a view for each model of the step.
+        group: ``""`` for the ranks of a training run, else the worker that trains by itself.
+        observed: What the evaluator observed since the step before.
+    """
+
+    views: tuple[StepView, ...]
+    group: str = ""
+    observed: tuple[Observation, ...] = ()
+
+    #: What a finding about all workers has instead of the name of one.
+    worker = ""
+
+    @cached_property
+    def by_model(self) -> tuple[JointStep, ...]:
+        """The step of each model that it belongs to, by number."""
+        models = sorted({view.model for view in self.views})
+        if len(models) <= 1:
+            return (self,)
+        return tuple(JointStep(tuple(v for v in self.views if v.model == m), self.group) for m in models)
+
+    @property
+    def first(self) -> StepView:
+        """The view of the lowest rank that took part in the step."""
+        return self.views[0]
+
+    @property
+    def run_id(self) -> str:
+        """Identifier of the run."""
+        return self.first.run_id
+
+    @property
+    def attempt(self) -> int:
+        """Attempt of the run."""
+        return self.first.attempt
+
+    @property
+    def order(self) -> tuple[int, int, int]:
+        """:attr:`StepEnd.order`, the same for all workers."""
+        return self.first.order
+
+    @property
+    def mode(self) -> Mode:
+        """TRAIN, EVAL or PREDICT."""
+        return self.first.mode
+
+    @property
+    def mode_step(self) -> int:
+        """Number of the step among those of its mode."""
+        return self.first.mode_step
+
+    @property
+    def global_step(self) -> int:
+        """Number of the step among all of the first worker."""
+        return self.first.global_step
+
+    @property
+    def model(self) -> int:
+        """Number of the model, 0 for the first or only one."""
+        return self.first.model
+
+    @property
+    def fetched(self) -> bool:
+        """Whether nothing of it is read only when somebody looks."""
+        return all(view.fetched for view in self.views)
+
+    def observations(self, kind: str | None = None) -> list[Observation]:
+        """What the evaluator observed since the step before: ``"worker_lost"``, ``"worker_returned"``."""
+        return [seen for seen in self.observed if kind is None or seen.kind == kind]
+
+    def __repr__(self) -> str:
+        return f"JointStep({self.mode.name} step {self.mode_step} of {len(self.views)} views)"
+
+
+@dataclass(frozen=True)
+class Tick:
+    """No step was completed for a while, although some worker may still end one.
+
+    Attributes:
+        run_id: Identifier of the run.
+        attempt: Attempt of the run.
+        group: ``""`` for the ranks of a training run, else the worker that trains by itself.
+        seconds: For each worker that is waited for, the seconds since its last complete step was read; before its first
+            step, since it was first seen.
+        living: Workers whose process is known to live.
+        last: The step that this instance of a rule saw last, a :class:`StepView` or a :class:`JointStep`; None before
+            the first.
+        number: How many ticks this instance saw before.
+    """
+
+    run_id: str
+    attempt: int
+    group: str = ""
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    living: frozenset[str] = frozenset()
+    last: StepView | JointStep | None = None
+    number: int = 0
+
+    #: Nothing of it is read later.
+    fetched = True
+
+    @property
+    def order(self) -> tuple[int, int, int]:
+        """:attr:`StepEnd.order` of the last step."""
+        return _NO_STEP if self.last is None else self.last.order
+
+    @property
+    def silent_s(self) -> float:
+        """Seconds since the last complete step of the worker that is waited for the longest."""
+        return max(self.seconds.values(), default=0.0)
+
+
+@dataclass(frozen=True)
+class AttemptEnd:
+    """An attempt has ended; the run with it where ``attempt`` is None."""
+
+    attempt: int | None = None
+
+
+#: One place in the sequence that rules are shown.
+Moment = JointStep | Observation | AttemptEnd
