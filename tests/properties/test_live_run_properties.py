@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from watchglass.records import SCALARS, Fact, Mode, Role, StepEnd, TensorInfo
-from watchglass.run import open_run
+from watchglass.run import Cursor, open_run
 from watchglass.store import (
     LocalStore,
     SegmentWriter,
@@ -100,6 +100,7 @@ class Refreshing(RuleBasedStateMachine):
         self.resume(first=0, known=True)
         self.runs = [open_run(self.folder.name), open_run(self.folder.name, steps=(2, 9))]
         self.one = open_run(self.folder.name, attempt=0)
+        self.cursor, self.followed = Cursor(), {}
 
     def teardown(self):
         self.folder.cleanup()
@@ -138,6 +139,20 @@ class Refreshing(RuleBasedStateMachine):
     def refresh(self):
         for run in (*self.runs, self.one):
             run.refresh()
+
+    @rule()
+    def follow(self):
+        """A reader with a cursor has seen every step that there is."""
+        run = self.runs[0]
+        news = run.refresh(since=self.cursor)
+        self.cursor = news.cursor
+        self.followed = {} if news.rebuilt else self.followed
+        for name in news.workers:
+            for mode in Mode:
+                self.followed.setdefault((name, mode), set()).update(news.steps(mode, name).tolist())
+        expected = {(name, mode): set(run.steps(mode, name)) for name in run.workers for mode in Mode}
+        assert {key: steps for key, steps in self.followed.items() if steps} == {k: v for k, v in expected.items() if v}
+        assert not run.refresh(since=self.cursor)
 
     @rule()
     def look(self):

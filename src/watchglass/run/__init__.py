@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from watchglass.run.lineage import Seam
     from watchglass.run.model_views import ModelViews
     from watchglass.run.moments import AttemptEnd, JointStep, Moment, Tick
+    from watchglass.run.news import Cursor, News
     from watchglass.run.raw_tensors import MOST_RAW_BYTES, RawTensors
     from watchglass.run.reading import Journal
     from watchglass.run.recorded_step import RecordedStep
@@ -39,6 +40,7 @@ _HOMES = {
     "lineage": ("Seam",),
     "model_views": ("ModelViews",),
     "moments": ("AttemptEnd", "JointStep", "Moment", "Tick"),
+    "news": ("Cursor", "News"),
     "raw_tensors": ("MOST_RAW_BYTES", "RawTensors"),
     "reading": ("Journal",),
     "recorded_step": ("RecordedStep",),
@@ -58,11 +60,11 @@ _HOMES = {
 }  # fmt: skip
 
 __all__ = [
-    "MOST_RAW_BYTES", "REDUCTIONS", "SAME_LOSS", "SAME_LOSS_NEAR_ZERO", "AttemptEnd", "Catalog", "Ending", "Histogram",
-    "History", "JointStep", "Journal", "LazyHistograms", "ListedRun", "ModelViews", "Moment", "Phase", "RawPlace",
-    "RawTensors", "RecordedStep", "Run", "RunSearch", "RunTables", "Runs", "Seam", "Selection", "Statistics",
-    "StatisticsRows", "StepRecords", "StepView", "Table", "Tensor", "Tick", "Worker", "WorkerTables", "count_steps",
-    "ending_of", "leaders_of", "open_run", "open_runs", "state_of",
+    "MOST_RAW_BYTES", "REDUCTIONS", "SAME_LOSS", "SAME_LOSS_NEAR_ZERO", "AttemptEnd", "Catalog", "Cursor", "Ending",
+    "Histogram", "History", "JointStep", "Journal", "LazyHistograms", "ListedRun", "ModelViews", "Moment", "News",
+    "Phase", "RawPlace", "RawTensors", "RecordedStep", "Run", "RunSearch", "RunTables", "Runs", "Seam", "Selection",
+    "Statistics", "StatisticsRows", "StepRecords", "StepView", "Table", "Tensor", "Tick", "Worker", "WorkerTables",
+    "count_steps", "ending_of", "leaders_of", "open_run", "open_runs", "state_of",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:

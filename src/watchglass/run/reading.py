@@ -30,12 +30,14 @@ class Journal:
         findings: In their newest state, in the order in which they first appeared.
         statuses: The newest status of each rule, in the order in which rules first appeared.
         observations: In order.
+        arrived: All that was written, as it was then, in order.
     """
 
     def __init__(self) -> None:
         self.findings: list[Finding] = []
         self.statuses: list[RuleStatus] = []
         self.observations: list[Observation] = []
+        self.arrived: list[Finding | RuleStatus | Observation] = []
         self._places: dict[tuple[type, str], int] = {}
 
     def __repr__(self) -> str:
@@ -55,9 +57,12 @@ class Journal:
             status = decode_status(frame.payload)
             self._put(self.statuses, (RuleStatus, status.rule), status)
         else:
-            self.observations.append(decode_observation(frame.payload))
+            seen = decode_observation(frame.payload)
+            self.observations.append(seen)
+            self.arrived.append(seen)
 
     def _put(self, rows: list[Finding] | list[RuleStatus], key: tuple[type, str], row: Finding | RuleStatus) -> None:
+        self.arrived.append(row)
         place = self._places.setdefault(key, len(rows))
         rows[place : place + 1] = [row]  # type: ignore[list-item]  # of one kind by its key
 

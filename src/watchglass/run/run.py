@@ -16,6 +16,7 @@ from watchglass.run.course import STORED_MODES
 from watchglass.run.description import page_of, summary
 from watchglass.run.history import Phase
 from watchglass.run.lineage import Lineage, Seam, trace
+from watchglass.run.news import Cursor, News, cursor_of, news_of
 from watchglass.run.reading import Journal, Reading, new_tables
 from watchglass.run.recorded_step import RecordedStep
 from watchglass.run.selection import Selection
@@ -85,6 +86,7 @@ class Run:
         modes: Modes of which there are complete steps.
         finished: Whether every worker that joined the newest attempt has left; False while nobody has joined.
         journal: What the evaluator wrote: findings, statuses, observations.
+        cursor: How far it was read.
     """  # noqa: D205
 
     def __init__(self, store: Store, *, attempt: int | None = None, steps: Range | None = None) -> None:
@@ -100,6 +102,7 @@ class Run:
         self.modes: list[Mode] = []
         self.finished = False
         self.journal = Journal()
+        self.cursor = Cursor()
         self._reading = Reading(store, self.opened_steps)
         self.fixed_attempt = attempt
         self._matches: dict[int, int | None] = {}
@@ -110,18 +113,24 @@ class Run:
             raise UnknownNameError(f"{self.location} has no attempt {attempt}; it has {len(attempts(store))}, from 0")
         self.refresh()
 
-    def refresh(self, *, again: bool = False) -> int:
-        """Read what was written since the last call; returns the number of new frames. Never waits.
+    def refresh(self, *, since: Cursor | None = None, again: bool = False) -> News:
+        """Read what was written since the last call; returns what is new, which is false where nothing is. Never waits.
+
+        It takes as long as what is new, and not as the run: so a reader can follow a run step by step.
 
         Args:
+            since: Also what is new since this cursor of earlier news, for one of several readers; since the last call
+                if None.
             again: Forget what was read and read all of it again.
         """
         if again:
             self._reading.restart()
         count = self._reading.refresh()
+        before = self.cursor
         if count or again or not self._workers:
             _look(self)
-        return count
+            self.cursor = cursor_of(self, self._lineage.parts if self._lineage is not None else ())
+        return news_of(self, before if since is None else since, self.cursor, count)
 
     def wait_for_steps(
         self,

@@ -132,10 +132,10 @@ def test_a_run_is_followed_while_it_is_written(tmp_path):
         assert run.tensor_names() == []
         assert not run.finished
         assert "no steps" in repr(run)
-        assert run.refresh() == 0
+        assert not run.refresh()
         builder.step(scalars={"loss": 1.0})
         builder.step(scalars={"loss": 0.5}, flush=False)
-        assert run.refresh() > 0
+        assert run.refresh()
         assert run.steps() == [0]
         builder.flush()
         run.refresh()

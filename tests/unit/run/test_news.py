@@ -1,0 +1,87 @@
+"""A reader follows a run that goes on: each refresh says what is new since a cursor."""
+
+import numpy as np
+
+from watchglass.records import SCALARS, Mode, Role, StepEnd, TensorInfo
+from watchglass.run import course, open_run
+from watchglass.store import (
+    LocalStore,
+    SegmentWriter,
+    create_attempt,
+    create_run,
+    encode_catalog,
+    encode_rows,
+    encode_step_ends,
+    table_of,
+)
+from watchglass.testing import RunBuilder
+
+LONG = 100_000
+
+
+def train(writer, steps):
+    numbers = list(steps)
+    rows = table_of(SCALARS, [(number, 0, 32, 1 / (1 + number)) for number in numbers])
+    ends = [StepEnd(n, Mode.TRAIN, n, n, 10 * n, 10 * n + 9) for n in numbers]
+    writer.write([encode_rows(SCALARS, rows), encode_step_ends(ends)])
+
+
+def test_a_reader_follows_a_long_run_by_what_is_new_alone(tmp_path, monkeypatch):
+    store = LocalStore(tmp_path)
+    create_run(store, command=[])
+    create_attempt(store, "")
+    writer = SegmentWriter(store, 0, "worker_0")
+    writer.write([encode_catalog([TensorInfo(0, "loss", Role.LOSS)])])
+    for first in range(0, LONG, 5000):
+        train(writer, range(first, first + 5000))
+    run = open_run(tmp_path)
+    cursor, losses = run.cursor, run.scalars("loss")[1]
+    assert len(losses) == LONG
+    looked_at = []
+    kept = course._kept
+    monkeypatch.setattr(course, "_kept", lambda ends, *more: looked_at.append(len(ends)) or kept(ends, *more))
+    for first in range(LONG, LONG + 100, 10):
+        train(writer, range(first, first + 10))
+        news = run.refresh(since=cursor)
+        assert (bool(news), news.rebuilt, news.workers) == (True, False, ("worker_0",))
+        assert news.steps().tolist() == list(range(first, first + 10))
+        assert not len(news.steps(Mode.EVAL))
+        cursor = news.cursor
+    assert looked_at == [10] * 10
+    assert not run.refresh(since=cursor)
+    steps, values = run.scalars("loss")
+    assert len(steps) == LONG + 100
+    np.testing.assert_array_equal(values[:LONG], losses)
+
+
+def test_two_readers_have_cursors_of_their_own(tmp_path):
+    with RunBuilder(tmp_path) as builder:
+        run = open_run(tmp_path)
+        slow = run.cursor
+        for value in range(3):
+            builder.step(scalars={"loss": float(value)})
+            assert run.refresh().steps().tolist() == [value]
+        assert run.refresh(since=slow).steps().tolist() == [0, 1, 2]
+        assert run.refresh(since=slow).steps(Mode.GLOBAL).tolist() == [0, 1, 2]
+
+
+def test_an_attempt_that_was_joined_makes_all_of_the_course_new(tmp_path):
+    with RunBuilder(tmp_path, alive=False) as builder:
+        for value in range(4):
+            builder.step(scalars={"loss": float(value)})
+    run = open_run(tmp_path)
+    with RunBuilder(tmp_path, alive=False, resumed={"start_step": 2, "source": "optimizer"}) as builder:
+        builder.step(scalars={"loss": 7.0})
+    news = run.refresh()
+    assert news.rebuilt
+    assert news.steps().tolist() == [0, 1, 2]
+    assert not run.refresh().rebuilt
+
+
+def test_a_restart_of_the_reading_makes_all_of_it_new(tmp_path):
+    with RunBuilder(tmp_path) as builder:
+        builder.step(scalars={"loss": 1.0})
+        run = open_run(tmp_path)
+        news = run.refresh(again=True)
+        assert news.rebuilt
+        assert news.steps().tolist() == [0]
