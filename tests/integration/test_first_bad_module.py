@@ -16,8 +16,7 @@ from torch import Tensor, nn
 import watchglass
 from failing import Act, Bad, Poisoned, Training, fact_of, facts_of, network, to_nan
 from watchglass import open_run
-from watchglass.capture.pytorch import readings
-from watchglass.capture.pytorch.first_bad import replaying
+from watchglass.capture.pytorch import forward_state, readings
 from watchglass.evaluate import replay
 
 
@@ -295,14 +294,14 @@ def test_what_could_not_be_compared_is_said_to_be_unverified(tmp_path: Path) -> 
 
 def test_large_outputs_are_not_kept_and_the_loss_verifies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = []
-    keep_outputs = replaying.ForwardState.keep_outputs
+    keep_outputs = forward_state.ForwardState.keep_outputs
 
     def note(self: Any, outputs: Any) -> None:
         keep_outputs(self, outputs)
         kept.append(sum(known.tensor.nbytes for known in self.outputs.values()))
 
-    monkeypatch.setattr(replaying, "_MOST_KEPT_BYTES", 100)
-    monkeypatch.setattr(replaying.ForwardState, "keep_outputs", note)
+    monkeypatch.setattr(forward_state, "_MOST_KEPT_BYTES", 100)
+    monkeypatch.setattr(forward_state.ForwardState, "keep_outputs", note)
     found = fact_of(tmp_path / "run", Training(network()))
     assert max(kept) == 0
     assert (found["level"], found["module"], found["verified"]) == ("rerun", "3", "loss")

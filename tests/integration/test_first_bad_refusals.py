@@ -19,8 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from failing import Bad, Poisoned, Training, fact_of, facts_of, network, to_nan
 from watchglass import Hook, open_run
-from watchglass.capture.pytorch import PyTorchAdapter, readings
-from watchglass.capture.pytorch.first_bad import replaying
+from watchglass.capture.pytorch import PyTorchAdapter, forward_state, readings
 from watchglass.capture.pytorch.first_bad.looks import look_at
 from watchglass.capture.pytorch.first_bad.separate import CollectiveError, alone
 
@@ -193,7 +192,7 @@ def test_a_backward_from_a_loss_that_nobody_knows(
     training = of_loss(Training(network(Poisoned.apply)), lambda: (training.model(training.inputs) ** 2).mean())
     monkeypatch.setattr(readings, "_NORM_MAX_INTERVAL", 1)
     if interval == 1:
-        monkeypatch.setattr(replaying, "_MOST_KEPT_BYTES", 100)
+        monkeypatch.setattr(forward_state, "_MOST_KEPT_BYTES", 100)
     facts = facts_of(
         tmp_path / "run", training, lambda number: training.spoil(number >= at), steps=at + 1, save_interval=interval
     )

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
+from watchglass.capture.planned import planned_steps
 from watchglass.capture.pytorch.initialization import Initialization
-from watchglass.capture.pytorch.planned import planned_steps
 
 
 class Refusing(dict[str, Any]):

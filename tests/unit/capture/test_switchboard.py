@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 
 from watchglass.capture.guard import Guard
+from watchglass.capture.pytorch import public_calls as calls
 from watchglass.capture.pytorch import switchboard
-from watchglass.capture.pytorch.facts import calls
 
 
 class Heard:

@@ -15,9 +15,9 @@ from watchglass.capture.pytorch import losses
 from watchglass.capture.pytorch.device.readback import DeviceRows
 from watchglass.capture.pytorch.events import LossCall
 from watchglass.capture.pytorch.expressions import Expression
-from watchglass.capture.pytorch.first_bad.replaying import ForwardState
 from watchglass.capture.pytorch.first_bad.search import FirstBadModule
 from watchglass.capture.pytorch.flow import Flow
+from watchglass.capture.pytorch.forward_state import ForwardState
 from watchglass.capture.pytorch.losses_by_hand import BY_HAND
 from watchglass.capture.pytorch.objective import Objective
 from watchglass.capture.pytorch.switchboard import argument_of

@@ -27,11 +27,11 @@ from torch.utils.hooks import RemovableHandle
 from watchglass.capture.frameworks import owner_of
 from watchglass.capture.pytorch.compiled.calls import CompiledCall, is_compiled_in_place
 from watchglass.capture.pytorch.compiled.graphs import captured
-from watchglass.capture.pytorch.facts.calls import PublicCall
 from watchglass.capture.pytorch.flow import Flow
 from watchglass.capture.pytorch.module_hooks import Unsaved, unsaved
 from watchglass.capture.pytorch.modules import is_compiled
 from watchglass.capture.pytorch.outermost import OutermostCalls
+from watchglass.capture.pytorch.public_calls import PublicCall
 
 _OPTIMIZER_MADE = PublicCall(lambda: ((Optimizer, "add_param_group"),))
 

@@ -11,18 +11,18 @@ import torch
 from torch import nn
 from torch.compiler import is_compiling
 
+from watchglass.capture.planned import planned_steps
 from watchglass.capture.pytorch import losses
 from watchglass.capture.pytorch.compiled.calls import CompiledCall, is_compiled_in_place
 from watchglass.capture.pytorch.events import ForwardCall
-from watchglass.capture.pytorch.first_bad.randomness import Habits
-from watchglass.capture.pytorch.first_bad.replaying import ForwardState, Settings, versions
 from watchglass.capture.pytorch.flow import Flow
+from watchglass.capture.pytorch.forward_state import ForwardState, Settings, versions
 from watchglass.capture.pytorch.forwards import ModuleCapture, first_tensor
 from watchglass.capture.pytorch.losses_by_hand import LossesByHand
 from watchglass.capture.pytorch.module_hooks import Unsaved, unsaved
 from watchglass.capture.pytorch.modules import described, inside, is_compiled, unwrap
 from watchglass.capture.pytorch.nested import tensors_in
-from watchglass.capture.pytorch.planned import planned_steps
+from watchglass.capture.pytorch.randomness import Habits
 from watchglass.capture.pytorch.steady import Steady
 from watchglass.capture.pytorch.tensor_hooks import hear_gradient
 from watchglass.record import Forward, OpenStep

@@ -24,12 +24,12 @@ from torch.compiler import is_compiling
 from torch.optim import Optimizer
 
 from watchglass.capture.pytorch.compiled.updates import CompiledUpdates
-from watchglass.capture.pytorch.first_bad.randomness import NONE, Randomness
-from watchglass.capture.pytorch.first_bad.replaying import ForwardState, Settings, versions
 from watchglass.capture.pytorch.flow import Flow
+from watchglass.capture.pytorch.forward_state import ForwardState, Settings, versions
 from watchglass.capture.pytorch.forwards import first_tensor
 from watchglass.capture.pytorch.modules import inside
 from watchglass.capture.pytorch.objective import Objective
+from watchglass.capture.pytorch.randomness import NONE, Randomness
 from watchglass.record import OpenStep
 
 #: Alike steps in a row after which the pattern is trusted.

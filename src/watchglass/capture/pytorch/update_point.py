@@ -15,10 +15,10 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from watchglass.capture.around_importlib_bootstrap import RAISED, around
+from watchglass.capture.pending import Pending
 from watchglass.capture.pytorch.counters import settle_start
 from watchglass.capture.pytorch.device.statistics import DeviceRows
 from watchglass.capture.pytorch.events import Update
-from watchglass.capture.pytorch.facts.pending import Pending
 from watchglass.capture.pytorch.first_bad.search import FirstBadModule
 from watchglass.capture.pytorch.flow import Flow
 from watchglass.capture.pytorch.forwards import ModuleCapture

@@ -16,9 +16,9 @@ from torch.compiler import is_compiling
 
 from watchglass.capture.around_importlib_bootstrap import RAISED, around
 from watchglass.capture.hook import Hook
-from watchglass.capture.pytorch.facts.calls import Nest, PublicCall
 from watchglass.capture.pytorch.models import Models
 from watchglass.capture.pytorch.modules import unwrap
+from watchglass.capture.pytorch.public_calls import Nest, PublicCall
 
 #: What Module.compile compiles is heard of as a module.
 _COMPILING = Nest()

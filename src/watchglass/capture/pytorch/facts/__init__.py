@@ -11,8 +11,8 @@ from torch.compiler import is_compiling
 from torch.optim import Optimizer
 
 from watchglass.capture.hook import Hook
+from watchglass.capture.pytorch import public_calls as calls
 from watchglass.capture.pytorch.events import Events
-from watchglass.capture.pytorch.facts import calls
 from watchglass.capture.pytorch.facts.batches import Batches
 from watchglass.capture.pytorch.facts.call_order import CallOrder
 from watchglass.capture.pytorch.facts.clips import ClipCalls

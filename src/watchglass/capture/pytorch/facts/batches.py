@@ -18,9 +18,9 @@ from torch import nn
 from torch.compiler import is_compiling
 
 from watchglass.capture.hook import Hook
+from watchglass.capture.pending import Pending
+from watchglass.capture.pytorch import public_calls as calls
 from watchglass.capture.pytorch.events import ForwardCall
-from watchglass.capture.pytorch.facts import calls
-from watchglass.capture.pytorch.facts.pending import Pending
 from watchglass.capture.pytorch.facts.samples import Sample, hash_of, sample
 from watchglass.capture.pytorch.facts.subjects import Subjects
 from watchglass.capture.pytorch.models import Models

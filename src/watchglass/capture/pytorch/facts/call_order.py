@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from watchglass.capture.hook import Hook
-from watchglass.capture.pytorch.facts import calls
+from watchglass.capture.pytorch import public_calls as calls
 from watchglass.capture.pytorch.facts.subjects import Subjects
 from watchglass.record import OpenStep
 

@@ -16,10 +16,10 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from watchglass.capture.hook import Hook
+from watchglass.capture.pending import Pending
+from watchglass.capture.pytorch import public_calls as calls
 from watchglass.capture.pytorch.compiled.graphs import in_graph_capture
 from watchglass.capture.pytorch.events import Update
-from watchglass.capture.pytorch.facts import calls
-from watchglass.capture.pytorch.facts.pending import Pending
 from watchglass.capture.pytorch.facts.subjects import Subjects
 from watchglass.capture.pytorch.reduce import DeviceRows, plain
 from watchglass.record import OpenStep

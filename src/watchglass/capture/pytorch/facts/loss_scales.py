@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from watchglass.capture.hook import Hook
-from watchglass.capture.pytorch.facts import calls
+from watchglass.capture.pytorch import public_calls as calls
 from watchglass.capture.pytorch.reduce import DeviceRows
 from watchglass.records import Role
 

@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from watchglass.capture.guard import harmless
-from watchglass.capture.pytorch.facts.calls import is_heard
+from watchglass.capture.pytorch.public_calls import is_heard
 
 #: Objects of a kind that get a number of their own; the rest share one name (an optimizer per parameter).
 _MOST_NUMBERED = 8

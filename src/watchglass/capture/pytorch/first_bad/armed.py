@@ -14,9 +14,9 @@ from torch import nn
 from torch.compiler import is_compiling
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
+from watchglass.capture.pending import Pending
 from watchglass.capture.pytorch.device.readback import DeviceRows
 from watchglass.capture.pytorch.events import ForwardCall
-from watchglass.capture.pytorch.facts.pending import Pending
 from watchglass.capture.pytorch.first_bad import culprits
 from watchglass.capture.pytorch.first_bad.culprits import Found
 from watchglass.capture.pytorch.first_bad.looks import bring_back

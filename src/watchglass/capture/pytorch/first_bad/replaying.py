@@ -6,119 +6,18 @@ import contextlib
 import math
 import operator
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from watchglass.capture.pytorch.first_bad.randomness import Draws, Randomness, restored
 from watchglass.capture.pytorch.first_bad.separate import alone, why_not_alone
+from watchglass.capture.pytorch.forward_state import PLAIN, ForwardState, versions
 from watchglass.capture.pytorch.modules import is_compiled, unwrap
 from watchglass.capture.pytorch.nested import leaves_in, tensors_in
+from watchglass.capture.pytorch.randomness import restored
 
-_PLAIN = (type(None), bool, int, float, str, bytes, torch.dtype, torch.device, torch.Size)
-_REPEATABLE = (Tensor, *_PLAIN)
-#: What a forward returned is kept until the update where all of it together is no larger than this: logits of a
-#: language model must not live longer than without us.
-_MOST_KEPT_BYTES = 4 << 20
-
-
-class Settings(NamedTuple):
-    """Settings of PyTorch that choose what a forward computes. Gradients are on: other forwards are not repeated."""
-
-    autocast: tuple[str, torch.dtype] | None
-    deterministic: bool
-    warn_only: bool
-
-    @staticmethod
-    def now(device_type: str) -> Settings:
-        """The settings as they are, for a forward on this type of device."""
-        autocast = torch.is_autocast_enabled(device_type)
-        return Settings(
-            (device_type, torch.get_autocast_dtype(device_type)) if autocast else None,
-            torch.are_deterministic_algorithms_enabled(),
-            torch.is_deterministic_algorithms_warn_only_enabled(),
-        )
-
-    @contextlib.contextmanager
-    def applied(self) -> Iterator[None]:
-        """Inside, the settings are these."""
-        before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-        device_type, dtype = self.autocast or ("cpu", torch.bfloat16)
-        # Without its cache of converted weights: what a re-run puts there the training would find.
-        autocast = torch.autocast(device_type, dtype, enabled=self.autocast is not None, cache_enabled=False)
-        torch.use_deterministic_algorithms(self.deterministic, warn_only=self.warn_only)
-        try:
-            with autocast, torch.enable_grad():
-                yield
-        finally:
-            torch.use_deterministic_algorithms(before[0], warn_only=before[1])
-
-
-class Kept(NamedTuple):
-    """An output that is kept, detached, with its version: it may be changed in place later."""
-
-    tensor: Tensor
-    version: int
-
-
-@dataclass(slots=True)
-class ForwardState:
-    """What a re-run of a forward needs. References only: nothing is copied but states of generators.
-
-    Attributes:
-        root: The outermost module.
-        arguments: Its positional arguments.
-        kwargs: Its keyword arguments; None where they were not seen.
-        settings: PyTorch's settings.
-        versions: Those of all tensors it was given; None where they cannot be told.
-        states: States of the generators that it may draw from, before it.
-        draws: From which ones it is known to draw.
-        outputs: What it returned, by path, where that is small.
-        gradients: What the loss's backward gave for each output, where that is small.
-        loss_call: Name, further arguments and keyword arguments of the loss function that was given its output.
-        loss: What its backward started from; None where that is not known.
-    """
-
-    root: nn.Module
-    arguments: Any
-    kwargs: Any
-    settings: Settings
-    versions: tuple[int, ...] | None
-    states: Randomness
-    draws: Draws
-    outputs: dict[str, Kept] = field(default_factory=dict)
-    gradients: dict[str, Tensor] = field(default_factory=dict)
-    loss_call: tuple[str, tuple[Any, ...], dict[str, Any]] | None = None
-    loss: float | None = None
-
-    def keep_outputs(self, outputs: list[tuple[str, Tensor]]) -> None:
-        """Keep what the forward returned, the small part of it, and without its graph."""
-        room = _MOST_KEPT_BYTES
-        for path, tensor in outputs:
-            if tensor.nbytes <= room and not tensor.is_inference():
-                room -= tensor.nbytes
-                self.outputs[path] = Kept(tensor.detach(), tensor._version)
-
-    def keep_gradient(self, path: str, gradient: Tensor) -> None:
-        """Keep what the loss sent back for an output, if that is small."""
-        if gradient.nbytes <= _MOST_KEPT_BYTES:
-            self.gradients[path] = gradient
-
-
-def versions(arguments: Any, kwargs: Any) -> tuple[int, ...] | None:
-    """How often each tensor that a module is given has been changed in place; None for what does not count it."""
-    found: list[int] = []
-    try:
-        for value in (*arguments, *kwargs.values()) if kwargs else arguments:
-            if isinstance(value, Tensor):
-                found.append(value._version)
-            elif not isinstance(value, _PLAIN):
-                found += [tensor._version for _, tensor in tensors_in(value)]
-    except RuntimeError:
-        return None  # made in inference mode
-    return tuple(found)
+_REPEATABLE = (Tensor, *PLAIN)
 
 
 def refusal(state: ForwardState, room: int) -> str:

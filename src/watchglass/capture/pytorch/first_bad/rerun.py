@@ -12,19 +12,12 @@ from torch import Tensor
 from watchglass.capture.pytorch.first_bad import culprits
 from watchglass.capture.pytorch.first_bad.culprits import Found
 from watchglass.capture.pytorch.first_bad.looks import look_at
-from watchglass.capture.pytorch.first_bad.replaying import (
-    ForwardState,
-    alike,
-    loss_of,
-    refusal,
-    repeat,
-    unchanged,
-    verified,
-)
+from watchglass.capture.pytorch.first_bad.replaying import alike, loss_of, refusal, repeat, unchanged, verified
 from watchglass.capture.pytorch.first_bad.separate import CollectiveError, alone
 from watchglass.capture.pytorch.first_bad.trace import TooLargeError, Trace
 from watchglass.capture.pytorch.first_bad.weights import Weights
 from watchglass.capture.pytorch.flow import Flow
+from watchglass.capture.pytorch.forward_state import ForwardState
 from watchglass.capture.pytorch.modules import unwrap
 from watchglass.capture.pytorch.nested import tensors_in
 from watchglass.record import Forward, OpenStep

@@ -15,8 +15,8 @@ from typing import Any
 
 from torch.optim import Optimizer
 
+from watchglass.capture.pending import Pending
 from watchglass.capture.pytorch.device.readback import DeviceRows
-from watchglass.capture.pytorch.facts.pending import Pending
 from watchglass.capture.pytorch.first_bad import culprits
 from watchglass.capture.pytorch.first_bad.armed import Armed
 from watchglass.capture.pytorch.first_bad.culprits import Found

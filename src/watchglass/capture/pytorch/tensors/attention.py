@@ -13,9 +13,9 @@ from torch import nn
 
 from watchglass.capture.hook import Hook
 from watchglass.capture.pytorch.events import Events, ForwardCall, ModuleCall, ModuleEntry
-from watchglass.capture.pytorch.facts.calls import PublicCall
 from watchglass.capture.pytorch.models import Models
 from watchglass.capture.pytorch.modules import Place
+from watchglass.capture.pytorch.public_calls import PublicCall
 from watchglass.capture.pytorch.saving import Item, Saving
 from watchglass.capture.pytorch.tensors.attention_rows import rows_of_attention, some_sequences
 from watchglass.capture.pytorch.tensors.entries import is_open

@@ -10,10 +10,10 @@ from torch import Tensor
 from watchglass.capture.guard import Guard
 from watchglass.capture.hook import Hook
 from watchglass.capture.pytorch.events import Events, ForwardCall, Update
-from watchglass.capture.pytorch.facts.calls import PublicCall
 from watchglass.capture.pytorch.models import Models
 from watchglass.capture.pytorch.modules import Place, unwrap
 from watchglass.capture.pytorch.nested import tensors_in
+from watchglass.capture.pytorch.public_calls import PublicCall
 from watchglass.capture.pytorch.saving import Item, Saving
 from watchglass.capture.pytorch.tensor_hooks import hear_gradient
 from watchglass.capture.pytorch.tensors.inputs import input_name
