@@ -89,7 +89,7 @@ def test_a_full_disk_leaves_no_half_object(store, monkeypatch):
         with pytest.raises(StoreError, match="full"):
             store.write("control/stop/0000/0000/request", b"0123456789")
     assert store.list("control") == []
-    assert list((store.root / "control" / "stop" / "0000").iterdir()) == []
+    assert list((store.root / "control" / "stop" / "0000" / "0000").iterdir()) == []
 
 
 @pytest.mark.parametrize("after", [0, 3, 6, 700])
