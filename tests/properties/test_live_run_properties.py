@@ -148,9 +148,9 @@ class Refreshing(RuleBasedStateMachine):
         self.cursor = news.cursor
         self.followed = {} if news.rebuilt else self.followed
         for name in news.workers:
-            for mode in Mode:
+            for mode in (Mode.TRAIN, Mode.EVAL, Mode.PREDICT):
                 self.followed.setdefault((name, mode), set()).update(news.steps(mode, name).tolist())
-        expected = {(name, mode): set(run.steps(mode, name)) for name in run.workers for mode in Mode}
+        expected = {(name, mode): set(run.steps(mode, name)) for name in run.workers for mode in list(Mode)[:3]}
         assert {key: steps for key, steps in self.followed.items() if steps} == {k: v for k, v in expected.items() if v}
         assert not run.refresh(since=self.cursor)
 

@@ -25,11 +25,13 @@ class Cursor:
 
     Attributes:
         parts: Which TRAIN steps counted.
+        newest: Of each worker of the run the newest attempt with steps, which counts where no TRAIN step does.
         ends: Of each worker of each attempt the log of its steps, and how many were there.
         journal: The same of the journal.
     """
 
     parts: tuple[Part, ...] = ()
+    newest: Mapping[str, int] = field(default_factory=dict)
     ends: Mapping[tuple[int, str], tuple[object, int]] = field(default_factory=dict)
     journal: tuple[object, int] = (None, 0)
 
@@ -68,7 +70,10 @@ class News:
         return tuple(worker for worker in self._run.workers if worker in found)
 
     def steps(self, mode: Mode = Mode.TRAIN, worker: str | None = None) -> NDArray[np.int64]:
-        """New complete steps of a mode, ascending int64[n]; one that was written twice may come again."""
+        """New complete steps of a mode, ascending int64[n]; one that was written twice may come again.
+
+        Of ``Mode.GLOBAL`` as they are numbered now: where an attempt was joined, steps that end late may move others.
+        """
         source = self._run.worker(worker)
         course, found = source.columns, [np.empty(0, np.int64)]
         for (attempt, who), (origin, begin, end) in self._stretches():
@@ -95,14 +100,20 @@ def cursor_of(run: Run, parts: tuple[Part, ...]) -> Cursor:
     """How far a run was read by now."""
     logs = {key: tables.steps.log for key, tables in run._reading.tables.items()}
     ends = {key: (log.origin, len(log)) for key, log in logs.items()}
-    return Cursor(parts, ends, (run.journal, len(run.journal.arrived)))
+    known = sorted((attempt, who) for (attempt, who), (_, count) in ends.items() if count and who in run.workers)
+    newest = {who: attempt for attempt, who in known}
+    return Cursor(parts, newest, ends, (run.journal, len(run.journal.arrived)))
 
 
 def news_of(run: Run, since: Cursor, now: Cursor, frames: int) -> News:
     """What came between two cursors of a run."""
     newest = max((attempt for attempt, _ in now.ends), default=0)
     changed = [key for key, known in since.ends.items() if now.ends.get(key) != known]
-    rebuilt = since.parts not in ((), now.parts) or any(
+    # A worker may also be of the run no more, where a newer attempt went on without it.
+    counted = since.parts != now.parts or any(
+        who not in now.newest or (not now.parts and now.newest[who] != attempt) for who, attempt in since.newest.items()
+    )
+    rebuilt = (counted and bool(since.newest)) or any(
         attempt < newest or now.ends.get((attempt, who), (None, 0))[0] is not since.ends[attempt, who][0]
         for attempt, who in changed
     )
