@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import itertools
 import math
 import threading
@@ -264,9 +265,17 @@ def test_lbfgs_asks_for_many_forwards_and_is_one_step(tmp_path: Path) -> None:
 
 
 def elsewhere(call: Callable[[], None]) -> None:
-    thread = threading.Thread(target=call)
-    thread.start()
-    thread.join()
+    """On a thread that ``threading`` has not started, as autograd's are."""
+    over = threading.Event()
+
+    def run() -> None:
+        try:
+            call()
+        finally:
+            over.set()
+
+    _thread.start_new_thread(run, ())
+    assert over.wait(60)
 
 
 @pytest.mark.parametrize(

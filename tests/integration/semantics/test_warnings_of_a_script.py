@@ -17,6 +17,7 @@ from torch import nn
 import watchglass
 from train_twice import EVERYTHING
 from watchglass.capture.pytorch import switchboard
+from watchglass.config import FACTS
 
 Seen = list[tuple[str, str, int]]
 
@@ -67,7 +68,7 @@ def wrapped_functions() -> list[tuple[Any, str]]:
     owners += [torch.optim.Optimizer, torch.amp.GradScaler, torch.utils.data.DataLoader]
     owners += [each for each in vars(torch.optim.lr_scheduler).values() if inspect.isclass(each)]
     before = {(id(owner), name): value for owner in owners for name, value in list(vars(owner).items())}
-    with watchglass.watch(model, run="unused", strict=True, collections=EVERYTHING):
+    with watchglass.watch(model, run="unused", strict=True, collections=EVERYTHING, facts=tuple(FACTS)):
         return [
             (owner, name)
             for owner in owners
@@ -90,7 +91,8 @@ def test_no_wrapper_counts_as_a_caller(monkeypatch: pytest.MonkeyPatch, tmp_path
         with monkeypatch.context() as patch:
             patch.setattr(owner, name, original)
             model = nn.Linear(4, 1)
-            with watchglass.watch(model, run=tmp_path / "run", strict=True, collections=EVERYTHING):
+            settings = {"collections": EVERYTHING, "facts": tuple(FACTS)}
+            with watchglass.watch(model, run=tmp_path / "run", strict=True, **settings):
                 wrapper = getattr(owner, name)
                 if wrapper is original:
                     continue  # of a class whose parent is wrapped
