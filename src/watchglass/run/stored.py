@@ -205,7 +205,7 @@ class StoredStatistics:
         """Find out which steps new frames hold."""
         for batch in self._batches[self._indexed :]:
             self._charges.add(batch.ranges_bytes, batch.last_step)
-            self._index.add_ranges(batch, batch.ranges)
+            self._index.add(batch, batch.ranges)
             self._indexed += 1
 
     def _of_batch(self, batch: LiveBatch, start: int, stop: int) -> tuple[StatisticsRows, NDArray[np.bool_]]:

@@ -71,5 +71,9 @@ def test_a_stream_that_cannot_be_listened_to_is_let_be(monkeypatch: pytest.Monke
     text = ExitText()
     for stream in (None, Unwilling(), object()):
         monkeypatch.setattr(sys, "stderr", stream)
+        before = dict(getattr(stream, "__dict__", {}))
         text.open()
+        assert sys.stderr is stream
+        assert dict(getattr(stream, "__dict__", {})) == before
         text.close()
+    assert text.found is None
