@@ -26,7 +26,7 @@ class Entry(NamedTuple):
 
     Attributes:
         home: Module and name of its :class:`Framework`, ``"package.module:Class"``, imported when it is asked for.
-        discovers: Whether it hears all trainings of a process: ``watchglass run`` then needs no change of the script.
+        discovers: Whether it finds the models of a process by itself, so that ``watchglass run`` needs no other script.
     """
 
     home: str
@@ -65,7 +65,7 @@ class Framework(ABC):
 
     #: Its import name.
     name: ClassVar[str]
-    #: What is kept of its models where nobody says what; empty for what is kept of any network.
+    #: What is kept of its models by default; empty for what is kept of any network.
     collections: ClassVar[tuple[Collection, ...]] = ()
 
     @abstractmethod

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 #: Tensors listed without --tensors; the groups say what there is.
 _EXAMPLES = 3
-#: Workers with steps of their own, models, and last values, that are listed.
+#: Workers that train separately, models, and last values, that are listed.
 _MOST_WORKERS, _MOST_MODELS, _MOST_SCALARS = 20, 20, 60
 
 

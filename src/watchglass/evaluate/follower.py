@@ -357,7 +357,7 @@ class Follower:
         #: Frames read so far; tells whether anything is new.
         self.frames = 0
         self._quiet = False
-        #: Whether to observe which workers take part in a step; whoever follows writes that down.
+        #: Whether to observe which workers take part in a step; the reader of the follower writes that down.
         self.notes = False
         #: Whether rules look at what is fetched only when somebody does: then it is fetched before they are asked.
         self.looks_closer: Callable[[], bool] = lambda: False

@@ -154,5 +154,5 @@ def _share(one: Tensor, other: Tensor) -> bool:
         return True
     try:
         return one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr() != 0
-    except RuntimeError:  # a tensor without storage of its own: sparse, or inside torch.func
+    except RuntimeError:  # a tensor without a storage: sparse, or inside torch.func
         return False

@@ -68,7 +68,7 @@ class ForwardState:
         arguments: Its positional arguments.
         kwargs: Its keyword arguments; None where they were not seen.
         settings: PyTorch's settings.
-        versions: Those of all tensors it was given; None where they cannot be told.
+        versions: Those of all tensors it was given; None where they cannot be read.
         states: States of the generators that it may draw from, before it.
         draws: From which ones it is known to draw.
         outputs: What it returned, by path, where that is small.

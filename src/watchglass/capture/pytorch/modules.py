@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from watchglass.records import ModuleKind
 
 #: Wrappers by class name, each of which has one child: they add a path segment that is no part of the model. By name,
-#: because importing them would import parts of PyTorch that a training may not have.
+#: because importing them would import parts of PyTorch that a script may not use.
 _WRAPPERS = frozenset(
     {"DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "CheckpointWrapper", "OptimizedModule"}
 )

@@ -339,7 +339,7 @@ class RuleRunner:
             return about
         observed = tuple(heard[seat.heard :])
         seat.heard = len(heard)
-        return replace(about, observed=observed)  # type: ignore[arg-type]  # a tick has nobody who asks for this
+        return replace(about, observed=observed)  # type: ignore[arg-type]  # a tick has no such field in use
 
     def _facts(self) -> list[WorkerFacts]:
         return [

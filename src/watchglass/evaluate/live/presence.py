@@ -89,7 +89,7 @@ class Presence:
             self._heard[key] = _Heard(mark, time.monotonic())
 
     def excuse(self, seconds: float) -> None:
-        """Nothing could be read for so long: that is nobody's silence."""
+        """Nothing could be read for so long: that time is no silence of a worker."""
         self.begun_s += seconds
         for heard in self._heard.values():
             heard.since_s += seconds

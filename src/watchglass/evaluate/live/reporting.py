@@ -111,6 +111,6 @@ class Reporting:
 
 
 def _goes_on(attempt: int, workers: Collection[FollowedWorker]) -> bool:
-    """Whether there is a training to act on: what an earlier attempt did wrong is history."""
+    """Whether a training run goes on that can be acted on: what an earlier attempt did wrong is history."""
     newest = max((worker.attempt for worker in workers), default=attempt)
     return attempt >= newest and any(worker.active for worker in workers if worker.attempt == attempt)

@@ -63,7 +63,7 @@ class Ticking:
         self._workers: dict[tuple[int, str], tuple[int, float]] = {}
 
     def excuse(self, seconds: float) -> None:
-        """Nothing could be read for so long: that is nobody's silence."""
+        """Nothing could be read for so long: that time is no silence of a worker."""
         for group in self._groups.values():
             group.since_s += seconds
         self._workers = {key: (steps, since_s + seconds) for key, (steps, since_s) in self._workers.items()}

@@ -102,7 +102,7 @@ def _done(judging: Judging, data: dict[str, Any]) -> bool:
 
 
 class _Reports:
-    """Stands in for the reporting, the journal and the roster of an evaluator, which are told later and elsewhere."""
+    """Stands in for the reporting, the journal and the roster of an evaluator, which run in the calling process."""
 
     def __init__(self) -> None:
         self.journal = self

@@ -3,7 +3,7 @@
 What a rule finds on a worker depends on that worker's steps alone, so runs and workers divide freely. Rules divide as
 well, but all rules of a part share the reading of its steps: two halves of the rules read everything twice. So rules
 are divided only where one worker has so much that waiting for it alone would take longer than reading it again. Rules
-that see all workers at once are a part of their own where workers are divided.
+that see all workers at once form a separate part where workers are divided.
 """
 
 from __future__ import annotations
