@@ -46,7 +46,7 @@ class Field:
         type: One of :data:`SIZES`, ``"text"``, or ``"json"`` (plain JSON values).
         means: What it is, in one line.
         unit: Of its numbers, "" for none.
-        array: It is a list of values of the type, of any length.
+        array: It is a list of numbers of the type, of any length; of texts only in a kind that is written as JSON.
         values: What its numbers stand for; rows with others are of a later release and left out of tables.
     """
 

@@ -2,35 +2,44 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from watchglass.config import RuleSpec
 
-#: Built-in rules by name, in the order in which they are evaluated and listed. Imported when first asked for.
+
+class BuiltIn(NamedTuple):
+    """Where a built-in rule is, and which sets hold it.
+
+    Attributes:
+        module: Its module in this package, imported when the rule is first asked for.
+        sets: Sets of :data:`~watchglass.rules.sets.RULE_SETS`, all of which is ``"all"``. Those of ``"default"`` are
+            evaluated where no rule is named; they declare ``default = True``, too. It stands here so that a training
+            process need not import them to plan what it captures.
+    """
+
+    module: str
+    sets: str
+
+
+#: Built-in rules by name, in the order in which they are evaluated and listed.
 BUILT_IN = {
-    "ExplodingTensor": "watchglass.rules.classic.exploding_tensor",
-    "ExplodingGradient": "watchglass.rules.classic.exploding_gradient",
-    "VanishingGradient": "watchglass.rules.classic.vanishing_gradient",
-    "DeadRelu": "watchglass.rules.classic.dead_relu",
-    "PoorWeightInitialization": "watchglass.rules.classic.poor_weight_initialization",
-    "WeightUpdateRatio": "watchglass.rules.classic.weight_update_ratio",
-    "UnchangedTensor": "watchglass.rules.classic.unchanged_tensor",
-    "LossNotDecreasing": "watchglass.rules.classic.loss_not_decreasing",
-    "Overfit": "watchglass.rules.classic.overfit",
+    "ExplodingTensor": BuiltIn("classic.exploding_tensor", "default sagemaker llm vision trees"),
+    "ExplodingGradient": BuiltIn("classic.exploding_gradient", "default llm vision"),
+    "VanishingGradient": BuiltIn("classic.vanishing_gradient", "default sagemaker llm vision"),
+    "DeadRelu": BuiltIn("classic.dead_relu", "default sagemaker vision"),
+    "PoorWeightInitialization": BuiltIn("classic.poor_weight_initialization", "default sagemaker llm vision"),
+    "WeightUpdateRatio": BuiltIn("classic.weight_update_ratio", "default sagemaker llm vision"),
+    "UnchangedTensor": BuiltIn("classic.unchanged_tensor", "default sagemaker llm vision"),
+    "LossNotDecreasing": BuiltIn("classic.loss_not_decreasing", "default sagemaker llm vision trees"),
+    "Overfit": BuiltIn("classic.overfit", "default sagemaker llm vision trees"),
 }
 
 
-def rule_names() -> list[str]:
-    """Names of the built-in rules, in the order in which they are evaluated."""
-    return list(BUILT_IN)
-
-
-#: Those that are evaluated where no rule is named: the rules that declare ``default = True``. They stand here, too, so
-#: that a training process need not import them to plan what it captures.
-DEFAULT_RULES = (
-    "ExplodingTensor", "ExplodingGradient", "VanishingGradient", "DeadRelu", "PoorWeightInitialization",
-    "WeightUpdateRatio", "UnchangedTensor", "LossNotDecreasing", "Overfit",
-)  # fmt: skip
+def rule_names(of_set: str = "all") -> list[str]:
+    """Names of the built-in rules, or of those of a set, in the order in which they are evaluated."""
+    return [name for name, each in BUILT_IN.items() if of_set in ("all", *each.sets.split())]
 
 
 def default_rules() -> tuple[RuleSpec, ...]:
     """The rules that are evaluated where no rule is named, with their defaults."""
-    return tuple(RuleSpec(name) for name in DEFAULT_RULES)
+    return tuple(RuleSpec(name) for name in rule_names("default"))

@@ -60,7 +60,8 @@ def find_rule(name: str) -> type[Rule]:
     """
     from watchglass.rules.sets import RULE_SETS  # which are made of the rules here
 
-    cls: type[Rule] = find_class(name, BUILT_IN, CONTRACT, also=RULE_SETS)
+    modules = {known: f"{__package__}.{each.module}" for known, each in BUILT_IN.items()}
+    cls: type[Rule] = find_class(name, modules, CONTRACT, also=RULE_SETS)
     if all(getattr(cls, method) is getattr(Rule, method) for method in ("check", "check_step", "tick")):
         raise PluginFileError(f"{name} has no method {CONTRACT.method}; every rule needs one")
     return cls

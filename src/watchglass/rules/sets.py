@@ -1,4 +1,4 @@
-"""Sets of rules by name. Data: a new rule needs a line here, and none where rules are named."""
+"""Sets of rules by name: what each is for. A rule says in its line of ``built_in.py`` which of them hold it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from watchglass.config import RuleSpec
 from watchglass.errors import InvalidValueError
-from watchglass.rules.built_in import DEFAULT_RULES, rule_names
+from watchglass.rules.built_in import rule_names
 
 
 @dataclass(frozen=True)
@@ -21,27 +21,22 @@ class RuleSet:
     """
 
     help: str
-    rules: tuple[str, ...] = ()
+    rules: tuple[str, ...]
 
 
-_TRAINING = ("ExplodingTensor", "ExplodingGradient", "VanishingGradient")
-_WEIGHTS = ("PoorWeightInitialization", "WeightUpdateRatio", "UnchangedTensor")
-_COURSE = ("LossNotDecreasing", "Overfit")
+_HELP = {
+    "default": "what is evaluated where no rule is named: fits every run, costs little",
+    "all": "every built-in rule",
+    "sagemaker": "built-in rules of SageMaker Debugger; its thresholds come with --calibration sagemaker",
+    "llm": "language models and other transformers",
+    "vision": "networks of convolutions and ReLUs",
+    "trees": "boosted trees",
+    "system": "how the training uses its machine",
+}
 
 #: Sets by name.
 RULE_SETS: Mapping[str, RuleSet] = MappingProxyType(
-    {
-        "default": RuleSet("what is evaluated where no rule is named: fits every run, costs little", DEFAULT_RULES),
-        "all": RuleSet("every built-in rule", tuple(rule_names())),
-        "sagemaker": RuleSet(
-            "built-in rules of SageMaker Debugger; its thresholds come with --calibration sagemaker",
-            ("ExplodingTensor", "VanishingGradient", "DeadRelu", *_WEIGHTS, *_COURSE),
-        ),
-        "llm": RuleSet("language models and other transformers", (*_TRAINING, *_WEIGHTS, *_COURSE)),
-        "vision": RuleSet("networks of convolutions and ReLUs", (*_TRAINING, "DeadRelu", *_WEIGHTS, *_COURSE)),
-        "trees": RuleSet("boosted trees", ("ExplodingTensor", *_COURSE)),
-        "system": RuleSet("how the training uses its machine"),
-    }
+    {name: RuleSet(text, tuple(rule_names(name))) for name, text in _HELP.items()}
 )
 
 
