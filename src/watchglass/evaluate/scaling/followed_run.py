@@ -21,6 +21,11 @@ from watchglass.records import Finding, Observation
 from watchglass.run import StepView
 from watchglass.store import open_store
 
+#: What travels of a worker, as :class:`FollowedWorker` names it.
+WORKER = ("attempt", "worker", "reached", "joined", "alone", "left", "lost", "events", "losses", "ended", "lost_at")
+#: Bytes that are read before an answer: no run keeps another one waiting.
+_MOST_BYTES = 16 << 20
+
 
 class FollowedRun:
     """A run, read and judged as far as it was asked. For one thread; what is asked and said is text."""
@@ -36,12 +41,11 @@ class FollowedRun:
         self._judging: Judging | None = None
 
     def answer(self, request: str) -> str:
-        """Does what is asked, and tells what came of it.
+        """Does what is asked, and reports the result.
 
         Args:
             request: JSON with ``what`` (``"read"``, ``"drained"``, ``"drain"`` or ``"end"``, a method of
-                :class:`Judging`), ``bytes`` (how much to read), ``active`` (whether more may come) and
-                ``observed`` (observations that were not told before).
+                :class:`Judging`), ``active`` (whether more may come) and ``observed`` (new observations).
 
         Returns:
             JSON with ``is_so`` (what the method returned), ``steps`` and ``reports`` since the last answer, and where
@@ -51,7 +55,7 @@ class FollowedRun:
         try:
             if self._judging is None:
                 self._judging = self._begun()
-            is_so = _done(self._judging, json.loads(request))
+            is_so = _done(self._judging, **json.loads(request))
         except WatchglassError as raised:
             error = [type(raised).__name__, str(raised)]
         if self._judging is None:
@@ -70,17 +74,12 @@ class FollowedRun:
 
     def _said(self, judging: Judging) -> dict[str, Any]:
         steps, reports = self._reports.take()
-        workers = [
-            [
-                w.attempt, w.worker, w.reached, w.joined, w.alone, w.left, w.lost, w.events, w.losses, w.ended,
-                w.lost_at, w.moments.shown,
-            ]
-            for w in judging.workers.values()
-        ]  # fmt: skip
-        last = {f"{w.attempt} {w.group}": w.moments.tick for w in judging.workers.values()}
+        workers = judging.workers.values()
+        groups = {f"{worker.attempt} {worker.group}": worker.moments for worker in workers}
         return {
-            "steps": steps, "reports": reports, "workers": workers,
-            "ticks": {group: tick.to_json() for group, tick in last.items() if tick is not None},
+            "steps": steps, "reports": reports,
+            "workers": [{name: getattr(worker, name) for name in WORKER} for worker in workers],
+            "groups": {group: [at.shown, at.tick and at.tick.to_json()] for group, at in groups.items()},
             "frames": judging.follower.frames,
             "order": [finding.id for finding in judging.findings] if reports else None,
             "changed": [finding.to_json() for finding in judging.take_changed()],
@@ -90,15 +89,12 @@ class FollowedRun:
         }  # fmt: skip
 
 
-def _done(judging: Judging, data: dict[str, Any]) -> bool:
-    for seen in map(Observation.from_json, data["observed"]):
+def _done(judging: Judging, what: str, active: bool, observed: Sequence[dict[str, Any]]) -> bool:
+    for seen in map(Observation.from_json, observed):
         judging.engine.heed(seen)
         judging.follower.observe(seen)
-    if data["what"] == "drained":
-        return judging.drained()
-    if data["what"] in ("drain", "end"):
-        return bool(getattr(judging, data["what"])(lambda: data["active"]))
-    return judging.read(data["bytes"])
+    arguments: dict[str, list[Any]] = {"read": [_MOST_BYTES], "drained": []}
+    return bool(getattr(judging, what)(*arguments.get(what, [lambda: active])))
 
 
 class _Reports:

@@ -16,7 +16,7 @@ from watchglass.evaluate.live.judging import Judging
 from watchglass.evaluate.live.reporting import Reporting
 from watchglass.evaluate.live.roster import Roster
 from watchglass.evaluate.scaling.cluster import Cluster
-from watchglass.evaluate.scaling.followed_run import FollowedRun
+from watchglass.evaluate.scaling.followed_run import WORKER, FollowedRun
 from watchglass.evaluate.scaling.rule_files import absolute_rules, read_rule_files
 from watchglass.evaluate.scaling.tasks import error_of, outfit_of
 from watchglass.records import Finding, Observation, RuleStatus
@@ -25,8 +25,6 @@ from watchglass.store import Store, read_manifest
 
 #: How often a process that dies is begun again without having got any further.
 RETRIES = 4
-#: Bytes that a process reads before it answers: it keeps no other run waiting.
-_MOST_BYTES = 16 << 20
 #: Seconds after which an evaluator that waits for an answer looks up.
 _LOOK_UP_S = 0.5
 
@@ -83,7 +81,7 @@ class JudgingElsewhere:
     @property
     def findings(self) -> Sequence[Finding]:
         """See :attr:`Engine.findings`."""
-        return [self._findings[each] for each in self._order]
+        return list(self._findings.values())
 
     def statuses(self) -> tuple[RuleStatus, ...]:
         """See :meth:`Engine.statuses`."""
@@ -167,7 +165,6 @@ class JudgingElsewhere:
         self._scalars: Mapping[str, float] = {}
         self._findings: dict[str, Finding] = {}
         self._changed: dict[str, Finding] = {}
-        self._order: Sequence[str] = ()
         self._observed: list[Observation] = []
         self._told = 0
         self._new = False
@@ -184,10 +181,7 @@ class JudgingElsewhere:
             # no core, as a head often is, gets none of them.
             options = {"num_cpus": 0.001, "scheduling_strategy": "SPREAD"}
             self._actor = self._connected.ray.remote(FollowedRun).options(**options).remote(self._outfit)
-        request = {
-            "what": what, "bytes": _MOST_BYTES, "active": active,
-            "observed": [seen.to_json() for seen in self._observed],
-        }  # fmt: skip
+        request = {"what": what, "active": active, "observed": [seen.to_json() for seen in self._observed]}
         self._told = len(self._observed)
         self._asked = self._actor.answer.remote(json.dumps(request))
 
@@ -217,23 +211,26 @@ class JudgingElsewhere:
         raise ClusterError(f"a process of the cluster cannot read {self._store.location}: {refused}")
 
     def _stands(self, data: Mapping[str, Any]) -> None:
-        for attempt, name, reached, joined, alone, left, lost, events, losses, ended, lost_at, shown in data["workers"]:
-            worker = self.workers.get((attempt, name))
-            if worker is None:
-                worker = FollowedWorker(attempt, name, self._store, WorkerTables(self._store))
-                self.workers[attempt, name] = worker
-            worker.reached = None if reached is None else tuple(reached)
-            worker.joined, worker.alone, worker.left, worker.lost, worker.events = joined, alone, left, lost, events
-            worker.losses, worker.ended, worker.lost_at = losses, ended, tuple(lost_at)
-            tick = data["ticks"].get(f"{attempt} {worker.group}")
-            worker.moments = Moments(shown, tick=None if tick is None else Observation.from_json(tick))
-        for attempt, name, train_step, seconds in data["steps"]:
-            self._roster.note(attempt, name, train_step, seconds)
-        changed = {row["id"]: Finding.from_json(row) for row in data["changed"]}
-        self._changed.update(changed)
+        groups = {
+            group: Moments(shown, tick=None if tick is None else Observation.from_json(tick))
+            for group, (shown, tick) in data["groups"].items()
+        }
+        for row in data["workers"]:
+            key = row["attempt"], row["worker"]
+            if key not in self.workers:
+                self.workers[key] = FollowedWorker(*key, self._store, WorkerTables(self._store))
+            worker = self.workers[key]
+            for name in WORKER:
+                setattr(worker, name, tuple(row[name]) if isinstance(row[name], list) else row[name])
+            worker.moments = groups[f"{worker.attempt} {worker.group}"]
+        for step in data["steps"]:
+            self._roster.note(*step)
         found = [row for what, rows in data["reports"] if what == "found" for row in rows]
+        changed = {row["id"]: Finding.from_json(row) for row in data["changed"]}
+        self._changed |= changed
         self._findings |= {**{row["id"]: Finding.from_json(row) for row in found}, **changed}
-        self._order = self._order if data["order"] is None else data["order"]
+        if data["order"] is not None:
+            self._findings = {each: self._findings[each] for each in data["order"]}
         self._statuses = tuple(map(RuleStatus.from_json, data["statuses"]))
         self.train_steps = {(attempt, name): steps for attempt, name, steps in data["train_steps"]}
         self._scalars, self.problems = data["scalars"], data["problems"]
