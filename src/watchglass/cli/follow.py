@@ -166,21 +166,19 @@ class _Following:
                 f"one live run is judged by one process but {config.run} is a run and --engine is ray; leave --engine "
                 "out, or name a folder or prefix below which runs are"
             )
+        self._note(f"following {config.run}")
         followed = follow(
             config,
             self.interruption.pause,
             wait_s=self.wait_s,
             timeout_s=timeout_s,
             output=None if config.quiet else sys.stderr,
-            begun=lambda: self._note(f"following {config.run}"),
             snapshots=self.snapshots,
         )
         if followed.left_off:
             self._note(f"following ended before the training: {self._reason(followed.left_off)}")
         elif followed.ended:
             self._note(f"the training has ended: {followed.ended}")
-        if not followed.evaluation.statuses:
-            return COULD_NOT  # interrupted before there was a run
         return conclude(config, followed.evaluation, self.fail_on, ended=bool(followed.ended))
 
     def _runs(self, timeout_s: float | None) -> int:

@@ -83,21 +83,6 @@ def test_a_store_that_is_away_is_asked_until_the_wait_is_over(tmp_path: Path, mo
     assert what_is_at(str(tmp_path), pausing(most=10), tell=said.append) == "run"
 
 
-def test_following_a_run_asks_again_too_while_it_waits_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = Away(tmp_path / "run")
-    monkeypatch.setattr("watchglass.evaluate.many.following.open_store", lambda location: store)
-    monkeypatch.setattr("watchglass.evaluate.live.evaluator._SETTLED_S", -1.0)
-    build_run(tmp_path / "run", STEPS)
-    Away.refuses = 3
-    begun = []
-    followed = follow(EvaluatorConfig(store.location, None, RULES), pausing(), begun=lambda: begun.append(1))
-    assert (begun, followed.ended) == ([1], "finished")
-    Away.refuses = 1_000_000
-    with pytest.raises(StoreError, match="the store is away"):
-        follow(EvaluatorConfig(store.location, None, RULES), pausing(), wait_s=0.05)
-    Away.refuses = 0
-
-
 class Nobody:
     """An audience that hears nothing."""
 

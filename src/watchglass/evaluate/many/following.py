@@ -10,7 +10,6 @@ from typing import Literal, TextIO
 
 from watchglass.config import EvaluatorConfig
 from watchglass.errors import ForkedError, MissingFileError, RunExistsError, StoreError
-from watchglass.evaluate.evaluation import Evaluation
 from watchglass.evaluate.live.evaluator import Evaluator
 from watchglass.evaluate.live.judging import Judging
 from watchglass.evaluate.many.fleet import Fleet
@@ -50,33 +49,38 @@ def what_is_at(
         StoreError: The store has not answered to the end of that time.
         InvalidValueError: The location holds more folders than anybody would look through.
     """
-    give_up_s = time.monotonic() + wait_s
+    give_up_s, search_s = time.monotonic() + wait_s, float("-inf")
+    refused: StoreError | None = None
     with closing(open_store(location)) as store:
-        found: Literal["run", "prefix"]
-        waiting = _Waiting(store, give_up_s, tell)
-        search, search_s = RunSearch(store), float("-inf")
+        search, pause_s = RunSearch(store), pace_of(store).poll_s
         while True:
-            looks = time.monotonic() >= search_s
             try:
                 if store.size(layout.MANIFEST) is not None:
                     return "run"
-                if looks:
-                    begun_s = time.monotonic()
-                    below = search.look()
-                    if below:
-                        found = "run" if "" in below else "prefix"
-                        return found
-                    took_s = time.monotonic() - begun_s
-                    search_s = begun_s + took_s / _SEARCH_SHARE
+                begun_s = time.monotonic()
+                if begun_s >= search_s:
+                    if below := search.look():
+                        return "run" if "" in below else "prefix"
+                    search_s = begun_s + (time.monotonic() - begun_s) / _SEARCH_SHARE
                     if not store.appends:
                         search_s = begun_s + max(_MOST_WAITING_S, _SEARCH_REQUEST_S * search.asked)
-                waiting.answered()
+                if refused is not None:
+                    tell("the store answers again")
+                refused = None
             except ForkedError:
                 raise
             except StoreError as error:
-                waiting.refused(error)
-            if not waiting.goes_on(pause):
+                if refused is None:
+                    tell(f"the store does not answer and is asked again: {error}")
+                refused = error
+            if time.monotonic() > give_up_s:
+                raise refused or MissingFileError(
+                    f"no run has begun at {store.location}, nor below it; check the location, or wait longer for it "
+                    "with --wait"
+                )
+            if not pause(pause_s):
                 return ""
+            pause_s = min(_MOST_WAITING_S, 1.5 * pause_s)
 
 
 def follow(
@@ -86,7 +90,6 @@ def follow(
     wait_s: float = 600.0,
     timeout_s: float | None = None,
     output: TextIO | None = None,
-    begun: Callable[[], None] = lambda: None,
     snapshots: Snapshots | None = None,
 ) -> Followed:
     """Evaluates a run while it is written, until its training has ended.
@@ -94,21 +97,22 @@ def follow(
     Args:
         config: What to follow, with which rules.
         pause: Waits so many seconds, or less; returns False where following shall end.
-        wait_s: Seconds to wait for the run, and then for its first training step.
+        wait_s: Seconds to wait for the first training step.
         timeout_s: Seconds after which following ends, None for no limit.
         output: Where findings are printed, a line each.
-        begun: Called once the run is there.
         snapshots: Where what is known is left for others to read.
 
     Raises:
-        MissingFileError: No run, or no training step, came within ``wait_s``; or the run was removed meanwhile.
+        MissingFileError: There is no run, or no training step came within ``wait_s``; or the run was removed meanwhile.
         RunExistsError: Another evaluator writes the journal of the run.
-        StoreError: The store has not answered while the run was waited for.
         WatchglassError: The run or a rule is not right.
     """
     with closing(open_store(config.run)) as store:
         try:
-            return _follow(config, store, pause, wait_s, timeout_s, output, begun, snapshots or Snapshots())
+            evaluator = Evaluator(config, store=store, output=output)
+            evaluator.open(pause, patience_s=0.0)
+            with closing(evaluator):
+                return _to_its_end(evaluator, config, pause, wait_s, timeout_s, snapshots or Snapshots())
         except (RunExistsError, MissingFileError):
             if not was_removed(store):
                 raise
@@ -168,112 +172,38 @@ def follow_runs(
         return fleet, left_off
 
 
-def _follow(
+def _to_its_end(
+    evaluator: Evaluator,
     config: EvaluatorConfig,
-    store: Store,
     pause: Pause,
     wait_s: float,
     timeout_s: float | None,
-    output: TextIO | None,
-    begun: Callable[[], None],
     snapshots: Snapshots,
 ) -> Followed:
-    end_s = time.monotonic() + (math.inf if timeout_s is None else timeout_s)
-    tell = _teller(output)
-    if not _wait_for_run(store, pause, min(time.monotonic() + wait_s, end_s), tell):
-        return Followed(Evaluation(config.run, (), (), 0, False), "", _INTERRUPTED)
-    begun()
-    evaluator = Evaluator(config, store=store, output=output)
-    evaluator.open(pause, patience_s=0.0)
-    ended = left_off = ""
     first_step_s = time.monotonic() + wait_s
-    try:
-        while not ended and not left_off:
-            away_s = evaluator.away_s
-            new = evaluator.turn()
-            snapshots.publish([evaluator.snapshot()])
-            ended = "" if new else evaluator.ended()
-            first_step_s += 0.0 if evaluator.away_s else away_s
-            if not evaluator.begun() and not ended and time.monotonic() > first_step_s and not evaluator.away_s:
-                raise MissingFileError(
-                    f"no training step came in {config.run} within {wait_s:g} s; is the training running, and with a "
-                    "framework that is watched? --wait gives it longer"
-                )
-            if not ended and not pause(0.0 if new else evaluator.pause_s):
-                left_off = _INTERRUPTED
-            elif not ended and time.monotonic() > end_s:
-                left_off = OUT_OF_TIME
-        if left_off == _INTERRUPTED:
-            evaluator.finish(patience_s=0.0)
-        else:
-            evaluator.finish(pause=pause)
+    end_s = time.monotonic() + (math.inf if timeout_s is None else timeout_s)
+    ended = left_off = ""
+    while not ended and not left_off:
+        away_s = evaluator.away_s
+        new = evaluator.turn()
         snapshots.publish([evaluator.snapshot()])
-    finally:
-        evaluator.close()
+        ended = "" if new else evaluator.ended()
+        first_step_s += 0.0 if evaluator.away_s else away_s
+        if not evaluator.begun() and not ended and time.monotonic() > first_step_s and not evaluator.away_s:
+            raise MissingFileError(
+                f"no training step came in {config.run} within {wait_s:g} s; is the training running, and with a "
+                "framework that is watched? --wait gives it longer"
+            )
+        if not ended and not pause(0.0 if new else evaluator.pause_s):
+            left_off = _INTERRUPTED
+        elif not ended and time.monotonic() > end_s:
+            left_off = OUT_OF_TIME
+    if left_off == _INTERRUPTED:
+        evaluator.finish(patience_s=0.0)
+    else:
+        evaluator.finish(pause=pause)
+    snapshots.publish([evaluator.snapshot()])
     evaluation = evaluator.evaluation()
     if ended and not evaluation.ended:
         return Followed(evaluation, "", "the store does not answer any more")
     return Followed(evaluation, ended, left_off)
-
-
-def _wait_for_run(store: Store, pause: Pause, give_up_s: float, tell: Callable[[str], None]) -> bool:
-    """Whether there is a run now; False where waiting was ended."""
-    waiting = _Waiting(store, give_up_s, tell)
-    while True:
-        try:
-            if store.size(layout.MANIFEST) is not None:
-                return True
-            waiting.answered()
-        except ForkedError:
-            raise
-        except StoreError as error:
-            waiting.refused(error)
-        if not waiting.goes_on(pause):
-            return False
-
-
-class _Waiting:
-    """Waits for what is not there yet, ever more patiently, and says so when the store does not answer."""
-
-    def __init__(self, store: Store, give_up_s: float, tell: Callable[[str], None]) -> None:
-        self._store, self._give_up_s, self._tell = store, give_up_s, tell
-        self._pause_s = pace_of(store).poll_s
-        self._error: StoreError | None = None
-
-    def answered(self) -> None:
-        """The store has answered: nothing is there."""
-        if self._error is not None:
-            self._tell("the store answers again")
-        self._error = None
-
-    def refused(self, error: StoreError) -> None:
-        """The store has not."""
-        if self._error is None:
-            self._tell(f"the store does not answer and is asked again: {error}")
-        self._error = error
-
-    def goes_on(self, pause: Pause) -> bool:
-        """Waits a moment; returns False where somebody has said to end.
-
-        Raises:
-            MissingFileError, StoreError: It was waited for long enough.
-        """
-        if time.monotonic() > self._give_up_s:
-            if self._error is not None:
-                raise self._error
-            raise MissingFileError(
-                f"no run has begun at {self._store.location}, nor below it; check the location, or wait longer for it "
-                "with --wait"
-            )
-        paused = pause(self._pause_s)
-        self._pause_s = min(_MOST_WAITING_S, 1.5 * self._pause_s)
-        return paused
-
-
-def _teller(output: TextIO | None) -> Callable[[str], None]:
-    def tell(sentence: str) -> None:
-        if output is not None:
-            output.write(f"watchglass: {sentence}\n")
-            output.flush()
-
-    return tell
