@@ -297,7 +297,7 @@ class _Course:
     def _started(self) -> Evaluator:
         config = EvaluatorConfig(str(self.path), None, self.specs, rule_timeout_s=0.05)
         evaluator = Evaluator(config, store=self.store, judging=self.judging)
-        evaluator._ticking = Ticking(evaluator._presence, lambda: self.now_s)
+        evaluator._ticking = Ticking(evaluator._liveness, lambda: self.now_s)
         evaluator.open(lambda seconds: False, patience_s=0.0, gone=lease_holder(self.store))
         return evaluator
 
@@ -359,7 +359,7 @@ class _Course:
 
     def wait(self, number: int) -> None:
         """Nothing is written for so many seconds."""
-        self.evaluator._presence.look(0.0)
+        self.evaluator._liveness.look(0.0)
         self.now_s += number
         self.turn(15)
 
@@ -380,7 +380,7 @@ class _Course:
             if not dropped or path in self.looked_at:
                 away.rename(path)
         # Who gave its place back without a last word would be asked for only after a while.
-        self.evaluator._presence.look(0.0)
+        self.evaluator._liveness.look(0.0)
         while self.evaluator.turn() or self.evaluator._judging.waits or not self.evaluator.over(lifeline_open=False):
             pass
         self.evaluator.finish()

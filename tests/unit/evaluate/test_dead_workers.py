@@ -49,7 +49,7 @@ class Case:
     def over(self) -> bool:
         """Whether an evaluator whose lifeline is gone ends within a few looks at the run."""
         for _ in range(5):
-            self.evaluator._presence._looked_s = float("-inf")
+            self.evaluator._liveness._looked_s = float("-inf")
             if not self.evaluator.turn() and self.evaluator.over(lifeline_open=False):
                 return True
         return False
@@ -57,7 +57,7 @@ class Case:
     def ended(self) -> str:
         """How the training ended, for a follower that takes a few looks."""
         for _ in range(5):
-            self.evaluator._presence._looked_s = float("-inf")
+            self.evaluator._liveness._looked_s = float("-inf")
             self.evaluator.turn()
             if ended := self.evaluator.ended():
                 return ended
@@ -90,7 +90,7 @@ def later(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     def move(seconds: float) -> None:
         now, wall = time.monotonic(), time.time_ns()
         monkeypatch.setattr("time.monotonic", lambda: now + seconds)
-        monkeypatch.setattr("watchglass.evaluate.live.presence.time.time_ns", lambda: wall + int(seconds * 1e9))
+        monkeypatch.setattr("watchglass.evaluate.live.worker_liveness.time.time_ns", lambda: wall + int(seconds * 1e9))
 
     return move
 
@@ -115,7 +115,7 @@ def test_somebody_who_recovers_its_last_steps_is_waited_for_but_not_for_ever(cla
 def test_somebody_who_recovers_last_steps_is_never_stopped(claimed: Make) -> None:
     """Else the launcher would get the signal that is meant for the training."""
     evaluator = claimed(replace(this_process(), harvest=True)).evaluator
-    assert [worker.active for worker in evaluator._roster.workers(evaluator._judging.workers.values())] == [False]
+    assert [worker.active for worker in evaluator._liveness.workers(evaluator._judging.workers.values())] == [False]
 
 
 def test_a_worker_on_another_machine_is_lost_after_long_silence(claimed: Make, later) -> None:

@@ -88,13 +88,13 @@ class Case:
 
     def begun(self) -> Evaluator:
         evaluator = Evaluator(EvaluatorConfig(self.store.location, None, self.specs), store=self.store)
-        evaluator._ticking = Ticking(evaluator._presence, self.clock)
+        evaluator._ticking = Ticking(evaluator._liveness, self.clock)
         evaluator.open(lambda seconds: False, patience_s=0.0)
         return evaluator
 
     def wait(self, *seconds: float) -> None:
         for each in (*seconds, 0.0):
-            self.evaluator._presence.look(0.0)
+            self.evaluator._liveness.look(0.0)
             while self.evaluator.turn():
                 pass
             self.clock.advance(each)

@@ -18,13 +18,11 @@ from watchglass.evaluate.evaluation import Evaluation
 from watchglass.evaluate.follower import FollowedWorker
 from watchglass.evaluate.live.acting import ACTION_PATIENCE_S
 from watchglass.evaluate.live.anew import left_out, own_lease
-from watchglass.evaluate.live.departures import Departures
 from watchglass.evaluate.live.judging import Judging
 from watchglass.evaluate.live.outages import Outages
-from watchglass.evaluate.live.presence import Presence
 from watchglass.evaluate.live.reporting import Reporting
-from watchglass.evaluate.live.roster import Roster
 from watchglass.evaluate.live.ticking import Ticking
+from watchglass.evaluate.live.worker_liveness import WorkerLiveness
 from watchglass.evaluate.many.snapshot import RunSnapshot, steps_by_worker
 from watchglass.evaluate.replaying import most_steps
 from watchglass.records import Observation
@@ -81,11 +79,11 @@ class Evaluator:
         self._reporting = Reporting(self._store, config, self._judging.run_id, output)
         self._journal, self._say = self._reporting.journal, self._reporting.say
         self._outages = Outages(lambda: self.poll_s, self._say, self._begin_again)
-        self._presence = Presence(self._store, config.attempt, lost_after_s=config.lost_after_s)
-        self._roster = Roster(self._presence)
-        self._ticking = Ticking(self._presence)
-        self._departures = Departures(self._store, self._presence, self._roster, self._judging.observed)
-        self._judging.join(self._reporting, self._roster, self._stay)
+        self._liveness = WorkerLiveness(
+            self._store, config.attempt, lost_after_s=config.lost_after_s, observed=self._judging.observed
+        )
+        self._ticking = Ticking(self._liveness)
+        self._judging.join(self._reporting, self._liveness, self._stay)
         self._news_s = time.monotonic()
         self._finished = False
         self._snapshot = RunSnapshot(config.run, read_s=self._news_s)
@@ -126,7 +124,7 @@ class Evaluator:
                 self._journal.write([Observation("ticks_recorded", 0)])
             self._pin = pin(self._store)
             if self._reporting.acting.delivers:
-                self._presence.look(0.0)
+                self._liveness.look(0.0)
             self._reporting.begin(self._newest)
             self._write_statuses()
         except WatchglassError:
@@ -192,7 +190,7 @@ class Evaluator:
     def excuse(self, seconds: float) -> None:
         """Nobody could ask the store for so long: that was nobody's silence."""
         self._news_s += seconds
-        self._presence.excuse(seconds)
+        self._liveness.excuse(seconds)
         self._ticking.excuse(seconds)
 
     def snapshot(self) -> RunSnapshot:
@@ -215,14 +213,13 @@ class Evaluator:
         """
         if self._judging.waits or self._outages.away or self._outages.asked(lambda: self._waits(None)) is not False:
             return ""
-        presence = self._presence
-        newest = presence.newest
+        newest = self._liveness.newest
         team = [worker for worker in self._judging.workers.values() if worker.attempt == newest]
-        if not team and not presence.launch_ended(newest):
+        if not team and not self._liveness.launch_ended(newest):
             return ""
         ends = {str(worker.left.get("status", "finished")) if worker.left else "lost" for worker in team}
-        in_order = ends <= {"finished", "stopped"} and (team or presence.launch_succeeded(newest))
-        quiet_s = time.monotonic() - max(self._news_s, presence.begun_s)
+        in_order = ends <= {"finished", "stopped"} and (team or self._liveness.launch_succeeded(newest))
+        quiet_s = time.monotonic() - max(self._news_s, self._liveness.begun_s)
         if quiet_s < (_SETTLED_S + self.poll_s if in_order else _RESTARTED_S):
             return ""
         return " and ".join(sorted(ends)) or "ended before its first training step"
@@ -294,7 +291,7 @@ class Evaluator:
         new = self._judging.read(max_bytes)
         if new:
             self._news_s = time.monotonic()
-            self._departures.listen(self._judging.workers.values())
+            self._liveness.listen(self._judging.workers.values())
             self._write_statuses()
             self._note()
         elif not self._judging.waits:
@@ -304,12 +301,12 @@ class Evaluator:
                 self._reporting.caught_up = True
                 self._write_statuses()
         acting = self._reporting.acting
-        if self._presence.look(self.poll_s if acting.stopping else pace_of(self._store).liveness_s):
+        if self._liveness.look(self.poll_s if acting.stopping else pace_of(self._store).liveness_s):
             self._journal.write(self._judging.take_changed())
         self._stay()  # before anything is delivered: after a long sleep the journal may be another's, and so are they
         if acting.busy:
             self._journal.write(
-                acting.tick(self._roster.workers(self._judging.workers.values()) if acting.stopping else ())
+                acting.tick(self._liveness.workers(self._judging.workers.values()) if acting.stopping else ())
             )
         self._journal.flush()
         return new
@@ -333,8 +330,8 @@ class Evaluator:
         """Say that the training was judged, unless somebody has yet to begin; always True."""
         workers = self._judging.workers.values()
         newest = self._newest
-        begun = any(worker.attempt == newest for worker in workers) or self._presence.launch_ended(newest)
-        if begun and not self._presence.awaits(self._judging.workers):
+        begun = any(worker.attempt == newest for worker in workers) or self._liveness.launch_ended(newest)
+        if begun and not self._liveness.awaits(self._judging.workers):
             self._journal.conclude(newest, _ends(workers))
         return True
 
@@ -347,12 +344,12 @@ class Evaluator:
 
     def _waits(self, silence_s: float | None) -> bool:
         """Whether some worker may still write."""
-        return self._departures.awaited(self._judging.workers, silence_s, self._judging.drained)
+        return self._liveness.awaited(self._judging.workers, silence_s, self._judging.drained)
 
     @property
     def _newest(self) -> int:
         """Newest attempt that anything is known of."""
-        return max([self._presence.newest, *(worker.attempt for worker in self._judging.workers.values())])
+        return max([self._liveness.newest, *(worker.attempt for worker in self._judging.workers.values())])
 
     def _is_active(self) -> bool:
         """Whether more may come from the newest attempt."""
@@ -376,7 +373,7 @@ class Evaluator:
         if held is not None:
             held.close()
         self._judging.begin_again()
-        self._departures.begin_again()
+        self._liveness.begin_again()
 
 
 def _sleep(seconds: float) -> bool:

@@ -10,7 +10,7 @@ from watchglass.evaluate.engine.engine import Engine
 from watchglass.evaluate.follower import FollowedWorker, Follower, Key
 from watchglass.evaluate.live.anew import start_without
 from watchglass.evaluate.live.reporting import Reporting
-from watchglass.evaluate.live.roster import Roster
+from watchglass.evaluate.live.worker_liveness import WorkerLiveness, step_of
 from watchglass.evaluate.many.snapshot import Gauges
 from watchglass.records import Finding, Observation, RuleStatus
 from watchglass.run import JointStep, Moment
@@ -98,9 +98,9 @@ class Judging:
         """See :meth:`Engine.close`."""
         self.engine.close()
 
-    def join(self, reporting: Reporting, roster: Roster, stay: Callable[[], None]) -> None:
+    def join(self, reporting: Reporting, liveness: WorkerLiveness, stay: Callable[[], None]) -> None:
         """Says whom to tell of what is found and of steps, and what is called after each of them."""
-        self._reporting, self._roster, self._stay = reporting, roster, stay
+        self._reporting, self._liveness, self._stay = reporting, liveness, stay
 
     def remember(self) -> None:
         """Goes the way of the evaluators before: what they observed is shown to the rules at the same steps."""
@@ -160,7 +160,7 @@ class Judging:
         for moment in moments:
             if isinstance(moment, JointStep):
                 for view in moment.views:
-                    self._roster.evaluated(view)
+                    self._liveness.evaluated(*step_of(view))
             elif isinstance(moment, Observation):
                 self._reporting.journal.write([moment])  # before a rule sees it
             self._report(self.engine.show(moment))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from watchglass.evaluate.engine.observing import tick_of
 from watchglass.evaluate.follower import FollowedWorker
-from watchglass.evaluate.live.presence import Presence
+from watchglass.evaluate.live.worker_liveness import WorkerLiveness
 from watchglass.records import Observation
 from watchglass.store import is_alive
 
@@ -53,12 +53,12 @@ class Ticking:
     """Makes ticks. For one thread; asks the store for nothing.
 
     Args:
-        presence: Who the workers are and whether they live.
+        liveness: Who the workers are and whether they live.
         monotonic: Seconds.
     """
 
-    def __init__(self, presence: Presence, monotonic: Callable[[], float] = time.monotonic) -> None:
-        self._presence, self._monotonic = presence, monotonic
+    def __init__(self, liveness: WorkerLiveness, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._liveness, self._monotonic = liveness, monotonic
         self._groups: dict[tuple[int, str], _Waiting] = {}
         self._workers: dict[tuple[int, str], tuple[int, float]] = {}
 
@@ -73,7 +73,7 @@ class Ticking:
         now_s = self._monotonic()
         groups: dict[str, list[FollowedWorker]] = {}
         for worker in workers:
-            if worker.attempt != self._presence.newest:
+            if worker.attempt != self._liveness.newest:
                 continue
             key = worker.attempt, worker.worker
             if self._workers.get(key, (-1, 0.0))[0] != worker.ended:
@@ -99,7 +99,7 @@ class Ticking:
         if waited_s < waiting.due_s:
             return []
         waiting.next_after(waited_s)
-        claims = self._presence.claims(attempt)
+        claims = self._liveness.claims(attempt)
         living = [w.worker for w in workers if w.worker in claims and is_alive(claims[w.worker])]
         seconds = {w.worker: round(now_s - self._workers[attempt, w.worker][1], 3) for w in workers}
         return [Observation("tick", attempt, None, {"seconds": seconds, "living": living}, name, shown.shown)]

@@ -15,10 +15,9 @@ from typing import Any, cast
 from watchglass.errors import WatchglassError
 from watchglass.evaluate.live.judging import Judging
 from watchglass.evaluate.live.reporting import Reporting
-from watchglass.evaluate.live.roster import Roster, step_of
+from watchglass.evaluate.live.worker_liveness import WorkerLiveness
 from watchglass.evaluate.scaling.tasks import fitted_out
 from watchglass.records import Finding, Observation
-from watchglass.run import StepView
 from watchglass.store import open_store
 
 #: What travels of a worker, as :class:`FollowedWorker` names it.
@@ -69,7 +68,7 @@ class FollowedRun:
         judging = Judging(open_store(config.run), config)
         # What not even an exception ends would hang the evaluator too. A process that dies is noticed.
         judging.engine.stuck = lambda seen: os._exit(1)
-        judging.join(cast(Reporting, self._reports), cast(Roster, self._reports), lambda: None)
+        judging.join(cast(Reporting, self._reports), cast(WorkerLiveness, self._reports), lambda: None)
         return judging
 
     def _said(self, judging: Judging) -> dict[str, Any]:
@@ -98,7 +97,7 @@ def _done(judging: Judging, what: str, active: bool, observed: Sequence[dict[str
 
 
 class _Reports:
-    """Stands in for the reporting, the journal and the roster of an evaluator, which run in the calling process."""
+    """Stands in for what an evaluator has in the calling process: reporting, journal and liveness of the workers."""
 
     def __init__(self) -> None:
         self.journal = self
@@ -111,9 +110,9 @@ class _Reports:
         self._steps, self._reports = [], []
         return taken
 
-    def evaluated(self, view: StepView) -> None:
-        """See :meth:`Roster.evaluated`."""
-        self._steps.append(step_of(view))
+    def evaluated(self, *step: Any) -> None:
+        """See :meth:`WorkerLiveness.evaluated`."""
+        self._steps.append(step)
 
     def write(self, seen: Sequence[Observation]) -> None:
         """See :meth:`Journal.write`."""

@@ -14,7 +14,7 @@ from watchglass.evaluate.engine.engine import Engine
 from watchglass.evaluate.follower import PLACED, FollowedWorker, Key, Moments
 from watchglass.evaluate.live.judging import Judging
 from watchglass.evaluate.live.reporting import Reporting
-from watchglass.evaluate.live.roster import Roster
+from watchglass.evaluate.live.worker_liveness import WorkerLiveness
 from watchglass.evaluate.scaling.cluster import Cluster
 from watchglass.evaluate.scaling.followed_run import WORKER, FollowedRun
 from watchglass.evaluate.scaling.rule_files import absolute_rules, read_rule_files
@@ -69,9 +69,9 @@ class JudgingElsewhere:
         self._new = False
         self._forget()
 
-    def join(self, reporting: Reporting, roster: Roster, stay: Callable[[], None]) -> None:
+    def join(self, reporting: Reporting, liveness: WorkerLiveness, stay: Callable[[], None]) -> None:
         """See :meth:`Judging.join`."""
-        self._reporting, self._roster, self._stay = reporting, roster, stay
+        self._reporting, self._liveness, self._stay = reporting, liveness, stay
 
     @property
     def waits(self) -> bool:
@@ -224,7 +224,7 @@ class JudgingElsewhere:
                 setattr(worker, name, tuple(row[name]) if isinstance(row[name], list) else row[name])
             worker.moments = groups[f"{worker.attempt} {worker.group}"]
         for step in data["steps"]:
-            self._roster.note(*step)
+            self._liveness.evaluated(*step)
         found = [row for what, rows in data["reports"] if what == "found" for row in rows]
         changed = {row["id"]: Finding.from_json(row) for row in data["changed"]}
         self._changed |= changed

@@ -1,0 +1,234 @@
+"""Which workers of a run may still write, how far they are, and what becomes of those that stop without a word.
+
+A worker on this machine is seen; of any other, what it writes and its launcher say whether it lives.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+from watchglass.control import Worker
+from watchglass.errors import WatchglassError
+from watchglass.evaluate.follower import FollowedWorker, Key
+from watchglass.record import harvest
+from watchglass.records import Mode, Observation
+from watchglass.run import StepView
+from watchglass.store import Attendance, Claim, Store, has_attempt, is_alive, pace_of
+
+#: How long somebody may take to recover a worker's last steps before nothing more is expected of it.
+_HARVEST_NS = 30_000_000_000
+#: Silence after which a worker whose launcher saw it end has lost its last flush, beyond two flush intervals.
+_AFTER_LAUNCH_S = 5.0
+#: Steps may take longer than anybody thought: so many of them may pass in silence.
+_SILENT_STEPS = 10
+#: TRAIN steps of which the typical length is told.
+_STEPS = 32
+
+
+class WorkerLiveness:
+    """Who the workers are and whether they live. For one thread.
+
+    Attributes:
+        attempts: Attempts that there are.
+        begun_s: When an attempt was last found, on the monotonic clock.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        attempt: int | None,
+        *,
+        lost_after_s: float,
+        observed: Callable[[Sequence[Observation]], None],
+    ) -> None:
+        """Knows no worker yet.
+
+        Args:
+            store: The store of a run.
+            attempt: The only attempt of interest, None for all of them.
+            lost_after_s: Silence after which a worker that cannot be seen from here counts as lost.
+            observed: Takes what shall be in the journal, and shown to the rules.
+        """
+        self._store, self._attempt, self._lost_after_s, self._observed = store, attempt, lost_after_s, observed
+        self._attendance = Attendance(store)
+        self._heard: dict[Key, tuple[object, float]] = {}
+        self._lengths: dict[Key, deque[float]] = {}
+        self._train_steps: dict[Key, int] = {}
+        self._harvested: set[Key] = set()
+        self._looked_s = float("-inf")
+        self.attempts = 0
+        self.begun_s = time.monotonic()
+
+    @property
+    def newest(self) -> int:
+        """The attempt that may still go on; -1 where there is none."""
+        return self.attempts - 1 if self._attempt is None else self._attempt
+
+    def claims(self, attempt: int) -> dict[str, Claim]:
+        """The newest claim of each worker of an attempt, as of the last look."""
+        return self._attendance.claims(attempt)
+
+    def launch_ended(self, attempt: int, worker: str | None = None) -> bool:
+        """Whether the launcher of a worker (or of all of them) has said that its training process ended."""
+        return self._attendance.launch_ended(attempt, worker) is not None
+
+    def launch_succeeded(self, attempt: int) -> bool:
+        """Whether the first launcher's training ended in order: nobody will start it again."""
+        end = self._attendance.launch_ended(attempt)
+        return end is not None and end.exit_status in (0, 86)
+
+    def look(self, every_s: float) -> bool:
+        """Look at claims and launches, if the last look was so long ago; returns whether it was.
+
+        Raises:
+            StoreError: The store refused.
+        """
+        now_s = time.monotonic()
+        if now_s - self._looked_s < every_s:
+            return False
+        if self._attempt is None:
+            while has_attempt(self._store, self.attempts):
+                self.attempts += 1
+                self.begun_s = now_s
+        if self.newest >= 0:
+            self._attendance.look(self.newest)
+        self._looked_s = now_s
+        return True
+
+    def listen(self, workers: Collection[FollowedWorker]) -> None:
+        """Note of whom something new was read; a worker that was taken for lost and has written again is not lost."""
+        for worker in workers:
+            key, mark = (worker.attempt, worker.worker), (worker.reached, worker.events)
+            if key not in self._heard or self._heard[key][0] != mark:
+                self._heard[key] = mark, time.monotonic()
+            if worker.has_returned:
+                self._harvested.discard(key)
+                self._observed([worker.observation("worker_returned", worker.losses)])
+
+    def excuse(self, seconds: float) -> None:
+        """Nothing could be read for so long: that time is no silence of a worker."""
+        self.begun_s += seconds
+        self._heard = {key: (mark, since_s + seconds) for key, (mark, since_s) in self._heard.items()}
+
+    def begin_again(self) -> None:
+        """All of the run is read again."""
+        self._harvested.clear()
+
+    def evaluated(self, attempt: int, worker: str, train_step: int | None, seconds: float) -> None:
+        """Note a step that was evaluated, see :func:`step_of`."""
+        if train_step is not None:
+            self._train_steps[attempt, worker] = train_step
+            self._lengths.setdefault((attempt, worker), deque(maxlen=_STEPS)).append(seconds)
+
+    def workers(self, workers: Collection[FollowedWorker]) -> list[Worker]:
+        """For actions: those that were read, and those of the newest attempt that have only claimed their place yet."""
+        attempt = self.newest
+        read = [self._read(worker) for worker in workers]
+        known = {worker.name for worker in read if worker.attempt == attempt}
+        silent = [
+            Worker(name, True, -1, 0.0, claim, attempt)
+            for name, claim in self.claims(attempt).items()
+            if name not in known and not claim.released and not claim.harvest
+        ]
+        return read + silent
+
+    def awaits(self, known: Collection[Key], *, lost_after_s: float | None = None) -> bool:
+        """Whether a worker of the newest attempt has claimed its place, of which nothing was read and more may come.
+
+        Args:
+            known: Attempts and names of those of which something was read.
+            lost_after_s: Silence that is long enough, where that differs.
+        """
+        waits = False
+        for name, claim in self.claims(self.newest).items():
+            key = self.newest, name
+            if key in known or claim.released or claim.harvest:
+                continue
+            self._heard.setdefault(key, (None, time.monotonic()))
+            waits = waits or not self._is_gone(key, 0.0, lost_after_s)
+        return waits
+
+    def awaited(
+        self, workers: Mapping[Key, FollowedWorker], silence_s: float | None, drained: Callable[[], bool]
+    ) -> bool:
+        """Whether some worker may still write; those that cannot are harvested, and lost once all of them is read.
+
+        Args:
+            workers: Those of the run, as far as they were read.
+            silence_s: Silence after which a worker that cannot be seen is lost, None for what was configured.
+            drained: Reads everything that is there; returns whether there was nothing.
+
+        Raises:
+            StoreError, CompactedError: See :meth:`Follower.poll`.
+        """
+        newest = self.newest
+        claims = self.claims(newest)
+        if any(w.worker not in claims for w in workers.values() if w.active and w.attempt >= newest):
+            self.look(0.0)
+        awaited = self.awaits(workers, lost_after_s=silence_s)
+        for key, worker in [(key, worker) for key, worker in workers.items() if worker.active]:
+            if worker.attempt < self.newest:
+                continue  # an attempt that has a successor is over
+            if not self._is_gone(key, self._step_s(key), silence_s):
+                awaited = True
+            elif key not in self._harvested:
+                self._harvested.add(key)
+                self._harvest(worker.attempt)
+                awaited = True
+            elif drained():
+                # It may have written its last words between our last look and its death: hence only once drained.
+                self._observed([worker.observation("worker_lost", worker.losses + 1)])
+            else:
+                awaited = True
+        return awaited
+
+    def _read(self, worker: FollowedWorker) -> Worker:
+        key = worker.attempt, worker.worker
+        claim = self.claims(worker.attempt).get(worker.worker)
+        # Where only the last steps of a worker are written down, nothing trains.
+        trains = claim is None or (not claim.harvest and is_alive(claim) is not False)
+        return Worker(
+            worker.worker, worker.active and trains, self._train_steps.get(key, -1), self._step_s(key), claim,
+            worker.attempt,
+        )  # fmt: skip
+
+    def _step_s(self, key: Key) -> float:
+        """Typical length of a worker's TRAIN steps in seconds; 0 where unknown."""
+        return statistics.median(self._lengths[key]) if key in self._lengths else 0.0
+
+    def _is_gone(self, key: Key, step_s: float, lost_after_s: float | None) -> bool:
+        """Whether nothing more is to be expected of a worker that has not left: long steps are waited for."""
+        attempt, name = key
+        claim = self.claims(attempt).get(name)
+        if claim is None:
+            return True
+        alive = is_alive(claim)
+        if claim.harvest and time.time_ns() - claim.wall_ns > _HARVEST_NS:
+            alive = False
+        if alive is not None:
+            return not alive
+        silent_s = time.monotonic() - self._heard[key][1] if key in self._heard else 0.0
+        flush_s = pace_of(self._store, len(self.claims(attempt))).flush_s
+        if self.launch_ended(attempt, name) and silent_s > 2 * flush_s + _AFTER_LAUNCH_S:
+            return True
+        limit_s = self._lost_after_s if lost_after_s is None else lost_after_s
+        return silent_s > max(limit_s, _SILENT_STEPS * step_s) + 2 * flush_s
+
+    def _harvest(self, attempt: int) -> None:
+        """Recovers what a dead worker recorded last; whatever comes of it is read like everything else."""
+        try:
+            harvest(self._store, by="evaluator", attempt=attempt)
+        except WatchglassError as error:
+            print(f"watchglass: the last steps of a killed worker are not recovered yet: {error}", file=sys.stderr)
+        self.look(0.0)
+
+
+def step_of(view: StepView) -> tuple[int, str, int | None, float]:
+    """What is noted of a step: attempt, worker, number among TRAIN steps (None for no such), length in seconds."""
+    trains = view.mode is Mode.TRAIN and view.leads
+    seconds = (view.end_ns - view.start_ns) / 1e9
+    return view.attempt, view.worker, view.train_step if trains else None, seconds
