@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from threading import Lock
 from typing import Any
@@ -81,10 +81,26 @@ class RowLog:
 
     def at(self, key: int) -> NDArray[Any]:
         """The rows with a key, in the order in which they arrived."""
+        if not len(self.rows):
+            return self.rows
         keys, order = self._by_key
         low = bisect_left(keys, key, key=int)
         high = bisect_right(keys, key, low, key=int)
         return self.rows[low:high] if order is None else self.rows[order[low:high]]
+
+    def of_tensor(self, tensor_id: int) -> NDArray[Any]:
+        """The rows of a tensor, in the order in which they arrived."""
+        return self.rows[np.flatnonzero(self.rows["tensor_id"] == tensor_id)]
+
+    def unique(self, fields: Sequence[str] | None) -> NDArray[Any]:
+        """The rows by key; of those that agree in it and these fields the one that arrived last, or all for None."""
+        rows = self.rows
+        if fields is not None and len(rows):
+            columns = [rows[name] for name in (*reversed(fields), self.key)]
+            order = np.lexsort(columns)
+            last = np.any([column[order[1:]] != column[order[:-1]] for column in columns], axis=0)
+            rows = rows[np.sort(order[np.append(last, True)])]
+        return rows[np.argsort(rows[self.key], kind="stable")]
 
     @cached_property
     def latest(self) -> NDArray[Any]:

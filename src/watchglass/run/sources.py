@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import pairwise
+from threading import Lock
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,8 +32,6 @@ from watchglass.store import (
 _CHUNK_ROWS = 1 << 17
 #: Bytes that a decoded row takes: eleven numbers, its keys, and about as much again with a histogram.
 ROW_BYTES = 8 * len(STATISTIC_FIELDS) + 18
-#: Bytes of a range of rows in an index: two tuples, four numbers, a place in a list.
-_RANGE_BYTES = 256
 _KEYS = tuple(field.name for field in STATISTICS.own if field.name not in STATISTIC_FIELDS)
 
 
@@ -52,6 +51,16 @@ class Wanted(NamedTuple):
     histograms: bool = False
 
 
+class Rows(NamedTuple):
+    """Rows of a frame: ``values`` as float64[n, 11], and the keys but for the step."""
+
+    values: NDArray[np.float64]
+    tensor_id: NDArray[np.uint32]
+    calls: NDArray[np.uint32]
+    origin: NDArray[np.uint8]
+    sampled: NDArray[np.bool_]
+
+
 class LiveBatch:
     """The rows of one STATISTICS frame; nothing of it is decoded before it is asked for, and then only that.
 
@@ -65,94 +74,75 @@ class LiveBatch:
         self.frame = frame
         self._token = new_token()
         self._payloads, self._problem = payloads, problem
-        self._steps: NDArray[np.uint64] | None = None
-        self._edges: NDArray[np.intp] = np.zeros(1, np.intp)
+        self._stretches: tuple[NDArray[np.uint64], NDArray[np.intp]] | None = None
         self._damaged = False
         self._has_histograms: bool | None = None
 
+    def __del__(self) -> None:
+        self._payloads.decoded.drop(self._token, (*_KEYS, *STATISTIC_FIELDS, "rows", "histograms"))
+        self._payloads.drop(self.frame)
+
     @property
-    def ranges(self) -> list[tuple[int, int, int]]:
+    def steps(self) -> NDArray[np.uint64]:
+        """The global step of each run of rows of one step."""
+        return self._known[0]
+
+    @property
+    def _known(self) -> tuple[NDArray[np.uint64], NDArray[np.intp]]:
+        """:attr:`steps`, and where each begins, with the number of rows behind them."""
+        if self._stretches is None:
+            self._decoded(())
+        assert self._stretches is not None
+        return self._stretches
+
+    @property
+    def ranges(self) -> Iterator[tuple[int, int, int]]:
         """(global step, first row, row behind the last) of each run of rows of one step."""
-        if self._steps is None:
-            self.columns(())
-        assert self._steps is not None
-        return [(step, *edge) for step, edge in zip(self._steps.tolist(), pairwise(self._edges.tolist()), strict=True)]
-
-    @property
-    def ranges_bytes(self) -> int:
-        """Bytes that :attr:`ranges` and an index of them take."""
-        if self._steps is None:
-            self.columns(())
-        assert self._steps is not None
-        return _RANGE_BYTES * len(self._steps)
-
-    @property
-    def last_step(self) -> int:
-        """The last global step that has a row; 0 for none."""
-        return int(self._steps.max()) if self._steps is not None and len(self._steps) else 0
+        steps, edges = self._known
+        for step, edge in zip(steps.tolist(), pairwise(edges.tolist()), strict=True):
+            yield step, *edge
 
     @property
     def global_step(self) -> NDArray[np.uint64]:
         """u64[n]."""
-        if self._steps is None:
-            self.columns(())
-        assert self._steps is not None
-        return np.repeat(self._steps, np.diff(self._edges))
+        steps, edges = self._known
+        return np.repeat(steps, np.diff(edges))
 
     def columns(self, names: Sequence[str]) -> dict[str, NDArray[Any]]:
         """Some columns, read-only, n rows each; empty ones where the frame makes no sense."""
         kept = {name: self._payloads.decoded.get(self._token, name) for name in names}
         missing = [name for name, column in kept.items() if column is None]
-        unknown = ["global_step"] if self._steps is None else []
-        if (missing or unknown) and not self._damaged:
-            try:
-                found = self._decoded([*unknown, *missing])
-            except DamagedDataError as error:
-                self._is_damaged(error)
-            else:
-                self._keep(found)
-                kept |= {name: found[name] for name in missing}
-        if self._damaged:
-            return {name: np.zeros(0, dtype_of(STATISTICS)[name]) for name in names}
-        return kept
+        if missing:
+            for name, column in self._decoded(missing).items():
+                kept[name] = column
+                self._payloads.decoded.put(self._token, name, column, column.nbytes)
+        return _no_columns(names) if self._damaged else kept
 
-    def values(self, fields: Sequence[str] = STATISTIC_FIELDS) -> NDArray[np.float64]:
-        """float64[n, 11], read-only; columns that are not among ``fields`` are NaN."""
-        if len(fields) < len(STATISTIC_FIELDS):
-            columns = self.columns(fields)
-            return statistics_matrix({"global_step": self.global_step, **columns}, fields)
-        matrix: NDArray[np.float64] | None = self._payloads.decoded.get(self._token, "values")
-        if matrix is None:
-            try:
-                unknown = ["global_step"] if self._steps is None else []
-                # Who looks at whole rows looks at their keys, too, and fetching the payload again takes longer.
-                columns = {} if self._damaged else self._decoded([*unknown, *_KEYS, *STATISTIC_FIELDS])
-            except DamagedDataError as error:
-                self._is_damaged(error)
-                columns = {}
-            if not columns:
-                return np.zeros((0, len(STATISTIC_FIELDS)))
-            numbers = {name: columns.pop(name) for name in STATISTIC_FIELDS}
-            self._keep(columns)
-            matrix = statistics_matrix({"global_step": self.global_step, **numbers})
+    def rows(self) -> Rows:
+        """All rows with all columns, read-only; none where the frame makes no sense."""
+        found: Rows | None = self._payloads.decoded.get(self._token, "rows")
+        if found is None:
+            columns = self._decoded((*_KEYS, *STATISTIC_FIELDS))
+            matrix = statistics_matrix({"global_step": self.global_step, **columns})
             matrix.flags.writeable = False
-            self._payloads.decoded.put(self._token, "values", matrix, matrix.nbytes)
-        return matrix
-
-    def _decoded(self, names: Sequence[str]) -> dict[str, NDArray[Any]]:
-        """Some columns of the payload, and whether it has histograms, for which it is not fetched again."""
-        payload = self._payloads.get(self.frame)
-        found = decode_columns(payload, names)
-        if self._has_histograms is None:
-            self._has_histograms = has_histograms(payload)
+            found = Rows(matrix, *(columns[name] for name in _KEYS))
+            self._payloads.decoded.put(self._token, "rows", found, sum(column.nbytes for column in found))
         return found
 
-    def _keep(self, columns: dict[str, NDArray[Any]]) -> None:
-        for name, column in columns.items():
-            if name == "global_step":
-                self._number(column)
-            else:
-                self._payloads.decoded.put(self._token, name, column, column.nbytes)
+    def _decoded(self, names: Sequence[str]) -> dict[str, NDArray[Any]]:
+        """Columns of the payload, and which steps they are of and whether there are histograms; empty where damaged."""
+        if not self._damaged:
+            try:
+                payload = self._payloads.get(self.frame)
+                if self._stretches is not None:
+                    return decode_columns(payload, names)
+                found = decode_columns(payload, ("global_step", *names))
+                self._has_histograms = has_histograms(payload)
+                self._stretches = _stretches(found.pop("global_step"))
+                return found
+            except DamagedDataError as error:
+                self._is_damaged(error)
+        return _no_columns(names)
 
     def may_have_histograms(self) -> bool:
         """Whether its columns are there; that they make sense shows when they are decoded."""
@@ -182,9 +172,8 @@ class LiveBatch:
     def select(self, wanted: Wanted) -> StatisticsBatch | None:
         """The rows that are wanted; None for none."""
         if wanted.steps is not None:
-            if self._steps is None:
-                self.columns(())
-            if not self._reaches(wanted.steps):
+            low, high = wanted.steps
+            if not len(self.steps) or int(self.steps.max()) < low or int(self.steps.min()) >= high:
                 return None
         columns = self.columns((*_KEYS, *wanted.fields))
         if self._damaged:
@@ -205,23 +194,8 @@ class LiveBatch:
         keys = {name: columns[name][rows] for name in _KEYS}
         return StatisticsBatch(global_step=numbers[rows], values=values, histograms=histograms, **keys)
 
-    def forget(self) -> None:
-        """Nobody will ask for it again."""
-        self._payloads.decoded.drop(self._token, (*_KEYS, *STATISTIC_FIELDS, "values", "histograms"))
-        self._payloads.drop(self.frame)
-
-    def _reaches(self, steps: tuple[int, int]) -> bool:
-        known = self._steps
-        return known is not None and len(known) > 0 and int(known.max()) >= steps[0] and int(known.min()) < steps[1]
-
-    def _number(self, steps: NDArray[np.uint64]) -> None:
-        changes = np.flatnonzero(steps[1:] != steps[:-1]) + 1
-        self._edges = np.concatenate([[0], changes, [len(steps)]]) if len(steps) else np.zeros(1, np.intp)
-        self._steps = steps[self._edges[:-1]].copy()
-
     def _is_damaged(self, error: DamagedDataError) -> None:
-        self._damaged = True
-        self._steps, self._edges = np.zeros(0, np.uint64), np.zeros(1, np.intp)
+        self._damaged, self._stretches = True, _stretches(np.zeros(0, np.uint64))
         self._problem(self.frame, error)
 
 
@@ -244,12 +218,16 @@ class CompactedBlock:
 
     def __init__(self, frame: Frame, store: Store, payloads: Payloads, problem: OnProblem) -> None:
         self._frame, self._store, self._payloads, self._problem = frame, store, payloads, problem
+        self._chunks: set[str] = set()
+        self._token = new_token()
         self._at = compacted_file(frame)
         self.first, self.last = self._at.global_steps
         self._file: ParquetStatistics | None = None
         self._damaged = False
-        self._chunks: set[str] = set()
-        self._token = new_token()
+        self._lock = Lock()
+
+    def __del__(self) -> None:
+        self._payloads.decoded.drop(self._token, self._chunks)
 
     def select(self, wanted: Wanted) -> StatisticsBatch | None:
         """The rows that are wanted, by tensor, then step; None for none."""
@@ -258,13 +236,14 @@ class CompactedBlock:
             return None
         ids: Collection[int] | None = None if wanted.ids is None else wanted.ids.tolist()
         try:
-            if self._file is None:
-                self._file = ParquetStatistics(
-                    self._store, self._at.path, size=self._at.bytes, footer_crc=self._at.footer_crc
+            with self._lock:
+                if self._file is None:
+                    self._file = ParquetStatistics(
+                        self._store, self._at.path, size=self._at.bytes, footer_crc=self._at.footer_crc
+                    )
+                found = self._file.read(
+                    tensor_ids=ids, steps=steps, fields=tuple(wanted.fields), histograms=wanted.histograms
                 )
-            found = self._file.read(
-                tensor_ids=ids, steps=steps, fields=tuple(wanted.fields), histograms=wanted.histograms
-            )
         except MissingFileError as error:
             generation = newest_generation(self._store)
             if generation is not None and f"{generation.number:08}" not in self._at.path.split("/"):
@@ -300,11 +279,6 @@ class CompactedBlock:
                 self._keep(name, found, _histogram_bytes(found))
         return found
 
-    def forget(self) -> None:
-        """Nobody will ask for it again."""
-        self._payloads.decoded.drop(self._token, tuple(self._chunks))
-        self._file = None
-
     def _keep(self, name: str, value: Any, size: int) -> None:
         self._chunks.add(name)
         self._payloads.decoded.put(self._token, name, value, size)
@@ -321,6 +295,16 @@ class CompactedBlock:
     def _is_damaged(self, error: DamagedDataError) -> None:
         self._damaged = True
         self._problem(self._frame, error)
+
+
+def _no_columns(names: Sequence[str]) -> dict[str, NDArray[Any]]:
+    return {name: np.zeros(0, dtype_of(STATISTICS)[name]) for name in names}
+
+
+def _stretches(steps: NDArray[np.uint64]) -> tuple[NDArray[np.uint64], NDArray[np.intp]]:
+    """The step of each run of equal ones, and where each begins, with the number of all behind them."""
+    begins = np.flatnonzero(np.append(True, steps[1:] != steps[:-1])[: len(steps)])
+    return steps[begins], np.append(begins, len(steps))
 
 
 def _among(ids: NDArray[np.uint32], wanted: NDArray[np.uint32] | None) -> NDArray[np.bool_]:

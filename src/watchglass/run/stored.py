@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from threading import Lock
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,12 +13,13 @@ from watchglass.records import STATISTIC_FIELDS, Origin
 from watchglass.run.histograms import LazyHistograms
 from watchglass.run.payloads import OnProblem, Payloads
 from watchglass.run.sources import ROW_BYTES, CompactedBlock, LiveBatch, Wanted, batch_bytes
-from watchglass.run.step_index import StepIndex
 from watchglass.stats import Histograms
 from watchglass.store import Charges, Frame, StatisticsBatch, Store
 
 #: Parts are there beside what is made of them: joined, and once more where they have to be put in order.
 _TOGETHER = 3
+#: Bytes of a range of rows in the index: two tuples, three numbers, a place in a dict.
+_RANGE_BYTES = 256
 #: Frames that are fetched together where a store answers late.
 _AHEAD = 256
 
@@ -65,18 +67,15 @@ class StoredStatistics:
         self._batches: list[LiveBatch] = []
         self._payloads = Payloads(store)
         self._payloads.decoded.members += 1
-        self._index = StepIndex[LiveBatch]()
+        #: Which rows of which batches belong to a step.
+        self._ranges: dict[int, tuple[tuple[LiveBatch, int, int], ...]] = {}
         #: Global steps, half-open, that whole histories are limited to; None for no limit.
         self.within: tuple[int, int] | None = None
-        self._indexed = 0
+        self._indexed, self._lock = 0, Lock()
         self._charges = Charges()
 
     def __del__(self) -> None:
         self._payloads.decoded.members -= 1
-        for block in self._blocks:
-            block.forget()
-        for batch in self._batches:
-            batch.forget()
 
     def found_in(self, source: str) -> None:
         """The newest segment is this one; those before it are complete."""
@@ -109,7 +108,7 @@ class StoredStatistics:
             for part in self._of_block(block, global_step)
         ]
         charges = Charges()
-        for batch, start, stop in self._index.at(global_step):
+        for batch, start, stop in self._ranges.get(global_step, ()):
             charges.add(_TOGETHER * ROW_BYTES * (stop - start))
             found.append(self._of_batch(batch, start, stop))
         parts = [
@@ -177,15 +176,10 @@ class StoredStatistics:
         """Drop the rows of earlier steps."""
         self._number()
         self._charges.forget(before)
-        kept = set(map(id, self._index.forget(before)))
-        for batch in self._batches:
-            if id(batch) not in kept:
-                batch.forget()
-        self._batches = [batch for batch in self._batches if id(batch) in kept]
+        for step in [step for step in self._ranges if step < before]:
+            del self._ranges[step]
+        self._batches = [batch for batch in self._batches if batch.steps.max(initial=0) >= before]
         self._indexed = len(self._batches)
-        for block in self._blocks:
-            if block.last < before:
-                block.forget()
         self._blocks = [block for block in self._blocks if block.last >= before]
 
     def _limited(self, steps: tuple[int, int] | None) -> tuple[int, int] | None:
@@ -203,24 +197,29 @@ class StoredStatistics:
 
     def _number(self) -> None:
         """Find out which steps new frames hold."""
-        for batch in self._batches[self._indexed :]:
-            self._charges.add(batch.ranges_bytes, batch.last_step)
-            self._index.add(batch, batch.ranges)
-            self._indexed += 1
+        if self._indexed == len(self._batches):
+            return
+        with self._lock:
+            for batch in self._batches[self._indexed :]:
+                self._charges.add(_RANGE_BYTES * len(batch.steps), int(batch.steps.max(initial=0)))
+                for step, start, stop in batch.ranges:
+                    self._ranges[step] = (*self._ranges.get(step, ()), (batch, start, stop))
+                self._indexed += 1
 
     def _of_batch(self, batch: LiveBatch, start: int, stop: int) -> tuple[StatisticsRows, NDArray[np.bool_]]:
-        values, columns = batch.values(), batch.columns(("tensor_id", "calls", "origin", "sampled"))
-        if min(len(values), len(columns["tensor_id"])) < stop:  # a part of it turned out to make no sense
+        rows = batch.rows()
+        if len(rows.values) < stop:  # a part of it turned out to make no sense
             start = stop = 0
         span = slice(start, stop)
-        ids, calls, sampled, origin = (columns[name][span] for name in ("tensor_id", "calls", "sampled", "origin"))
+        ids = rows.tensor_id[span]
 
         def load() -> Histograms:
             known = batch.histograms()
             return Histograms.none(len(ids)) if known is None else known.take(np.arange(start, stop))
 
         histograms = LazyHistograms(load) if batch.may_have_histograms() else None
-        return StatisticsRows(ids, values[span], calls, sampled, histograms), origin == Origin.PLANNED
+        found = StatisticsRows(ids, rows.values[span], rows.calls[span], rows.sampled[span], histograms)
+        return found, rows.origin[span] == Origin.PLANNED
 
     def _of_block(self, block: CompactedBlock, step: int) -> Iterator[tuple[StatisticsRows, NDArray[np.bool_]]]:
         chunk = block.chunk(step)

@@ -32,7 +32,6 @@ from watchglass.run.histograms import LazyHistograms
 from watchglass.run.problems import Problems
 from watchglass.run.row_log import RowLog, StepEnds
 from watchglass.run.stored import StatisticsRows, StoredStatistics, last_index_of_each
-from watchglass.run.stored_rows import StoredFacts, StoredRows, drop_before
 from watchglass.store import (
     Charges,
     Frame,
@@ -41,6 +40,7 @@ from watchglass.store import (
     StatisticsBatch,
     Store,
     decode_catalog,
+    decode_facts,
     decode_header,
     decode_lifecycle,
     decode_raw_index,
@@ -48,6 +48,7 @@ from watchglass.store import (
     decode_step_rows,
     dtype_of,
     rows_bytes,
+    table_of,
 )
 
 #: Schema that this release reads, the same for all kinds so far. Frames of later schemas are left out.
@@ -55,6 +56,11 @@ _SCHEMA = 1
 #: Bytes that are kept of a payload for each byte: of what becomes objects, and of rows with their index.
 _PARSED, _INDEXED = 12, 3
 _REDUCTIONS = {int(reduction) for reduction in Reduction}
+#: So many frames of facts are known again when they come twice; more than wait while a store refuses them.
+_FACTS_SEEN = 4096
+_FACT = np.dtype([("global_step", "i8"), ("fact", "O")])
+#: Kinds beside statistics that say something of a tensor, but for its units.
+_OF_TENSORS = (SCALARS, REDUCTIONS, RAW)
 _UNIT_KINDS = {int(kind): kind for kind in UnitKind}
 
 
@@ -107,12 +113,12 @@ class WorkerTables:
         self._open: list[Frame] = []
         self._wanted: NDArray[np.uint64] | None = None
         self._left_out: list[DamagedDataError] = []
-        self._rows: dict[RowKind, StoredRows] = {}
-        self._scalars, self._reductions, self._units = map(self._stored, (SCALARS, REDUCTIONS, UNITS))
+        self._rows = {FACTS: RowLog(_FACT, "global_step")}
+        # Facts have no key by which the last one could count, but a write that failed halfway and was repeated has the
+        # same frames again.
+        self._facts_seen: dict[int, None] = {}
         # Not self: what only a cycle keeps alive stays in memory for long.
         self._statistics = StoredStatistics(store, self._problems.add)
-        self._facts = StoredFacts()
-        self._raw: dict[int, dict[int, RawPlace]] = {}
         self._source = ""
         self._charges = Charges()
         if steps is not None:
@@ -160,9 +166,7 @@ class WorkerTables:
         elif kind == FrameKind.STEP_ENDS:
             return Ingested(ends=self._add_ends(payload))
         elif kind == FrameKind.FACTS:
-            facts = self._facts.add(payload, self._left_out)
-            self._charge(_PARSED * len(payload), [fact.global_step for fact in facts])
-            return Ingested(facts=facts)
+            return Ingested(facts=self._add_facts(payload))
         elif kind == FrameKind.HEADER:
             self._charges.add(_PARSED * len(payload))
             self.headers.append(decode_header(payload))
@@ -175,21 +179,18 @@ class WorkerTables:
             self.lifecycle.append(decode_lifecycle(payload))
         elif kind == FrameKind.RAW:
             places = decode_raw_index(payload, self._left_out)
-            self._charge(_PARSED * len(payload), [place["global_step"] for place in places])
-            for place in places:
-                step, tensor_id = place["global_step"], place["tensor_id"]
-                if self._wanted is None or step in self._wanted:
-                    self._raw.setdefault(step, {})[tensor_id] = RawPlace(place["file"], place["key"])
+            self._add_rows(RAW, table_of(RAW, [[place[field.name] for field in RAW.fields] for place in places]))
         elif kind == FrameKind.COMPACTED:
             self._statistics.add_block(frame)
         elif (rows := ROW_KINDS.get(kind)) is not None and rows.key is not RowKey.RUN:
             self._add_rows(rows, decode_rows(rows, payload))
         return _NOTHING
 
-    @property
-    def scalar_log(self) -> RowLog:
-        """The rows of scalars as they arrived; another log when there are more."""
-        return self._scalars.log
+    def log(self, kind: RowKind) -> RowLog:
+        """The rows of a kind as they arrived; another log when there are more. Of facts the step and the record."""
+        if kind not in self._rows:
+            self._rows[kind] = RowLog(dtype_of(kind), kind.key.value)
+        return self._rows[kind]
 
     # By step
 
@@ -197,7 +198,7 @@ class WorkerTables:
         """Scalars of a step as (tensor id, value, weight), one row per tensor (the last one written)."""
         rows = {
             tensor_id: (tensor_id, value, weight)
-            for _, tensor_id, weight, value in self._scalars.log.at(global_step).tolist()
+            for _, tensor_id, weight, value in self.log(SCALARS).at(global_step).tolist()
         }
         return list(rows.values())
 
@@ -214,7 +215,7 @@ class WorkerTables:
         """Exact reductions of a step by tensor id and reduction; those of later releases are left out."""
         return {
             (tensor_id, Reduction(which)): value
-            for _, tensor_id, which, value in self._reductions.log.at(global_step).tolist()
+            for _, tensor_id, which, value in self.log(REDUCTIONS).at(global_step).tolist()
             if which in _REDUCTIONS
         }
 
@@ -223,18 +224,21 @@ class WorkerTables:
 
         Kinds that this release does not know are left out.
         """
-        rows = {row[1:3]: row for row in self._units.log.at(global_step).tolist()}
+        rows = {row[1:3]: row for row in self.log(UNITS).at(global_step).tolist()}
         return [
             (tensor_id, _UNIT_KINDS[kind], flags) for _, tensor_id, kind, flags in rows.values() if kind in _UNIT_KINDS
         ]
 
     def facts(self, global_step: int | None = None) -> list[Fact]:
         """Facts of a step, of the run (-1), or all of them in the order of steps (None)."""
-        return self._facts.all() if global_step is None else self._facts.at(global_step)
+        log = self.log(FACTS)
+        rows = log.unique(None) if global_step is None else log.at(global_step)
+        found: list[Fact] = rows["fact"].tolist()
+        return found
 
     def raw(self, global_step: int) -> dict[int, RawPlace]:
         """Where the raw tensors of a step are, by tensor id."""
-        return dict(self._raw.get(global_step, {}))
+        return {tensor_id: RawPlace(*place) for _, tensor_id, *place in self.log(RAW).at(global_step).tolist()}
 
     # As a whole
 
@@ -248,20 +252,14 @@ class WorkerTables:
             rows = [row.to_json() for row in self.catalog.select()]
         elif kind is FACTS:
             rows = [fact.to_json() for fact in self.facts()]
-        elif kind is RAW:
-            rows = [
-                {"global_step": step, "tensor_id": tensor_id, **place._asdict()}
-                for step in sorted(self._raw)
-                for tensor_id, place in self._raw[step].items()
-            ]
         else:
-            table = self.steps.log.latest if kind is STEPS else self._stored(kind).all()
+            table = self.steps.log.latest if kind is STEPS else self.log(kind).unique(kind.unique)
             return {field.name: table[field.name] for field in kind.fields}
         return {field.name: [row[field.name] for row in rows] for field in kind.fields}
 
     def scalar_history(self, tensor_id: int) -> tuple[NDArray[np.uint64], NDArray[np.float64], NDArray[np.float64]]:
         """One scalar by step, the last row of each: global steps u64[n], values float64[n] and weights float64[n]."""
-        rows = self._scalars.of_tensor(tensor_id)
+        rows = self.log(SCALARS).of_tensor(tensor_id)
         rows = rows[last_index_of_each(rows["global_step"])]
         return rows["global_step"], rows["value"], rows["weight"].astype(np.float64)
 
@@ -313,33 +311,34 @@ class WorkerTables:
 
     def reduction_history(self, tensor_id: int, reduction: Reduction) -> tuple[NDArray[np.uint64], NDArray[np.float64]]:
         """All values of an exact reduction of one tensor: global steps u64[n] and values float64[n], by step."""
-        rows = self._reductions.of_tensor(tensor_id)
+        rows = self.log(REDUCTIONS).of_tensor(tensor_id)
         rows = rows[rows["reduction"] == reduction]
         rows = rows[last_index_of_each(rows["global_step"])]
         return rows["global_step"], rows["value"].astype(np.float64)
 
     def captured(self, tensor_id: int) -> set[int]:
         """Global steps that have anything of a tensor: a scalar, statistics, a reduction or its raw values."""
-        found = {step for step, places in self._raw.items() if tensor_id in places}
-        found |= self._scalars.steps_of(tensor_id) | self._reductions.steps_of(tensor_id)
-        return found | self._statistics.steps_of(tensor_id)
+        found = self._statistics.steps_of(tensor_id)
+        return found.union(*(self.log(kind).of_tensor(tensor_id)["global_step"].tolist() for kind in _OF_TENSORS))
 
     def captured_ids(self, steps: NDArray[np.uint64]) -> set[int]:
         """Ids of the tensors of which :meth:`captured` has any of these global steps."""
-        found = {tensor_id for step in steps.tolist() for tensor_id in self._raw.get(step, ())}
-        found |= self._scalars.ids_of(steps) | self._reductions.ids_of(steps)
-        return found | self._statistics.ids_of(steps)
+        found = self._statistics.ids_of(steps)
+        for rows in (self.log(kind).rows for kind in _OF_TENSORS):
+            found |= set(np.unique(rows["tensor_id"][np.isin(rows["global_step"], steps)]).tolist())
+        return found
 
     def forget(self, before_global_step: int) -> None:
         """Drop everything of the steps before one, so that a follower's memory stays bounded. The catalog stays."""
         self._charges.forget(before_global_step)
-        for kind, rows in self._rows.items():
+        facts = self.log(FACTS).rows
+        of_run = facts[facts["global_step"] < 0]
+        for kind, log in self._rows.items():
             if kind.key is RowKey.STEP:
-                rows.forget(before_global_step)
-        for stored in (self._statistics, self._facts):
-            stored.forget(before_global_step)
+                self._rows[kind] = log.without(before_global_step)
+        self._rows[FACTS] = self._rows[FACTS].and_then(of_run)
+        self._statistics.forget(before_global_step)
         self.steps = self.steps.without(before_global_step)
-        drop_before(self._raw, before_global_step)
 
     # Kinds of frames that take more than a line
 
@@ -364,16 +363,27 @@ class WorkerTables:
             for frame in waiting:
                 self._take(frame)
             self._left_out = []
-        self._facts.drop(step for step in ended if step not in wanted and step not in self.steps)
+        unwanted = [step for step in ended if step not in wanted and step not in self.steps]
+        facts = self.log(FACTS)
+        dropped = np.isin(facts.rows["global_step"], unwanted)
+        if dropped.any():
+            self._rows[FACTS] = RowLog(_FACT, "global_step").and_then(facts.rows[~dropped])
 
     def _charge(self, size: int, steps: Sequence[int]) -> None:
         """Charge what is kept until the last of these steps is forgotten."""
         self._charges.add(size, max(steps, default=0))
 
-    def _stored(self, kind: RowKind) -> StoredRows:
-        if kind not in self._rows:
-            self._rows[kind] = StoredRows(kind)
-        return self._rows[kind]
+    def _add_facts(self, payload: bytes) -> Sequence[Fact]:
+        key = hash(payload)
+        if key in self._facts_seen:
+            return ()
+        self._facts_seen[key] = None
+        if len(self._facts_seen) > _FACTS_SEEN:
+            del self._facts_seen[next(iter(self._facts_seen))]
+        facts = decode_facts(payload, self._left_out)
+        self._charge(_PARSED * len(payload), [fact.global_step for fact in facts])
+        self._rows[FACTS] = self.log(FACTS).and_then(np.array([(fact.global_step, fact) for fact in facts], _FACT))
+        return facts
 
     def _add_rows(self, kind: RowKind, rows: NDArray[Any]) -> None:
         if kind.key is RowKey.TIME:
@@ -381,4 +391,4 @@ class WorkerTables:
         else:
             rows = rows if self._wanted is None else rows[np.isin(rows["global_step"], self._wanted)]
             self._charges.add(_INDEXED * rows_bytes(rows), int(rows["global_step"].max()) if len(rows) else 0)
-        self._stored(kind).add(rows)
+        self._rows[kind] = self.log(kind).and_then(rows)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from watchglass.config import suggest
 from watchglass.errors import UnknownNameError
-from watchglass.records import Fact, Mode, StepEnd, TensorInfo
+from watchglass.records import SCALARS, Fact, Mode, StepEnd, TensorInfo
 from watchglass.run.catalog import Catalog
 from watchglass.run.course import STORED_MODES, Course, counting, course_of
 from watchglass.run.history import Phase, PhaseTracker
@@ -281,7 +281,7 @@ class Worker:
         return found
 
     def _scalars_read(self) -> dict[int, _Read]:
-        return {attempt: (tables.catalog.snapshot(), tables.scalar_log) for attempt, tables in self.attempts.items()}
+        return {attempt: (tables.catalog.snapshot(), tables.log(SCALARS)) for attempt, tables in self.attempts.items()}
 
     def facts(self, kind: str | None = None) -> list[Fact]:
         """See :meth:`Run.facts`."""
