@@ -3,116 +3,152 @@
 from typing import TYPE_CHECKING
 
 from watchglass.lazy_imports import lazily
-from watchglass.store import layout
+from watchglass.store import layout as layout
 
+# "as" makes a name part of the interface to type checkers: no list has to name it once more.
+# isort: off
 if TYPE_CHECKING:
     from watchglass.store.claim import (
-        Claim,
-        claim_worker,
-        claims_of_worker,
-        claims_of_workers,
-        is_alive,
-        is_untouched,
-        lease_holder,
-        read_claims,
-        release_worker,
-        this_process,
+        Claim as Claim,
+        claim_worker as claim_worker,
+        claims_of_worker as claims_of_worker,
+        claims_of_workers as claims_of_workers,
+        is_alive as is_alive,
+        is_untouched as is_untouched,
+        lease_holder as lease_holder,
+        read_claims as read_claims,
+        release_worker as release_worker,
+        this_process as this_process,
     )
-    from watchglass.store.compaction.compaction import Compaction, compact
-    from watchglass.store.compaction.condensing import CompactedFile, compacted_file
-    from watchglass.store.compaction.generations import Covered, Generation, newest_generation
-    from watchglass.store.compaction.pins import Pin, pin
-    from watchglass.store.compaction.removal import Removal, check_idle, plan_removal, remove
-    from watchglass.store.compaction.retention import RawRetention, remove_raw, was_removed
-    from watchglass.store.contract import Buffer, Content, Entry, Store, check_path
+    from watchglass.store.compaction.compaction import Compaction as Compaction, compact as compact
+    from watchglass.store.compaction.condensing import compacted_file as compacted_file
+    from watchglass.store.compaction.generations import Covered as Covered, newest_generation as newest_generation
+    from watchglass.store.compaction.pins import Pin as Pin, pin as pin
+    from watchglass.store.compaction.removal import (
+        Removal as Removal,
+        check_idle as check_idle,
+        plan_removal as plan_removal,
+        remove as remove,
+    )
+    from watchglass.store.compaction.retention import (
+        RawRetention as RawRetention,
+        remove_raw as remove_raw,
+        was_removed as was_removed,
+    )
+    from watchglass.store.contract import (
+        Buffer as Buffer,
+        Content as Content,
+        Entry as Entry,
+        Store as Store,
+        check_path as check_path,
+    )
     from watchglass.store.encoding.codec import (
-        decode_catalog,
-        decode_facts,
-        decode_finding,
-        decode_header,
-        decode_lifecycle,
-        decode_observation,
-        decode_raw_index,
-        decode_status,
-        decode_step_ends,
-        decode_step_rows,
-        decode_watermark,
-        encode_catalog,
-        encode_facts,
-        encode_finding,
-        encode_header,
-        encode_lifecycle,
-        encode_observation,
-        encode_raw_index,
-        encode_status,
-        encode_step_ends,
-        encode_watermark,
-        step_ends,
-        step_rows,
+        decode_catalog as decode_catalog,
+        decode_facts as decode_facts,
+        decode_finding as decode_finding,
+        decode_header as decode_header,
+        decode_lifecycle as decode_lifecycle,
+        decode_observation as decode_observation,
+        decode_raw_index as decode_raw_index,
+        decode_status as decode_status,
+        decode_step_ends as decode_step_ends,
+        decode_step_rows as decode_step_rows,
+        decode_watermark as decode_watermark,
+        encode_catalog as encode_catalog,
+        encode_facts as encode_facts,
+        encode_finding as encode_finding,
+        encode_header as encode_header,
+        encode_lifecycle as encode_lifecycle,
+        encode_observation as encode_observation,
+        encode_raw_index as encode_raw_index,
+        encode_status as encode_status,
+        encode_step_ends as encode_step_ends,
+        step_ends as step_ends,
+        step_rows as step_rows,
     )
-    from watchglass.store.encoding.frames import Frame, FrameKind, Scan, encode_frame, scan
-    from watchglass.store.encoding.rows import decode_rows, dtype_of, encode_rows, rows_bytes, table_of
+    from watchglass.store.encoding.frames import (
+        Frame as Frame,
+        FrameKind as FrameKind,
+        encode_frame as encode_frame,
+        scan as scan,
+    )
+    from watchglass.store.encoding.rows import (
+        decode_rows as decode_rows,
+        dtype_of as dtype_of,
+        encode_rows as encode_rows,
+        rows_bytes as rows_bytes,
+        table_of as table_of,
+    )
     from watchglass.store.encoding.statistics import (
-        StatisticsBatch,
-        decode_columns,
-        decode_histograms,
-        decode_statistics,
-        encode_statistics,
-        has_histograms,
-        statistics_matrix,
+        StatisticsBatch as StatisticsBatch,
+        decode_columns as decode_columns,
+        decode_histograms as decode_histograms,
+        decode_statistics as decode_statistics,
+        encode_statistics as encode_statistics,
+        has_histograms as has_histograms,
+        statistics_matrix as statistics_matrix,
     )
     from watchglass.store.encoding.tensors import (
-        RawTensor,
-        StoredTensor,
-        as_numbers,
-        is_storable,
-        load_tensor,
-        read_tensor,
-        write_tensors,
+        RawTensor as RawTensor,
+        StoredTensor as StoredTensor,
+        as_numbers as as_numbers,
+        is_storable as is_storable,
+        load_tensor as load_tensor,
+        read_tensor as read_tensor,
+        write_tensors as write_tensors,
     )
     from watchglass.store.liveness import (
-        LEASE_EXPIRY_S,
-        Attendance,
-        LaunchEnd,
-        Renewal,
-        RenewalWatch,
-        read_launch_ends,
-        still_running,
-        write_launch_end,
+        LEASE_EXPIRY_S as LEASE_EXPIRY_S,
+        Attendance as Attendance,
+        LaunchEnd as LaunchEnd,
+        Renewal as Renewal,
+        RenewalWatch as RenewalWatch,
+        read_launch_ends as read_launch_ends,
+        still_running as still_running,
+        write_launch_end as write_launch_end,
     )
     from watchglass.store.manifest import (
-        Manifest,
-        attempts,
-        begun_ns,
-        create_attempt,
-        create_run,
-        has_attempt,
-        launcher_of,
-        read_manifest,
+        Manifest as Manifest,
+        attempts as attempts,
+        begun_ns as begun_ns,
+        create_attempt as create_attempt,
+        create_run as create_run,
+        has_attempt as has_attempt,
+        launcher_of as launcher_of,
+        read_manifest as read_manifest,
     )
-    from watchglass.store.media.local import LocalStore
-    from watchglass.store.media.locations import open_store
-    from watchglass.store.memory import Charges, MemoryBudget
-    from watchglass.store.pace import Pace, pace_of
-    from watchglass.store.parquet.statistics import ParquetStatistics
-    from watchglass.store.reader import Problem, RunReader, describe
-    from watchglass.store.redaction import redact, redacted
-    from watchglass.store.rings.places import owners_of_rings, rings_exist, rings_held
+    from watchglass.store.media.local import LocalStore as LocalStore
+    from watchglass.store.media.locations import open_store as open_store
+    from watchglass.store.memory import Charges as Charges, MemoryBudget as MemoryBudget
+    from watchglass.store.pace import Pace as Pace, pace_of as pace_of
+    from watchglass.store.parquet.statistics import ParquetStatistics as ParquetStatistics
+    from watchglass.store.reader import Problem as Problem, RunReader as RunReader, describe as describe
+    from watchglass.store.redaction import redact as redact, redacted as redacted
+    from watchglass.store.rings.places import (
+        owners_of_rings as owners_of_rings,
+        rings_exist as rings_exist,
+        rings_held as rings_held,
+    )
     from watchglass.store.rings.ring import (
-        ABSENT,
-        ABSENT_BITS,
-        LeftBehind,
-        Rings,
-        RowWriter,
-        left_on_this_machine,
-        read_rings,
+        ABSENT as ABSENT,
+        ABSENT_BITS as ABSENT_BITS,
+        LeftBehind as LeftBehind,
+        Rings as Rings,
+        RowWriter as RowWriter,
+        left_on_this_machine as left_on_this_machine,
+        read_rings as read_rings,
     )
-    from watchglass.store.signalling import signal_owner
-    from watchglass.store.spool.folder import spool_exists
-    from watchglass.store.spool.left import send_left
-    from watchglass.store.spool.sending import PATIENCE_S
-    from watchglass.store.spool.spool import Spool
-    from watchglass.store.writer import Clock, JournalWriter, SegmentWriter, StreamWriter
+    from watchglass.store.signalling import signal_owner as signal_owner
+    from watchglass.store.spool.folder import spool_exists as spool_exists
+    from watchglass.store.spool.left import send_left as send_left
+    from watchglass.store.spool.sending import PATIENCE_S as PATIENCE_S
+    from watchglass.store.spool.spool import Spool as Spool
+    from watchglass.store.writer import (
+        JournalWriter as JournalWriter,
+        SegmentWriter as SegmentWriter,
+        StreamWriter as StreamWriter,
+    )
+# isort: on
 
 _HOMES = {
     "claim": (
@@ -120,20 +156,19 @@ _HOMES = {
         "read_claims", "release_worker", "this_process",
     ),
     "compaction.compaction": ("Compaction", "compact"),
-    "compaction.condensing": ("CompactedFile", "compacted_file"),
-    "compaction.generations": ("Covered", "Generation", "newest_generation"),
+    "compaction.condensing": ("compacted_file",),
+    "compaction.generations": ("Covered", "newest_generation"),
     "compaction.pins": ("Pin", "pin"),
     "compaction.removal": ("Removal", "check_idle", "plan_removal", "remove"),
     "compaction.retention": ("RawRetention", "remove_raw", "was_removed"),
     "contract": ("Buffer", "Content", "Entry", "Store", "check_path"),
     "encoding.codec": (
-        "decode_catalog", "decode_facts",
-        "decode_finding", "decode_header", "decode_lifecycle", "decode_observation", "decode_raw_index",
-        "decode_status", "decode_step_ends", "decode_step_rows", "decode_watermark", "encode_catalog",
-        "encode_facts", "encode_finding", "encode_header", "encode_lifecycle", "encode_observation",
-        "encode_raw_index", "encode_status", "encode_step_ends", "encode_watermark", "step_ends", "step_rows",
+        "decode_catalog", "decode_facts", "decode_finding", "decode_header", "decode_lifecycle", "decode_observation",
+        "decode_raw_index", "decode_status", "decode_step_ends", "decode_step_rows", "decode_watermark",
+        "encode_catalog", "encode_facts", "encode_finding", "encode_header", "encode_lifecycle", "encode_observation",
+        "encode_raw_index", "encode_status", "encode_step_ends", "step_ends", "step_rows",
     ),
-    "encoding.frames": ("Frame", "FrameKind", "Scan", "encode_frame", "scan"),
+    "encoding.frames": ("Frame", "FrameKind", "encode_frame", "scan"),
     "encoding.rows": ("decode_rows", "dtype_of", "encode_rows", "rows_bytes", "table_of"),
     "encoding.statistics": (
         "StatisticsBatch", "decode_columns", "decode_histograms", "decode_statistics", "encode_statistics",
@@ -143,8 +178,8 @@ _HOMES = {
         "RawTensor", "StoredTensor", "as_numbers", "is_storable", "load_tensor", "read_tensor", "write_tensors",
     ),
     "liveness": (
-        "LEASE_EXPIRY_S", "Attendance", "LaunchEnd", "Renewal", "RenewalWatch", "read_launch_ends",
-        "still_running", "write_launch_end",
+        "LEASE_EXPIRY_S", "Attendance", "LaunchEnd", "Renewal", "RenewalWatch", "read_launch_ends", "still_running",
+        "write_launch_end",
     ),
     "manifest": (
         "Manifest", "attempts", "begun_ns", "create_attempt", "create_run", "has_attempt", "launcher_of",
@@ -158,145 +193,15 @@ _HOMES = {
     "reader": ("Problem", "RunReader", "describe"),
     "redaction": ("redact", "redacted"),
     "rings.places": ("owners_of_rings", "rings_exist", "rings_held"),
-    "rings.ring": (
-        "ABSENT", "ABSENT_BITS", "LeftBehind", "Rings", "RowWriter", "left_on_this_machine", "read_rings",
-    ),
+    "rings.ring": ("ABSENT", "ABSENT_BITS", "LeftBehind", "Rings", "RowWriter", "left_on_this_machine", "read_rings"),
     "signalling": ("signal_owner",),
     "spool.folder": ("spool_exists",),
     "spool.left": ("send_left",),
     "spool.sending": ("PATIENCE_S",),
     "spool.spool": ("Spool",),
-    "writer": ("Clock", "JournalWriter", "SegmentWriter", "StreamWriter"),
+    "writer": ("JournalWriter", "SegmentWriter", "StreamWriter"),
 }  # fmt: skip
 
-__all__ = [
-    "ABSENT",
-    "ABSENT_BITS",
-    "LEASE_EXPIRY_S",
-    "PATIENCE_S",
-    "Attendance",
-    "Buffer",
-    "Charges",
-    "Claim",
-    "Clock",
-    "CompactedFile",
-    "Compaction",
-    "Content",
-    "Covered",
-    "Entry",
-    "Frame",
-    "FrameKind",
-    "Generation",
-    "JournalWriter",
-    "LaunchEnd",
-    "LeftBehind",
-    "LocalStore",
-    "Manifest",
-    "MemoryBudget",
-    "Pace",
-    "ParquetStatistics",
-    "Pin",
-    "Problem",
-    "RawRetention",
-    "RawTensor",
-    "Removal",
-    "Renewal",
-    "RenewalWatch",
-    "Rings",
-    "RowWriter",
-    "RunReader",
-    "Scan",
-    "SegmentWriter",
-    "Spool",
-    "StatisticsBatch",
-    "Store",
-    "StoredTensor",
-    "StreamWriter",
-    "as_numbers",
-    "attempts",
-    "begun_ns",
-    "check_idle",
-    "check_path",
-    "claim_worker",
-    "claims_of_worker",
-    "claims_of_workers",
-    "compact",
-    "compacted_file",
-    "create_attempt",
-    "create_run",
-    "decode_catalog",
-    "decode_columns",
-    "decode_facts",
-    "decode_finding",
-    "decode_header",
-    "decode_histograms",
-    "decode_lifecycle",
-    "decode_observation",
-    "decode_raw_index",
-    "decode_rows",
-    "decode_statistics",
-    "decode_status",
-    "decode_step_ends",
-    "decode_step_rows",
-    "decode_watermark",
-    "describe",
-    "dtype_of",
-    "encode_catalog",
-    "encode_facts",
-    "encode_finding",
-    "encode_frame",
-    "encode_header",
-    "encode_lifecycle",
-    "encode_observation",
-    "encode_raw_index",
-    "encode_rows",
-    "encode_statistics",
-    "encode_status",
-    "encode_step_ends",
-    "encode_watermark",
-    "has_attempt",
-    "has_histograms",
-    "is_alive",
-    "is_storable",
-    "is_untouched",
-    "launcher_of",
-    "layout",
-    "lease_holder",
-    "left_on_this_machine",
-    "load_tensor",
-    "newest_generation",
-    "open_store",
-    "owners_of_rings",
-    "pace_of",
-    "pin",
-    "plan_removal",
-    "read_claims",
-    "read_launch_ends",
-    "read_manifest",
-    "read_rings",
-    "read_tensor",
-    "redact",
-    "redacted",
-    "release_worker",
-    "remove",
-    "remove_raw",
-    "rings_exist",
-    "rings_held",
-    "rows_bytes",
-    "scan",
-    "send_left",
-    "signal_owner",
-    "spool_exists",
-    "statistics_matrix",
-    "step_ends",
-    "step_rows",
-    "still_running",
-    "table_of",
-    "this_process",
-    "was_removed",
-    "write_launch_end",
-    "write_tensors",
-]  # fmt: skip
-
 if not TYPE_CHECKING:
+    __all__ = [name for names in _HOMES.values() for name in names]
     __getattr__ = lazily(__name__, _HOMES)
