@@ -11,7 +11,7 @@ import json
 import os
 import platform
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,10 +19,9 @@ from typing import Any
 
 from watchglass.errors import DamagedDataError, MissingFileError, RunExistsError
 from watchglass.store import layout
-from watchglass.store.contract import Store
+from watchglass.store.contract import Entry, Store
+from watchglass.store.documents import MAX_BYTES
 from watchglass.store.spool.folder import is_given_up
-
-_MAX_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -118,13 +117,13 @@ def claim_worker(store: Store, attempt: int, worker: str, start_info: Claim | No
     Raises:
         RunExistsError: A process that lives, or whose life cannot be seen from here, holds it.
     """
-    claim = start_info or this_process()
-    return _take(store, layout.worker_claim(attempt, worker), claim, f"{worker} of {store.location}")
+    what = f"{worker} of {store.location}"
+    return take(store, layout.worker_claim(attempt, worker), start_info or this_process(), what)
 
 
 def release_worker(store: Store, attempt: int, worker: str) -> None:
     """Give a worker back, so that even the same process may claim it again."""
-    _release(store, layout.worker_claim(attempt, worker))
+    release(store, layout.worker_claim(attempt, worker))
 
 
 def claims_of_worker(store: Store, attempt: int, worker: str) -> list[Claim]:
@@ -137,14 +136,13 @@ def claims_of_worker(store: Store, attempt: int, worker: str) -> list[Claim]:
 
 
 def claims_of_workers(store: Store, attempt: int) -> dict[str, list[Claim]]:
-    """All claims of each worker of an attempt, oldest first; workers of which one is unreadable are left out."""
-    paths = {worker: found for worker, found in _paths_of_claims(store, attempt).items() if found}
-    content = _read_many(store, [path for found in paths.values() for path in found])
-    claims: dict[str, list[Claim]] = {}
-    for worker, found in paths.items():
-        with suppress(DamagedDataError):
-            claims[worker] = [_decode(content[path], path) for path in found if path in content]
-    return claims
+    """All claims of each worker of an attempt, oldest first, in order of rank; none where one is unreadable."""
+    paths = paths_of_claims(store.list(layout.workers(attempt)))
+    known = _readable(store, [path for found in paths.values() for path in found])
+    return {
+        worker: [known[path] for path in found] if all(path in known for path in found) else []
+        for worker, found in paths.items()
+    }
 
 
 def read_claims(store: Store, attempt: int) -> dict[str, Claim]:
@@ -152,14 +150,9 @@ def read_claims(store: Store, attempt: int) -> dict[str, Claim]:
 
     One listing, and a read for each worker.
     """
-    newest = {worker: paths[-1] for worker, paths in _paths_of_claims(store, attempt).items() if paths}
-    content = _read_many(store, list(newest.values()))
-    claims: dict[str, Claim] = {}
-    for worker, path in newest.items():
-        with suppress(DamagedDataError):
-            if path in content:
-                claims[worker] = _decode(content[path], path)
-    return claims
+    paths = paths_of_claims(store.list(layout.workers(attempt)))
+    known = _readable(store, [found[-1] for found in paths.values()])
+    return {worker: known[found[-1]] for worker, found in paths.items() if found[-1] in known}
 
 
 def is_untouched(store: Store, attempt: int, worker: str) -> bool:
@@ -167,33 +160,9 @@ def is_untouched(store: Store, attempt: int, worker: str) -> bool:
 
     One listing; claims are read only of workers that had more than one.
     """
-    paths = _paths_of_claims(store, attempt)
-    if paths.get(worker):
-        return False
-    content = _read_many(store, [found[-1] for found in paths.values() if len(found) > 1])
-    for path, data in content.items():
-        with suppress(DamagedDataError):
-            if _decode(data, path).released:
-                return False
-    return True
-
-
-def take_lease(store: Store, gone: Claim | None = None) -> None:
-    """Make the calling process the one writer of the journal.
-
-    Args:
-        store: The store of a run.
-        gone: A holder that is known to be no more, although that cannot be seen from here.
-
-    Raises:
-        RunExistsError: Another process that lives, or whose life cannot be seen from here, writes it.
-    """
-    _take(store, layout.LEASE, this_process(), f"the journal of {store.location}", gone)
-
-
-def release_lease(store: Store) -> None:
-    """Give the journal back."""
-    _release(store, layout.LEASE)
+    paths = paths_of_claims(store.list(layout.workers(attempt)))
+    later = [found[-1] for found in paths.values() if len(found) > 1]
+    return worker not in paths and not any(claim.released for claim in _readable(store, later).values())
 
 
 def lease_holder(store: Store) -> Claim | None:
@@ -201,77 +170,21 @@ def lease_holder(store: Store) -> Claim | None:
     return holder_of(store, layout.LEASE)
 
 
-def take(store: Store, path: str, claim: Claim, what: str, gone: Claim | None = None) -> None:
-    """Take the claims at ``path``; ``what`` names them in messages, ``gone`` is a holder that is known to be no more.
+def take(store: Store, path: str, claim: Claim, what: str, gone: Claim | None = None) -> int:
+    """Take the claims at ``path``; returns how many there were before.
+
+    Args:
+        store: The store of a run.
+        path: Of the first claim.
+        claim: The process that takes them.
+        what: Names them in messages.
+        gone: A holder that is known to be no more, although that cannot be seen from here.
 
     Raises:
         RunExistsError: Another process that lives, or whose life cannot be seen from here, has them.
     """
-    _take(store, path, claim, what, gone)
-
-
-def release(store: Store, path: str) -> None:
-    """Give the claims at ``path`` back."""
-    _release(store, path)
-
-
-def holder_of(store: Store, path: str) -> Claim | None:
-    """The newest owner of the claims at ``path``, living or dead; None where there was none or it gave them back."""
-    claim, _ = _holder(store, path)
-    return None if claim is None or claim.released else claim
-
-
-def _generation(path: str, number: int) -> str:
-    return path if number == 0 else f"{path}.{number}"
-
-
-def _holder(store: Store, path: str) -> tuple[Claim | None, int]:
-    """The newest generation's claim and the number of generations."""
     claims = _generations(store, path)
-    return (claims[-1] if claims else None), len(claims)
-
-
-def _generations(store: Store, path: str) -> list[Claim]:
-    claims: list[Claim] = []
-    while True:
-        name = _generation(path, len(claims))
-        try:
-            data = store.read(name, 0, _MAX_BYTES)
-        except MissingFileError:
-            return claims
-        claims.append(_decode(data, name))
-
-
-def _decode(data: bytes, path: str) -> Claim:
-    try:
-        value = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise DamagedDataError(f"{path} is no claim (it is not JSON); remove it once its process has ended") from error
-    return Claim.from_json(value)
-
-
-def _paths_of_claims(store: Store, attempt: int) -> dict[str, list[str]]:
-    """The paths of each worker's claims, oldest first and without gaps, in order of rank."""
-    found: dict[str, dict[int, str]] = {}
-    for entry in store.list(layout.workers(attempt)):
-        parsed = layout.parse_claim(entry.path)
-        if parsed is not None:
-            found.setdefault(parsed[1], {})[layout.claim_generation(entry.path)] = entry.path
-    paths: dict[str, list[str]] = {}
-    for worker in sorted(found, key=layout.worker_order):
-        paths[worker] = []
-        while len(paths[worker]) in found[worker]:
-            paths[worker].append(found[worker][len(paths[worker])])
-    return paths
-
-
-def _read_many(store: Store, paths: list[str]) -> dict[str, bytes]:
-    content = store.read_many([(path, 0, _MAX_BYTES) for path in paths])
-    return {path: data for path, data in zip(paths, content, strict=True) if data is not None}
-
-
-def _take(store: Store, path: str, claim: Claim, what: str, gone: Claim | None = None) -> int:
-    holder, number = _holder(store, path)
+    number, holder = len(claims), claims[-1] if claims else None
     if holder == claim:
         return number - 1  # taken by an earlier call, which did not hear that it was
     if holder is not None and not holder.released and holder != gone:
@@ -285,21 +198,78 @@ def _take(store: Store, path: str, claim: Claim, what: str, gone: Claim | None =
             raise RunExistsError(
                 f"{what} is held by process {holder.pid}, which is running; wait for it to end or choose another run"
             )
-    data = json.dumps(claim.to_json()).encode()
+    name, data = _generation(path, number), json.dumps(claim.to_json()).encode()
     try:
-        store.write(_generation(path, number), data)
+        store.write(name, data)
     except RunExistsError as error:
         # An answer that was lost on its way: the claim is ours all the same.
-        if _read_many(store, [_generation(path, number)]) != {_generation(path, number): data}:
+        if store.read_many([(name, 0, MAX_BYTES)]) != [data]:
             raise RunExistsError(f"{what} was just taken by another process; choose another run") from error
     return number
 
 
-def _release(store: Store, path: str) -> None:
-    holder, number = _holder(store, path)
-    if holder is not None and not holder.released:
-        data = json.dumps({**holder.to_json(), "released": True, "wall_ns": time.time_ns()}).encode()
-        store.write(_generation(path, number), data)
+def release(store: Store, path: str) -> None:
+    """Give the claims at ``path`` back."""
+    claims = _generations(store, path)
+    if claims and not claims[-1].released:
+        data = json.dumps({**claims[-1].to_json(), "released": True, "wall_ns": time.time_ns()}).encode()
+        store.write(_generation(path, len(claims)), data)
+
+
+def holder_of(store: Store, path: str) -> Claim | None:
+    """The newest owner of the claims at ``path``, living or dead; None where there was none or it gave them back."""
+    claims = _generations(store, path)
+    return None if not claims or claims[-1].released else claims[-1]
+
+
+def paths_of_claims(entries: Sequence[Entry]) -> dict[str, list[str]]:
+    """The paths of each worker's claims, oldest first and up to the first gap, in order of rank.
+
+    Args:
+        entries: What the folder of an attempt's claims holds.
+    """
+    found: dict[str, dict[int, str]] = {}
+    for entry in entries:
+        parsed = layout.parse_claim(entry.path)
+        if parsed is not None:
+            found.setdefault(parsed[1], {})[parsed[2]] = entry.path
+    paths: dict[str, list[str]] = {}
+    for worker in sorted(found, key=layout.worker_order):
+        while (path := found[worker].get(len(paths.get(worker, ())))) is not None:
+            paths.setdefault(worker, []).append(path)
+    return paths
+
+
+def _generation(path: str, number: int) -> str:
+    return path if number == 0 else f"{path}.{number}"
+
+
+def _generations(store: Store, path: str) -> list[Claim]:
+    claims: list[Claim] = []
+    while True:
+        name = _generation(path, len(claims))
+        try:
+            data = store.read(name, 0, MAX_BYTES)
+        except MissingFileError:
+            return claims
+        claims.append(_decode(data, name))
+
+
+def _decode(data: bytes, path: str) -> Claim:
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise DamagedDataError(f"{path} is no claim (it is not JSON); remove it once its process has ended") from error
+    return Claim.from_json(value)
+
+
+def _readable(store: Store, paths: Sequence[str]) -> dict[str, Claim]:
+    """The claims at paths, by path; unreadable ones are left out."""
+    claims: dict[str, Claim] = {}
+    for path, data in zip(paths, store.read_many([(path, 0, MAX_BYTES) for path in paths]), strict=True):
+        with suppress(DamagedDataError):
+            claims[path] = _decode(data or b"", path)
+    return claims
 
 
 def _boot_id() -> str:

@@ -84,16 +84,10 @@ def worker_claim(attempt: int, worker: str) -> str:
     return f"{workers(attempt)}/{check_worker(worker)}.json"
 
 
-def parse_claim(path: str) -> tuple[int, str] | None:
-    """(attempt, worker) of any claim's path, or None."""
+def parse_claim(path: str) -> tuple[int, str, int] | None:
+    """(attempt, worker, which of its claims from 0 on) of any claim's path, or None."""
     match = _CLAIM.match(path)
-    return (int(match[1]), match[2]) if match else None
-
-
-def claim_generation(path: str) -> int:
-    """Which of a worker's claims a path names: 0 for the first, and for what is none."""
-    match = _CLAIM.match(path)
-    return int(match[3] or 0) if match else 0
+    return (int(match[1]), match[2], int(match[3] or 0)) if match else None
 
 
 def launch_end(attempt: int, rank: int) -> str:

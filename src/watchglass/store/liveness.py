@@ -9,18 +9,18 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from watchglass.errors import DamagedDataError, MissingFileError
 from watchglass.records import Failure
 from watchglass.store import layout
-from watchglass.store.claim import Claim, is_alive, read_claims, this_process
+from watchglass.store.claim import Claim, claims_of_workers, is_alive, paths_of_claims, read_claims, this_process
 from watchglass.store.contract import Store
+from watchglass.store.documents import MAX_BYTES, document
 from watchglass.store.manifest import launcher_of
-
-_MAX_BYTES = 1 << 16
 
 #: Seconds between the renewals of the journal's lease, and after how many without one its holder counts as gone.
 LEASE_RENEWAL_S, LEASE_EXPIRY_S = 10.0, 30.0
@@ -75,13 +75,8 @@ def read_launch_ends(store: Store, attempt: int) -> dict[int, LaunchEnd]:
         StoreError: The store refused.
     """
     paths = [entry.path for entry in store.list(layout.workers(attempt)) if layout.parse_launch_end(entry.path)]
-    content = store.read_many([(path, 0, _MAX_BYTES) for path in paths])
-    found = {}
-    for path, data in zip(paths, content, strict=True):
-        end = _launch_end(path, _table(data) if data is not None else None)
-        if end is not None:
-            found[end.rank] = end
-    return found
+    content = store.read_many([(path, 0, MAX_BYTES) for path in paths])
+    return _launch_ends({path: document(data) for path, data in zip(paths, content, strict=True)})
 
 
 def still_running(store: Store, attempt: int) -> Claim | None:
@@ -110,7 +105,7 @@ class Attendance:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._objects: dict[str, dict[str, Any] | None] = {}
+        self._objects: dict[str, dict[str, Any]] = {}
         self._claims: dict[int, dict[str, Claim]] = {}
         self._ends: dict[int, dict[int, LaunchEnd]] = {}
 
@@ -120,54 +115,42 @@ class Attendance:
         Raises:
             StoreError: The store refused; what was known before is still known.
         """
-        found = [
-            entry.path
-            for entry in self._store.list(layout.workers(attempt))
-            if layout.parse_claim(entry.path) or layout.parse_launch_end(entry.path)
-        ]
-        new = [path for path in found if path not in self._objects]
-        for path, data in zip(new, self._store.read_many([(path, 0, _MAX_BYTES) for path in new]), strict=True):
+        entries = self._store.list(layout.workers(attempt))
+        claims = {worker: found[-1] for worker, found in paths_of_claims(entries).items()}
+        ends = [entry.path for entry in entries if layout.parse_launch_end(entry.path)]
+        new = [path for path in (*claims.values(), *ends) if path not in self._objects]
+        for path, data in zip(new, self._store.read_many([(path, 0, MAX_BYTES) for path in new]), strict=True):
             if data is not None:
-                self._objects[path] = _table(data)
-        paths = [path for path in found if path in self._objects]
-        self._claims[attempt] = self._newest_claims(paths)
-        self._ends[attempt] = self._launch_ends(paths)
+                self._objects[path] = document(data)
+        self._claims[attempt] = {}
+        for worker, path in claims.items():
+            with suppress(DamagedDataError):
+                self._claims[attempt][worker] = Claim.from_json(self._objects.get(path, {}))
+        self._ends[attempt] = _launch_ends({path: self._objects[path] for path in ends if path in self._objects})
 
     def claims(self, attempt: int) -> dict[str, Claim]:
         """The newest claim of each worker as of the last look, in order of rank; unreadable ones are left out."""
         return self._claims.get(attempt, {})
 
-    def launch_ends(self, attempt: int) -> dict[int, LaunchEnd]:
-        """What launchers of an attempt have said when they ended, by rank, as of the last look."""
-        return self._ends.get(attempt, {})
-
     def launch_ended(self, attempt: int, worker: str | None = None) -> LaunchEnd | None:
         """The end of the launch of a worker, or of the one launcher that all of them had; None where none was told."""
-        ends = self.launch_ends(attempt)
+        ends = self._ends.get(attempt, {})
         alone = ends.get(0)
         if alone is not None and alone.world_size <= 1:
             return alone
         return ends.get(layout.worker_order(worker)[0]) if worker is not None else alone
 
-    def _newest_claims(self, paths: list[str]) -> dict[str, Claim]:
-        newest: dict[str, str] = {}
-        for path in paths:
-            parsed = layout.parse_claim(path)
-            if parsed is None:
-                continue
-            known = newest.setdefault(parsed[1], path)
-            if layout.claim_generation(path) > layout.claim_generation(known):
-                newest[parsed[1]] = path
-        found: dict[str, Claim] = {}
-        for worker in sorted(newest, key=layout.worker_order):
-            claim = _claim(self._objects[newest[worker]])
-            if claim is not None:
-                found[worker] = claim
-        return found
 
-    def _launch_ends(self, paths: list[str]) -> dict[int, LaunchEnd]:
-        ends = [_launch_end(path, self._objects[path]) for path in paths]
-        return {end.rank: end for end in ends if end is not None}
+def claimed(store: Store, attempt: int) -> Iterator[tuple[str, list[Claim], bool]]:
+    """Each worker of an attempt that has a claim, in order of rank: its name, its claims, whether its launch has ended.
+
+    There are no claims where one cannot be read. An earlier launch, after which it was started again, does not count.
+    """
+    attendance = Attendance(store)
+    attendance.look(attempt)
+    for worker, claims in claims_of_workers(store, attempt).items():
+        end = attendance.launch_ended(attempt, worker)
+        yield worker, claims, end is not None and bool(claims) and end.wall_ns >= claims[-1].wall_ns
 
 
 class Renewal:
@@ -216,32 +199,18 @@ class RenewalWatch:
 
     def _read(self) -> bytes:
         try:
-            return self._store.read(layout.LEASE_RENEWED, 0, _MAX_BYTES)
+            return self._store.read(layout.LEASE_RENEWED, 0, MAX_BYTES)
         except MissingFileError:
             return b""
 
 
-def _table(data: bytes) -> dict[str, Any] | None:
-    try:
-        value = json.loads(data)
-    except (ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
-
-
-def _launch_end(path: str, table: dict[str, Any] | None) -> LaunchEnd | None:
-    parsed = layout.parse_launch_end(path)
-    if parsed is None or table is None:
-        return None
-    size, status, wall_ns, pid = (table.get(name) for name in ("world_size", "exit_status", "wall_ns", "pid"))
-    if not isinstance(size, int) or not isinstance(status, int) or not isinstance(wall_ns, int):
-        return None
-    pid = pid if type(pid) is int else 0
-    return LaunchEnd(parsed[1], size, status, wall_ns, pid, Failure.from_json(table.get("failure")))
-
-
-def _claim(table: dict[str, Any] | None) -> Claim | None:
-    try:
-        return Claim.from_json(table) if table is not None else None
-    except DamagedDataError:
-        return None
+def _launch_ends(documents: Mapping[str, Mapping[str, Any]]) -> dict[int, LaunchEnd]:
+    """The ends that documents tell of, by rank; those that make no sense are left out."""
+    ends = {}
+    for path, said in documents.items():
+        parsed = layout.parse_launch_end(path)
+        size, status, wall_ns, pid = (said.get(name) for name in ("world_size", "exit_status", "wall_ns", "pid"))
+        if parsed and isinstance(size, int) and isinstance(status, int) and isinstance(wall_ns, int):
+            pid = pid if type(pid) is int else 0
+            ends[parsed[1]] = LaunchEnd(parsed[1], size, status, wall_ns, pid, Failure.from_json(said.get("failure")))
+    return ends

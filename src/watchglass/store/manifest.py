@@ -14,6 +14,7 @@ from watchglass.records import FORMAT_VERSION, count
 from watchglass.store import layout
 from watchglass.store.claim import Claim
 from watchglass.store.contract import Store
+from watchglass.store.documents import read_document
 from watchglass.store.redaction import redact
 
 _PRODUCT = "watchglass"
@@ -61,7 +62,7 @@ def create_run(store: Store, *, command: list[str]) -> Manifest:
         NotARunError: It holds something else.
     """
     if not store.is_empty():
-        if _is_run(store):
+        if store.size(layout.MANIFEST) is not None:
             raise RunExistsError(f"{store.location} is a run already; choose another folder, or resume it on purpose")
         raise NotARunError(f"{store.location} is not empty and not a run; choose an empty or new folder")
     shown = tuple(_shortened(redact(command)))
@@ -125,16 +126,17 @@ def create_attempt(
     """
     while True:
         known = attempts(store)
-        if known and launch_key and _record(store, known[-1]).get("launch_key") == launch_key and joins(known[-1]):
-            return known[-1]
         if known:
+            record = layout.attempt_record(known[-1])
+            if launch_key and read_document(store, record).get("launch_key") == launch_key and joins(known[-1]):
+                return known[-1]
             follows(known[-1])
         number = known[-1] + 1 if known else 0
-        record: dict[str, Any] = {"attempt": number, "launch_key": launch_key, "created_ns": time.time_ns()}
+        begun: dict[str, Any] = {"attempt": number, "launch_key": launch_key, "created_ns": time.time_ns()}
         if launcher is not None:
-            record["launcher"] = launcher.to_json()
+            begun["launcher"] = launcher.to_json()
         try:
-            store.write(layout.attempt_record(number), json.dumps(record).encode())
+            store.write(layout.attempt_record(number), json.dumps(begun).encode())
         except RunExistsError:
             continue  # another process of this or another launch was first; look again
         return number
@@ -143,14 +145,14 @@ def create_attempt(
 def launcher_of(store: Store, attempt: int) -> Claim | None:
     """The process that launched an attempt, None where that is not known."""
     try:
-        return Claim.from_json(_record(store, attempt)["launcher"])
+        return Claim.from_json(read_document(store, layout.attempt_record(attempt))["launcher"])
     except (KeyError, DamagedDataError):
         return None
 
 
 def begun_ns(store: Store, attempt: int) -> int:
     """When an attempt was made, in nanoseconds since 1970; 0 where that is not known."""
-    created = _record(store, attempt).get("created_ns")
+    created = read_document(store, layout.attempt_record(attempt)).get("created_ns")
     return created if type(created) is int else 0
 
 
@@ -163,12 +165,8 @@ def attempts(store: Store) -> list[int]:
 
 
 def has_attempt(store: Store, number: int) -> bool:
-    """Whether an attempt exists; one small read, where listing would walk every segment."""
-    try:
-        store.read(layout.attempt_record(number), 0, 1)
-    except MissingFileError:
-        return False
-    return True
+    """Whether an attempt exists; one small request, where listing would walk every segment."""
+    return store.size(layout.attempt_record(number)) is not None
 
 
 def _shortened(command: list[str]) -> list[str]:
@@ -209,23 +207,6 @@ def _parse(store: Store, value: Any) -> Manifest:
 
 def _foreign(store: Store, why: str) -> NotARunError:
     return NotARunError(f"{store.location} is not a run: {why}; give the folder that holds a watchglass run.json")
-
-
-def _is_run(store: Store) -> bool:
-    try:
-        store.read(layout.MANIFEST, 0, 1)
-    except MissingFileError:
-        return False
-    return True
-
-
-def _record(store: Store, attempt: int) -> dict[str, Any]:
-    """What an attempt's record says; empty where it is none."""
-    try:
-        value = json.loads(store.read(layout.attempt_record(attempt), 0, _MAX_BYTES))
-    except (ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
 
 
 def _version() -> str:

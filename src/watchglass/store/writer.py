@@ -262,7 +262,7 @@ class JournalWriter:
 
     Args:
         store: The store of a run.
-        gone: A holder of the lease that is known to be no more, see :func:`watchglass.store.claim.take_lease`.
+        gone: A holder of the lease that is known to be no more, see :func:`watchglass.store.claim.take`.
 
     Raises:
         RunExistsError: On construction, when another living process writes the journal.
@@ -273,11 +273,11 @@ class JournalWriter:
         self._lock = threading.Lock()
         self._closed = False
         stay_with_run(store)
-        claim.take_lease(store, gone)
+        claim.take(store, layout.LEASE, claim.this_process(), f"the journal of {store.location}", gone)
         try:
             self._seq: int | None = _next_number(store, layout.JOURNAL)
         except Exception:
-            claim.release_lease(store)
+            claim.release(store, layout.LEASE)
             raise
         self._path: str | None = None
 
@@ -298,7 +298,7 @@ class JournalWriter:
             if not self._closed:
                 self._closed = True
                 with suppress(StoreError):  # a full disk: the lease ends with the process anyway
-                    claim.release_lease(self._store)
+                    claim.release(self._store, layout.LEASE)
 
     def __enter__(self) -> Self:
         return self

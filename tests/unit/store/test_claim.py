@@ -134,7 +134,7 @@ def test_the_journal_has_one_writer(store):
 def test_the_journal_of_a_dead_evaluator_is_taken_over(store):
     from watchglass.store import claim
 
-    claim._take(store, layout.LEASE, replace(this_process(), process_start=1), "the journal")
+    claim.take(store, layout.LEASE, replace(this_process(), process_start=1), "the journal")
     with JournalWriter(store):
         assert lease_holder(store).process_start == this_process().process_start
 

@@ -19,7 +19,7 @@ def test_the_other_names_are_as_documented():
     assert layout.control_request("stop", 1) == "control/stop/0001/0000/request"
     assert layout.control_seen("stop", 1, 0, "worker_0") == "control/stop/0001/0000/seen/worker_0"
     assert layout.control_commit("stop", 1) == "control/stop/0001/0000/commit"
-    assert layout.parse_claim("attempts/0000/workers/worker_1.json.2") == (0, "worker_1")
+    assert layout.parse_claim("attempts/0000/workers/worker_1.json.2") == (0, "worker_1", 2)
 
 
 @pytest.mark.parametrize("path", ["journal/lease", "attempts/0000/segments/1/worker_0-1", "x", "run.json"])

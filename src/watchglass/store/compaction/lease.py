@@ -7,16 +7,16 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from watchglass.errors import MissingFileError, RunExistsError, StoreError
+from watchglass.errors import RunExistsError, StoreError
 from watchglass.store import claim, layout
 from watchglass.store.contract import Store
+from watchglass.store.documents import read_document
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 #: Seconds between renewals, and after how many without one a holder that cannot be seen from here counts as gone.
 _RENEWAL_S, _EXPIRY_S = 15.0, 300.0
-_MAX_BYTES = 1 << 16
 
 
 class CompactionLease:
@@ -77,9 +77,6 @@ class CompactionLease:
 
     def _is_expired(self, holder: claim.Claim) -> bool:
         """Whether a holder on another machine has not renewed its lease for long."""
-        try:
-            value = json.loads(self._store.read(layout.COMPACTION_RENEWED, 0, _MAX_BYTES))
-            renewed_ns = int(value["wall_ns"])
-        except (MissingFileError, ValueError, LookupError, TypeError, RecursionError):
-            renewed_ns = 0
+        renewed_ns = read_document(self._store, layout.COMPACTION_RENEWED).get("wall_ns")
+        renewed_ns = renewed_ns if type(renewed_ns) is int else 0
         return max(renewed_ns, holder.wall_ns) + int(_EXPIRY_S * 1e9) < time.time_ns()

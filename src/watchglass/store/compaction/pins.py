@@ -14,6 +14,7 @@ from watchglass.store import layout
 from watchglass.store.claim import Claim, is_alive, this_process
 from watchglass.store.compaction.generations import newest_generation
 from watchglass.store.contract import Store
+from watchglass.store.documents import MAX_BYTES, document
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 PIN_EXPIRY_S, PIN_RENEWAL_S = 300.0, 60.0
 #: Seconds by which clocks of two machines may differ.
 _SKEW_S = 60.0
-_MAX_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -112,14 +112,13 @@ def pins(store: Store) -> list[PinRecord]:
     """All pins, also those that no longer hold; unreadable ones hold nothing and are left out."""
     paths = [entry.path for entry in store.list(layout.PINS)]
     found = []
-    content = store.read_many([(path, 0, _MAX_BYTES) for path in paths])
+    content = store.read_many([(path, 0, MAX_BYTES) for path in paths])
     for path, data in zip(paths, content, strict=True):
-        try:
-            value = json.loads(data or b"")
-            generation, expires_ns = int(value["generation"]), int(value["expires_ns"])
-            found.append(PinRecord(path, generation, expires_ns, Claim.from_json(value["holder"])))
-        except (ValueError, LookupError, TypeError, AttributeError, RecursionError, OverflowError, DamagedDataError):
-            continue
+        value = document(data)
+        generation, expires_ns = value.get("generation"), value.get("expires_ns")
+        if type(generation) is int and type(expires_ns) is int:
+            with suppress(DamagedDataError):
+                found.append(PinRecord(path, generation, expires_ns, Claim.from_json(value.get("holder", {}))))
     return found
 
 

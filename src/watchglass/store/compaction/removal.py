@@ -13,11 +13,10 @@ from pathlib import Path
 
 from watchglass.errors import FormatVersionError, RunExistsError, StoreError
 from watchglass.store import claim, layout, manifest
-from watchglass.store.claim import Claim, claims_of_workers, is_alive
-from watchglass.store.compaction.compaction import claimed_workers, has_ended
+from watchglass.store.claim import Claim, is_alive
 from watchglass.store.compaction.pins import pins
 from watchglass.store.contract import Store
-from watchglass.store.liveness import Attendance
+from watchglass.store.liveness import claimed
 from watchglass.store.media.local import LocalStore, folders_below
 
 #: Everything that a run may consist of. run.json goes last: until then it is a run, and its removal can be repeated.
@@ -95,14 +94,9 @@ def check_idle(store: Store, *, even_if_unseen: bool = False) -> None:
         RunExistsError: Somebody does; the message says which process.
     """
     for attempt in manifest.attempts(store):
-        attendance = Attendance(store)
-        attendance.look(attempt)
-        claims = claims_of_workers(store, attempt)
-        for worker in claimed_workers(store, attempt):
-            if claims.get(worker):
-                newest = claims[worker][-1]
-                ended = has_ended(attendance, attempt, worker, newest)
-                _refuse(store, newest, f"{worker} writes it", even_if_unseen or ended)
+        for worker, claims, ended in claimed(store, attempt):
+            if claims:
+                _refuse(store, claims[-1], f"{worker} writes it", even_if_unseen or ended)
             elif not even_if_unseen:
                 raise RunExistsError(
                     f"{store.location} may be in use: the claim of {worker} in attempt {attempt} cannot be read; make "

@@ -14,10 +14,9 @@ from watchglass.store import layout
 from watchglass.store.compaction.condensing import UnfitError, whole_frames
 from watchglass.store.compaction.generations import Covered, newest_generation
 from watchglass.store.contract import Store
+from watchglass.store.documents import read_document
 from watchglass.store.encoding.codec import decode_header, decode_raw_index
 from watchglass.store.encoding.frames import FrameKind
-
-_MAX_BYTES = 1 << 12
 
 
 def was_removed(store: Store, path: str) -> bool:
@@ -153,8 +152,5 @@ def _remove(store: Store, attempt: int, worker: str, paths: list[str]) -> None:
 
 def _removed_below(store: Store, attempt: int, worker: str) -> int:
     """Files of a worker with a lower number were removed."""
-    try:
-        value = json.loads(store.read(layout.retention(attempt, worker), 0, _MAX_BYTES))
-        return int(value["removed_below"])
-    except (MissingFileError, ValueError, LookupError, TypeError, RecursionError, OverflowError):
-        return 0
+    below = read_document(store, layout.retention(attempt, worker)).get("removed_below")
+    return below if type(below) is int else 0
