@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import count
 
 from watchglass.errors import DamagedDataError, MissingFileError, RunExistsError, StoreError
 from watchglass.store import layout, manifest
-from watchglass.store.claim import Claim, claims_of_workers, is_alive
-from watchglass.store.compaction.condensing import Condensed, UnfitError, check_condensed, condense
+from watchglass.store.claim import Claim, is_alive
+from watchglass.store.compaction.condensing import UnfitError, check_condensed, condense
 from watchglass.store.compaction.generations import Covered, Generation, generation_numbers, newest_generation
 from watchglass.store.compaction.lease import CompactionLease
 from watchglass.store.compaction.pins import PinRecord, pins
-from watchglass.store.contract import Store
-from watchglass.store.liveness import Attendance
+from watchglass.store.contract import Entry, Store
+from watchglass.store.liveness import claimed
 from watchglass.store.rings.places import owners_of_rings
 from watchglass.store.spool.folder import spool_exists
 
@@ -54,13 +55,13 @@ class Compaction:
 
 @dataclass
 class _Worker:
-    """The segments of one worker behind what the newest generation holds of it."""
+    """The segments of one worker behind what the newest generation holds of it, and whether they are compacted now."""
 
     attempt: int
     name: str
     covered: Covered | None
-    segments: dict[int, str] = field(default_factory=dict)
-    sizes: dict[int, int] = field(default_factory=dict)
+    segments: dict[int, Entry] = field(default_factory=dict)
+    fit: bool = False
 
     @property
     def first(self) -> int:
@@ -87,93 +88,215 @@ def compact(
     """
     manifest.read_manifest(store)
     with CompactionLease(store) as lease:
-
-        def alive() -> None:
-            lease.tick()
-            tick()
-
-        newest = newest_generation(store)
-        result = Compaction(newest.number if newest is not None else 0)
-        workers = _workers(store, newest)
-        new = _fit(store, workers, even_if_unseen, result.kept)
-        if new:
-            newest = _write(store, newest, workers, new, lease, alive, result) or newest
+        compactor = _Compactor(store, lease, tick)
+        compactor.choose(even_if_unseen)
+        compactor.write()
+        result = compactor.result
         reasons = list(result.kept)
-        if newest is not None:
-            _clean(store, newest, lease, result)
+        compactor.clean()
         if must and reasons and not result.written and not result.deleted[0]:
             raise RunExistsError(f"{store.location} cannot be compacted yet: {reasons[0]}")
         return result
 
 
-def _workers(store: Store, newest: Generation | None) -> dict[tuple[int, str], _Worker]:
-    """All workers with segments or compacted data, by attempt, then rank."""
-    found: dict[tuple[int, str], _Worker] = {}
-    for covered in newest.covers if newest is not None else ():
-        found[covered.attempt, covered.worker] = _Worker(covered.attempt, covered.worker, covered)
-    for attempt in manifest.attempts(store):
-        for entry in store.list(layout.segments(attempt)):
-            name = layout.parse_segment(entry.path)
-            if name is None or name.attempt != attempt:
+class _Compactor:
+    """One compaction by the holder of the lease: chooses what is fit, writes a generation, deletes what it replaces."""
+
+    def __init__(self, store: Store, lease: CompactionLease, tick: Callable[[], None]) -> None:
+        self._store, self._lease, self._also = store, lease, tick
+        self._newest = newest_generation(store)
+        self.result = Compaction(self._newest.number if self._newest is not None else 0)
+        self._workers = self._found()
+
+    def _tick(self) -> None:
+        self._lease.tick()
+        self._also()
+
+    def _found(self) -> list[_Worker]:
+        """All workers with segments or compacted data, by attempt, then rank."""
+        covers = self._newest.covers if self._newest is not None else ()
+        found = {(each.attempt, each.worker): _Worker(each.attempt, each.worker, each) for each in covers}
+        for attempt in manifest.attempts(self._store):
+            for entry in self._store.list(layout.segments(attempt)):
+                name = layout.parse_segment(entry.path)
+                if name is None or name.attempt != attempt:
+                    continue
+                worker = found.setdefault((attempt, name.worker), _Worker(attempt, name.worker, None))
+                # Of two segments with one number the later bucket counts, and listings are sorted.
+                if name.seq >= worker.first:
+                    worker.segments[name.seq] = entry
+        return sorted(found.values(), key=lambda worker: (worker.attempt, layout.worker_order(worker.name)))
+
+    def choose(self, even_if_unseen: bool) -> None:
+        """Choose the workers whose segments can be compacted now."""
+        for attempt in sorted({worker.attempt for worker in self._workers if worker.segments}):
+            reason = _still_written(self._store, attempt, even_if_unseen)
+            if reason:
+                self.result.kept.append(f"attempt {attempt} stays as it is: {reason}")
                 continue
-            worker = found.setdefault((attempt, name.worker), _Worker(attempt, name.worker, None))
-            # Of two segments with one number the later bucket counts, and listings are sorted.
-            if name.seq >= worker.first:
-                worker.segments[name.seq], worker.sizes[name.seq] = entry.path, entry.size
-    return {key: found[key] for key in sorted(found, key=lambda key: (key[0], layout.worker_order(key[1])))}
+            for worker in self._workers:
+                if worker.attempt == attempt and worker.segments:
+                    hole = next(seq for seq in count(worker.first) if seq not in worker.segments)
+                    worker.fit = hole > max(worker.segments)
+                    if not worker.fit:
+                        self._keep(worker, f"its segment {hole} is missing")
 
+    def write(self) -> None:
+        """Write a generation of everything that was compacted before and what is chosen; none where nothing is fit."""
+        if not any(worker.fit for worker in self._workers):
+            return
+        store, result = self._store, self.result
+        number = max(generation_numbers(store), default=0) + 1
+        found: list[tuple[Covered, int]] = []
+        try:
+            for worker in self._workers:
+                found += self._condensed(number, worker)
+            self._check_unchanged()
+        except (StoreError, RunExistsError, UnfitError) as error:
+            if not isinstance(error, UnfitError):
+                with suppress(StoreError):
+                    self._delete_own()
+                raise
+            result.kept.append(f"what was compacted before cannot be compacted again: {error}")
+            for worker in self._workers:
+                worker.fit = False
+        if not any(worker.fit for worker in self._workers):
+            self._delete_own()
+            store.prune(layout.generation(number))
+            return
+        generation = Generation(number, time.time_ns(), tuple(covered for covered, _ in found))
+        content = json.dumps(generation.to_json()).encode()
+        self._lease.check()
+        store.write(layout.generation_manifest(number), content)
+        result.generation, result.written = number, True
+        result.rows = sum(rows for _, rows in found)
+        result.before_bytes = sum(
+            entry.size for worker in self._workers if worker.fit for entry in worker.segments.values()
+        )
+        if self._newest is not None:
+            result.before_bytes += sum(entry.size for entry in store.list(layout.generation(self._newest.number)))
+        result.after_bytes = sum(result.objects.values()) + len(content)
+        result.statistics_bytes = sum(size for path, size in result.objects.items() if path.endswith(".parquet"))
+        self._newest = generation
 
-def _fit(
-    store: Store, workers: dict[tuple[int, str], _Worker], even_if_unseen: bool, kept: list[str]
-) -> set[tuple[int, str]]:
-    """Workers with segments that can be compacted now."""
-    fit: set[tuple[int, str]] = set()
-    for attempt in sorted({key[0] for key in workers}):
-        pending = [key for key, worker in workers.items() if key[0] == attempt and worker.segments]
-        if not pending:
-            continue
-        reason = _still_written(store, attempt, even_if_unseen)
-        if reason:
-            kept.append(f"attempt {attempt} stays as it is: {reason}")
-            continue
-        for key in pending:
-            worker = workers[key]
-            hole = next(seq for seq in range(worker.first, worker.first + len(worker.segments) + 1)
-                        if seq not in worker.segments)  # fmt: skip
-            if hole <= max(worker.segments):
-                kept.append(f"{worker.name} of attempt {attempt} stays as it is: its segment {hole} is missing")
-            else:
-                fit.add(key)
-    return fit
+    def _condensed(self, number: int, worker: _Worker) -> list[tuple[Covered, int]]:
+        """What a generation has of a worker, with its rows of statistics; without its segments where they are unsound.
+
+        Raises:
+            UnfitError: Not even what was compacted before is sound.
+        """
+        earlier = [worker.covered.frames] if worker.covered is not None else []
+        frames = layout.compacted_frames(number, worker.attempt, worker.name)
+        while earlier or worker.fit:
+            new = [entry.path for _, entry in sorted(worker.segments.items())] if worker.fit else []
+            try:
+                rows = condense(
+                    self._store, number, worker.attempt, worker.name, [*earlier, *new], self._tick, self.result.objects
+                )
+            except MissingFileError as error:
+                raise StoreError(f"{error}; another process removed it, run it again") from error
+            except UnfitError as error:
+                if not worker.fit:
+                    raise
+                worker.fit = False
+                self._keep(worker, str(error))
+                stem = frames.removesuffix(".frames")
+                self._delete_own((f"{stem}.", f"{stem}-"))
+                continue
+            size = self.result.objects[frames]
+            return [(Covered(worker.attempt, worker.name, worker.first + len(new), frames, size), rows)]
+        return []
+
+    def _check_unchanged(self) -> None:
+        """Segments that grew since they were listed have a writer, whatever its claim looks like from here.
+
+        It may be in another container, or on another machine of the same name. What it appends to a segment that is
+        compacted would be lost.
+
+        Raises:
+            RunExistsError: One grew.
+        """
+        for worker in self._workers if self._store.appends else ():
+            for entry in worker.segments.values() if worker.fit else ():
+                if self._store.size(entry.path) != entry.size:
+                    raise RunExistsError(
+                        f"{worker.name} of attempt {worker.attempt} of {self._store.location} is still being written: "
+                        f"{entry.path} has changed; wait for its process to end"
+                    )
+
+    def clean(self) -> None:
+        """Delete what the newest generation replaces, unless somebody still reads it."""
+        if self._newest is None:
+            return
+        store, newest, now_ns = self._store, self._newest, time.time_ns()
+        readers: list[PinRecord] = []
+        for each in pins(store):
+            if not each.holds(now_ns):
+                store.delete(each.path)
+            elif each.generation < newest.number:
+                readers.append(each)
+        replaced = list(_replaced(store, newest))
+        if readers and replaced:
+            holder = readers[0].holder
+            self.result.kept.append(
+                f"what was compacted stays beside it for now: process {holder.pid} on {holder.host} "
+                f"reads it (and {len(readers) - 1} more); compact again when it has ended"
+            )
+            return
+        self._check_newest(newest, whole=bool(replaced) and not self.result.written)
+        for entry in replaced:
+            self._lease.tick()
+            store.delete(entry.path)
+        self.result.deleted = len(replaced), sum(entry.size for entry in replaced)
+        store.prune(layout.COMPACTED)
+        for attempt in sorted({each.attempt for each in newest.covers}):
+            store.prune(layout.segments(attempt))
+
+    def _check_newest(self, newest: Generation, *, whole: bool) -> None:
+        """Nothing is deleted for the sake of a generation that is not the newest, or of which an object is missing.
+
+        Args:
+            newest: What should be the newest generation.
+            whole: It is of an earlier process. It was read back then, but that may be long ago: look into it again.
+        """
+        store, now = self._store, newest_generation(self._store)
+        if now is None or now.number != newest.number:
+            raise RunExistsError(f"another process compacted {store.location} in the meantime; nothing was lost")
+        sizes = {entry.path: entry.size for entry in store.list(layout.generation(newest.number))}
+        for path, size in ({each.frames: each.bytes for each in newest.covers} | self.result.objects).items():
+            if sizes.get(path) != size:
+                raise DamagedDataError(f"{path} of {store.location} is missing or cut off; nothing was deleted")
+        try:
+            for each in newest.covers if whole else ():
+                check_condensed(store, each.frames, self._tick)
+        except (UnfitError, MissingFileError) as error:
+            raise DamagedDataError(f"{error}; nothing of {store.location} was deleted") from error
+
+    def _keep(self, worker: _Worker, reason: str) -> None:
+        self.result.kept.append(f"{worker.name} of attempt {worker.attempt} stays as it is: {reason}")
+
+    def _delete_own(self, stems: tuple[str, ...] = ("",)) -> None:
+        """Delete what this process wrote into a generation that has no manifest yet, and nothing of anybody else.
+
+        A process that was asleep may find that another one has taken its lease and its number since.
+        """
+        own = self.result.objects
+        for path in [path for path in own if path.startswith(stems)]:
+            self._store.delete(path)
+            del own[path]
 
 
 def _still_written(store: Store, attempt: int, even_if_unseen: bool) -> str:
     """Why something may still be written to an attempt; "" where all its workers have ended."""
-    attendance = Attendance(store)
-    attendance.look(attempt)
-    claims = claims_of_workers(store, attempt)
-    for worker in claimed_workers(store, attempt):
-        of_worker = claims.get(worker)
-        if not of_worker:
+    for worker, claims, ended in claimed(store, attempt):
+        if not claims:
             return f"the claim of {worker} cannot be read"
-        reason = _may_write(store, worker, of_worker)
-        if reason and not (even_if_unseen and is_alive(of_worker[-1]) is None):
-            if is_alive(of_worker[-1]) is None and has_ended(attendance, attempt, worker, of_worker[-1]):
-                continue
+        if (even_if_unseen or ended) and is_alive(claims[-1]) is None:
+            continue
+        reason = _may_write(store, worker, claims)
+        if reason:
             return reason
     return ""
-
-
-def claimed_workers(store: Store, attempt: int) -> list[str]:
-    """Workers of an attempt that have a claim, be it readable or not, in order of rank."""
-    found = {parsed[1] for entry in store.list(layout.workers(attempt)) if (parsed := layout.parse_claim(entry.path))}
-    return sorted(found, key=layout.worker_order)
-
-
-def has_ended(attendance: Attendance, attempt: int, worker: str, newest: Claim) -> bool:
-    """Whether the launch of a worker's newest claim has ended: not an earlier one, after which it was started again."""
-    end = attendance.launch_ended(attempt, worker)
-    return end is not None and end.wall_ns >= newest.wall_ns
 
 
 def _may_write(store: Store, worker: str, claims: list[Claim]) -> str:
@@ -192,200 +315,16 @@ def _may_write(store: Store, worker: str, claims: list[Claim]) -> str:
     return ""
 
 
-def _write(
-    store: Store,
-    newest: Generation | None,
-    workers: dict[tuple[int, str], _Worker],
-    new: set[tuple[int, str]],
-    lease: CompactionLease,
-    tick: Callable[[], None],
-    result: Compaction,
-) -> Generation | None:
-    """Write a generation of everything that was compacted before and what is new; None where nothing new was fit."""
-    number = max(generation_numbers(store), default=0) + 1
-    covers: list[Covered] = []
-    written: list[Condensed] = []
-    own: dict[str, int] = {}
-    try:
-        for key, worker in workers.items():
-            covered, condensed = _condense_fit(store, number, worker, new, key, tick, result, own)
-            if covered is not None:
-                covers.append(covered)
-                written.append(condensed)
-        _check_unchanged(store, [workers[key] for key in sorted(new)])
-    except (StoreError, RunExistsError, UnfitError) as error:
-        with suppress(StoreError):
-            _delete_own(store, own)
-        if not isinstance(error, UnfitError):
-            raise
-        result.kept.append(f"what was compacted before cannot be compacted again: {error}")
-        new.clear()
-    if not new:
-        _delete_own(store, own)
-        store.prune(layout.generation(number))
-        return None
-    result.before_bytes += sum(sum(workers[key].sizes.values()) for key in new)
-    generation = Generation(number, time.time_ns(), tuple(covers))
-    content = json.dumps(generation.to_json()).encode()
-    lease.check()
-    _write_manifest(store, number, content)
-    result.generation, result.written = number, True
-    result.objects = own
-    if newest is not None:
-        result.before_bytes += sum(entry.size for entry in store.list(layout.generation(newest.number)))
-    for condensed in written:
-        result.rows += condensed.rows
-        result.statistics_bytes += condensed.statistics_bytes
-        result.after_bytes += condensed.statistics_bytes + condensed.frames_bytes
-    result.after_bytes += len(content)
-    return generation
-
-
-def _condense_fit(
-    store: Store,
-    number: int,
-    worker: _Worker,
-    new: set[tuple[int, str]],
-    key: tuple[int, str],
-    tick: Callable[[], None],
-    result: Compaction,
-    own: dict[str, int],
-) -> tuple[Covered | None, Condensed]:
-    """What was compacted of a worker before, and its segments where it is among the new ones and they are sound.
-
-    Raises:
-        UnfitError: Not even what was compacted before is sound.
-    """
-    earlier = [worker.covered.frames] if worker.covered is not None else []
-    if key in new:
-        try:
-            segments = list(dict(sorted(worker.segments.items())).values())
-            return _condense(store, number, worker, [*earlier, *segments], worker.first + len(segments), tick, own)
-        except UnfitError as error:
-            result.kept.append(f"{worker.name} of attempt {worker.attempt} stays as it is: {error}")
-            new.discard(key)
-            stem = layout.compacted_frames(number, worker.attempt, worker.name).removesuffix(".frames")
-            _delete_own(store, own, (f"{stem}.", f"{stem}-"))
-    return _condense(store, number, worker, earlier, worker.first, tick, own) if earlier else (None, Condensed())
-
-
-def _condense(
-    store: Store,
-    number: int,
-    worker: _Worker,
-    sources: Sequence[str],
-    count: int,
-    tick: Callable[[], None],
-    own: dict[str, int],
-) -> tuple[Covered, Condensed]:
-    try:
-        condensed = condense(store, number, worker.attempt, worker.name, sources, tick, own)
-    except MissingFileError as error:
-        raise StoreError(f"{error}; another process removed it, run it again") from error
-    frames = layout.compacted_frames(number, worker.attempt, worker.name)
-    return Covered(worker.attempt, worker.name, count, frames, condensed.frames_bytes), condensed
-
-
-def _check_unchanged(store: Store, workers: Sequence[_Worker]) -> None:
-    """Segments that grew since they were listed have a writer, whatever its claim looks like from here.
-
-    It may be in another container, or on another machine of the same name. What it appends to a segment that is
-    compacted would be lost.
-
-    Raises:
-        RunExistsError: One grew.
-    """
-    for worker in workers if store.appends else ():
-        for seq, path in worker.segments.items():
-            if store.size(path) != worker.sizes[seq]:
-                raise RunExistsError(
-                    f"{worker.name} of attempt {worker.attempt} of {store.location} is still being written: {path} has "
-                    "changed; wait for its process to end"
-                )
-
-
-def _write_manifest(store: Store, number: int, content: bytes) -> None:
-    path = layout.generation_manifest(number)
-    try:
-        store.write(path, content)
-    except RunExistsError:
-        if store.read(path) != content:  # else only the answer to our own request was lost
-            raise
-
-
-def _clean(store: Store, newest: Generation, lease: CompactionLease, result: Compaction) -> None:
-    """Delete what the newest generation replaces, unless somebody still reads it."""
-    now_ns = time.time_ns()
-    held: list[PinRecord] = []
-    for each in pins(store):
-        if each.holds(now_ns):
-            held.append(each)
-        else:
-            store.delete(each.path)
-    objects, size = 0, 0
-    readers = [each for each in held if each.generation < newest.number]
-    replaced = list(_replaced(store, newest))
-    if readers and replaced:
-        first = readers[0]
-        result.kept.append(
-            f"what was compacted stays beside it for now: process {first.holder.pid} on {first.holder.host} "
-            f"reads it (and {len(readers) - 1} more); compact again when it has ended"
-        )
-        return
-    _check_newest(store, newest, result.objects)
-    if replaced and not result.written:
-        _check_whole(store, newest, lease.tick)
-    for path, length in replaced:
-        lease.tick()
-        store.delete(path)
-        objects, size = objects + 1, size + length
-    result.deleted = objects, size
-    store.prune(layout.COMPACTED)
-    for attempt in sorted({each.attempt for each in newest.covers}):
-        store.prune(layout.segments(attempt))
-
-
-def _check_newest(store: Store, newest: Generation, own: dict[str, int]) -> None:
-    """Nothing is deleted for the sake of a generation that is not the newest, or of which an object is missing."""
-    now = newest_generation(store)
-    if now is None or now.number != newest.number:
-        raise RunExistsError(f"another process compacted {store.location} in the meantime; nothing was lost")
-    sizes = {entry.path: entry.size for entry in store.list(layout.generation(newest.number))}
-    for path, size in ({covered.frames: covered.bytes for covered in newest.covers} | own).items():
-        if sizes.get(path) != size:
-            raise DamagedDataError(f"{path} of {store.location} is missing or cut off; nothing was deleted")
-
-
-def _check_whole(store: Store, newest: Generation, tick: Callable[[], None]) -> None:
-    """The same for a generation of an earlier process: it was read back then, but that may be long ago."""
-    try:
-        for covered in newest.covers:
-            check_condensed(store, covered.frames, tick)
-    except (UnfitError, MissingFileError) as error:
-        raise DamagedDataError(f"{error}; nothing of {store.location} was deleted") from error
-
-
-def _replaced(store: Store, newest: Generation) -> Iterator[tuple[str, int]]:
-    """Objects that the newest generation stands in place of, each with its size."""
+def _replaced(store: Store, newest: Generation) -> Iterator[Entry]:
+    """Objects that the newest generation stands in place of."""
     covers = {(each.attempt, each.worker): each.segments for each in newest.covers}
     for attempt in sorted({attempt for attempt, _ in covers}):
         for entry in store.list(layout.segments(attempt)):
             name = layout.parse_segment(entry.path)
             if name is not None and name.seq < covers.get((attempt, name.worker), 0):
-                yield entry.path, entry.size
+                yield entry
     for number in generation_numbers(store):
         if number < newest.number:
             # Its manifest last, as if it had always been there.
             entries = store.list(layout.generation(number))
-            for entry in sorted(entries, key=lambda entry: entry.path == layout.generation_manifest(number)):
-                yield entry.path, entry.size
-
-
-def _delete_own(store: Store, own: dict[str, int], stems: tuple[str, ...] = ("",)) -> None:
-    """Delete what this process wrote into a generation that has no manifest yet, and nothing of anybody else.
-
-    A process that was asleep may find that another one has taken its lease and its number since.
-    """
-    for path in [path for path in own if path.startswith(stems)]:
-        store.delete(path)
-        del own[path]
+            yield from sorted(entries, key=lambda entry: entry.path == layout.generation_manifest(number))

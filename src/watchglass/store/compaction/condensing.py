@@ -50,19 +50,6 @@ class UnfitError(Exception):
     """What cannot be compacted without losing something, in half a sentence; it stays as it is."""
 
 
-class Condensed:
-    """What :func:`condense` wrote of a worker.
-
-    Attributes:
-        frames_bytes: Length of the object of frames.
-        statistics_bytes: Length of all Parquet files.
-        rows: Rows of statistics.
-    """
-
-    def __init__(self) -> None:
-        self.frames_bytes = self.statistics_bytes = self.rows = 0
-
-
 def condense(
     store: Store,
     generation: int,
@@ -71,7 +58,7 @@ def condense(
     sources: Sequence[str],
     tick: Callable[[], None],
     written: dict[str, int],
-) -> Condensed:
+) -> int:
     """Write the frames object and the Parquet files of one worker, and read back what was written.
 
     Args:
@@ -82,6 +69,9 @@ def condense(
         sources: What its frames are in, in order: the frames object of an earlier generation, then segments.
         tick: Called now and then.
         written: Gets the path and the length of each object as soon as it was written, whatever comes then.
+
+    Returns:
+        The number of rows of statistics.
 
     Raises:
         UnfitError: Something in it cannot be read, or would not be kept.
@@ -99,13 +89,12 @@ class _Condenser:
     def __init__(self, store: Store, generation: int, attempt: int, worker: str, written: dict[str, int]) -> None:
         self._store, self._generation, self._attempt, self._worker = store, generation, attempt, worker
         self._written = written
-        self._done = Condensed()
         self._frames = SpooledBytes()
         self._block = SpooledBytes()
         self._joined: dict[int, list[bytes]] = {}
         self._joined_bytes = 0
         self._batches: list[StatisticsBatch] = []
-        self._rows = self._bins = self._files = 0
+        self._rows = self._bins = self._files = self._done = 0
         self._first_end: int | None = None
 
     def add(self, frame: Frame) -> None:
@@ -122,11 +111,10 @@ class _Condenser:
         else:
             self._pass_on(frame)
 
-    def finish(self) -> Condensed:
-        """Write what is left."""
+    def finish(self) -> int:
+        """Write what is left; returns how many rows of statistics there were."""
         self._end_block()
         path = layout.compacted_frames(self._generation, self._attempt, self._worker)
-        self._done.frames_bytes = self._frames.size
         with self._frames.parts() as parts:
             self._write(path, parts, self._frames.size)
         _check_written(self._store, path, self._frames.size, self._frames.crc)
@@ -222,8 +210,7 @@ class _Condenser:
         return layout.compacted_statistics(self._generation, self._attempt, self._worker, self._files - 1)
 
     def _announce(self, path: str, data: bytes, rows: int, steps: tuple[int, int]) -> None:
-        self._done.rows += rows
-        self._done.statistics_bytes += len(data)
+        self._done += rows
         value = {
             "path": path, "rows": rows, "bytes": len(data), "global_steps": list(steps),
             "footer_crc": end_crc(data),
