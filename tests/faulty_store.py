@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from watchglass.errors import StoreError
-from watchglass.store import Entry, Store
-from watchglass.store.contract import Buffer, Content
+from watchglass.store import Content, Store, WrapperStore
 
 
 class Killed(BaseException):
@@ -28,7 +26,7 @@ class Fault:
     killed: bool = False
 
 
-class FaultyStore(Store):
+class FaultyStore(WrapperStore):
     """Another store, with faults that a test asks for. What it does not write, it hands on.
 
     Attributes:
@@ -38,19 +36,17 @@ class FaultyStore(Store):
     """
 
     def __init__(self, inner: Store) -> None:
-        self.inner = inner
-        self.appends = inner.appends
-        self.location = inner.location
+        super().__init__(inner)
         self.fault: Fault | None = None
         self.away = False
         self.fails_after: int | None = None
 
-    def _call(self) -> Store:
+    def behind(self) -> Store:
         if self.fails_after is not None:
             self.fails_after -= 1
         if self.away or (self.fails_after is not None and self.fails_after < 0):
             raise StoreError(f"cannot reach {self.location}: it is away; try again")
-        return self.inner
+        return self._inner
 
     def _end(self, fault: Fault) -> None:
         if fault.killed:
@@ -59,7 +55,7 @@ class FaultyStore(Store):
 
     def write(self, path: str, data: Content, *, replace: bool = False) -> None:
         """See :meth:`Store.write`."""
-        store, fault, self.fault = self._call(), self.fault, None
+        store, fault, self.fault = self.behind(), self.fault, None
         if fault is None or fault.arrives >= 1:
             store.write(path, data, replace=replace)
         if fault is not None:
@@ -67,45 +63,9 @@ class FaultyStore(Store):
 
     def append(self, path: str, data: bytes) -> None:
         """See :meth:`Store.append`."""
-        store, fault, self.fault = self._call(), self.fault, None
+        store, fault, self.fault = self.behind(), self.fault, None
         arriving = data if fault is None else data[: round(fault.arrives * len(data))]
         if arriving:
             store.append(path, arriving)
         if fault is not None:
             self._end(fault)
-
-    def read(self, path: str, start: int = 0, end: int | None = None) -> bytes:
-        """See :meth:`Store.read`."""
-        return self._call().read(path, start, end)
-
-    def read_many(self, ranges: Sequence[tuple[str, int, int | None]]) -> Sequence[bytes | None]:
-        """See :meth:`Store.read_many`."""
-        return self._call().read_many(ranges)
-
-    def list(self, prefix: str = "", after: str = "") -> list[Entry]:
-        """See :meth:`Store.list`."""
-        return self._call().list(prefix, after)
-
-    def delete(self, path: str) -> None:
-        """See :meth:`Store.delete`."""
-        self._call().delete(path)
-
-    def size(self, path: str) -> int | None:
-        """See :meth:`Store.size`."""
-        return self._call().size(path)
-
-    def folders(self, prefix: str = "") -> Sequence[str]:
-        """See :meth:`Store.folders`."""
-        return self._call().folders(prefix)
-
-    def map(self, path: str) -> Buffer:
-        """See :meth:`Store.map`."""
-        return self._call().map(path)
-
-    def prune(self, prefix: str = "") -> None:
-        """See :meth:`Store.prune`."""
-        self._call().prune(prefix)
-
-    def is_empty(self) -> bool:
-        """See :meth:`Store.is_empty`."""
-        return self._call().is_empty()

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         Content as Content,
         Entry as Entry,
         Store as Store,
+        WrapperStore as WrapperStore,
         check_path as check_path,
     )
     from watchglass.store.encoding.codec import (
@@ -161,7 +162,7 @@ _HOMES = {
     "compaction.pins": ("Pin", "pin"),
     "compaction.removal": ("Removal", "check_idle", "plan_removal", "remove"),
     "compaction.retention": ("RawRetention", "remove_raw", "was_removed"),
-    "contract": ("Buffer", "Content", "Entry", "Store", "check_path"),
+    "contract": ("Buffer", "Content", "Entry", "Store", "WrapperStore", "check_path"),
     "encoding.codec": (
         "decode_catalog", "decode_facts", "decode_finding", "decode_header", "decode_lifecycle", "decode_observation",
         "decode_raw_index", "decode_status", "decode_step_ends", "decode_step_rows", "decode_watermark",

@@ -141,6 +141,66 @@ class Store(ABC):
         return not self.list()
 
 
+class WrapperStore(Store):
+    """Asks another store for everything; a member defines what it does in another way."""
+
+    def __init__(self, inner: Store) -> None:
+        self._inner = inner
+        self.appends, self.location = inner.appends, inner.location
+
+    def behind(self) -> Store:
+        """The other store, asked before each call; a member may raise StoreError instead."""
+        return self._inner
+
+    def read(self, path: str, start: int = 0, end: int | None = None) -> bytes:
+        """See :meth:`Store.read`."""
+        return self.behind().read(path, start, end)
+
+    def read_many(self, ranges: Sequence[tuple[str, int, int | None]]) -> Sequence[bytes | None]:
+        """See :meth:`Store.read_many`."""
+        return self.behind().read_many(ranges)
+
+    def map(self, path: str) -> Buffer:
+        """See :meth:`Store.map`."""
+        return self.behind().map(path)
+
+    def write(self, path: str, data: Content, *, replace: bool = False) -> None:
+        """See :meth:`Store.write`."""
+        self.behind().write(path, data, replace=replace)
+
+    def append(self, path: str, data: bytes) -> None:
+        """See :meth:`Store.append`."""
+        self.behind().append(path, data)
+
+    def list(self, prefix: str = "", after: str = "") -> list[Entry]:
+        """See :meth:`Store.list`."""
+        return self.behind().list(prefix, after)
+
+    def folders(self, prefix: str = "") -> Sequence[str]:
+        """See :meth:`Store.folders`."""
+        return self.behind().folders(prefix)
+
+    def size(self, path: str) -> int | None:
+        """See :meth:`Store.size`."""
+        return self.behind().size(path)
+
+    def delete(self, path: str) -> None:
+        """See :meth:`Store.delete`."""
+        self.behind().delete(path)
+
+    def prune(self, prefix: str = "") -> None:
+        """See :meth:`Store.prune`."""
+        self.behind().prune(prefix)
+
+    def is_empty(self) -> bool:
+        """See :meth:`Store.is_empty`."""
+        return self.behind().is_empty()
+
+    def stay_with(self, path: str) -> None:
+        """See :meth:`Store.stay_with`."""
+        self._inner.stay_with(path)
+
+
 def check_path(path: str, *, folder: bool = False) -> str:
     """``path`` itself, once it is sure that it stays inside a store.
 

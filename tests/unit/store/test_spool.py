@@ -277,7 +277,11 @@ def test_everything_else_is_what_the_store_says(remote: Remote, open_spool: Any)
     assert one.size("a/b") == 7
     assert one.folders() == ["a"]
     assert bytes(one.map("a/b")) == b"content"
+    assert one.read_many([("a/b", 0, 1), ("a/c", 0, 1)]) == [b"c", None]
+    assert not one.is_empty()
     one.delete("a/b")
+    assert one.list() == []
+    one.prune()
     assert one.is_empty()
 
 

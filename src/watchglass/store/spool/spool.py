@@ -8,12 +8,12 @@ order, one after another, and tries again for as long as it takes. Should the pr
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from watchglass.errors import NoRoomError, RunExistsError, StoreError
 from watchglass.store import layout
-from watchglass.store.contract import Buffer, Content, Entry, Store
+from watchglass.store.contract import Content, Store, WrapperStore
 from watchglass.store.spool import folder as spool_folder
 from watchglass.store.spool import sending
 from watchglass.store.spool.folder import SpooledObject, SpoolFolder
@@ -25,7 +25,7 @@ _log = logging.getLogger("watchglass")
 RAW_SHARE = 0.75
 
 
-class Spool(Store):
+class Spool(WrapperStore):
     """A store of which writing is handing over; everything else is what the store behind it says.
 
     Objects arrive in the order in which they were written. For one writing thread.
@@ -36,8 +36,6 @@ class Spool(Store):
         arrived: Called with path and size of each object that the store has taken, by whoever sends it; nobody waits
             for that, and whatever it raises changes nothing.
     """
-
-    appends = False
 
     def __init__(
         self,
@@ -59,8 +57,8 @@ class Spool(Store):
             memory_bytes: What may wait in memory where the disk takes nothing.
             pause_s: Seconds until a failed upload is tried again, the first time and at most.
         """
-        self.location = store.location
-        self._store = store
+        super().__init__(store)
+        self.appends = False
         self._worker = worker
         self._most_bytes = most_bytes
         self._most_in_memory = memory_bytes
@@ -156,36 +154,6 @@ class Spool(Store):
     def _has_arrived(self, path: str, size: int) -> None:
         if self.arrived is not None:
             self.arrived(path, size)
-
-    # -- the store behind -----------------------------------------------------------------------------------------
-
-    def read(self, path: str, start: int = 0, end: int | None = None) -> bytes:
-        """See :meth:`Store.read`."""
-        return self._store.read(path, start, end)
-
-    def append(self, path: str, data: bytes) -> None:
-        """See :meth:`Store.append`."""
-        self._store.append(path, data)
-
-    def list(self, prefix: str = "", after: str = "") -> list[Entry]:
-        """See :meth:`Store.list`."""
-        return self._store.list(prefix, after)
-
-    def delete(self, path: str) -> None:
-        """See :meth:`Store.delete`."""
-        self._store.delete(path)
-
-    def size(self, path: str) -> int | None:
-        """See :meth:`Store.size`."""
-        return self._store.size(path)
-
-    def folders(self, prefix: str = "") -> Sequence[str]:
-        """See :meth:`Store.folders`."""
-        return self._store.folders(prefix)
-
-    def map(self, path: str) -> Buffer:
-        """See :meth:`Store.map`."""
-        return self._store.map(path)
 
 
 def _room(most_bytes: int, path: str) -> float:
