@@ -12,9 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from failing import Bad, Poisoned, to_nan
+from watchglass.capture import culprits
+from watchglass.capture.culprits import Look
 from watchglass.capture.guard import Guard
-from watchglass.capture.pytorch.first_bad import culprits
-from watchglass.capture.pytorch.first_bad.looks import Look, bring_back, look_at
+from watchglass.capture.pytorch.first_bad.looks import bring_back, look_at
 from watchglass.capture.pytorch.first_bad.trace import TooLargeError, Trace
 from watchglass.capture.pytorch.modules import ModuleTree
 
@@ -67,14 +68,14 @@ def traced(model: nn.Module, *arguments: Any, **settings: Any) -> tuple[Trace, A
 
 
 def forward(model: nn.Module, *arguments: Any) -> culprits.Found | None:
-    return culprits.in_forward(traced(model, *arguments)[0])
+    return culprits.in_forward(traced(model, *arguments)[0].seen)
 
 
 def backward(model: nn.Module, x: Tensor, loss: Callable[[Tensor], Tensor] = torch.sum) -> culprits.Found | None:
     trace, output = traced(model, x, gradients=strict_guard())
     loss(output).backward()
     trace.close()
-    return culprits.in_backward(trace)
+    return culprits.in_backward(trace.seen)
 
 
 X = torch.linspace(-1, 1, 8).reshape(2, 4)
@@ -140,7 +141,7 @@ def test_keyword_arguments_of_the_outermost_call_are_seen() -> None:
     trace = Trace(ModuleTree(model).module, {"more": x})
     with trace.listening():
         model(X, more=x)
-    found = culprits.in_forward(trace)
+    found = culprits.in_forward(trace.seen)
     assert found is not None
     assert (found.where, found.tensor) == ("input", "input.more")
 
@@ -225,7 +226,7 @@ def test_modules_left_by_an_exception_do_not_confuse_the_order() -> None:
                 return self.bad(x)  # type: ignore[no-any-return]
 
     trace, _ = traced(nn.Sequential(Trying()), X)
-    found = culprits.in_forward(trace)
+    found = culprits.in_forward(trace.seen)
     assert found is not None
     assert found.place is not None
     assert found.place.path == "0.bad"
@@ -276,11 +277,11 @@ def test_hooks_on_leaves_do_not_stay() -> None:
     x = X.clone().requires_grad_()
     trace, output = traced(nn.Linear(4, 2), x, gradients=strict_guard())
     output.sum().backward()
-    seen = len(trace.gradients)
+    seen = len(trace.seen.gradients)
     assert seen == 2
     trace.close()
     x.sum().backward()
-    assert len(trace.gradients) == seen
+    assert len(trace.seen.gradients) == seen
 
 
 def test_gradients_pass_unchanged() -> None:
@@ -350,7 +351,7 @@ def test_inside_a_transform_nothing_is_looked_at() -> None:
     model = spoilt(to_nan)
     trace, output = traced(Function(lambda x: torch.func.vmap(model)(x)), X)
     assert bool(output.isnan().all())
-    assert [len(call.inputs) for call in trace.calls] == [1, 0][: len(trace.calls)]
+    assert [len(call.inputs) for call in trace.seen.calls] == [1, 0][: len(trace.seen.calls)]
 
 
 @pytest.mark.parametrize(
@@ -380,6 +381,6 @@ def test_looks_come_back_from_a_device_together() -> None:
 
 def test_a_loss_of_finite_outputs_is_the_loss() -> None:
     trace, _ = traced(nn.Sequential(nn.Linear(4, 4), nn.Identity()), X)
-    found = culprits.in_loss([trace], "cross_entropy")
+    found = culprits.in_loss([trace.seen], "cross_entropy")
     assert found.where == "loss"
     assert "cross_entropy made the loss not finite" in found.sentence

@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from watchglass.capture.places import ParameterPlace, Place
 from watchglass.capture.pytorch.exhaustion import is_out_of_memory, tell_exhaustion
-from watchglass.capture.pytorch.modules import ParameterPlace, Place
 from watchglass.record import Forward, OpenStep, StepRecords
 
 _Told = TypeVar("_Told")

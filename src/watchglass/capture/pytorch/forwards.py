@@ -15,11 +15,12 @@ from torch.compiler import is_compiling
 from torch.nn.modules.module import register_module_forward_hook
 
 from watchglass.capture.hook import Hook
+from watchglass.capture.places import Place
 from watchglass.capture.pytorch.compiled.graphs import captured
 from watchglass.capture.pytorch.compiled.modules import CompiledModules
 from watchglass.capture.pytorch.events import Events, ModuleCall, ModuleEntry
 from watchglass.capture.pytorch.models import Models
-from watchglass.capture.pytorch.modules import WEIGHTED, Place, is_compiled, unit_axis, unwrap
+from watchglass.capture.pytorch.modules import WEIGHTED, is_compiled, unit_axis, unwrap
 from watchglass.capture.pytorch.nested import tensors_in
 from watchglass.capture.pytorch.reduce import inactive_units, plain, version_of
 from watchglass.capture.pytorch.saving import Item, Saving
@@ -202,11 +203,10 @@ class ModuleCapture:
         if seen is not None and seen[1] == version and not (is_model and self._hook.plan.wants_tag("model_output")):
             # A container returns what its last child returned; what was overwritten since is something new.
             return
-        name = f"{place.path}.output" if place.path else "output"
         is_relu = place.kind is ModuleKind.RECTIFIER
         tags = ("relu_output",) if is_relu else ("model_output",) if is_model else ()
         axis = unit_axis(place.module_type, tensor.dim())
-        item = Item(tensor, f"{name}.{path}" if path else name, place, tags, axis)
+        item = Item(tensor, place.named("output", path), place, tags, axis)
         if self._saving.keep(Role.OUTPUT, item) is None:
             # Not seen, either: the container that returns it may be what was asked for.
             return
@@ -226,7 +226,7 @@ class ModuleCapture:
             return
         self._seen.relu_nodes.add(node)
         axis = unit_axis(place.module_type, tensor.dim())
-        item = Item(tensor, f"{place.path}.input.0", place, ("relu_output",), axis)
+        item = Item(tensor, place.named("input.0"), place, ("relu_output",), axis)
         tensor_id = self._saving.save(records, Role.INPUT, item)
         if tensor_id is not None:
             self._units(records, tensor_id, item)

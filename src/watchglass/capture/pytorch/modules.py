@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 from torch import Tensor, nn
 
+from watchglass.capture.places import ParameterPlace, Place
 from watchglass.records import ModuleKind
 
 #: Wrappers by class name, each of which has one child: they add a path segment that is no part of the model. By name,
@@ -43,26 +43,6 @@ _BY_CLASS: dict[type, ModuleKind] = {
     ),
     **dict.fromkeys((nn.Softmax, nn.Softmax2d, nn.Softmin, nn.LogSoftmax), ModuleKind.SOFTMAX),
 }
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where a module or parameter sits: dotted path, type of the module, its position, whose it is, its kind."""
-
-    path: str
-    module_type: str
-    index: int
-    model: int | None = None
-    kind: ModuleKind = ModuleKind.OTHER
-
-
-@dataclass(frozen=True)
-class ParameterPlace:
-    """A parameter's name and the place of the module that owns it."""
-
-    name: str
-    leaf: str
-    place: Place
 
 
 def type_name(module: nn.Module) -> str:

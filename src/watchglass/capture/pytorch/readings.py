@@ -15,9 +15,10 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from watchglass.capture.hook import Hook
+from watchglass.capture.places import ParameterPlace
 from watchglass.capture.pytorch.initialization import Initialization
 from watchglass.capture.pytorch.models import Models
-from watchglass.capture.pytorch.modules import ParameterPlace, described, type_name
+from watchglass.capture.pytorch.modules import described, type_name
 from watchglass.capture.pytorch.reduce import DeviceRows, is_plain, plain, share_threads, summaries, version_of
 from watchglass.capture.pytorch.saving import Item, Saving
 from watchglass.capture.pytorch.updates import UpdateCopies

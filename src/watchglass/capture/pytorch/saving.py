@@ -10,18 +10,17 @@ import torch
 from torch import Tensor
 
 from watchglass.capture.hook import Hook
+from watchglass.capture.places import NOWHERE, Place
 from watchglass.capture.plan import Keep
 from watchglass.capture.pytorch import reduce
 from watchglass.capture.pytorch.compiled.graphs import captured
 from watchglass.capture.pytorch.device.statistics import DeviceStatistics
 from watchglass.capture.pytorch.exhaustion import is_out_of_memory, tell_exhaustion
-from watchglass.capture.pytorch.modules import Place
 from watchglass.capture.pytorch.reduce import is_plain
 from watchglass.record import Captured, StepRecords
 from watchglass.records import Role, TensorInfo
 
 _log = logging.getLogger("watchglass")
-_NOWHERE = Place("", "", -1)
 _UNKNOWN: Any = object()
 
 
@@ -42,7 +41,7 @@ class Item(NamedTuple):
 
     tensor: Tensor
     name: str
-    place: Place = _NOWHERE
+    place: Place = NOWHERE
     tags: tuple[str, ...] = ()
     unit_axis: int | None = None
     trainable: bool | None = None

@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from watchglass.capture.hook import Hook
+from watchglass.capture.places import ParameterPlace
 from watchglass.capture.pytorch.exhaustion import is_out_of_memory
-from watchglass.capture.pytorch.modules import ParameterPlace
 from watchglass.capture.pytorch.reduce import plain
 from watchglass.capture.pytorch.saving import Item, Saving
 from watchglass.record import StepRecords

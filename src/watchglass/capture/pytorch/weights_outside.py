@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from watchglass.capture.hook import Hook
+from watchglass.capture.places import ParameterPlace
 from watchglass.capture.pytorch.models import Models
-from watchglass.capture.pytorch.modules import ParameterPlace
 from watchglass.capture.pytorch.readings import is_bias
 from watchglass.capture.pytorch.saving import Item, Saving
 from watchglass.record import OpenStep

@@ -14,11 +14,11 @@ from torch import nn
 from torch.compiler import is_compiling
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
+from watchglass.capture import culprits
+from watchglass.capture.culprits import Found
 from watchglass.capture.pending import Pending
 from watchglass.capture.pytorch.device.readback import DeviceRows
 from watchglass.capture.pytorch.events import ForwardCall
-from watchglass.capture.pytorch.first_bad import culprits
-from watchglass.capture.pytorch.first_bad.culprits import Found
 from watchglass.capture.pytorch.first_bad.looks import bring_back
 from watchglass.capture.pytorch.first_bad.trace import Trace
 from watchglass.capture.pytorch.first_bad.weights import Weight, Weights
@@ -91,19 +91,19 @@ class Armed:
 
     def loss_failed(self, step: OpenStep, forward: Forward | None, loss: float) -> None:
         """The loss is not finite, and its backward has not run yet."""
-        traces = [trace for other, trace in self._traces if other is forward or not other.backpropagated]
-        if any(look.coming is not None for trace in traces for look in trace.looks):
+        seen = [trace.seen for other, trace in self._traces if other is forward or not other.backpropagated]
+        looks = [look for each in seen for look in each.looks]
+        if any(look.coming is not None for look in looks):
             self.losses.append(loss)
-        else:
-            found = _of_loss(traces, chained=self._flow.chained > 0)
-            if found is not None:
-                self._answer(step, step.records, "loss", found)
+        elif looks:
+            found = culprits.of_loss(seen, "the loss", chained=self._flow.chained > 0)
+            self._answer(step, step.records, "loss", found)
 
     def gradients_failed(self, step: OpenStep, last: Found) -> None:
         """Gradients are not finite although the loss is; ``last`` is what they tell by themselves."""
         if self._traces:
-            traces = [trace for _, trace in self._traces]
-            self._answer(step, step.records, "update point", _of_gradients(traces) or last)
+            found = culprits.of_gradients(trace.seen for _, trace in self._traces)
+            self._answer(step, step.records, "update point", found or last)
 
     def judge_later(self, step: OpenStep, *, gradients: bool, records: StepRecords | None = None) -> None:
         """Leave what was looked at on a device in this step to the recorder's thread.
@@ -113,8 +113,8 @@ class Armed:
             gradients: Whether gradients that are not finite are a failure.
             records: Where the answer goes, if not to the step.
         """
-        traces, weights, losses = [trace for _, trace in self._traces], self._before, self.losses
-        looks = [look for trace in traces for look in (*trace.looks, *(look for _, look in trace.gradients))]
+        seen, weights, losses = [trace.seen for _, trace in self._traces], self._before, self.losses
+        looks = [look for each in seen for look in (*each.looks, *(look for _, look in each.gradients))]
         looks += [weight.look for weight in weights]
         if not any(look.coming is not None for look in looks):
             return
@@ -133,8 +133,10 @@ class Armed:
                 found = bad.found(f"was already not finite before the forward of step {number}{since}")
             else:
                 failed = any(not math.isfinite(one if isinstance(one, float) else one.resolve()) for one in losses)
-                failed |= any(look.bad for trace in traces for look in culprits.ends(trace))
-                found = _of_loss(traces, chained=False) if failed else _of_gradients(traces) if gradients else None
+                failed |= any(look.bad for each in seen for look in culprits.ends(each))
+                found = culprits.of_gradients(seen) if gradients and not failed else None
+                if failed and any(each.looks for each in seen):
+                    found = culprits.of_loss(seen, "the loss", chained=False)
             if found is None:
                 return None
             self._answered = True
@@ -192,8 +194,8 @@ class Armed:
         current, self._current = self._current, None
         if current is None or current[0] is not call.forward:
             return
-        if any(look.coming is None and look.bad for look in culprits.ends(current[1])):
-            found = culprits.in_forward(current[1])
+        if any(look.coming is None and look.bad for look in culprits.ends(current[1].seen)):
+            found = culprits.in_forward(current[1].seen)
             if found is not None:
                 self._answer(call.step, call.forward.records, "forward", found)
 
@@ -219,18 +221,3 @@ class Armed:
             trace.close()
         self._traces, self._before, self.losses = [], [], []
         self._current = None
-
-
-def _of_loss(traces: list[Trace], *, chained: bool) -> Found | None:
-    """Why a loss is not finite, None where nothing was seen of its forwards."""
-    if not any(trace.looks for trace in traces):
-        return None
-    found = next((found for found in map(culprits.in_forward, traces) if found is not None), None)
-    # A loss function that was given finite outputs made what is not, whatever was masked out before.
-    if found is None or (chained and all(look.finite for trace in traces for look in culprits.ends(trace))):
-        return culprits.in_loss(traces, "the loss")
-    return found
-
-
-def _of_gradients(traces: list[Trace]) -> Found | None:
-    return next((found for found in map(culprits.in_backward, traces) if found is not None), None)

@@ -1,53 +1,16 @@
-"""The extremes of tensors: enough to tell whether all values are finite, at once on the CPU, later on a device."""
+"""The extremes of tensors: enough to see whether all values are finite, at once on the CPU, later on a device."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor
 
+from watchglass.capture.culprits import Look
 from watchglass.capture.pytorch.compiled.graphs import in_graph_capture
 from watchglass.capture.pytorch.device.readback import DeviceRows
 from watchglass.capture.pytorch.reduce import plain
-
-
-class Look:
-    """The smallest and the largest value of a tensor, both NaN where it holds one.
-
-    Attributes:
-        low: The smallest.
-        high: The largest.
-        coming: Both on the device where they still are; None once they are here.
-    """
-
-    __slots__ = ("coming", "high", "low")
-
-    def __init__(self, low: float = math.nan, high: float = math.nan, coming: Tensor | None = None) -> None:
-        self.low = low
-        self.high = high
-        self.coming = coming
-
-    @property
-    def bad(self) -> bool:
-        """It holds NaN or positive infinity."""
-        return not self.high < math.inf
-
-    @property
-    def sunk(self) -> bool:
-        """It holds negative infinity and is no mask: those hold zeros beside it."""
-        return self.low == -math.inf and self.high != 0.0
-
-    @property
-    def finite(self) -> bool:
-        """All its values are finite."""
-        return self.low > -math.inf and self.high < math.inf
-
-    @property
-    def magnitude(self) -> float:
-        """The largest magnitude."""
-        return max(abs(self.low), abs(self.high))
 
 
 def look_at(tensor: Tensor) -> Look | None:

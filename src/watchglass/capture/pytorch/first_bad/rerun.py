@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from watchglass.capture.pytorch.first_bad import culprits
-from watchglass.capture.pytorch.first_bad.culprits import Found
+from watchglass.capture import culprits
+from watchglass.capture.culprits import Found
 from watchglass.capture.pytorch.first_bad.looks import look_at
 from watchglass.capture.pytorch.first_bad.replaying import alike, loss_of, refusal, repeat, unchanged, verified
 from watchglass.capture.pytorch.first_bad.separate import CollectiveError, alone
@@ -56,14 +56,10 @@ class Rerun:
         with self._rerun(state, graph=False) as trace:
             outputs = self._outputs(state, trace, graph=False)
             by = _checked(state, outputs, loss_of(state, outputs))
-        found = culprits.in_forward(trace)
-        # A loss function that was given finite outputs made what is not, whatever was masked out before.
-        if self._flow.chained and all(look.finite for look in culprits.ends(trace)):
-            found = None
-        if found is None:
-            if any(other is not forward and not other.backpropagated for other in step.forwards):
-                raise RefusedError("the loss was made of several forwards, of which only the last can be repeated")
-            found = culprits.in_loss([trace], state.loss_call[0] if state.loss_call is not None else "the loss")
+        function = state.loss_call[0] if state.loss_call is not None else "the loss"
+        found = culprits.of_loss([trace.seen], function, chained=self._flow.chained > 0)
+        if found.place is None and any(each is not forward and not each.backpropagated for each in step.forwards):
+            raise RefusedError("the loss was made of several forwards, of which only the last can be repeated")
         return _told(found, by)
 
     def of_backward(self, step: OpenStep, forward: Forward | None, bad: Sequence[str]) -> dict[str, Any]:
@@ -81,7 +77,7 @@ class Rerun:
             with torch.enable_grad(), alone():
                 heads, sent = _heads(state, outputs, loss)
                 gradients = torch.autograd.grad(heads, wanted, sent, allow_unused=True)
-        found = culprits.in_backward(trace)
+        found = culprits.in_backward(trace.seen)
         if found is None and not all(map(_is_finite, gradients)):
             found = culprits.last_gradient(bad[-1], self._weights.place_of(bad[-1]))
         if found is None:

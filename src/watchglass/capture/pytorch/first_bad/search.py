@@ -15,11 +15,11 @@ from typing import Any
 
 from torch.optim import Optimizer
 
+from watchglass.capture import culprits
+from watchglass.capture.culprits import Found
 from watchglass.capture.pending import Pending
 from watchglass.capture.pytorch.device.readback import DeviceRows
-from watchglass.capture.pytorch.first_bad import culprits
 from watchglass.capture.pytorch.first_bad.armed import Armed
-from watchglass.capture.pytorch.first_bad.culprits import Found
 from watchglass.capture.pytorch.first_bad.rerun import RefusedError, Rerun
 from watchglass.capture.pytorch.first_bad.weights import Weights
 from watchglass.capture.pytorch.flow import Flow

@@ -14,9 +14,10 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
+from watchglass.capture.culprits import Call, Seen
 from watchglass.capture.guard import Guard, harmless
-from watchglass.capture.pytorch.first_bad.looks import Look, look_at
-from watchglass.capture.pytorch.modules import Place
+from watchglass.capture.places import Place
+from watchglass.capture.pytorch.first_bad.looks import look_at
 from watchglass.capture.pytorch.nested import tensors_in
 from watchglass.capture.pytorch.reduce import version_of
 from watchglass.capture.pytorch.tensor_hooks import hear_gradient
@@ -24,25 +25,6 @@ from watchglass.capture.pytorch.tensor_hooks import hear_gradient
 
 class TooLargeError(RuntimeError):
     """More tensors would be alive in a re-run than capture may hold."""
-
-
-class Call:
-    """One call of a module.
-
-    Attributes:
-        place: The module's.
-        parent: Index of the call inside which it was made, -1 for none.
-        inputs: ``(tensor, path)`` of what it was given by position; the outermost one also by keyword.
-        outputs: The same of what it returned.
-    """
-
-    __slots__ = ("inputs", "outputs", "parent", "place")
-
-    def __init__(self, place: Place, parent: int) -> None:
-        self.place = place
-        self.parent = parent
-        self.inputs: list[tuple[int, str]] = []
-        self.outputs: list[tuple[int, str]] = []
 
 
 class Trace:
@@ -65,13 +47,7 @@ class Trace:
         graph: bool = False,
         gradients: Guard | None = None,
     ) -> None:
-        self.calls: list[Call] = []
-        #: ``(call, returned)``: what happened, in order.
-        self.events: list[tuple[int, bool]] = []
-        #: One for each tensor.
-        self.looks: list[Look] = []
-        #: ``(tensor, look)`` of gradients, in the order of the backward.
-        self.gradients: list[tuple[int, Look]] = []
+        self.seen = Seen()
         #: Most bytes that were alive at a time.
         self.peak_bytes = 0
         self._place_of = place_of
@@ -109,14 +85,14 @@ class Trace:
         if place is None:
             return
         call = Call(place, self._open[-1][1] if self._open else -1)
-        index = len(self.calls)
-        self.calls.append(call)
+        index = len(self.seen.calls)
+        self.seen.calls.append(call)
         self._open.append((weakref.ref(module), index))
         outermost = call.parent < 0
         call.inputs = self._look((arguments, self._kwargs) if outermost else arguments, ours=not outermost)
         if outermost:
             call.inputs = [(tensor, path[2:]) for tensor, path in call.inputs]
-        self.events.append((index, False))
+        self.seen.events.append((index, False))
 
     def returned(self, module: nn.Module, arguments: Any, output: Any) -> None:
         """A module has returned."""
@@ -125,8 +101,8 @@ class Trace:
             if self._open[depth][0]() is module:
                 index = self._open[depth][1]
                 del self._open[depth:]
-                self.calls[index].outputs = self._look(output)
-                self.events.append((index, True))
+                self.seen.calls[index].outputs = self._look(output)
+                self.seen.events.append((index, True))
                 return
 
     def _look(self, value: Any, *, ours: bool = True) -> list[tuple[int, str]]:
@@ -148,8 +124,8 @@ class Trace:
             return None
         if self._room is not None:
             self._hold(tensor, ours)
-        index = len(self.looks)
-        self.looks.append(look)
+        index = len(self.seen.looks)
+        self.seen.looks.append(look)
         self._known[key] = (weakref.ref(tensor), index)
         if self._backward is not None and tensor.requires_grad:
             self._handles.append(hear_gradient(tensor, self._backward, functools.partial(self._gradient, index)))
@@ -158,7 +134,7 @@ class Trace:
     def _gradient(self, index: int, gradient: Tensor | None) -> None:
         look = None if gradient is None else look_at(gradient)
         if look is not None:
-            self.gradients.append((index, look))
+            self.seen.gradients.append((index, look))
 
     def _hold(self, tensor: Tensor, ours: bool) -> None:
         """Count the memory of a tensor that was made in a re-run, as far as nothing else was found in it."""

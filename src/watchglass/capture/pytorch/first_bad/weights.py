@@ -8,10 +8,10 @@ from typing import NamedTuple
 from torch import Tensor
 from torch.optim import Optimizer
 
-from watchglass.capture.pytorch.first_bad.culprits import Found
-from watchglass.capture.pytorch.first_bad.looks import Look, look_at
+from watchglass.capture.culprits import Found, Look
+from watchglass.capture.places import ParameterPlace, Place
+from watchglass.capture.pytorch.first_bad.looks import look_at
 from watchglass.capture.pytorch.models import Models
-from watchglass.capture.pytorch.modules import ParameterPlace, Place
 
 
 class Weight(NamedTuple):

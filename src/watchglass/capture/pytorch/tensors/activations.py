@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from watchglass.capture.hook import Hook
+from watchglass.capture.places import Place
 from watchglass.capture.pytorch.events import Events, ForwardCall, ModuleCall, ModuleEntry
 from watchglass.capture.pytorch.models import Models
-from watchglass.capture.pytorch.modules import Place
 from watchglass.capture.pytorch.nested import tensors_in
 from watchglass.capture.pytorch.saving import Item, Saving
 from watchglass.record import StepRecords
@@ -98,7 +98,7 @@ class FunctionalActivations:
         for returned in self._returned:
             # One that was overwritten since, as by ``tanh_``, is no longer the input.
             if returned.tensor._version == returned.version and any(returned.node is other for other in given):
-                name = _name(returned.place, tag, returned.path)
+                name = returned.place.named(tag, returned.path)
                 self._saving.save(records, Role.INPUT, Item(returned.tensor, name, returned.place, (tag,)))
                 return
 
@@ -106,12 +106,6 @@ class FunctionalActivations:
         self._wanted = frozenset()
         self._seen = set()
         self._returned.clear()
-
-
-def _name(place: Place, tag: str, path: str) -> str:
-    owner = place.path.rstrip(".")
-    name = f"{owner}.{tag}" if owner else tag
-    return f"{name}.{path}" if path else name
 
 
 def _nodes_behind(node: Any) -> list[Any]:

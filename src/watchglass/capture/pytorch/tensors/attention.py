@@ -12,9 +12,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from watchglass.capture.hook import Hook
+from watchglass.capture.places import Place
 from watchglass.capture.pytorch.events import Events, ForwardCall, ModuleCall, ModuleEntry
 from watchglass.capture.pytorch.models import Models
-from watchglass.capture.pytorch.modules import Place
 from watchglass.capture.pytorch.public_calls import PublicCall
 from watchglass.capture.pytorch.saving import Item, Saving
 from watchglass.capture.pytorch.tensors.attention_rows import rows_of_attention, some_sequences
@@ -150,9 +150,8 @@ class Attention:
                 causal=bool(given.get("is_causal")),
                 scale=given.get("scale"),
             )
-        owner = f"{place.path.rstrip('.')}." if place.path.rstrip(".") else ""
         items = [
-            Item(values, f"{owner}{what}.{head}", place, (_TAG,), sampled=not whole)
+            Item(values, place.named(what, str(head)), place, (_TAG,), sampled=not whole)
             for what, by_head in (("attention_logits_max", largest), ("attention_entropy", entropy))
             for head, values in enumerate(by_head)
         ]

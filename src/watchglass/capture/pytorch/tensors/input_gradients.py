@@ -9,14 +9,14 @@ from torch import Tensor
 
 from watchglass.capture.guard import Guard
 from watchglass.capture.hook import Hook
+from watchglass.capture.places import Place
 from watchglass.capture.pytorch.events import Events, ForwardCall, Update
 from watchglass.capture.pytorch.models import Models
-from watchglass.capture.pytorch.modules import Place, unwrap
+from watchglass.capture.pytorch.modules import unwrap
 from watchglass.capture.pytorch.nested import tensors_in
 from watchglass.capture.pytorch.public_calls import PublicCall
 from watchglass.capture.pytorch.saving import Item, Saving
 from watchglass.capture.pytorch.tensor_hooks import hear_gradient
-from watchglass.capture.pytorch.tensors.inputs import input_name
 from watchglass.record import OpenStep, StepRecords
 from watchglass.records import Mode, Role
 
@@ -88,7 +88,7 @@ class InputGradients:
         for path, tensor in tensors_in((call.arguments, call.kwargs or {})):
             if not (tensor.is_floating_point() or tensor.is_complex()):
                 continue
-            name = f"gradient/{input_name(place, path[2:])}"
+            name = f"gradient/{place.named('input', path[2:])}"
             if tensor.requires_grad:
                 self._watched.append(_Watched(self._guard, call.forward.records, tensor, name, place))
             elif name not in self._refused:

@@ -7,9 +7,10 @@ from typing import Any
 from torch import Tensor
 
 from watchglass.capture.hook import Hook
+from watchglass.capture.places import Place
 from watchglass.capture.pytorch.events import Events, ForwardCall, ModuleCall, ModuleEntry
 from watchglass.capture.pytorch.models import Models
-from watchglass.capture.pytorch.modules import WEIGHTED, Place, unit_axis
+from watchglass.capture.pytorch.modules import WEIGHTED, unit_axis
 from watchglass.capture.pytorch.nested import tensors_in
 from watchglass.capture.pytorch.reduce import inactive_units, plain
 from watchglass.capture.pytorch.saving import Item, Saving
@@ -73,14 +74,8 @@ class Inputs:
         self._relu_nodes = set()
 
 
-def input_name(place: Place, path: str) -> str:
-    """Name of a module's input, ``fc1.input.0``; of the model's own, ``input.0``."""
-    owner = place.path.rstrip(".")
-    return f"{owner}.input.{path}" if owner else f"input.{path}"
-
-
 def _item(place: Place, path: str, tensor: Tensor, tags: tuple[str, ...]) -> Item:
-    return Item(tensor, input_name(place, path), place, tags, unit_axis(place.module_type, tensor.dim()))
+    return Item(tensor, place.named("input", path), place, tags, unit_axis(place.module_type, tensor.dim()))
 
 
 def _tags(entry: ModuleEntry, path: str, tensor: Tensor) -> tuple[str, ...]:

@@ -10,9 +10,9 @@ from torch import Tensor
 from torch.optim import LBFGS, Optimizer
 
 from watchglass.capture.hook import Hook
+from watchglass.capture.places import NOWHERE, Place
 from watchglass.capture.pytorch.events import Events, Update
 from watchglass.capture.pytorch.models import Models
-from watchglass.capture.pytorch.modules import Place
 from watchglass.capture.pytorch.nested import leaves_in
 from watchglass.capture.pytorch.reduce import DeviceRows, plain
 from watchglass.capture.pytorch.saving import Item, Saving
@@ -21,7 +21,6 @@ from watchglass.records import Role, TensorInfo
 
 #: Most tensors and numbers that are taken of one parameter's state: LBFGS keeps a history of a hundred.
 _MOST_OF_ONE = 64
-_NOWHERE = Place("", "", -1)
 
 
 class OptimizerState:
@@ -114,7 +113,7 @@ def _states(update: Update) -> Iterator[tuple[str, Tensor | None, Place, Any]]:
         shared = isinstance(optimizer, LBFGS)
         for key, value in _single(state):
             if shared:
-                yield key, None, _NOWHERE, value
+                yield key, None, NOWHERE, value
             else:
                 yield f"{key}/{name}", parameter, place.place, value
 

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from watchglass.capture.hook import Hook
+from watchglass.capture.places import Place
 from watchglass.capture.pytorch.events import Events, ModuleCall
 from watchglass.capture.pytorch.models import Models
-from watchglass.capture.pytorch.modules import Place
 from watchglass.capture.pytorch.nested import tensors_in
 from watchglass.capture.pytorch.saving import Item, Saving
 from watchglass.records import Role
@@ -78,7 +78,7 @@ class Routers:
     def _read_models(self) -> None:
         for tree in self._models:
             modules = tree.modules()
-            by_path = {place.path.rstrip("."): module for module, place in modules}
+            by_path = {place.path: module for module, place in modules}
             for module, place in modules:
                 parent = by_path.get(place.path.rpartition(".")[0])
                 self._known[module] = _router(module, place, parent) if parent is not None else None
