@@ -78,16 +78,14 @@ class PyTorchAdapter:
         saving = Saving(hook)
         self._capture = ModuleCapture(hook, self._flow.models, saving, self._flow.events)
         self._readings = Readings(hook, self._flow.models, saving)
-        first_bad = FirstBadModule(self._flow)
         self.steady = Steady(self._flow, self._begin_step, self._readings.quick_norm, self._readings.next_norm)
         self._calls = OutermostCalls(self._flow, self._capture, self.steady, self._begin_step)
         self._unheard = UnheardForwards(self._flow, self._capture, self._begin_step)
-        self._backwards = Backwards(self._flow, first_bad)
+        self._backwards = Backwards(self._flow)
         self._updates = UpdatePoint(
             self._flow,
             self._readings,
             self._capture,
-            first_bad,
             self.steady,
             self._begin_step,
             self._unknown,
@@ -100,6 +98,7 @@ class PyTorchAdapter:
         WeightsOutside(hook, self._flow.models, saving, self._updates.optimizers)
         for part in TENSOR_PARTS:
             part(hook, self._flow.models, saving, self._flow.events)
+        FirstBadModule(self._flow)
         _adapters[hook] = self
         hook.detach_with(functools.partial(_forget, hook))
         self._install(hook)

@@ -15,7 +15,6 @@ from watchglass.capture.pytorch import losses
 from watchglass.capture.pytorch.device.readback import DeviceRows
 from watchglass.capture.pytorch.events import LossCall
 from watchglass.capture.pytorch.expressions import Expression
-from watchglass.capture.pytorch.first_bad.search import FirstBadModule
 from watchglass.capture.pytorch.flow import Flow
 from watchglass.capture.pytorch.forward_state import ForwardState
 from watchglass.capture.pytorch.losses_by_hand import BY_HAND
@@ -30,12 +29,11 @@ _MAX_SCALED = 64
 class Backwards:
     """Finds the loss of each forward, and its accuracy where it has one."""
 
-    def __init__(self, flow: Flow, first_bad: FirstBadModule) -> None:
+    def __init__(self, flow: Flow) -> None:
         self._flow = flow
         #: Called with the roots of a backward before it runs, and as it has ended.
         self.on_begin: Callable[[Sequence[Any]], None] = _nothing
         self.on_end: Callable[[], None] = _nothing
-        self._first_bad = first_bad
         # Whether the first targets of a loss function that is called on a device were labels.
         self._labels: dict[str, DeviceRows] = {}
         self._scaled: dict[int, tuple[weakref.ref[Tensor], Tensor]] = {}
@@ -175,15 +173,14 @@ class Backwards:
             flow.forward.backpropagated = True
         else:
             flow.chained = 0
-        if isinstance(value, DeviceRows):
-            self._first_bad.on_device(step, value)
-            return
-        state = flow.forward.state if flow.forward is not None else None
-        if isinstance(state, ForwardState):
-            state.loss = value
-        if not math.isfinite(value):
-            self._first_bad.in_forward(step, flow.forward, value)
-            flow.hook.flush()
+        if type(value) is float:
+            state = flow.forward.state if flow.forward is not None else None
+            if isinstance(state, ForwardState):
+                state.loss = value
+            if math.isfinite(value):
+                return
+        for listener in flow.events.loss_suspected:
+            listener(step, value)
 
     def after_backward(self) -> None:
         """That backward is over: now it is known which forwards it ran through."""

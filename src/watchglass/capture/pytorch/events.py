@@ -1,23 +1,26 @@
 """What the adapter's parts can listen to.
 
-A part (facts, optimizer state, labels, attention) is a class that adds its methods to the lists of :class:`Events`.
-They are called on captured steps only, in the training's thread, inside the hook's guard and under ``no_grad``, in the
-order in which they were added; on other steps nothing of a part runs. Nothing that is handed over may be kept past the
-call, but tensors may be referred to weakly.
+A part (facts, optimizer state, labels, attention) is a class that hands itself to :meth:`Events.add`: its methods that
+bear the names of events are called from then on. They are called on captured steps only, in the training's thread,
+inside the hook's guard and under ``no_grad``, in the order in which they were added; on other steps nothing of a part
+runs. Nothing that is handed over may be kept past the call, but tensors may be referred to weakly.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from watchglass.capture.places import ParameterPlace, Place
 from watchglass.capture.pytorch.exhaustion import is_out_of_memory, tell_exhaustion
-from watchglass.record import Forward, OpenStep, StepRecords
+from watchglass.record import Forward, OpenStep, Readback, StepRecords
+
+if TYPE_CHECKING:
+    from watchglass.capture.pytorch.readings import LateGradients
 
 _Told = TypeVar("_Told")
 
@@ -140,6 +143,13 @@ class Events:
         update_ended: It has changed them.
         each_forward_began: Not about captured steps: an outermost module is about to be called with gradients.
         each_forward_ended: Not about captured steps: it has returned.
+        loss_suspected: Not about captured steps: a backward begins from a loss that is not finite, or that is a
+            readback, so that it is not known yet whether it is.
+        each_update_began: Not about captured steps: gradients are final, and an optimizer is about to use them; with
+            whether a scaler is at work, so that they may overflow.
+        gradients_suspected: Not about captured steps: gradients are not finite, named by their parameters in order of
+            the model, or these names are not known yet.
+        each_update_ended: Not about captured steps: an optimizer has stepped.
         resting: Not about captured steps: called with True when the steps to come are like the ones before and none of
             them is captured, with False when that ends. Whoever hears of something at every step rests meanwhile.
     """
@@ -156,7 +166,28 @@ class Events:
     update_ended: list[Callable[[Update], None]] = field(default_factory=list)
     each_forward_began: list[Callable[[ForwardCall], None]] = field(default_factory=list)
     each_forward_ended: list[Callable[[ForwardCall], None]] = field(default_factory=list)
+    loss_suspected: list[Callable[[OpenStep, float | Readback], None]] = field(default_factory=list)
+    each_update_began: list[Callable[[OpenStep, bool], None]] = field(default_factory=list)
+    gradients_suspected: list[Callable[[OpenStep, list[str] | LateGradients], None]] = field(default_factory=list)
+    each_update_ended: list[Callable[[OpenStep, Optimizer], None]] = field(default_factory=list)
     resting: list[Callable[[bool], None]] = field(default_factory=list)
+
+    def add(self, part: object) -> Callable[[], None]:
+        """Call the methods of ``part`` that bear the names of events; returns what ends that."""
+        heard = [
+            (getattr(self, event.name), getattr(part, event.name))
+            for event in fields(self)
+            if hasattr(part, event.name)
+        ]
+        for listeners, method in heard:
+            listeners.append(method)
+
+        def leave() -> None:
+            for listeners, method in heard:
+                if method in listeners:
+                    listeners.remove(method)
+
+        return leave
 
     def ask_module_listeners(self) -> None:
         """A captured forward begins: choose who hears of its modules. Most parts have no use for most forwards."""

@@ -51,6 +51,7 @@ class Flow:
         own_losses: Loss functions that were given what that forward returned.
         recomputed: Whether a backward was seen to call models or to run others inside it.
         objectives: What each model is trained on.
+        every_gradient: Whether the gradients of steps that are not captured are looked at as well.
         foreign: Optimizers of parameters that belong to no watched model.
         silent: The last model that was called belongs to a framework around PyTorch, which owns its steps.
         chained: Backwards in a row that started from exactly such a loss. While that is the habit, a forward needs no
@@ -77,6 +78,7 @@ class Flow:
     own_losses: set[str] = field(default_factory=set)
     recomputed: bool = False
     objectives: Objectives = field(default_factory=Objectives)
+    every_gradient: bool = False
     chained: int = 0
     foreign: weakref.WeakSet[Optimizer] = field(default_factory=weakref.WeakSet)
     silent: bool = False

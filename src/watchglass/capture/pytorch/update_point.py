@@ -19,7 +19,6 @@ from watchglass.capture.pending import Pending
 from watchglass.capture.pytorch.counters import settle_start
 from watchglass.capture.pytorch.device.statistics import DeviceRows
 from watchglass.capture.pytorch.events import Update
-from watchglass.capture.pytorch.first_bad.search import FirstBadModule
 from watchglass.capture.pytorch.flow import Flow
 from watchglass.capture.pytorch.forwards import ModuleCapture
 from watchglass.capture.pytorch.objective import Objective, groups
@@ -53,7 +52,6 @@ class UpdatePoint:
         flow: Where the training is.
         readings: What is read of parameters.
         capture: Switched off at the update.
-        first_bad: Asked where a non-finite gradient came from.
         steady: Told of every step that is over, so that it learns.
         begin_step: Called when a TRAIN step has opened.
         look_ahead: Called when a step has been updated.
@@ -65,7 +63,6 @@ class UpdatePoint:
         flow: Flow,
         readings: Readings,
         capture: ModuleCapture,
-        first_bad: FirstBadModule,
         steady: Steady,
         begin_step: Callable[[OpenStep], None],
         unknown: Callable[[Optimizer], bool],
@@ -74,7 +71,6 @@ class UpdatePoint:
         self._flow = flow
         self._readings = readings
         self._capture = capture
-        self._first_bad = first_bad
         self._steady = steady
         self._begin_step = begin_step
         self._unknown = unknown
@@ -178,7 +174,8 @@ class UpdatePoint:
                 self._readings.updated(step)
             self._tell(flow.events.update_ended, step, optimizer)
         self._readings.learning_rates(step, optimizer, self._optimizers[optimizer], self._several)
-        self._first_bad.updated(step, optimizer)
+        for listener in flow.events.each_update_ended:
+            listener(step, optimizer)
         objective = next(iter(self._objectives[1].values()), None) if len(self._objectives[1]) == 1 else None
         plain = self._plain and len(self._optimizers) == 1
         learned = self._steady.learn(step, optimizer, objective, plain=plain)
@@ -211,7 +208,7 @@ class UpdatePoint:
             self._readings.weights(known, script)
         # Micro-batches add up: those of the last backward before the update are those that it uses.
         self._late_gradients = late = replace(step, records=StepRecords())
-        self._first_bad.before_update(late, scaled=False)
+        self._gradients_are_final(late, scaled=False)
         self._look_at_gradients(late, script, min(self._readings.models_of(script), default=0), None)
 
     def by_hand(self, script: Any, *, replaced: bool) -> None:
@@ -372,31 +369,32 @@ class UpdatePoint:
         scale = getattr(optimizer, "grad_scale", None)
         # With a scaler on, overflow is how it finds its scale: the update will be skipped.
         scaled = scale is not None or self._in_scaler
-        self._first_bad.before_update(step, scaled=scaled)
+        self._gradients_are_final(step, scaled=scaled)
         if self._first_objectives is not None:
             return  # a closure may be called many times: the first is of the weights as they were
         model = self._meet(step, optimizer)
         self._readings.describe(step, optimizer, model)
         self._look_at_gradients(step, optimizer, model, scale, scaled=scaled)
 
+    def _gradients_are_final(self, step: OpenStep, *, scaled: bool) -> None:
+        for listener in self._flow.events.each_update_began:
+            listener(step, scaled)
+
     def _look_at_gradients(
         self, step: OpenStep, optimizer: Optimizer, model: int, scale: Any, *, scaled: bool = False
     ) -> None:
-        if not (step.due or self._readings.norm_due(step) or self._first_bad.armed):
+        if not (step.due or self._readings.norm_due(step) or self._flow.every_gradient):
             return
         with torch.no_grad():
             fresh = self._readings.fresh_gradients(optimizer, step.due)
             known = self._readings.gradients(step, fresh, scale) if step.due else None
             bad = self._readings.norm(step.records, fresh, scale, known, model)
-        if scaled:
+        if not bad or scaled:
             return
-        if isinstance(bad, LateGradients):
-            step.records.facts.append(("nonfinite_gradients", "update point", Pending(bad.describe)))
-            self._first_bad.gradients_on_device(step, bad.bad)
-        elif bad:
-            step.records.facts.append(("nonfinite_gradients", "update point", describe_bad(bad)))
-            self._first_bad.in_backward(step, self._flow.forward, bad)
-            self._flow.hook.flush()
+        data = Pending(bad.describe) if isinstance(bad, LateGradients) else describe_bad(bad)
+        step.records.facts.append(("nonfinite_gradients", "update point", data))
+        for listener in self._flow.events.gradients_suspected:
+            listener(step, bad)
 
     def _tell(self, listeners: list[Callable[[Update], None]], step: OpenStep, optimizer: Optimizer) -> None:
         if listeners:

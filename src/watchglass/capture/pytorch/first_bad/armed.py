@@ -72,26 +72,25 @@ class Armed:
         # So that steps are heard of in full.
         flow.quiet_steps = 0
         self._failed, self._left = step, STEPS
-        guarded, events = flow.hook.guarded, flow.events
-        events.each_forward_began.append(self._began)
-        events.each_forward_ended.append(self._ended)
+        guarded = flow.hook.guarded
+        flow.every_gradient = True
         self._undo = [
+            flow.events.add(self),
             register_module_forward_pre_hook(guarded(self._entered, unless=is_compiling)).remove,
             register_module_forward_hook(guarded(self._returned, unless=is_compiling)).remove,
-            lambda: events.each_forward_began.remove(self._began),
-            lambda: events.each_forward_ended.remove(self._ended),
         ]
 
     def disarm(self) -> None:
         """Look no more."""
+        self._flow.every_gradient = False
         while self._undo:
             self._undo.pop()()
         self._forget()
         self._failed = self._step = self._updated = None
 
-    def loss_failed(self, step: OpenStep, forward: Forward | None, loss: float) -> None:
+    def loss_failed(self, step: OpenStep, loss: float) -> None:
         """The loss is not finite, and its backward has not run yet."""
-        seen = [trace.seen for other, trace in self._traces if other is forward or not other.backpropagated]
+        seen = [trace.seen for other, trace in self._traces if other is self._flow.forward or not other.backpropagated]
         looks = [look for each in seen for look in each.looks]
         if any(look.coming is not None for look in looks):
             self.losses.append(loss)
@@ -155,7 +154,8 @@ class Armed:
             more = {"optimizer": optimizer, "updated_at": step.mode_step, "refused": refused}
             self._answer(step, step.records, "update", found, **more)
 
-    def _began(self, call: ForwardCall) -> None:
+    def each_forward_began(self, call: ForwardCall) -> None:
+        """An outermost module is about to be called with gradients."""
         flow, step = self._flow, call.step
         flow.quiet_steps = 0
         if step is not self._step:
@@ -190,7 +190,8 @@ class Armed:
         self._answer(call.step, call.forward.records, "forward", found)
         return True
 
-    def _ended(self, call: ForwardCall) -> None:
+    def each_forward_ended(self, call: ForwardCall) -> None:
+        """It has returned."""
         current, self._current = self._current, None
         if current is None or current[0] is not call.forward:
             return

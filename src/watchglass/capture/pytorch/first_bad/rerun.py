@@ -43,13 +43,13 @@ class Rerun:
         self._hook = flow.hook
         self._weights = weights
 
-    def of_forward(self, step: OpenStep, forward: Forward | None) -> dict[str, Any]:
+    def of_forward(self, step: OpenStep) -> dict[str, Any]:
         """Why the loss is not finite, as data of a fact.
 
         Raises:
             RefusedError: No re-run can tell.
         """
-        state = _state(forward)
+        state = _state(self._flow.forward)
         given = self._given(state)
         if given is not None:
             return given.to_json("flags")
@@ -58,17 +58,18 @@ class Rerun:
             by = _checked(state, outputs, loss_of(state, outputs))
         function = state.loss_call[0] if state.loss_call is not None else "the loss"
         found = culprits.of_loss([trace.seen], function, chained=self._flow.chained > 0)
-        if found.place is None and any(each is not forward and not each.backpropagated for each in step.forwards):
+        last = self._flow.forward
+        if found.place is None and any(each is not last and not each.backpropagated for each in step.forwards):
             raise RefusedError("the loss was made of several forwards, of which only the last can be repeated")
         return _told(found, by)
 
-    def of_backward(self, step: OpenStep, forward: Forward | None, bad: Sequence[str]) -> dict[str, Any]:
+    def of_backward(self, step: OpenStep, bad: Sequence[str]) -> dict[str, Any]:
         """Why these parameters' gradients are not finite although the loss is, as data of a fact.
 
         Raises:
             RefusedError: No re-run can tell.
         """
-        state = _state(forward)
+        state = _state(self._flow.forward)
         wanted = [parameter for place, parameter in self._weights.places() if place.name in bad]
         with self._rerun(state, graph=True, taken=sum(parameter.nbytes for parameter in wanted)) as trace:
             outputs = self._outputs(state, trace, graph=True)

@@ -23,7 +23,8 @@ from watchglass.capture.pytorch.first_bad.armed import Armed
 from watchglass.capture.pytorch.first_bad.rerun import RefusedError, Rerun
 from watchglass.capture.pytorch.first_bad.weights import Weights
 from watchglass.capture.pytorch.flow import Flow
-from watchglass.record import Forward, OpenStep
+from watchglass.capture.pytorch.readings import LateGradients
+from watchglass.record import OpenStep, Readback
 
 _LATE = "on a device the loss is read late, when the update has changed the weights"
 _UNTESTED = "the loss was known before the update, but no forward is repeated on a device until that is tested"
@@ -38,6 +39,7 @@ class FirstBadModule:
     """
 
     def __init__(self, flow: Flow) -> None:
+        self._flow = flow
         self._weights = Weights(flow.models)
         self._rerun = Rerun(flow, self._weights)
         self._armed = Armed(flow, self._weights)
@@ -45,38 +47,42 @@ class FirstBadModule:
         # Set by the recorder's thread, the first to know what comes from a device.
         self._late = False
         self._coming: DeviceRows | None = None
+        flow.events.add(self)
 
-    @property
-    def armed(self) -> bool:
-        """Whether all modules are being looked at, so that all gradients should be as well."""
-        return self._armed.on
-
-    def in_forward(self, step: OpenStep, forward: Forward | None, loss: float) -> None:
-        """The loss is not finite, and its backward has not run yet."""
+    def loss_suspected(self, step: OpenStep, loss: float | Readback) -> None:
+        """A backward begins from a loss that is not finite, or that the recorder's thread will be the first to know."""
+        if not isinstance(loss, float):
+            self._on_device(step, loss)
+            return
+        self._flow.hook.flush()
         step.records.facts.append(("nonfinite_loss", "backward", {"value": str(loss)}))
         if self._armed.on:
-            self._armed.loss_failed(step, forward, loss)
+            self._armed.loss_failed(step, loss)
         elif not self._done:
             try:
-                answer = self._poisoned(step) or self._rerun.of_forward(step, forward)
+                answer = self._poisoned(step) or self._rerun.of_forward(step)
             except RefusedError as reason:
                 answer = _LOSS.to_json("flags", refused=str(reason))
             self._answer(step, "loss", answer)
 
-    def in_backward(self, step: OpenStep, forward: Forward | None, bad: Sequence[str]) -> None:
-        """The loss is finite, but these parameters' gradients (in order of the model) are not."""
+    def gradients_suspected(self, step: OpenStep, bad: list[str] | LateGradients) -> None:
+        """The loss is finite, but gradients are not, or may not be."""
+        if isinstance(bad, LateGradients):
+            if not self._done:
+                self._later(step, "update point", lambda: self._last(names) if (names := bad.bad()) else None)
+            return
+        self._flow.hook.flush()
         if self._armed.on or self._done:
             if self._armed.on:
                 self._armed.gradients_failed(step, self._last(bad))
             return
         try:
-            answer = self._poisoned(step) or self._rerun.of_backward(step, forward, bad)
+            answer = self._poisoned(step) or self._rerun.of_backward(step, bad)
         except RefusedError as reason:
             answer = self._last(bad).to_json("flags", refused=str(reason))
         self._answer(step, "update point", answer)
 
-    def on_device(self, step: OpenStep, loss: DeviceRows) -> None:
-        """A backward begins from a loss that is on its way: the recorder's thread will be the first to know it."""
+    def _on_device(self, step: OpenStep, loss: Any) -> None:
         self._coming = loss
         if self._late and not self._done:
             self._done = True
@@ -87,18 +93,8 @@ class FirstBadModule:
         if not self._done:
             self._later(step, "loss", lambda: _LOSS if _failed(loss) else None)
 
-    def gradients_on_device(self, step: OpenStep, bad: Callable[[], list[str]]) -> None:
-        """An update is due; ``bad`` waits for the names of the gradients that are not finite, in order of the model."""
-        if not self._done:
-            self._later(step, "update point", lambda: self._last(names) if (names := bad()) else None)
-
-    def before_update(self, step: OpenStep, *, scaled: bool) -> None:
-        """Gradients are final: on a device this is the last moment for what was looked at in this step.
-
-        Args:
-            step: The step.
-            scaled: Whether a scaler is at work, so that gradients may overflow.
-        """
+    def each_update_began(self, step: OpenStep, scaled: bool) -> None:
+        """Gradients are final: on a device this is the last moment for what was looked at in this step."""
         coming, self._coming = self._coming, None
         if not self._done and coming is not None and coming.ready and _failed(coming):
             # The training itself has waited for its loss. This is where a re-run on a device belongs.
@@ -107,7 +103,7 @@ class FirstBadModule:
         if self._armed.on:
             self._armed.judge_later(step, gradients=not scaled)
 
-    def updated(self, step: OpenStep, optimizer: Optimizer) -> None:
+    def each_update_ended(self, step: OpenStep, optimizer: Optimizer) -> None:
         """An optimizer has stepped."""
         self._weights.writers.add(optimizer)
         if self._armed.on:
