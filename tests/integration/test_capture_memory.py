@@ -18,7 +18,8 @@ import watchglass
 from fake_device import FakeDevice, OnDevice, move
 from train_twice import Watch, trained_twice
 from watchglass import Run, open_run
-from watchglass.capture.pytorch import reduce, updates
+from watchglass.capture import update_copies
+from watchglass.capture.pytorch import reduce
 from watchglass.capture.pytorch.device import block_rows
 from watchglass.stats import of_array
 
@@ -77,14 +78,14 @@ def peak(run: Run) -> int:
 def copies_counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """Bytes of all copies that there are, each time one more has been made."""
     held: list[int] = []
-    original = updates.UpdateCopies._copy
+    original = update_copies.UpdateCopies._copy
 
-    def counted(self: updates.UpdateCopies, wanted: Any) -> Tensor:
+    def counted(self: update_copies.UpdateCopies, wanted: Any) -> Tensor:
         made = original(self, wanted)
         held.append(sum(copy.nbytes for _, copy in self._copies.values()))
         return made
 
-    monkeypatch.setattr(updates.UpdateCopies, "_copy", counted)
+    monkeypatch.setattr(update_copies.UpdateCopies, "_copy", counted)
     yield held
 
 

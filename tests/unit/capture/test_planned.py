@@ -10,8 +10,9 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
+from watchglass.capture.initialization import initialization
 from watchglass.capture.planned import planned_steps
-from watchglass.capture.pytorch.initialization import Initialization
+from watchglass.capture.pytorch.symmetry import symmetry_of
 
 
 class Refusing(dict[str, Any]):
@@ -74,6 +75,8 @@ class Unreadable(torch.Tensor):
 
 def test_a_weight_that_cannot_be_read_leaves_the_others_their_numbers() -> None:
     strange = torch.ones(3, 2).as_subclass(Unreadable)
-    told = Initialization({"strange": strange, "plain": nn.Parameter(torch.eye(3))}, {}).resolve()["tensors"]
+    weights = {"strange": strange, "plain": nn.Parameter(torch.eye(3))}
+    read = {name: (tuple(weight.shape), symmetry_of(weight)) for name, weight in weights.items()}
+    told = initialization(read, {})["tensors"]
     assert told["strange"] == {"shape": [3, 2], "fan_in": 2, "fan_out": 3}
     assert told["plain"]["std"] > 0

@@ -78,7 +78,7 @@ class PyTorchAdapter:
         saving = Saving(hook)
         self._capture = ModuleCapture(hook, self._flow.models, saving, self._flow.events)
         self._readings = Readings(hook, self._flow.models, saving)
-        self.steady = Steady(self._flow, self._begin_step, self._readings.quick_norm, self._readings.next_norm)
+        self.steady = Steady(self._flow, self._begin_step, self._readings.quick_norm, self._readings.norm_pace.next_due)
         self._calls = OutermostCalls(self._flow, self._capture, self.steady, self._begin_step)
         self._unheard = UnheardForwards(self._flow, self._capture, self._begin_step)
         self._backwards = Backwards(self._flow)

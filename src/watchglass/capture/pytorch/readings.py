@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 import time
@@ -15,19 +16,20 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from watchglass.capture.hook import Hook
+from watchglass.capture.initialization import initialization
+from watchglass.capture.norm_pace import NormPace
+from watchglass.capture.pending import Pending
 from watchglass.capture.places import ParameterPlace
-from watchglass.capture.pytorch.initialization import Initialization
 from watchglass.capture.pytorch.models import Models
 from watchglass.capture.pytorch.modules import described, type_name
 from watchglass.capture.pytorch.reduce import DeviceRows, is_plain, plain, share_threads, summaries, version_of
 from watchglass.capture.pytorch.saving import Item, Saving
-from watchglass.capture.pytorch.updates import UpdateCopies
+from watchglass.capture.pytorch.symmetry import symmetry_of
+from watchglass.capture.pytorch.updates import Updates
 from watchglass.record import OpenStep, StepRecords
 from watchglass.records import STATISTIC_FIELDS, Role, TensorInfo, series_name
 from watchglass.stats import Rows
 
-#: Share of the overhead budget that the total gradient norm may use, and its longest interval.
-_NORM_SHARE, _NORM_MAX_INTERVAL = 0.25, 64
 _MAX_NAMED = 32
 #: Also ``in_proj_bias`` of attention and ``bias_hh_l0`` of recurrent modules.
 _BIAS = re.compile("(^|_)bias(_|$)")
@@ -94,9 +96,9 @@ class Readings:
         self._models = models
         self._known: weakref.WeakKeyDictionary[Optimizer, _Known] = weakref.WeakKeyDictionary()
         self._stale: dict[int, tuple[weakref.ref[Tensor], int]] = {}
-        self._updates = UpdateCopies(hook, saving)
-        self._norm_interval = 1
-        self._norm_cost_ns = 0.0
+        self._updates = Updates(hook, saving)
+        #: How often the total gradient norm is taken beside captured steps.
+        self.norm_pace = NormPace(hook.plan)
         self._described: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         # Models of which an optimizer has been described.
         self._initialized: set[int] = set()
@@ -234,7 +236,7 @@ class Readings:
             bad = [names[int(index)] for index in np.flatnonzero(table[:, _NAN : _NEGINF + 1].any(axis=1))]
             total = math.nan if table[:, _NAN].any() else math.inf
         self._add_norm(records, total, sharded, model)
-        self._pace(time.perf_counter_ns() - started)
+        self.norm_pace.took(time.perf_counter_ns() - started)
         return bad
 
     def _value(self, gradient: Tensor) -> Tensor | None:
@@ -279,14 +281,6 @@ class Readings:
             )
         self._hook.add_scalar(records, "gradient_norm", norm, Role.METRIC, model=model)
 
-    def norm_due(self, step: OpenStep) -> bool:
-        """Whether the total norm is affordable at this step; always at captured ones."""
-        return step.due or step.mode_step % self._norm_interval == 0
-
-    def next_norm(self, train_step: int) -> int:
-        """First step from this one on at which the norm is affordable."""
-        return -(-train_step // self._norm_interval) * self._norm_interval
-
     def quick_norm(self, optimizer: Optimizer) -> bool:
         """Record the norm of a step that is not open; False where a gradient is not finite."""
         with torch.no_grad():
@@ -294,17 +288,6 @@ class Readings:
             fresh = self.fresh_gradients(optimizer, False)
             bad = self.norm(self._hook.current_records(), fresh, None, model=model)
         return isinstance(bad, LateGradients) or not bad
-
-    def _pace(self, cost_ns: int) -> None:
-        """Choose how often the total norm is taken so that it costs at most its share of the budget."""
-        self._norm_cost_ns += 0.1 * (cost_ns - self._norm_cost_ns)
-        if not self._hook.plan.budget.step_ns:
-            return
-        allowed_ns = _NORM_SHARE * self._hook.config.overhead_budget * self._hook.plan.budget.step_ns
-        interval = 1
-        while interval < _NORM_MAX_INTERVAL and self._norm_cost_ns / interval > allowed_ns:
-            interval *= 2
-        self._norm_interval = interval
 
     def learning_rates(self, step: OpenStep, optimizer: Optimizer, offset: int, several: bool) -> None:
         """Record each group's learning rate; one that lives on a device is read back without a wait."""
@@ -337,8 +320,13 @@ class Readings:
         new, self._initialized = models - self._initialized, self._initialized | models
         if step.due and (step.mode_step == 0 or (new and 0 not in models)):
             with torch.no_grad():
-                weights = {name: weight for weight, name, _ in self.parameters(optimizer) if weight.dim() > 1}
-            step.records.facts.append(("initialization", "first update", Initialization(weights, about)))
+                weights = {
+                    name: (tuple(weight.shape), symmetry_of(weight))
+                    for weight, name, _ in self.parameters(optimizer)
+                    if weight.dim() > 1
+                }
+            fact = Pending(functools.partial(initialization, weights, about))
+            step.records.facts.append(("initialization", "first update", fact))
         for tree in self._models if about else ():
             if tree.number in new and tree.owner is not None:
                 data = {**described((tree,)), "roots": [type_name(tree.owner)], "model": tree.number}

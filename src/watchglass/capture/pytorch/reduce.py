@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from watchglass.capture.pytorch.device.pieces import readable
 from watchglass.capture.pytorch.device.statistics import DeviceRows
 from watchglass.config import environment
 from watchglass.records import Reduction
@@ -106,7 +107,7 @@ def summaries(
         Rows float64[n, 11] and :class:`~watchglass.stats.Histograms` (or None).
     """
     # Kept until the kernel has returned: a copy made here must not be freed before it is read.
-    pairs = [_readable(tensor, None if before is None else before[index]) for index, tensor in enumerate(tensors)]
+    pairs = [readable(tensor, None if before is None else before[index]) for index, tensor in enumerate(tensors)]
     found: tuple[Any, Any] = _kernel().summaries(
         [tensor.data_ptr() for tensor, _ in pairs],
         [tensor.numel() for tensor, _ in pairs],
@@ -190,14 +191,3 @@ def inactive_units(tensor: Tensor, unit_axis: int) -> Any:
         if not tensor.is_cpu or inactive.any():
             inactive = tensor.abs().sum(dim=others) == 0
     return inactive.numpy() if inactive.device.type == "cpu" else DeviceRows(inactive)
-
-
-def _readable(tensor: Tensor, before: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """Both as they are where the kernel can read them, else contiguous copies in a dtype that it can."""
-    if tensor.dtype not in _CODES:
-        tensor, before = tensor.float(), None if before is None else before.float()
-    if tensor.is_contiguous() and (before is None or before.is_contiguous()):
-        return tensor, before
-    # The order of elements does not matter: a permutation of a dense tensor needs no copy.
-    order = sorted(range(tensor.dim()), key=tensor.stride, reverse=True)
-    return tensor.permute(order).contiguous(), None if before is None else before.permute(order).contiguous()

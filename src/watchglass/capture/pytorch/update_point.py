@@ -383,7 +383,7 @@ class UpdatePoint:
     def _look_at_gradients(
         self, step: OpenStep, optimizer: Optimizer, model: int, scale: Any, *, scaled: bool = False
     ) -> None:
-        if not (step.due or self._readings.norm_due(step) or self._flow.every_gradient):
+        if not (step.due or self._readings.norm_pace.due(step.mode_step) or self._flow.every_gradient):
             return
         with torch.no_grad():
             fresh = self._readings.fresh_gradients(optimizer, step.due)

@@ -36,9 +36,9 @@ class Group(NamedTuple):
 
     def flat(self) -> tuple[list[Tensor], list[Tensor] | None]:
         """The parts as contiguous tensors of one dimension, and their older values, element by element."""
-        found = [_flat(tensor, before) for tensor, before in self.parts]
-        older = [before for _, before in found if before is not None]
-        return [tensor for tensor, _ in found], older or None
+        found = [readable(tensor, before) for tensor, before in self.parts]
+        older = [before.view(-1) for _, before in found if before is not None]
+        return [tensor.view(-1) for tensor, _ in found], older or None
 
 
 def groups(tensors: Sequence[Tensor], before: Sequence[Tensor] | None) -> Iterator[Group]:
@@ -118,7 +118,7 @@ def _copied_bytes(tensor: Tensor, before: Tensor | None) -> int:
     if tensor.dtype in _KNOWN:
         if tensor.is_contiguous() and (before is None or before.is_contiguous()):
             return 0
-        order = _order(tensor)
+        order = memory_order(tensor)
         copied = [
             each.nbytes for each in (tensor, before) if each is not None and not each.permute(order).is_contiguous()
         ]
@@ -126,18 +126,21 @@ def _copied_bytes(tensor: Tensor, before: Tensor | None) -> int:
     return tensor.numel() * (8 if tensor.is_complex() else 4) * (1 if before is None else 2)
 
 
-def _flat(tensor: Tensor, before: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """Elements of both in the same order, contiguous; copied only where memory has gaps or the two lie differently."""
+def readable(tensor: Tensor, before: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Elements of both in the same order, contiguous, in a dtype that is read.
+
+    Copied only where memory has gaps or the two lie differently.
+    """
     if tensor.dtype not in _KNOWN:
         dtype = torch.complex64 if tensor.is_complex() else torch.float32
         tensor, before = tensor.to(dtype), None if before is None else before.to(dtype)
     if not tensor.is_contiguous() or not (before is None or before.is_contiguous()):
-        order = _order(tensor)
+        order = memory_order(tensor)
         tensor = tensor.permute(order).contiguous()
         before = None if before is None else before.permute(order).contiguous()
-    return tensor.view(-1), None if before is None else before.view(-1)
+    return tensor, before
 
 
-def _order(tensor: Tensor) -> list[int]:
+def memory_order(tensor: Tensor) -> list[int]:
     """Axes as they lie in memory: the order of elements does not matter, and a permuted dense tensor needs no copy."""
     return sorted(range(tensor.dim()), key=tensor.stride, reverse=True)

@@ -1,0 +1,45 @@
+"""How a model was initialized: symmetry and spread of its weights before the first update."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from numpy.typing import NDArray
+
+from watchglass.record import Readback
+
+#: Share of rows that equal the first, whether all elements are equal, and their standard deviation.
+Symmetry = NDArray[Any] | Readback
+
+
+def initialization(
+    weights: Mapping[str, tuple[Sequence[int], Symmetry | None]], about: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Data of the ``initialization`` fact; waits for devices.
+
+    Args:
+        weights: Shapes and numbers of weights of two and more axes, by name; no numbers where they cannot be read.
+        about: More data.
+    """
+    return {
+        "tensors": {name: {**_fans(shape), **_told(numbers)} for name, (shape, numbers) in weights.items()},
+        **about,
+    }
+
+
+def _fans(shape: Sequence[int]) -> dict[str, Any]:
+    rest = math.prod(shape[2:])
+    return {"shape": list(shape), "fan_in": shape[1] * rest, "fan_out": shape[0] * rest}
+
+
+def _told(numbers: Symmetry | None) -> dict[str, Any]:
+    if numbers is None:
+        return {}
+    identical, constant, spread = map(float, numbers.resolve() if hasattr(numbers, "resolve") else numbers)
+    return {
+        "identical_rows": identical,
+        "constant": bool(constant),
+        "std": spread if math.isfinite(spread) else None,
+    }
