@@ -21,12 +21,13 @@ from watchglass.capture.hook import Hook
 from watchglass.capture.pending import Pending
 from watchglass.capture.pytorch import public_calls as calls
 from watchglass.capture.pytorch.events import ForwardCall
-from watchglass.capture.pytorch.facts.samples import Sample, hash_of, sample
+from watchglass.capture.pytorch.facts.samples import sample
 from watchglass.capture.pytorch.facts.subjects import Subjects
 from watchglass.capture.pytorch.models import Models
 from watchglass.capture.pytorch.module_hooks import Unsaved, unsaved
 from watchglass.capture.pytorch.modules import is_compiled
 from watchglass.capture.pytorch.nested import tensors_in
+from watchglass.capture.samples import Sample, first_of_each_kind, hashed
 from watchglass.records import Mode
 
 #: Tensors of a call that are sampled, and batches of an epoch that are hashed.
@@ -59,7 +60,7 @@ class _EpochStart:
         # The model may be called with parts of batches, or twice for one: then nothing is known.
         whole = all(samples and samples[0].shape[:1] == (self.batch_size,) for samples in self.batches)
         workers = [index % self.workers for index in range(len(self.batches))] if self.in_order and whole else None
-        return {**_hashed(self.batches), "loader": self.loader, "iteration": self.iteration, "workers": workers}
+        return {**hashed(self.batches), "loader": self.loader, "iteration": self.iteration, "workers": workers}
 
 
 class Batches:
@@ -91,11 +92,11 @@ class Batches:
         facts = call.forward.records.facts
         if "batch" in self._kinds and samples:
             iterations = dict(self._iterations)
-            data = Pending(lambda: {**_hashed([samples]), "iterations": iterations})
+            data = Pending(lambda: {**hashed([samples]), "iterations": iterations})
             facts.append(("batch", "forward", data))
         if sketching:
             self._next_sketch[mode] = number + _SKETCH_INTERVAL
-            for chosen in _first_of_each_kind(samples):
+            for chosen in first_of_each_kind(samples):
                 sketched = Pending(chosen.sketch)
                 facts.append(("input_sketch", "forward", sketched))
         epoch = self._epoch
@@ -159,24 +160,6 @@ def _samples(arguments: Any, kwargs: Any) -> list[Sample]:
     given = (*arguments, *((kwargs,) if kwargs else ()))
     found = (sample(path, tensor) for path, tensor in tensors_in(given, _MOST_TENSORS))
     return [taken for taken in found if taken is not None]
-
-
-def _first_of_each_kind(samples: list[Sample]) -> list[Sample]:
-    floats = [taken for taken in samples if "float" in taken.dtype]
-    integers = [taken for taken in samples if "int" in taken.dtype]
-    return [*floats[:1], *integers[:1]]
-
-
-def _hashed(batches: list[list[Sample]]) -> dict[str, Any]:
-    first = batches[0]
-    return {
-        "hashes": [hash_of(samples) for samples in batches],
-        # The smallest over batches of the largest over tensors: near 0 equal hashes mean nothing.
-        "varied": min(max((taken.varied() for taken in samples), default=0) for samples in batches),
-        "shapes": {taken.path: list(taken.shape) for taken in first},
-        "sampled": sum(taken.size for taken in first),
-        "elements": sum(taken.total for taken in first),
-    }
 
 
 def _workers(loader: Any) -> int:
