@@ -91,7 +91,7 @@ class Facts:
         elif self._resting:
             return
         elif order is not None:
-            order[0].when_over = functools.partial(self._sleep, True)
+            order[0].rounds.when_over = functools.partial(self._sleep, True)
         else:
             self._sleep(True)
 
@@ -99,13 +99,13 @@ class Facts:
         """Hear of optimizers' steps no more, or again, and of the calls that every step makes."""
         order = self._parts.get("calls")
         if order is not None:
-            order[0].when_over = None
+            order[0].rounds.when_over = None
         if on != self._resting:
             self._resting = on
             calls.awake(-1 if on else 1)
             self._heard = dict.fromkeys(_STEPS, ()) if on else {name: self._listeners[name] for name in _STEPS}
             if order is not None and not on:
-                order[0].begin_again()
+                order[0].rounds.begin_again()
 
     def _tell(self, name: str, event: Any) -> None:
         # A script that is watched already may have changed the settings since.
