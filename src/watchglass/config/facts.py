@@ -47,6 +47,11 @@ FACTS: Mapping[str, FactKind] = MappingProxyType(
             "the scale of a gradient scaler, when it changes",
         ),
         "step_skipped": FactKind("rules", "nothing", "updates that a gradient scaler left out"),
+        "initialization": FactKind(
+            "rules",
+            "one pass over at most a million elements of each weight, before its first update",
+            "how alike the rows of each weight are, and their spread, before the first update",
+        ),
         "batch": FactKind(
             "",
             "a copy of at most 64 KiB of the inputs at captured steps and at the beginning of some epochs",

@@ -26,6 +26,7 @@ from watchglass.capture.pytorch.reduce import DeviceRows, is_plain, plain, share
 from watchglass.capture.pytorch.saving import Item, Saving
 from watchglass.capture.pytorch.symmetry import symmetry_of
 from watchglass.capture.pytorch.updates import Updates
+from watchglass.config import chosen_facts
 from watchglass.record import OpenStep, StepRecords
 from watchglass.records import STATISTIC_FIELDS, Role, TensorInfo, series_name
 from watchglass.stats import Rows
@@ -318,7 +319,8 @@ class Readings:
         step.records.facts.append(("optimizer", name, {"type": name, "groups": groups, **about}))
         models = self.models_of(optimizer)
         new, self._initialized = models - self._initialized, self._initialized | models
-        if step.due and (step.mode_step == 0 or (new and 0 not in models)):
+        wanted = "initialization" in chosen_facts(self._hook.config.facts)
+        if wanted and step.due and (step.mode_step == 0 or (new and 0 not in models)):
             with torch.no_grad():
                 weights = {
                     name: (tuple(weight.shape), symmetry_of(weight))
