@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from watchglass.errors import DamagedDataError
 from watchglass.run.tables import WorkerTables
-from watchglass.store import Frame, FrameKind, Problem, decode_header, decode_watermark, describe
+from watchglass.store import Frame, FrameKind, Problem, decode_header, decode_watermark, describe, layout
 
 
 class StreamPart:
@@ -59,10 +59,17 @@ class Streams:
 
     @property
     def problems(self) -> list[Problem]:
-        """What makes no sense; it is left out."""
-        return self._problems + [
-            each for parts in self.parts.values() for part in parts for each in part.tables.problems
-        ]
+        """What makes no sense and is left out, and what the writers of streams lost."""
+        found = list(self._problems)
+        for name, parts in self.parts.items():
+            for part in parts:
+                found += part.tables.problems
+                found += [
+                    Problem(layout.stream(name), 0, f"{event.get('batches')} batches of rows were lost by its writer")
+                    for event in part.tables.lifecycle
+                    if event["event"] == "lost"
+                ]
+        return found
 
     def ingest(self, stream: str, frame: Frame) -> None:
         """Take in one frame of a stream."""

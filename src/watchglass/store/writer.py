@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -20,6 +21,8 @@ from watchglass.store.manifest import stay_with_run
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+
+_log = logging.getLogger("watchglass")
 
 #: Bytes of batches of a stream that wait for a store that refuses them.
 _MOST_WAITING = 8 << 20
@@ -187,6 +190,9 @@ class StreamWriter:
 
     A stream is an append-only source of rows that is no worker: no step waits for it, and it may begin before all.
 
+    What the store refuses waits in memory, 8 MiB at most, and is written with the next batch, or as the writer is
+    closed. Batches that do not fit are lost, the oldest first. The stream says so as soon as it can be written again.
+
     Args:
         store: The store of a run.
         attempt: The attempt that the rows are about.
@@ -202,8 +208,7 @@ class StreamWriter:
         claim.take(store, self._claim, claim.this_process(), f"stream {stream} of {store.location}")
         self._segments = SegmentWriter(store, attempt, stream, clock=clock, stream=True)
         self._watermark_ns = 0
-        self._waiting: list[bytes] = []
-        self._closed = False
+        self._stream, self._waiting, self._recorded, self._closed = stream, list[bytes](), 0, False
         #: Batches that were given up because the store refused for too long.
         self.lost = 0
 
@@ -216,7 +221,7 @@ class StreamWriter:
 
         Raises:
             InvalidValueError: Rows are earlier than the batch before this one said, or not before ``until_ns``.
-            StoreError: The store refused. The batch is kept and written with the next one; of many the newest.
+            StoreError: The store refused. The batch waits, see above.
         """
         tables = {kind: table_of(kind, found) for kind, found in rows.items() if found}
         times = [int(time_ns) for table in tables.values() for time_ns in table["time_ns"]]
@@ -232,17 +237,35 @@ class StreamWriter:
         self._watermark_ns = until_ns
         self._waiting.append(b"".join(frames))
         while len(self._waiting) > 1 and sum(map(len, self._waiting)) > _MOST_WAITING:
-            self._waiting.pop(0)
-            self.lost += 1
-        self._segments.write(self._waiting)
-        self._waiting = []
+            self._lose(1)
+        self._flush()
 
     def close(self) -> None:
-        """Give the stream back. A second call does nothing."""
+        """Write what waits, if the store takes it, and give the stream back. A second call does nothing."""
         if not self._closed:
             self._closed = True
+            try:
+                self._flush()
+            except (StoreError, RunExistsError):
+                self._lose(len(self._waiting))
             self._segments.close()
-            claim.release(self._store, self._claim)
+            with suppress(StoreError):  # the claim ends with its process anyway
+                claim.release(self._store, self._claim)
+
+    def _flush(self) -> None:
+        if self._waiting:
+            lost = {"event": "lost", "batches": self.lost - self._recorded}
+            gap = [codec.encode_lifecycle(lost)] if self.lost > self._recorded else []
+            self._segments.write([*gap, *self._waiting])
+            self._waiting, self._recorded = [], self.lost
+
+    def _lose(self, count: int) -> None:
+        if not self.lost:
+            _log.warning(
+                "watchglass: stream %s loses rows: %s has refused them for too long", self._stream, self._store.location
+            )
+        del self._waiting[:count]
+        self.lost += count
 
     def __enter__(self) -> Self:
         return self

@@ -8,6 +8,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from faulty_store import FaultyStore
 from watchglass.errors import InvalidValueError, RunExistsError, StoreError
 from watchglass.evaluate import replay
 from watchglass.records import ROW_KINDS, Field, RowKey, RowKind
@@ -164,6 +165,44 @@ def test_a_batch_that_was_refused_is_written_with_the_next_and_counts_once(tmp_p
         store.takes = None
         writer.write({SAMPLES: [sample(100, 3)]}, 101 * SECOND)
     assert rows_of(open_run(tmp_path / "run")) == [(98, 1), (99, 2), (100, 3)]
+
+
+def test_what_an_unreachable_store_did_not_take_is_written_as_the_writer_closes(store: LocalStore) -> None:
+    faulty = FaultyStore(store)
+    with StreamWriter(faulty, 0, "system", clock=Clock()) as writer:
+        faulty.away = True
+        for second in (98, 99):
+            with pytest.raises(StoreError):
+                writer.write({SAMPLES: [sample(second)]}, (second + 1) * SECOND)
+        faulty.away = False
+    assert (rows_of(open_run(str(store.root))), writer.lost) == ([(98, 0), (99, 0)], 0)
+
+
+def test_a_stream_says_what_its_writer_lost(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    faulty = FaultyStore(store)
+    with StreamWriter(faulty, 0, "system", clock=Clock()) as writer:
+        writer.write({SAMPLES: [sample(90)]}, 91 * SECOND)
+        monkeypatch.setattr("watchglass.store.writer._MOST_WAITING", 0)  # the newest batch waits all the same
+        faulty.away = True
+        for second in (95, 96, 97):
+            with pytest.raises(StoreError):
+                writer.write({SAMPLES: [sample(second)]}, (second + 1) * SECOND)
+        faulty.away = False
+        writer.write({SAMPLES: [sample(98)]}, 99 * SECOND)
+        run = open_run(str(store.root))
+        assert [second for second, _ in rows_of(run)] == [90, 98]
+        assert [str(problem) for problem in run.problems] == [
+            "streams/system at byte 0: 3 batches of rows were lost by its writer"
+        ]
+        faulty.away = True
+        with pytest.raises(StoreError):
+            writer.write({SAMPLES: [sample(99)]}, 100 * SECOND)
+    assert writer.lost == 4, "what waited as the writer was closed is lost, too"
+    assert [record.getMessage() for record in caplog.records if "loses rows" in record.getMessage()] == [
+        f"watchglass: stream system loses rows: {store.location} has refused them for too long"
+    ]
 
 
 def test_a_stream_has_one_writer_and_batches_are_in_order(store: LocalStore) -> None:
