@@ -11,8 +11,8 @@ from typing import Any
 from watchglass.errors import StoreError, WatchglassError
 from watchglass.record.encoding import encode_singly, encode_steps
 from watchglass.record.opening import FrameWriter
-from watchglass.record.steps import OpenStep, SteadyRow
-from watchglass.records import FACTS, RAW, SCALARS, STATISTICS, STEPS, Encoding, RowKind, TensorInfo, of_steps
+from watchglass.record.steps import OpenStep, SteadyRow, losses
+from watchglass.records import FACTS, RAW, STEPS, Encoding, RowKind, TensorInfo, of_steps
 from watchglass.store import (
     RawTensor,
     decode_facts,
@@ -23,15 +23,6 @@ from watchglass.store import (
 )
 
 _log = logging.getLogger("watchglass")
-
-
-def _given_up() -> list[RowKind]:
-    """What goes first where there is no space.
-
-    What ids mean and the beginning and end of a worker stay: without the first, nothing that is written later could be
-    read.
-    """
-    return sorted((*of_steps(), STEPS), key=lambda kind: kind.given_up)
 
 
 def _rows_in(kind: RowKind, payload: bytes) -> Sized:
@@ -58,7 +49,7 @@ class Backlog:
         self._frames: list[bytes] = []
         self._refused = self._faulty = False
         self.bytes_written = 0
-        self.lost = {"raw": 0, "statistics": 0, "scalars": 0, "facts": 0, "steps": 0}
+        self.lost = losses()
 
     @property
     def waiting_bytes(self) -> int:
@@ -148,11 +139,12 @@ def fitting(frames: Sequence[bytes], most_bytes: int) -> tuple[list[bytes], Coun
         return list(frames), lost
     found = [scan(frame).frames[0] for frame in frames]
     gone: set[int] = set()
-    for kind in _given_up():
-        name = kind.name if kind in (RAW, SCALARS, FACTS, STEPS) else STATISTICS.name
+    # What ids mean and the beginning and end of a worker stay: without the first, nothing that is written later could
+    # be read.
+    for kind in sorted((*of_steps(), STEPS), key=lambda kind: kind.given_up):
         for index, frame in enumerate(found):
             if size > most_bytes and frame.kind == kind.number:
                 size -= len(frames[index])
                 gone.add(index)
-                lost[name] += len(_rows_in(kind, frame.payload))
+                lost[kind.given_up.name.lower()] += len(_rows_in(kind, frame.payload))
     return [frame for index, frame in enumerate(frames) if index not in gone], lost

@@ -13,7 +13,7 @@ from typing import Any
 
 from watchglass.record.encoding import ROW_BYTES, row_bytes
 from watchglass.record.flight import FlightRecorder
-from watchglass.record.steps import OpenStep, SteadyRow, StepRecords
+from watchglass.record.steps import OpenStep, SteadyRow, StepRecords, losses
 from watchglass.records import Fact, TensorInfo
 
 #: Shares of the queue's bound beyond which a step loses its raw tensors, its statistics, its scalars and facts, and
@@ -55,7 +55,7 @@ class Intake:
         self.train_step = -1
         self.whole_put = 0
         self.peak_bytes = 0
-        self.dropped = {"raw": 0, "statistics": 0, "scalars": 0, "facts": 0, "steps": 0}
+        self.dropped = losses()
 
     def __len__(self) -> int:
         return len(self._steps)

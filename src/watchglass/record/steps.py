@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
-from watchglass.records import Fact, Mode, Reduction, Role, StepEnd, UnitKind
+from watchglass.records import Fact, GivenUp, Mode, Reduction, Role, StepEnd, UnitKind
 from watchglass.store import RawTensor
 
 
@@ -15,6 +15,11 @@ class Readback(Protocol):
 
     def resolve(self) -> Any:
         """The numbers as a NumPy float64 array; waits for the device. Called on the recorder's thread."""
+
+
+def losses() -> dict[str, int]:
+    """A count for each sort of rows that may be lost on the way to the store."""
+    return {each.name.lower(): 0 for each in GivenUp if each is not GivenUp.NEVER}
 
 
 class Captured(NamedTuple):

@@ -28,6 +28,17 @@ class RowKey(Enum):
     RUN = ""
 
 
+class GivenUp(IntEnum):
+    """What is given up first where there is no space: lower numbers. What is lost is counted by these names."""
+
+    RAW = 0
+    STATISTICS = 1
+    SCALARS = 2
+    FACTS = 3
+    STEPS = 4
+    NEVER = 5
+
+
 class Encoding(Enum):
     """How rows of a kind are written: fixed-size rows, compressed columns, as statistics, or JSON."""
 
@@ -68,7 +79,7 @@ class RowKind:
         own: Its fields beside the key; ``tensor_id`` is shown by name and role of the tensor.
         key: What its rows belong to.
         unique: Of rows that agree in the key and these the last one counts; None where all count.
-        given_up: Kinds with lower numbers are given up first where there is no space.
+        given_up: When its rows are given up where there is no space, and as what they are counted.
         special: Its encoding, where it does not follow from the fields.
     """
 
@@ -77,7 +88,7 @@ class RowKind:
     own: tuple[Field, ...]
     key: RowKey = RowKey.STEP
     unique: tuple[str, ...] | None = None
-    given_up: int = 2
+    given_up: GivenUp = GivenUp.STATISTICS
     special: Encoding | None = None
 
     @cached_property
@@ -108,7 +119,7 @@ STEPS = RowKind(
         Field("captures", "u32", "rows of statistics"),
         Field("mode", "u16", "TRAIN 1, EVAL 2, PREDICT 3", values=Mode),
         Field("model", "u16", "number of the model that it trained or evaluated"),
-    ), unique=(), given_up=5,
+    ), unique=(), given_up=GivenUp.STEPS,
 )  # fmt: skip
 TENSORS = RowKind(
     "tensors", 2, (
@@ -116,13 +127,13 @@ TENSORS = RowKind(
         Field("module_kind", "text"), Field("layer_index", "i64"), Field("shape", "i64", array=True),
         Field("dtype", "text"), Field("unit_axis", "i64"), Field("trainable", "bool"), Field("placement", "text"),
         Field("collections", "text", array=True), Field("model", "i64"),
-    ), RowKey.RUN, special=Encoding.JSON, given_up=9,
+    ), RowKey.RUN, special=Encoding.JSON, given_up=GivenUp.NEVER,
 )  # fmt: skip
 SCALARS = RowKind(
     "scalars", 3, (
         _TENSOR, Field("weight", "f32", "batch size, 0 where unknown: means over an evaluation weigh with it"),
         Field("value", "f64", "the number"),
-    ), unique=("tensor_id",), given_up=3,
+    ), unique=("tensor_id",), given_up=GivenUp.SCALARS,
 )  # fmt: skip
 _STATISTICS = {
     "count": "elements", "nan": "of these, not a number", "posinf": "of these, +inf", "neginf": "of these, -inf",
@@ -137,30 +148,30 @@ STATISTICS = RowKind(
         Field("origin", "u8", "0 planned, 1 because of a finding: never shown to a rule", values=Origin),
         Field("sampled", "bool", "of a fixed sample of the elements"),
         *(Field(name, "u64" if name in COUNT_FIELDS else "f64", _STATISTICS[name]) for name in STATISTIC_FIELDS),
-    ), unique=("tensor_id", "origin"), given_up=1, special=Encoding.STATISTICS,
+    ), unique=("tensor_id", "origin"), special=Encoding.STATISTICS,
 )  # fmt: skip
 REDUCTIONS = RowKind(
     "reductions", 10, (
         _TENSOR, Field("reduction", "u32", "median 1, product 2, median of absolutes 3, least absolute 4",
                        values=Reduction),
         Field("value", "f64", "of the finite elements; NaN where there is none"),
-    ), unique=("tensor_id", "reduction"), given_up=1,
+    ), unique=("tensor_id", "reduction"),
 )  # fmt: skip
 UNITS = RowKind(
     "units", 5, (
         _TENSOR, Field("kind", "u8", "INACTIVE 1: the unit was zero on every element of the step", values=UnitKind),
         Field("flags", "bool", "one for each unit", array=True),
-    ), unique=("tensor_id", "kind"), given_up=1,
+    ), unique=("tensor_id", "kind"),
 )  # fmt: skip
 RAW = RowKind(
     "raw", 9, (_TENSOR, Field("file", "text", "path below the run"), Field("key", "text", "name within that file")),
-    unique=("tensor_id",), given_up=0, special=Encoding.JSON,
+    unique=("tensor_id",), given_up=GivenUp.RAW, special=Encoding.JSON,
 )  # fmt: skip
 FACTS = RowKind(
     "facts", 6, (
         Field("kind", "text", "what was observed"), Field("source", "text", "what observed it"),
         Field("data", "json", "an object"),
-    ), given_up=4, special=Encoding.JSON,
+    ), given_up=GivenUp.FACTS, special=Encoding.JSON,
 )  # fmt: skip
 FINDINGS = RowKind(
     "findings", 16, (
@@ -169,7 +180,7 @@ FINDINGS = RowKind(
         Field("count", "i64"), Field("global_step", "i64"), Field("model", "i64"),
         Field("tensors", "text", array=True), Field("value", "f64"), Field("limit", "f64"), Field("message", "text"),
         Field("causes", "text", array=True), Field("try", "text", array=True), Field("evidence", "json"),
-    ), RowKey.RUN, special=Encoding.JSON, given_up=9,
+    ), RowKey.RUN, special=Encoding.JSON, given_up=GivenUp.NEVER,
 )  # fmt: skip
 
 #: All kinds by number, in the order in which tables are named.
