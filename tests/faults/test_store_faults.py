@@ -17,6 +17,7 @@ from watchglass.store import (
     LocalStore,
     RunReader,
     SegmentWriter,
+    as_numbers,
     create_attempt,
     decode_statistics,
     encode_frame,
@@ -24,7 +25,7 @@ from watchglass.store import (
     encode_raw_index,
     encode_statistics,
     layout,
-    read_tensor,
+    load_tensor,
 )
 from watchglass.testing import build_run
 
@@ -262,7 +263,7 @@ def test_a_folder_that_is_a_link_cannot_lead_out_of_the_run(tmp_path):
 def test_a_hostile_tensor_file_is_damaged_data(store, header):
     store.write("attempts/0000/tensors/worker_0-00000000.safetensors", header)
     with pytest.raises((DamagedDataError, UnknownNameError)):
-        read_tensor(store, "attempts/0000/tensors/worker_0-00000000.safetensors", "k")
+        as_numbers(load_tensor(store, "attempts/0000/tensors/worker_0-00000000.safetensors", "k"))
 
 
 def test_a_hostile_manifest_cannot_claim_terabytes(store):

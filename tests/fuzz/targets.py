@@ -166,13 +166,13 @@ def tables(choices: Choices) -> None:
 
 
 def raw_tensors(choices: Choices) -> None:
-    """read_tensor: an array of what is in the file, or an error."""
+    """load_tensor: an array of what is in the file, or an error."""
     store = _store()
     data = hostile.changed_safetensors(seeds.file(".safetensors"), choices)
     store.write("x.safetensors", data, replace=True)
     keys = [*json.loads(seeds.file(".safetensors")[8:].split(b"}}")[0] + b"}}"), "__metadata__", "", "x"]
     with suppress(WatchglassError):
-        array = room.read_tensor(store, "x.safetensors", choices.one_of(keys))
+        array = room.as_numbers(room.load_tensor(store, "x.safetensors", choices.one_of(keys)))
         assert array.nbytes <= 4 * len(data)
 
 

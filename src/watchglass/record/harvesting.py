@@ -2,8 +2,8 @@
 
 Anybody on the same machine may do it: the launcher, the evaluator, the next attempt. It is done as the worker itself
 would have done it, by a process that holds the worker's claim, so there is one at a time and never one beside a living
-writer. Steps that the segments hold already are left out, and of rows that stand twice the last one counts, so a harvest
-that was interrupted is simply done again.
+writer. Steps that the segments hold already are left out, and of rows that stand twice the last one counts, so a
+harvest that was interrupted is simply done again.
 """
 
 from __future__ import annotations

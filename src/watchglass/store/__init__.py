@@ -57,12 +57,10 @@ if TYPE_CHECKING:
         decode_watermark as decode_watermark,
         encode_catalog as encode_catalog,
         encode_facts as encode_facts,
-        encode_finding as encode_finding,
         encode_header as encode_header,
         encode_lifecycle as encode_lifecycle,
-        encode_observation as encode_observation,
         encode_raw_index as encode_raw_index,
-        encode_status as encode_status,
+        encode_record as encode_record,
         encode_step_ends as encode_step_ends,
         step_ends as step_ends,
         step_rows as step_rows,
@@ -95,7 +93,6 @@ if TYPE_CHECKING:
         as_numbers as as_numbers,
         is_storable as is_storable,
         load_tensor as load_tensor,
-        read_tensor as read_tensor,
         write_tensors as write_tensors,
     )
     from watchglass.store.liveness import (
@@ -166,8 +163,8 @@ _HOMES = {
     "encoding.codec": (
         "decode_catalog", "decode_facts", "decode_finding", "decode_header", "decode_lifecycle", "decode_observation",
         "decode_raw_index", "decode_status", "decode_step_ends", "decode_step_rows", "decode_watermark",
-        "encode_catalog", "encode_facts", "encode_finding", "encode_header", "encode_lifecycle", "encode_observation",
-        "encode_raw_index", "encode_status", "encode_step_ends", "step_ends", "step_rows",
+        "encode_catalog", "encode_facts", "encode_header", "encode_lifecycle", "encode_raw_index",
+        "encode_record", "encode_step_ends", "step_ends", "step_rows",
     ),
     "encoding.frames": ("Frame", "FrameKind", "encode_frame", "scan"),
     "encoding.rows": ("decode_rows", "dtype_of", "encode_rows", "rows_bytes", "table_of"),
@@ -176,7 +173,7 @@ _HOMES = {
         "has_histograms", "statistics_matrix",
     ),
     "encoding.tensors": (
-        "RawTensor", "StoredTensor", "as_numbers", "is_storable", "load_tensor", "read_tensor", "write_tensors",
+        "RawTensor", "StoredTensor", "as_numbers", "is_storable", "load_tensor", "write_tensors",
     ),
     "liveness": (
         "LEASE_EXPIRY_S", "Attendance", "LaunchEnd", "Renewal", "RenewalWatch", "read_launch_ends", "still_running",

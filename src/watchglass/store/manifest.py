@@ -6,7 +6,7 @@ import json
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from watchglass.errors import DamagedDataError, FormatVersionError, MissingFileError, NotARunError, RunExistsError
@@ -44,10 +44,7 @@ class Manifest:
 
     def to_json(self) -> dict[str, Any]:
         """The content of ``run.json``."""
-        return {
-            "product": _PRODUCT, "format": list(self.format), "run_id": self.run_id,
-            "created_ns": self.created_ns, "version": self.version, "command": list(self.command),
-        }  # fmt: skip
+        return {"product": _PRODUCT, **asdict(self)}
 
 
 def create_run(store: Store, *, command: list[str]) -> Manifest:

@@ -313,7 +313,7 @@ class JournalWriter:
         Raises:
             StoreError: The store refused; the same records may be written again later.
         """
-        self._write([record if isinstance(record, bytes) else _encode(record) for record in records])
+        self._write([record if isinstance(record, bytes) else codec.encode_record(record) for record in records])
 
     def close(self) -> None:
         """Give the journal back. A second call does nothing."""
@@ -349,11 +349,3 @@ class JournalWriter:
             self._seq = None  # should this fail, what is there is unknown: count on behind it
             self._store.write(path, codec.encode_header(header) + data)
             self._path, self._seq = path, seq + 1
-
-
-def _encode(record: Finding | RuleStatus | Observation) -> bytes:
-    if isinstance(record, Finding):
-        return codec.encode_finding(record)
-    if isinstance(record, RuleStatus):
-        return codec.encode_status(record)
-    return codec.encode_observation(record)

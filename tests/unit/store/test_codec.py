@@ -82,8 +82,8 @@ FINDING = Finding(
         (store.encode_lifecycle, store.decode_lifecycle, {"event": "left", "worker": "worker_0", "counters": {}}),
         (store.encode_header, store.decode_header, {"format": [1, 0]}),
         (store.encode_raw_index, store.decode_raw_index, [{"global_step": 1, "tensor_id": 2, "file": "f", "key": "k"}]),
-        (store.encode_status, store.decode_status, RuleStatus("R", Status.STARVED, "why")),
-        (store.encode_observation, store.decode_observation, Observation("worker_lost", 0, (1, 0, 1), {"a": 1})),
+        (store.encode_record, store.decode_status, RuleStatus("R", Status.STARVED, "why")),
+        (store.encode_record, store.decode_observation, Observation("worker_lost", 0, (1, 0, 1), {"a": 1})),
     ],
 )
 def test_records_go_round(encode, decode, value):
@@ -91,7 +91,7 @@ def test_records_go_round(encode, decode, value):
 
 
 def test_a_finding_keeps_nan_and_infinity():
-    found = store.decode_finding(payload(store.encode_finding(FINDING)))
+    found = store.decode_finding(payload(store.encode_record(FINDING)))
     assert math.isnan(found.value)
     assert found.limit == math.inf
     assert found.to_json() == FINDING.to_json()

@@ -46,7 +46,7 @@ def batch(rows: list[tuple[int, int, int]], seed: int = 0, *, histograms: bool =
 
 def written(store: LocalStore, of: StatisticsBatch) -> ParquetStatistics:
     path = f"{next(_numbers)}.parquet"
-    data = encode_block(of).data
+    data = encode_block(sorted_rows(of))
     store.write(path, data)
     return ParquetStatistics(store, path, footer_crc=end_crc(data))
 
@@ -164,7 +164,7 @@ def test_a_file_that_is_not_there_or_something_else(store: LocalStore) -> None:
 
 
 def test_other_parquet_files_are_refused(store: LocalStore) -> None:
-    data = encode_block(batch(GRID)).data
+    data = encode_block(sorted_rows(batch(GRID)))
     table = pq.read_table(io.BytesIO(data))
     for other in (
         table.drop_columns(["m2"]),
@@ -180,7 +180,7 @@ def test_other_parquet_files_are_refused(store: LocalStore) -> None:
 
 
 def test_a_footer_with_a_wrong_checksum(store: LocalStore) -> None:
-    data = encode_block(batch(GRID)).data
+    data = encode_block(sorted_rows(batch(GRID)))
     store.write("x.parquet", data)
     with pytest.raises(DamagedDataError, match="wrong checksum"):
         ParquetStatistics(store, "x.parquet", footer_crc=end_crc(data) ^ 1)
@@ -188,7 +188,7 @@ def test_a_footer_with_a_wrong_checksum(store: LocalStore) -> None:
 
 def test_no_flipped_bit_gives_other_numbers(store: LocalStore) -> None:
     given = batch(GRID[:30])
-    data = encode_block(given).data
+    data = encode_block(sorted_rows(given))
     crc, expected = end_crc(data), rows_of(given)
     random = np.random.default_rng(0)
     for at in random.choice(len(data), 400, replace=False).tolist():
@@ -206,7 +206,7 @@ def test_no_flipped_bit_gives_other_numbers(store: LocalStore) -> None:
 @given(data=st.data())
 def test_hostile_files_are_errors_within_bounded_memory(store: LocalStore, data: st.DataObject) -> None:
     """Without the footer's checksum, as if whoever wrote the file had also written the frame that names it."""
-    whole = encode_block(batch(GRID[:30])).data
+    whole = encode_block(sorted_rows(batch(GRID[:30])))
     changed = bytearray(whole)
     length = end_bytes(whole, len(whole))
     for _ in range(data.draw(st.integers(1, 4))):
@@ -265,7 +265,7 @@ def test_matrices_that_cannot_be(matrix: count_matrices.Matrix) -> None:
 
 
 def test_rows_that_are_not_sorted_are_damage(store: LocalStore) -> None:
-    table = pq.read_table(io.BytesIO(encode_block(batch(GRID)).data), schema=parquet_columns.schema())
+    table = pq.read_table(io.BytesIO(encode_block(sorted_rows(batch(GRID)))), schema=parquet_columns.schema())
     with pq.ParquetWriter(
         tmp := io.BytesIO(), parquet_columns.schema(), store_schema=False, use_dictionary=False
     ) as writer:

@@ -14,11 +14,11 @@ from watchglass.records import Role, TensorInfo
 from watchglass.store import (
     LocalStore,
     RawTensor,
+    as_numbers,
     decode_catalog,
     encode_catalog,
     is_storable,
     load_tensor,
-    read_tensor,
     scan,
     write_tensors,
 )
@@ -27,6 +27,10 @@ GIVEN = {
     1: np.arange(6, dtype="f4").reshape(2, 3).T, 2: np.array(True), 3: np.arange(3, dtype=">i8"),
     4: np.empty((0, 3), "f2"), 5: np.arange(4, dtype="u2")[::2], 6: np.array([1 + 2j], "c8"),
 }  # fmt: skip
+
+
+def read_tensor(store, path, key):
+    return as_numbers(load_tensor(store, path, key))
 
 
 @pytest.fixture

@@ -35,7 +35,7 @@ from watchglass.evaluate.engine.starvation import NeedSeen
 from watchglass.records import Finding, Observation, RuleStatus, Severity, Status
 from watchglass.rules import Rule, build_rule
 from watchglass.run import MOST_RAW_BYTES, JointStep, RawTensors, StepView, Tick
-from watchglass.store import decode_finding, encode_finding, scan
+from watchglass.store import decode_finding, encode_record, scan
 
 _T = TypeVar("_T")
 #: What an instance is asked about.
@@ -488,7 +488,7 @@ def _take(found: Iterable[Finding] | None, folding: Folding, taken: list[Finding
 def _plain(finding: Finding) -> Finding:
     """A finding as whoever reads the journal gets it: of plain values that the rule cannot change any more."""
     try:
-        (frame,) = scan(encode_finding(finding)).frames
+        (frame,) = scan(encode_record(finding)).frames
         return decode_finding(bytes(frame.payload))
     except (TypeError, ValueError, AttributeError, WatchglassError) as error:
         what = f"value {finding.value!r:.60}, limit {finding.limit!r:.60}, message {finding.message!r:.60}"

@@ -184,11 +184,9 @@ class _Condenser:
         self._batches.clear()
         self._rows = self._bins = 0
         batch = sorted_rows(batch)
-        block = encode_block(batch)
-        path = self._next_path()
-        self._write(path, block.data, len(block.data))
-        self._announce(path, block.data, block.rows, (block.first, block.last))
-        _check_statistics(self._store, path, batch, end_crc(block.data))
+        steps = (int(batch.global_step.min()), int(batch.global_step.max()))
+        file = self._write_next(encode_block(batch), len(batch), steps)
+        _check_statistics(self._store, file.path, batch, file.footer_crc)
 
     def _copy_file(self, frame: Frame) -> None:
         """Take a file of an earlier generation over as it is."""
@@ -196,26 +194,21 @@ class _Condenser:
         data = self._store.read(old.path, 0, old.bytes + 1)
         if len(data) != old.bytes or end_crc(data) != old.footer_crc:
             raise UnfitError(f"{old.path} is not what was written: {len(data)} of {old.bytes} bytes, or another footer")
-        path = self._next_path()
-        self._write(path, data, len(data))
-        self._announce(path, data, old.rows, old.global_steps)
-        _check_written(self._store, path, len(data), zlib.crc32(data))
+        file = self._write_next(data, old.rows, old.global_steps)
+        _check_written(self._store, file.path, len(data), zlib.crc32(data))
 
     def _write(self, path: str, content: Content, size: int) -> None:
         self._store.write(path, content)
         self._written[path] = size
 
-    def _next_path(self) -> str:
-        self._files += 1
-        return layout.compacted_statistics(self._generation, self._attempt, self._worker, self._files - 1)
-
-    def _announce(self, path: str, data: bytes, rows: int, steps: tuple[int, int]) -> None:
-        self._done += rows
-        value = {
-            "path": path, "rows": rows, "bytes": len(data), "global_steps": list(steps),
-            "footer_crc": end_crc(data),
-        }  # fmt: skip
-        self._frames.add(encode_frame(FrameKind.COMPACTED, json.dumps(value).encode()))
+    def _write_next(self, data: bytes, rows: int, steps: tuple[int, int]) -> CompactedFile:
+        """Write the next file of statistics, and the frame that names it."""
+        path = layout.compacted_statistics(self._generation, self._attempt, self._worker, self._files)
+        file = CompactedFile(path, rows, len(data), steps, end_crc(data))
+        self._write(path, data, len(data))
+        self._frames.add(encode_frame(FrameKind.COMPACTED, json.dumps(file._asdict()).encode()))
+        self._files, self._done = self._files + 1, self._done + rows
+        return file
 
 
 def _is_joined(frame: Frame) -> bool:

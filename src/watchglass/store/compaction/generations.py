@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from watchglass.errors import DamagedDataError, InvalidValueError, MissingFileError
@@ -33,13 +33,6 @@ class Covered:
     frames: str
     bytes: int
 
-    def to_json(self) -> dict[str, Any]:
-        """This as plain JSON types."""
-        return {
-            "attempt": self.attempt, "worker": self.worker, "segments": self.segments,
-            "frames": self.frames, "bytes": self.bytes,
-        }  # fmt: skip
-
 
 @dataclass(frozen=True)
 class Generation:
@@ -63,7 +56,7 @@ class Generation:
         """The content of its manifest."""
         return {
             "generation": self.number, "created_ns": self.created_ns,
-            "covers": [each.to_json() for each in self.covers],
+            "covers": [asdict(each) for each in self.covers],
         }  # fmt: skip
 
 

@@ -181,9 +181,10 @@ def _sound_place(data: dict[str, Any]) -> dict[str, Any]:
     return data
 
 
-def encode_finding(finding: Finding) -> bytes:
-    """A FINDING frame; a later frame with the same id replaces the earlier one."""
-    return json_frame(FrameKind.FINDING, finding.to_json())
+def encode_record(record: Finding | RuleStatus | Observation) -> bytes:
+    """A frame of the journal. A finding replaces an earlier one with its id, a status the earlier one of its rule."""
+    kinds = {Finding: FrameKind.FINDING, RuleStatus: FrameKind.STATUS, Observation: FrameKind.OBSERVATION}
+    return json_frame(kinds[type(record)], record.to_json())
 
 
 def decode_finding(payload: bytes) -> Finding:
@@ -201,11 +202,6 @@ def _sound_finding(data: dict[str, Any]) -> Finding:
     return found
 
 
-def encode_status(status: RuleStatus) -> bytes:
-    """A STATUS frame; a later frame of the same rule replaces the earlier one."""
-    return json_frame(FrameKind.STATUS, status.to_json())
-
-
 def decode_status(payload: bytes) -> RuleStatus:
     """The rule status of a payload."""
     return json_record(payload, "a status", _sound_status)
@@ -216,11 +212,6 @@ def _sound_status(data: dict[str, Any]) -> RuleStatus:
     if not _all_text((status.rule, status.reason)):
         raise TypeError("fields of the wrong type")
     return status
-
-
-def encode_observation(observation: Observation) -> bytes:
-    """An OBSERVATION frame."""
-    return json_frame(FrameKind.OBSERVATION, observation.to_json())
 
 
 def decode_observation(payload: bytes) -> Observation:

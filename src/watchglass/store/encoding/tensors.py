@@ -144,11 +144,6 @@ def load_tensor(store: Store, path: str, key: str, *, most_bytes: int | None = N
     return StoredTensor(array, place.foreign)
 
 
-def read_tensor(store: Store, path: str, key: str) -> NDArray[Any]:
-    """One tensor as numbers that NumPy has: as :func:`load_tensor`; bfloat16 and float8 as float32, which is exact."""
-    return as_numbers(load_tensor(store, path, key))
-
-
 def as_numbers(tensor: StoredTensor) -> NDArray[Any]:
     """The elements; those of a dtype that NumPy lacks as float32, which holds them exactly."""
     if not tensor.dtype:

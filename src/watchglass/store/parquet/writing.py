@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,24 +23,8 @@ _LEVEL = 9
 _PAGE_BYTES = 8 << 20
 
 
-class Block(NamedTuple):
-    """A Parquet file.
-
-    Attributes:
-        data: Its bytes.
-        rows: Number of its rows.
-        first: Least global step.
-        last: Greatest global step.
-    """
-
-    data: bytes
-    rows: int
-    first: int
-    last: int
-
-
-def encode_block(batch: StatisticsBatch) -> Block:
-    """A file of all rows of a batch but those that a later row of the same step, tensor and origin replaces.
+def encode_block(batch: StatisticsBatch) -> bytes:
+    """A file of the rows that :func:`sorted_rows` gave.
 
     Raises:
         InvalidValueError: There is no row, or a count is none.
@@ -48,7 +32,6 @@ def encode_block(batch: StatisticsBatch) -> Block:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    batch = sorted_rows(batch)
     if not len(batch):
         raise InvalidValueError("a block of statistics must have at least one row")
     if not (batch.values[:, : len(COUNT_FIELDS)] >= 0).all():
@@ -64,8 +47,7 @@ def encode_block(batch: StatisticsBatch) -> Block:
             arrays = [pa.array(columns[field.name], field.type) for field in schema]
             table = pa.Table.from_arrays(arrays, schema=schema)
             writer.write_table(table, row_group_size=len(table))
-    steps = batch.global_step
-    return Block(add_index(sink.getvalue().to_pybytes()), len(batch), int(steps.min()), int(steps.max()))
+    return add_index(sink.getvalue().to_pybytes())
 
 
 def sorted_rows(batch: StatisticsBatch) -> StatisticsBatch:
