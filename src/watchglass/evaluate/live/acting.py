@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from watchglass.actions import Action, Stopping, StopTraining, build_action
 from watchglass.config import ActionSpec, EvaluatorConfig, absolute
-from watchglass.control import Worker
-from watchglass.evaluate.live.deliveries import MOST_AT_ONCE, Clock, Deliveries, key_among
+from watchglass.control import Clock, Worker
+from watchglass.evaluate.live.deliveries import MOST_AT_ONCE, Deliveries, key_among
 from watchglass.evaluate.live.event_ids import finding_event_id, is_event, status_event_id
 from watchglass.records import Event, Finding, Observation, RuleStatus
 from watchglass.store import Store
@@ -56,27 +56,24 @@ class Acting:
             WatchglassError: An action or a parameter is not right.
         """
         self._run, self._run_id, self._clock = absolute(store.location), run_id, clock
-        self._stops: list[tuple[StopTraining, Stopping]] = []
+        self._stops: list[StopTraining] = []
         self._lines: list[Deliveries] = []
-        wanted: list[StopTraining] = []
         short = [] if config.stop_on is None else [ActionSpec("StopTraining", {"severity": config.stop_on})]
         for spec in [*short, *config.actions]:
             action = build_action(spec)
             if isinstance(action, StopTraining):
-                wanted.append(action)
+                self._stops.append(action)
             elif isinstance(action, Action):
                 key = key_among([line.key for line in self._lines], action.name)
                 self._lines.append(deliveries(key, spec, action, store, clock=clock))
-        if wanted:
-            grace_s = min((stop.grace_s for stop in wanted if stop.grace_s is not None), default=config.grace_s)
-            # One protocol for all of them: a training is stopped once.
-            stopping = Stopping(store, config.attempt, grace_s=grace_s, poll_s=config.poll_s)
-            self._stops = [(stop, stopping) for stop in wanted]
+        grace_s = min((stop.grace_s for stop in self._stops if stop.grace_s is not None), default=config.grace_s)
+        # One protocol for all of them: a training is stopped once.
+        self._stopping = Stopping(store, config.attempt, grace_s=grace_s, poll_s=config.poll_s)
 
     @property
     def stopping(self) -> bool:
         """Whether a stop has begun that must be gone on with."""
-        return any(stopping.busy for _, stopping in self._stops)
+        return self._stopping.busy
 
     @property
     def busy(self) -> bool:
@@ -129,9 +126,8 @@ class Acting:
         return [
             seen
             for finding in findings
-            for stop, stopping in self._stops
-            if stop.concerned_by(finding)
-            for seen in stopping.found(finding)
+            if any(stop.concerned_by(finding) for stop in self._stops)
+            for seen in self._stopping.found(finding)
         ]
 
     def found(self, findings: Sequence[Finding]) -> list[Observation]:
@@ -163,8 +159,7 @@ class Acting:
 
     def tick(self, workers: Sequence[Worker]) -> list[Observation]:
         """Goes on with stops and deliveries; returns what shall be written."""
-        stopping = self._stops[0][1] if self._stops else None
-        return [*(stopping.tick(workers) if stopping is not None else []), *self._deliver(now=False)]
+        return [*self._stopping.tick(workers), *self._deliver(now=False)]
 
     def finish(
         self,

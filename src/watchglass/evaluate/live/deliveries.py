@@ -9,12 +9,11 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol
 
 from watchglass.actions import Action, Courier, Outcome
 from watchglass.config import ActionSpec
+from watchglass.control import Clock
 from watchglass.errors import StoreError
 from watchglass.evaluate.live.event_ids import summary_event_id
 from watchglass.records import Event, Observation
@@ -50,27 +49,46 @@ def end_all() -> None:
         line.leave()
 
 
-class Clock(Protocol):
-    """What deliveries need of a clock; the module :mod:`time` is one."""
+@dataclass(frozen=True)
+class DeadLetter:
+    """An event that was not delivered, as the run keeps it.
 
-    def monotonic(self) -> float:
-        """Seconds since an arbitrary moment."""
+    Attributes:
+        action: What the action is called in observations.
+        event: The event.
+        tries: How often it was tried.
+        reason: Why it was not delivered.
+    """
 
-    def time_ns(self) -> int:
-        """Wall time, nanoseconds since 1970."""
+    action: str
+    event: Event
+    tries: int
+    reason: str = ""
+
+    @property
+    def path(self) -> str:
+        """Where it is in the run."""
+        return layout.dead_letter(self.action, self.event.id)
+
+    def written(self, store: Store, time_ns: int) -> str:
+        """Writes it; returns the text.
+
+        Raises:
+            StoreError: The store refused.
+        """
+        letter = {
+            "action": self.action, "event": self.event.to_json(), "tries": self.tries, "reason": self.reason,
+            "time_ns": time_ns,
+        }  # fmt: skip
+        text = json.dumps(letter)
+        store.write(self.path, text.encode(), replace=True)
+        return text
 
 
-class _Underway(Protocol):
-    """A delivery under way; :class:`~watchglass.actions.Courier` is one."""
-
-    def poll(self) -> Outcome | None: ...
-    def end(self) -> None: ...
-
-
-class _Start(Protocol):
-    """Starts a delivery."""
-
-    def __call__(self, spec: ActionSpec, event: Event, timeout_s: float, *, arrived: Collection[int]) -> _Underway: ...
+def observation_of(what: str, action: str, event: Event, time_ns: int, **data: object) -> Observation:
+    """What is written down of an event and an action."""
+    told = {"action": action, "event": event.id, "rule": event.rule, **data, "time_ns": time_ns}
+    return Observation(what, event.attempt, None, told)
 
 
 @dataclass
@@ -102,7 +120,7 @@ class Deliveries:
         action: Action,
         store: Store,
         *,
-        start: _Start = Courier,
+        start: Callable[..., Courier] = Courier,
         clock: Clock = time,
         jitter: Callable[[], float] = random.random,
     ) -> None:
@@ -120,11 +138,12 @@ class Deliveries:
         self.key, self.action = key, action
         self._spec, self._store, self._start, self._clock, self._jitter = spec, store, start, clock, jitter
         self._waiting: deque[_Due] = deque()
-        self._underway: _Underway | None = None
+        self._underway: Courier | None = None
         self._known: set[str] = set()
         self._accepted_s: deque[float] = deque()
-        self._left_out = 0
         self._last: Event | None = None
+        #: Events beyond the limit that no summary has told of.
+        self.left_out = 0
         #: Deliveries by outcome: done, failed, limited.
         self.counts = {"done": 0, "failed": 0, "limited": 0}
         #: Why the last of those that failed did; "" where none did.
@@ -139,11 +158,6 @@ class Deliveries:
     def underway(self) -> bool:
         """Whether a process is at work."""
         return self._underway is not None
-
-    @property
-    def left_out(self) -> int:
-        """Events beyond the limit that no summary has told of."""
-        return self._left_out
 
     def next_s(self) -> float | None:
         """When there is something to do, on the clock, now at the earliest; None where nothing waits."""
@@ -164,10 +178,10 @@ class Deliveries:
         """
         self._known.add(event_id)
         if kind == "action_limited":
-            self._left_out += 1
+            self.left_out += 1
             self._last = event
         elif kind == "action_due":
-            self._left_out -= left_out
+            self.left_out -= left_out
             ago_s = max(0.0, (self._clock.time_ns() - time_ns) / 1e9)
             if ago_s < _HOUR_S:
                 self._accepted_s.append(self._clock.monotonic() - ago_s)
@@ -181,7 +195,7 @@ class Deliveries:
         self._known.add(event.id)
         self._last = event
         if self._full() and event.kind != "summary":
-            self._left_out += 1
+            self.left_out += 1
             self.counts["limited"] += 1
             return [self._observation("action_limited", event)]
         self._accepted_s.append(self._clock.monotonic())
@@ -211,10 +225,10 @@ class Deliveries:
 
     def summary(self, *, now: bool) -> list[Observation]:
         """Tell of what was left out, once the limit allows, or at once."""
-        if not self._left_out or self._last is None or (self._full() and not now):
+        if not self.left_out or self._last is None or (self._full() and not now):
             return []
-        count, last = self._left_out, self._last
-        self._left_out = 0
+        count, last = self.left_out, self._last
+        self.left_out = 0
         event_id = summary_event_id(last.run_id, self.key, last.id, count)
         return self.add(
             Event("summary", event_id, last.run, last.run_id, last.attempt, "", self._clock.time_ns(), left_out=count)
@@ -282,17 +296,12 @@ class Deliveries:
     def _bury(self) -> list[Observation]:
         """Write the first that waits as a dead letter; where the store is away it stays first, and is written later."""
         due = self._waiting[0]
-        path = layout.dead_letter(self.key, due.event.id)
-        letter = {
-            "action": self.key, "event": due.event.to_json(), "tries": due.tries, "reason": due.dead,
-            "time_ns": self._clock.time_ns(),
-        }  # fmt: skip
-        text = json.dumps(letter)
+        letter = DeadLetter(self.key, due.event, due.tries, due.dead)
         try:
-            self._store.write(path, text.encode(), replace=True)
+            text = letter.written(self._store, self._clock.time_ns())
         except StoreError:
             return []
-        told = {"tries": due.tries, "reason": due.dead, "dead_letter": path}
+        told = {"tries": due.tries, "reason": due.dead, "dead_letter": letter.path}
         if file := getattr(self.action, "dead_letter", ""):
             told.update(_append(str(file), text))
         self._waiting.popleft()
@@ -301,8 +310,7 @@ class Deliveries:
         return [self._observation("action_failed", due.event, **told)]
 
     def _observation(self, what: str, event: Event, **data: object) -> Observation:
-        told = {"action": self.key, "event": event.id, "rule": event.rule, **data, "time_ns": self._clock.time_ns()}
-        return Observation(what, event.attempt, None, told)
+        return observation_of(what, self.key, event, self._clock.time_ns(), **data)
 
 
 def _identity(event: Event) -> Mapping[str, object]:
@@ -316,13 +324,8 @@ def _append(file: str, text: str) -> Mapping[str, str]:
     """Add a line to a local file; returns what is to be said where that fails. A pipe that nobody reads is no file."""
     try:
         descriptor = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, 0o600)
+        with open(descriptor, "wb", buffering=0) as lines:
+            lines.write(text.encode() + b"\n")
     except OSError as error:
         return {"file_problem": f"{file}: {error.strerror or error}"}
-    try:
-        os.write(descriptor, text.encode() + b"\n")
-    except OSError as error:
-        return {"file_problem": f"{file}: {error.strerror or error}"}
-    finally:
-        with suppress(OSError):
-            os.close(descriptor)
     return {}

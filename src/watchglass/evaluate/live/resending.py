@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import json
-import re
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from watchglass.actions import Action, Courier, Outcome, build_action
 from watchglass.config import ActionSpec
 from watchglass.errors import InvalidValueError, MissingFileError
-from watchglass.evaluate.live.deliveries import key_among
+from watchglass.evaluate.live.deliveries import DeadLetter, key_among, observation_of
 from watchglass.evaluate.live.event_ids import is_event
 from watchglass.evaluate.live.journal import Journal
 from watchglass.records import Event, Observation
 from watchglass.store import Store, layout, pace_of
 
-_NAME = re.compile(rf"{layout.DEAD_LETTERS}/(?P<action>.+)-(?P<event>[0-9a-f]{{16}})\.json\Z")
 #: Pause between looks at a delivery.
 _LOOK_S = 0.02
 
@@ -40,16 +37,6 @@ class Resent:
     left: int = 0
     reason: str = ""
     named: bool = True
-
-
-@dataclass
-class _Letter:
-    """A dead letter as it was read."""
-
-    path: str
-    action: str
-    event: Event
-    tries: int
 
 
 def resend(
@@ -92,100 +79,78 @@ def resend(
     # Nobody else sends meanwhile: neither an evaluator, nor another one like us.
     journal.open(_paused, patience_s=0.0, poll_s=pace_of(store).poll_s)
     try:
-        return _Resending(store, journal, lines, tell, pause_s).all()
+        return _sent(store, journal, lines, tell, pause_s)
     finally:
         journal.close()
 
 
-class _Resending:
-    def __init__(
-        self,
-        store: Store,
-        journal: Journal,
-        lines: dict[str, tuple[ActionSpec, Action]],
-        tell: Callable[[str], None],
-        pause_s: float,
-    ) -> None:
-        self._store, self._journal, self._lines, self._tell, self._pause_s = store, journal, lines, tell, pause_s
-        self._done = {
-            (seen.data.get("action"), seen.data.get("event"))
-            for seen in journal.records
-            if isinstance(seen, Observation) and seen.kind == "action_done"
-        }
-
-    def all(self) -> list[Resent]:
-        found: dict[str, Resent] = {}
-        given_up: set[str] = set()
-        for letter in self._letters():
-            became = found.setdefault(letter.action, Resent(letter.action, named=letter.action in self._lines))
-            if (letter.action, letter.event.id) in self._done:
-                self._store.delete(letter.path)  # whoever sent it was ended before it could
-                became.arrived += 1
-                continue
-            if not became.named or letter.action in given_up:
-                became.left += 1
-                continue
-            outcome = self._outcome(letter)
-            if outcome.done:
-                became.arrived += 1
-                continue
-            became.left, became.reason = became.left + 1, outcome.reason
-            if outcome.again:
-                given_up.add(letter.action)
-        return list(found.values())
-
-    def _outcome(self, letter: _Letter) -> Outcome:
-        """Sends one, and writes down what became of it: first in the journal, so that it is not sent once more."""
-        spec, action = self._lines[letter.action]
-        courier = Courier(spec, letter.event, action.timeout_s)
-        try:
-            while (outcome := courier.poll()) is None:
-                time.sleep(self._pause_s)
-                self._journal.renew()
-        finally:
-            courier.end()
-        tries = letter.tries + 1
+def _sent(
+    store: Store,
+    journal: Journal,
+    lines: Mapping[str, tuple[ActionSpec, Action]],
+    tell: Callable[[str], None],
+    pause_s: float,
+) -> list[Resent]:
+    done = {
+        (seen.data.get("action"), seen.data.get("event"))
+        for seen in journal.records
+        if isinstance(seen, Observation) and seen.kind == "action_done"
+    }
+    found: dict[str, Resent] = {}
+    given_up: set[str] = set()
+    for letter in _letters(store, tell):
+        became = found.setdefault(letter.action, Resent(letter.action, named=letter.action in lines))
+        if (letter.action, letter.event.id) in done:
+            store.delete(letter.path)  # an earlier one that sent it was ended before it could
+            became.arrived += 1
+            continue
+        if not became.named or letter.action in given_up:
+            became.left += 1
+            continue
+        outcome = _outcome(letter, *lines[letter.action], journal, pause_s)
+        tries, now_ns = letter.tries + 1, time.time_ns()
+        told: dict[str, object] = {"tries": tries}
+        if not outcome.done:
+            replace(letter, tries=tries, reason=outcome.reason).written(store, now_ns)
+            told |= {"reason": outcome.reason, "dead_letter": letter.path}
+        kind = "action_done" if outcome.done else "action_failed"
+        journal.write([observation_of(kind, letter.action, letter.event, now_ns, **told, resent=True)])
+        journal.flush()
         if outcome.done:
-            self._note("action_done", letter, tries=tries, resent=True)
-            self._store.delete(letter.path)
-        else:
-            told = {"action": letter.action, "event": letter.event.to_json(), "tries": tries, "reason": outcome.reason}
-            text = json.dumps({**told, "time_ns": time.time_ns()})
-            self._store.write(letter.path, text.encode(), replace=True)
-            self._note(
-                "action_failed", letter, tries=tries, reason=outcome.reason, dead_letter=letter.path, resent=True
-            )
-        return outcome
+            store.delete(letter.path)  # only now: what the journal does not have is sent once more
+            became.arrived += 1
+            continue
+        became.left, became.reason = became.left + 1, outcome.reason
+        if outcome.again:
+            given_up.add(letter.action)
+    return list(found.values())
 
-    def _note(self, kind: str, letter: _Letter, **data: Any) -> None:
-        event = letter.event
-        told = {"action": letter.action, "event": event.id, "rule": event.rule, **data, "time_ns": time.time_ns()}
-        self._journal.write([Observation(kind, event.attempt, None, told)])
-        self._journal.flush()
 
-    def _letters(self) -> list[_Letter]:
-        """Those that can be read, in the order in which the evaluator came by their events."""
-        letters: list[_Letter] = []
-        for entry in self._store.list(layout.DEAD_LETTERS):
-            letter = self._read(entry.path)
-            if letter is None:
-                self._tell(f"{entry.path} is no dead letter that could be sent, and is left as it is")
-            else:
-                letters.append(letter)
-        return sorted(letters, key=lambda letter: (letter.action, letter.event.time_ns, letter.event.id))
+def _outcome(letter: DeadLetter, spec: ActionSpec, action: Action, journal: Journal, pause_s: float) -> Outcome:
+    """Sends one."""
+    courier = Courier(spec, letter.event, action.timeout_s)
+    try:
+        while (outcome := courier.poll()) is None:
+            time.sleep(pause_s)
+            journal.renew()
+    finally:
+        courier.end()
+    return outcome
 
-    def _read(self, path: str) -> _Letter | None:
-        name = _NAME.match(path)
-        if name is None:
-            return None
+
+def _letters(store: Store, tell: Callable[[str], None]) -> list[DeadLetter]:
+    """Those that can be read, in the order in which the evaluator came by their events."""
+    letters: list[DeadLetter] = []
+    for entry in store.list(layout.DEAD_LETTERS):
         try:
-            told = json.loads(self._store.read(path))
-            event, tries = Event.from_json(told["event"]), int(told["tries"])
+            told = json.loads(store.read(entry.path))
+            letter = DeadLetter(str(told["action"]), Event.from_json(told["event"]), int(told["tries"]))
+            if not is_event(letter.event) or letter.path != entry.path:
+                raise ValueError
+            letters.append(letter)
         except (MissingFileError, LookupError, TypeError, ValueError, AttributeError, RecursionError):
-            return None
-        if event.id != name["event"] or told.get("action") != name["action"] or not is_event(event):
-            return None
-        return _Letter(path, name["action"], event, tries)
+            tell(f"{entry.path} is no dead letter that could be sent, and is left as it is")
+    return sorted(letters, key=lambda letter: (letter.action, letter.event.time_ns, letter.event.id))
 
 
 def _paused(seconds: float) -> bool:
