@@ -8,9 +8,9 @@ import select
 import shlex
 import shutil
 import subprocess
-import tempfile
 
 from watchglass.actions.action import Action
+from watchglass.actions.courier import in_memory
 from watchglass.actions.templates import check_template, fields_of, filled, variables_in
 from watchglass.actions.variables import concealed
 from watchglass.config import environment, parameter
@@ -67,9 +67,7 @@ class Command(Action):
         words = [filled(word, fields, os.environ) for word in self.command]
         told_in_variables = {f"{VARIABLES}{name.upper()}": _plain(text) for name, text in fields.items()}
         environ = {**environment.for_program(os.environ), **told_in_variables}
-        with tempfile.TemporaryFile() as told:
-            told.write(json.dumps(event.to_json()).encode())
-            told.seek(0)
+        with in_memory(json.dumps(event.to_json()).encode()) as told:
             try:
                 process = subprocess.Popen(
                     words, stdin=told, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environ

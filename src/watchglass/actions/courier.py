@@ -1,8 +1,9 @@
 """One try of one delivery, in a process of its own: started, looked at now and then, ended with all it has started.
 
 The process is ``python -m watchglass.actions``. Action and event go in as JSON on its standard input, so that nothing
-of them is in its command line; the answer, one line of JSON, comes back through a pipe of its own, so that what a
-user's code prints is not taken for it. It leads a session: whatever it starts is ended with it.
+of them is in its command line; the answer, one line of JSON, comes back in a file that has no other use, so that what
+a user's code prints is not taken for it. Both are files in memory: neither process waits until the other one reads. It
+leads a session: whatever it starts is ended with it.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import BinaryIO
 
 from watchglass.config import ActionSpec, environment
 from watchglass.records import Event
@@ -74,30 +76,20 @@ class Courier:
         """
         self._timeout_s = timeout_s
         self._until_s = time.monotonic() + timeout_s
-        self._answer = b""
         told = {
             "action": spec.to_json(), "event": event.to_json(), "timeout_s": timeout_s, "arrived": sorted(arrived),
         }  # fmt: skip
-        self._unsent = memoryview(json.dumps(told).encode() + b"\n")
-        self._reading, writing = os.pipe()
-        try:
+        self._answer = in_memory(b"")
+        with in_memory(json.dumps(told).encode() + b"\n") as request:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "watchglass.actions", str(writing)],
-                stdin=subprocess.PIPE,
+                [sys.executable, "-m", "watchglass.actions", str(self._answer.fileno())],
+                stdin=request,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 env=_environment(os.environ if environ is None else environ),
-                pass_fds=(writing,),
+                pass_fds=(self._answer.fileno(),),
                 start_new_session=True,
             )
-        except BaseException:
-            os.close(self._reading)
-            raise
-        finally:
-            os.close(writing)
-        os.set_blocking(self._reading, False)
-        os.set_blocking(self._stdin.fileno(), False)
-        self._send()
 
     @property
     def pid(self) -> int:
@@ -106,15 +98,11 @@ class Courier:
 
     def poll(self) -> Outcome | None:
         """How the delivery ended; None while it is under way."""
-        self._send()
-        self._receive()
-        if b"\n" in self._answer:
-            self._finish()
-            return _read(self._answer)
-        if self._has_ended():
-            self._receive()
+        ended = self._has_ended()
+        answer = os.pread(self._answer.fileno(), _LONGEST_ANSWER, 0)
+        if b"\n" in answer or ended:
             status = self._finish()
-            return _read(self._answer) if b"\n" in self._answer else Outcome(False, _last_words(status))
+            return _read(answer) if b"\n" in answer else Outcome(False, _last_words(status))
         if time.monotonic() >= self._until_s:
             self.end()
             return Outcome(False, f"took longer than {self._timeout_s:g} s and was ended")
@@ -123,30 +111,6 @@ class Courier:
     def end(self) -> None:
         """Kills the process with all it has started; waits a moment for its death. A second call does nothing."""
         self._finish()
-
-    @property
-    def _stdin(self) -> Any:
-        return self._process.stdin
-
-    def _send(self) -> None:
-        """As much as fits; a process that does not read must not make us wait."""
-        try:
-            while self._unsent and not self._stdin.closed:
-                self._unsent = self._unsent[os.write(self._stdin.fileno(), self._unsent) :]
-        except BlockingIOError:
-            return
-        except OSError:
-            self._unsent = memoryview(b"")  # it has ended, and says why in its own way
-        if not self._stdin.closed:
-            with suppress(OSError):
-                self._stdin.close()
-
-    def _receive(self) -> None:
-        if self._reading < 0:
-            return
-        with suppress(BlockingIOError):
-            while len(self._answer) < _LONGEST_ANSWER and (more := os.read(self._reading, _LONGEST_ANSWER)):
-                self._answer += more
 
     def _has_ended(self) -> bool:
         """Whether the process has ended, which is then not yet known to the system as such: its id stays its own."""
@@ -159,7 +123,7 @@ class Courier:
 
     def _finish(self) -> int:
         """Ends the whole group while its leader still holds the id, then lets go; returns the exit status."""
-        if self._reading < 0:
+        if self._answer.closed:
             return int(self._process.returncode or 0)
         ended = self._has_ended()
         with suppress(ProcessLookupError, PermissionError):
@@ -168,11 +132,17 @@ class Courier:
             status = self._process.wait(_DEATH_S)
         except subprocess.TimeoutExpired:  # not even SIGKILL reaches one that waits for a file server that is away
             status = -int(signal.SIGKILL)
-        os.close(self._reading)
-        self._reading = -1
-        with suppress(OSError):
-            self._stdin.close()
+        self._answer.close()
         return int(status) if ended else -int(signal.SIGKILL)
+
+
+def in_memory(data: bytes) -> BinaryIO:
+    """An open file that is in no folder, and on no disk where the system has such files; read from its start."""
+    has_memory = hasattr(os, "memfd_create")
+    file = os.fdopen(os.memfd_create("watchglass"), "w+b") if has_memory else tempfile.TemporaryFile()  # noqa: SIM115
+    file.write(data)
+    file.seek(0)
+    return file
 
 
 def _environment(environ: Mapping[str, str]) -> dict[str, str]:

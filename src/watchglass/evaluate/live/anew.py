@@ -10,11 +10,11 @@ from __future__ import annotations
 import json
 import os
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
+from watchglass.actions import in_memory
 from watchglass.evaluate.live import deliveries
 from watchglass.records import Observation
 from watchglass.store import Claim, Store, lease_holder, this_process
@@ -95,8 +95,9 @@ def start_without(run_id: str, seen: Observation) -> None:
         return
     deliveries.end_all()  # else nobody would wait for them, and they would be made once more beside themselves
     rows = [(run, left.to_json()) for run, left in [*_process.left_out, (run_id, seen)]]
-    number = _held(json.dumps({"told": _process.told, "left_out": rows}).encode())
-    os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, _VARIABLE: str(number)})
+    held = in_memory(json.dumps({"told": _process.told, "left_out": rows}).encode())
+    os.set_inheritable(held.fileno(), True)
+    os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, _VARIABLE: str(held.fileno())})
 
 
 def own_lease(store: Store) -> Claim | None:
@@ -108,16 +109,3 @@ def own_lease(store: Store) -> Claim | None:
         ours.pid, ours.process_start, ours.boot_id, ours.host,
     )  # fmt: skip
     return holder if same else None
-
-
-def _held(data: bytes) -> int:
-    """A descriptor that outlives the process image, with bytes that are in no folder."""
-    if hasattr(os, "memfd_create"):
-        number = os.memfd_create("watchglass", 0)
-    else:
-        with tempfile.TemporaryFile() as file:
-            number = os.dup(file.fileno())
-    os.set_inheritable(number, True)
-    with os.fdopen(os.dup(number), "wb") as written:
-        written.write(data)
-    return number
