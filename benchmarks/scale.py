@@ -229,8 +229,7 @@ def _merge_s(config: EvaluatorConfig, parts: int, findings: int) -> float:
     texts = [_answer(config, part, findings) for part in range(parts)]
 
     def together() -> int:
-        partial = [read_answer(text).partial for text in texts]
-        return len(merge([each for each in partial if each is not None], config.rules).findings)
+        return len(merge([read_answer(text) for text in texts], config.rules).findings)
 
     seconds, found = fastest(together)
     assert found == parts * findings
@@ -298,7 +297,7 @@ def on_this_machine(folder: Path, *, quick: bool) -> list[Scaled]:
             first = [request_of(parts[-1], config, {})] * cores
             list(ask(connected, first, ["warm"] * cores))  # imports are made
             begun = time.monotonic()
-            spent = sum(reply.cpu_s for _, reply in ask(connected, requests, names))
+            spent = sum(json.loads(reply)["cpu_s"] for _, reply in ask(connected, requests, names))
             took = time.monotonic() - begun
         start_s = time.monotonic() - begin - took
         name = f"Ray, {cores} core{'s' * (cores > 1)}"

@@ -111,13 +111,13 @@ def _judged_on_ray(config: EvaluatorConfig, runs: Sequence[str], address: str | 
     for run in runs:
         recover(run)
     with working("evaluating on Ray"):
-        spread = {each.run: each for each in replay_on_ray(runs, config, address=address)}
+        spread = replay_on_ray(runs, config, address=address)
 
     def judge(run: str) -> Verdict:
         opened, found = open_run(run), spread[run]
-        if found.error is not None:
-            raise found.error
-        told = verdict(opened, found.evaluation, causes=config.causes, price_per_hour=config.price_per_hour)
+        if isinstance(found, WatchglassError):
+            raise found
+        told = verdict(opened, found, causes=config.causes, price_per_hour=config.price_per_hour)
         return replace(told, run=run)
 
     return judge

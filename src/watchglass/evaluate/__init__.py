@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from watchglass.evaluate.replaying import replay
     from watchglass.evaluate.scaling.cluster import cluster
     from watchglass.evaluate.scaling.judging_elsewhere import judging_on
-    from watchglass.evaluate.scaling.spreading import Spread, replay_on_ray
+    from watchglass.evaluate.scaling.spreading import replay_on_ray
 
 _HOMES = {
     "backtest.backtest": (
@@ -66,7 +66,7 @@ _HOMES = {
     "replaying": ("replay",),
     "scaling.cluster": ("cluster",),
     "scaling.judging_elsewhere": ("judging_on",),
-    "scaling.spreading": ("Spread", "replay_on_ray"),
+    "scaling.spreading": ("replay_on_ray",),
     "judgement": ("is_judged", "verdict"),
 }  # fmt: skip
 
@@ -89,7 +89,6 @@ __all__ = [
     "RunSnapshot",
     "Score",
     "Snapshots",
-    "Spread",
     "TestedRun",
     "cluster",
     "combinations",

@@ -9,14 +9,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Collection, Sequence
-from contextlib import suppress
 from typing import Any, cast
 
 from watchglass.errors import WatchglassError
 from watchglass.evaluate.live.judging import Judging
 from watchglass.evaluate.live.reporting import Reporting
 from watchglass.evaluate.live.worker_liveness import WorkerLiveness
-from watchglass.evaluate.scaling.tasks import fitted_out
+from watchglass.evaluate.scaling.tasks import error_to_json, fitted_out
 from watchglass.records import Finding, Observation
 from watchglass.store import open_store
 
@@ -56,14 +55,12 @@ class FollowedRun:
                 self._judging = self._begun()
             is_so = _done(self._judging, **json.loads(request))
         except WatchglassError as raised:
-            error = [type(raised).__name__, str(raised)]
+            error = error_to_json(raised)
         if self._judging is None:
             return json.dumps({"error": error})
         return self._renamed(json.dumps({"is_so": is_so, "error": error, **self._said(self._judging)}))
 
     def _begun(self) -> Judging:
-        with suppress(OSError):
-            os.chdir(self._outfit["folder"])
         config, self._renamed = fitted_out(self._outfit)
         judging = Judging(open_store(config.run), config)
         # What not even an exception ends would hang the evaluator too. A process that dies is noticed.

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from watchglass.config import EvaluatorConfig, absolute
-from watchglass.errors import ClusterError, DamagedDataError, WatchglassError, in_a_line
+from watchglass.errors import ClusterError, WatchglassError
 from watchglass.evaluate.engine.engine import Engine
 from watchglass.evaluate.engine.partial import merge
 from watchglass.evaluate.engine.standing import PartialEvaluation
@@ -18,7 +18,7 @@ from watchglass.evaluate.scaling.cluster import Cluster, cluster
 from watchglass.evaluate.scaling.contents import RunContents, contents_of
 from watchglass.evaluate.scaling.plan import Part, plan
 from watchglass.evaluate.scaling.rule_files import absolute_rules, read_rule_files
-from watchglass.evaluate.scaling.tasks import Answer, answer_elsewhere, read_answer, request_of
+from watchglass.evaluate.scaling.tasks import answer, error_of, error_to_json, read_answer, request_of
 from watchglass.store import open_store, read_manifest
 
 #: How often a part is begun again whose process died under it.
@@ -31,21 +31,6 @@ MOST_LISTED = 200_000
 _LOOK_UP_S = 0.5
 
 
-@dataclass(frozen=True)
-class Spread:
-    """What came of a run that was evaluated on a cluster.
-
-    Attributes:
-        run: Location of the run, as it was named.
-        evaluation: What the rules say; None where the run could not be evaluated.
-        error: Why it could not; None where it could.
-    """
-
-    run: str
-    evaluation: Evaluation | None
-    error: WatchglassError | None = None
-
-
 def replay_on_ray(
     runs: Sequence[str],
     config: EvaluatorConfig,
@@ -53,7 +38,7 @@ def replay_on_ray(
     address: str | None = None,
     cores: int | None = None,
     progress: Callable[[int, int], None] = lambda done, of: None,
-) -> list[Spread]:
+) -> dict[str, Evaluation | WatchglassError]:
     """Evaluates rules over everything that was stored of some runs, on a Ray cluster. Writes nothing.
 
     Each evaluation is what :func:`watchglass.evaluate.replay` gives: the same findings, order and statuses. A process
@@ -67,7 +52,7 @@ def replay_on_ray(
         progress: Told of parts that are done, and of how many.
 
     Returns:
-        One for each run, in their order. A run that cannot be read has an error and does not end the others.
+        What the rules say of each run, by its location as it was named; of a run that cannot be read, why.
 
     Raises:
         MissingExtraError: Ray is not installed.
@@ -77,33 +62,35 @@ def replay_on_ray(
     engine = Engine(config.rules, calibration=config.calibration)  # says what is wrong before anything starts
     files = read_rule_files(config.rules)
     config = replace(config, rules=absolute_rules(config.rules))
-    contents: dict[int, RunContents | WatchglassError] = {}
+    places = {run: absolute(run) for run in runs}
+    contents: dict[str, RunContents] = {}
+    errors: dict[str, WatchglassError] = {}
     left = MOST_LISTED
-    for number, run in enumerate(runs):
-        found_there = contents[number] = _contents(run, left)
-        if isinstance(found_there, RunContents) and found_there.segments is not None:
-            left -= found_there.objects
-    readable = {n: found for n, found in contents.items() if isinstance(found, RunContents)}
-    answers: dict[str, list[Answer]] = {}
-    if readable:
-        with cluster(address, cores=cores) as connected:
-            by_run = {each.run: each for each in readable.values()}
-            parts = plan(list(by_run.values()), len(config.rules), connected.cores, whole=engine.whole)
-            requests = [request_of(part, config, files, by_run[part.run]) for part in parts]
-            for done, (number, answer) in enumerate(ask(connected, requests, _names(parts)), 1):
-                answers.setdefault(parts[number].run, []).append(answer)
-                progress(done, len(parts))
-    found = []
-    for number, run in enumerate(runs):
-        known = contents[number]
-        if isinstance(known, WatchglassError):
-            found.append(Spread(run, None, known))
+    for run, place in places.items():
+        try:
+            with closing(open_store(run)) as store:
+                read_manifest(store)
+                found = contents[place] = contents_of(store, place, most_listed=left)
+        except Exception as error:  # whatever is wrong with one run, the others are judged
+            errors[place] = error_of(*error_to_json(error))
         else:
-            found.append(_merged(run, answers[known.run], config))
-    return found
+            left -= found.objects if found.segments is not None else 0
+    answers: dict[str, list[PartialEvaluation]] = {}
+    if contents:
+        with cluster(address, cores=cores) as connected:
+            parts = plan(list(contents.values()), len(config.rules), connected.cores, whole=engine.whole)
+            requests = [request_of(part, config, files, contents[part.run]) for part in parts]
+            for done, (number, text) in enumerate(ask(connected, requests, _names(parts)), 1):
+                place = parts[number].run
+                try:
+                    answers.setdefault(place, []).append(read_answer(text))
+                except WatchglassError as error:
+                    errors.setdefault(place, error)
+                progress(done, len(parts))
+    return {run: errors.get(place) or merge(answers[place], config.rules) for run, place in places.items()}
 
 
-def ask(connected: Cluster, requests: Sequence[str], names: Sequence[str]) -> Iterator[tuple[int, Answer]]:
+def ask(connected: Cluster, requests: Sequence[str], names: Sequence[str]) -> Iterator[tuple[int, str]]:
     """Sends requests to a cluster, a bounded number at a time, and gives answers as they come.
 
     Args:
@@ -112,14 +99,14 @@ def ask(connected: Cluster, requests: Sequence[str], names: Sequence[str]) -> It
         names: What each is called in errors.
 
     Yields:
-        Which request, and its answer.
+        Which request, and its answer, see :func:`read_answer`.
 
     Raises:
         ClusterError: A process died under the same part again and again, or the cluster was lost.
     """
     ray = connected.ray
     # Retries are for processes that die. A part that fails in order says so in its answer, and would fail again.
-    task = ray.remote(answer_elsewhere).options(
+    task = ray.remote(answer).options(
         num_cpus=1, max_retries=RETRIES, retry_exceptions=False, scheduling_strategy="SPREAD"
     )
     waiting = deque(range(len(requests)))
@@ -141,30 +128,11 @@ def ask(connected: Cluster, requests: Sequence[str], names: Sequence[str]) -> It
                     raise connected.gone("its raylet has died") from None
                 except ray.exceptions.RayError as error:
                     raise ClusterError(_lost(names[number], error, ray)) from None
-                yield number, read_answer(text)
+                yield number, text
     finally:
         for reference in under_way:  # of a cluster that others use: what nobody waits for any more is not begun
             with suppress(Exception):
                 ray.cancel(reference)
-
-
-def _contents(run: str, most_listed: int) -> RunContents | WatchglassError:
-    try:
-        with closing(open_store(run)) as store:
-            read_manifest(store)
-            return contents_of(store, absolute(run), most_listed=most_listed)
-    except WatchglassError as error:
-        return error
-    except Exception as error:  # whatever is wrong with one run, the others are judged
-        return DamagedDataError(in_a_line(error))
-
-
-def _merged(run: str, answers: Sequence[Answer], config: EvaluatorConfig) -> Spread:
-    failed = next((answer.error for answer in answers if answer.error is not None), None)
-    if failed is not None:
-        return Spread(run, None, failed)
-    partial: list[PartialEvaluation] = [answer.partial for answer in answers if answer.partial is not None]
-    return Spread(run, merge(partial, config.rules))
 
 
 def _names(parts: Sequence[Part]) -> list[str]:

@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from watchglass import errors
@@ -25,21 +25,6 @@ from watchglass.evaluate.scaling.rule_files import RuleFiles
 from watchglass.store import open_store
 
 _FILES = RuleFiles()
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What came of a part.
-
-    Attributes:
-        partial: What was found; None where it could not be evaluated.
-        error: Why it could not, an error of :mod:`watchglass.errors`; None where it could.
-        cpu_s: Processor time that it took, in seconds.
-    """
-
-    partial: PartialEvaluation | None
-    error: WatchglassError | None = None
-    cpu_s: float = 0.0
 
 
 def request_of(
@@ -73,11 +58,15 @@ def outfit_of(config: EvaluatorConfig, files: Mapping[str, str]) -> dict[str, An
 
 
 def fitted_out(data: Mapping[str, Any]) -> tuple[EvaluatorConfig, Callable[[str], str]]:
-    """The configuration of an :func:`outfit_of`, and what names rule files in an answer as who asked names them.
+    """The configuration of an :func:`outfit_of`, and what names rule files in an answer as the caller names them.
+
+    This process goes to the working directory of the caller, if that is there too.
 
     Raises:
         ClusterError: It comes from another release.
     """
+    with suppress(OSError):  # parameters of rules may be paths; they have to be absolute where this folder is missing
+        os.chdir(data["folder"])
     if data["version"] != _version():
         raise ClusterError(
             f"every machine needs the same watchglass but this one has {_version()} and the other {data['version']}"
@@ -108,29 +97,27 @@ def answer(request: str) -> str:
             run = store if data["segments"] is None else ListedStore(store, data["segments"])
             partial = replay_part(run, config, workers=data["workers"], rules=data["rules"])
         text = f'"partial": {renamed(json.dumps(partial.to_json()))}'
-    except WatchglassError as error:
-        text = f'"error": {json.dumps([type(error).__name__, str(error)])}'
     except Exception as error:  # whatever is wrong with one run, the others are judged
-        text = f'"error": {json.dumps([DamagedDataError.__name__, in_a_line(error)])}'
+        text = f'"error": {json.dumps(error_to_json(error))}'
     return f'{{"cpu_s": {time.process_time() - begin_s:.6f}, {text}}}'
 
 
-def answer_elsewhere(request: str) -> str:
-    """:func:`answer` in a process that does nothing else, in the working directory of who asked if that is there too.
+def read_answer(text: str) -> PartialEvaluation:
+    """What :func:`answer` gave.
 
-    Parameters of rules may be paths, and elsewhere than on the same machine they have to be absolute anyway.
+    Raises:
+        WatchglassError: Why the part could not be evaluated.
     """
-    with suppress(OSError):
-        os.chdir(json.loads(request)["folder"])
-    return answer(request)
-
-
-def read_answer(text: str) -> Answer:
-    """What :func:`answer` gave."""
     data = json.loads(text)
-    if "error" not in data:
-        return Answer(PartialEvaluation.from_json(data["partial"]), None, data["cpu_s"])
-    return Answer(None, error_of(*data["error"]), data["cpu_s"])
+    if "error" in data:
+        raise error_of(*data["error"])
+    return PartialEvaluation.from_json(data["partial"])
+
+
+def error_to_json(error: Exception) -> tuple[str, str]:
+    """An error as it travels: its name and what is wrong; where it is no error of ours, the data is."""
+    kind = type(error) if isinstance(error, WatchglassError) else DamagedDataError
+    return kind.__name__, in_a_line(error)
 
 
 def error_of(name: str, message: str) -> WatchglassError:
