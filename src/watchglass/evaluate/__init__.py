@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from watchglass.evaluate.diagnosis import diagnose
     from watchglass.evaluate.engine.engine import Engine
     from watchglass.evaluate.engine.observing import journal_of, tick_of
-    from watchglass.evaluate.engine.partial import PartialEvaluation, merge, replay_part
+    from watchglass.evaluate.engine.partial import merge
+    from watchglass.evaluate.engine.standing import PartialEvaluation
     from watchglass.evaluate.evaluation import Evaluation
     from watchglass.evaluate.explanation import explain, find_findings
     from watchglass.evaluate.follower import Follower
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from watchglass.evaluate.many.member import Audience, Followed
     from watchglass.evaluate.many.metrics import MetricsServer
     from watchglass.evaluate.many.snapshot import RunSnapshot, Snapshots
-    from watchglass.evaluate.replaying import replay
+    from watchglass.evaluate.replaying import replay, replay_part
     from watchglass.evaluate.scaling.cluster import cluster
     from watchglass.evaluate.scaling.judging_elsewhere import judging_on
     from watchglass.evaluate.scaling.spreading import replay_on_ray
@@ -49,7 +50,8 @@ _HOMES = {
     "diagnosis": ("diagnose",),
     "engine.engine": ("Engine",),
     "engine.observing": ("journal_of", "tick_of"),
-    "engine.partial": ("PartialEvaluation", "merge", "replay_part"),
+    "engine.partial": ("merge",),
+    "engine.standing": ("PartialEvaluation",),
     "evaluation": ("Evaluation",),
     "explanation": ("explain", "find_findings"),
     "follower": ("Follower",),
@@ -63,7 +65,7 @@ _HOMES = {
     "many.member": ("Audience", "Followed"),
     "many.metrics": ("MetricsServer",),
     "many.snapshot": ("RunSnapshot", "Snapshots"),
-    "replaying": ("replay",),
+    "replaying": ("replay", "replay_part"),
     "scaling.cluster": ("cluster",),
     "scaling.judging_elsewhere": ("judging_on",),
     "scaling.spreading": ("replay_on_ray",),

@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
 from watchglass.config import EvaluatorConfig, RuleSpec
-from watchglass.errors import CompactedError, DamagedDataError
+from watchglass.errors import CompactedError
 from watchglass.evaluate.engine.engine import Engine
 from watchglass.evaluate.engine.observing import journal_of
 from watchglass.evaluate.engine.standing import PartialEvaluation
 from watchglass.evaluate.evaluation import Evaluation
-from watchglass.evaluate.follower import Follower
+from watchglass.evaluate.follower import Follower, Key
 from watchglass.records import Observation
 from watchglass.rules import default_rules
-from watchglass.store import (
-    Attendance,
-    FrameKind,
-    RunReader,
-    Store,
-    decode_observation,
-    is_alive,
-    open_store,
-)
+from watchglass.store import Attendance, Store, is_alive, open_store
 
 _T = TypeVar("_T")
 
@@ -72,16 +65,29 @@ def replay(
     return _while_compacted(evaluated)
 
 
-def replayed_part(
+def replay_part(
     run: str | os.PathLike[str] | Store,
     config: EvaluatorConfig,
     *,
-    workers: Collection[str] | None,
-    rules: Sequence[int] | None,
+    workers: Collection[str] | None = None,
+    rules: Sequence[int] | None = None,
     variants: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> PartialEvaluation:
-    """See :func:`watchglass.evaluate.engine.partial.replay_part`; ``variants`` is that of :class:`Engine`."""
+    """Evaluates some rules over some workers of what was stored of a run. Writes nothing.
+
+    Args:
+        run: Path of the run, or its store.
+        config: All rules, the calibration, the time limit; and the attempt, where it is only about one.
+        workers: Names of workers; all if None.
+        rules: Positions in ``config.rules``; all if None.
+        variants: See :class:`Engine`.
+        progress: Called now and then with the number of TRAIN steps evaluated so far.
+
+    Raises:
+        MissingFileError, NotARunError, FormatVersionError: There is no run that this release can read.
+        UnknownNameError, InvalidValueError, MissingFileError, PluginFileError: See :func:`watchglass.rules.build_rule`.
+    """
     numbers = range(len(config.rules)) if rules is None else rules
     specs = [config.rules[number] for number in numbers]
     store = open_store(os.fspath(run)) if not isinstance(run, Store) else run
@@ -104,10 +110,17 @@ def replayed_part(
     return _while_compacted(evaluated)
 
 
-def most_steps(train_steps: Mapping[tuple[int, str], int]) -> int:
+def most_steps(train_steps: Mapping[Key, int]) -> int:
     """TRAIN steps of the worker with the most, over all attempts."""
-    workers = {worker for _, worker in train_steps}
-    return max((sum(n for (_, w), n in train_steps.items() if w == worker) for worker in workers), default=0)
+    return max(steps_by_worker(train_steps).values(), default=0)
+
+
+def steps_by_worker(train_steps: Mapping[Key, int]) -> Counter[str]:
+    """TRAIN steps by worker, of those by attempt and worker."""
+    found: Counter[str] = Counter()
+    for (_, worker), steps in train_steps.items():
+        found[worker] += steps
+    return found
 
 
 def _while_compacted(evaluated: Callable[[], _T]) -> _T:
@@ -138,7 +151,7 @@ def _read_all(
     if progress is not None:
         progress(most_steps(engine.train_steps))
     engine.close()
-    return _running(store, follower)
+    return _running(store, follower, seen)
 
 
 def _end(engine: Engine, follower: Follower) -> None:
@@ -151,7 +164,7 @@ def _newest(follower: Follower) -> int:
     return max((attempt for attempt, _ in follower.workers), default=-1)
 
 
-def _running(store: Store, follower: Follower) -> list[str]:
+def _running(store: Store, follower: Follower, observations: Sequence[Observation]) -> list[str]:
     """The workers of the newest attempt that live, as far as can be seen.
 
     One on another machine counts as alive until its launcher has said that it ended, or an evaluator noted its loss.
@@ -164,23 +177,11 @@ def _running(store: Store, follower: Follower) -> list[str]:
     attendance.look(newest)
     claims = attendance.claims(newest)
     alive = {worker: is_alive(claims[worker]) for worker in active if worker in claims}
-    unseen = [worker for worker, seen in alive.items() if seen is None]
-    lost = _lost(store, newest, attendance, unseen) if unseen else set()
-    return [worker for worker, seen in alive.items() if seen or (seen is None and worker not in lost)]
-
-
-def _lost(store: Store, attempt: int, attendance: Attendance, workers: Sequence[str]) -> set[str]:
-    """Those of ``workers`` of which it is known that they have ended."""
-    lost = {worker for worker in workers if attendance.launch_ended(attempt, worker)}
-    for frame in RunReader(store).journal():
-        if frame.kind != FrameKind.OBSERVATION:
-            continue
-        try:
-            seen = decode_observation(frame.payload)
-        except DamagedDataError:
-            continue
-        if seen.attempt == attempt and seen.kind == "worker_lost":
+    unseen = [worker for worker, lives in alive.items() if lives is None]
+    lost = {worker for worker in unseen if attendance.launch_ended(newest, worker)}
+    for seen in observations:
+        if seen.attempt == newest and seen.kind == "worker_lost":
             lost.add(str(seen.data.get("worker")))
-        elif seen.attempt == attempt and seen.kind == "worker_returned":
+        elif seen.attempt == newest and seen.kind == "worker_returned":
             lost.discard(str(seen.data.get("worker")))
-    return lost
+    return [worker for worker, lives in alive.items() if lives or (lives is None and worker not in lost)]

@@ -16,7 +16,7 @@ from watchglass.config import EvaluatorConfig, RuleSpec
 from watchglass.evaluate.backtest.labels import Label
 from watchglass.evaluate.engine.partial import merge
 from watchglass.evaluate.engine.standing import RuleFacts
-from watchglass.evaluate.replaying import replayed_part
+from watchglass.evaluate.replaying import replay_part
 from watchglass.records import Finding, Mode, RuleStatus, Severity, Status
 
 
@@ -149,7 +149,7 @@ def tested(
         UnknownNameError, InvalidValueError, MissingFileError, PluginFileError: See :func:`watchglass.rules.build_rule`.
     """
     config = EvaluatorConfig(run, None, tuple(specs), calibration=calibration, rule_timeout_s=rule_timeout_s)
-    part = replayed_part(run, config, workers=None, rules=None, variants=True, progress=progress)
+    part = replay_part(run, config, variants=True, progress=progress)
     firings = []
     for number, spec in enumerate(specs):
         facts = part.rules[number]

@@ -2,40 +2,15 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
-from watchglass.config import EvaluatorConfig, RuleSpec
+from watchglass.config import RuleSpec
 from watchglass.errors import InvalidValueError
 from watchglass.evaluate.engine.standing import Met, PartialEvaluation, RuleFacts, WorkerFacts, status_of
 from watchglass.evaluate.evaluation import Evaluation
-from watchglass.evaluate.replaying import most_steps, replayed_part
+from watchglass.evaluate.replaying import most_steps
 from watchglass.records import Finding, count
-from watchglass.store import Store, layout
-
-__all__ = ["PartialEvaluation", "merge", "replay_part"]
-
-
-def replay_part(
-    run: str | os.PathLike[str] | Store,
-    config: EvaluatorConfig,
-    *,
-    workers: Collection[str] | None = None,
-    rules: Sequence[int] | None = None,
-) -> PartialEvaluation:
-    """Evaluates some rules over some workers of what was stored of a run. Writes nothing.
-
-    Args:
-        run: Path of the run, or its store.
-        config: All rules, the calibration, the time limit; and the attempt, where it is only about one.
-        workers: Names of workers; all if None.
-        rules: Positions in ``config.rules``; all if None.
-
-    Raises:
-        MissingFileError, NotARunError, FormatVersionError: There is no run that this release can read.
-        UnknownNameError, InvalidValueError, MissingFileError, PluginFileError: See :func:`watchglass.rules.build_rule`.
-    """
-    return replayed_part(run, config, workers=workers, rules=rules)
+from watchglass.store import layout
 
 
 def merge(parts: Sequence[PartialEvaluation], rules: Sequence[RuleSpec]) -> Evaluation:

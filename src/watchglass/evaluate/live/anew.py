@@ -16,8 +16,9 @@ from dataclasses import dataclass, field
 
 from watchglass.actions import in_memory
 from watchglass.evaluate.live import deliveries
+from watchglass.evaluate.live.journal import is_ours
 from watchglass.records import Observation
-from watchglass.store import Claim, Store, lease_holder, this_process
+from watchglass.store import Claim, Store, lease_holder
 
 #: Environment variable with the number of the descriptor, for the moment between two starts.
 _VARIABLE = "WATCHGLASS_STARTED_ANEW"
@@ -104,8 +105,5 @@ def own_lease(store: Store) -> Claim | None:
     """The lease of the journal that an earlier start of this process took, None where there is none."""
     if not _process.left_out:
         return None
-    holder, ours = lease_holder(store), this_process()
-    same = holder is not None and (holder.pid, holder.process_start, holder.boot_id, holder.host) == (
-        ours.pid, ours.process_start, ours.boot_id, ours.host,
-    )  # fmt: skip
-    return holder if same else None
+    holder = lease_holder(store)
+    return holder if is_ours(holder) else None

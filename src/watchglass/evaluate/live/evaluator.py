@@ -23,8 +23,8 @@ from watchglass.evaluate.live.outages import Outages
 from watchglass.evaluate.live.reporting import Reporting
 from watchglass.evaluate.live.ticking import Ticking
 from watchglass.evaluate.live.worker_liveness import WorkerLiveness
-from watchglass.evaluate.many.snapshot import RunSnapshot, steps_by_worker
-from watchglass.evaluate.replaying import most_steps
+from watchglass.evaluate.many.snapshot import RunSnapshot
+from watchglass.evaluate.replaying import most_steps, steps_by_worker
 from watchglass.records import Observation
 from watchglass.store import Claim, Pin, Store, open_store, pace_of, pin
 

@@ -59,7 +59,6 @@ class Journal:
         self._tell = tell
         self._writer: JournalWriter | None = None
         self._renewal = Renewal(store)
-        self._process = this_process()
         self._waiting: dict[tuple[str, str], Record] = {}
         self._written: dict[tuple[str, str], Record] = {}
         self._refused = False
@@ -193,24 +192,26 @@ class Journal:
         if writer is None or not give_back:
             return
         with suppress(StoreError, DamagedDataError):
-            if self._is_ours(lease_holder(self._store)):
+            if is_ours(lease_holder(self._store)):
                 writer.close()
-
-    def _is_ours(self, holder: Claim | None) -> bool:
-        ours = self._process
-        return holder is not None and (holder.host, holder.pid, holder.process_start) == (
-            ours.host, ours.pid, ours.process_start,
-        )  # fmt: skip
 
     def _check_lease(self) -> None:
         holder = lease_holder(self._store)
-        if not self._is_ours(holder):
+        if not is_ours(holder):
             self._writer = None
             by = f" by process {holder.pid} on {holder.host}" if holder is not None else ""
             raise RunExistsError(
                 f"the journal of {self._store.location} was taken over{by} while this evaluator could not be heard; "
                 "it goes on there"
             )
+
+
+def is_ours(holder: Claim | None) -> bool:
+    """Whether the holder of a lease is this process."""
+    ours = this_process()
+    return holder is not None and (holder.host, holder.pid, holder.process_start) == (
+        ours.host, ours.pid, ours.process_start,
+    )  # fmt: skip
 
 
 def judged_attempt(store: Store) -> int | None:

@@ -189,8 +189,6 @@ class Member:
             self._refused = True
             self._let_go(State.FOUND)
             return _AGAIN_S
-        except WatchglassError as error:
-            self._skip(str(error))
         except BrokenPipeError:
             raise  # whoever is told has gone: that is nothing of this run
         except Exception as error:  # a fault of ours in one run must not take the others along

@@ -74,11 +74,3 @@ class Gauges:
                 if len(self._scalars) > MOST_KEPT:
                     self._scalars = last
         return dict(self._scalars)
-
-
-def steps_by_worker(train_steps: Mapping[tuple[int, str], int]) -> dict[str, int]:
-    """TRAIN steps by worker, of those by attempt and worker."""
-    found: dict[str, int] = {}
-    for (_, worker), steps in train_steps.items():
-        found[worker] = found.get(worker, 0) + steps
-    return found

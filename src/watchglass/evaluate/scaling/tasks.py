@@ -16,8 +16,8 @@ from typing import Any
 from watchglass import errors
 from watchglass.config import EvaluatorConfig
 from watchglass.errors import ClusterError, DamagedDataError, WatchglassError, in_a_line
-from watchglass.evaluate.engine.partial import replay_part
 from watchglass.evaluate.engine.standing import PartialEvaluation
+from watchglass.evaluate.replaying import replay_part
 from watchglass.evaluate.scaling.contents import RunContents
 from watchglass.evaluate.scaling.listed import ListedStore
 from watchglass.evaluate.scaling.plan import Part
