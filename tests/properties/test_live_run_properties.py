@@ -101,8 +101,11 @@ class Refreshing(RuleBasedStateMachine):
         self.runs = [open_run(self.folder.name), open_run(self.folder.name, steps=(2, 9))]
         self.one = open_run(self.folder.name, attempt=0)
         self.cursor, self.followed = Cursor(), {}
+        self.snapshots = []
 
     def teardown(self):
+        for snapshot, known in self.snapshots:
+            np.testing.assert_equal(content(snapshot), known)
         self.folder.cleanup()
 
     def of(self, name, first=0):
@@ -148,11 +151,17 @@ class Refreshing(RuleBasedStateMachine):
         self.cursor = news.cursor
         self.followed = {} if news.rebuilt else self.followed
         for name in news.workers:
-            for mode in (Mode.TRAIN, Mode.EVAL, Mode.PREDICT):
+            for mode in Mode:
                 self.followed.setdefault((name, mode), set()).update(news.steps(mode, name).tolist())
-        expected = {(name, mode): set(run.steps(mode, name)) for name in run.workers for mode in list(Mode)[:3]}
+        expected = {(name, mode): set(run.steps(mode, name)) for name in run.workers for mode in Mode}
         assert {key: steps for key, steps in self.followed.items() if steps} == {k: v for k, v in expected.items() if v}
         assert not run.refresh(since=self.cursor)
+
+    @rule(place=st.integers(0, 2))
+    def keep(self, place):
+        """A snapshot says for good what its run says now."""
+        run = (*self.runs, self.one)[place]
+        self.snapshots.append((run.snapshot(), content(run)))
 
     @rule()
     def look(self):

@@ -22,7 +22,7 @@ class Catalog:
     """Rows of :class:`TensorInfo` by id and by name. A later row with the same id replaces the earlier one.
 
     Selections are cached until the next :meth:`add`, so that asking for "gradients of Linear layers" at every step
-    costs one dictionary lookup. Not thread-safe; one owner adds, and others read a :meth:`snapshot`.
+    costs one dictionary lookup. One owner adds; any number of threads read a :meth:`snapshot`.
     """
 
     def __init__(self, rows: Iterable[TensorInfo] = ()) -> None:
@@ -30,6 +30,7 @@ class Catalog:
         self._by_name: dict[str, TensorInfo] = {}
         self._cache: dict[Any, Any] = {}
         self._snapshot: Catalog | None = None
+        self._is_snapshot = False
         for row in rows:
             self.add(row)
 
@@ -46,9 +47,12 @@ class Catalog:
         self._snapshot = None
 
     def snapshot(self) -> Catalog:
-        """An independent catalog with today's rows; the same object until a row changes."""
+        """An independent catalog with today's rows; the same object until a row changes. Of a snapshot itself."""
+        if self._is_snapshot:
+            return self
         if self._snapshot is None:
             self._snapshot = Catalog(self._by_id.values())
+            self._snapshot._is_snapshot = True
         return self._snapshot
 
     def __len__(self) -> int:

@@ -17,7 +17,7 @@ class LazyHistograms:
     """Histograms of n rows. Most readers never look at them, and decoding takes longer than all the rows do.
 
     Args:
-        load: Gives them; called once, when they are first needed.
+        load: Gives them, when they are first needed.
     """
 
     def __init__(self, load: Callable[[], Histograms]) -> None:
@@ -36,8 +36,9 @@ class LazyHistograms:
 
     def get(self) -> Histograms:
         """The histograms themselves."""
-        if self._found is None and self._load is not None:
-            self._found, self._load = self._load(), None
+        load = self._load  # of two threads both may load it
+        if self._found is None and load is not None:
+            self._found, self._load = load(), None
         assert self._found is not None
         return self._found
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from watchglass.records import Finding, Mode, Observation, RuleStatus
+from watchglass.records import Fact, Finding, Mode, Observation, RuleStatus
 from watchglass.run.lineage import Part
+from watchglass.run.row_log import RowLog
 
 if TYPE_CHECKING:
     from watchglass.run.run import Run
@@ -25,14 +26,16 @@ class Cursor:
 
     Attributes:
         parts: Which TRAIN steps counted.
-        newest: Of each worker of the run the newest attempt with steps, which counts where no TRAIN step does.
-        ends: Of each worker of each attempt the log of its steps, and how many were there.
-        journal: The same of the journal.
+        newest: Of each worker of the run the newest attempt with steps, which counts where no TRAIN step does; else -1.
+        ends: Of each worker of each attempt its steps.
+        facts: The same of how many facts were read.
+        journal: The journal, and how much of it was there.
     """
 
     parts: tuple[Part, ...] = ()
     newest: Mapping[str, int] = field(default_factory=dict)
-    ends: Mapping[tuple[int, str], tuple[object, int]] = field(default_factory=dict)
+    ends: Mapping[tuple[int, str], RowLog] = field(default_factory=dict)
+    facts: Mapping[tuple[int, str], int] = field(default_factory=dict)
     journal: tuple[object, int] = (None, 0)
 
 
@@ -42,8 +45,8 @@ class News:
 
     Attributes:
         frames: Frames that the refresh read.
-        rebuilt: Earlier steps are not what they were (an attempt was joined, a compacted run was read again): forget
-            what you have of the run. All of it is new then.
+        rebuilt: Earlier steps are not what they were, or not numbered as they were (an attempt was joined, a compacted
+            run was read again): forget what you have of the run. All of it is new then.
         journal: Findings and statuses of rules in their newest state, and observations, in the order of the journal.
         cursor: Where this ends; the next :meth:`Run.refresh` takes it.
     """
@@ -66,21 +69,17 @@ class News:
     @property
     def workers(self) -> tuple[str, ...]:
         """Workers that have new complete steps, by rank."""
-        found = {who for (_, who), (_, begin, end) in self._stretches() if end > begin}
+        found = {who for (_, who), new in self._ends() if len(new)}
         return tuple(worker for worker in self._run.workers if worker in found)
 
     def steps(self, mode: Mode = Mode.TRAIN, worker: str | None = None) -> NDArray[np.int64]:
-        """New complete steps of a mode, ascending int64[n]; one that was written twice may come again.
-
-        Of ``Mode.GLOBAL`` as they are numbered now: where an attempt was joined, steps that end late may move others.
-        """
+        """New complete steps of a mode, ascending int64[n]; one that was written twice may come again."""
         source = self._run.worker(worker)
         course, found = source.columns, [np.empty(0, np.int64)]
-        for (attempt, who), (origin, begin, end) in self._stretches():
-            tables = source.attempts.get(attempt)
-            if who != source.name or tables is None or tables.steps.log.origin is not origin:
+        for (attempt, who), ends in self._ends():
+            if who != source.name or attempt not in source.attempts:
                 continue
-            own = np.unique(tables.steps.log.rows["global_step"][begin:end])
+            own = np.unique(ends["global_step"])
             # Most of what is new stands at the end.
             rows = course[-len(own) - _NEAR :]
             new = rows[(rows["attempt"] == attempt) & np.isin(rows["own"], own)]
@@ -89,34 +88,52 @@ class News:
             found.append(new["number"] if mode is Mode.GLOBAL else new["step"][new["mode"] == mode])
         return np.unique(np.concatenate(found))
 
-    def _stretches(self) -> Iterator[tuple[tuple[int, str], tuple[object, int, int]]]:
-        """Of each worker of each attempt the log of its steps, and which of them are new."""
-        for key, (origin, end) in self.cursor.ends.items():
-            known, begin = self._since.ends.get(key, (origin, 0))
-            yield key, (origin, begin if known is origin and not self.rebuilt else 0, end)
+    def facts(self, kind: str | None = None, worker: str | None = None) -> list[Fact]:
+        """New facts of a worker, as :meth:`Run.facts` gives them."""
+        source = self._run.worker(worker)
+        was_there = source.name in self._since.newest
+        known = {at: count for (at, who), count in self._since.facts.items() if was_there and who == source.name}
+        return source.facts(kind, known)
+
+    def _ends(self) -> Iterator[tuple[tuple[int, str], NDArray[Any]]]:
+        """Of each worker of each attempt the steps that are new."""
+        for key, log in self.cursor.ends.items():
+            known = self._since.ends.get(key, ()) if key[1] in self._since.newest else ()
+            yield key, log.rows[len(known) :]
 
 
 def cursor_of(run: Run, parts: tuple[Part, ...]) -> Cursor:
     """How far a run was read by now."""
-    logs = {key: tables.steps.log for key, tables in run._reading.tables.items()}
-    ends = {key: (log.origin, len(log)) for key, log in logs.items()}
-    known = sorted((attempt, who) for (attempt, who), (_, count) in ends.items() if count and who in run.workers)
-    newest = {who: attempt for attempt, who in known}
-    return Cursor(parts, newest, ends, (run.journal, len(run.journal.arrived)))
+    tables = run.reading.tables
+    ends = {key: found.steps.log for key, found in tables.items()}
+    recorded = sorted((attempt, who) for (attempt, who), log in ends.items() if len(log) and who in run.workers)
+    newest = dict.fromkeys(run.workers, -1) | {who: attempt for attempt, who in recorded}
+    facts = {key: found.facts_read for key, found in tables.items()}
+    return Cursor(parts, newest, ends, facts, (run.journal, len(run.journal.arrived)))
 
 
 def news_of(run: Run, since: Cursor, now: Cursor, frames: int) -> News:
     """What came between two cursors of a run."""
     newest = max((attempt for attempt, _ in now.ends), default=0)
-    changed = [key for key, known in since.ends.items() if now.ends.get(key) != known]
     # A worker may also be of the run no more, where a newer attempt went on without it.
     counted = since.parts != now.parts or any(
-        who not in now.newest or (not now.parts and now.newest[who] != attempt) for who, attempt in since.newest.items()
+        who not in now.newest or (not now.parts and now.newest[who] != attempt)
+        for who, attempt in since.newest.items()
+        if attempt >= 0
     )
-    rebuilt = (counted and bool(since.newest)) or any(
-        attempt < newest or now.ends.get((attempt, who), (None, 0))[0] is not since.ends[attempt, who][0]
-        for attempt, who in changed
+    rebuilt = (counted and max(since.newest.values(), default=-1) >= 0) or any(
+        (attempt, who) not in now.ends or _moved(known, now.ends[attempt, who], attempt, newest)
+        for (attempt, who), known in since.ends.items()
     )
     journal, begin = since.journal
     arrived = run.journal.arrived[begin if journal is run.journal and not rebuilt else 0 :]
     return News(frames, rebuilt, tuple(arrived), now, since if not rebuilt else Cursor(), run)
+
+
+def _moved(known: RowLog, now: RowLog, attempt: int, newest: int) -> bool:
+    """Whether steps of a worker in an attempt, or their numbers in the run, are other ones than before."""
+    if now is known:
+        return False
+    # The numbers of the newest of several attempts go on from those before it, with its first step.
+    first_changed = len(known) > 0 and attempt > 0 and now.least < known.least
+    return attempt < newest or now.origin is not known.origin or first_changed

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import copy
+
 from watchglass.errors import CompactedError, DamagedDataError
 from watchglass.records import Finding, Observation, RuleStatus
 from watchglass.run.streams import Streams
@@ -61,6 +63,13 @@ class Journal:
             self.observations.append(seen)
             self.arrived.append(seen)
 
+    def snapshot(self) -> Journal:
+        """The same as it is now: nothing that is added later changes it."""
+        found = Journal()
+        found.findings, found.statuses = list(self.findings), list(self.statuses)
+        found.observations, found.arrived = list(self.observations), list(self.arrived)
+        return found
+
     def _put(self, rows: list[Finding] | list[RuleStatus], key: tuple[type, str], row: Finding | RuleStatus) -> None:
         self.arrived.append(row)
         place = self._places.setdefault(key, len(rows))
@@ -68,7 +77,7 @@ class Journal:
 
 
 class Reading:
-    """Everything that was read of a run. For one thread.
+    """Everything that was read of a run. For one thread; a snapshot of it for any number.
 
     Args:
         store: Where the run is.
@@ -83,6 +92,7 @@ class Reading:
     def __init__(self, store: Store, steps: tuple[int, int] | None = None) -> None:
         self._store = store
         self._steps = steps
+        self._stopped: tuple[list[Problem], list[Problem]] | None = None
         self._begin()
 
     def restart(self) -> None:
@@ -106,7 +116,7 @@ class Reading:
     @property
     def problems(self) -> list[Problem]:
         """What cannot be read, without the torn ends of segments that may still be written."""
-        found = self._reader.problems + self._journal_problems + self.streams.problems
+        found = self._of_files()[0] + self.streams.problems
         for tables in self.tables.values():
             found += tables.problems
         return found
@@ -120,7 +130,26 @@ class Reading:
 
     def unfinished(self) -> list[Problem]:
         """See :meth:`RunReader.unfinished`."""
-        return self._reader.unfinished()
+        return self._of_files()[1]
+
+    @property
+    def is_snapshot(self) -> bool:
+        """Whether it reads no more."""
+        return self._stopped is not None
+
+    def snapshot(self) -> Reading:
+        """The same as it is now; it reads no more, and is for any number of threads."""
+        found = copy(self)
+        found.tables = {key: tables.snapshot() for key, tables in self.tables.items()}
+        found.streams, found.journal = self.streams.snapshot(), self.journal.snapshot()
+        found._stopped = self._of_files()
+        return found
+
+    def _of_files(self) -> tuple[list[Problem], list[Problem]]:
+        """What of the files cannot be read, and the torn ends of those that may still be written."""
+        if self._stopped is not None:
+            return self._stopped
+        return self._reader.problems + self._journal_problems, self._reader.unfinished()
 
     def _begin(self) -> None:
         self._reader = RunReader(self._store, leave=(FrameKind.STATISTICS,))

@@ -102,6 +102,12 @@ class RowLog:
             rows = rows[np.sort(order[np.append(last, True)])]
         return rows[np.argsort(rows[self.key], kind="stable")]
 
+    @property
+    def least(self) -> int:
+        """The least key of some rows."""
+        keys = self.rows[self.key]
+        return int(keys[0] if self._ascending else keys.min())
+
     @cached_property
     def latest(self) -> NDArray[Any]:
         """The rows by key; of those with one key the one that arrived last."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
+from copy import copy
 from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from watchglass.config import suggest
-from watchglass.errors import UnknownNameError
+from watchglass.errors import InvalidValueError, UnknownNameError
 from watchglass.records import Fact, Mode, ModelSummary, Role, judged
 from watchglass.run.course import STORED_MODES
 from watchglass.run.description import page_of, summary
@@ -61,8 +62,8 @@ def open_run(path: str | os.PathLike[str], *, attempt: int | None = None, steps:
 
 
 class Run:
-    """A run over all its attempts, or one of them. Reads only; for one thread. Damaged parts are left out, see
-    ``problems``.
+    """A run over all its attempts, or one of them. Reads only; for one thread, but for a :meth:`snapshot`.
+    Damaged parts are left out, see ``problems``.
 
     Everything of a step is shown once the step is complete. Steps count from 0 within their mode; where a training
     was resumed they go on, and a step that was repeated is seen once, as the newest attempt has it. ``worker``
@@ -87,6 +88,7 @@ class Run:
         finished: Whether every worker that joined the newest attempt has left; False while nobody has joined.
         journal: What the evaluator wrote: findings, statuses, observations.
         cursor: How far it was read.
+        reading: All that was read, as the attempts numbered it.
     """  # noqa: D205
 
     def __init__(self, store: Store, *, attempt: int | None = None, steps: Range | None = None) -> None:
@@ -103,7 +105,7 @@ class Run:
         self.finished = False
         self.journal = Journal()
         self.cursor = Cursor()
-        self._reading = Reading(store, self.opened_steps)
+        self.reading = Reading(store, self.opened_steps)
         self.fixed_attempt = attempt
         self._matches: dict[int, int | None] = {}
         self._lineage: Lineage | None = None
@@ -122,15 +124,65 @@ class Run:
             since: Also what is new since this cursor of earlier news, for one of several readers; since the last call
                 if None.
             again: Forget what was read and read all of it again.
+
+        Raises:
+            InvalidValueError: This is a snapshot.
         """
+        if self.is_snapshot:
+            raise InvalidValueError("a snapshot reads no more; refresh the run that it is of, and take another one")
         if again:
-            self._reading.restart()
-        count = self._reading.refresh()
+            self.reading.restart()
+        count = self.reading.refresh()
         before = self.cursor
         if count or again or not self._workers:
-            _look(self)
+            self._look()
             self.cursor = cursor_of(self, self._lineage.parts if self._lineage is not None else ())
         return news_of(self, before if since is None else since, self.cursor, count)
+
+    def snapshot(self) -> Run:
+        """The run as it was read so far, which no later refresh changes; for any number of threads.
+
+        It shares its memory with this run, and may be read while this run is refreshed. It cannot be refreshed. What
+        has to be fetched from the store (statistics, whole tensors) raises :class:`CompactedError` where it has been
+        removed since; ``lost`` says what lives now, and ``problems`` grow as more of it is looked at.
+        """
+        found = copy(self)
+        found.reading = self.reading.snapshot()
+        found._workers, found._before = {}, self._before | self._workers
+        found._matches = dict(self._matches)
+        found._look()
+        for name in found.workers:
+            found.worker(name).columns  # noqa: B018  # goes on with what this run has worked out, which changes
+        return found
+
+    @property
+    def is_snapshot(self) -> bool:
+        """Whether it is a snapshot, which is never refreshed."""
+        return self.reading.is_snapshot
+
+    def _look(self) -> None:
+        """Take the attributes from what was read."""
+        reading = self.reading
+        self._before |= self._workers
+        self._workers.clear()
+        self.journal = reading.journal
+        keys = reading.tables
+        self.attempts = sorted({attempt for attempt, _ in keys})
+        if self.fixed_attempt is None:
+            first = reading.first_workers()
+            self._lineage = trace(first, self._matches)
+            self.seams = self._lineage.seams
+            newest = max(self.attempts, default=0)
+            self.attempt = max((at for at, tables in first.items() if len(tables.steps.log)), default=newest)
+            counting = {part.attempt for part in self._lineage.parts} | {self.attempt, newest}
+        else:
+            counting = {self.fixed_attempt}
+        self.workers = sorted({who for attempt, who in keys if attempt in counting}, key=layout.worker_order)
+        self.streams = sorted(reading.streams.parts)
+        team = [Worker(who, {at: found}) for (at, who), found in keys.items() if at == self.attempts[-1]]
+        self.finished = bool(team) and all(worker.left for worker in team)
+        modes = self.worker().columns["mode"]
+        self.modes = [mode for mode in STORED_MODES if (modes == mode).any()]
 
     def wait_for_steps(
         self,
@@ -170,7 +222,7 @@ class Run:
             )
         chosen = name if name is not None else self.workers[0] if self.workers else ""
         if chosen not in self._workers:
-            tables = {attempt: found for (attempt, who), found in self._reading.tables.items() if who == chosen}
+            tables = {attempt: found for (attempt, who), found in self.reading.tables.items() if who == chosen}
             if self.fixed_attempt is not None:
                 tables = {attempt: found for attempt, found in tables.items() if attempt == self.fixed_attempt}
             over = bool(tables) and max(tables) < max(self.attempts, default=0)
@@ -391,37 +443,11 @@ class Run:
     @property
     def problems(self) -> list[Problem]:
         """What of the run cannot be read, each with file, offset and reason. The torn end of a killed writer counts."""
-        found = reading_again(self, lambda: self._reading.problems)
-        return found + (self._reading.unfinished() if self.finished or self.lost else [])
+        found = reading_again(self, lambda: self.reading.problems)
+        return found + (self.reading.unfinished() if self.finished or self.lost else [])
 
     def __repr__(self) -> str:
         return f"Run({self.location!r}: {', '.join(summary(self))})"
 
     def _repr_html_(self) -> str:
         return page_of(self)
-
-
-def _look(run: Run) -> None:
-    """Take the attributes of a run from what was read."""
-    reading = run._reading
-    fixed = run.fixed_attempt
-    run._before |= run._workers
-    run._workers.clear()
-    run.journal = reading.journal
-    keys = reading.tables
-    run.attempts = sorted({attempt for attempt, _ in keys})
-    if fixed is None:
-        first = reading.first_workers()
-        run._lineage = trace(first, run._matches)
-        run.seams = run._lineage.seams
-        newest = max(run.attempts, default=0)
-        run.attempt = max((at for at, tables in first.items() if len(tables.steps.log)), default=newest)
-        counting = {part.attempt for part in run._lineage.parts} | {run.attempt, newest}
-    else:
-        counting = {fixed}
-    run.workers = sorted({who for attempt, who in keys if attempt in counting}, key=layout.worker_order)
-    run.streams = sorted(reading.streams.parts)
-    team = [Worker(who, {at: found}) for (at, who), found in keys.items() if at == run.attempts[-1]]
-    run.finished = bool(team) and all(worker.left for worker in team)
-    modes = run.worker().columns["mode"]
-    run.modes = [mode for mode in STORED_MODES if (modes == mode).any()]

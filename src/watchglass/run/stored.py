@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from copy import copy
 from threading import Lock
 from typing import Any, NamedTuple
 
@@ -76,6 +77,13 @@ class StoredStatistics:
 
     def __del__(self) -> None:
         self._payloads.decoded.members -= 1
+
+    def snapshot(self) -> StoredStatistics:
+        """The same as they are now: nothing that is added later changes them. For any number of threads."""
+        found = copy(self)
+        found._blocks, found._batches, found._ranges = list(self._blocks), list(self._batches), dict(self._ranges)
+        self._payloads.decoded.members += 1
+        return found
 
     def found_in(self, source: str) -> None:
         """The newest segment is this one; those before it are complete."""

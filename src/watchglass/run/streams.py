@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import copy
+
 from watchglass.errors import DamagedDataError
 from watchglass.run.tables import WorkerTables
 from watchglass.store import Frame, FrameKind, Problem, decode_header, decode_watermark, describe, layout
@@ -69,6 +71,15 @@ class Streams:
                     for event in part.tables.lifecycle
                     if event["event"] == "lost"
                 ]
+        return found
+
+    def snapshot(self) -> Streams:
+        """The same as they are now: nothing that is ingested later changes them."""
+        found = copy(self)
+        found._problems = list(self._problems)
+        found.parts = {name: [copy(part) for part in parts] for name, parts in self.parts.items()}
+        for part in (part for parts in found.parts.values() for part in parts):
+            part.tables = part.tables.snapshot()
         return found
 
     def ingest(self, stream: str, frame: Frame) -> None:

@@ -26,7 +26,7 @@ class Table:
 
     Args:
         name: What it is called in :meth:`sql`.
-        load: Gives it as a ``pyarrow.Table``; called once.
+        load: Gives it as a ``pyarrow.Table``; called when it is first needed.
     """
 
     def __init__(self, name: str, load: Callable[[], pyarrow.Table]) -> None:
@@ -36,8 +36,9 @@ class Table:
 
     def to_arrow(self) -> pyarrow.Table:
         """As a ``pyarrow.Table``; names and other repeated texts are dictionaries."""
-        if self._load is not None:
-            self._found, self._load = self._load(), None
+        load = self._load  # of two threads both may load it
+        if load is not None:
+            self._found, self._load = load(), None
         return self._found
 
     def to_pandas(self) -> pandas.DataFrame:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from copy import copy
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -58,7 +59,7 @@ _PARSED, _INDEXED = 12, 3
 _REDUCTIONS = {int(reduction) for reduction in Reduction}
 #: So many frames of facts are known again when they come twice; more than wait while a store refuses them.
 _FACTS_SEEN = 4096
-_FACT = np.dtype([("global_step", "i8"), ("fact", "O")])
+_FACT = np.dtype([("global_step", "i8"), ("arrived", "i8"), ("fact", "O")])
 #: Kinds beside statistics that say something of a tensor, but for its units.
 _OF_TENSORS = (SCALARS, REDUCTIONS, RAW)
 _UNIT_KINDS = {int(kind): kind for kind in UnitKind}
@@ -100,12 +101,14 @@ class WorkerTables:
         catalog: What tensor ids mean; grows in place.
         steps: Ends of steps by global step.
         lifecycle: ``joined`` and ``left`` events.
+        facts_read: How many facts were taken in.
         headers: Header of each segment: worker's clocks paired, host, process.
     """
 
     def __init__(self, store: Store | None = None, *, steps: tuple[int, int] | None = None) -> None:
         self.catalog = Catalog()
         self.steps = StepEnds()
+        self.facts_read = 0
         self.lifecycle: list[dict[str, Any]] = []
         self.headers: list[dict[str, Any]] = []
         self._problems = Problems()
@@ -123,6 +126,14 @@ class WorkerTables:
         self._charges = Charges()
         if steps is not None:
             self._statistics.within = (0, 0)
+
+    def snapshot(self) -> WorkerTables:
+        """The same as they are now: nothing that is ingested later changes them. For any number of threads."""
+        found = copy(self)
+        found.catalog, found._rows = self.catalog.snapshot(), dict(self._rows)
+        found.lifecycle, found.headers = list(self.lifecycle), list(self.headers)
+        found._statistics = self._statistics.snapshot()
+        return found
 
     @property
     def problems(self) -> list[Problem]:
@@ -187,7 +198,7 @@ class WorkerTables:
         return _NOTHING
 
     def log(self, kind: RowKind) -> RowLog:
-        """The rows of a kind as they arrived; another log when there are more. Of facts the step and the record."""
+        """The rows of a kind as they arrived; another log when there are more. Not of facts."""
         if kind not in self._rows:
             self._rows[kind] = RowLog(dtype_of(kind), kind.key.value)
         return self._rows[kind]
@@ -229,11 +240,16 @@ class WorkerTables:
             (tensor_id, _UNIT_KINDS[kind], flags) for _, tensor_id, kind, flags in rows.values() if kind in _UNIT_KINDS
         ]
 
-    def facts(self, global_step: int | None = None) -> list[Fact]:
-        """Facts of a step, of the run (-1), or all of them in the order of steps (None)."""
+    def facts(self, global_step: int | None = None, *, since: int = 0) -> list[Fact]:
+        """Facts of a step, of the run (-1), or all of them in the order of steps (None).
+
+        Args:
+            global_step: The step.
+            since: Leave out those that were there when :attr:`facts_read` was this.
+        """
         log = self.log(FACTS)
         rows = log.unique(None) if global_step is None else log.at(global_step)
-        found: list[Fact] = rows["fact"].tolist()
+        found: list[Fact] = rows["fact"][rows["arrived"] >= since].tolist()
         return found
 
     def raw(self, global_step: int) -> dict[int, RawPlace]:
@@ -382,7 +398,9 @@ class WorkerTables:
             del self._facts_seen[next(iter(self._facts_seen))]
         facts = decode_facts(payload, self._left_out)
         self._charge(_PARSED * len(payload), [fact.global_step for fact in facts])
-        self._rows[FACTS] = self.log(FACTS).and_then(np.array([(fact.global_step, fact) for fact in facts], _FACT))
+        rows = [(fact.global_step, self.facts_read + place, fact) for place, fact in enumerate(facts)]
+        self._rows[FACTS] = self.log(FACTS).and_then(np.array(rows, _FACT))
+        self.facts_read += len(facts)
         return facts
 
     def _add_rows(self, kind: RowKind, rows: NDArray[Any]) -> None:

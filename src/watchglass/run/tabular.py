@@ -110,7 +110,7 @@ class RunTables:
         self._streams = [
             _Attempt(Worker(name, {}), part.attempt, part.tables, is_stream=True)
             for name in run.streams
-            for part in run._reading.streams.parts[name]
+            for part in run.reading.streams.parts[name]
             if run.fixed_attempt in (None, part.attempt)
         ]
 

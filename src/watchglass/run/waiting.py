@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from watchglass.errors import CompactedError, InvalidValueError, NeverError, NoMoreError, NotYetError, UnknownNameError
 from watchglass.records import Mode
+from watchglass.run.payloads import compacted_meanwhile
 from watchglass.run.steps import Place
 from watchglass.run.stored import StatisticsRows
 from watchglass.run.tables import WorkerTables
@@ -47,12 +48,20 @@ def reading_again(run: Run, read: Callable[[], _Found]) -> _Found:
     try:
         return read()
     except CompactedError:
+        if run.is_snapshot:
+            raise
         run.refresh(again=True)
         return read()
 
 
 def statistics_again(run: Run, worker: str, place: Place) -> StatisticsRows:
-    """Statistics of a step, from the compacted files of a run that was compacted since it was read."""
+    """Statistics of a step, from the compacted files of a run that was compacted since it was read.
+
+    Raises:
+        CompactedError: The run is a snapshot.
+    """
+    if run.is_snapshot:
+        raise compacted_meanwhile(run.store)
     run.refresh(again=True)
     return run.worker(worker).attempts[place.attempt].statistics(place.global_step)
 

@@ -283,8 +283,8 @@ class Worker:
     def _scalars_read(self) -> dict[int, _Read]:
         return {attempt: (tables.catalog.snapshot(), tables.log(SCALARS)) for attempt, tables in self.attempts.items()}
 
-    def facts(self, kind: str | None = None) -> list[Fact]:
-        """See :meth:`Run.facts`."""
+    def facts(self, kind: str | None = None, since: Mapping[int, int] | None = None) -> list[Fact]:
+        """See :meth:`Run.facts`; without the first ones that were read of some attempts."""
         newest = next(reversed(counting(self.attempts, self._lineage)), None)
         of_run: list[Fact] = []
         of_steps: list[Fact] = []
@@ -292,7 +292,7 @@ class Worker:
             numbers = self.numbering(attempt)
             own = numbers.own
             shift = int(numbers.number[0]) - int(own[0]) if len(own) else 0
-            for fact in tables.facts():
+            for fact in tables.facts(since=since.get(attempt, 0) if since is not None else 0):
                 number = fact.global_step
                 if kind is not None and fact.kind != kind:
                     continue

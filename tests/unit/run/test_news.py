@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from watchglass.records import SCALARS, Mode, Role, StepEnd, TensorInfo
+from watchglass.records import SCALARS, Fact, Mode, Role, StepEnd, TensorInfo
 from watchglass.run import course, open_run
 from watchglass.store import (
     LocalStore,
@@ -10,6 +10,7 @@ from watchglass.store import (
     create_attempt,
     create_run,
     encode_catalog,
+    encode_facts,
     encode_rows,
     encode_step_ends,
     table_of,
@@ -85,3 +86,39 @@ def test_a_restart_of_the_reading_makes_all_of_it_new(tmp_path):
         news = run.refresh(again=True)
         assert news.rebuilt
         assert news.steps().tolist() == [0]
+
+
+def test_new_facts_come_once(tmp_path):
+    with RunBuilder(tmp_path) as builder:
+        run = open_run(tmp_path)
+        builder.step(scalars={"loss": 1.0}, facts={"seen": {"n": 0}})
+        builder.facts({"noted": {}})
+        builder.flush()
+        first = run.refresh()
+        assert [fact.kind for fact in first.facts()] == ["noted", "seen"]
+        builder.step(scalars={"loss": 1.0}, facts={"seen": {"n": 1}, "other": {}})
+        news = run.refresh()
+        assert [(fact.global_step, fact.data) for fact in news.facts("seen")] == [(1, {"n": 1})]
+        assert len(run.refresh(since=first.cursor).facts()) == 2
+        assert run.refresh().facts() == []
+        assert len(run.refresh(again=True).facts()) == 4
+
+
+def test_numbers_over_all_modes_that_move_make_all_of_it_new(tmp_path):
+    with RunBuilder(tmp_path, alive=False) as builder:
+        for value in range(4):
+            builder.step(scalars={"loss": float(value)})
+    store = LocalStore(tmp_path)
+    writer = SegmentWriter(store, create_attempt(store, ""), "worker_0")
+    data = {"start_step": 2, "source": "optimizer"}
+    later = StepEnd(1, Mode.TRAIN, 2, 2, 0, 9)
+    writer.write([encode_facts([Fact("resumed", -1, "test", data)]), encode_step_ends([later])])
+    run = open_run(tmp_path)
+    known = run.steps(Mode.GLOBAL)
+    writer.write([encode_step_ends([StepEnd(3, Mode.TRAIN, 3, 3, 10, 19)])])
+    assert not run.refresh().rebuilt
+    writer.write([encode_step_ends([StepEnd(0, Mode.EVAL, 0, 1, 0, 9)])])
+    news = run.refresh()
+    assert known == [0, 1, 2]
+    assert news.rebuilt
+    assert news.steps(Mode.GLOBAL).tolist() == run.steps(Mode.GLOBAL) == [0, 1, 2, 3, 5]

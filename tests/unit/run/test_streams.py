@@ -146,11 +146,11 @@ def test_a_torn_tail_is_read_once_it_is_whole(tmp_path: Path) -> None:
         segment.write_bytes(whole[:cut])
         run = open_run(tmp_path / "run")
         assert rows_of(run) == [(98, 1)]
-    assert "ends within a frame" in str(run._reading.unfinished()[0])
+    assert "ends within a frame" in str(run.reading.unfinished()[0])
     segment.write_bytes(whole)
     run.refresh()
     assert rows_of(run) == [(98, 1), (100, 2)]
-    assert run._reading.streams.parts["system"][0].watermark_ns == 101 * SECOND
+    assert run.reading.streams.parts["system"][0].watermark_ns == 101 * SECOND
 
 
 @pytest.mark.parametrize("takes", [0, 0.5, 0.8, 1])
