@@ -22,22 +22,25 @@ from trainings import in_turns, modules, of_model, training, with_evaluations
 from watchglass.config import EvaluatorConfig, RuleSpec
 from watchglass.evaluate import Engine, Evaluator, Follower, Judging, replay
 from watchglass.evaluate.live.ticking import Ticking
-from watchglass.records import Fact, Mode, StepEnd
+from watchglass.records import ROW_KINDS, Fact, Field, Mode, RowKey, RowKind, StepEnd
 from watchglass.rules import default_rules
 from watchglass.store import (
     FrameKind,
     LocalStore,
     RunReader,
     SegmentWriter,
+    StreamWriter,
     create_attempt,
     create_run,
     decode_finding,
     encode_lifecycle,
+    encode_rows,
     encode_step_ends,
     layout,
     lease_holder,
+    table_of,
 )
-from watchglass.testing import RunBuilder, Step
+from watchglass.testing import Batch, RunBuilder, Step
 
 #: Courses of events to try; the environment asks for more.
 _MANY = int(os.environ.get("WATCHGLASS_TEST_EXAMPLES", "12"))
@@ -210,7 +213,7 @@ def test_a_late_fact_comes_with_the_next_step(run_path: Path) -> None:
 RULES = '''
 import time
 from watchglass.records import Severity
-from watchglass.rules import Needs, Rule, state
+from watchglass.rules import Needs, Rule, Windows, state
 
 class Heard(Rule):
     """Says what became of workers, and when it heard of it."""
@@ -258,6 +261,26 @@ class Apart(Rule):
     def tick(self, tick):
         yield self.finding(tick, severity=Severity.WARNING, subject=f"{tick.number}", message=f"{self.seen}")
 
+class Windowed(Rule):
+    """Says what it sees of streams, between steps and at steps."""
+    streams = Windows(kinds=("samples",), length_s=2)
+    seen: int = state(int)
+    def check_step(self, step):
+        self.seen += 1
+        what = [(window.stream, window.clock, window.start_ns) for window in step.windows]
+        yield self.finding(step, severity=Severity.INFO, subject=f"{self.seen}", message=f"{what}")
+    def check_window(self, window):
+        rows = window.rows("samples")["value"].tolist()
+        what = f"{window.stream} {window.clock} {window.start_ns} {window.end_ns} {window.lost} {rows} {self.seen}"
+        yield self.finding(window, severity=Severity.WARNING, subject=what, message=f"{what} {window.last}")
+
+class WindowsAlone(Rule):
+    """Sees nothing but windows."""
+    streams = Windows(kinds=("samples",), length_s=0.5)
+    def check_window(self, window):
+        what = f"{window.stream} {window.start_ns} {window.number} {window.last}"
+        yield self.finding(window, severity=Severity.WARNING, subject=what, message=what)
+
 class Waits(Rule):
     """Sees nothing but ticks."""
     def tick(self, tick):
@@ -266,14 +289,15 @@ class Waits(Rule):
 '''
 
 
-RULE_NAMES = ("Heard", "Hangs", "Together", "Apart", "Waits")
+RULE_NAMES = ("Heard", "Hangs", "Together", "Apart", "Waits", "Windowed", "WindowsAlone")
+SAMPLES = RowKind("samples", 92, (Field("value", "i64"),), RowKey.TIME)
 
 
 @st.composite
 def events(draw: st.DrawFn) -> list[tuple[str, int]]:
     """What happens, in order: steps are written by a rank, a segment is held back or comes, and so on."""
     kinds = ["steps"] * 8 + ["turn"] * 4 + ["wait", "hold", "deliver", "restart", "kill", "lose", "return", "attempt"]
-    kinds += ["leave", "join"]
+    kinds += ["leave", "join"] + ["batch"] * 4 + ["silent"]
     return draw(st.lists(st.tuples(st.sampled_from(kinds), st.integers(0, 15)), min_size=4, max_size=40))
 
 
@@ -373,6 +397,26 @@ class _Course:
             self.builders.append(self._begun())
             self.written = [0, 0]
 
+    def batch(self, number: int) -> None:
+        """One of two streams writes about a short or a long stretch of time."""
+        self.times += 1
+        stream, seconds = ("system", "disk")[number % 2], number / 4
+        rows = [(seconds * part / 3, self.times) for part in range(min(number, 3))]
+        self.builders[-1].batch(Batch({SAMPLES: rows}, seconds + 0.125, stream))
+
+    def silent(self, number: int) -> None:
+        """The writer of a stream is killed, and what it had begun to write stays; another one goes on, or none."""
+        stream = ("system", "disk")[number % 2]
+        if stream in self.builders[-1]._streams:
+            segment = max((self.path / layout.stream(stream)).glob("0*"))
+            with segment.open("ab") as file:
+                file.write(encode_rows(SAMPLES, table_of(SAMPLES, [(1, 2)]))[: 3 * number])
+            if number > 7:
+                writer, until_ns = self.builders[-1]._streams[stream]
+                writer.close()
+                store, attempt = self.builders[-1].store, self.builders[-1].attempt
+                self.builders[-1]._streams[stream] = StreamWriter(store, attempt, stream), until_ns
+
     def end(self, dropped: bool) -> None:
         self.builders[-1].leave()
         # What was never there when somebody looked may be lost for good; what was read cannot come undone.
@@ -436,6 +480,24 @@ _LEFT = [
 ]
 
 
+#: Streams before, between and after steps, for an evaluator that is killed, and into the next attempt.
+_STREAMS = [
+    *[("batch", 14), ("turn", 8), ("steps", 8), ("steps", 9), ("batch", 12), ("turn", 8), ("batch", 15), ("kill", 0)],
+    *[
+        ("steps", 6),
+        ("batch", 8),
+        ("turn", 8),
+        ("silent", 14),
+        ("batch", 12),
+        ("restart", 0),
+        ("turn", 8),
+        ("batch", 2),
+    ],
+    *[("steps", 7), ("wait", 3), ("silent", 5), ("batch", 13), ("attempt", 0), ("batch", 14), ("steps", 15)],
+    *[("turn", 8), ("steps", 14), ("batch", 6), ("batch", 7)],
+]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("on_cluster", [False, True])
 @hypothesis_settings(max_examples=max(1, _MANY // 2))
@@ -449,9 +511,11 @@ _LEFT = [
 @example(course=_WAITED, dropped=False)
 @example(course=_JOINED_LATE, dropped=False)
 @example(course=_LEFT, dropped=False)
+@example(course=_STREAMS, dropped=False)
 def test_an_evaluator_says_what_a_replay_says(
     tmp_path_factory, on_cluster: bool, course: list[tuple[str, int]], dropped: bool
 ) -> None:
+    ROW_KINDS[SAMPLES.number] = SAMPLES
     folder: Path = tmp_path_factory.mktemp("course")
     (folder / "rules.py").write_text(RULES)
     specs = (*SPECS, *(RuleSpec(f"{folder}/rules.py:{name}") for name in RULE_NAMES))
@@ -464,8 +528,11 @@ def test_an_evaluator_says_what_a_replay_says(
     replayed = replay(live.store, specs, rule_timeout_s=1e6)
     assert [f.to_json() for f in evaluation.findings] == [f.to_json() for f in replayed.findings]
     assert evaluation.statuses == replayed.statuses
+    if course == _STREAMS:
+        assert {"Windowed", "WindowsAlone"} <= {finding.rule for finding in replayed.findings}
     assert _journalled(live.store) == {f.id: f.to_json() for f in replayed.findings}
     shutil.rmtree(folder)
+    del ROW_KINDS[SAMPLES.number]
 
 
 def _journalled(store: LocalStore) -> dict[str, Any]:

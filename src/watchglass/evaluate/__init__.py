@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from watchglass.evaluate.engine.observing import journal_of, tick_of
     from watchglass.evaluate.engine.partial import merge
     from watchglass.evaluate.engine.standing import PartialEvaluation
+    from watchglass.evaluate.engine.windowing import Cutting
     from watchglass.evaluate.evaluation import Evaluation
     from watchglass.evaluate.explanation import explain, find_findings
     from watchglass.evaluate.follower import Follower
@@ -52,6 +53,7 @@ _HOMES = {
     "engine.observing": ("journal_of", "tick_of"),
     "engine.partial": ("merge",),
     "engine.standing": ("PartialEvaluation",),
+    "engine.windowing": ("Cutting",),
     "evaluation": ("Evaluation",),
     "explanation": ("explain", "find_findings"),
     "follower": ("Follower",),
@@ -75,6 +77,7 @@ _HOMES = {
 __all__ = [
     "OUT_OF_TIME",
     "Audience",
+    "Cutting",
     "Engine",
     "Evaluation",
     "Evaluator",

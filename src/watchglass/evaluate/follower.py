@@ -6,12 +6,14 @@ import json
 import math
 from bisect import bisect_right, insort
 from collections import deque
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from watchglass.errors import CompactedError
+from watchglass.evaluate.streamed import Streamed
 from watchglass.records import ROW_KINDS, Fact, Observation, RowKey, StepEnd
+from watchglass.rules import Windows
 from watchglass.run import (
     AttemptEnd,
     Catalog,
@@ -35,7 +37,7 @@ _FORGET_EVERY = 64
 #: Steps that may begin and end while one goes on, and its records are still kept where a flush was read in part.
 _KEPT_OPEN = 1024
 #: Observations that have a place among the steps of a group.
-PLACED = frozenset({"worker_joined", "worker_lost", "worker_returned", "tick"})
+PLACED = frozenset({"worker_joined", "worker_lost", "worker_returned", "tick", "watermark", "streams_ended"})
 #: Numbers of steps of a worker that never were and are told from steps that ended.
 _MOST_GAPS = 1024
 
@@ -88,6 +90,7 @@ class _Ended:
     end: StepEnd
     catalog: Catalog
     facts: tuple[Fact, ...]
+    clock: Mapping[str, Any]
 
 
 @dataclass
@@ -98,11 +101,15 @@ class Moments:
         shown: Complete steps that were shown.
         observed: What was observed and not shown yet, by its place.
         tick: The last tick that was shown.
+        noted: The last place at which it was observed how far a stream is; -1 for none.
+        streams_ended: Whether nothing more was shown of streams from here on.
     """
 
     shown: int = 0
     observed: list[Observation] = field(default_factory=list)
     tick: Observation | None = None
+    noted: int = -1
+    streams_ended: bool = False
 
 
 @dataclass
@@ -214,10 +221,12 @@ class FollowedWorker:
         Raises:
             CompactedError: A step of an attempt that was let go of: reading must begin again.
         """
+        rows = ROW_KINDS.get(frame.kind)
+        if rows is not None and rows.key is RowKey.TIME:
+            return  # rules are shown what streams wrote; of a worker nothing would ever drop such rows
         if self._over and frame.kind == FrameKind.STEP_ENDS:
             raise CompactedError(f"steps of {self.worker} came long after attempt {self.attempt} was over")
         added = self.tables.ingest(frame)
-        rows = ROW_KINDS.get(frame.kind)
         if frame.kind == FrameKind.STEP_ENDS:
             self._whole = True
         elif frame.kind == FrameKind.COMPACTED or (rows is not None and rows.key is RowKey.STEP):
@@ -318,7 +327,8 @@ class FollowedWorker:
         self.reached = end.order if self.reached is None else max(self.reached, end.order)
         facts = (*self._waiting, *self.tables.facts(end.global_step))
         self._waiting = []
-        self.queue.append(_Ended(end, self.tables.catalog.snapshot(), facts))
+        clock = self.tables.headers[-1] if self.tables.headers else {}
+        self.queue.append(_Ended(end, self.tables.catalog.snapshot(), facts, clock))
 
 
 class Follower:
@@ -363,13 +373,18 @@ class Follower:
         self.looks_closer: Callable[[], bool] = lambda: False
         #: Whether views have statistics; a part of the rules that needs none does not read them.
         self.reads_tensors = True
-        self._store = store
+        self._streamed: Streamed | None = None
+        self._store, self._attempt = store, attempt
         self._reader = RunReader(store, leave=(FrameKind.STATISTICS,), attempt=attempt, workers=workers)
+
+    def cut(self, windows: Sequence[Windows]) -> None:
+        """Reads streams, too, and shows what they wrote where a window of these ends; call it before all else."""
+        self._streamed = Streamed(windows, self._attempt) if windows else None
 
     @property
     def problems(self) -> list[Problem]:
         """What could not be read."""
-        found = self._reader.problems
+        found = self._reader.problems + (self._streamed.problems if self._streamed is not None else [])
         for worker in self.workers.values():
             found += worker.tables.problems
         return found
@@ -404,8 +419,11 @@ class Follower:
         """
         if seen.kind not in PLACED:
             return
-        waiting = self._group(seen.attempt, seen.group).observed
-        if seen.kind != "tick":
+        group = self._group(seen.attempt, seen.group)
+        waiting = group.observed
+        if seen.kind in ("watermark", "streams_ended"):
+            group.noted = max(group.noted, seen.steps)
+        elif seen.kind != "tick":
             key = json.dumps([seen.kind, seen.attempt, seen.data], sort_keys=True, default=str)
             same = [other for other in waiting if (other.kind, other.data) == (seen.kind, seen.data)]
             if key in self._known and (not same or same[0].steps <= seen.steps):
@@ -438,6 +456,9 @@ class Follower:
                 insort(self._teams.setdefault(attempt, []), known, key=lambda one: layout.worker_order(one.worker))
             known.ingest(frame)
         self._quiet = self.frames == before
+        if self._streamed is not None:
+            for stream, frame in self._reader.streams(None):
+                self._streamed.ingest(stream, frame)
         yield from self.release()
         if len(self._teams) > 1:
             yield from self.ends(self.over)
@@ -462,15 +483,16 @@ class Follower:
         Args:
             before: The attempt; None for the end of the run.
         """
-        for attempt in sorted(self._teams):
+        for attempt in self._attempts:
             if attempt not in self._ended and (before is None or attempt < before):
                 for (number, _), group in list(self._groups.items()):
                     while number == attempt and group.observed:
-                        yield group.observed.pop(0)
+                        yield from self._taken(group.observed.pop(0), group)
+                yield from self._end_streams(attempt)
                 if before is not None:
                     yield AttemptEnd(attempt)
                     self._ended.add(attempt)
-                    for worker in self._teams[attempt]:
+                    for worker in self._teams.get(attempt, ()):
                         worker.let_go()
         if before is None:
             yield AttemptEnd()
@@ -479,7 +501,8 @@ class Follower:
         """Gives the moments that are complete by what was read."""
         unread = set() if final else self._reader.waiting
         newest = max([*self._teams, *(attempt for attempt, _ in unread)], default=0)
-        for attempt, team in sorted(self._teams.items()):
+        for attempt in self._attempts:
+            team = self._teams.get(attempt, [])
             # An attempt that has a successor is over, whatever its workers failed to say.
             over = final or (attempt < newest and not self.notes)
             behind = {worker for number, worker in unread if number == attempt}
@@ -487,21 +510,29 @@ class Follower:
             superseded = attempt < newest and self._quiet
             if not (over or superseded) and behind.difference(worker.worker for worker in team):
                 continue
-            for members in _parts(team):
-                yield from self._moments(members, behind, over=over, superseded=superseded)
+            for name, members in _parts(team).items():
+                yield from self._moments(attempt, name, members, behind, over=over, superseded=superseded)
+
+    @property
+    def _attempts(self) -> list[int]:
+        """All attempts of which something is there."""
+        streamed = self._streamed.attempts if self._streamed is not None else ()
+        return sorted({*self._teams, *streamed})
 
     def _moments(
-        self, members: list[FollowedWorker], behind: set[str], *, over: bool, superseded: bool
+        self, attempt: int, name: str, members: list[FollowedWorker], behind: set[str], *, over: bool, superseded: bool
     ) -> Iterator[Moment]:
         """The moments of workers that wait for one another, as far as they are complete."""
-        attempt, name = members[0].attempt, members[0].group
         group = self._group(attempt, name)
         for worker in members:
             worker.moments = group
         while True:
             while group.observed and group.observed[0].steps <= group.shown:
-                yield self._taken(group.observed.pop(0), group)
-            if workers := _next_group(members, behind, over=over):
+                yield from self._taken(group.observed.pop(0), group)
+            workers = _next_group(members, behind, over=over)
+            if self._streamed is not None and not name and (workers or over or (self.notes and not behind)):
+                yield from self._written(attempt, group, workers[0].queue[0] if workers else None)
+            if workers:
                 closely = self.looks_closer()
                 for worker in workers:
                     worker.fetch(closely=closely, tensors=self.reads_tensors)
@@ -511,17 +542,48 @@ class Follower:
                 continue
             news = self._changes(members, group, behind, over=over, superseded=superseded)
             for seen in news:
-                yield self._taken(seen, group)
+                yield from self._taken(seen, group)
             if not news:
                 return
 
-    def _taken(self, seen: Observation, group: Moments) -> Observation:
+    def _taken(self, seen: Observation, group: Moments) -> Iterator[Moment]:
+        """What was observed, and what becomes of it."""
         worker = self.workers.get((seen.attempt, str(seen.data.get("worker"))))
         if worker is not None:
             worker.take(seen)
         elif seen.kind == "tick":
             group.tick = seen
-        return seen
+        yield seen
+        if self._streamed is None:
+            return
+        if seen.kind == "watermark":
+            group.streams_ended = False
+            written = self._streamed.take(seen)
+            yield from () if written is None else (written,)
+        elif seen.kind == "streams_ended":
+            group.streams_ended = True
+            yield from self._streamed.end(seen.attempt)
+
+    def _written(self, attempt: int, group: Moments, step: _Ended | None) -> Iterator[Moment]:
+        """What streams wrote before the end of a step, or in all, as far as a window ends by it.
+
+        Where an evaluator has noted how far streams were, that counts; it notes what it reads beyond. What was never
+        noted comes in the order of the clocks.
+        """
+        assert self._streamed is not None
+        if attempt in self._ended or group.noted > group.shown or (group.streams_ended and not self.notes):
+            return
+        for data in self._streamed.due(attempt, None if step is None else (step.end.end_ns, step.clock)):
+            yield from self._taken(Observation("watermark", attempt, None, data, steps=group.shown), group)
+
+    def _end_streams(self, attempt: int) -> Iterator[Moment]:
+        """What is left of streams at the end of an attempt, also where no window ends by it."""
+        group = self._group(attempt, "")
+        if self._streamed is None or (group.streams_ended and not self.notes):
+            return
+        for data in self._streamed.due(attempt, rest=True):
+            yield from self._taken(Observation("watermark", attempt, None, data, steps=group.shown), group)
+        yield from self._taken(Observation("streams_ended", attempt, steps=group.shown), group)
 
     def _changes(
         self, members: list[FollowedWorker], group: Moments, behind: set[str], *, over: bool, superseded: bool
@@ -551,10 +613,12 @@ class Follower:
         return news
 
 
-def _parts(team: list[FollowedWorker]) -> list[list[FollowedWorker]]:
-    """Workers that wait for one another: the ranks of a group together, and each of the others by itself."""
-    together = [worker for worker in team if not worker.alone]
-    return [*([together] if together else []), *([worker] for worker in team if worker.alone)]
+def _parts(team: list[FollowedWorker]) -> dict[str, list[FollowedWorker]]:
+    """Workers that wait for one another, by group: the ranks together, and each of the others by itself."""
+    parts: dict[str, list[FollowedWorker]] = {"": []}
+    for worker in team:
+        parts.setdefault(worker.group, []).append(worker)
+    return parts
 
 
 def _next_group(team: list[FollowedWorker], behind: set[str], *, over: bool) -> list[FollowedWorker]:

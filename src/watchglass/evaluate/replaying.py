@@ -138,6 +138,7 @@ def _read_all(
 ) -> list[str]:  # fmt: skip
     """Evaluates all that is stored; returns the workers of the newest attempt that may still write."""
     follower.looks_closer = lambda: engine.looks_closer
+    follower.cut(engine.windows)
     for observation in seen:
         engine.heed(observation)
         if engine.whole:

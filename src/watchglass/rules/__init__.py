@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from watchglass.rules.capturing import capture_for, capture_of, collections_for
     from watchglass.rules.knowledge import Knowledge, Link, Symptom, built_in_knowledge, load_knowledge
     from watchglass.rules.naming import parse_rules
-    from watchglass.rules.needs import Needs
+    from watchglass.rules.needs import Needs, Windows
     from watchglass.rules.registry import CONTRACT, RuleDocumentation, build_rule, documentation, find_rule
     from watchglass.rules.rule import Rule, state
     from watchglass.rules.sets import RULE_SETS, RuleSet, expand, rules_of_set
@@ -21,7 +21,7 @@ _HOMES = {
     "capturing": ("capture_for", "capture_of", "collections_for"),
     "knowledge": ("Knowledge", "Link", "Symptom", "built_in_knowledge", "load_knowledge"),
     "naming": ("parse_rules",),
-    "needs": ("Needs",),
+    "needs": ("Needs", "Windows"),
     "registry": ("CONTRACT", "RuleDocumentation", "build_rule", "documentation", "find_rule"),
     "rule": ("Rule", "state"),
     "sets": ("RULE_SETS", "RuleSet", "expand", "rules_of_set"),
@@ -38,6 +38,7 @@ __all__ = [
     "RuleDocumentation",
     "RuleSet",
     "Symptom",
+    "Windows",
     "build_rule",
     "built_in_knowledge",
     "capture_for",

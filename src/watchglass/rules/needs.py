@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from watchglass.errors import InvalidValueError
-from watchglass.records import Mode, ModuleKind, Role, TensorInfo, UnitKind
+from watchglass.records import ROW_KINDS, Mode, ModuleKind, Role, RowKey, TensorInfo, UnitKind
 from watchglass.run import Selection
 
 #: What may be given several times, and of what kind each is.
@@ -14,6 +14,47 @@ _SEVERAL: dict[str, type] = {
     "module_kinds": ModuleKind, "statistics": str, "units": UnitKind, "facts": str, "scalars": str, "modes": Mode,
     "observations": str,
 }  # fmt: skip
+
+
+#: The longest window, in seconds.
+_LONGEST_S = 86_400.0
+
+
+@dataclass(frozen=True)
+class Windows:
+    """The stretches of time that a rule looks at, and of which rows.
+
+    Attributes:
+        kinds: Names of kinds of rows that are keyed by time, any of which will do.
+        length_s: How long each stretch is, in seconds: at least 0.1, at most a day.
+
+    Raises:
+        InvalidValueError: One of these is something else.
+    """
+
+    kinds: tuple[str, ...]
+    length_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        known = [kind.name for kind in ROW_KINDS.values() if kind.key is RowKey.TIME]
+        kinds: Any = self.kinds
+        if not isinstance(kinds, (tuple, list)) or not kinds or not all(each in known for each in kinds):
+            one = f"; for one write kinds=({kinds!r},)" if kinds in known else ""
+            raise InvalidValueError(
+                f"kinds of Windows must be a tuple of kinds of rows by time ({', '.join(known) or 'there are none'}) "
+                f"but got {kinds!r:.80}{one}"
+            )
+        length: Any = self.length_s
+        if type(length) not in (int, float) or not 0.1 <= length <= _LONGEST_S:
+            raise InvalidValueError(
+                f"length_s of Windows must be from 0.1 to {_LONGEST_S:g} seconds but got {length!r:.80}"
+            )
+        object.__setattr__(self, "kinds", tuple(kinds))
+
+    @property
+    def length_ns(self) -> int:
+        """The same in nanoseconds."""
+        return int(self.length_s * 1e9)
 
 
 @dataclass(frozen=True)

@@ -19,11 +19,14 @@ from watchglass.config import (
 )
 from watchglass.errors import InvalidValueError, PluginFileError, WatchglassError
 from watchglass.rules.built_in import BUILT_IN
-from watchglass.rules.needs import Needs
-from watchglass.rules.rule import Rule
+from watchglass.rules.needs import Needs, Windows
+from watchglass.rules.rule import METHODS, Rule
 
 #: What a rule in a user's file has to be.
-CONTRACT = Contract(Rule, "rule", "watchglass.Rule", "check(self, view), check_step(self, step) or tick(self, tick)")
+CONTRACT = Contract(
+    Rule, "rule", "watchglass.Rule",
+    "check(self, view), check_step(self, step), check_window(self, window) or tick(self, tick)",
+)  # fmt: skip
 
 _SECTION = re.compile(r"^(Looks at|Fires when|Usual causes|What to try|Costs|Source):\s*(.*)$")
 
@@ -62,7 +65,7 @@ def find_rule(name: str) -> type[Rule]:
 
     modules = {known: f"{__package__}.{each.module}" for known, each in BUILT_IN.items()}
     cls: type[Rule] = find_class(name, modules, CONTRACT, also=RULE_SETS)
-    if all(getattr(cls, method) is getattr(Rule, method) for method in ("check", "check_step", "tick")):
+    if all(getattr(cls, method) is getattr(Rule, method) for method in METHODS):
         raise PluginFileError(f"{name} has no method {CONTRACT.method}; every rule needs one")
     return cls
 
@@ -96,6 +99,13 @@ def _check_declared(rule: Rule, name: str) -> None:
     if not isinstance(needs, (tuple, list)) or not all(isinstance(need, Needs) for need in needs):
         raise PluginFileError(
             f"needs of {name} must be a tuple of Needs but is {needs!r:.80}; for one write needs = (Needs(...),)"
+        )
+    streams: object = rule.streams
+    looks = type(rule).check_window is not Rule.check_window
+    if not isinstance(streams, (Windows, type(None))) or (looks and streams is None):
+        raise PluginFileError(
+            f"streams of {name} must be Windows, which say what check_window is shown, but is {streams!r:.80}; "
+            'write streams = Windows(kinds=("samples",), length_s=60)'
         )
     compares: object = rule.compares
     parameters = [info.name for info in describe(type(rule))]

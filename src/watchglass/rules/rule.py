@@ -30,11 +30,13 @@ from watchglass.config import parameter, validate, values, with_parameters
 from watchglass.errors import InvalidValueError
 from watchglass.records import Finding, Mode, Severity
 from watchglass.rules.knowledge import built_in_knowledge
-from watchglass.rules.needs import Needs
-from watchglass.run import JointStep, StepView, Tick
+from watchglass.rules.needs import Needs, Windows
+from watchglass.run import Between, JointStep, StepView, Tick, Window
 
 T = TypeVar("T")
 _STATE = "watchglass.state"
+#: The methods of which a rule needs one.
+METHODS = ("check", "check_step", "check_window", "tick")
 
 if TYPE_CHECKING:
     from typing_extensions import dataclass_transform
@@ -62,15 +64,18 @@ def state(default_factory: Callable[[], T]) -> T:
 class Rule:
     """A judgement over a training run. Subclasses become keyword-only dataclasses by themselves.
 
-    A rule has :meth:`check` or :meth:`check_step`, :meth:`tick`, or one of the two and :meth:`tick`. One instance with
-    :meth:`check` sees the steps of one model on one worker of one attempt, in canonical order, live and in replay
-    alike; one with :meth:`check_step` those of one model on all workers that train together; a rule with :meth:`tick`
-    alone has one instance for all that train together. An instance knows nothing of the others. It does no I/O, reads
-    no clock and raises nothing to signal; an exception is a fault and becomes status ``Error``.
+    A rule has one or more of :meth:`check`, :meth:`check_step`, :meth:`check_window` and :meth:`tick`; with
+    :meth:`check` goes only :meth:`tick`. One instance with :meth:`check` sees the steps of one model on one worker of
+    one attempt, in canonical order, live and in replay alike; one with :meth:`check_step` those of one model on all
+    workers that train together; a rule with neither has one instance for all that train together. An instance knows
+    nothing of the others. It does no I/O, reads no clock and raises nothing to signal; an exception is a fault and
+    becomes status ``Error``.
 
     Attributes:
         needs: What it has to be shown.
         calibrations: Sets of parameters by name, beside the defaults: ``{"sagemaker": {"threshold": 1e-7}}``.
+        streams: Of which rows and how long the windows are that :meth:`check_window` and :attr:`StepView.windows` show;
+            None for none: then no stream is read.
         compares: Parameters that hold the location of another run, whose steps come with every view, see
             :meth:`StepView.beside`; "" for none.
         default: Whether a built-in rule is evaluated where no rule is named. Its section ``Costs`` says what it needs.
@@ -79,17 +84,19 @@ class Rule:
 
     needs: ClassVar[tuple[Needs, ...]] = ()
     calibrations: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    streams: ClassVar[Windows | None] = None
     compares: ClassVar[tuple[str, ...]] = ()
     default: ClassVar[bool] = False
     state_version: ClassVar[int] = 1
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        if cls.check is not Rule.check and cls.check_step is not Rule.check_step:
-            raise InvalidValueError(
-                f"{cls.__name__} has check and check_step; a rule has one of them: check to see each worker by itself, "
-                "check_step to see a step of all workers at once"
-            )
+        for method in ("check_step", "check_window"):
+            if cls.check is not Rule.check and getattr(cls, method) is not getattr(Rule, method):
+                raise InvalidValueError(
+                    f"{cls.__name__} has check and {method}; a rule has one of them: check to see each worker by "
+                    f"itself, {method} to see all workers at once"
+                )
         with_parameters(cls)
 
     def __post_init__(self) -> None:
@@ -106,6 +113,10 @@ class Rule:
 
     def check_step(self, step: JointStep) -> Iterable[Finding]:
         """What is wrong at this step of all workers that train together. Called once for every complete step."""
+        return ()
+
+    def check_window(self, window: Window) -> Iterable[Finding]:
+        """What is wrong in this stretch of time. Called for each in which a stream wrote rows, once it is over."""
         return ()
 
     def tick(self, tick: Tick) -> Iterable[Finding]:
@@ -130,7 +141,7 @@ class Rule:
 
     def finding(
         self,
-        view: StepView | JointStep | Tick,
+        view: StepView | JointStep | Between,
         *,
         severity: Severity,
         message: str,
@@ -143,7 +154,7 @@ class Rule:
         what_to_try: Sequence[str] = (),
         evidence: Mapping[str, Any] | None = None,
     ) -> Finding:
-        """A finding at this step, or at this tick.
+        """A finding at this step, or between two steps.
 
         Args:
             view: What was shown. A finding at the view of a worker names that worker, one at a :class:`JointStep` none;
@@ -165,7 +176,7 @@ class Rule:
         ranked = tuple(causes) or knowledge.likely(symptoms)
         advice = tuple(what_to_try) or (knowledge.cause(ranked[0]).what_to_try if ranked else ())
         run_id, attempt = view.run_id, view.attempt
-        at = view.last if isinstance(view, Tick) else view
+        at = view.last if isinstance(view, Between) else view
         first = at.first if isinstance(at, JointStep) else at
         worker, mode, step = (at.worker, at.mode, at.mode_step) if at is not None else ("", Mode.TRAIN, -1)
         model = first.model if first is not None else 0

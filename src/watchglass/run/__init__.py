@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from watchglass.run.history import History, Phase
     from watchglass.run.lineage import Seam
     from watchglass.run.model_views import ModelViews
-    from watchglass.run.moments import AttemptEnd, JointStep, Moment, Tick
+    from watchglass.run.moments import AttemptEnd, Between, JointStep, Moment, Tick, Window, Written
     from watchglass.run.news import Cursor, News
     from watchglass.run.raw_tensors import MOST_RAW_BYTES, RawTensors
     from watchglass.run.reading import Journal
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from watchglass.run.selection import Selection
     from watchglass.run.statistics import REDUCTIONS, Statistics
     from watchglass.run.stored import StatisticsRows
+    from watchglass.run.streams import Streams
     from watchglass.run.summaries import SAME_LOSS, SAME_LOSS_NEAR_ZERO, count_steps, leaders_of
     from watchglass.run.table import Table
     from watchglass.run.tables import RawPlace, WorkerTables
@@ -39,7 +40,7 @@ _HOMES = {
     "history": ("History", "Phase"),
     "lineage": ("Seam",),
     "model_views": ("ModelViews",),
-    "moments": ("AttemptEnd", "JointStep", "Moment", "Tick"),
+    "moments": ("AttemptEnd", "Between", "JointStep", "Moment", "Tick", "Window", "Written"),
     "news": ("Cursor", "News"),
     "raw_tensors": ("MOST_RAW_BYTES", "RawTensors"),
     "reading": ("Journal",),
@@ -50,6 +51,7 @@ _HOMES = {
     "selection": ("Selection",),
     "statistics": ("REDUCTIONS", "Statistics"),
     "stored": ("StatisticsRows",),
+    "streams": ("Streams",),
     "summaries": ("SAME_LOSS", "SAME_LOSS_NEAR_ZERO", "count_steps", "leaders_of"),
     "table": ("Table",),
     "tabular": ("RunTables",),
@@ -60,10 +62,12 @@ _HOMES = {
 }  # fmt: skip
 
 __all__ = [
-    "MOST_RAW_BYTES", "REDUCTIONS", "SAME_LOSS", "SAME_LOSS_NEAR_ZERO", "AttemptEnd", "Catalog", "Cursor", "Ending",
+    "MOST_RAW_BYTES", "REDUCTIONS", "SAME_LOSS", "SAME_LOSS_NEAR_ZERO", "AttemptEnd", "Between", "Catalog", "Cursor",
+    "Ending",
     "Histogram", "History", "JointStep", "Journal", "LazyHistograms", "ListedRun", "ModelViews", "Moment", "News",
     "Phase", "RawPlace", "RawTensors", "RecordedStep", "Run", "RunSearch", "RunTables", "Runs", "Seam", "Selection",
-    "Statistics", "StatisticsRows", "StepRecords", "StepView", "Table", "Tensor", "Tick", "Worker", "WorkerTables",
+    "Statistics", "StatisticsRows", "StepRecords", "StepView", "Streams", "Table", "Tensor", "Tick", "Window",
+    "Worker", "WorkerTables",    "Written",
     "count_steps", "ending_of", "leaders_of", "open_run", "open_runs", "state_of",
 ]  # fmt: skip
 

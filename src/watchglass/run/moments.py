@@ -1,13 +1,18 @@
-"""What rules are shown beside the steps of one worker: a step of all workers, and that no step came for a while."""
+"""What rules are shown beside the steps of one worker: a step of all workers, windows of streams, ticks."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
-from watchglass.records import Mode, Observation
+import numpy as np
+from numpy.typing import NDArray
+
+from watchglass.records import ROW_KINDS, Mode, Observation
 from watchglass.run.view import StepView
+from watchglass.store import dtype_of
 
 #: What stands for the step of an instance that was shown no step yet.
 _NO_STEP = (-1, 0, -1)
@@ -21,11 +26,13 @@ class JointStep:
         views: What each worker recorded, in rank order; with several models, a view for each model of the step.
         group: ``""`` for the ranks of a training run, else the worker that trains by itself.
         observed: What the evaluator observed since the step before.
+        windows: See :attr:`StepView.windows`.
     """
 
     views: tuple[StepView, ...]
     group: str = ""
     observed: tuple[Observation, ...] = ()
+    windows: tuple[Window, ...] = ()
 
     #: What a finding about all workers has instead of the name of one.
     worker = ""
@@ -36,7 +43,11 @@ class JointStep:
         models = sorted({view.model for view in self.views})
         if len(models) <= 1:
             return (self,)
-        return tuple(JointStep(tuple(v for v in self.views if v.model == m), self.group) for m in models)
+        return tuple(replace(self, views=tuple(v for v in self.views if v.model == m)) for m in models)
+
+    def showing(self, windows: tuple[Window, ...]) -> JointStep:
+        """The same step with the last windows of streams."""
+        return replace(self, views=tuple(replace(v, windows=windows) for v in self.views), windows=windows)
 
     @property
     def first(self) -> StepView:
@@ -91,27 +102,22 @@ class JointStep:
         return f"JointStep({self.mode.name} step {self.mode_step} of {len(self.views)} views)"
 
 
-@dataclass(frozen=True)
-class Tick:
-    """No step was completed for a while, although some worker may still end one.
+@dataclass(frozen=True, kw_only=True)
+class Between:
+    """What a rule is shown between two steps; abstract.
 
     Attributes:
         run_id: Identifier of the run.
         attempt: Attempt of the run.
         group: ``""`` for the ranks of a training run, else the worker that trains by itself.
-        seconds: For each worker that is waited for, the seconds since its last complete step was read; before its first
-            step, since it was first seen.
-        living: Workers whose process is known to live.
         last: The step that this instance of a rule saw last, a :class:`StepView` or a :class:`JointStep`; None before
             the first.
-        number: How many ticks this instance saw before.
+        number: How many of its kind this instance saw before.
     """
 
     run_id: str
     attempt: int
     group: str = ""
-    seconds: Mapping[str, float] = field(default_factory=dict)
-    living: frozenset[str] = frozenset()
     last: StepView | JointStep | None = None
     number: int = 0
 
@@ -123,10 +129,73 @@ class Tick:
         """:attr:`StepEnd.order` of the last step."""
         return _NO_STEP if self.last is None else self.last.order
 
+
+@dataclass(frozen=True, kw_only=True)
+class Tick(Between):
+    """No step was completed for a while, although some worker may still end one.
+
+    Attributes:
+        seconds: For each worker that is waited for, the seconds since its last complete step was read; before its first
+            step, since it was first seen.
+        living: Workers whose process is known to live.
+    """
+
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    living: frozenset[str] = frozenset()
+
     @property
     def silent_s(self) -> float:
         """Seconds since the last complete step of the worker that is waited for the longest."""
         return max(self.seconds.values(), default=0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Window(Between):
+    """A stretch of time, with the rows that a stream wrote in it.
+
+    Attributes:
+        stream: Name of the stream.
+        clock: Which of the clocks of the stream: another machine, or one that was started again, has another. Times of
+            different clocks say nothing of each other.
+        start_ns: Where it begins, by the monotonic clock of the writer: at a multiple of the length.
+        end_ns: Where it ends, exclusive.
+        lost: Whether it ends before its length: nothing more comes from the stream.
+        tables: The rows by kind; a kind without rows is left out.
+    """
+
+    stream: str
+    clock: int
+    start_ns: int
+    end_ns: int
+    lost: bool = False
+    tables: Mapping[str, NDArray[Any]] = field(default_factory=dict, repr=False)
+
+    def rows(self, kind: str) -> NDArray[Any]:
+        """The rows of a kind by time, a structured array with the fields that the kind declares; may be empty."""
+        if kind in self.tables:
+            return self.tables[kind]
+        return np.empty(0, next(dtype_of(each) for each in ROW_KINDS.values() if each.name == kind))
+
+
+@dataclass(frozen=True)
+class Written:
+    """What a stream wrote since its last watermark that was shown. Windows are cut from it.
+
+    Attributes:
+        attempt: Attempt of the run.
+        stream: Name of the stream.
+        clock: See :attr:`Window.clock`.
+        until_ns: The watermark: all earlier rows were shown.
+        rows: The rows by kind, in no order.
+        lost: Whether nothing more comes from the stream by this clock.
+    """
+
+    attempt: int
+    stream: str
+    clock: int
+    until_ns: int
+    rows: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    lost: bool = False
 
 
 @dataclass(frozen=True)
@@ -137,4 +206,4 @@ class AttemptEnd:
 
 
 #: One place in the sequence that rules are shown.
-Moment = JointStep | Observation | AttemptEnd
+Moment = JointStep | Written | Observation | AttemptEnd

@@ -173,6 +173,9 @@ class Reading:
             for stream, frame in rows:
                 self.streams.ingest(stream, frame)
             count += len(rows)
+        for parts in self.streams.parts.values():
+            for part in parts:
+                part.settle()
         journal = self._reader.journal()
         for frame in journal[self._journal_read :]:
             try:

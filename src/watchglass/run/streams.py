@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_right
+from collections.abc import Mapping
 from copy import copy
+from operator import itemgetter
+from typing import Any
 
 from watchglass.errors import DamagedDataError
 from watchglass.run.tables import WorkerTables
@@ -13,19 +18,22 @@ class StreamPart:
     """What a stream wrote by one clock, in one attempt. For one thread.
 
     Rows count once a watermark stands behind them: of a batch that was torn, or was written again because nothing was
-    known of the first write, there is one.
+    known of the first write, there is one. Batches wait until somebody takes them.
 
     Attributes:
         attempt: The attempt that they are about.
-        tables: The rows, and the headers that pair their clock with wall time.
+        header: The first header, which pairs their clock with wall time.
+        tables: What :meth:`settle` took: the rows, and all headers.
         watermark_ns: No row with an earlier time will come; 0 before the first batch.
+        taken_ns: All earlier rows were taken.
     """
 
-    def __init__(self, attempt: int) -> None:
-        self.attempt = attempt
+    def __init__(self, attempt: int, header: Mapping[str, Any]) -> None:
+        self.attempt, self.header = attempt, header
         self.tables = WorkerTables()
-        self.watermark_ns = 0
+        self.watermark_ns = self.taken_ns = 0
         self._open: list[Frame] = []
+        self._batches: list[tuple[int, list[Frame]]] = []
 
     def ingest(self, frame: Frame) -> None:
         """Take in one frame.
@@ -35,7 +43,7 @@ class StreamPart:
         """
         if frame.kind == FrameKind.HEADER:
             self._open = []  # what is behind a torn write was written again
-            self.tables.ingest(frame)
+            self._batches.append((self.watermark_ns, [frame]))
         elif frame.kind != FrameKind.WATERMARK:
             self._open.append(frame)
         else:
@@ -43,8 +51,24 @@ class StreamPart:
             until_ns = decode_watermark(frame.payload)
             if until_ns > self.watermark_ns:
                 self.watermark_ns = until_ns
-                for each in batch:
-                    self.tables.ingest(each)
+                self._batches.append((until_ns, batch))
+
+    def written_by(self, limit_ns: float) -> int:
+        """The last watermark that is not later than a moment."""
+        place = bisect_right(self._batches, limit_ns, key=itemgetter(0))
+        return self._batches[place - 1][0] if place else self.taken_ns
+
+    def take(self, until_ns: float) -> list[Frame]:
+        """The frames of all batches up to a watermark that nobody took yet."""
+        self.taken_ns = self.written_by(until_ns)
+        place = bisect_right(self._batches, until_ns, key=itemgetter(0))
+        taken, self._batches = self._batches[:place], self._batches[place:]
+        return [frame for _, batch in taken for frame in batch]
+
+    def settle(self) -> None:
+        """Take everything into the tables."""
+        for frame in self.take(math.inf):
+            self.tables.ingest(frame)
 
 
 class Streams:
@@ -95,7 +119,7 @@ class Streams:
                     )
                 if clock != self._clocks.get(stream):
                     self._clocks[stream] = clock
-                    parts.append(StreamPart(clock[0]))
+                    parts.append(StreamPart(clock[0], header))
             if parts:
                 parts[-1].ingest(frame)
         except DamagedDataError as error:

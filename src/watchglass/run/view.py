@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +31,9 @@ from watchglass.run.selection import Selection
 from watchglass.run.statistics import Statistics
 from watchglass.stats import RollingBaseline
 from watchglass.stats import column as column_of
+
+if TYPE_CHECKING:
+    from watchglass.run.moments import Window
 
 __all__ = ["Phase", "Statistics", "StepRecords", "StepView"]
 
@@ -99,6 +102,8 @@ class StepView:
         observed: What the evaluator observed since the step before.
         others: The same step of other runs, by the rule's parameter that names the run.
         model: Number of the model, 0 for the first or only one.
+        windows: Of each stream the last window, as the rule has declared them, that was over by the watermark which the
+            journal notes before this step. None for a worker that trains by itself.
     """
 
     run_id: str
@@ -110,6 +115,7 @@ class StepView:
     observed: tuple[Observation, ...] = ()
     others: Mapping[str, StepView | None] = field(default_factory=dict)
     model: int = 0
+    windows: tuple[Window, ...] = ()
     #: Several rules ask for the same rows of a step.
     _selected: dict[Any, Statistics] = field(default_factory=dict, init=False, repr=False, compare=False)
 

@@ -199,13 +199,13 @@ class RunReader:
                 self._journal_frames.append(frame)
         return list(self._journal_frames)
 
-    def streams(self, max_bytes: int = 64 << 20) -> list[tuple[str, Frame]]:
+    def streams(self, max_bytes: int | None = 64 << 20) -> list[tuple[str, Frame]]:
         """The frames of the streams since the last call as (stream, frame), by stream, in order within each.
 
         HEADER frames and kinds that this release does not know are among them. As :meth:`poll`, it never blocks.
 
         Args:
-            max_bytes: Read about so many bytes of each stream at most; the next call goes on.
+            max_bytes: Read about so many bytes of each stream at most; the next call goes on. None for all.
         """
         found = []
         for name in self._store.folders(layout.STREAMS):

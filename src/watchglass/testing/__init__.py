@@ -12,19 +12,19 @@ from watchglass.lazy_imports import lazily
 if TYPE_CHECKING:
     from watchglass.testing.action_suite import ActionSuite, delivered, example_event
     from watchglass.testing.adapter_suite import AdapterCase, AdapterSuite
-    from watchglass.testing.builder import Row, RunBuilder, Silence, Step, build_run
+    from watchglass.testing.builder import Batch, Row, RunBuilder, Silence, Step, build_run
     from watchglass.testing.clock import FakeClock
     from watchglass.testing.healthy import assert_trains_healthy
 
 __all__ = [
-    "ActionSuite", "AdapterCase", "AdapterSuite", "FakeClock", "Row", "RunBuilder", "Silence", "Step",
+    "ActionSuite", "AdapterCase", "AdapterSuite", "Batch", "FakeClock", "Row", "RunBuilder", "Silence", "Step",
     "assert_trains_healthy", "build_run", "delivered", "example_event",
 ]  # fmt: skip
 
 _HOMES = {
     "action_suite": ("ActionSuite", "delivered", "example_event"),
     "adapter_suite": ("AdapterCase", "AdapterSuite"),
-    "builder": ("Row", "RunBuilder", "Silence", "Step", "build_run"),
+    "builder": ("Batch", "Row", "RunBuilder", "Silence", "Step", "build_run"),
     "clock": ("FakeClock",),
     "healthy": ("assert_trains_healthy",),
 }

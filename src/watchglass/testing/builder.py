@@ -43,6 +43,7 @@ from watchglass.store import (
     RawTensor,
     SegmentWriter,
     StatisticsBatch,
+    StreamWriter,
     claim_worker,
     create_attempt,
     create_run,
@@ -64,6 +65,10 @@ from watchglass.testing.layers import Layers, Modules
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+
+#: When the first step begins, by the monotonic clock.
+_BEGIN_NS = 1_000_000_000
 
 
 @dataclass(frozen=True)
@@ -130,6 +135,23 @@ class Step:
 
 
 @dataclass(frozen=True)
+class Batch:
+    """What a stream writes at once, beside the steps.
+
+    Attributes:
+        rows: Rows of kinds that are keyed by time: their fields in their order, the time first, in seconds since the
+            batch before. The first batch begins with the first step, so that steps and batches of so many seconds
+            tell of the same time.
+        seconds: How long a stretch of time it is about.
+        stream: Name of the stream.
+    """
+
+    rows: Mapping[RowKind, Sequence[Sequence[Any]]] = field(default_factory=dict)
+    seconds: float = 60.0
+    stream: str = "system"
+
+
+@dataclass(frozen=True)
 class Silence:
     """No step is completed for so long, although workers are waited for: an evaluator that follows notes ticks.
 
@@ -144,7 +166,7 @@ class Silence:
 
 def build_run(
     path: str | os.PathLike[str],
-    steps: Iterable[Step | Silence | Mapping[str, Any]] = (),
+    steps: Iterable[Step | Silence | Batch | Mapping[str, Any]] = (),
     *,
     modules: Modules | None = None,
     tensors: Iterable[TensorInfo] = (),
@@ -164,7 +186,7 @@ def build_run(
     Args:
         path: A folder that is empty or does not exist.
         steps: In the order in which they happened; mappings are arguments of :class:`Step`, between them may be
-            :class:`Silence`.
+            :class:`Silence` and :class:`Batch`.
         modules: Kinds of the modules that tensor names mention, or class names where the kind is ``OTHER``, in order of
             execution; ``Module`` otherwise.
         tensors: Catalog rows for names that shall differ from what their name says; their ids are not used.
@@ -181,6 +203,9 @@ def build_run(
         for number, step in enumerate(steps):
             if isinstance(step, Silence):
                 builder.silence(step)
+                continue
+            if isinstance(step, Batch):
+                builder.batch(step)
                 continue
             builder.step(step, flush=False)
             if number % steps_per_flush == steps_per_flush - 1:
@@ -231,6 +256,7 @@ class RunBuilder:
         first = int((resumed or {}).get("start_step") or 0)
         #: What an evaluator would have noted of silence, for a journal.
         self.ticks: list[Observation] = []
+        self._streams: dict[str, tuple[StreamWriter, int]] = {}
         self.workers = [
             _Worker(self.store, self.attempt, rank, layers, process, first, alone=alone) for rank in range(workers)
         ]
@@ -262,6 +288,18 @@ class RunBuilder:
                 name = group[0].name if self._alone else ""
                 self.ticks.append(Observation("tick", self.attempt, None, data, name, steps))
 
+    def batch(self, batch: Batch) -> None:
+        """Let a stream write; no step waits for it."""
+        writer, start_ns = self._streams.get(batch.stream, (None, _BEGIN_NS))
+        writer = writer or StreamWriter(self.store, self.attempt, batch.stream)
+        until_ns = start_ns + int(batch.seconds * 1e9)
+        self._streams[batch.stream] = writer, until_ns
+        rows = {
+            kind: [(start_ns + int(seconds * 1e9), *row) for seconds, *row in given]
+            for kind, given in batch.rows.items()
+        }
+        writer.write(rows, until_ns)
+
     def facts(self, facts: Mapping[str, Mapping[str, Any]] | Sequence[Fact]) -> None:
         """Record facts of the run."""
         for worker in self.workers:
@@ -288,6 +326,8 @@ class RunBuilder:
         """Give the claims back; workers that have not left look as if they were killed."""
         for worker in self.workers:
             worker.close()
+        for writer, _ in self._streams.values():
+            writer.close()
 
     def __enter__(self) -> Self:
         return self
@@ -316,7 +356,7 @@ class _Worker:
         self._store, self._attempt, self._layers, self._process = store, attempt, layers, process
         self._ids: dict[str, int] = {}
         self._mode_steps = {Mode.TRAIN: first_step, Mode.EVAL: 0, Mode.PREDICT: 0}
-        self._now_ns, self._global_step, self._files = 1_000_000_000, 0, 0
+        self._now_ns, self._global_step, self._files = _BEGIN_NS, 0, 0
         claim_worker(store, attempt, self.name, process)
         self._writer = SegmentWriter(store, attempt, self.name)
         self._begin()

@@ -24,12 +24,12 @@ from typing import Any, ClassVar
 import numpy as np
 
 from watchglass.config import RuleSpec, describe
-from watchglass.evaluate import Follower, journal_of, replay, tick_of
+from watchglass.evaluate import Cutting, Follower, journal_of, replay, tick_of
 from watchglass.records import Finding, Mode, ModuleKind, Observation, Severity, Status
 from watchglass.rules import Rule, built_in_knowledge, documentation
-from watchglass.run import JointStep, StepView
+from watchglass.run import JointStep, StepView, Written
 from watchglass.store import open_store
-from watchglass.testing import Silence, Step, build_run
+from watchglass.testing import Batch, Silence, Step, build_run
 from watchglass.testing.layers import Modules
 
 
@@ -65,10 +65,13 @@ def shown(make: Callable[[], Rule], path: str | Path, *, restarted: bool = False
         rules[key] = rule
         found.extend(getattr(rule, method)(about) or ())
 
-    joint = type(make()).check is Rule.check
+    streams, joint = make().streams, type(make()).check is Rule.check
+    follower.cut([] if streams is None else [streams])
+    cutting = None if streams is None else Cutting(streams, follower.run_id)
     for moment in follower.read_all():
         if isinstance(moment, JointStep):
-            parts: Sequence[Any] = moment.by_model if joint else moment.views
+            step = moment if cutting is None else moment.showing(cutting.newest(moment.attempt))
+            parts: Sequence[Any] = step.by_model if joint else step.views
             for part in parts:
                 key = ("" if joint else part.worker, part.model)
                 ask(key, "check_step" if joint else "check", part)
@@ -76,6 +79,10 @@ def shown(make: Callable[[], Rule], path: str | Path, *, restarted: bool = False
         elif isinstance(moment, Observation) and moment.kind == "tick":
             for key in list(last) or [("", 0)] * joint:
                 ask(key, "tick", replace(tick_of(moment, follower.run_id), last=last.get(key)))
+        elif isinstance(moment, Written) and cutting is not None:
+            for window in cutting.cut(moment):
+                for key in list(last) or [("", 0)] * joint:
+                    ask(key, "check_window", replace(window, last=last.get(key)))
     for key, part in last.items():
         views = [view.finished() for view in (part.views if isinstance(part, JointStep) else (part,))]
         ask(key, "finish", JointStep(tuple(views)) if joint else views[0])
@@ -97,18 +104,18 @@ class RuleSuite(ABC):
     severity: ClassVar[Severity] = Severity.WARNING
 
     @abstractmethod
-    def sick(self) -> Sequence[Step | Silence]:
+    def sick(self) -> Sequence[Step | Silence | Batch]:
         """A training on which the rule must fire."""
 
     @abstractmethod
-    def healthy(self) -> Sequence[Step | Silence]:
+    def healthy(self) -> Sequence[Step | Silence | Batch]:
         """Its twin on which it must stay silent."""
 
     def make(self) -> Rule:
         """A new instance."""
         return self.rule(**self.parameters)
 
-    def build(self, path: Path, steps: Sequence[Step | Silence]) -> Path:
+    def build(self, path: Path, steps: Sequence[Step | Silence | Batch]) -> Path:
         """Stores a training."""
         return Path(build_run(path, steps, modules=self.modules, workers=self.workers))
 
@@ -151,7 +158,8 @@ class RuleSuite(ABC):
 
     def test_needs_cover_what_it_looks_at(self, tmp_path: Path) -> None:
         """On the sick training it is not starved: its needs name data that are there."""
-        assert self.rule.needs or self.rule.tick is not Rule.tick, f"{self.rule.__name__} must say what it needs"
+        says = self.rule.needs or self.rule.streams or self.rule.tick is not Rule.tick
+        assert says, f"{self.rule.__name__} must say what it needs"
         if self.rule.__module__.startswith("watchglass."):
             spec = RuleSpec(self.rule.__name__, self.parameters)
             (status,) = replay(self.build(tmp_path / "sick", self.sick()), [spec]).statuses

@@ -125,7 +125,7 @@ def test_a_rule_sees_workers_apart_or_together(rules: Any, tmp_path: Path) -> No
             def check_step(self, step: JointStep) -> Any:
                 return ()
 
-    with pytest.raises(PluginFileError, match=r"has no method check\(self, view\), check_step\(self, step\) or tick"):
+    with pytest.raises(PluginFileError, match=r"has no method check\(self, view\), check_step\(self, step\), ch"):
         Engine(rules("Nothing"))
 
 

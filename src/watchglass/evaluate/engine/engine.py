@@ -14,7 +14,8 @@ from watchglass.evaluate.engine.guard import Guard, wakeable
 from watchglass.evaluate.engine.runner import RuleRunner, Stopped
 from watchglass.evaluate.engine.standing import PartialEvaluation
 from watchglass.records import Finding, Mode, Observation, RuleStatus
-from watchglass.run import JointStep, Moment, StepView
+from watchglass.rules import Windows
+from watchglass.run import JointStep, Moment, StepView, Written
 from watchglass.store import layout, open_store
 
 
@@ -90,6 +91,8 @@ class Engine:
         if isinstance(moment, JointStep):
             return self._step(moment)
         with wakeable():
+            if isinstance(moment, Written):
+                return [found for runner in self._runners for found in runner.written(moment)]
             if isinstance(moment, Observation):
                 return [found for runner in self._runners for found in runner.observe(moment)]
             return self._end(moment.attempt)
@@ -119,8 +122,14 @@ class Engine:
 
     @property
     def whole(self) -> tuple[int, ...]:
-        """Which rules look at what no single worker shows: several workers at once, ticks, workers that are lost."""
-        return tuple(n for n, each in enumerate(self._runners) if each.joint or each.ticks or each.hears)
+        """Which rules look at what no single worker shows: several workers, ticks, windows, workers that are lost."""
+        rows = enumerate(self._runners)
+        return tuple(n for n, each in rows if each.joint or each.ticks or each.hears or each.cutting)
+
+    @property
+    def windows(self) -> tuple[Windows, ...]:
+        """The windows that rules look at."""
+        return tuple(runner.cutting.windows for runner in self._runners if runner.cutting is not None)
 
     @property
     def reads_tensors(self) -> bool:

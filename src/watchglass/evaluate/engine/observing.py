@@ -32,7 +32,9 @@ def tick_of(seen: Observation, run_id: str) -> Tick:
     rows = seconds.items() if isinstance(seconds, dict) else ()
     names = living if isinstance(living, list) else ()
     silent = {str(worker): float(s) for worker, s in rows if type(s) in (int, float)}
-    return Tick(run_id, seen.attempt, seen.group, silent, frozenset(map(str, names)))
+    return Tick(
+        run_id=run_id, attempt=seen.attempt, group=seen.group, seconds=silent, living=frozenset(map(str, names))
+    )
 
 
 def _observations(payloads: Iterable[bytes | memoryview]) -> Iterable[Observation]:

@@ -32,14 +32,15 @@ from watchglass.evaluate.engine.standing import (
     silence,
 )
 from watchglass.evaluate.engine.starvation import NeedSeen
+from watchglass.evaluate.engine.windowing import Cutting
 from watchglass.records import Finding, Observation, RuleStatus, Severity, Status
 from watchglass.rules import Rule, build_rule
-from watchglass.run import MOST_RAW_BYTES, JointStep, RawTensors, StepView, Tick
+from watchglass.run import MOST_RAW_BYTES, Between, JointStep, RawTensors, StepView, Window, Written
 from watchglass.store import decode_finding, encode_record, scan
 
 _T = TypeVar("_T")
 #: What an instance is asked about.
-About = StepView | JointStep | Tick
+About = StepView | JointStep | Between
 _Asked = TypeVar("_Asked", bound=About)
 
 #: Findings that are taken of a rule at one step; it is not asked for more.
@@ -83,7 +84,7 @@ class _Seat:
         not_applicable: Why it has nothing to say.
         ended: Whether it was shown the end.
         heard: How many observations it was shown.
-        ticks: How many ticks it was shown.
+        between: How many ticks, and windows, it was shown.
     """
 
     key: SeatKey
@@ -95,7 +96,7 @@ class _Seat:
     not_applicable: str = ""
     ended: bool = False
     heard: int = 0
-    ticks: int = 0
+    between: dict[str, int] = field(default_factory=dict)
 
 
 class RuleRunner:
@@ -134,7 +135,11 @@ class RuleRunner:
         #: Kinds of observations without which it has nothing to say.
         self.lives_on = tuple(k for k, optional in {"tick": not self.ticks, **kinds}.items() if not optional)
         #: Whether it may look at statistics: not where it has said what it needs, and that is something else.
-        self.reads_tensors = not prototype.needs or any(need.of_tensors for need in prototype.needs)
+        needs, streams = prototype.needs, prototype.streams
+        self.reads_tensors = any(need.of_tensors for need in needs) or not (needs or streams)
+        #: Makes its windows; None where it looks at none.
+        self.cutting = None if streams is None else Cutting(streams, run_id)
+        self._checks_windows = cls.check_window is not Rule.check_window
         self._steps = cls.check_step is not Rule.check_step
         #: Whether an instance sees all workers that train together.
         self.joint = self._steps or cls.check is Rule.check
@@ -179,6 +184,8 @@ class RuleRunner:
             pairs = zip(step.views, others, strict=True)
             compared = [({p: found.get(run) for p, run in self.compares.items()}, view) for view, found in pairs]
             step = replace(step, views=tuple(replace(view, others=found) for found, view in compared))
+        if self.cutting is not None and not step.group:
+            step = step.showing(self.cutting.newest(step.attempt))
         new: list[Finding] = []
         if not self.joint:
             for view in step.views:
@@ -212,15 +219,30 @@ class RuleRunner:
             self._heard.setdefault((seen.attempt, seen.group), []).append(seen)
         if not self.ticks or seen.kind != "tick":
             return []
-        tick = tick_of(seen, self._run_id)
-        if self.joint and (seen.attempt, seen.group, 0) not in self._seats:
-            self._seated((seen.attempt, seen.group, 0), seen.group, tick)
+        return self._between(tick_of(seen, self._run_id), "tick")
+
+    def written(self, written: Written) -> list[Finding]:
+        """Takes in what a stream wrote, and shows the windows that are over by it.
+
+        Raises:
+            StoreError, CompactedError: See :meth:`step`.
+        """
+        windows = [] if self.cutting is None or self.not_applicable else self.cutting.cut(written)
+        if not self._checks_windows:
+            return []
+        return [found for window in windows for found in self._between(window, "check_window")]
+
+    def _between(self, moment: Between, method: str) -> list[Finding]:
+        """Shows what lies between two steps to all instances of the workers that it is about."""
+        if self.joint and (moment.attempt, moment.group, 0) not in self._seats:
+            self._seated((moment.attempt, moment.group, 0), moment.group, moment)
         new: list[Finding] = []
-        for seat in self._in_group.get((seen.attempt, seen.group), ()):
+        for seat in self._in_group.get((moment.attempt, moment.group), ()):
             if seat.rule is not None:
-                about = replace(tick, last=seat.last, number=seat.ticks)
-                seat.ticks += 1
-                new += self._found(seat, about, "tick", seat.rule.tick)
+                number = seat.between.get(method, 0)
+                seat.between[method] = number + 1
+                about = replace(moment, last=seat.last, number=number)
+                new += self._found(seat, about, method, getattr(seat.rule, method))
         return new
 
     def finish(self, last: JointStep) -> list[Finding]:
@@ -294,7 +316,8 @@ class RuleRunner:
         """What is written down of a call that took too long.
 
         Args:
-            when: What was asked: ``"start"``, ``"check"``, ``"tick"``, ``"finish"`` or ``"applicable"``.
+            when: What was asked: ``"start"``, ``"check"``, ``"check_window"``, ``"tick"``, ``"finish"`` or
+                ``"applicable"``.
             seat: The instance.
             about: What it was asked about.
             place: Where it was.
@@ -310,7 +333,7 @@ class RuleRunner:
 
     def _seated(self, key: SeatKey, group: str, about: About) -> _Seat:
         seat = self._seats[key] = _Seat(key)
-        if self.ticks:
+        if self.ticks or self._checks_windows:
             self._in_group.setdefault((key[0], group), []).append(seat)
         seat.rule = self._ask(seat, about, "start", self._build)
         return seat
@@ -356,7 +379,8 @@ class RuleRunner:
         ]
 
     def _met(self) -> dict[tuple[str, int], tuple[Met, ...]]:
-        return {key: tuple(map(_met, needs)) for key, needs in {("", 0): self._unseen(), **self._needs}.items()}
+        rows = {("", 0): self._unseen(), **self._needs}
+        return {key: (*map(_met, needs), *self._of_windows()) for key, needs in rows.items()}
 
     def _over_all(self) -> Iterator[Met]:
         """What becomes of each need over all workers and models, as far as anybody asks."""
@@ -364,6 +388,14 @@ class RuleRunner:
         for number, need in enumerate(self._all_needs):
             if not need.optional:
                 yield best(_met(row[number]) for row in rows)
+        yield from self._of_windows()
+
+    def _of_windows(self) -> tuple[Met, ...]:
+        """Whether rows for windows came, of a rule that looks at such; what has not come may be late."""
+        if self.cutting is None:
+            return ()
+        reason = f"no stream of this run has rows of the kind {' or '.join(self.cutting.windows.kinds)}"
+        return (Met(self.cutting.seen, "" if self.cutting.seen else reason, certain=False),)
 
     def _unseen(self) -> list[NeedSeen]:
         return [NeedSeen(need) for need in self._all_needs]
@@ -436,18 +468,19 @@ class RuleRunner:
 
 def _raw_of(about: About) -> list[RawTensors]:
     """Where an instance reads whole tensors that it is asked about."""
-    views = about.views if isinstance(about, JointStep) else () if isinstance(about, Tick) else (about,)
+    views = about.views if isinstance(about, JointStep) else () if isinstance(about, Between) else (about,)
     return [view.records.raw for view in views if view.records.raw is not None]
 
 
 def _number(about: About) -> int:
     """What tells it from others of its kind that the same instance is asked about."""
-    return about.number if isinstance(about, Tick) else about.global_step
+    return about.number if isinstance(about, Between) else about.global_step
 
 
 def _place(about: About) -> str:
-    if isinstance(about, Tick):
-        return f"tick {about.number + 1} of {about.group or 'all workers'}"
+    if isinstance(about, Between):
+        what = f"window {about.number + 1} of stream {about.stream}" if isinstance(about, Window) else ""
+        return what or f"tick {about.number + 1} of {about.group or 'all workers'}"
     return f"{about.mode.name} step {about.mode_step} of {about.worker or 'all workers'}"
 
 

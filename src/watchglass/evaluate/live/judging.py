@@ -179,6 +179,7 @@ class Judging:
         engine.stuck = lambda seen: start_without(run_id, seen)
         self.follower.looks_closer = lambda: engine.looks_closer
         self.follower.notes = bool(engine.whole)
+        self.follower.cut(engine.windows)
 
 
 def _engine(config: EvaluatorConfig, run_id: str) -> Engine:

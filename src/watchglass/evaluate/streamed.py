@@ -1,0 +1,120 @@
+"""What streams wrote, until the rules of a run are shown it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from watchglass.errors import DamagedDataError
+from watchglass.records import ROW_KINDS, Observation, RowKind
+from watchglass.rules import Windows
+from watchglass.run import Streams, Written
+from watchglass.store import Frame, Problem, decode_rows, describe, dtype_of
+
+
+class Streamed:
+    """The streams of a run, as far as they were read and not shown yet: in the form in which they are stored.
+
+    For one thread.
+
+    Args:
+        windows: What rules look at.
+        attempt: Only what is about this attempt; all if None.
+    """
+
+    def __init__(self, windows: Sequence[Windows], attempt: int | None = None) -> None:
+        self._attempt = attempt
+        self._lengths = {each.length_ns for each in windows}
+        self._kinds = {name for each in windows for name in each.kinds}
+        self._streams = Streams()
+        self._damaged: list[Problem] = []
+        self._lost: set[tuple[str, int]] = set()
+
+    @property
+    def attempts(self) -> set[int]:
+        """Attempts that a stream has written about."""
+        found = {part.attempt for parts in self._streams.parts.values() for part in parts}
+        return found if self._attempt is None else found & {self._attempt}
+
+    @property
+    def problems(self) -> list[Problem]:
+        """What makes no sense; it is left out."""
+        return self._streams.problems + self._damaged
+
+    def ingest(self, stream: str, frame: Frame) -> None:
+        """Takes in one frame."""
+        self._streams.ingest(stream, frame)
+
+    def due(
+        self, attempt: int, before: tuple[int, Mapping[str, Any]] | None = None, *, rest: bool = False
+    ) -> Iterator[dict[str, Any]]:
+        """Watermarks by which a window ends, as data of observations; take each before asking for the next.
+
+        Args:
+            attempt: The attempt.
+            before: Only those up to a time by another clock, which this header pairs with wall time; None for all.
+            rest: Also those by which no window ends.
+        """
+        for stream, parts in sorted(self._streams.parts.items()):
+            for number, part in enumerate(parts):
+                if part.attempt != attempt:
+                    continue
+                limit_ns = math.inf if before is None else before[0] + _between(before[1], part.header)
+                until_ns = part.written_by(limit_ns)
+                # What another clock follows goes on no more.
+                followed = number + 1 < len(parts) and 0 < until_ns == part.watermark_ns
+                lost = followed and (stream, number) not in self._lost
+                ends = any(until_ns // length > part.taken_ns // length for length in self._lengths)
+                if ends or lost or (rest and until_ns > part.taken_ns):
+                    more = {"lost": True} if lost else {}
+                    yield {"stream": stream, "clock": number, "time_ns": until_ns, **more}
+
+    def take(self, seen: Observation) -> Written | None:
+        """What a stream wrote up to the watermark of an observation, which anybody may have written; None for none."""
+        stream, number, until_ns = (seen.data.get(name) for name in ("stream", "clock", "time_ns"))
+        parts = self._streams.parts.get(stream, ()) if isinstance(stream, str) else ()
+        if type(number) is not int or type(until_ns) is not int or not 0 <= number < len(parts):
+            return None
+        part, first_ns = parts[number], parts[number].taken_ns
+        if part.attempt != seen.attempt:
+            return None
+        frames, lost = part.take(until_ns), seen.data.get("lost") is True
+        if lost:
+            self._lost.add((str(stream), number))
+        tables: dict[str, list[Any]] = {}
+        for frame in frames:
+            kind = ROW_KINDS.get(frame.kind)
+            if kind is not None and kind.name in self._kinds and frame.schema == 1:
+                tables.setdefault(kind.name, []).append(self._rows(kind, frame, first_ns, part.taken_ns))
+        rows = {name: np.concatenate(found) for name, found in tables.items()}
+        return Written(seen.attempt, str(stream), number, part.taken_ns, rows, lost)
+
+    def end(self, attempt: int) -> Iterator[Written]:
+        """Says of every stream that nothing more comes of it in an attempt."""
+        for stream, parts in sorted(self._streams.parts.items()):
+            for number, part in enumerate(parts):
+                if part.attempt == attempt:
+                    yield Written(attempt, stream, number, part.taken_ns, lost=True)
+
+    def _rows(self, kind: RowKind, frame: Frame, start_ns: int, stop_ns: int) -> Any:
+        """The rows of a frame that are between the watermarks around them, as the writer has promised."""
+        try:
+            rows = decode_rows(kind, frame.payload)
+        except DamagedDataError as error:
+            self._damaged.append(describe(frame, error))
+            return np.empty(0, dtype_of(kind))
+        return rows[(rows["time_ns"] >= start_ns) & (rows["time_ns"] < stop_ns)]
+
+
+def _between(clock: Mapping[str, Any], other: Mapping[str, Any]) -> float:
+    """What to add to a time by one monotonic clock for that of another, as headers pair them; inf where they do not."""
+    if all(clock.get(name) == other.get(name) for name in ("host", "boot_id")):
+        return 0
+    try:
+        begun_ns, other_begun_ns = (int(header["wall_ns"]) - int(header["monotonic_ns"]) for header in (clock, other))
+    except (KeyError, TypeError, ValueError):
+        return math.inf
+    return begun_ns - other_begun_ns

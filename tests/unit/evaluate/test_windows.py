@@ -1,0 +1,353 @@
+"""Windows: stretches of time with the rows that streams wrote, live and in replay alike."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from watchglass.config import EvaluatorConfig, RuleSpec
+from watchglass.errors import InvalidValueError, PluginFileError
+from watchglass.evaluate import Engine, Evaluator, PartialEvaluation, merge, replay, replay_part
+from watchglass.records import ROW_KINDS, Field, Observation, RowKey, RowKind, Status
+from watchglass.rules import Rule, Windows
+from watchglass.run import WorkerTables, open_run
+from watchglass.store import FrameKind, LocalStore, SegmentWriter, encode_frame
+from watchglass.testing import Batch, RunBuilder, Silence, Step, build_run
+
+SECOND = 1_000_000_000
+SAMPLES = RowKind("samples", 92, (Field("metric", "text"), Field("value", "f64")), RowKey.TIME)
+SPANS = RowKind("spans", 93, (Field("stop_ns", "u64"),), RowKey.TIME)
+
+RULES = '''
+from watchglass.records import Severity
+from watchglass.rules import Needs, Rule, Windows, parameter, state
+
+class Busy(Rule):
+    """Says what each window holds."""
+    streams = Windows(kinds=("samples",), length_s=10)
+    seen: int = state(int)
+    def check_window(self, window):
+        self.seen += 1
+        rows = window.rows("samples")
+        what = f"{window.stream} {window.start_ns / 1e9:g} to {window.end_ns / 1e9:g}: {rows['value'].tolist()}"
+        what += " lost" * window.lost + f" {window.last}"
+        yield self.finding(window, severity=Severity.WARNING, subject=f"{self.seen}", message=what)
+
+class Both(Rule):
+    """Sees steps of all workers, windows, and ticks."""
+    needs = (Needs(scalars=("loss",)), Needs(observations=("tick",), optional=True))
+    streams = Windows(kinds=("samples", "spans"), length_s=20)
+    seen: list = state(list)
+    def check_step(self, step):
+        self.seen.append(f"step {step.mode_step} {[window.start_ns // 10**9 for window in step.windows]}")
+        return ()
+    def check_window(self, window):
+        self.seen.append(f"window {window.number} {len(window.rows('samples'))} {len(window.rows('spans'))}")
+        return ()
+    def tick(self, tick):
+        self.seen.append(f"tick {tick.number}")
+        return ()
+    def finish(self, step):
+        yield self.finding(step, severity=Severity.INFO, message=", ".join(self.seen))
+
+class Views(Rule):
+    """Says at each step of a worker which windows were over."""
+    needs = (Needs(scalars=("loss",)),)
+    streams = Windows(kinds=("samples",), length_s=10)
+    def check(self, view):
+        what = [(window.start_ns // 10**9, len(window.rows("samples"))) for window in view.windows]
+        yield self.finding(view, severity=Severity.INFO, subject=f"{view.mode_step}", message=f"{what}")
+
+class Raises(Rule):
+    """Raises at the second window."""
+    streams = Windows(kinds=("samples",), length_s=10)
+    def check_window(self, window):
+        if window.number:
+            raise ValueError("no more")
+        return ()
+'''
+
+
+@pytest.fixture(autouse=True)
+def declared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ROW_KINDS, SAMPLES.number, SAMPLES)
+    monkeypatch.setitem(ROW_KINDS, SPANS.number, SPANS)
+
+
+@pytest.fixture
+def rules(tmp_path: Path) -> Any:
+    path = tmp_path / "rules.py"
+    path.write_text(RULES)
+    return lambda *names: tuple(RuleSpec(f"{path}:{name}") for name in names)
+
+
+def samples(*seconds_and_values: tuple[float, float], seconds: float = 10.0, stream: str = "system") -> Batch:
+    return Batch({SAMPLES: [(at, "cpu", value) for at, value in seconds_and_values]}, seconds, stream)
+
+
+def steps(count: int, seconds: float = 5.0, **more: Any) -> list[Step]:
+    return [Step(scalars={"loss": 1.0}, seconds=seconds, **more) for _ in range(count)]
+
+
+class Case:
+    """A run whose workers are this process, with an evaluator."""
+
+    def __init__(self, path: Path, specs: tuple[RuleSpec, ...], workers: int = 1) -> None:
+        self.specs, self.builder, self.store = specs, RunBuilder(path, workers=workers), LocalStore(path)
+        self.evaluator = self.begun()
+
+    def begun(self) -> Evaluator:
+        evaluator = Evaluator(EvaluatorConfig(self.store.location, None, self.specs), store=self.store)
+        evaluator.open(lambda seconds: False, patience_s=0.0)
+        return evaluator
+
+    def write(self, *given: Step | Batch) -> None:
+        for each in given:
+            self.builder.batch(each) if isinstance(each, Batch) else self.builder.step(each)
+        while self.evaluator.turn():
+            pass
+
+    def again(self) -> None:
+        self.evaluator.close()
+        self.evaluator = self.begun()
+
+    def messages(self, rule: str) -> list[str]:
+        return [found.message for found in self.evaluator.evaluation().findings if found.rule == rule]
+
+    def end(self) -> None:
+        self.builder.leave()
+        self.builder.close()
+        while self.evaluator.turn():
+            pass
+        self.evaluator.finish()
+        self.replayed()
+
+    def replayed(self) -> None:
+        live, again = self.evaluator.evaluation(), replay(self.store, self.specs)
+        assert [found.to_json() for found in again.findings] == [found.to_json() for found in live.findings]
+        assert again.statuses == live.statuses
+
+
+def noted(path: Path) -> list[tuple[Any, ...]]:
+    """Place, stream and seconds of what was noted of streams."""
+    rows = open_run(path).journal.observations
+    known = [seen for seen in rows if seen.kind in ("watermark", "streams_ended")]
+    return [(seen.steps, seen.data.get("stream"), seen.data.get("time_ns", 0) / SECOND) for seen in known]
+
+
+def test_a_window_is_shown_once_the_watermark_has_passed_its_end(run_path: Path, rules: Any) -> None:
+    case = Case(run_path, rules("Busy"))
+    case.write(samples((0, 1), (8, 2), (9.5, 3)))  # 1 to 11 s
+    assert case.messages("Busy") == ["system 0 to 10: [1.0, 2.0] None"]
+    case.write(*steps(1), samples((1, 4), seconds=5))
+    assert len(case.messages("Busy")) == 1
+    case.write(samples(seconds=3))
+    assert len(case.messages("Busy")) == 1
+    case.write(samples(seconds=1.5))  # to 20.5 s
+    last = "JointStep(TRAIN step 0 of 1 views)"
+    assert case.messages("Busy")[1:] == [f"system 10 to 20: [3.0, 4.0] {last}"]
+    case.write(samples((0, 5), seconds=1), *steps(1))
+    case.end()
+    last = "JointStep(TRAIN step 1 of 1 views)"
+    assert case.messages("Busy")[2:] == [f"system 20 to 21.5: [5.0] lost {last}"]
+    assert noted(run_path) == [
+        (0, "system", 11.0), (1, "system", 20.5), (2, "system", 21.5), (2, None, 0.0),
+    ]  # fmt: skip
+    assert [found.step for found in replay(run_path, case.specs).findings] == [-1, 0, 1]
+
+
+def test_a_window_without_rows_is_left_out_and_rows_of_other_kinds_are_not_shown(run_path: Path, rules: Any) -> None:
+    rows = {SAMPLES: [(0.0, "cpu", 1.0), (55.0, "cpu", 2.0)], SPANS: [(30.0, 7)]}
+    run = build_run(run_path, [Batch(rows, seconds=60), samples((3, 9), stream="disk"), *steps(1)])
+    assert [f.message.partition(" Joint")[0] for f in replay(run, rules("Busy")).findings] == [
+        "disk 0 to 10: [9.0]", "system 0 to 10: [1.0]", "system 50 to 60: [2.0]",
+    ]  # fmt: skip
+
+
+def test_windows_of_a_run_that_nobody_followed_come_in_the_order_of_the_clocks(run_path: Path, rules: Any) -> None:
+    """Whatever came first: streams behind all steps, or ahead of them."""
+    batches = [samples((1, float(n))) for n in range(5)]
+    late = build_run(run_path, [*steps(8), *batches], workers=2)
+    early = build_run(run_path.with_name("early"), [*batches, *steps(8)], workers=2)
+    found = []
+    for run in (late, early):
+        findings = replay(run, rules("Both", "Views")).findings
+        found.append([(f.rule, f.worker, f.message) for f in findings])
+    assert found[0] == found[1]
+    (saw,) = [message for rule, _, message in found[0] if rule == "Both"]
+    views = [(worker, message) for rule, worker, message in found[0] if rule == "Views"]
+    assert saw == (
+        "step 0 [], step 1 [], step 2 [], window 0 2 0, step 3 [0], step 4 [0], step 5 [0], step 6 [0], "
+        "window 1 2 0, step 7 [20], window 2 1 0"
+    )
+    assert views[:2] == [("worker_0", "[]"), ("worker_1", "[]")]
+    assert views[-1] == ("worker_1", "[(30, 1)]")  # the window from 30 s on, with one sample
+
+
+def test_steps_windows_and_ticks_are_one_sequence_live_and_in_replay(run_path: Path, rules: Any) -> None:
+    """Streams that come late, between steps, and in the hands of another evaluator."""
+    case = Case(run_path, rules("Both", "Busy", "Views"), workers=2)
+    case.write(*steps(3))
+    case.write(samples((1, 1)), samples((1, 2)), samples((1, 3)))
+    case.again()
+    case.write(*steps(2), samples((1, 4), stream="disk"), samples((0, 5)), samples((0, 5)))
+    case.again()
+    case.write()
+    case.write(*steps(1))
+    assert case.messages("Views")[-1] == "[(40, 1), (0, 1)]" or case.messages("Views")[-1] == "[(0, 1), (40, 1)]"
+    case.end()
+    (message,) = case.messages("Both")
+    assert message.startswith("step 0 [], step 1 [], step 2 [], window 0 2 0, step 3 [0], step 4 [0], ")
+
+
+def test_what_comes_after_the_last_word_of_the_evaluator_changes_nothing(run_path: Path, rules: Any) -> None:
+    case = Case(run_path, rules("Busy"))
+    case.write(samples((1, 1)), *steps(2))
+    case.builder.leave()
+    case.write()
+    case.evaluator.finish()
+    case.builder.batch(samples((1, 2), seconds=30))
+    case.builder.batch(samples((1, 2), seconds=30, stream="disk"))
+    case.builder.close()
+    case.replayed()
+
+
+def test_where_an_evaluator_was_killed_the_clocks_order_the_rest(run_path: Path, rules: Any) -> None:
+    case = Case(run_path, rules("Busy", "Both"))
+    case.write(*steps(4))
+    case.write(samples((1, 1)))
+    case.evaluator.close()
+    case.builder.batch(samples((1, 2)))
+    case.builder.step(steps(1)[0])
+    case.builder.leave()
+    case.builder.close()
+    found = [f.message for f in replay(run_path, case.specs).findings]
+    last = "JointStep(TRAIN step 3 of 1 views)"
+    assert found[:2] == [f"system 0 to 10: [1.0] {last}", f"system 10 to 20: [2.0] {last}"]
+    assert found[2] == "step 0 [], step 1 [], step 2 [], step 3 [], window 0 2 0, step 4 [0]"
+
+
+def test_a_stream_that_goes_on_by_another_clock_is_lost_by_the_one_before(
+    run_path: Path, rules: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = Case(run_path, rules("Busy"))
+    case.write(samples((1, 1)), samples((1, 2), seconds=5))
+    segments = SegmentWriter._header
+
+    def restarted(self: SegmentWriter, wall_ns: int, monotonic_ns: int) -> bytes:
+        from watchglass.store import encode_header
+
+        return encode_header({**self._of.header, "host": "other", "wall_ns": wall_ns, "monotonic_ns": monotonic_ns})
+
+    case.builder._streams["system"][0].close()
+    monkeypatch.setattr(SegmentWriter, "_header", restarted)
+    case.builder._streams.clear()
+    case.write(samples((1, 3)))
+    monkeypatch.setattr(SegmentWriter, "_header", segments)
+    assert case.messages("Busy") == [
+        "system 0 to 10: [1.0] None", "system 10 to 16: [2.0] lost None", "system 0 to 10: [3.0] None",
+    ]  # fmt: skip
+    case.write(*steps(1))
+    case.end()
+
+
+def test_a_rule_with_windows_says_that_no_stream_has_what_it_looks_at(run_path: Path, rules: Any) -> None:
+    run = build_run(run_path, [*steps(3), Batch({SPANS: [(1.0, 2)]})])
+    (busy, both) = replay(run, rules("Busy", "Both")).statuses
+    assert (busy.status, busy.reason) == (Status.STARVED, "no stream of this run has rows of the kind samples")
+    assert both.status is Status.NO_ISSUES_FOUND
+
+
+def test_a_rule_that_raises_at_a_window_is_stopped_there(run_path: Path, rules: Any) -> None:
+    (status,) = replay(build_run(run_path, [samples((1, 1), (11, 1), seconds=20)]), rules("Raises")).statuses
+    assert status.status is Status.ERROR
+    assert "raised at window 2 of stream system" in status.reason
+
+
+def test_parts_with_windows_are_the_whole_and_read_no_statistics(
+    run_path: Path, rules: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights = {"fc.weight": [[1.0]]}
+    given = [*steps(5, statistics=weights), samples((1, 1), seconds=20), Silence(3.0), *steps(2, statistics=weights)]
+    specs = (*rules("Busy"), RuleSpec("ExplodingTensor"), *rules("Views", "Both"))
+    run = build_run(run_path, given, workers=2, modules={"fc": "Linear"})
+    engine, config = Engine(specs), EvaluatorConfig(run, None, specs)
+    assert engine.whole == (0, 2, 3)
+    read: list[int] = []
+    statistics = WorkerTables.statistics
+    monkeypatch.setattr(WorkerTables, "statistics", lambda *words: (read.append(1), statistics(*words))[1])
+    parts = [replay_part(run, config, rules=[0, 2, 3])]
+    assert not read
+    parts += [replay_part(run, config, rules=[1], workers=[worker]) for worker in ("worker_0", "worker_1")]
+    whole, merged = replay(run, specs), merge([PartialEvaluation.from_json(part.to_json()) for part in parts], specs)
+    assert [f.to_json() for f in merged.findings] == [f.to_json() for f in whole.findings]
+    assert merged.statuses == whole.statuses
+    assert {f.rule for f in whole.findings} == {"Busy", "Views", "Both"}
+
+
+def test_no_stream_is_read_where_no_rule_looks_at_windows(run_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = build_run(run_path, [samples((1, 1)), *steps(2)])
+    monkeypatch.delattr("watchglass.store.RunReader.streams")
+    assert replay(run).train_steps == 2
+    case = Case(run_path.with_name("live"), ())
+    case.write(samples((1, 1)), *steps(2))
+    assert case.evaluator.evaluation().train_steps == 2
+    case.end()
+
+
+def test_what_a_journal_or_a_stream_says_wrongly_holds_nothing_back(run_path: Path, rules: Any) -> None:
+    def watermark(steps: int = 0, **data: Any) -> Observation:
+        return Observation("watermark", 0, None, data, steps=steps)
+
+    wrong = [
+        watermark(stream="system", clock=0, time_ns=2**63), watermark(stream=["a"], clock=0, time_ns=1),
+        watermark(stream="system", clock=7, time_ns=1), watermark(stream="system", clock=0, time_ns="x"),
+        watermark(stream="system", clock=0, time_ns=-5, lost=1), watermark(10**9, stream="other", clock=0, time_ns=1),
+    ]  # fmt: skip
+    run = build_run(run_path, [samples((1, 1), (2, 2)), *steps(2)], journal=wrong)
+    nonsense = [encode_frame(92, b"["), encode_frame(FrameKind.WATERMARK, b'{"time_ns": 4611686018427387904}')]
+    SegmentWriter(LocalStore(run), 0, "system", stream=True).write(nonsense)
+    evaluation = replay(run, rules("Busy", "Both"))
+    assert [f.message for f in evaluation.findings if f.rule == "Busy"] == ["system 0 to 10: [1.0, 2.0] None"]
+    assert len(evaluation.problems) == 1
+    assert evaluation.train_steps == 2
+
+
+def test_wrong_declarations_are_refused(tmp_path: Path) -> None:
+    for given, said in (
+        ({"kinds": "samples"}, r"tuple of kinds of rows by time \(samples, spans\) .* write kinds=\('samples',\)"),
+        ({"kinds": ()}, "but got"), ({"kinds": ("scalars",)}, r"got \('scalars',\)"), ({"kinds": [["a"]]}, "but got"),
+        ({"kinds": ("samples",), "length_s": 0}, "length_s of Windows must be from 0.1 to 86400 seconds but got 0"),
+        ({"kinds": ("samples",), "length_s": True}, "but got True"),
+        ({"kinds": ("samples",), "length_s": float("nan")}, "but got nan"),
+        ({"kinds": ("samples",), "length_s": "9"}, "but got '9'"),
+    ):  # fmt: skip
+        with pytest.raises(InvalidValueError, match=said):
+            Windows(**given)
+    for body in ("streams = 'samples'", "pass"):
+        (tmp_path / "wrong.py").write_text(
+            f"from watchglass.rules import Rule\nclass Wrong(Rule):\n    {body}\n"
+            "    def check_window(self, window):\n        return ()\n"
+        )
+        with pytest.raises(PluginFileError, match=r"streams of .*Wrong must be Windows.*\(kinds=\(\"samples\",\)"):
+            Engine([RuleSpec(f"{tmp_path}/wrong.py:Wrong")])
+    with pytest.raises(InvalidValueError, match="Each has check and check_window; a rule has one of them"):
+
+        class Each(Rule):
+            def check(self, view: Any) -> Any:
+                return ()
+
+            def check_window(self, window: Any) -> Any:
+                return ()
+
+
+def test_observations_of_streams_are_plain_json(run_path: Path, rules: Any) -> None:
+    case = Case(run_path, rules("Busy"))
+    case.write(samples((1, 1)))
+    case.end()
+    seen = [each for each in open_run(run_path).journal.observations if each.kind == "watermark"]
+    assert json.loads(json.dumps(seen[0].data)) == {"stream": "system", "clock": 0, "time_ns": 11 * SECOND}
+    assert FrameKind.WATERMARK == 12
