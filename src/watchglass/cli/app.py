@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 import typer.main
 
-from watchglass.cli.failure import COULD_NOT, print_error
+from watchglass.cli.failure import COULD_NOT, INTERRUPTED, failing_in_one_line, print_error
 
 #: Verbs in the order of the help. Each is a function in the file of its name, imported when it is asked for: a launcher
 #: does not wait for what other verbs need.
@@ -23,6 +25,9 @@ VERBS = (
 _USAGE_ERRORS = tuple(
     kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException" and issubclass(kind, Exception)
 )
+
+
+_Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
 
 def _print_version(wanted: bool) -> None:
@@ -41,6 +46,20 @@ def _options(
     """Watch a training run, find out what is wrong with it, and say why."""
 
 
+def _guarded(verb: Callable[..., int | None]) -> Callable[..., int | None]:
+    """A verb with ``--debug``: an error ends it in one line."""
+
+    @functools.wraps(verb)
+    def guarded(*, debug: bool, **options: Any) -> int | None:
+        with failing_in_one_line(debug):
+            return verb(**options)
+
+    signature = inspect.signature(verb, eval_str=True)
+    option = inspect.Parameter("debug", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=_Debug)
+    guarded.__signature__ = signature.replace(parameters=[*signature.parameters.values(), option])  # type: ignore[attr-defined]
+    return guarded
+
+
 def application(verbs: Iterable[str] = VERBS) -> typer.Typer:
     """The command with some of its verbs."""
     app = typer.Typer(
@@ -56,10 +75,11 @@ def application(verbs: Iterable[str] = VERBS) -> typer.Typer:
     )
     for verb in verbs:
         module = import_module(f"watchglass.cli.{verb}")
+        guarded = _guarded(getattr(module, verb))
         if verb == "run":  # has arguments that belong to the script
-            app.command(verb, cls=module.RunCommand, context_settings={"allow_interspersed_args": False})(module.run)
+            app.command(verb, cls=module.RunCommand, context_settings={"allow_interspersed_args": False})(guarded)
         else:
-            app.command(verb)(getattr(module, verb))
+            app.command(verb)(guarded)
     return app
 
 
@@ -84,7 +104,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             print_error(message)
         return COULD_NOT
     except (KeyboardInterrupt, typer.Abort):
-        return 130
+        return INTERRUPTED
     except BrokenPipeError:
         # The reader of our output has gone (`watchglass show RUN | head`); nothing may be flushed at exit either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from functools import partial
+from typing import Annotated
 
 import typer
 
+from watchglass import evaluate
 from watchglass.cli.evaluating import Calibration, RuleTimeout
-from watchglass.cli.failure import CLEAN, COULD_NOT, failing_in_one_line, print_note, print_warning
-from watchglass.cli.options import Debug, check_choice
+from watchglass.cli.failure import CLEAN, COULD_NOT, INTERRUPTED, print_note, print_warning
+from watchglass.cli.options import check_choice
 from watchglass.cli.sweeping import parse_sweeps
+from watchglass.cli.terminal import stderr_console
+from watchglass.config import CALIBRATIONS, RuleSpec, local_path, scheme_of
 from watchglass.errors import InvalidValueError, MissingFileError, in_a_line
-from watchglass.records import Severity, count
+from watchglass.records import Severity, Status, count
 
-if TYPE_CHECKING:
-    from watchglass.config import RuleSpec
-    from watchglass.evaluate import Label, TestedRun
-
-#: Exit status after Ctrl-C, as of a process that the signal ended.
-_INTERRUPTED = 130
 #: Off a terminal progress is a line every so many seconds.
 _TELL_EVERY_S = 15.0
 
@@ -54,28 +53,6 @@ Tolerance = Annotated[
 OutputFormat = Annotated[str, typer.Option("--format", metavar="text|json|csv", help="For people or for programs.")]
 
 
-class Backtest(NamedTuple):
-    """What is printed.
-
-    Attributes:
-        specs: The rule with each combination of parameters.
-        swept: Names of the parameters that differ.
-        runs: What came of each run.
-        labels: What is known, by location of the run.
-        tolerance: See ``--tolerance``.
-        severity: Least severity that counts.
-        labelled: Whether there are labels at all.
-    """
-
-    specs: tuple[RuleSpec, ...]
-    swept: tuple[str, ...]
-    runs: list[TestedRun]
-    labels: dict[str, Label]
-    tolerance: int
-    severity: str
-    labelled: bool
-
-
 def backtest(
     rule: RuleName,
     runs: RunPaths,
@@ -86,7 +63,6 @@ def backtest(
     calibration: Calibration = "default",
     output: OutputFormat = "text",
     rule_timeout: RuleTimeout = 30.0,
-    debug: Debug = False,
 ) -> int:
     """Show where a rule would have fired on stored runs.
 
@@ -94,39 +70,40 @@ def backtest(
     parameters, and which of them no other beats. Each run is read once; nothing is written into any. The exit status
     is 0, or 2 when something could not be read or the rule failed, of which the rest is shown all the same.
     """
-    with failing_in_one_line(debug):
-        check_choice("--severity", severity, tuple(each.value for each in Severity))
-        check_choice("--format", output, ("text", "json", "csv"))
-        from watchglass.cli.backtest_output import printed
-        from watchglass.evaluate import combinations, labels_of_runs, read_labels, tested
+    check_choice("--severity", severity, tuple(each.value for each in Severity))
+    check_choice("--format", output, ("text", "json", "csv"))
+    check_choice("--calibration", calibration, CALIBRATIONS)
+    from watchglass.cli.backtest_output import Backtest, printed
+    from watchglass.rules import build_rule
 
-        spec = _rule(rule)
-        sweeps = parse_sweeps(sweep or (), spec)
-        specs = combinations(spec, sweeps)
-        _check_variants(specs, calibration)
-        known = read_labels(labels) if labels is not None else []
-        locations, problems = find_runs(runs)
-        by_run, others = labels_of_runs(known, [*locations, *problems])
-        if others:
-            print_note(
-                f"{count(len(others), 'label')} of runs that are not given: {', '.join(others[:3])}"
-                + (", ..." if len(others) > 3 else "")
-            )
+    spec = _rule(rule)
+    sweeps = parse_sweeps(sweep or (), spec)
+    specs = evaluate.combinations(spec, sweeps)
+    for each in specs:  # what no rule can be is refused before any run is read
+        build_rule(each, calibration)
+    known = evaluate.read_labels(labels) if labels is not None else []
+    locations, problems = find_runs(runs)
+    by_run, others = evaluate.labels_of_runs(known, [*locations, *problems])
+    if others:
+        print_note(
+            f"{count(len(others), 'label')} of runs that are not given: {', '.join(others[:3])}"
+            + (", ..." if len(others) > 3 else "")
+        )
 
-        def one(run: str, progress: Callable[[int], None]) -> TestedRun:
-            return tested(
-                run, specs, calibration=calibration, severity=Severity(severity), rule_timeout_s=rule_timeout,
-                progress=progress,
-            )  # fmt: skip
+    def one(run: str, progress: Callable[[int], None]) -> evaluate.TestedRun:
+        return evaluate.tested(
+            run, specs, calibration=calibration, severity=Severity(severity), rule_timeout_s=rule_timeout,
+            progress=progress,
+        )  # fmt: skip
 
-        results, interrupted = _each(locations, one, problems)
-        found = Backtest(specs, tuple(sweeps), results, by_run, tolerance, severity, labels is not None)
-        typer.echo(printed(found, output), nl=False)
-        failed = _tell_problems(results, problems)
-        if interrupted:
-            print_note(f"interrupted after {len(results)} of {count(len(locations), 'run')}")
-            return _INTERRUPTED
-        return COULD_NOT if failed else CLEAN
+    results, interrupted = _each(locations, one, problems)
+    found = Backtest(specs, tuple(sweeps), results, by_run, tolerance, severity, labels is not None)
+    typer.echo(printed(found, output), nl=False)
+    failed = _tell_problems(results, problems)
+    if interrupted:
+        print_note(f"interrupted after {len(results)} of {count(len(locations), 'run')}")
+        return INTERRUPTED
+    return COULD_NOT if failed else CLEAN
 
 
 def find_runs(places: Sequence[str]) -> tuple[list[str], dict[str, str]]:
@@ -162,8 +139,6 @@ def _expanded(place: str) -> list[str]:
     import glob
     import os
 
-    from watchglass.config import local_path, scheme_of
-
     if scheme_of(place) or not glob.has_magic(place) or os.path.exists(local_path(place)):
         return [place]
     matches = sorted(path for path in glob.glob(place) if os.path.isdir(path))
@@ -183,26 +158,16 @@ def _rule(text: str) -> RuleSpec:
     return specs[0]
 
 
-def _check_variants(specs: Sequence[RuleSpec], calibration: str) -> None:
-    """Refuse what no rule can be before any run is read."""
-    from watchglass.config import CALIBRATIONS
-    from watchglass.rules import build_rule
-
-    check_choice("--calibration", calibration, CALIBRATIONS)
-    for spec in specs:
-        build_rule(spec, calibration)
-
-
 def _each(
-    locations: Sequence[str], one: Callable[[str, Callable[[int], None]], TestedRun], problems: dict[str, str]
-) -> tuple[list[TestedRun], bool]:
+    locations: Sequence[str], one: Callable[[str, Callable[[int], None]], evaluate.TestedRun], problems: dict[str, str]
+) -> tuple[list[evaluate.TestedRun], bool]:
     """The results of the runs that could be read, and whether Ctrl-C came before the last."""
-    results: list[TestedRun] = []
-    with _Progress(len(locations)) as progress:
-        for run in locations:
-            progress.begin(run)
+    results: list[evaluate.TestedRun] = []
+    with _progress(len(locations)) as tell:
+        for number, run in enumerate(locations, 1):
+            tell(number, run, 0)
             try:
-                results.append(one(run, progress.steps))
+                results.append(one(run, partial(tell, number, run)))
             except KeyboardInterrupt:
                 return results, True
             except Exception as error:  # whatever is wrong with one run, the others are tested
@@ -210,10 +175,8 @@ def _each(
     return results, False
 
 
-def _tell_problems(results: Sequence[TestedRun], problems: dict[str, str]) -> bool:
+def _tell_problems(results: Sequence[evaluate.TestedRun], problems: dict[str, str]) -> bool:
     """Prints what was wrong; returns whether anything was."""
-    from watchglass.records import Status
-
     lines = [f"{run} is left out: {reason}" for run, reason in problems.items()]
     for result in results:
         lines += [f"{result.run}: {problem}" for problem in result.problems]
@@ -225,38 +188,21 @@ def _tell_problems(results: Sequence[TestedRun], problems: dict[str, str]) -> bo
     return bool(lines)
 
 
-class _Progress:
-    """Which run is read, on stderr: a line that changes on a terminal, else one line now and then."""
+@contextmanager
+def _progress(total: int) -> Iterator[Callable[[int, str, int], None]]:
+    """A function that says which run is read: in a line that changes on a terminal, else in one now and then."""
+    from rich.markup import escape
 
-    def __init__(self, total: int) -> None:
-        self._total = total
-        self._number = 0
-        self._run = ""
-        self._told_s = time.monotonic()
-        self._status: Any = None
+    told_s = time.monotonic()
+    with stderr_console().status("reading runs") if sys.stderr.isatty() else nullcontext() as status:
 
-    def __enter__(self) -> _Progress:
-        if sys.stderr.isatty():
-            from watchglass.cli.terminal import stderr_console
+        def tell(number: int, run: str, step: int) -> None:
+            nonlocal told_s
+            line = f"run {number} of {total}, {run}, step {step}"
+            if status is not None:
+                status.update(escape(line))
+            elif time.monotonic() - told_s > _TELL_EVERY_S:
+                told_s = time.monotonic()
+                print_note(line)
 
-            self._status = stderr_console().status("reading runs")
-            self._status.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._status is not None:
-            self._status.stop()
-
-    def begin(self, run: str) -> None:
-        self._number, self._run = self._number + 1, run
-        self.steps(0)
-
-    def steps(self, steps: int) -> None:
-        line = f"run {self._number} of {self._total}, {self._run}, step {steps}"
-        if self._status is not None:
-            from rich.markup import escape
-
-            self._status.update(escape(line))
-        elif time.monotonic() - self._told_s > _TELL_EVERY_S:
-            self._told_s = time.monotonic()
-            print_note(line)
+        yield tell

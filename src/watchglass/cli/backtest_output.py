@@ -7,15 +7,12 @@ import io
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
-from watchglass.evaluate import Outcome, Score, front, judge, score, unanswered
-from watchglass.view import count, harmless_json
-
-if TYPE_CHECKING:
-    from watchglass.cli.backtest import Backtest
-    from watchglass.config import RuleSpec
-    from watchglass.evaluate import Firing, TestedRun
+from watchglass.config import RuleSpec
+from watchglass.evaluate import Firing, Label, Outcome, Score, TestedRun, front, judge, score, unanswered
+from watchglass.records import count
+from watchglass.view import harmless_json, printable
 
 _RUN_COLUMNS = (
     "run", "sick", "since_step", "fired", "first_step", "last_step", "count", "severity", "worker", "outcome", "delay",
@@ -29,6 +26,28 @@ _SCORE_COLUMNS = (
 
 #: How a cell begins that a spreadsheet computes: one that is text of a run gets a quote before it.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+class Backtest(NamedTuple):
+    """What is printed.
+
+    Attributes:
+        specs: The rule with each combination of parameters.
+        swept: Names of the parameters that differ.
+        runs: What came of each run.
+        labels: What is known, by location of the run.
+        tolerance: See ``--tolerance``.
+        severity: Least severity that counts.
+        labelled: Whether there are labels at all.
+    """
+
+    specs: tuple[RuleSpec, ...]
+    swept: tuple[str, ...]
+    runs: list[TestedRun]
+    labels: dict[str, Label]
+    tolerance: int
+    severity: str
+    labelled: bool
 
 
 def printed(test: Backtest, output: str) -> str:
@@ -137,8 +156,6 @@ def _unanswered(test: Backtest) -> str:
 
 def _line(reason: str) -> str:
     """What a traceback ends with; of any other reason all of it."""
-    from watchglass.view import printable
-
     return printable(reason.splitlines()[-1])
 
 
@@ -227,8 +244,6 @@ def _percent(share: float | None, part: int | None = None, whole: int | None = N
 
 def _table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     """Columns as wide as what is in them, so that a line is a line for grep."""
-    from watchglass.view import printable
-
     cells = [list(columns), *([printable(_cell(value)) for value in row] for row in rows)]
     widths = [max(len(row[index]) for row in cells) for index in range(len(columns))]
     return "".join("  ".join(map(str.ljust, row, widths)).rstrip() + "\n" for row in cells)

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from watchglass.config import (
+    EvaluatorConfig,
+    ParameterError,
+    SessionConfig,
+    add_settings,
+    combine,
+    find_file,
+    read_file,
+)
 from watchglass.errors import InvalidValueError
-
-if TYPE_CHECKING:
-    from watchglass.config import EvaluatorConfig, ParameterError
+from watchglass.session import capture_of_rules
 
 ConfigFile = Annotated[
     str | None,
@@ -104,12 +111,10 @@ def with_file(
         InvalidValueError: Something in it cannot be, or not together with what is given; what cannot be whatever the
             file says is named as the option is.
     """
-    from watchglass.config import ParameterError, SessionConfig, combine, find_file, read_file
-
     path = find_file(named)
     set_there = {} if path is None else read_file(path)
     try:
-        settings = combine(_asked(told, {*set_there, *given}), set_there, given)
+        settings = combine(capture_of_rules(told, set_there, given), set_there, given)
         SessionConfig(run="", **settings)
     except ParameterError as error:
         if path is None or _wrong_alone(given, error):
@@ -118,18 +123,8 @@ def with_file(
     return None if path is None else str(path), {**settings, "overrides": given}
 
 
-def _asked(told: EvaluatorConfig | None, given: set[str]) -> dict[str, Any]:
-    if told is None:
-        return {}
-    from watchglass.rules import capture_for
-
-    return capture_for(told.rules, told.calibration, given=given)
-
-
 def _wrong_alone(given: Mapping[str, Any], found: ParameterError) -> bool:
     """Whether the same is wrong without a file."""
-    from watchglass.config import ParameterError, SessionConfig, combine
-
     try:
         SessionConfig(run="", **combine(given))
     except ParameterError as error:
@@ -156,8 +151,6 @@ def parse_collections(texts: Iterable[str]) -> dict[str, dict[str, Any]]:
     Raises:
         InvalidValueError: A text that does not read so.
     """
-    from watchglass.config import add_settings
-
     table: dict[str, dict[str, Any]] = {}
     for text in texts:
         name, sign, rest = _split(text)

@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
+import watchglass
+from watchglass import view
 from watchglass.cli.evaluating import Calibration, Causes, Rules, RuleTimeout, asked_of_explain, evaluator_config
-from watchglass.cli.failure import (
-    CLEAN,
-    COULD_NOT,
-    FINDINGS,
-    failing_in_one_line,
-    print_error,
-    print_note,
-    print_warning,
-)
-from watchglass.cli.options import Debug, Engine, FailOn, PricePerHour, RayAddress, check_choice, check_engine
-from watchglass.records import Verdict
+from watchglass.cli.failure import CLEAN, COULD_NOT, FINDINGS, print_error, print_note, print_warning
+from watchglass.cli.options import Engine, FailOn, PricePerHour, RayAddress, check_choice, check_engine
+from watchglass.cli.terminal import print_verdict, stdout_console
+from watchglass.config import EvaluatorConfig
+from watchglass.records import Verdict, count
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from rich.console import Console
 
-    from watchglass.config import EvaluatorConfig
-    from watchglass.view import RuleText, Terms
 
 FORMATS = ("text", "json", "sarif", "junit", "markdown")
 
@@ -38,9 +34,7 @@ RunOrPrefix = Annotated[
 
 def _print_schema(wanted: bool) -> None:
     if wanted:
-        from watchglass.view import json_schema
-
-        typer.echo(json_schema(), nl=False)
+        typer.echo(view.json_schema(), nl=False)
         raise typer.Exit
 
 
@@ -76,7 +70,6 @@ def check(
             "--schema", help="Print the JSON Schema of --format json and exit.", callback=_print_schema, is_eager=True
         ),
     ] = False,
-    debug: Debug = False,
 ) -> int:
     """Evaluate rules on a stored run, or on all runs of a folder.
 
@@ -85,29 +78,26 @@ def check(
     nothing was found, 1 for findings, 2 when a run failed, could not be evaluated or judged, is not finished, or misses
     records. Findings of severity info are shown and never count.
     """
-    with failing_in_one_line(debug):
-        from watchglass.view import FAIL_ON, Terms, check_output_path
-
-        check_choice("--fail-on", fail_on, FAIL_ON)
-        check_choice("--format", output_format, FORMATS)
-        check_engine(engine, ray_address)
-        target = None
-        if output is not None:
-            target = check_output_path(
-                output, replace=force, cure="--force", example=f"watchglass.{_SUFFIXES[output_format]}"
-            )
-        from watchglass.cli.judge import replayed_all
-
-        config = evaluator_config(
-            run=run, rules=rules, calibration=calibration, causes=causes, rule_timeout=rule_timeout,
-            price_per_hour=price_per_hour,
-        )  # fmt: skip
-        verdicts, many = replayed_all(config, on_ray=engine == "ray", address=ray_address)
-        told = _Told(
-            verdicts, many, Terms(fail_on, allow_unfinished), asked_of_explain(rules, calibration, causes), config
+    check_choice("--fail-on", fail_on, view.FAIL_ON)
+    check_choice("--format", output_format, FORMATS)
+    check_engine(engine, ray_address)
+    target = None
+    if output is not None:
+        target = view.check_output_path(
+            output, replace=force, cure="--force", example=f"watchglass.{_SUFFIXES[output_format]}"
         )
-        _tell(told, output_format, target, quiet=quiet)
-        return concluded(verdicts, told.terms)
+    from watchglass.cli.judge import replayed_all
+
+    config = evaluator_config(
+        run=run, rules=rules, calibration=calibration, causes=causes, rule_timeout=rule_timeout,
+        price_per_hour=price_per_hour,
+    )  # fmt: skip
+    verdicts, many = replayed_all(config, on_ray=engine == "ray", address=ray_address)
+    told = _Told(
+        verdicts, many, view.Terms(fail_on, allow_unfinished), asked_of_explain(rules, calibration, causes), config
+    )
+    _tell(told, output_format, target, quiet=quiet)
+    return concluded(verdicts, told.terms)
 
 
 class _Told(NamedTuple):
@@ -123,24 +113,22 @@ class _Told(NamedTuple):
 
     verdicts: Sequence[Verdict]
     many: bool
-    terms: Terms
+    terms: view.Terms
     asked: Sequence[str]
     config: EvaluatorConfig
 
 
 def _tell(told: _Told, output_format: str, target: Path | None, *, quiet: bool) -> None:
     """Prints the document or writes it into a file, and what could not be read of each run on stderr."""
-    from watchglass.view import size, write_whole
-
     if target is not None:
         document = "".join(_rendered(output_format, told))
-        written = write_whole(target, document.encode("utf-8", "backslashreplace"))
+        written = view.write_whole(target, document.encode("utf-8", "backslashreplace"))
         if not quiet:
-            print_note(f"{_headline(told.verdicts, many=told.many)}; written to {target} ({size(written)})")
+            print_note(f"{_headline(told.verdicts, many=told.many)}; written to {target} ({view.size(written)})")
     elif quiet:
         pass
     elif output_format == "text":
-        _print_text(told)
+        _print_text(told, stdout_console())
     else:
         for part in _rendered(output_format, told):
             typer.echo(part, nl=False)
@@ -152,24 +140,15 @@ def _tell(told: _Told, output_format: str, target: Path | None, *, quiet: bool) 
 _SUFFIXES = {"text": "txt", "json": "json", "sarif": "sarif", "junit": "xml", "markdown": "md"}
 
 
-def exit_status(verdict: Verdict, fail_on: str, *, allow_unfinished: bool) -> int:
-    """0 where nothing was found, 1 for findings that count, 2 where there is no clean answer; the reason is printed."""
-    from watchglass.view import Terms
-
-    return concluded([verdict], Terms(fail_on, allow_unfinished))
-
-
-def concluded(verdicts: Sequence[Verdict], terms: Terms) -> int:
+def concluded(verdicts: Sequence[Verdict], terms: view.Terms) -> int:
     """The exit status over all verdicts; why there is no clean answer is printed, where no finding says more."""
-    from watchglass.view import failed_rules, not_answered, outcome
-
     answers = {"clean": CLEAN, "findings": FINDINGS, "no answer": COULD_NOT}
     found = set()
     for verdict in verdicts:
-        for failure in failed_rules(verdict):
+        for failure in view.failed_rules(verdict):
             print_warning(failure if len(verdicts) == 1 else f"{verdict.run}: {failure}")
-        answer = outcome(verdict, terms)
-        reason = not_answered(verdict, terms)
+        answer = view.outcome(verdict, terms)
+        reason = view.not_answered(verdict, terms)
         if answer == "no answer" and reason:
             print_error(f"{verdict.run}: {reason}")
         found.add(answers[answer])
@@ -178,43 +157,27 @@ def concluded(verdicts: Sequence[Verdict], terms: Terms) -> int:
 
 def _rendered(output_format: str, told: _Told) -> Iterator[str]:
     """A document in one of :data:`FORMATS`."""
-    from watchglass import __version__
-    from watchglass.view import (
-        json_document,
-        junit_document,
-        markdown_document,
-        printable,
-        sarif_document,
-        verdict_text,
-    )
-
-    verdicts, many, terms, asked, config = told
+    verdicts, many, terms, _, config = told
     if output_format == "json":
-        yield json_document(verdicts, terms, many=many)
+        yield view.json_document(verdicts, terms, many=many)
     elif output_format == "sarif":
-        yield sarif_document(verdicts, terms, rules=_rule_texts(config), version=__version__)
+        yield view.sarif_document(verdicts, terms, rules=_rule_texts(config), version=watchglass.__version__)
     elif output_format == "junit":
-        yield junit_document(verdicts, terms)
+        yield view.junit_document(verdicts, terms)
     elif output_format == "markdown":
-        yield markdown_document(verdicts, terms, many=many)
+        yield view.markdown_document(verdicts, terms, many=many)
     else:
-        for verdict in verdicts:
-            yield (
-                (f"{printable(verdict.run)}\n" if many else "")
-                + verdict_text(verdict, asked=asked)
-                + ("\n" if many else "")
-            )
-        yield f"{_headline(verdicts, many=many)}\n" if many else ""
+        from rich.console import Console
+
+        document = io.StringIO()
+        _print_text(told, Console(file=document, force_terminal=False))
+        yield document.getvalue()
 
 
-def _print_text(told: _Told) -> None:
-    from watchglass.cli.terminal import print_verdict, stdout_console
-    from watchglass.view import printable
-
-    console = stdout_console()
+def _print_text(told: _Told, console: Console) -> None:
     for verdict in told.verdicts:
         if told.many and not console.is_terminal:  # where the frame has no title
-            console.file.write(f"{printable(verdict.run)}\n")
+            console.file.write(f"{view.printable(verdict.run)}\n")
         print_verdict(console, verdict, told.asked)
         if told.many:
             console.file.write("\n")
@@ -223,10 +186,8 @@ def _print_text(told: _Told) -> None:
 
 
 def _headline(verdicts: Sequence[Verdict], *, many: bool) -> str:
-    from watchglass.view import count, headline
-
     if not many:
-        return headline(verdicts[0])
+        return view.headline(verdicts[0])
     amounts = {status: sum(verdict.status == status for verdict in verdicts) for status in _ORDER}
     words = [f"{amount:,} {_AMOUNTS.get(status, status)}" for status, amount in amounts.items() if amount]
     return f"{count(len(verdicts), 'run')}: {', '.join(words)}"
@@ -239,10 +200,9 @@ _ORDER = (
 )  # fmt: skip
 
 
-def _rule_texts(config: EvaluatorConfig) -> dict[str, RuleText]:
+def _rule_texts(config: EvaluatorConfig) -> dict[str, view.RuleText]:
     """What the rules that were evaluated say of themselves."""
     from watchglass.rules import documentation, find_rule
-    from watchglass.view import RuleText
 
     documented = [documentation(find_rule(spec.name)) for spec in config.rules]
-    return {rule.name: RuleText(rule.summary, rule.sections) for rule in documented}
+    return {rule.name: view.RuleText(rule.summary, rule.sections) for rule in documented}

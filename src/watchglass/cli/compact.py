@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import re
 import time
+from contextlib import closing
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from watchglass.cli.failure import failing_in_one_line, print_note
-from watchglass.cli.options import Debug, Force, RunPath
+from watchglass.cli.failure import print_note
+from watchglass.cli.options import Force, RunPath
+from watchglass.cli.terminal import working
 from watchglass.errors import InvalidValueError
+from watchglass.records import count
+from watchglass.view import printable, size
 
 if TYPE_CHECKING:
     from watchglass.store import Compaction
@@ -29,36 +33,26 @@ def compact(
         typer.Option("--keep-raw-bytes", metavar="SIZE", help="Remove the oldest raw tensors beyond it: 500MB, 2GiB."),
     ] = None,
     force: Force = False,
-    debug: Debug = False,
-) -> int:
+) -> None:
     """Compact a run whose training has ended: statistics become Parquet. Others may read it meanwhile."""
-    with failing_in_one_line(debug):
-        from watchglass.cli.terminal import working
-        from watchglass.record import harvest
-        from watchglass.store import compact as compact_store
-        from watchglass.store import open_store, remove_raw
+    from watchglass.record import harvest
+    from watchglass.store import compact as compact_store
+    from watchglass.store import open_store, remove_raw
 
-        keep_bytes = _size(keep_raw_bytes) if keep_raw_bytes is not None else None
-        if keep_raw_days is not None and not 0 <= keep_raw_days < 1e6:
-            raise InvalidValueError(f"--keep-raw-days must be a number of days from 0 but got {keep_raw_days:g}")
-        store = open_store(run)
-        try:
-            with working("compacting the run"):
-                harvest(store, by="compaction")
-                done = compact_store(store, even_if_unseen=force, must=True)
-                removed = None
-                if keep_bytes is not None or keep_raw_days is not None:
-                    before_ns = None if keep_raw_days is None else time.time_ns() - int(keep_raw_days * _DAY_NS)
-                    removed = remove_raw(store, keep_bytes=keep_bytes, before_ns=before_ns)
-        finally:
-            store.close()
-        _print(run, done, removed)
-    return 0
+    keep_bytes = _size(keep_raw_bytes) if keep_raw_bytes is not None else None
+    if keep_raw_days is not None and not 0 <= keep_raw_days < 1e6:
+        raise InvalidValueError(f"--keep-raw-days must be a number of days from 0 but got {keep_raw_days:g}")
+    removed = None
+    with closing(open_store(run)) as store, working("compacting the run"):
+        harvest(store, by="compaction")
+        done = compact_store(store, even_if_unseen=force, must=True)
+        if keep_bytes is not None or keep_raw_days is not None:
+            before_ns = None if keep_raw_days is None else time.time_ns() - int(keep_raw_days * _DAY_NS)
+            removed = remove_raw(store, keep_bytes=keep_bytes, before_ns=before_ns)
+    _print(run, done, removed)
 
 
 def _print(run: str, done: Compaction, removed: tuple[int, int] | None) -> None:
-    from watchglass.view import count, printable, size
-
     if done.written:
         typer.echo(f"{printable(run)} is compacted (generation {done.generation})")
         typer.echo(f"before   {size(done.before_bytes)}")

@@ -5,19 +5,22 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
+from watchglass import evaluate, view
+from watchglass.cli.check import concluded
+from watchglass.cli.evaluating import asked_of_explain
 from watchglass.cli.failure import CLEAN, COULD_NOT, FINDINGS, print_error, print_note, print_warning
+from watchglass.cli.judge import verdict_on
+from watchglass.cli.terminal import print_table, print_verdict, stdout_console
+from watchglass.config import EvaluatorConfig
 from watchglass.errors import WatchglassError
-from watchglass.records import Finding, Severity
-
-if TYPE_CHECKING:
-    from watchglass.config import EvaluatorConfig
-    from watchglass.evaluate import Evaluation, Followed
-    from watchglass.records import Verdict
+from watchglass.records import Finding, Severity, count
+from watchglass.run import open_run
 
 
-def conclude(config: EvaluatorConfig, evaluation: Evaluation, fail_on: str, *, ended: bool, name: str = "") -> int:
+def conclude(
+    config: EvaluatorConfig, evaluation: evaluate.Evaluation, fail_on: str, *, ended: bool, name: str = ""
+) -> int:
     """Prints the verdict; returns the exit status, of a training that goes on 1 or 2.
 
     What was found counts, also where the run cannot be read any more to say more about it.
@@ -29,43 +32,27 @@ def conclude(config: EvaluatorConfig, evaluation: Evaluation, fail_on: str, *, e
         ended: Whether the training has ended.
         name: What to call the run where there are many; "" where it is the only one.
     """
-    from watchglass.cli.check import exit_status
-
     try:
-        told = _verdict(config, evaluation)
+        told = verdict_on(open_run(config.run), evaluation, config)
     except WatchglassError as error:
         found = counts(evaluation.findings, fail_on)
         print_error(f"{f'[{name}] ' if name else ''}there is no verdict, only the findings above: {error}")
         return FINDINGS if found else COULD_NOT
     if not config.quiet:
-        from watchglass.cli.evaluating import asked_of_explain
-        from watchglass.cli.terminal import print_verdict, stdout_console
-        from watchglass.view import printable
-
         console = stdout_console()
         if name:
-            console.file.write(f"[{printable(name)}]\n")
+            console.file.write(f"[{view.printable(name)}]\n")
         print_verdict(console, told, asked_of_explain(None, "default", config.causes))
         if name:
             console.file.write("\n")
             console.file.flush()
-    status = exit_status(told, fail_on, allow_unfinished=False)
+    status = concluded([told], view.Terms(fail_on))
     return status if ended or status == FINDINGS else COULD_NOT
 
 
 def counts(findings: Iterable[Finding], fail_on: str) -> bool:
     """Whether one of these findings is bad enough for exit status 1, also where there is no verdict to ask."""
-    from watchglass.view import Terms, enough
-
-    return any(enough(finding, Terms(fail_on)) for finding in findings)
-
-
-def _verdict(config: EvaluatorConfig, evaluation: Evaluation) -> Verdict:
-    from watchglass.evaluate import verdict
-    from watchglass.run import open_run
-
-    told = verdict(open_run(config.run), evaluation, causes=config.causes, price_per_hour=config.price_per_hour)
-    return replace(told, run=config.run)
+    return any(view.enough(finding, view.Terms(fail_on)) for finding in findings)
 
 
 @dataclass(frozen=True)
@@ -95,7 +82,7 @@ class Console:
         """A run is evaluated from now on."""
         self.told(f"[{name}] following {location}")
 
-    def ended(self, name: str, location: str, followed: Followed) -> None:
+    def ended(self, name: str, location: str, followed: evaluate.Followed) -> None:
         """A training has ended, or following did before."""
         evaluation = followed.evaluation
         if followed.ended:
@@ -127,39 +114,20 @@ class Console:
 
     def print_table(self, judged_before: int) -> None:
         """A line for each run, and how many there were that had been judged before."""
-        from rich.table import Table
-        from rich.text import Text
-
-        from watchglass.cli.terminal import stdout_console
-        from watchglass.view import count, printable
-
-        console = stdout_console()
         words = count(len(self._rows), "run")
         if judged_before:
             words += f", and {judged_before:,} that had ended and been judged before"
-        console.print(Text(f"{printable(self._config.run)}: {words}", style="bold"), soft_wrap=True)
-        if not self._rows:
-            return
-        table = Table.grid(padding=(0, 2))
-        for title in ("run", "training", "steps", "findings", "worst"):
-            table.add_column(Text(title, style="dim"), justify="right" if title == "steps" else "left")
-        table.show_header = True
-        for name in sorted(self._rows):
-            row = self._rows[name]
-            table.add_row(
-                Text(printable(name)),
-                Text(printable(row.state)),
-                f"{row.steps:,}",
-                row.findings,
-                Text(printable(row.worst)),
-            )
-        console.print(table)
+        print_table(
+            stdout_console(),
+            f"{self._config.run}: {words}",
+            ((name, row.state, f"{row.steps:,}", row.findings, row.worst) for name, row in sorted(self._rows.items())),
+            titles=("run", "training", "steps", "findings", "worst"),
+            numbers=("steps",),
+        )
 
 
 def _amounts(findings: tuple[Finding, ...]) -> str:
     """``"1 error, 2 warnings"``, ``"none"``."""
-    from watchglass.view import count
-
     amounts = Counter(finding.severity for finding in findings)
     plural = {Severity.INFO: "{} info"}
     told = [

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from watchglass.cli.options import check_choice, price_of
-from watchglass.errors import InvalidValueError
+from watchglass.config import CALIBRATIONS, EvaluatorConfig
 from watchglass.records import Severity
-
-if TYPE_CHECKING:
-    from watchglass.config import ActionSpec, EvaluatorConfig, RuleSpec
+from watchglass.session import action_specs, rule_specs
 
 Rules = Annotated[
     list[str] | None,
@@ -72,8 +69,8 @@ def evaluator_config(
     calibration: str,
     stop_on: str | None = None,
     actions: list[str] | None = None,
-    config_file: Path | None = None,
-    config_named: bool = False,
+    config_file: str | None = None,
+    acts: bool = False,
     causes: list[str] | None = None,
     rule_timeout: float = 30.0,
     lost_after: float = 600.0,
@@ -82,26 +79,25 @@ def evaluator_config(
 ) -> EvaluatorConfig:
     """What an evaluator is told, from the options of a verb; everything that is named is known to exist.
 
-    ``config_file`` is one whose tables ``[[actions]]`` come before ``actions``; None for no file. ``config_named``
-    says whether somebody named it.
+    With ``acts`` it takes ``actions`` and the tables ``[[actions]]`` of ``config_file``, or of the nearest file.
 
     Raises:
         WatchglassError: Something that does not exist, or cannot be so.
     """
-    from watchglass.config import CALIBRATIONS, EvaluatorConfig
-
     check_choice("--calibration", calibration, CALIBRATIONS)
+    if stop_on is not None:
+        check_choice("--stop-on", stop_on, (Severity.ERROR.value, Severity.WARNING.value))
     if causes:
         from watchglass.rules import load_knowledge
 
         load_knowledge(causes)
-    specs = rules_to_evaluate(rules, calibration)
+    specs = rule_specs(rules, calibration, source="--rules")
     return EvaluatorConfig(
         run,
         None,
         specs,
-        severity_to_stop_on(stop_on),
-        actions_to_take(actions, config_file, specs, config_named),
+        None if stop_on is None else Severity(stop_on),
+        action_specs(actions, specs, config_file, thorough=True) if acts else (),
         calibration=calibration,
         causes=tuple(causes or ()),
         rule_timeout_s=rule_timeout,
@@ -109,56 +105,3 @@ def evaluator_config(
         price_per_hour=price_of(price_per_hour),
         quiet=quiet,
     )
-
-
-def rules_to_evaluate(texts: list[str] | None, calibration: str = "default") -> tuple[RuleSpec, ...]:
-    """The rules that were asked for, each known to exist and to accept its parameters; the default ones for None.
-
-    Raises:
-        UnknownNameError: A rule that does not exist, with near names.
-        InvalidValueError: A parameter it does not have, or a value it does not take.
-        PluginFileError: A file of rules that cannot be imported.
-    """
-    from watchglass.rules import default_rules, expand, parse_rules
-
-    if not texts:
-        return default_rules()
-    from watchglass.rules import build_rule  # here, for what it imports
-
-    specs = expand(parse_rules(texts))
-    for spec in specs:
-        build_rule(spec, calibration)
-    return specs
-
-
-def actions_to_take(
-    texts: list[str] | None, config_file: Path | None, rules: Sequence[RuleSpec], config_named: bool
-) -> tuple[ActionSpec, ...]:
-    """The actions that were asked for, each known to exist, to accept its parameters and to be able to work.
-
-    Raises:
-        WatchglassError: What is wrong, in one line.
-    """
-    from watchglass.config import read_actions
-
-    in_file = read_actions(config_file, named=config_named) if config_file is not None else ()
-    if not texts and not in_file:
-        return ()
-    from watchglass.actions import checked_actions, parse_action
-    from watchglass.rules import find_rule
-
-    specs = [*in_file, *map(parse_action, texts or ())]
-    return checked_actions(specs, [find_rule(rule.name).__name__ for rule in rules])
-
-
-def severity_to_stop_on(text: str | None) -> Severity | None:
-    """What ``--stop-on`` says; None where it was not given.
-
-    Raises:
-        InvalidValueError: Neither error nor warning.
-    """
-    if text is None:
-        return None
-    if text not in (Severity.ERROR.value, Severity.WARNING.value):
-        raise InvalidValueError(f"--stop-on must be error or warning but got {text!r}")
-    return Severity(text)

@@ -8,16 +8,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from watchglass import evaluate, view
 from watchglass.cli.evaluating import Calibration, Causes, Rules, evaluator_config
-from watchglass.cli.failure import failing_in_one_line, print_warning
-from watchglass.cli.options import Debug, PricePerHour, check_choice, price_of
+from watchglass.cli.failure import print_warning
+from watchglass.cli.options import PricePerHour, check_choice, price_of
+from watchglass.cli.terminal import print_rows, stdout_console
 from watchglass.errors import InvalidValueError
+from watchglass.records import Verdict
+from watchglass.view import Row
 
 if TYPE_CHECKING:
-    from watchglass.records import Verdict
     from watchglass.rules import Knowledge, RuleDocumentation
     from watchglass.run import Run
-    from watchglass.view import Row
 
 RunToExplain = Annotated[
     str | None,
@@ -46,8 +48,7 @@ def explain(
     list_causes: Annotated[
         bool, typer.Option("--list-causes", help="List the causes that are known, of no run in particular.")
     ] = False,
-    debug: Debug = False,
-) -> int:
+) -> None:
     """Say why: the diagnoses of a run in full, or all that is known of one finding.
 
     Of each diagnosis: the likely causes with what speaks for and against each, the chain of symptoms, what to try, and
@@ -55,25 +56,23 @@ def explain(
     measured, and what that says of causes. What the run's own evaluator found is explained; with --rules or
     --calibration the run is evaluated again.
     """
-    with failing_in_one_line(debug):
-        check_choice("--format", output, ("text", "json"))
-        from watchglass.rules import load_knowledge
+    check_choice("--format", output, ("text", "json"))
+    from watchglass.rules import load_knowledge
 
-        knowledge = load_knowledge(causes or ())
-        if list_causes:
-            if run is not None:
-                raise InvalidValueError("--list-causes lists what is known of no run in particular; leave out RUN")
-            _list_causes(knowledge, as_json=output == "json")
-            return 0
-        if run is None:
-            raise InvalidValueError(
-                "explain needs the run to explain: watchglass explain RUN [FINDING]; --list-causes needs none"
-            )
-        opened, verdict, documented = _judged(run, rules, calibration, causes, price_per_hour)
-        _print(verdict, finding, knowledge, documented, as_json=output == "json")
-        for problem in opened.problems:
-            print_warning(str(problem))
-    return 0
+    knowledge = load_knowledge(causes or ())
+    if list_causes:
+        if run is not None:
+            raise InvalidValueError("--list-causes lists what is known of no run in particular; leave out RUN")
+        _list_causes(knowledge, as_json=output == "json")
+        return
+    if run is None:
+        raise InvalidValueError(
+            "explain needs the run to explain: watchglass explain RUN [FINDING]; --list-causes needs none"
+        )
+    opened, verdict, documented = _judged(run, rules, calibration, causes, price_per_hour)
+    _print(verdict, finding, knowledge, documented, as_json=output == "json")
+    for problem in opened.problems:
+        print_warning(str(problem))
 
 
 def _judged(
@@ -97,11 +96,7 @@ def _judged(
 def _documented(names: Sequence[str]) -> dict[str, RuleDocumentation]:
     from watchglass.rules import documentation, find_rule
 
-    found = {}
-    for name in names:
-        rule = documentation(find_rule(name))
-        found[rule.name] = rule
-    return found
+    return {rule.name: rule for rule in (documentation(find_rule(name)) for name in names)}
 
 
 def _print(
@@ -112,39 +107,30 @@ def _print(
     *,
     as_json: bool,
 ) -> None:
-    from watchglass.evaluate import explain as explain_finding
-    from watchglass.evaluate import find_findings
-    from watchglass.view import STYLES, Row, explain_findings, explain_verdict, explanation_json, tone
-
     explained = None
     if finding is not None:
-        explained = [explain_finding(each, verdict, knowledge, documented) for each in find_findings(verdict, finding)]
+        explained = [
+            evaluate.explain(each, verdict, knowledge, documented) for each in evaluate.find_findings(verdict, finding)
+        ]
     if as_json:
-        typer.echo(explanation_json(verdict, explained), nl=False)
-    elif explained is None:
-        _print_rows(explain_verdict(verdict), verdict.run, STYLES[tone(verdict)])
+        typer.echo(view.explanation_json(verdict, explained), nl=False)
+        return
+    if explained is None:
+        rows, tone = view.explain_verdict(verdict), view.tone(verdict)
     elif explained:
         severity = max((each.finding.severity for each in explained), key=lambda each: each.rank)
-        _print_rows(explain_findings(explained, verdict), verdict.run, STYLES[severity.value])
+        rows, tone = view.explain_findings(explained, verdict), severity.value
     else:
         (status,) = [status for status in verdict.statuses if status.rule.lower() == str(finding).lower()][:1]
         reason = f": {status.reason}" if status.reason else ""
-        _print_rows([Row(f"{status.rule} has found nothing: {status.status.value}{reason}")], verdict.run, STYLES[""])
-
-
-def _print_rows(rows: Sequence[Row], run: str, style: str) -> None:
-    from watchglass.cli.terminal import print_rows, stdout_console
-
-    print_rows(stdout_console(), rows, run, style)
+        rows, tone = [Row(f"{status.rule} has found nothing: {status.status.value}{reason}")], ""
+    print_rows(stdout_console(), rows, verdict.run, view.STYLES[tone])
 
 
 def _list_causes(knowledge: Knowledge, *, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps({"causes": [_cause_json(knowledge, name) for name in knowledge.causes]}, indent=2))
         return
-    from watchglass.cli.terminal import stdout_console
-    from watchglass.view import Row, rows_text
-
     rows: list[Row] = []
     for cause in knowledge.causes.values():
         rows += [Row(cause.id), Row(f"{cause.title[:1].upper()}{cause.title[1:]}. {cause.explanation}", "what")]
@@ -167,7 +153,7 @@ def _list_causes(knowledge: Knowledge, *, as_json: bool) -> None:
         rows += [Row(cause.source, "source")] if cause.source else []
         rows.append(Row(""))
     console = stdout_console()
-    console.file.write(rows_text(rows[:-1], width=console.width))
+    console.file.write(view.rows_text(rows[:-1], width=console.width))
 
 
 def _cause_json(knowledge: Knowledge, name: str) -> dict[str, object]:

@@ -6,8 +6,11 @@ from typing import Annotated
 
 import typer
 
-from watchglass.cli.failure import failing_in_one_line, print_warning
-from watchglass.cli.options import Debug, RunPath, check_choice
+from watchglass import view
+from watchglass.cli.failure import print_warning
+from watchglass.cli.options import RunPath, check_choice
+from watchglass.cli.terminal import working
+from watchglass.records import count
 
 
 def export(
@@ -17,23 +20,18 @@ def export(
     ],
     to: Annotated[str, typer.Option("--to", metavar="parquet", help="The format of the tables.")] = "parquet",
     histograms: Annotated[bool, typer.Option("--histograms", help="Also the histograms, as lists.")] = False,
-    debug: Debug = False,
-) -> int:
+) -> None:
     """Write a run as tidy Parquet tables, for pandas, polars, DuckDB, Spark. The run is not changed."""
-    with failing_in_one_line(debug):
-        from watchglass.cli.terminal import working
-        from watchglass.run import open_run
-        from watchglass.view import check_export_path, count, export_parquet, printable, size
+    from watchglass.run import open_run
 
-        check_choice("--to", to, ("parquet",))
-        check_export_path(output)
-        with working("reading the run"):
-            opened = open_run(run)
-        with working("writing the tables"):
-            written = export_parquet(opened, output, histograms=histograms)
-        typer.echo(printable(output))
-        for file in written:
-            typer.echo(f"  {file.name:<20} {count(file.rows, 'row'):>16}  {size(file.bytes):>9}")
-        for problem in opened.problems:
-            print_warning(str(problem))
-    return 0
+    check_choice("--to", to, ("parquet",))
+    view.check_export_path(output)
+    with working("reading the run"):
+        opened = open_run(run)
+    with working("writing the tables"):
+        written = view.export_parquet(opened, output, histograms=histograms)
+    typer.echo(view.printable(output))
+    for file in written:
+        typer.echo(f"  {file.name:<20} {count(file.rows, 'row'):>16}  {view.size(file.bytes):>9}")
+    for problem in opened.problems:
+        print_warning(str(problem))

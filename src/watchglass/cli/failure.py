@@ -6,6 +6,7 @@ import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 
 import typer
 
@@ -13,6 +14,11 @@ from watchglass.errors import WatchglassError
 
 #: Exit statuses of ``check``; 2 is that of every verb that could not do what it was asked.
 CLEAN, FINDINGS, COULD_NOT = 0, 1, 2
+#: Exit status after Ctrl-C, as of a process that the signal ended.
+INTERRUPTED = 130
+
+#: Whether --debug was given.
+_debug: ContextVar[bool] = ContextVar("debug", default=False)
 
 
 def print_error(message: str) -> None:
@@ -33,21 +39,28 @@ def print_note(message: str) -> None:
 @contextmanager
 def failing_in_one_line(debug: bool) -> Iterator[None]:
     """Turn an error into its line and exit status 2; with ``debug``, show its traceback first."""
+    before = _debug.set(debug)
     try:
         yield
     except WatchglassError as error:
-        if debug:
-            traceback.print_exc()
+        show_traceback()
         print_error(str(error))
         raise typer.Exit(COULD_NOT) from None
     except (BrokenPipeError, typer.Exit, typer.Abort):
         raise
     except Exception as error:
-        if debug:
-            traceback.print_exc()
+        show_traceback()
         hint = "" if debug else " (not expected; --debug shows where)"
         print_error(f"{type(error).__name__}: {error}{hint}")
         raise typer.Exit(COULD_NOT) from None
+    finally:
+        _debug.reset(before)
+
+
+def show_traceback() -> None:
+    """The traceback of the exception that is being handled, where --debug asks for it."""
+    if _debug.get():
+        traceback.print_exc()
 
 
 def _print_line(kind: str, message: str) -> None:

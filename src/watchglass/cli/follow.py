@@ -7,19 +7,18 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from watchglass.cli.concluding import Console, conclude
+from watchglass import evaluate
 from watchglass.cli.evaluating import Actions, Calibration, Causes, Rules, RuleTimeout, StopOn, evaluator_config
-from watchglass.cli.failure import COULD_NOT, failing_in_one_line, print_note
+from watchglass.cli.failure import COULD_NOT, print_note
 from watchglass.cli.options import (
     ActionsFile,
-    Debug,
     Engine,
     FailOn,
     PricePerHour,
@@ -27,14 +26,8 @@ from watchglass.cli.options import (
     check_choice,
     check_engine,
 )
+from watchglass.config import EvaluatorConfig
 from watchglass.errors import InvalidValueError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from watchglass.config import EvaluatorConfig
-    from watchglass.evaluate import Judging, Snapshots
-    from watchglass.store import Store
 
 #: Exit status after Ctrl-C or SIGTERM, as of a process that the signal ended.
 _SIGNALLED = 128
@@ -93,7 +86,6 @@ def follow(
     engine: Engine = "local",
     ray_address: RayAddress = None,
     quiet: _Quiet = False,
-    debug: Debug = False,
 ) -> int:
     """Evaluate rules on a run, or on all runs below a prefix, while they are written, on any machine that sees them.
 
@@ -101,29 +93,25 @@ def follow(
     are written into the run; the verdict comes on stdout when the training has ended. With --stop-on the training is
     stopped through the store. The exit status is that of check. Ctrl-C ends following, not the training.
     """
-    with failing_in_one_line(debug):
-        check_choice("--fail-on", fail_on, ("warning", "error", "never"))
-        check_engine(engine, ray_address)
-        for option, seconds in (("--wait", wait), ("--timeout", timeout), ("--until-idle", until_idle)):
-            _check_seconds(option, seconds, 0)
-        _check_seconds("--lost-after", lost_after, 1)
-        from watchglass.config import find_file
-        from watchglass.evaluate import Snapshots, starting_anew
+    check_choice("--fail-on", fail_on, ("warning", "error", "never"))
+    check_engine(engine, ray_address)
+    for option, seconds in (("--wait", wait), ("--timeout", timeout), ("--until-idle", until_idle)):
+        _check_seconds(option, seconds, 0)
+    _check_seconds("--lost-after", lost_after, 1)
 
-        config = evaluator_config(
-            run=run, rules=rules, calibration=calibration, stop_on=stop_on, actions=action,
-            config_file=find_file(config_file), config_named=config_file is not None, causes=causes,
-            rule_timeout=rule_timeout, lost_after=lost_after,
-            price_per_hour=price_per_hour, quiet=quiet,
-        )  # fmt: skip
-        snapshots = Snapshots()
-        with _interruptible() as interruption, _metrics(snapshots, metrics_port, metrics_host):
-            following = _Following(
-                config, fail_on, wait, timeout, until_idle, interruption, snapshots, engine == "ray", ray_address
-            )
-            with starting_anew():
-                status = following.follow()
-        return _SIGNALLED + interruption.number if interruption.number else status
+    config = evaluator_config(
+        run=run, rules=rules, calibration=calibration, stop_on=stop_on, actions=action,
+        config_file=config_file, causes=causes, rule_timeout=rule_timeout, lost_after=lost_after,
+        price_per_hour=price_per_hour, quiet=quiet, acts=True,
+    )  # fmt: skip
+    snapshots = evaluate.Snapshots()
+    with _interruptible() as interruption, _metrics(snapshots, metrics_port, metrics_host):
+        following = _Following(
+            config, fail_on, wait, timeout, until_idle, interruption, snapshots, engine == "ray", ray_address
+        )
+        with evaluate.starting_anew():
+            status = following.follow()
+    return _SIGNALLED + interruption.number if interruption.number else status
 
 
 @dataclass
@@ -136,13 +124,12 @@ class _Following:
     timeout_s: float | None
     until_idle_s: float | None
     interruption: _Interruption
-    snapshots: Snapshots
+    snapshots: evaluate.Snapshots
     on_ray: bool
     ray_address: str | None
 
     def follow(self) -> int:
         """Waits for a run or a prefix, and follows it to its end; returns the exit status."""
-        from watchglass.evaluate import what_is_at
         from watchglass.store import open_store, read_manifest
 
         with closing(open_store(self.config.run)) as store:  # what can never come is not waited for
@@ -151,14 +138,14 @@ class _Following:
         self._note(f"waiting for {self.config.run}")
         begun_s = time.monotonic()
         wait_s = self.wait_s if self.timeout_s is None else min(self.wait_s, self.timeout_s)
-        kind = what_is_at(self.config.run, self.interruption.pause, wait_s=wait_s, tell=self._note)
+        kind = evaluate.what_is_at(self.config.run, self.interruption.pause, wait_s=wait_s, tell=self._note)
         left_s = None if self.timeout_s is None else max(0.0, self.timeout_s - (time.monotonic() - begun_s))
         if kind == "run":
             return self._run(left_s)
         return self._runs(left_s) if kind == "prefix" else COULD_NOT
 
     def _run(self, timeout_s: float | None) -> int:
-        from watchglass.evaluate import follow
+        from watchglass.cli.concluding import conclude
 
         config = self.config
         if self.on_ray:
@@ -167,7 +154,7 @@ class _Following:
                 "out, or name a folder or prefix below which runs are"
             )
         self._note(f"following {config.run}")
-        followed = follow(
+        followed = evaluate.follow(
             config,
             self.interruption.pause,
             wait_s=self.wait_s,
@@ -182,12 +169,18 @@ class _Following:
         return conclude(config, followed.evaluation, self.fail_on, ended=bool(followed.ended))
 
     def _runs(self, timeout_s: float | None) -> int:
-        from watchglass.evaluate import follow_runs
+        from watchglass.cli.concluding import Console
 
         config, console = self.config, Console(self.config, self.fail_on)
         self._note(f"following the runs below {config.run}")
-        with self._engine() as (judging, pause):
-            fleet, left_off = follow_runs(
+        with evaluate.cluster(self.ray_address) if self.on_ray else nullcontext() as cluster:
+
+            def pause(seconds: float) -> bool:
+                if cluster is not None:
+                    cluster.check()  # following ends where the cluster does
+                return self.interruption.pause(seconds)
+
+            fleet, left_off = evaluate.follow_runs(
                 config,
                 pause,
                 console,
@@ -196,7 +189,7 @@ class _Following:
                 until_idle_s=self.until_idle_s,
                 output=None if config.quiet else sys.stderr,
                 snapshots=self.snapshots,
-                judging=judging,
+                judging=evaluate.Judging if cluster is None else evaluate.judging_on(cluster),
             )
         if left_off:
             self._note(f"following ended: {self._reason(left_off)}")
@@ -204,26 +197,8 @@ class _Following:
             console.print_table(fleet.judged_before)
         return console.status()
 
-    @contextmanager
-    def _engine(self) -> Iterator[tuple[Callable[[Store, EvaluatorConfig], Judging], Callable[[float], bool]]]:
-        """What judges each run, and what waits: that ends where the cluster does."""
-        from watchglass.evaluate import Judging, cluster, judging_on
-
-        if not self.on_ray:
-            yield Judging, self.interruption.pause
-            return
-        with cluster(self.ray_address) as connected:
-
-            def pause(seconds: float) -> bool:
-                connected.check()
-                return self.interruption.pause(seconds)
-
-            yield judging_on(connected), pause
-
     def _reason(self, left_off: str) -> str:
-        from watchglass.evaluate import OUT_OF_TIME
-
-        return left_off if left_off != OUT_OF_TIME else f"the {self.timeout_s:g} s of --timeout are over"
+        return left_off if left_off != evaluate.OUT_OF_TIME else f"the {self.timeout_s:g} s of --timeout are over"
 
     def _note(self, sentence: str) -> None:
         if not self.config.quiet:
@@ -254,7 +229,7 @@ class _Interruption:
 
 
 @contextmanager
-def _metrics(snapshots: Snapshots, port: int | None, host: str | None) -> Iterator[None]:
+def _metrics(snapshots: evaluate.Snapshots, port: int | None, host: str | None) -> Iterator[None]:
     """A context in which metrics are served, where a port was named."""
     if port is not None and not 0 <= port <= _LAST_PORT:
         raise InvalidValueError(f"--metrics-port must be 0 to {_LAST_PORT} but got {port}; 0 picks one that is free")
@@ -263,9 +238,7 @@ def _metrics(snapshots: Snapshots, port: int | None, host: str | None) -> Iterat
             raise InvalidValueError(f"--metrics-host {host} needs --metrics-port; 0 picks one")
         yield
         return
-    from watchglass.evaluate import MetricsServer
-
-    with MetricsServer(lambda: snapshots.newest, port=port, host=host or "127.0.0.1") as server:
+    with evaluate.MetricsServer(lambda: snapshots.newest, port=port, host=host or "127.0.0.1") as server:
         print_note(f"metrics at {server.url}")
         yield
 

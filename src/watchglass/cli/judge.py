@@ -5,16 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+from watchglass import evaluate
 from watchglass.cli.recovering import mention_unrecovered, recover
 from watchglass.cli.terminal import working
+from watchglass.config import EvaluatorConfig
 from watchglass.errors import WatchglassError, in_a_line
+from watchglass.records import Verdict
+from watchglass.rules import default_rules
+from watchglass.run import Run, open_run, open_runs
+from watchglass.store import layout, open_store
 
-if TYPE_CHECKING:
-    from watchglass.config import EvaluatorConfig
-    from watchglass.records import Verdict
-    from watchglass.run import Run
+
+def verdict_on(run: Run, evaluation: evaluate.Evaluation | None, config: EvaluatorConfig) -> Verdict:
+    """The verdict on a run by the name that was asked for; ``evaluation`` None takes what its evaluator found."""
+    told = evaluate.verdict(run, evaluation, causes=config.causes, price_per_hour=config.price_per_hour)
+    return replace(told, run=config.run)
 
 
 def judged(path: str, *, causes: Sequence[str] = (), price_per_hour: float | None = None) -> tuple[Run, Verdict]:
@@ -28,19 +34,14 @@ def judged(path: str, *, causes: Sequence[str] = (), price_per_hour: float | Non
     Raises:
         WatchglassError: It is no run, or not readable.
     """
-    from watchglass.evaluate import is_judged, verdict
-    from watchglass.run import open_run
-
+    config = EvaluatorConfig(path, None, default_rules(), causes=tuple(causes), price_per_hour=price_per_hour)
     more = recover(path)
     with working("reading the run"):
         run = open_run(path)
-        if not more and is_judged(run):
+        if not more and evaluate.is_judged(run):
             mention_unrecovered(path, run)
-            return run, replace(verdict(run, causes=causes, price_per_hour=price_per_hour), run=path)
-    from watchglass.config import EvaluatorConfig
-    from watchglass.rules import default_rules
-
-    return replayed(EvaluatorConfig(path, None, default_rules(), causes=tuple(causes), price_per_hour=price_per_hour))
+            return run, verdict_on(run, None, config)
+    return replayed(config)
 
 
 def replayed(config: EvaluatorConfig) -> tuple[Run, Verdict]:
@@ -49,16 +50,14 @@ def replayed(config: EvaluatorConfig) -> tuple[Run, Verdict]:
     Raises:
         WatchglassError: It is no run, or not readable.
     """
-    from watchglass.evaluate import replay, verdict
-    from watchglass.run import open_run
-
     recover(config.run)
     with working("evaluating the run"):
         run = open_run(config.run)
         mention_unrecovered(config.run, run)
-        found = replay(config.run, config.rules, calibration=config.calibration, rule_timeout_s=config.rule_timeout_s)
-        told = verdict(run, found, causes=config.causes, price_per_hour=config.price_per_hour)
-        return run, replace(told, run=config.run)
+        found = evaluate.replay(
+            config.run, config.rules, calibration=config.calibration, rule_timeout_s=config.rule_timeout_s
+        )
+        return run, verdict_on(run, found, config)
 
 
 def replayed_all(
@@ -76,10 +75,6 @@ def replayed_all(
     Raises:
         WatchglassError: There is no run, or the only one is not readable; or there is no cluster.
     """
-    from watchglass.records import Verdict
-    from watchglass.run import open_runs
-    from watchglass.store import layout, open_store
-
     with closing(open_store(config.run)) as store:
         alone = store.size(layout.MANIFEST) is not None
         # What is empty, or is no folder of runs, has an error of its own for whoever wanted to open a run.
@@ -105,19 +100,15 @@ def replayed_all(
 
 def _judged_on_ray(config: EvaluatorConfig, runs: Sequence[str], address: str | None) -> Callable[[str], Verdict]:
     """Evaluates runs on a cluster; what comes back gives the verdict on each, or raises why there is none."""
-    from watchglass.evaluate import replay_on_ray, verdict
-    from watchglass.run import open_run
-
     for run in runs:
         recover(run)
     with working("evaluating on Ray"):
-        spread = replay_on_ray(runs, config, address=address)
+        spread = evaluate.replay_on_ray(runs, config, address=address)
 
     def judge(run: str) -> Verdict:
         opened, found = open_run(run), spread[run]
         if isinstance(found, WatchglassError):
             raise found
-        told = verdict(opened, found, causes=config.causes, price_per_hour=config.price_per_hour)
-        return replace(told, run=run)
+        return verdict_on(opened, found, replace(config, run=run))
 
     return judge

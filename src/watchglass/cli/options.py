@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from watchglass.config import environment
 from watchglass.errors import InvalidValueError
 
 RunPath = Annotated[
@@ -45,8 +46,6 @@ def price_of(given: str | None) -> float | None:
     Raises:
         InvalidValueError: It is no number, not finite or below 0.
     """
-    from watchglass.config import environment
-
     text = given if given is not None else environment.price_per_hour()
     if text is None:
         return None

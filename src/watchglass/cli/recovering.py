@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import platform
-from typing import TYPE_CHECKING, Any
+from contextlib import closing
+from typing import Any
 
 from watchglass.cli.failure import print_note, print_warning
 from watchglass.errors import FormatVersionError, MissingFileError, NotARunError, WatchglassError
-
-if TYPE_CHECKING:
-    from watchglass.run import Run
+from watchglass.record import harvest
+from watchglass.records import count
+from watchglass.run import Run
+from watchglass.store import Claim, is_alive, open_store, owners_of_rings
 
 
 def recover(run: str) -> bool:
@@ -24,16 +26,9 @@ def recover(run: str) -> bool:
     Returns:
         Whether there was anything.
     """
-    from watchglass.record import harvest
-    from watchglass.store import open_store
-    from watchglass.view import count
-
     try:
-        store = open_store(run)
-        try:
+        with closing(open_store(run)) as store:
             found = harvest(store, by="command line")
-        finally:
-            store.close()
     except (FormatVersionError, MissingFileError, NotARunError):
         return False
     except (WatchglassError, OSError) as error:
@@ -70,8 +65,6 @@ def _unrecovered(run: Run) -> dict[str, list[str]]:
 
 
 def _place(run: Run, joined: dict[str, Any]) -> str:
-    from watchglass.store import Claim, is_alive, owners_of_rings
-
     try:
         claim = Claim.from_json(joined)
     except WatchglassError:

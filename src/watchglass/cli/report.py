@@ -6,9 +6,10 @@ from typing import Annotated
 
 import typer
 
+from watchglass import view
 from watchglass.cli.evaluating import Causes
-from watchglass.cli.failure import failing_in_one_line
-from watchglass.cli.options import Debug, PricePerHour, RunPath, price_of
+from watchglass.cli.options import PricePerHour, RunPath, price_of
+from watchglass.cli.terminal import working
 
 
 def report(
@@ -17,18 +18,13 @@ def report(
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file if it is there.")] = False,
     causes: Causes = None,
     price_per_hour: PricePerHour = None,
-    debug: Debug = False,
-) -> int:
+) -> None:
     """Write a self-contained HTML report of a run: verdict, figures, findings. It opens with no network."""
-    with failing_in_one_line(debug):
-        from watchglass.cli.judge import judged
-        from watchglass.cli.terminal import working
-        from watchglass.view import check_report_path, size, write_report
+    from watchglass.cli.judge import judged
 
-        price = price_of(price_per_hour)
-        check_report_path(output, replace=force)
-        opened, verdict = judged(run, causes=causes or (), price_per_hour=price)
-        with working("drawing the figures"):
-            written = write_report(opened, verdict, output, replace=force)
-        typer.echo(f"{output} ({size(written)})")
-    return 0
+    price = price_of(price_per_hour)
+    view.check_report_path(output, replace=force)
+    opened, verdict = judged(run, causes=causes or (), price_per_hour=price)
+    with working("drawing the figures"):
+        written = view.write_report(opened, verdict, output, replace=force)
+    typer.echo(f"{output} ({view.size(written)})")

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import sys
+from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from watchglass.cli.failure import failing_in_one_line, print_note
-from watchglass.cli.options import Debug, Force
+import watchglass.run
+from watchglass.cli.failure import print_note
+from watchglass.cli.options import Force
+from watchglass.cli.terminal import working
 from watchglass.config import joined
 from watchglass.errors import InvalidValueError, NotARunError, WatchglassError
+from watchglass.records import count
+from watchglass.view import printable, size
 
 if TYPE_CHECKING:
     from watchglass.store import Removal, Store
@@ -20,28 +25,26 @@ def rm(
     runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Where the runs are.")],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     force: Force = False,
-    debug: Debug = False,
-) -> int:
+) -> None:
     """Remove runs that nobody writes or reads. Files that are no part of a run stay."""
-    with failing_in_one_line(debug):
-        from watchglass.store import open_store
+    from watchglass.store import check_idle, open_store, remove
 
+    with ExitStack() as opened:
         # All of them are looked at before the first is removed: a mistyped one stops it all.
-        stores = [open_store(run) for run in dict.fromkeys(runs)]
-        try:
-            plans = [(store, _planned(store, force)) for store in stores]
-            for store, removal in plans:
-                if not yes:
-                    _ask(store, removal)
-                _remove(store, removal, force)
-        finally:
-            for store in stores:
-                store.close()
-    return 0
+        stores = [opened.enter_context(closing(open_store(run))) for run in dict.fromkeys(runs)]
+        for store, removal in [(store, _planned(store, force)) for store in stores]:
+            if not yes:
+                _ask(store, removal)
+            with working(f"removing {store.location}"):
+                check_idle(store, even_if_unseen=force)  # somebody may have come while we asked
+                remove(store, removal)
+            typer.echo(f"{printable(store.location)} is removed ({size(removal.bytes)})")
+            if removal.foreign:
+                objects = count(len(removal.foreign), "object")
+                print_note(f"{objects} that no run has stayed there: {removal.foreign[0]}")
 
 
 def _planned(store: Store, force: bool) -> Removal:
-    from watchglass.cli.terminal import working
     from watchglass.store import check_idle, plan_removal
 
     with working(f"looking at {store.location}"):
@@ -55,11 +58,8 @@ def _planned(store: Store, force: bool) -> Removal:
 
 def _of_many(location: str, error: NotARunError) -> NotARunError:
     """The error of a location that is no run, which says so where it is a folder of runs."""
-    from watchglass.run import open_runs
-    from watchglass.view import count
-
     try:
-        names = open_runs(location).names
+        names = watchglass.run.open_runs(location).names
     except WatchglassError:
         return error
     return NotARunError(
@@ -69,8 +69,6 @@ def _of_many(location: str, error: NotARunError) -> NotARunError:
 
 
 def _ask(store: Store, removal: Removal) -> None:
-    from watchglass.view import count, printable, size
-
     what = (
         f"{printable(store.location)}: {size(removal.bytes)} in {count(len(removal.paths), 'object')}"
         f"{_steps(store)}. Remove it for ever?"
@@ -89,25 +87,8 @@ def _ask(store: Store, removal: Removal) -> None:
 
 def _steps(store: Store) -> str:
     """How many training steps a run has, as far as it can be read."""
-    from watchglass.cli.terminal import working
-    from watchglass.run import open_run
-    from watchglass.view import count
-
     try:
         with working("reading the run"):
-            return f", {count(len(open_run(store.location).steps()), 'training step')}"
+            return f", {count(len(watchglass.run.open_run(store.location).steps()), 'training step')}"
     except WatchglassError:
         return ""
-
-
-def _remove(store: Store, removal: Removal, force: bool) -> None:
-    from watchglass.cli.terminal import working
-    from watchglass.store import check_idle, remove
-    from watchglass.view import count, printable, size
-
-    with working(f"removing {store.location}"):
-        check_idle(store, even_if_unseen=force)  # somebody may have come while we asked
-        remove(store, removal)
-    typer.echo(f"{printable(store.location)} is removed ({size(removal.bytes)})")
-    if removal.foreign:
-        print_note(f"{count(len(removal.foreign), 'object')} that no run has stayed there: {removal.foreign[0]}")

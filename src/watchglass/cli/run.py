@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Iterable
+from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 from typer.core import TyperCommand
 
+from watchglass import view
 from watchglass.cli.capturing import (
     Collections,
     ConfigFile,
@@ -22,9 +23,20 @@ from watchglass.cli.capturing import (
     given_settings,
     with_file,
 )
-from watchglass.cli.evaluating import Actions, Calibration, Causes, Rules, RuleTimeout, StopOn, evaluator_config
-from watchglass.cli.failure import failing_in_one_line, print_note, print_warning
-from watchglass.cli.options import Debug, PricePerHour, check_choice, price_of
+from watchglass.cli.evaluating import (
+    Actions,
+    Calibration,
+    Causes,
+    Rules,
+    RuleTimeout,
+    StopOn,
+    asked_of_explain,
+    evaluator_config,
+)
+from watchglass.cli.failure import print_note, print_warning, show_traceback
+from watchglass.cli.options import PricePerHour, check_choice, price_of
+from watchglass.cli.terminal import print_verdict_beside, progress, working
+from watchglass.config import DEFAULT_RUNS, EvaluatorConfig, environment
 from watchglass.errors import EXIT_STOPPED, LaunchError
 
 if TYPE_CHECKING:
@@ -130,7 +142,6 @@ def run(
     ] = False,
     no_capture: Annotated[bool, typer.Option("--no-capture", help="Run the script as if by python alone.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No line per finding and no verdict.")] = False,
-    debug: Debug = False,
 ) -> int:
     """Run a training script under watch, without a change to it.
 
@@ -140,27 +151,33 @@ def run(
 
     Under torchrun:  torchrun --nproc-per-node 2 -m watchglass run train.py
     """
-    with failing_in_one_line(debug):
-        from watchglass.config import environment, find_file
+    from watchglass.launch import Job, run_untouched
 
-        job = _job(words, module, run_directory, runs)
-        if no_capture or environment.disabled():
-            return _untouched(job)
-        _check(evaluator, rules, stop_on, report, action)
-        given = given_settings(
-            collections=collection, save_interval=save_interval, save_raw=save_raw, save_all=save_all,
-            include_workers=include_workers, overhead_budget=overhead_budget, planned_steps=planned_steps,
+    if not words and module is None:
+        raise LaunchError("run needs the script to run: watchglass run [options] train.py ARGS")
+    if runs is not None and run_directory is not None:
+        raise LaunchError("--run names the run and --runs a place for many; leave one of them out")
+    target, *arguments = words or () if module is None else (module, *(words or ()))
+    job = Job(
+        target, tuple(arguments), is_module=module is not None, run=run_directory,
+        runs=runs or environment.runs() or DEFAULT_RUNS,
+    )  # fmt: skip
+    if no_capture or environment.disabled():
+        return run_untouched(job)
+    _check(evaluator, rules, stop_on, report, action)
+    given = given_settings(
+        collections=collection, save_interval=save_interval, save_raw=save_raw, save_all=save_all,
+        include_workers=include_workers, overhead_budget=overhead_budget, planned_steps=planned_steps,
+    )  # fmt: skip
+    told = None
+    if evaluator == "local":
+        told = evaluator_config(
+            rules=rules, calibration=calibration, stop_on=stop_on, actions=action, config_file=config, causes=causes,
+            rule_timeout=rule_timeout, price_per_hour=price_per_hour, quiet=quiet, acts=True,
         )  # fmt: skip
-        told = None
-        if evaluator == "local":
-            told = evaluator_config(
-                rules=rules, calibration=calibration, stop_on=stop_on, actions=action, config_file=find_file(config),
-                config_named=config is not None,
-                causes=causes, rule_timeout=rule_timeout, price_per_hour=price_per_hour, quiet=quiet,
-            )  # fmt: skip
-        file, settings = with_file(config, given, told)
-        after = _After(report, price_of(price_per_hour), file, compact, quiet, debug)
-        return _launch(replace(job, evaluator=told, settings=settings), after)
+    file, settings = with_file(config, given, told)
+    after = _After(report, price_of(price_per_hour), file, compact, quiet)
+    return _launch(replace(job, evaluator=told, settings=settings), after)
 
 
 class _After(NamedTuple):
@@ -172,7 +189,6 @@ class _After(NamedTuple):
         file: The file that settings came from.
         compact: Whether to compact the run.
         quiet: Whether to say nothing but warnings.
-        debug: Whether to show tracebacks.
     """
 
     report: str | None
@@ -180,29 +196,9 @@ class _After(NamedTuple):
     file: str | None
     compact: bool
     quiet: bool
-    debug: bool
-
-
-def _job(words: list[str] | None, module: str | None, run: str | None, runs: str | None) -> Job:
-    """The job of a command line, without what is only needed to watch it."""
-    from watchglass.config import DEFAULT_RUNS, environment
-    from watchglass.launch import Job
-
-    target, arguments = _split(words, module)
-    if runs is not None and run is not None:
-        raise LaunchError("--run names the run and --runs a place for many; leave one of them out")
-    place = runs or environment.runs() or DEFAULT_RUNS
-    return Job(target, arguments, is_module=module is not None, run=run, runs=place)
-
-
-def _untouched(job: Job) -> int:
-    from watchglass.launch import run_untouched
-
-    return run_untouched(job)
 
 
 def _launch(job: Job, after: _After) -> int:
-    from watchglass.cli.terminal import progress
     from watchglass.launch import launch
 
     outcome = launch(
@@ -219,8 +215,7 @@ def _launch(job: Job, after: _After) -> int:
         except KeyboardInterrupt:
             print_note(f"interrupted; for the verdict: watchglass check {outcome.run}")
         except Exception as error:  # the training's exit status must come through
-            if after.debug:
-                traceback.print_exc()
+            show_traceback()
             print_warning(f"no verdict on {outcome.run}: {error}")
         if after.compact:
             _compact(outcome.run, quiet=after.quiet)
@@ -236,57 +231,42 @@ def _announcement(job: Job, run: str, attempt: int, file: str | None) -> str:
 
 def _conclude(job: Job, outcome: Outcome, after: _After) -> None:
     """The verdict on stderr, behind the script's own last words, and the report."""
-    if not job.evaluator and not after.quiet:
+    told, verdict, run = job.evaluator, outcome.verdict, None
+    if told is None and not after.quiet:
         print_note(_recorded(outcome))
-    wants_verdict = job.evaluator is not None and not after.quiet
-    if job.evaluator and not outcome.evaluated:
+    if told is not None and not outcome.evaluated:
         print_note(f"for the verdict: watchglass check {outcome.run}")
         return
-    if not wants_verdict and after.report is None:
-        return
-    verdict, run = outcome.verdict, None
-    if verdict is None or after.report is not None:
+    if after.report is not None or (verdict is None and told is not None and not after.quiet):
         from watchglass.cli.judge import judged, replayed
-        from watchglass.config import EvaluatorConfig
 
-        if job.evaluator:
-            run, verdict = judged(outcome.run, causes=job.evaluator.causes, price_per_hour=after.price)
+        if told is not None:
+            run, verdict = judged(outcome.run, causes=told.causes, price_per_hour=after.price)
         else:
             run, verdict = replayed(EvaluatorConfig(outcome.run, None, (), price_per_hour=after.price))
-    if job.evaluator:
+    if told is not None and verdict is not None:
         # Known to the launcher only, and not written into the run.
         verdict = replace(verdict, capture={**verdict.capture, "beside_cpu_ns": outcome.beside_cpu_s * 1e9})
-    if wants_verdict and job.evaluator:
-        from watchglass.cli.evaluating import asked_of_explain
-        from watchglass.cli.terminal import print_verdict_beside
-
-        print_verdict_beside(verdict, asked_of_explain(None, "default", job.evaluator.causes))
-    if after.report is not None and run is not None:
-        from watchglass.view import size, write_report
-
-        print_note(f"report {after.report} ({size(write_report(run, verdict, after.report))})")
+        if not after.quiet:
+            print_verdict_beside(verdict, asked_of_explain(None, "default", told.causes))
+    if after.report is not None and run is not None and verdict is not None:
+        print_note(f"report {after.report} ({view.size(view.write_report(run, verdict, after.report))})")
 
 
 def _compact(run: str, *, quiet: bool) -> None:
     """The run in less room, once nobody writes or reads it here any more."""
-    from watchglass.cli.terminal import working
     from watchglass.store import compact, open_store
-    from watchglass.view import size
 
     try:
-        with working("compacting the run (Ctrl-C to skip)"):
-            store = open_store(run)
-            try:
-                done = compact(store)
-            finally:
-                store.close()
+        with working("compacting the run (Ctrl-C to skip)"), closing(open_store(run)) as store:
+            done = compact(store)
     except KeyboardInterrupt:
         print_note(f"interrupted; to compact it: watchglass compact {run}")
     except Exception as error:  # the training's exit status must come through
         print_warning(f"{run} is not compacted: {error}")
     else:
         if done.written and not quiet:
-            print_note(f"compacted: {size(done.before_bytes)} are {size(done.after_bytes)} now")
+            print_note(f"compacted: {view.size(done.before_bytes)} are {view.size(done.after_bytes)} now")
         for reason in done.kept:
             print_note(reason)
 
@@ -294,9 +274,7 @@ def _compact(run: str, *, quiet: bool) -> None:
 def _recorded(outcome: Outcome) -> str:
     end = "stopped by request; " if outcome.exit_status == EXIT_STOPPED else ""
     if outcome.failure is not None:
-        from watchglass.view import failure_sentence
-
-        end = f"failed: {failure_sentence(outcome.failure)}; "
+        end = f"failed: {view.failure_sentence(outcome.failure)}; "
     return f"{end}recorded; for the verdict: watchglass check {outcome.run}"
 
 
@@ -318,14 +296,4 @@ def _check(
             "or give --stop-on to watchglass follow"
         )
     if report is not None:
-        from watchglass.view import check_report_path
-
-        check_report_path(report, replace=False)
-
-
-def _split(words: list[str] | None, module: str | None) -> tuple[str, tuple[str, ...]]:
-    if module is not None:
-        return module, tuple(words or ())
-    if not words:
-        raise LaunchError("run needs the script to run: watchglass run [options] train.py ARGS")
-    return words[0], tuple(words[1:])
+        view.check_report_path(report, replace=False)

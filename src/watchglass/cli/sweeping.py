@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
+import watchglass.rules
+from watchglass.config import ParameterInfo, RuleSpec, describe, suggest
 from watchglass.errors import InvalidValueError, UnknownNameError
-
-if TYPE_CHECKING:
-    from watchglass.config import ParameterInfo, RuleSpec
 
 #: Values of a range that does not say how many.
 _DEFAULT_COUNT = 5
@@ -32,10 +30,7 @@ def parse_sweeps(texts: Iterable[str], spec: RuleSpec) -> dict[str, list[str | f
         InvalidValueError: A text that does not read so, a parameter that has one value already or takes a list, or too
             many combinations.
     """
-    from watchglass.config import describe, suggest
-    from watchglass.rules import find_rule
-
-    known = {info.name: info for info in describe(find_rule(spec.name))}
+    known = {info.name: info for info in describe(watchglass.rules.find_rule(spec.name))}
     sweeps: dict[str, list[str | float | int]] = {}
     for text in texts:
         name, equals, values = (part.strip() for part in text.partition("="))

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from watchglass import view
+from watchglass.cli.failure import print_note
+from watchglass.records import Verdict
+
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.text import Text
 
-    from watchglass.records import Verdict
-    from watchglass.view import Row
 
 #: Progress is shown on what takes longer than this.
 _PATIENCE_S = 1.0
@@ -47,12 +50,10 @@ def print_verdict(console: Console, verdict: Verdict, asked: Sequence[str] = ())
 
     ``asked`` are the options with which ``explain`` explains this verdict.
     """
-    from watchglass.view import verdict_panel, verdict_text
-
     if console.is_terminal:
-        console.print(verdict_panel(verdict, asked), width=min(console.width, _FRAME_WIDTH))
+        console.print(view.verdict_panel(verdict, asked), width=min(console.width, _FRAME_WIDTH))
     else:
-        console.file.write(verdict_text(verdict, asked=asked))
+        console.file.write(view.verdict_text(verdict, asked=asked))
 
 
 def print_verdict_beside(verdict: Verdict, asked: Sequence[str] = ()) -> None:
@@ -63,21 +64,51 @@ def print_verdict_beside(verdict: Verdict, asked: Sequence[str] = ()) -> None:
         if console.is_terminal:
             print_verdict(console, verdict, asked)
             return
-    from watchglass.cli.failure import print_note
-    from watchglass.view import verdict_text
-
     print_note(f"verdict on {verdict.run}")
-    sys.stderr.write(verdict_text(verdict, asked=asked))
+    sys.stderr.write(view.verdict_text(verdict, asked=asked))
 
 
-def print_rows(console: Console, rows: Sequence[Row], run: str, style: str) -> None:
+def print_table(
+    console: Console,
+    heading: str,
+    rows: Iterable[Sequence[str | Text]],
+    *,
+    titles: Sequence[str] = (),
+    numbers: Collection[str] = (),
+    labels: str = "",
+) -> None:
+    """A heading and below it rows, in columns as wide as what is in them.
+
+    Args:
+        console: Where to.
+        heading: What stands above.
+        rows: Texts of anybody's, or of ours with a style.
+        titles: Names of the columns.
+        numbers: Those whose cells are numbers.
+        labels: Style of the first column where there are no titles.
+    """
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table.grid(padding=(0, 2))
+    for title in titles:
+        table.add_column(Text(title, style="dim"), justify="right" if title in numbers else "left")
+    table.show_header = bool(titles)
+    if not titles:
+        table.add_column(min_width=2, style=labels)
+    for row in rows:
+        table.add_row(*(cell if isinstance(cell, Text) else Text(view.printable(cell)) for cell in row))
+    console.print(Text(view.printable(heading), style="bold"), soft_wrap=True)
+    if table.row_count:
+        console.print(table)
+
+
+def print_rows(console: Console, rows: Sequence[view.Row], run: str, style: str) -> None:
     """An outline in the same way: in a frame that names the run, or as plain text."""
-    from watchglass.view import rows_panel, rows_text
-
     if console.is_terminal:
-        console.print(rows_panel(rows, run, style), width=min(console.width, _FRAME_WIDTH))
+        console.print(view.rows_panel(rows, run, style), width=min(console.width, _FRAME_WIDTH))
     else:
-        console.file.write(rows_text(rows))
+        console.file.write(view.rows_text(rows))
 
 
 @contextmanager

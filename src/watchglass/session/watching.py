@@ -27,10 +27,9 @@ from watchglass.config import (
 )
 from watchglass.errors import InvalidValueError, MissingExtraError, StoreError, TrainingStopped
 from watchglass.records import Severity
-from watchglass.session.actions import action_specs
 from watchglass.session.current import current_hook, hook_of_launch, set_current
 from watchglass.session.evaluator import WatchedEvaluator
-from watchglass.session.rules import capture_of_rules, rule_specs, severity_of
+from watchglass.session.specs import action_specs, capture_of_rules, rule_specs, severity_of
 from watchglass.store import layout, open_store
 
 if TYPE_CHECKING:

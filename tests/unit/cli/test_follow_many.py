@@ -131,7 +131,7 @@ def test_findings_count_also_where_the_store_is_away_when_the_verdict_is_asked_f
     def away(location: str) -> None:
         raise StoreError(f"cannot read {location}: the store is away")
 
-    monkeypatch.setattr("watchglass.run.open_run", away)
+    monkeypatch.setattr("watchglass.cli.concluding.open_run", away)
     for run, status in ((broken, 1), (healthy, 2)):
         said = watchglass("follow", run)
         assert (said.status, said.out) == (status, "")

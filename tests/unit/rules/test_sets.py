@@ -7,7 +7,7 @@ import pytest
 from watchglass.config import RuleSpec
 from watchglass.errors import InvalidValueError
 from watchglass.rules import RULE_SETS, default_rules, expand, find_rule, parse_rules, rule_names, rules_of_set
-from watchglass.session.rules import rule_specs
+from watchglass.session import rule_specs
 
 
 def names(text: str) -> list[str]:

@@ -1,0 +1,159 @@
+"""What there is in a run, as sections of rows."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from watchglass.errors import WatchglassError
+from watchglass.record import recovered_steps
+from watchglass.records import Mode, Role, count
+from watchglass.run import Run, ending_of, leaders_of, state_of
+from watchglass.store import is_alive, lease_holder
+from watchglass.view import capture_lines, duration, failure_sentence, number, printable
+
+#: Tensors listed where not every one is asked for; the groups say what there is.
+_EXAMPLES = 3
+#: Workers that train separately, models, and last values, that are listed.
+_MOST_WORKERS, _MOST_MODELS, _MOST_SCALARS = 20, 20, 60
+
+Rows = list[tuple[str, ...]]
+
+
+class Section(NamedTuple):
+    """A part of the outline: a title, rows, and what is said below them."""
+
+    title: str
+    rows: Rows
+    below: str = ""
+
+
+def head_of(run: Run) -> Rows:
+    """What a run is: labels and texts."""
+    manifest = run.manifest
+    seconds = max(run.worker(name).seconds for name in leaders_of(run))
+    begun = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(manifest.created_ns / 1e9))
+    return [
+        ("command", " ".join(manifest.command)),
+        ("run", manifest.run_id),
+        ("begun", f"{begun}, {duration(seconds)} recorded"),
+        ("state", _state(run)),
+        ("attempts", str(len(run.attempts))),
+        *(("", str(seam)) for seam in run.seams),
+        ("workers", ", ".join(run.workers) or "none joined"),
+        *(("evaluated by", who) for who in _evaluators(run)),
+        ("format", f"{manifest.format[0]}.{manifest.format[1]}, written by watchglass {manifest.version}"),
+    ]
+
+
+def sections_of(run: Run, path: str, *, every: bool) -> Iterator[Section]:
+    """What a run holds.
+
+    Args:
+        run: The run.
+        path: Its location as somebody wrote it.
+        every: List every tensor.
+    """
+    whose = f" of {run.worker().name}" if len(run.workers) > 1 else ""
+    yield _steps(run)
+    if len(run.models) > 1:
+        yield _models(run)
+    yield _last_values(run, f"Last values{whose}")
+    tensors = list(_tensors(run, every))
+    yield Section(f"Tensors{whose}", tensors, "" if tensors else "none recorded")
+    yield Section("Capture", [("", worker, line) for worker in run.workers for line in _capture_lines(run, worker)])
+    yield _rules(run, path)
+
+
+def _evaluators(run: Run) -> list[str]:
+    """Who keeps the journal now, in words; none where nobody does."""
+    try:
+        holder = lease_holder(run.store)
+    except WatchglassError:
+        return []
+    if holder is None:
+        return []
+    gone = ", which ended without giving it up" if is_alive(holder) is False else ""
+    return [f"process {holder.pid} on {holder.host}{gone}"]
+
+
+def _state(run: Run) -> str:
+    """How the training ended, or that it has not."""
+    words = {"lost": "failed", "not finished": "not finished: still training, or died"}
+    state = state_of(run)
+    failure = ending_of(run).failure if "stopped" not in state else None
+    return words.get(state, state) + (f": {failure_sentence(failure)}" if failure is not None else "")
+
+
+def _steps(run: Run) -> Section:
+    leaders = leaders_of(run)
+    rows: Rows = []
+    for worker in leaders[:_MOST_WORKERS]:
+        for mode in (Mode.TRAIN, Mode.EVAL, Mode.PREDICT):
+            steps = run.steps(mode, worker)
+            if len(steps):
+                rows.append((worker or "", mode.name, count(len(steps), "step"), f"{steps[0]} to {steps[-1]}"))
+    left = len(leaders) - _MOST_WORKERS
+    below = f"and those of {count(left, 'further worker')}" if left > 0 else "" if rows else "none recorded"
+    return Section("Steps", rows, below)
+
+
+def _models(run: Run) -> Section:
+    """What each model came to."""
+    rows: Rows = []
+    for each in run.models[:_MOST_MODELS]:
+        best = f", {number(each.best_validation_loss)} at best" if each.best_validation_loss is not None else ""
+        rows.append((
+            each.worker, each.name, each.type, count(each.train_steps, "training step"),
+            f"loss {number(each.training_loss)}" if each.training_loss is not None else "",
+            f"validation {number(each.validation_loss)}{best}" if each.validation_loss is not None else "",
+            count(each.findings, "finding") if each.findings else "",
+        ))  # fmt: skip
+    left = len(run.models) - _MOST_MODELS
+    return Section("Models", rows, f"and {count(left, 'further model')}" if left > 0 else "")
+
+
+def _last_values(run: Run, title: str) -> Section:
+    rows: Rows = []
+    names = [*run.tensor_names(role=Role.LOSS), *run.tensor_names(role=Role.METRIC)]
+    for name in names[:_MOST_SCALARS]:
+        steps, values = run.scalars(name, Mode.TRAIN)
+        if len(values):
+            rows.append(("", name, "TRAIN", number(float(values[-1])), f"step {steps[-1]}"))
+    phases = run.phases(mode=Mode.EVAL)
+    for name, mean in sorted(phases[-1].means.items()) if phases else ():
+        rows.append(("", name, "EVAL", number(mean), f"mean after step {phases[-1].train_step}"))
+    left = len(names) - _MOST_SCALARS
+    return Section(title, rows, f"and {count(left, 'further series', 'further series')}" if left > 0 else "")
+
+
+def _tensors(run: Run, every: bool) -> Iterator[tuple[str, ...]]:
+    for role in Role:
+        names = run.tensor_names(role=role) if role not in (Role.LOSS, Role.METRIC) else ()
+        if names:
+            shown = names if every else names[:_EXAMPLES]
+            left_out = f" and {len(names) - len(shown)} more" if len(shown) < len(names) else ""
+            yield "", role.value, str(len(names)), ", ".join(map(printable, shown)) + left_out
+
+
+def _capture_lines(run: Run, worker: str) -> list[str]:
+    lifecycle = run.worker(worker).lifecycle
+    ends = [event for event in lifecycle if event.get("event") == "left"]
+    counters = ends[-1].get("counters") if ends else None
+    known = counters if isinstance(counters, dict) else {}
+    lines = list(capture_lines({**known, "recovered_steps": recovered_steps(lifecycle)}))
+    if not isinstance(counters, dict):
+        why = "unknown: the process ended without reporting it" if worker in run.lost else "not known yet"
+        lines.append(f"what watching cost is {why}")
+    return lines or ["no cost was recorded"]
+
+
+def _rules(run: Run, path: str) -> Section:
+    found = Counter(finding.rule for finding in run.journal.findings)
+    rows: Rows = [
+        ("", status.rule, status.status.value, str(found[status.rule] or ""), status.reason)
+        for status in run.journal.statuses
+    ]
+    return Section("Rules", rows, "" if rows else f"not evaluated yet: watchglass check {path}")
