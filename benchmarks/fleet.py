@@ -25,7 +25,9 @@ import numpy as np
 
 from figures import Result, arguments, measure
 from watchglass.config import EvaluatorConfig
-from watchglass.evaluate import Evaluator, Fleet, Followed
+from watchglass.evaluate import Followed
+from watchglass.evaluate.live.evaluator import Evaluator
+from watchglass.evaluate.many.fleet import Fleet
 from watchglass.rules import default_rules
 from watchglass.store import LocalStore
 from watchglass.testing import RunBuilder, Step, build_run

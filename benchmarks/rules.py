@@ -28,7 +28,8 @@ import numpy as np
 from figures import Result, arguments, exponent, measure
 from growing_runs import Run, write_run
 from watchglass.config import EvaluatorConfig, RuleSpec
-from watchglass.evaluate import Engine, Follower
+from watchglass.evaluate import Follower
+from watchglass.evaluate.engine.engine import Engine
 from watchglass.evaluate.engine.guard import Guard
 from watchglass.rules import default_rules
 from watchglass.run import WorkerTables

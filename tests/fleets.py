@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from watchglass.config import EvaluatorConfig, RuleSpec
-from watchglass.evaluate import Fleet, Followed
+from watchglass.evaluate import Followed
+from watchglass.evaluate.many.fleet import Fleet
 from watchglass.store import LocalStore
 from watchglass.testing import Step
 

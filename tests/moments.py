@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from watchglass.evaluate import Engine
+from watchglass.evaluate.engine.engine import Engine
 from watchglass.records import Finding
 from watchglass.run import AttemptEnd, JointStep, Moment, StepView
 

@@ -12,7 +12,7 @@ from backtested import make_runs
 from moments import feed
 from watchglass.capture.plan import Plan
 from watchglass.config import RuleSpec, SessionConfig
-from watchglass.evaluate import Engine
+from watchglass.evaluate.engine.engine import Engine
 from watchglass.rules import RULE_SETS
 from watchglass.testing import Step, build_run
 from watchglass.testing.rule_suite import views_of

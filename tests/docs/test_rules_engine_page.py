@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from watchglass.config import RuleSpec
-from watchglass.evaluate import Engine, replay
+from watchglass.evaluate import replay
+from watchglass.evaluate.engine.engine import Engine
 from watchglass.evaluate.engine.folding import MOST_FINDINGS
 from watchglass.evaluate.engine.runner import MOST_AT_ONCE
 from watchglass.evaluate.follower import PLACED

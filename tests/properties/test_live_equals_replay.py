@@ -20,7 +20,9 @@ from moments import feed, finish, views_shown
 from ray_in_this_process import Processes, elsewhere
 from trainings import in_turns, modules, of_model, training, with_evaluations
 from watchglass.config import EvaluatorConfig, RuleSpec
-from watchglass.evaluate import Engine, Evaluator, Follower, Judging, replay
+from watchglass.evaluate import Follower, Judging, replay
+from watchglass.evaluate.engine.engine import Engine
+from watchglass.evaluate.live.evaluator import Evaluator
 from watchglass.evaluate.live.ticking import Ticking
 from watchglass.records import ROW_KINDS, Fact, Field, Mode, RowKey, RowKind, StepEnd
 from watchglass.rules import default_rules

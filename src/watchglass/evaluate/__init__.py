@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     )
     from watchglass.evaluate.backtest.labels import Label, labels_of_runs, read_labels
     from watchglass.evaluate.diagnosis import diagnose
-    from watchglass.evaluate.engine.engine import Engine
     from watchglass.evaluate.engine.observing import journal_of, tick_of
     from watchglass.evaluate.engine.partial import merge
     from watchglass.evaluate.engine.standing import PartialEvaluation
@@ -29,15 +28,13 @@ if TYPE_CHECKING:
     from watchglass.evaluate.follower import Follower
     from watchglass.evaluate.judgement import is_judged, verdict
     from watchglass.evaluate.live.anew import starting_anew
-    from watchglass.evaluate.live.evaluator import Evaluator
     from watchglass.evaluate.live.judging import Judging
     from watchglass.evaluate.live.resending import Resent, resend
     from watchglass.evaluate.live.ticking import tick_times
-    from watchglass.evaluate.many.fleet import Fleet
     from watchglass.evaluate.many.following import OUT_OF_TIME, follow, follow_runs, what_is_at
-    from watchglass.evaluate.many.member import Audience, Followed
+    from watchglass.evaluate.many.member import Followed
     from watchglass.evaluate.many.metrics import MetricsServer
-    from watchglass.evaluate.many.snapshot import RunSnapshot, Snapshots
+    from watchglass.evaluate.many.snapshot import Snapshots
     from watchglass.evaluate.replaying import replay, replay_part
     from watchglass.evaluate.scaling.cluster import cluster
     from watchglass.evaluate.scaling.judging_elsewhere import judging_on
@@ -49,7 +46,6 @@ _HOMES = {
     ),
     "backtest.labels": ("Label", "labels_of_runs", "read_labels"),
     "diagnosis": ("diagnose",),
-    "engine.engine": ("Engine",),
     "engine.observing": ("journal_of", "tick_of"),
     "engine.partial": ("merge",),
     "engine.standing": ("PartialEvaluation",),
@@ -58,15 +54,13 @@ _HOMES = {
     "explanation": ("explain", "find_findings"),
     "follower": ("Follower",),
     "live.anew": ("starting_anew",),
-    "live.evaluator": ("Evaluator",),
     "live.judging": ("Judging",),
     "live.resending": ("Resent", "resend"),
     "live.ticking": ("tick_times",),
-    "many.fleet": ("Fleet",),
     "many.following": ("OUT_OF_TIME", "follow", "follow_runs", "what_is_at"),
-    "many.member": ("Audience", "Followed"),
+    "many.member": ("Followed",),
     "many.metrics": ("MetricsServer",),
-    "many.snapshot": ("RunSnapshot", "Snapshots"),
+    "many.snapshot": ("Snapshots",),
     "replaying": ("replay", "replay_part"),
     "scaling.cluster": ("cluster",),
     "scaling.judging_elsewhere": ("judging_on",),
@@ -76,13 +70,9 @@ _HOMES = {
 
 __all__ = [
     "OUT_OF_TIME",
-    "Audience",
     "Cutting",
-    "Engine",
     "Evaluation",
-    "Evaluator",
     "Firing",
-    "Fleet",
     "Followed",
     "Follower",
     "Judging",
@@ -91,7 +81,6 @@ __all__ = [
     "Outcome",
     "PartialEvaluation",
     "Resent",
-    "RunSnapshot",
     "Score",
     "Snapshots",
     "TestedRun",

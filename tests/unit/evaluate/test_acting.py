@@ -22,8 +22,8 @@ from waiting import PATIENCE_S, until
 from watchglass.actions import Outcome
 from watchglass.config import ActionSpec, EvaluatorConfig, RuleSpec
 from watchglass.errors import RunExistsError
-from watchglass.evaluate import Evaluator
 from watchglass.evaluate.live import acting, deliveries
+from watchglass.evaluate.live.evaluator import Evaluator
 from watchglass.evaluate.live.reporting import Reporting
 from watchglass.records import Observation, Status
 from watchglass.run import open_run

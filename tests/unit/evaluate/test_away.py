@@ -18,7 +18,8 @@ import pytest
 from moments import views_shown
 from watchglass.config import EvaluatorConfig
 from watchglass.errors import StoreError
-from watchglass.evaluate import Evaluator, Follower, follow, replay
+from watchglass.evaluate import Follower, follow, replay
+from watchglass.evaluate.live.evaluator import Evaluator
 from watchglass.records import Severity, Status
 from watchglass.rules import default_rules
 from watchglass.run import open_run

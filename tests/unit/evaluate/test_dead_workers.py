@@ -12,7 +12,8 @@ import pytest
 
 from watchglass.config import EvaluatorConfig
 from watchglass.errors import CompactedError, StoreError
-from watchglass.evaluate import Evaluator, replay
+from watchglass.evaluate import replay
+from watchglass.evaluate.live.evaluator import Evaluator
 from watchglass.records import Status
 from watchglass.rules import default_rules
 from watchglass.run import open_run

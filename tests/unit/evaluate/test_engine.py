@@ -10,9 +10,11 @@ import pytest
 from moments import feed, finish
 from watchglass.config import EvaluatorConfig, RuleSpec
 from watchglass.errors import InvalidValueError, NotARunError
-from watchglass.evaluate import Engine, Evaluator, replay
+from watchglass.evaluate import replay
+from watchglass.evaluate.engine.engine import Engine
 from watchglass.evaluate.engine.folding import MOST_FINDINGS
 from watchglass.evaluate.engine.starvation import NeedSeen
+from watchglass.evaluate.live.evaluator import Evaluator
 from watchglass.records import Mode, Status
 from watchglass.rules import default_rules
 from watchglass.store import LocalStore

@@ -14,7 +14,9 @@ import pytest
 from fleets import HEALTHY, RULES, SICK, Heard, Now, following, turn_until
 from watchglass.config import EvaluatorConfig
 from watchglass.errors import InvalidValueError, StoreError
-from watchglass.evaluate import Evaluator, Fleet, Snapshots, replay
+from watchglass.evaluate import Snapshots, replay
+from watchglass.evaluate.live.evaluator import Evaluator
+from watchglass.evaluate.many.fleet import Fleet
 from watchglass.evaluate.many.member import State
 from watchglass.records import Severity, Status
 from watchglass.run import open_run

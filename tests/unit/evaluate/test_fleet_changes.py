@@ -13,7 +13,9 @@ import pytest
 from fleets import HEALTHY, RULES, SICK, Heard, Now, following, turn_until
 from watchglass.config import EvaluatorConfig
 from watchglass.errors import StoreError
-from watchglass.evaluate import Evaluator, Fleet, Snapshots
+from watchglass.evaluate import Snapshots
+from watchglass.evaluate.live.evaluator import Evaluator
+from watchglass.evaluate.many.fleet import Fleet
 from watchglass.evaluate.many.member import State
 from watchglass.store import JournalWriter, LocalStore, layout, lease_holder, this_process
 from watchglass.testing import RunBuilder, build_run

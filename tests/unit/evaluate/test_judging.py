@@ -9,7 +9,8 @@ import pytest
 
 from watchglass.config import EvaluatorConfig, RuleSpec
 from watchglass.errors import CompactedError, StoreError
-from watchglass.evaluate import Evaluator, replay
+from watchglass.evaluate import replay
+from watchglass.evaluate.live.evaluator import Evaluator
 from watchglass.records import Finding
 from watchglass.run import AttemptEnd, Moment
 from watchglass.store import FrameKind, LocalStore, RunReader, decode_observation

@@ -10,7 +10,9 @@ import pytest
 
 from watchglass.config import EvaluatorConfig, RuleSpec
 from watchglass.errors import InvalidValueError, PluginFileError
-from watchglass.evaluate import Engine, Evaluator, PartialEvaluation, merge, replay, replay_part
+from watchglass.evaluate import PartialEvaluation, merge, replay, replay_part
+from watchglass.evaluate.engine.engine import Engine
+from watchglass.evaluate.live.evaluator import Evaluator
 from watchglass.evaluate.live.ticking import Ticking
 from watchglass.evaluate.scaling.contents import RunContents
 from watchglass.evaluate.scaling.plan import plan

@@ -10,7 +10,9 @@ import pytest
 from moments import feed
 from watchglass.config import EvaluatorConfig, RuleSpec
 from watchglass.errors import MissingFileError
-from watchglass.evaluate import Engine, Evaluator, Follower, merge, replay, replay_part
+from watchglass.evaluate import Follower, merge, replay, replay_part
+from watchglass.evaluate.engine.engine import Engine
+from watchglass.evaluate.live.evaluator import Evaluator
 from watchglass.records import Mode, Observation, Status
 from watchglass.store import FrameKind, JournalWriter, LocalStore, RunReader, decode_observation
 from watchglass.testing import RunBuilder, Step, build_run

@@ -13,7 +13,8 @@ from receivers import Receiver, receiver
 from watchglass.cli import main
 from watchglass.config import ActionSpec, EvaluatorConfig, RuleSpec
 from watchglass.errors import InvalidValueError, RunExistsError
-from watchglass.evaluate import Evaluator, Resent, resend
+from watchglass.evaluate import Resent, resend
+from watchglass.evaluate.live.evaluator import Evaluator
 from watchglass.records import Observation
 from watchglass.run import open_run
 from watchglass.store import JournalWriter, LocalStore, layout

@@ -10,8 +10,10 @@ import pytest
 
 from watchglass.config import EvaluatorConfig, RuleSpec
 from watchglass.errors import PluginFileError, StoreError
-from watchglass.evaluate import Engine, Evaluator, replay
+from watchglass.evaluate import replay
+from watchglass.evaluate.engine.engine import Engine
 from watchglass.evaluate.engine.folding import MOST_FINDINGS
+from watchglass.evaluate.live.evaluator import Evaluator
 from watchglass.records import Observation, Status
 from watchglass.store import FrameKind, LocalStore, RunReader, decode_finding, decode_observation, lease_holder
 from watchglass.testing import RunBuilder, Step, build_run

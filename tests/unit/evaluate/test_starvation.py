@@ -13,7 +13,8 @@ import pytest
 from moments import feed
 from watchglass.capture.plan import Plan
 from watchglass.config import Collection, RuleSpec, SessionConfig
-from watchglass.evaluate import Engine, replay
+from watchglass.evaluate import replay
+from watchglass.evaluate.engine.engine import Engine
 from watchglass.evaluate.engine.starvation import NeedSeen
 from watchglass.records import Mode, Role, Status, UnitKind
 from watchglass.rules import Needs

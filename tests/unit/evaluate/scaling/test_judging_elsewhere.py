@@ -15,7 +15,8 @@ from command_line import training
 from ray_in_this_process import Processes, elsewhere
 from watchglass.config import ActionSpec, EvaluatorConfig, RuleSpec
 from watchglass.errors import ClusterError, CompactedError, StoreError
-from watchglass.evaluate import Evaluator, Judging, replay
+from watchglass.evaluate import Judging, replay
+from watchglass.evaluate.live.evaluator import Evaluator
 from watchglass.evaluate.scaling import followed_run
 from watchglass.evaluate.scaling.cluster import Cluster
 from watchglass.evaluate.scaling.judging_elsewhere import RETRIES, JudgingElsewhere
