@@ -457,7 +457,7 @@ class Follower:
             known.ingest(frame)
         self._quiet = self.frames == before
         if self._streamed is not None:
-            for stream, frame in self._reader.streams(None):
+            for stream, frame in self._reader.streams():
                 self._streamed.ingest(stream, frame)
         yield from self.release()
         if len(self._teams) > 1:

@@ -169,10 +169,9 @@ class Reading:
                 self.tables[attempt, worker].ingest(frame)
             count += len(found)
             full = False
-        while rows := self._reader.streams():
-            for stream, frame in rows:
-                self.streams.ingest(stream, frame)
-            count += len(rows)
+        for stream, frame in self._reader.streams():
+            self.streams.ingest(stream, frame)
+            count += 1
         for parts in self.streams.parts.values():
             for part in parts:
                 part.settle()

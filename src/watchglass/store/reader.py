@@ -199,21 +199,18 @@ class RunReader:
                 self._journal_frames.append(frame)
         return list(self._journal_frames)
 
-    def streams(self, max_bytes: int | None = 64 << 20) -> list[tuple[str, Frame]]:
+    def streams(self) -> Iterator[tuple[str, Frame]]:
         """The frames of the streams since the last call as (stream, frame), by stream, in order within each.
 
-        HEADER frames and kinds that this release does not know are among them. As :meth:`poll`, it never blocks.
-
-        Args:
-            max_bytes: Read about so many bytes of each stream at most; the next call goes on. None for all.
+        HEADER frames and kinds that this release does not know are among them. As :meth:`poll`, it never blocks. What
+        was given counts as read, also where the store then refuses.
         """
-        found = []
         for name in self._store.folders(layout.STREAMS):
             if layout.is_stream(name):
                 sequence = self._by_time.setdefault(name, _Sequence())
                 self._list(sequence, layout.stream(name))
-                found += [(name, frame) for frame in self._read(sequence, max_bytes)]
-        return found
+                for frame in self._read(sequence, None):
+                    yield name, frame
 
     def _list(self, sequence: _Sequence, folder: str) -> None:
         """List the segments of a folder that holds nothing but one sequence of them and claims."""

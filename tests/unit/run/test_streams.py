@@ -14,6 +14,7 @@ from watchglass.evaluate import replay
 from watchglass.records import ROW_KINDS, Field, RowKey, RowKind
 from watchglass.run import Run, open_run
 from watchglass.store import (
+    Frame,
     FrameKind,
     LocalStore,
     RunReader,
@@ -203,6 +204,32 @@ def test_a_stream_says_what_its_writer_lost(
     assert [record.getMessage() for record in caplog.records if "loses rows" in record.getMessage()] == [
         f"watchglass: stream system loses rows: {store.location} has refused them for too long"
     ]
+
+
+class RefusesOnce(LocalStore):
+    """Refuses to read one object, once."""
+
+    refuses = ""
+
+    def read(self, path: str, start: int = 0, end: int | None = None) -> bytes:
+        if path == self.refuses:
+            self.refuses = ""
+            raise StoreError("try again")
+        return super().read(path, start, end)
+
+
+def test_what_was_read_of_streams_counts_also_where_the_store_then_refuses(tmp_path: Path) -> None:
+    store = begun(RefusesOnce(tmp_path / "run"))
+    for name in ("disk", "system"):
+        with StreamWriter(store, 0, name, clock=Clock()) as writer:
+            writer.write({SAMPLES: [sample(98, 1)]})
+    store.refuses = "streams/system/00000000"
+    reader, read = RunReader(store), list[tuple[str, Frame]]()
+    with pytest.raises(StoreError, match="try again"):
+        read.extend(reader.streams())  # keeps what came before the error
+    assert {name for name, _ in read} == {"disk"}
+    read += reader.streams()
+    assert [name for name, _ in read] == ["disk"] * 3 + ["system"] * 3
 
 
 def test_a_stream_has_one_writer_and_batches_are_in_order(store: LocalStore) -> None:
