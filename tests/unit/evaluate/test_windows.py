@@ -161,6 +161,17 @@ def test_a_window_is_shown_once_the_watermark_has_passed_its_end(run_path: Path,
     assert [found.step for found in replay(run_path, case.specs).findings] == [-1, 0, 1]
 
 
+def test_what_windows_show_ahead_of_all_steps_is_a_status_soon(run_path: Path, rules: Any) -> None:
+    case = Case(run_path, rules("Busy"))
+    case.write()
+    case.write(samples((0, 1)))
+    case.evaluator._liveness._looked_s = 0.0
+    case.write()
+    assert [status.status for status in open_run(run_path).journal.statuses] == [Status.ISSUES_FOUND]
+    assert len(case.evaluator.snapshot().findings) == 1
+    case.end()
+
+
 def test_a_window_without_rows_is_left_out_and_rows_of_other_kinds_are_not_shown(run_path: Path, rules: Any) -> None:
     rows = {SAMPLES: [(0.0, "cpu", 1.0), (55.0, "cpu", 2.0)], SPANS: [(30.0, 7)]}
     run = build_run(run_path, [Batch(rows, seconds=60), samples((3, 9), stream="disk"), *steps(1)])

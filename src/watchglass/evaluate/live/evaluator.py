@@ -303,6 +303,8 @@ class Evaluator:
         acting = self._reporting.acting
         if self._liveness.look(self.poll_s if acting.stopping else pace_of(self._store).liveness_s):
             self._journal.write(self._judging.take_changed())
+            self._write_statuses()  # of what ticks and windows showed
+            self._note()
         self._stay()  # before anything is delivered: after a long sleep the journal may be another's, and so are they
         if acting.busy:
             self._journal.write(
