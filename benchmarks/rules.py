@@ -179,7 +179,7 @@ class _Evaluator:
             [sys.executable, "-m", "watchglass.evaluate"], stdin=subprocess.PIPE, stderr=subprocess.PIPE
         )
         assert self._process.stdin is not None
-        self._process.stdin.write(EvaluatorConfig(str(run), 0, tuple(rules)).to_json().encode() + b"\n")
+        self._process.stdin.write(EvaluatorConfig(str(run), 0, tuple(rules)).to_line().encode() + b"\n")
         self._process.stdin.flush()
         self._said = b""
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 from watchglass.config import ActionSpec, environment
-from watchglass.records import Event
+from watchglass.records import Event, as_json
 
 #: An answer is shorter than this; of one that is not the rest is thrown away.
 _LONGEST_ANSWER = 64 << 10
@@ -77,7 +77,7 @@ class Courier:
         self._timeout_s = timeout_s
         self._until_s = time.monotonic() + timeout_s
         told = {
-            "action": spec.to_json(), "event": event.to_json(), "timeout_s": timeout_s, "arrived": sorted(arrived),
+            "action": as_json(spec), "event": event.to_json(), "timeout_s": timeout_s, "arrived": sorted(arrived),
         }  # fmt: skip
         self._answer = in_memory(b"")
         with in_memory(json.dumps(told).encode() + b"\n") as request:

@@ -16,7 +16,7 @@ from watchglass.actions.registry import build_action, find_action
 from watchglass.actions.variables import check_variables, concealed, resolved
 from watchglass.config import ActionSpec
 from watchglass.errors import DeliverLater, Undeliverable, WatchglassError
-from watchglass.records import Event
+from watchglass.records import Event, from_json
 from watchglass.store import redacted
 
 #: By how much a process outlives its time limit where nobody ends it, for then whoever started it is gone.
@@ -36,7 +36,7 @@ def main(arguments: list[str]) -> int:
     if hasattr(signal, "setitimer"):
         signal.setitimer(signal.ITIMER_REAL, told["timeout_s"] + _ORPHANED_S)
     answer = deliver(
-        ActionSpec.from_json(told["action"]), Event.from_json(told["event"]), os.environ, arrived=told["arrived"]
+        from_json(ActionSpec, told["action"]), Event.from_json(told["event"]), os.environ, arrived=told["arrived"]
     )
     if os.getpid() != ours:
         os._exit(0)  # forked by the action: the answer is its parent's

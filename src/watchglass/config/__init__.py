@@ -27,7 +27,7 @@ from watchglass.config.plugins import (
     seen_from,
     with_parameters,
 )
-from watchglass.config.regular_files import NotRegularError, open_regular, read_regular, why_no_file
+from watchglass.config.regular_files import NotRegularError, near_file, open_regular, read_regular, why_no_file
 from watchglass.config.saving import EXACT_REDUCTIONS, MODE_NAMES, REDUCTION_NAMES, ModeSteps, Schedule
 from watchglass.config.session import SETTINGS, SessionConfig
 from watchglass.config.sources import add_settings, combine
@@ -75,6 +75,7 @@ __all__ = [
     "machine_bytes",
     "name_of",
     "names_file",
+    "near_file",
     "open_regular",
     "parameter",
     "read_actions",

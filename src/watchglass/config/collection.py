@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
-from watchglass.config.parameters import ParameterError, build, parameter, suggest, validate, values
+from watchglass.config.parameters import ParameterError, parameter, suggest, validate, values
 from watchglass.config.saving import SaveSettings
 from watchglass.errors import InvalidValueError
 from watchglass.records import ModuleKind, Role
@@ -188,11 +188,6 @@ class Collection(SaveSettings):
     def to_json(self) -> dict[str, Any]:
         """The name and every parameter that differs from its default."""
         return {"name": self.name, **values(self)}
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Collection:
-        """The collection that :meth:`to_json` gave."""
-        return build(cls, data, f"collection {data.get('name', '')}")
 
 
 def check_patterns(patterns: tuple[str, ...], owner: str) -> None:

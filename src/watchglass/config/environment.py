@@ -40,59 +40,58 @@ _RANKS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK")
 _OFF = {"0", "false", "off", "no"}
 
 
-def disabled(environ: Mapping[str, str] | None = None) -> bool:
+def disabled() -> bool:
     """Whether ``WATCHGLASS=0`` (or false, off, no) is set."""
-    return (environ if environ is not None else os.environ).get(SWITCH, "1").strip().lower() in _OFF
+    return os.environ.get(SWITCH, "1").strip().lower() in _OFF
 
 
-def strict(environ: Mapping[str, str] | None = None) -> bool:
+def strict() -> bool:
     """Whether faults inside capture should be raised."""
-    return (environ if environ is not None else os.environ).get(STRICT, "") == "1"
+    return os.environ.get(STRICT, "") == "1"
 
 
-def native_disabled(environ: Mapping[str, str] | None = None) -> bool:
+def native_disabled() -> bool:
     """Whether the native kernel is not to be used."""
-    return (environ if environ is not None else os.environ).get(NATIVE, "") == "0"
+    return os.environ.get(NATIVE, "") == "0"
 
 
-def hook_configuration(environ: Mapping[str, str] | None = None) -> str | None:
+def hook_configuration() -> str | None:
     """Path of SageMaker Debugger's hook configuration file, None where nobody named one."""
-    return (environ if environ is not None else os.environ).get(HOOK_CONFIGURATION) or None
+    return os.environ.get(HOOK_CONFIGURATION) or None
 
 
-def failures(environ: Mapping[str, str] | None = None) -> str | None:
+def failures() -> str | None:
     """Where this process tells its launcher what ends it, None where it has no launcher."""
-    return (environ if environ is not None else os.environ).get(FAILURES, "").lstrip("+") or None
+    return os.environ.get(FAILURES, "").lstrip("+") or None
 
 
-def runs(environ: Mapping[str, str] | None = None) -> str | None:
+def runs() -> str | None:
     """Where runs that nobody named go, None where the environment does not say."""
-    return (environ if environ is not None else os.environ).get(RUNS) or None
+    return os.environ.get(RUNS) or None
 
 
-def ray_address(environ: Mapping[str, str] | None = None) -> str | None:
+def ray_address() -> str | None:
     """Address of the Ray cluster to use, None where nobody named one."""
-    return (environ if environ is not None else os.environ).get(RAY, "").strip() or None
+    return os.environ.get(RAY, "").strip() or None
 
 
-def price_per_hour(environ: Mapping[str, str] | None = None) -> str | None:
+def price_per_hour() -> str | None:
     """What an hour of the whole training costs, as it is written there, None where nobody told."""
-    return (environ if environ is not None else os.environ).get(PRICE_PER_HOUR, "").strip() or None
+    return os.environ.get(PRICE_PER_HOUR, "").strip() or None
 
 
-def is_rank(environ: Mapping[str, str] | None = None) -> bool:
+def is_rank() -> bool:
     """Whether torchrun, Slurm or Open MPI started this process as a rank of a job."""
-    source = environ if environ is not None else os.environ
-    return any(name in source for name in _RANKS)
+    return any(name in os.environ for name in _RANKS)
 
 
-def read_memory_bytes(environ: Mapping[str, str] | None = None) -> int | None:
+def read_memory_bytes() -> int | None:
     """Bytes of memory for the runs that are read, None where the environment does not say.
 
     Raises:
         InvalidValueError: It says something that is no number of bytes.
     """
-    text = (environ if environ is not None else os.environ).get(READ_MEMORY, "").strip()
+    text = os.environ.get(READ_MEMORY, "").strip()
     if not text:
         return None
     if not (text.isascii() and text.isdigit()) or int(text) < _LEAST_READ_MEMORY:
@@ -102,59 +101,57 @@ def read_memory_bytes(environ: Mapping[str, str] | None = None) -> int | None:
     return int(text)
 
 
-def rank(environ: Mapping[str, str] | None = None) -> int:
+def rank() -> int:
     """Rank of this process as torchrun, Slurm or Open MPI set it; 0 when none did."""
-    return _first_int(environ, _RANKS, 0)
+    return _first_int(_RANKS, 0)
 
 
-def group_rank(environ: Mapping[str, str] | None = None) -> int | None:
+def group_rank() -> int | None:
     """Rank of this process in the group that a launcher started; None for a process that trains by itself."""
-    return rank(environ) if world_size(environ) > 1 else None
+    return rank() if world_size() > 1 else None
 
 
-def world_size(environ: Mapping[str, str] | None = None) -> int:
+def world_size() -> int:
     """Number of ranks; 1 when nothing set it."""
-    return _first_int(environ, ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE"), 1)
+    return _first_int(("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE"), 1)
 
 
-def local_world_size(environ: Mapping[str, str] | None = None) -> int:
+def local_world_size() -> int:
     """Number of ranks on this machine; 1 when nothing set it."""
-    return _first_int(environ, ("LOCAL_WORLD_SIZE", "SLURM_NTASKS_PER_NODE", "OMPI_COMM_WORLD_LOCAL_SIZE"), 1)
+    return _first_int(("LOCAL_WORLD_SIZE", "SLURM_NTASKS_PER_NODE", "OMPI_COMM_WORLD_LOCAL_SIZE"), 1)
 
 
-def restart_count(environ: Mapping[str, str] | None = None) -> int:
+def restart_count() -> int:
     """How often torchrun has restarted this job; 0 when it did not."""
-    return _first_int(environ, ("TORCHELASTIC_RESTART_COUNT",), 0)
+    return _first_int(("TORCHELASTIC_RESTART_COUNT",), 0)
 
 
-def rendezvous(environ: Mapping[str, str] | None = None) -> str:
+def rendezvous() -> str:
     """Where the ranks of a job meet, ``"host:port"``; ":" where nothing set it."""
-    source = environ if environ is not None else os.environ
-    return f"{source.get('MASTER_ADDR', '')}:{source.get('MASTER_PORT', '')}"
+    return f"{os.environ.get('MASTER_ADDR', '')}:{os.environ.get('MASTER_PORT', '')}"
 
 
-def elastic_run_id(environ: Mapping[str, str] | None = None) -> str:
+def elastic_run_id() -> str:
     """Identifier that torchrun gives all ranks of a job, "" when not under torchrun."""
-    return (environ if environ is not None else os.environ).get("TORCHELASTIC_RUN_ID", "")
+    return os.environ.get("TORCHELASTIC_RUN_ID", "")
 
 
-def job_id(environ: Mapping[str, str] | None = None) -> str:
+def job_id() -> str:
     """What tells the ranks of one job, each started by itself, from those of others; "" for a process that is alone.
 
     Under torchrun see :func:`elastic_run_id`. A batch script of Slurm is no rank, although it has a rank's variables:
     what it starts without ``srun`` belongs to no step.
     """
-    source = environ if environ is not None else os.environ
-    if world_size(source) <= 1:
+    if world_size() <= 1:
         return ""
-    if "RANK" in source and "WORLD_SIZE" in source:
-        return f"ranks/{rendezvous(source)}"
-    step = source.get("SLURM_STEP_ID", source.get("SLURM_STEPID", ""))
-    if "SLURM_PROCID" in source:
-        job = source.get("SLURM_JOB_ID", source.get("SLURM_JOBID", ""))
-        return f"slurm/{job}.{step}/{source.get('SLURM_RESTART_COUNT', '0')}" if job and step else ""
+    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
+        return f"ranks/{rendezvous()}"
+    step = os.environ.get("SLURM_STEP_ID", os.environ.get("SLURM_STEPID", ""))
+    if "SLURM_PROCID" in os.environ:
+        job = os.environ.get("SLURM_JOB_ID", os.environ.get("SLURM_JOBID", ""))
+        return f"slurm/{job}.{step}/{os.environ.get('SLURM_RESTART_COUNT', '0')}" if job and step else ""
     names = ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "OMPI_MCA_orte_ess_jobid")
-    return next((f"mpi/{source[name]}" for name in names if source.get(name)), "")
+    return next((f"mpi/{os.environ[name]}" for name in names if os.environ.get(name)), "")
 
 
 def for_evaluator(environ: Mapping[str, str]) -> dict[str, str]:
@@ -181,10 +178,9 @@ def for_program(environ: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environ.items() if ours.get(name) != value}
 
 
-def _first_int(environ: Mapping[str, str] | None, names: tuple[str, ...], default: int) -> int:
-    source = environ if environ is not None else os.environ
+def _first_int(names: tuple[str, ...], default: int) -> int:
     for name in names:
-        text = source.get(name, "").strip()
+        text = os.environ.get(name, "").strip()
         if text.isdigit():
             return int(text)
     return default

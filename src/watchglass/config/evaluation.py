@@ -5,17 +5,15 @@ from __future__ import annotations
 import json
 from abc import ABC
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import IO, Any, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import IO, Any
 
 from watchglass.config.locations import absolute
-from watchglass.config.parameters import parameter, validate, values
-from watchglass.records import Severity
+from watchglass.config.parameters import parameter, validate
+from watchglass.records import Severity, as_json, from_json
 
 #: Sets of thresholds: ours, and those that SageMaker Debugger documents.
 CALIBRATIONS = ("default", "sagemaker")
-
-_Spec = TypeVar("_Spec", bound="Spec")
 
 
 @dataclass(frozen=True)
@@ -29,15 +27,6 @@ class Spec(ABC):
 
     name: str
     parameters: dict[str, Any] = field(default_factory=dict)
-
-    def to_json(self) -> dict[str, Any]:
-        """Name and parameters as plain JSON types."""
-        return {"name": self.name, "parameters": self.parameters}
-
-    @classmethod
-    def from_json(cls: type[_Spec], data: dict[str, Any]) -> _Spec:
-        """The specification that :meth:`to_json` gave."""
-        return cls(data["name"], dict(data.get("parameters", {})))
 
 
 class RuleSpec(Spec):
@@ -89,13 +78,9 @@ class EvaluatorConfig:
     def __post_init__(self) -> None:
         validate(self)
 
-    def to_json(self) -> str:
+    def to_line(self) -> str:
         """One line of JSON."""
-        data = {"run": absolute(self.run), "attempt": self.attempt, **values(self)}
-        data["rules"] = [rule.to_json() for rule in self.rules]
-        data["actions"] = [action.to_json() for action in self.actions]
-        data["stop_on"] = self.stop_on.value if self.stop_on else None
-        return json.dumps(data)
+        return json.dumps(as_json(replace(self, run=absolute(self.run))))
 
     def send(self, stdin: IO[bytes]) -> None:
         """Write this as the first line of an evaluator's standard input, which stays open as its lifeline.
@@ -103,14 +88,10 @@ class EvaluatorConfig:
         Not in its command line or environment, which others can read. One that has ended already reads nothing.
         """
         with suppress(BrokenPipeError, ConnectionResetError):
-            stdin.write(self.to_json().encode() + b"\n")
+            stdin.write(self.to_line().encode() + b"\n")
             stdin.flush()
 
     @classmethod
-    def from_json(cls, text: str) -> EvaluatorConfig:
-        """The configuration that :meth:`to_json` gave."""
-        data = json.loads(text)
-        data["rules"] = tuple(RuleSpec.from_json(row) for row in data["rules"])
-        data["actions"] = tuple(ActionSpec.from_json(row) for row in data.get("actions", ()))
-        data["stop_on"] = Severity(data["stop_on"]) if data.get("stop_on") else None
-        return cls(**data)
+    def from_line(cls, text: str) -> EvaluatorConfig:
+        """The configuration that :meth:`to_line` gave."""
+        return from_json(cls, json.loads(text))

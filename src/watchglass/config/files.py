@@ -8,16 +8,15 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from watchglass.config import environment
 from watchglass.config.evaluation import ActionSpec
 from watchglass.config.hook_json import read_hook_json
-from watchglass.config.parameters import ParameterError, check_names, suggest
+from watchglass.config.parameters import ParameterError, check_names
 from watchglass.config.plugins import file_and_class, names_file, seen_from
-from watchglass.config.regular_files import read_regular, why_no_file
+from watchglass.config.regular_files import near_file, read_regular, why_no_file
 from watchglass.config.session import SETTINGS, SessionConfig
 from watchglass.config.trust import untrusted
 from watchglass.errors import InvalidValueError, MissingFileError
@@ -28,7 +27,7 @@ FILE_NAME = "watchglass.toml"
 _MOST_BYTES = 16 << 20
 
 
-def find_file(named: str | os.PathLike[str] | None = None, environ: Mapping[str, str] | None = None) -> Path | None:
+def find_file(named: str | os.PathLike[str] | None = None) -> Path | None:
     """The configuration file that holds here, None where there is none.
 
     It is the one that is named, else the one that ``SMDEBUG_CONFIG_FILE_PATH`` names, else the nearest
@@ -39,7 +38,7 @@ def find_file(named: str | os.PathLike[str] | None = None, environ: Mapping[str,
         MissingFileError: The one that is named is not there.
     """
     if named is None:
-        named = environment.hook_configuration(environ)
+        named = environment.hook_configuration()
         if named is None:
             return _nearest(Path.cwd())
         source = f"configuration file {named}, which {environment.HOOK_CONFIGURATION} names,"
@@ -47,7 +46,7 @@ def find_file(named: str | os.PathLike[str] | None = None, environ: Mapping[str,
         source = f"configuration file {os.fspath(named)}"
     path = Path(named)
     if not path.is_file():
-        raise MissingFileError(f"{source} {why_no_file(path)}{_near_file(path)}")
+        raise MissingFileError(f"{source} {why_no_file(path)}{near_file(path)}")
     return path
 
 
@@ -134,7 +133,7 @@ def read_toml(path: str | os.PathLike[str], what: str) -> dict[str, Any]:
     """
     path = Path(path)
     if not path.is_file():
-        raise MissingFileError(f"{what} {path} {why_no_file(path)}{_near_file(path)}")
+        raise MissingFileError(f"{what} {path} {why_no_file(path)}{near_file(path)}")
     try:
         return _parse_toml(_text(path))
     except InvalidValueError:
@@ -156,7 +155,7 @@ def _own_file(name: str, named_in: Path) -> str:
     if file.endswith(".py") and not Path(file).is_file():
         raise MissingFileError(
             f'{named_in}: there is no action file "{file_and_class(name)[0]}" in {os.path.dirname(file)}'
-            f"{_near_file(Path(file))}; its path begins at the folder of {named_in.name}, unless it is absolute"
+            f"{near_file(Path(file))}; its path begins at the folder of {named_in.name}, unless it is absolute"
         )
     return located
 
@@ -175,13 +174,6 @@ def _nearest(folder: Path) -> Path | None:
         if place == home or (place / ".git").exists():
             return None
     return None
-
-
-def _near_file(path: Path) -> str:
-    try:
-        return suggest(path.name, [entry.name for entry in path.parent.iterdir() if entry.is_file()])
-    except OSError:
-        return ""
 
 
 def _parse_toml(text: str) -> dict[str, Any]:

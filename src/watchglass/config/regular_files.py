@@ -8,6 +8,9 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from pathlib import Path
+
+from watchglass.config.parameters import suggest
 
 _KINDS = {
     stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device",
@@ -64,3 +67,12 @@ def why_no_file(path: str | os.PathLike[str]) -> str:
     except OSError:
         return "does not exist"
     return "is a folder" if kind == stat.S_IFDIR else f"is {_KINDS.get(kind, 'no file')}"
+
+
+def near_file(path: str | os.PathLike[str]) -> str:
+    """``' (did you mean "X"?)'`` for a path that is not there beside a file of a near name, else ``""``."""
+    path = Path(path)
+    try:
+        return suggest(path.name, [entry.name for entry in path.parent.iterdir() if entry.is_file()])
+    except OSError:
+        return ""

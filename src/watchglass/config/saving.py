@@ -150,20 +150,6 @@ class Schedule(NamedTuple):
         return cls(interval, _first(level.start_step for level in levels) or 0, end, tuple(sorted(set(steps or ()))))
 
 
-def schedule_of(mode: str, collection: SaveSettings, general: SaveSettings) -> Schedule | None:
-    """When a collection is kept in a mode, None for never.
-
-    Args:
-        mode: ``"train"``, ``"eval"`` or ``"predict"``.
-        collection: Its own settings.
-        general: The training's.
-    """
-    if mode != "train" and not any(mode in (settings.modes or {}) for settings in (collection, general)):
-        return None
-    schedule = Schedule.merged(mode, (*collection.levels(mode), *general.levels(mode)))
-    return None if schedule.empty else schedule
-
-
 def _first(options: Iterable[_T | None]) -> _T | None:
     return next((option for option in options if option is not None), None)
 

@@ -13,7 +13,7 @@ from watchglass.config.collection import DEFAULT_COLLECTIONS, Collection, check_
 from watchglass.config.facts import FACTS
 from watchglass.config.locations import absolute
 from watchglass.config.parameters import ParameterError, check_names, describe, parameter, validate, values
-from watchglass.config.saving import MODE_NAMES, SaveSettings, Schedule, schedule_of
+from watchglass.config.saving import MODE_NAMES, SaveSettings, Schedule
 from watchglass.config.sources import combine, read_collections
 
 MEBIBYTE = 1 << 20
@@ -74,19 +74,15 @@ class SessionConfig(SaveSettings):
         object.__setattr__(self, "collections", read_collections(self.collections, DEFAULT_COLLECTIONS))
         for collection in self.collections:
             for mode in MODE_NAMES:
-                self._check_schedule(collection, mode)
-
-    def _check_schedule(self, collection: Collection, mode: str) -> None:
-        named = mode == "train" or mode in (self.modes or {}) or mode in (collection.modes or {})
-        merged = Schedule.merged(mode, (*collection.levels(mode), *self.levels(mode)))
-        if named and merged.empty and merged.end != 0:
-            raise ParameterError(
-                "SessionConfig",
-                f"collections.{collection.name}",
-                f"keeps no step in mode {mode}: together with the settings of the whole training, start_step is "
-                f"{merged.start}, end_step {merged.end} and save_interval {merged.interval or 'left to the budget'}; "
-                "to keep nothing use end_step = 0",
-            )
+                merged = self._merged(collection, mode)
+                if merged is not None and merged.empty and merged.end != 0:
+                    raise ParameterError(
+                        "SessionConfig",
+                        f"collections.{collection.name}",
+                        f"keeps no step in mode {mode}: together with the settings of the whole training, start_step "
+                        f"is {merged.start}, end_step {merged.end} and save_interval "
+                        f"{merged.interval or 'left to the budget'}; to keep nothing use end_step = 0",
+                    )
 
     @property
     def all_collections(self) -> tuple[Collection, ...]:
@@ -103,7 +99,14 @@ class SessionConfig(SaveSettings):
 
     def schedule(self, collection: Collection, mode: str) -> Schedule | None:
         """At which steps of ``"train"``, ``"eval"`` or ``"predict"`` a collection is kept; None for never."""
-        return schedule_of(mode, collection, self)
+        merged = self._merged(collection, mode)
+        return None if merged is None or merged.empty else merged
+
+    def _merged(self, collection: Collection, mode: str) -> Schedule | None:
+        """The schedule by the settings of both; None in a mode that neither names."""
+        if mode != "train" and mode not in {**(self.modes or {}), **(collection.modes or {})}:
+            return None
+        return Schedule.merged(mode, (*collection.levels(mode), *self.levels(mode)))
 
     def with_settings(self, settings: Mapping[str, Any]) -> SessionConfig:
         """This configuration with settings that the script gives; those of the command line stay.
@@ -124,13 +127,13 @@ class SessionConfig(SaveSettings):
         return {environment.SESSION: json.dumps({**self.settings(), **place, "overrides": self.overrides})}
 
     @classmethod
-    def from_env(cls, environ: Mapping[str, str] | None = None) -> SessionConfig | None:
+    def from_env(cls) -> SessionConfig | None:
         """The configuration that a launcher put into the environment, or None."""
-        text = (environ if environ is not None else os.environ).get(environment.SESSION)
+        text = os.environ.get(environment.SESSION)
         if not text:
             return None
         data = json.loads(text)
-        data["strict"] = data.get("strict", False) or environment.strict(environ)
+        data["strict"] = data.get("strict", False) or environment.strict()
         return cls(**data)
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import stat
 import tempfile
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from watchglass.config import open_regular
 from watchglass.records import Failure
 
 #: Bytes that are read: some hundred lines.
@@ -52,13 +52,10 @@ class Failures:
 
     def _told(self) -> list[_Told]:
         try:
-            descriptor = os.open(self.path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+            with open(open_regular(self.path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0)), "rb") as file:
+                lines = file.read(_MOST_BYTES).splitlines()
         except OSError:
             return []
-        with os.fdopen(descriptor, "rb") as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                return []
-            lines = file.read(_MOST_BYTES).splitlines()
         return [told for told in map(_line, lines) if told is not None]
 
 

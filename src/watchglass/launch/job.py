@@ -10,7 +10,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
-from watchglass.config import DEFAULT_RUNS, EvaluatorConfig, SessionConfig, scheme_of, suggest
+from watchglass.config import DEFAULT_RUNS, EvaluatorConfig, SessionConfig, near_file, scheme_of
 from watchglass.errors import LaunchError, MissingFileError
 from watchglass.launch.interpreter import python_command
 
@@ -87,16 +87,9 @@ def _check_script(target: str) -> None:
             raise LaunchError(f"{target} is a folder without a __main__.py; name the script to run")
         return
     if not path.exists():
-        raise MissingFileError(f"script {target} does not exist in {Path.cwd()}{_near_file(path)}")
+        raise MissingFileError(f"script {target} does not exist in {Path.cwd()}{near_file(path)}")
     if not os.access(path, os.R_OK):
         raise LaunchError(f"script {target} cannot be read; check its permissions")
-
-
-def _near_file(path: Path) -> str:
-    try:
-        return suggest(path.name, [entry.name for entry in path.parent.iterdir() if entry.is_file()])
-    except OSError:
-        return ""
 
 
 def _check_module(target: str) -> None:

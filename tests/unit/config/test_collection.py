@@ -108,7 +108,7 @@ def test_values_come_as_files_and_people_write_them() -> None:
     assert collection.reductions == ("min", "l1", "abs_l2", "l2", "median")
     assert collection.modes == {"eval": ModeSteps(save_interval=2)}
     assert collection.include_regex == ("x{1,3}",)
-    assert Collection.from_json(collection.to_json()) == collection
+    assert Collection(**collection.to_json()) == collection
 
 
 @pytest.mark.parametrize(

@@ -134,14 +134,15 @@ def test_a_named_file_comes_before_the_environment_and_that_before_the_nearest(
     monkeypatch.chdir(tmp_path)
     write("watchglass.toml", "")
     theirs, named = write("hook.json", {}), write("named.toml", "")
-    environ = {"SMDEBUG_CONFIG_FILE_PATH": str(theirs)}
-    assert find_file(environ=environ) == theirs
-    assert find_file(named, environ) == named
+    monkeypatch.setenv("SMDEBUG_CONFIG_FILE_PATH", str(theirs))
+    assert find_file() == theirs
+    assert find_file(named) == named
     with pytest.raises(MissingFileError) as caught:
-        find_file("named.tom", environ)
+        find_file("named.tom")
     assert str(caught.value) == 'configuration file named.tom does not exist (did you mean "named.toml"?)'
+    monkeypatch.setenv("SMDEBUG_CONFIG_FILE_PATH", "nowhere/x.json")
     with pytest.raises(MissingFileError, match="which SMDEBUG_CONFIG_FILE_PATH names, does not exist"):
-        find_file(environ={"SMDEBUG_CONFIG_FILE_PATH": "nowhere/x.json"})
+        find_file()
     with pytest.raises(MissingFileError, match="is a folder"):
         find_file(tmp_path)
 

@@ -25,7 +25,7 @@ def names(config: SessionConfig) -> list[str]:
     return [collection.name for collection in config.collections]
 
 
-def test_configurations_survive_the_way_through_the_environment() -> None:
+def test_configurations_survive_the_way_through_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     config = SessionConfig(
         run="runs/x",
         attempt=2,
@@ -41,14 +41,16 @@ def test_configurations_survive_the_way_through_the_environment() -> None:
     )
     environ = config.to_env()
     json.loads(*environ.values())
-    again = SessionConfig.from_env(environ)
+    monkeypatch.setenv(*next(iter(environ.items())))
+    again = SessionConfig.from_env()
     assert again is not None
     assert again.run.endswith("/runs/x")
     assert {**vars(again), "run": ""} == {**vars(config), "run": ""}
-    assert SessionConfig.from_env({}) is None
+    monkeypatch.delenv(*environ)
+    assert SessionConfig.from_env() is None
 
     evaluator = EvaluatorConfig("runs/x", 0, (RuleSpec("DeadRelu", {"threshold_layer": 30.0}),), Severity.ERROR)
-    back = EvaluatorConfig.from_json(evaluator.to_json())
+    back = EvaluatorConfig.from_line(evaluator.to_line())
     assert (back.rules, back.stop_on, back.attempt) == (evaluator.rules, Severity.ERROR, 0)
 
 
@@ -114,11 +116,11 @@ def test_what_a_file_defines_is_known_to_the_command_line_whatever_a_script_keep
     )
 
 
-def test_a_script_says_more_than_a_file_and_less_than_the_command_line() -> None:
+def test_a_script_says_more_than_a_file_and_less_than_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
     line: Any = {"save_interval": "5", "collections": {"inputs": {}}}
-    launched = SessionConfig.from_env(
-        SessionConfig("run", **combine({"save_interval": 3, "save_raw": True}, line), overrides=line).to_env()
-    )
+    told = SessionConfig("run", **combine({"save_interval": 3, "save_raw": True}, line), overrides=line).to_env()
+    monkeypatch.setenv(*next(iter(told.items())))
+    launched = SessionConfig.from_env()
     assert launched is not None
     config = launched.with_settings({"save_interval": 99, "collections": ["weights"], "queue_bytes": 1000})
     assert (config.save_interval, config.save_raw, config.queue_bytes) == (5, True, 1000)

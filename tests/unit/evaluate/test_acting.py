@@ -457,7 +457,7 @@ def test_killed_between_delivery_and_record_it_is_delivered_again_with_the_same_
     run_path: Path, server: Receiver
 ) -> None:
     """At least once: the receiver knows a repeat by its id."""
-    told = config(run_path, hook(server)).to_json()
+    told = config(run_path, hook(server)).to_line()
     command = [sys.executable, "-m", "watchglass.evaluate"]
 
     def start() -> subprocess.Popen[bytes]:
@@ -489,9 +489,9 @@ def test_secrets_are_nowhere(run_path: Path, server: Receiver, monkeypatch: pyte
     monkeypatch.setenv("KEY", "geheim-5678")
     server.answers = [(400, {})]
     told = config(run_path, ActionSpec("Webhook", {"url": "$HOOK", "secret": "$KEY"}))
-    assert "geheim" not in told.to_json()
+    assert "geheim" not in told.to_line()
     process = subprocess.Popen([sys.executable, "-m", "watchglass.evaluate"], stdin=subprocess.PIPE)
-    process.stdin.write(told.to_json().encode() + b"\n")
+    process.stdin.write(told.to_line().encode() + b"\n")
     process.stdin.flush()
     with RunBuilder(run_path) as builder:
         broken(builder)

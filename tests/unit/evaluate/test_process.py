@@ -29,7 +29,7 @@ BROKEN = [2.3, 30.0, 4e3, 5e6, NAN, NAN, NAN, NAN]
 
 
 def config(run: Path, **options) -> str:
-    return EvaluatorConfig(str(run), 0, options.pop("rules", default_rules()), poll_s=0.02, **options).to_json()
+    return EvaluatorConfig(str(run), 0, options.pop("rules", default_rules()), poll_s=0.02, **options).to_line()
 
 
 @contextmanager

@@ -39,7 +39,7 @@ def start() -> Iterator[Start]:
 def test_it_reads_its_configuration_and_ends_when_the_lifeline_is_let_go(start: Start, tmp_path: Path) -> None:
     process = start(f"import sys; open({str(tmp_path / 'read')!r}, 'w').write(sys.stdin.readline()); sys.stdin.read()")
     until(lambda: (tmp_path / "read").exists() and (tmp_path / "read").read_text().endswith("\n"))
-    assert EvaluatorConfig.from_json((tmp_path / "read").read_text()).rules == CONFIG.rules
+    assert EvaluatorConfig.from_line((tmp_path / "read").read_text()).rules == CONFIG.rules
     assert process.poll() is None
     process.let_go()
     assert process.wait(PATIENCE_S) == 0

@@ -118,7 +118,7 @@ def main(arguments: list[str]) -> int:
         told = anew.handed_over() or lifeline.first_line().decode()
         if not told:
             return 0  # our starter has ended before it could say anything
-        evaluator = Evaluator(EvaluatorConfig.from_json(told), output=sys.stderr, at_work=lifeline.answer)
+        evaluator = Evaluator(EvaluatorConfig.from_line(told), output=sys.stderr, at_work=lifeline.answer)
         anew.allow(told)
         evaluator.open(lifeline.wait)
         evaluator.introduce()
@@ -136,7 +136,7 @@ def main(arguments: list[str]) -> int:
         evaluator.finish(pause=lifeline.pause)
         evaluator.conclude()
         if answer is not None and not lifeline.terminated:
-            _answer(EvaluatorConfig.from_json(told), answer)
+            _answer(EvaluatorConfig.from_line(told), answer)
     except WatchglassError as error:
         print(f"watchglass: {error}", file=sys.stderr)
         evaluator.close()

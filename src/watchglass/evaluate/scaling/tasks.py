@@ -54,7 +54,7 @@ def outfit_of(config: EvaluatorConfig, files: Mapping[str, str]) -> dict[str, An
         files: Source of the rule files by path.
     """
     safe = replace(config, stop_on=None, actions=(), causes=())
-    return {"version": _version(), "folder": os.getcwd(), "config": safe.to_json(), "files": files}
+    return {"version": _version(), "folder": os.getcwd(), "config": safe.to_line(), "files": files}
 
 
 def fitted_out(data: Mapping[str, Any]) -> tuple[EvaluatorConfig, Callable[[str], str]]:
@@ -71,7 +71,7 @@ def fitted_out(data: Mapping[str, Any]) -> tuple[EvaluatorConfig, Callable[[str]
         raise ClusterError(
             f"every machine needs the same watchglass but this one has {_version()} and the other {data['version']}"
         )
-    config = EvaluatorConfig.from_json(data["config"])
+    config = EvaluatorConfig.from_line(data["config"])
     rules, moved = _FILES.place(config.rules, data["files"])
 
     def renamed(text: str) -> str:
