@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,20 +25,16 @@ class RollingBaseline:
     Norms, losses and update ratios spread over decades and are skewed, hence the logarithm; medians, so that the very
     outliers looked for do not hide themselves. Values that are not positive and finite never enter.
 
-    Args:
-        window: Number of values looked back on, at least 1.
-        warmup: Number of values before anything is said, 1 to ``window``.
-
-    Raises:
-        InvalidValueError: A size is out of range.
+    Attributes:
+        window: Number of values looked back on.
+        warmup: Number of values before anything is said.
     """
 
-    def __init__(self, window: int = 64, warmup: int = 16) -> None:
-        if window < 1 or not 1 <= warmup <= window:
-            raise InvalidValueError(f"a baseline needs 1 <= warmup <= window but got warmup {warmup}, window {window}")
-        self.window = window
-        self.warmup = warmup
-        self._logs: deque[float] = deque(maxlen=window)
+    window: ClassVar = 64
+    warmup: ClassVar = 16
+
+    def __init__(self) -> None:
+        self._logs: deque[float] = deque(maxlen=self.window)
         self._fit: tuple[float, float] | None = None
 
     def __len__(self) -> int:
@@ -69,17 +65,6 @@ class RollingBaseline:
             return None
         median, spread = self._fitted()
         return (math.log10(value) - median) / spread
-
-    def to_json(self) -> dict[str, Any]:
-        """The whole state as plain JSON types."""
-        return {"window": self.window, "warmup": self.warmup, "log10": list(self._logs)}
-
-    @classmethod
-    def from_json(cls, state: dict[str, Any]) -> RollingBaseline:
-        """The baseline that :meth:`to_json` described; it goes on with the same numbers bit by bit."""
-        baseline = cls(state["window"], state["warmup"])
-        baseline._logs.extend(float(value) for value in state["log10"])
-        return baseline
 
     def _fitted(self) -> tuple[float, float]:
         if self._fit is None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.machinery
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
@@ -91,40 +92,24 @@ def _imported(name: str, begun: Callable[[], None]) -> None:
 
 
 class _Finder:
-    """Finds frameworks as the other finders do, with our loader around theirs."""
+    """Finds frameworks as the other finders do, and tells the session once they are loaded."""
 
     def __init__(self, names: set[str], begun: Callable[[], None]) -> None:
         self._names, self._begun = names, begun
 
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         if name not in self._names:
             return None
-        self._names.discard(name)
-        for finder in [finder for finder in sys.meta_path if finder is not self]:
-            find = getattr(finder, "find_spec", None)
-            spec: importlib.machinery.ModuleSpec | None = find(name, path, target) if find is not None else None
-            if spec is not None:
-                if spec.loader is not None:
-                    spec.loader = _Loader(spec.loader, self._begun)  # type: ignore[assignment]
-                return spec
-        return None
+        self._names.discard(name)  # before the others are asked, who include this one
+        spec = find_spec(name)
+        loader: Any = spec.loader if spec is not None else None
+        if loader is not None:
+            load = loader.exec_module
 
+            def loaded(module: ModuleType) -> None:
+                del loader.exec_module
+                load(module)
+                _imported(name, self._begun)
 
-class _Loader:
-    """Loads the framework as its own loader does, gives its place back to it, and tells the session."""
-
-    def __init__(self, loader: Any, begun: Callable[[], None]) -> None:
-        self._loader, self._begun = loader, begun
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._loader, name)
-
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
-        created: ModuleType | None = self._loader.create_module(spec)
-        return created
-
-    def exec_module(self, module: ModuleType) -> None:
-        assert module.__spec__ is not None
-        module.__spec__.loader = module.__loader__ = self._loader
-        self._loader.exec_module(module)
-        _imported(module.__name__, self._begun)
+            loader.exec_module = loaded
+        return spec

@@ -14,14 +14,7 @@ from watchglass.view.verdict import STYLES, Row, headline, rows_panel, rows_text
 if TYPE_CHECKING:
     from watchglass.view.conclusion import FAIL_ON, Terms, counted, enough, failed_rules, not_answered, outcome
     from watchglass.view.explanation import explain_findings, explain_verdict, explanation_json
-    from watchglass.view.export import Exported, check_export_path, export_parquet
-    from watchglass.view.figures import (
-        accuracy_figure,
-        gradient_heatmap,
-        loss_figure,
-        run_figures,
-        update_ratio_figure,
-    )
+    from watchglass.view.export import check_export_path, export_parquet
     from watchglass.view.json_format import json_document, json_schema
     from watchglass.view.junit import junit_document
     from watchglass.view.markdown import markdown_document
@@ -32,11 +25,9 @@ if TYPE_CHECKING:
 __all__ = [
     "FAIL_ON",
     "STYLES",
-    "Exported",
     "Row",
     "RuleText",
     "Terms",
-    "accuracy_figure",
     "capture_lines",
     "check_export_path",
     "check_output_path",
@@ -51,13 +42,11 @@ __all__ = [
     "export_parquet",
     "failed_rules",
     "failure_sentence",
-    "gradient_heatmap",
     "harmless_json",
     "headline",
     "json_document",
     "json_schema",
     "junit_document",
-    "loss_figure",
     "markdown_document",
     "not_answered",
     "number",
@@ -66,11 +55,9 @@ __all__ = [
     "render_report",
     "rows_panel",
     "rows_text",
-    "run_figures",
     "sarif_document",
     "size",
     "tone",
-    "update_ratio_figure",
     "verdict_panel",
     "verdict_text",
     "write_report",
@@ -81,8 +68,7 @@ __all__ = [
 _HOMES = {
     "conclusion": ("FAIL_ON", "Terms", "counted", "enough", "failed_rules", "not_answered", "outcome"),
     "explanation": ("explain_findings", "explain_verdict", "explanation_json"),
-    "export": ("Exported", "check_export_path", "export_parquet"),
-    "figures": ("accuracy_figure", "gradient_heatmap", "loss_figure", "run_figures", "update_ratio_figure"),
+    "export": ("check_export_path", "export_parquet"),
     "json_format": ("json_document", "json_schema"),
     "junit": ("junit_document",),
     "markdown": ("markdown_document",),

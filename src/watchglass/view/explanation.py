@@ -7,18 +7,19 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from watchglass.records import Diagnosis, ExplainedFinding, Finding, Verdict, count
-from watchglass.view.json_format import diagnosis_to_json, finding_to_json
-from watchglass.view.text import harmless_json, number, percent, printable
+from watchglass.view.json_format import diagnosis_to_json, finding_to_json, strict_json
+from watchglass.view.text import number, percent, printable
 from watchglass.view.verdict import (
     STYLES,
     Row,
     alike,
+    beginning,
     chain_link,
     closing,
     diagnosis_row,
+    findings_of,
     heading,
     headline,
-    since,
     unexplained,
     workers_named,
 )
@@ -33,22 +34,18 @@ _TITLE = "bold"
 
 def explain_verdict(verdict: Verdict) -> list[Row]:
     """Every diagnosis with its causes, their evidence, the chain of symptoms, what to try and where it is from."""
-    known = {finding.id: finding for finding in verdict.findings}
     rows = heading(verdict)
     for position, diagnosis in enumerate(verdict.diagnoses, 1):
         rows.append(Row(""))
-        findings = [known[name] for name in diagnosis.findings if name in known]
-        rows += _diagnosis(position, diagnosis, findings, verdict.attempt)
+        rows += _diagnosis(position, diagnosis, verdict)
     rows += unexplained(verdict, most=50)
     rows.append(Row(""))
     return rows + [Row(text) for text in closing(verdict)]
 
 
-def _diagnosis(position: int, diagnosis: Diagnosis, findings: list[Finding], attempt: int) -> Iterator[Row]:
+def _diagnosis(position: int, diagnosis: Diagnosis, verdict: Verdict) -> Iterator[Row]:
     yield diagnosis_row(position, diagnosis)
-    if diagnosis.subject:
-        yield Row(printable(diagnosis.subject), "first in")
-    yield Row(since(diagnosis, findings, attempt), "since")
+    yield from beginning(diagnosis, verdict)
     for rank, ranked in enumerate(diagnosis.causes, 1):
         yield Row("", "")
         yield Row(f"{printable(ranked.cause.title)}: {percent(ranked.score)}", f"cause {rank}", _TITLE)
@@ -62,7 +59,8 @@ def _diagnosis(position: int, diagnosis: Diagnosis, findings: list[Finding], att
         if ranked.cause.source:
             yield Row(printable(ranked.cause.source), "source", "dim")
     yield Row("", "")
-    yield from _labelled("chain", [f"{chain_link(group)} [{group[0].id}]" for group in alike(findings)])
+    links = alike(findings_of(diagnosis, verdict))
+    yield from _labelled("chain", [f"{chain_link(group)} [{group[0].id}]" for group in links])
     yield Row("", "")
     yield from _labelled("try", diagnosis.what_to_try)
 
@@ -154,10 +152,7 @@ def explanation_json(verdict: Verdict, explained: Sequence[ExplainedFinding] | N
         ]
     else:
         whole["findings"] = [_explained_json(each, verdict) for each in explained]
-    # From a file that anybody may have written: what JSON has no number for becomes a string.
-    return (
-        harmless_json(json.dumps(json.loads(json.dumps(whole), parse_constant=str), allow_nan=False, indent=2)) + "\n"
-    )
+    return strict_json(whole)
 
 
 def _explained_json(explained: ExplainedFinding, verdict: Verdict) -> dict[str, Any]:

@@ -16,7 +16,6 @@ from watchglass.records import (
     ModelSummary,
     RankedCause,
     Verdict,
-    number_to_json,
 )
 from watchglass.view.conclusion import Terms, outcome
 from watchglass.view.failure import failure_sentence
@@ -40,7 +39,7 @@ def json_document(verdicts: Sequence[Verdict], terms: Terms, *, many: bool = Fal
     head = {"$schema": SCHEMA, "version": VERSION}
     found = [_verdict(verdict, terms) for verdict in verdicts]
     whole = {**head, "runs": found} if many else {**head, **found[0]}
-    return harmless_json(json.dumps(_strict(whole), allow_nan=False, indent=2)) + "\n"
+    return strict_json(whole)
 
 
 @cache
@@ -58,17 +57,17 @@ def _verdict(verdict: Verdict, terms: Terms) -> dict[str, Any]:
         "diagnoses": [diagnosis_to_json(diagnosis) for diagnosis in verdict.diagnoses],
         "findings": [finding_to_json(finding) for finding in verdict.findings],
         "rules": [status.to_json() for status in verdict.statuses],
-        "metrics": {name: number_to_json(value) for name, value in verdict.metrics.items()},
+        "metrics": verdict.metrics,
         "script": verdict.script or None,
         "models": [_model(summary) for summary in verdict.models],
         "train_steps": verdict.train_steps,
         "planned_train_steps": verdict.planned_train_steps,
-        "seconds": number_to_json(verdict.seconds),
+        "seconds": verdict.seconds,
         "saved": {
             "steps": verdict.steps_saved,
-            "seconds": number_to_json(verdict.seconds_saved),
-            "cost": number_to_json(verdict.cost_saved),
-            "price_per_hour": number_to_json(verdict.price_per_hour),
+            "seconds": verdict.seconds_saved,
+            "cost": verdict.cost_saved,
+            "price_per_hour": verdict.price_per_hour,
         },
         "problems": list(verdict.problems),
         "records_missing": verdict.records_missing,
@@ -106,10 +105,10 @@ def _model(summary: ModelSummary) -> dict[str, Any]:
         "type": summary.type or None,
         "worker": summary.worker or None,
         "train_steps": summary.train_steps,
-        "training_loss": number_to_json(summary.training_loss),
-        "validation_loss": number_to_json(summary.validation_loss),
-        "best_validation_loss": number_to_json(summary.best_validation_loss),
-        "accuracy": number_to_json(summary.accuracy),
+        "training_loss": summary.training_loss,
+        "validation_loss": summary.validation_loss,
+        "best_validation_loss": summary.best_validation_loss,
+        "accuracy": summary.accuracy,
         "findings": summary.findings,
         "worst": summary.worst.value if summary.worst is not None else None,
     }
@@ -149,6 +148,7 @@ def finding_to_json(finding: Finding) -> dict[str, Any]:
     return {key: data[key] for key in _FINDING_KEYS}
 
 
-def _strict(value: Any) -> Any:
-    """With strings for the numbers that JSON does not have: what comes from a file may hold any."""
-    return json.loads(json.dumps(value), parse_constant=str)
+def strict_json(value: Any) -> str:
+    """A document with strings for the numbers that JSON does not have: what comes from a file may hold any."""
+    plain = json.loads(json.dumps(value), parse_constant=str)
+    return harmless_json(json.dumps(plain, allow_nan=False, indent=2)) + "\n"

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from watchglass.records import Diagnosis, Finding, Verdict, count
 from watchglass.view.conclusion import Terms, failed_rules, not_answered, outcome
 from watchglass.view.text import number, percent, printable
-from watchglass.view.verdict import chain, closing, headline, since
+from watchglass.view.verdict import chain, closing, findings_of, headline, since
 
 #: Longest comment that GitHub takes, in characters as JavaScript counts them, less some room for who posts it.
 MOST_CHARACTERS = 65_536 - 536
@@ -76,15 +76,14 @@ def _whole(verdict: Verdict, terms: Terms, *, details: bool = True) -> Iterator[
         yield f"> {_MARKS['no answer']} {escape(reason)}\n"
     for text in failed_rules(verdict):
         yield f"> {_MARKS['no answer']} {escape(text)}\n"
-    known = {finding.id: finding for finding in verdict.findings}
     if verdict.diagnoses:
-        rows = [_diagnosis_row(each, known, verdict.attempt) for each in verdict.diagnoses[:_DIAGNOSES]]
+        rows = [_diagnosis_row(each, verdict) for each in verdict.diagnoses[:_DIAGNOSES]]
         left = len(verdict.diagnoses) - len(rows)
         yield "| | what | since | likely cause | try |\n|---|---|---|---|---|\n" + "\n".join(rows) + "\n"
         if left:
             yield f"and {count(left, 'further diagnosis', 'further diagnoses')}\n"
     for diagnosis in verdict.diagnoses[: _DIAGNOSES if details else 3]:
-        yield _in_full(diagnosis, [known[name] for name in diagnosis.findings if name in known])
+        yield _in_full(diagnosis, chain(findings_of(diagnosis, verdict)))
     if details and verdict.findings:
         yield _findings(verdict.findings)
     if details:
@@ -93,20 +92,19 @@ def _whole(verdict: Verdict, terms: Terms, *, details: bool = True) -> Iterator[
         yield f"{escape(line)}  "
 
 
-def _diagnosis_row(diagnosis: Diagnosis, known: dict[str, Finding], attempt: int) -> str:
-    findings = [known[name] for name in diagnosis.findings if name in known]
+def _diagnosis_row(diagnosis: Diagnosis, verdict: Verdict) -> str:
     causes = diagnosis.causes[:1]
     cells = (
         _SEVERITIES[diagnosis.severity.value],
         _cell(diagnosis.headline),
-        _cell(since(diagnosis, findings, attempt)),
+        _cell(since(diagnosis, verdict)),
         *([_cell(f"{each.cause.title} ({percent(each.score)})") for each in causes] or [""]),
         _cell(diagnosis.what_to_try[0]) if diagnosis.what_to_try else "",
     )
     return f"| {' | '.join(cells)} |"
 
 
-def _in_full(diagnosis: Diagnosis, findings: list[Finding]) -> str:
+def _in_full(diagnosis: Diagnosis, links: Sequence[str]) -> str:
     lines = [f"<details><summary>{in_html(diagnosis.headline)}</summary>\n"]
     if diagnosis.subject:
         lines.append(f"First in {_code(diagnosis.subject)}.\n")
@@ -116,7 +114,6 @@ def _in_full(diagnosis: Diagnosis, findings: list[Finding]) -> str:
     ]
     lines.append("\nWhat to try:\n" if diagnosis.what_to_try else "")
     lines += [f"1. {escape(advice)}" for advice in diagnosis.what_to_try[:_ADVICE]]
-    links = chain(findings)
     lines.append("\nWhat was seen, the earliest first:\n" if links else "")
     lines += [f"- {escape(link)}" for link in links[:_CHAIN]]
     if len(links) > _CHAIN:
@@ -130,9 +127,7 @@ def _findings(findings: Sequence[Finding]) -> str:
         f"| {_cell(number(each.value))} | {_cell(number(each.limit))} |"
         for each in findings[:_FINDINGS]
     ]
-    # Blocks are kept or left out as a whole, so this one must not be the reason to leave out all that follows.
-    while len("\n".join(rows)) > MOST_CHARACTERS // 3:
-        rows = rows[: 2 * len(rows) // 3]
+    rows = _fitting(rows)
     left = len(findings) - len(rows)
     more = f"\n\nand {count(left, 'further finding')}" if left else ""
     head = "| | rule | step | what | value | limit |\n|---|---|--:|---|--:|--:|\n"
@@ -152,13 +147,18 @@ def _rules(verdict: Verdict) -> str:
 
 
 def _table(head: str, rows: list[str], noun: str) -> Iterator[str]:
-    """A table as one block of at most a third of the room."""
-    shown = list(rows)
-    while shown and len("\n".join(shown)) > MOST_CHARACTERS // 3:
-        shown = shown[: 2 * len(shown) // 3]
+    """A table as one block."""
+    shown = _fitting(rows)
     yield head + "\n" + "\n".join(shown) + "\n"
     if len(shown) < len(rows):
         yield f"and {count(len(rows) - len(shown), f'further {noun}')}\n"
+
+
+def _fitting(rows: list[str]) -> list[str]:
+    """The first rows, for at most a third of the space: blocks are kept or left out as a whole."""
+    while rows and len("\n".join(rows)) > MOST_CHARACTERS // 3:
+        rows = rows[: 2 * len(rows) // 3]
+    return rows
 
 
 def _joined(blocks: list[str]) -> str:

@@ -19,7 +19,7 @@ from watchglass.view.figures import run_figures, scalar_figures
 from watchglass.view.output_file import check_output_path, write_whole
 from watchglass.view.settings import setting_rows
 from watchglass.view.text import duration, number, percent, printable, size
-from watchglass.view.verdict import chain, closing, headline, since, tone
+from watchglass.view.verdict import chain, closing, findings_of, headline, since, tone
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -117,15 +117,13 @@ def _summary(run: Run, verdict: Verdict) -> str:
 
 
 def _diagnosis(diagnosis: Diagnosis, verdict: Verdict) -> str:
-    known = {finding.id: finding for finding in verdict.findings}
-    seen = [known[name] for name in diagnosis.findings if name in known]
     causes = "".join(f"<li>{_cause(ranked, rank)}</li>" for rank, ranked in enumerate(diagnosis.causes, 1))
     parts = [
         f'<article class="{diagnosis.severity.value}"><h3>{_text(diagnosis.headline)}</h3><dl>',
         f"<dt>First in</dt><dd><code>{_text(diagnosis.subject)}</code></dd>" if diagnosis.subject else "",
-        f"<dt>Since</dt><dd>{_text(since(diagnosis, seen, verdict.attempt))}</dd>",
+        f"<dt>Since</dt><dd>{_text(since(diagnosis, verdict))}</dd>",
         f"<dt>Likely causes</dt><dd><ol class='causes'>{causes}</ol></dd>" if causes else "",
-        _listed("What was seen, in order", chain(seen), "ol"),
+        _listed("What was seen, in order", chain(findings_of(diagnosis, verdict)), "ol"),
         _listed("What to try", diagnosis.what_to_try, "ul"),
         "</dl></article>",
     ]

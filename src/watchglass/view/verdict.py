@@ -131,13 +131,11 @@ def outline(verdict: Verdict, asked: Sequence[str] = ()) -> list[Row]:
             run's own evaluator says.
     """
     rows = heading(verdict)
-    known = {finding.id: finding for finding in verdict.findings}
     for position, diagnosis in enumerate(verdict.diagnoses[:_DIAGNOSES], 1):
         rows.append(Row(""))
         rows.append(diagnosis_row(position, diagnosis))
         if position <= _IN_FULL:
-            findings = [known[name] for name in diagnosis.findings if name in known]
-            rows += _told_in_full(diagnosis, findings, verdict.attempt)
+            rows += _told_in_full(diagnosis, verdict)
     if len(verdict.diagnoses) > _DIAGNOSES:
         left = count(len(verdict.diagnoses) - _DIAGNOSES, "further diagnosis", "further diagnoses")
         rows += [Row(""), Row(f"and {left}")]
@@ -281,17 +279,15 @@ def saved(verdict: Verdict) -> str:
     return text + (f" (at {money(verdict.price_per_hour)} per hour)" if cost and verdict.price_per_hour else "")
 
 
-def _told_in_full(diagnosis: Diagnosis, findings: list[Finding], attempt: int) -> Iterator[Row]:
-    if diagnosis.subject:
-        yield Row(printable(diagnosis.subject), "first in")
-    yield Row(since(diagnosis, findings, attempt), "since")
+def _told_in_full(diagnosis: Diagnosis, verdict: Verdict) -> Iterator[Row]:
+    yield from beginning(diagnosis, verdict)
     for position, ranked in enumerate(diagnosis.causes):
         yield Row(_rank(ranked), "or" if position else "cause")
         if position == 0:
             yield Row(printable(ranked.cause.explanation), "", "dim")
         for sentence in ranked.against[:_AGAINST]:
             yield Row(f"against it: {printable(sentence)}", "", "dim")
-    links = chain(findings)
+    links = chain(findings_of(diagnosis, verdict))
     for position, link in enumerate(links[:_CHAIN]):
         yield Row(link, "chain" if position == 0 else "")
     if len(links) > _CHAIN:
@@ -305,22 +301,29 @@ def _rank(ranked: RankedCause) -> str:
     return f"{printable(ranked.cause.title)} ({percent(ranked.score)}, from step {ranked.step} on)"
 
 
-def since(diagnosis: Diagnosis, findings: list[Finding], attempt: int) -> str:
-    """``"step 37"``, with mode, workers and attempt where they are not the usual ones.
+def findings_of(diagnosis: Diagnosis, verdict: Verdict) -> list[Finding]:
+    """The findings that a diagnosis explains, the first one first."""
+    known = {finding.id: finding for finding in verdict.findings}
+    return [known[name] for name in diagnosis.findings if name in known]
 
-    Args:
-        diagnosis: The diagnosis.
-        findings: Its findings, the first one first.
-        attempt: The newest attempt of the run.
-    """
-    first = findings[0] if findings else None
+
+def beginning(diagnosis: Diagnosis, verdict: Verdict) -> Iterator[Row]:
+    """Where a diagnosis begins, and when."""
+    if diagnosis.subject:
+        yield Row(printable(diagnosis.subject), "first in")
+    yield Row(since(diagnosis, verdict), "since")
+
+
+def since(diagnosis: Diagnosis, verdict: Verdict) -> str:
+    """``"step 37"``, with mode, workers and attempt where they are not the usual ones."""
+    first = next(iter(findings_of(diagnosis, verdict)), None)
     text = f"step {diagnosis.step}"
     if first is not None and first.mode.name != "TRAIN":
         text += f" of {first.mode.name}"
     workers = diagnosis.workers or ((first.worker,) if first is not None else ())
     text += f" on {workers_named(workers)}" if workers not in ((), ("worker_0",)) else ""
     text += f" of {models_named(diagnosis.models)}" if diagnosis.models not in ((), (0,)) else ""
-    return text + (f", in attempt {first.attempt}" if first is not None and first.attempt < attempt else "")
+    return text + (f", in attempt {first.attempt}" if first is not None and first.attempt < verdict.attempt else "")
 
 
 def workers_named(workers: Sequence[str]) -> str:

@@ -10,13 +10,17 @@ import pytest
 from watchglass.records import Mode, Verdict
 from watchglass.run import Run, open_run
 from watchglass.testing import RunBuilder, Step, build_run
-from watchglass.view import accuracy_figure, gradient_heatmap, loss_figure, run_figures, update_ratio_figure
 from watchglass.view.figures import (
     NON_FINITE,
+    accuracy_figure,
+    gradient_heatmap,
     gradient_norm_figure,
     learning_rate_figure,
+    loss_figure,
+    run_figures,
     scalar_figures,
     thin,
+    update_ratio_figure,
 )
 
 

@@ -191,7 +191,7 @@ def test_a_run_that_was_not_stopped_has_saved_nothing_and_says_nothing_of_it(hea
 )  # fmt: skip
 def test_the_workers_of_a_disease_are_named(sick_verdict: Verdict, workers: tuple[str, ...], said: str) -> None:
     diagnosis = replace(sick_verdict.diagnoses[0], workers=workers)
-    assert since(diagnosis, list(sick_verdict.findings), 0) == said
+    assert since(diagnosis, sick_verdict) == said
 
 
 @pytest.mark.parametrize(
