@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from watchglass.config import read_toml, suggest
 from watchglass.errors import InvalidValueError
@@ -24,6 +24,7 @@ _SECTIONS = ("named_causes", "found_nothing", "causes", "symptoms", "groups", "l
 #: Keys of the built-in file alone, which come first.
 _OWN = 2
 _KINDS = ("number", "text")
+_Readers = Mapping[str, Callable[[str, Any], Any]]
 
 
 class _Wrong(Exception):
@@ -62,25 +63,26 @@ def _added(before: Knowledge, path: Path, *, own: bool = False) -> Knowledge:
         _check_keys("", data, _SECTIONS if own else _SECTIONS[_OWN:])
         sections = {name: _table(name, data.get(name, {})) for name in _SECTIONS[_OWN:]}
         placeholders = {**before.placeholders, **_placeholders(sections["placeholders"], before.placeholders)}
-        symptoms = {**before.symptoms, **_symptoms(sections["symptoms"], before.symptoms)}
+        told = _entries("symptoms", sections["symptoms"], before.symptoms)
+        symptoms = {**before.symptoms, **{name: Symptom(name, **row) for name, row in told.items()}}
         groups = _groups(sections["groups"], symptoms)
-        found = _causes(sections["causes"], before.causes)
-        causes = {**before.causes, **found}
+        found = _entries("causes", sections["causes"], before.causes)
+        new = {
+            name: Cause(name, row["title"], row["explanation"], row["what_to_try"], row.get("source", ""))
+            for name, row in found.items()
+        }
+        causes = {**before.causes, **new}
+        leads_to = {name: _leads_to(name, row.get("leads_to", ()), symptoms, groups) for name, row in found.items()}
+        advice = {name: _advice(name, row.get("advice", ()), placeholders) for name, row in found.items()}
         return Knowledge(
             causes=causes,
             symptoms=symptoms,
             links=_links(sections["links"], before.links, symptoms, causes),
-            consequences={
-                **before.consequences,
-                **{name: _leads_to(name, row, symptoms, groups) for name, row in sections["causes"].items()},
-            },
-            advice={
-                **before.advice,
-                **{name: _advice(name, row, placeholders) for name, row in sections["causes"].items()},
-            },
+            consequences={**before.consequences, **leads_to},
+            advice={**before.advice, **advice},
             placeholders=placeholders,
-            ruled_out_by={**before.ruled_out_by, **_rules(sections["causes"], "ruled_out_by")},
-            seen_by={**before.seen_by, **_rules(sections["causes"], "seen_by")},
+            ruled_out_by={**before.ruled_out_by, **_named_rules(found, "ruled_out_by")},
+            seen_by={**before.seen_by, **_named_rules(found, "seen_by")},
             found_nothing=_weight("found_nothing", data.get("found_nothing")) if own else before.found_nothing,
             named_causes=_named(data.get("named_causes")) if own else before.named_causes,
         )
@@ -88,38 +90,16 @@ def _added(before: Knowledge, path: Path, *, own: bool = False) -> Knowledge:
         raise InvalidValueError(f"{path}: {error}") from None
 
 
-def _causes(table: Mapping[str, Any], known: Mapping[str, Cause]) -> dict[str, Cause]:
-    found: dict[str, Cause] = {}
+def _entries(section: str, table: Mapping[str, Any], known: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """The new entries of a section, with the values of the keys that each must and may have."""
+    found: dict[str, dict[str, Any]] = {}
+    needed, further = _KEYS[section]
     for name, row in table.items():
-        key = _new("causes", name, known)
+        key = _new(section, name, known)
         row = _table(key, row)
-        _check_keys(
-            key, row,
-            ("title", "explanation", "what_to_try", "advice", "leads_to", "ruled_out_by", "seen_by", "source"),
-        )  # fmt: skip
-        tries = _texts(f"{key}.what_to_try", row.get("what_to_try"))
-        if not tries:
-            raise _Wrong(f"{key}.what_to_try", "must have at least one sentence")
-        found[name] = Cause(
-            name,
-            _text(f"{key}.title", row.get("title")),
-            _text(f"{key}.explanation", row.get("explanation")),
-            tries,
-            _text(f"{key}.source", row["source"]) if "source" in row else "",
-        )
-    return found
-
-
-def _symptoms(table: Mapping[str, Any], known: Mapping[str, Symptom]) -> dict[str, Symptom]:
-    found: dict[str, Symptom] = {}
-    for name, row in table.items():
-        key = _new("symptoms", name, known)
-        row = _table(key, row)
-        _check_keys(key, row, ("means", "breaks"))
-        breaks = row.get("breaks", False)
-        if not isinstance(breaks, bool):
-            raise _Wrong(f"{key}.breaks", f"must be true or false but got {breaks!r}")
-        found[name] = Symptom(name, _text(f"{key}.means", row.get("means")), breaks)
+        _check_keys(key, row, (*needed, *further))
+        readers = {**needed, **{each: read for each, read in further.items() if each in row}}
+        found[name] = {each: read(f"{key}.{each}", row.get(each)) for each, read in readers.items()}
     return found
 
 
@@ -135,20 +115,19 @@ def _groups(table: Mapping[str, Any], symptoms: Mapping[str, Symptom]) -> dict[s
 
 
 def _leads_to(
-    name: str, row: Mapping[str, Any], symptoms: Mapping[str, Symptom], groups: Mapping[str, tuple[str, ...]]
+    name: str, entries: Sequence[str], symptoms: Mapping[str, Symptom], groups: Mapping[str, tuple[str, ...]]
 ) -> frozenset[str]:
-    key = f"causes.{name}.leads_to"
     found: set[str] = set()
-    for entry in _texts(key, row.get("leads_to", [])):
+    for entry in entries:
         if entry not in groups:
-            _check_known(key, entry, symptoms, "symptom", also=groups)
+            _check_known(f"causes.{name}.leads_to", entry, symptoms, "symptom", also=groups)
         found.update(groups.get(entry, (entry,)))
     return frozenset(found)
 
 
-def _advice(name: str, row: Mapping[str, Any], placeholders: Mapping[str, Placeholder]) -> tuple[Template, ...]:
+def _advice(name: str, texts: Sequence[str], placeholders: Mapping[str, Placeholder]) -> tuple[Template, ...]:
     found: list[Template] = []
-    for position, text in enumerate(_texts(f"causes.{name}.advice", row.get("advice", []))):
+    for position, text in enumerate(texts):
         try:
             found.append(parse_template(text, placeholders))
         except ValueError as error:
@@ -156,9 +135,9 @@ def _advice(name: str, row: Mapping[str, Any], placeholders: Mapping[str, Placeh
     return tuple(found)
 
 
-def _rules(table: Mapping[str, Any], key: str) -> dict[str, frozenset[str]]:
+def _named_rules(causes: Mapping[str, Mapping[str, Any]], key: str) -> dict[str, frozenset[str]]:
     """By cause, the rules that a key of it names. One may be a user's, so any name will do."""
-    return {name: frozenset(_texts(f"causes.{name}.{key}", row.get(key, []))) for name, row in table.items()}
+    return {name: frozenset(row.get(key, ())) for name, row in causes.items()}
 
 
 def _links(
@@ -182,22 +161,12 @@ def _links(
 
 def _placeholders(table: Mapping[str, Any], known: Mapping[str, Placeholder]) -> dict[str, Placeholder]:
     found: dict[str, Placeholder] = {}
-    for name, row in table.items():
-        key = _new("placeholders", name, known)
-        row = _table(key, row)
-        _check_keys(key, row, ("kind", "means", "otherwise", "log10_of", "scale", "by", "healthy", "decades", "most"))
-        if row.get("kind") not in _KINDS:
-            raise _Wrong(f"{key}.kind", f"must be number or text but got {row.get('kind')!r}")
-        is_number = row["kind"] == "number"
+    for name, row in _entries("placeholders", table, known).items():
+        key, is_number = f"placeholders.{name}", row["kind"] == "number"
         if "otherwise" in row and is_number:
             raise _Wrong(f"{key}.otherwise", "is only for texts: a number that is not known leaves its template out")
         found[name] = Placeholder(
-            name,
-            is_number,
-            _text(f"{key}.means", row.get("means")),
-            _text(f"{key}.otherwise", row["otherwise"]) if "otherwise" in row else None,
-            _scaling(key, row),
-            _text(f"{key}.log10_of", row["log10_of"]) if "log10_of" in row else "",
+            name, is_number, row["means"], row.get("otherwise"), _scaling(key, row), row.get("log10_of", "")
         )
     for name, placeholder in found.items():
         _check_sources(f"placeholders.{name}", placeholder, {**known, **found})
@@ -210,18 +179,7 @@ def _scaling(key: str, row: Mapping[str, Any]) -> Scaling | None:
         return None
     if len(given) < 4 or "log10_of" in row:
         raise _Wrong(key, "must have all of scale, by, healthy and decades and no log10_of, or only one of the two")
-    healthy, decades, most = row["healthy"], row["decades"], row.get("most", math.inf)
-    if not _is_number(healthy) or not 0 < healthy < math.inf:
-        raise _Wrong(f"{key}.healthy", f"must be a number above 0 but got {healthy!r}")
-    if not _is_number(most) or not most > 0:
-        raise _Wrong(f"{key}.most", f"must be a number above 0 but got {most!r}")
-    whole = isinstance(decades, list) and len(decades) == 2 and all(type(value) is int for value in decades)
-    if not whole or not -30 <= decades[0] <= decades[1] <= 30:
-        raise _Wrong(f"{key}.decades", f"must be two powers of ten in order, within -30 to 30, but got {decades!r}")
-    return Scaling(
-        _text(f"{key}.scale", row["scale"]), _text(f"{key}.by", row["by"]), float(healthy), (decades[0], decades[1]),
-        float(most),
-    )  # fmt: skip
+    return Scaling(row["scale"], row["by"], row["healthy"], row["decades"], row.get("most", math.inf))
 
 
 def _check_sources(key: str, placeholder: Placeholder, known: Mapping[str, Placeholder]) -> None:
@@ -264,6 +222,34 @@ def _texts(key: str, value: Any) -> tuple[str, ...]:
     return tuple(_text(f"{key}[{position}]", entry) for position, entry in enumerate(value))
 
 
+def _tries(key: str, value: Any) -> tuple[str, ...]:
+    return _texts(key, value) or _refused(key, "must have at least one sentence")
+
+
+def _flag(key: str, value: Any) -> bool:
+    return value if isinstance(value, bool) else _refused(key, f"must be true or false but got {value!r}")
+
+
+def _kind(key: str, value: Any) -> str:
+    return str(value) if value in _KINDS else _refused(key, f"must be number or text but got {value!r}")
+
+
+def _above_0(key: str, value: Any) -> float:
+    good = _is_number(value) and 0 < value < math.inf
+    return float(value) if good else _refused(key, f"must be a number above 0 but got {value!r}")
+
+
+def _decades(key: str, value: Any) -> tuple[int, int]:
+    whole = isinstance(value, list) and len(value) == 2 and all(type(each) is int for each in value)
+    if not whole or not -30 <= value[0] <= value[1] <= 30:
+        raise _Wrong(key, f"must be two powers of ten in order, within -30 to 30, but got {value!r}")
+    return value[0], value[1]
+
+
+def _refused(key: str, reason: str) -> NoReturn:
+    raise _Wrong(key, reason)
+
+
 def _table(key: str, value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise _Wrong(key, f"must be a table but got {value!r}")
@@ -293,3 +279,20 @@ def _check_known(
     if name not in known:
         near = suggest(name, [*known, *also])
         raise _Wrong(key, f'names "{name}", which is no {what} that is known{near}{cure}')
+
+
+#: How the values of an entry are read, by section: those of the keys that it must have, and that it may have.
+_KEYS: dict[str, tuple[_Readers, _Readers]] = {
+    "causes": (
+        {"what_to_try": _tries, "title": _text, "explanation": _text},
+        {"advice": _texts, "leads_to": _texts, "ruled_out_by": _texts, "seen_by": _texts, "source": _text},
+    ),
+    "symptoms": ({"means": _text}, {"breaks": _flag}),
+    "placeholders": (
+        {"kind": _kind, "means": _text},
+        {
+            "otherwise": _text, "log10_of": _text, "scale": _text, "by": _text, "healthy": _above_0,
+            "decades": _decades, "most": _above_0,
+        },
+    ),
+}  # fmt: skip
