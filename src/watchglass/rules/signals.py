@@ -21,6 +21,12 @@ def loss_name(view: StepView) -> str | None:
     return next(iter(view.scalars(Role.LOSS)), None)
 
 
+def loss(view: StepView) -> float | None:
+    """The training loss at this step, or None."""
+    name = loss_name(view)
+    return view.scalar(name) if name is not None else None
+
+
 def losses(view: StepView, last: int | None = None) -> npt.NDArray[np.float64]:
     """The finite TRAIN losses up to and including this step, oldest first."""
     values = view.series(loss_name(view) or "loss", Mode.TRAIN, last)
@@ -103,9 +109,9 @@ def optimizer_evidence(view: StepView) -> dict[str, Any]:
     return found
 
 
-def loss_evidence(view: StepView, last: int = 5) -> dict[str, Any]:
-    """The last finite losses as evidence."""
-    return {"losses": [float(value) for value in losses(view, last)]}
+def evidence(view: StepView) -> dict[str, Any]:
+    """The same with the last finite losses."""
+    return {**optimizer_evidence(view), "losses": losses(view, 5).tolist()}
 
 
 def progress(start: list[float], recent: npt.NDArray[np.float64]) -> float:
@@ -129,11 +135,6 @@ def loss_words(start: list[float], recent: npt.NDArray[np.float64]) -> str:
     over = f" in the median of the last {len(recent)}" if len(recent) > 1 else ""
     began = levels.level(start, lowest=lowest)
     return f", and the loss is {median(recent.tolist()):.3g}{over}, after {began:.3g} at the start"
-
-
-def counted(number: int, noun: str) -> str:
-    """``"1 capture"``, ``"3 captures"``."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def remember_start(start: list[float], value: float | None, length: int = 8) -> None:

@@ -58,9 +58,7 @@ class ExplodingGradient(Rule):
         """A finding while the gradient explodes."""
         if view.mode is not Mode.TRAIN or signals.skipped(view):
             return
-        norm = _total_norm(view)
-        loss_name = signals.loss_name(view)
-        loss = view.scalar(loss_name) if loss_name is not None else None
+        norm, loss = _total_norm(view), signals.loss(view)
         if loss is not None and math.isfinite(loss):
             self.recent_loss = [*self.recent_loss[-(_WINDOW - 1) :], loss]
         if norm is None or not math.isfinite(norm) or norm <= 0:
@@ -151,7 +149,7 @@ class ExplodingGradient(Rule):
         return self.finding(
             view, severity=Severity.WARNING, subject="gradient", tensors=[gradients.names[i] for i in order],
             value=norm, limit=limit, message=message, symptoms=(symptom,),
-            evidence={**signals.optimizer_evidence(view), **signals.loss_evidence(view)},
+            evidence=signals.evidence(view),
         )  # fmt: skip
 
 

@@ -51,8 +51,7 @@ class ExplodingTensor(Rule):
     def check(self, view: StepView) -> Iterable[Finding]:
         """Findings of this step: at most one for the training, one for its activations, one for an evaluation."""
         bad = self._bad(view)
-        name = signals.loss_name(view)
-        loss = view.scalar(name) if name is not None else None
+        loss = signals.loss(view)
         bad_loss = loss is not None and self._is_bad(loss)
         if view.mode is not Mode.TRAIN:
             # After the training has broken, every evaluation is NaN as well: the same disease, said once.
@@ -102,8 +101,7 @@ class ExplodingTensor(Rule):
             symptoms=[*culprit.symptoms, *self._before(view)],
             evidence={
                 **culprit.to_json(),
-                **signals.optimizer_evidence(view),
-                **signals.loss_evidence(view),
+                **signals.evidence(view),
                 "nonfinite_tensors": len(bad),
             },
         )

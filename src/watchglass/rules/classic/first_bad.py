@@ -74,6 +74,10 @@ def _describe(module: str, module_type: str) -> str:
     return f"{module or 'the model'} ({module_type})" if module_type else module or "the model"
 
 
+def _at(where: str, info: TensorInfo, sentence: str, symptoms: tuple[str, ...]) -> Culprit:
+    return Culprit(where, info.name, info.module, info.module_type, sentence, symptoms)
+
+
 def _half(info: TensorInfo) -> tuple[str, ...]:
     return ("nonfinite_half_precision",) if info.dtype == "float16" else ()
 
@@ -99,13 +103,14 @@ def _weights(bad: Statistics) -> Culprit | None:
     if not hit:
         return None
     first = hit[0]
-    return Culprit(
-        "weights", first.name, first.module, first.module_type,
+    return _at(
+        "weights",
+        first,
         f"; {len(hit)} weights, {first.name} among them, were NaN or infinite before the step began"
         if len(hit) > 1
         else f"; {first.name} was NaN or infinite before the step began",
         ("nonfinite_weights",),
-    )  # fmt: skip
+    )
 
 
 def _data(view: StepView, bad: Statistics) -> Culprit | None:
@@ -130,11 +135,7 @@ def _data(view: StepView, bad: Statistics) -> Culprit | None:
             f"; the computation just before {place} made the first bad values, from finite outputs before it",
             ("nonfinite_forward", *_half(first)),
         )  # fmt: skip
-    return Culprit(
-        "input", first.name, first.module, first.module_type,
-        f"; the input data of {place} already held NaN or infinite values",
-        ("nonfinite_input",),
-    )  # fmt: skip
+    return _at("input", first, f"; the input data of {place} already held NaN or infinite values", ("nonfinite_input",))
 
 
 def _forward(bad: Statistics) -> Culprit | None:
@@ -142,11 +143,12 @@ def _forward(bad: Statistics) -> Culprit | None:
     if not outputs:
         return None
     first = min(outputs, key=lambda info: info.layer_index)
-    return Culprit(
-        "forward", first.name, first.module, first.module_type,
+    return _at(
+        "forward",
+        first,
         f"; the first bad values are in the output of {_describe(first.module, first.module_type)}",
         ("nonfinite_forward", *_half(first)),
-    )  # fmt: skip
+    )
 
 
 def _leaves(outputs: list[TensorInfo]) -> list[TensorInfo]:
@@ -180,8 +182,9 @@ def _backward(view: StepView, bad: Statistics) -> Culprit | None:
     info = view.catalog.by_name(name) if name else max(hit, key=lambda row: row.layer_index, default=None)
     if info is None:
         return Culprit("backward", name, sentence="; gradients are not finite", symptoms=("nonfinite_backward",))
-    return Culprit(
-        "backward", info.name, info.module, info.module_type,
+    return _at(
+        "backward",
+        info,
         f"; the backward pass hit {_describe(info.module, info.module_type)} first",
         ("nonfinite_backward", *_half(info)),
-    )  # fmt: skip
+    )

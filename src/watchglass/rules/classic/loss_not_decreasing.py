@@ -75,8 +75,7 @@ class LossNotDecreasing(Rule):
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """At most two findings at a TRAIN step."""
-        name = signals.loss_name(view) if view.mode is Mode.TRAIN else None
-        loss = view.scalar(name) if name is not None else None
+        loss = signals.loss(view) if view.mode is Mode.TRAIN else None
         if loss is None or not math.isfinite(loss):
             return
         self.seen += 1
@@ -126,7 +125,7 @@ class LossNotDecreasing(Rule):
             limit=self._limit(rise, away=away),
             message=f"the loss has diverged: {now:.3g} in the median {over}, {rise.words}",
             symptoms=("loss_diverged",),
-            evidence={**signals.optimizer_evidence(view), **signals.loss_evidence(view)},
+            evidence=signals.evidence(view),
         )
 
     def _limit(self, rise: levels.Rise, *, away: bool) -> float:
@@ -193,14 +192,13 @@ class LossNotDecreasing(Rule):
         return self.finding(
             view, severity=Severity.WARNING, subject=subject, tensors=[signals.loss_name(view) or "loss"],
             value=value, limit=limit, message=message, symptoms=(symptom,),
-            evidence={**signals.optimizer_evidence(view), **signals.loss_evidence(view)},
+            evidence=signals.evidence(view),
         )  # fmt: skip
 
 
 def _standard_error(losses: npt.NDArray[np.float64]) -> float:
     """Standard error of the median, from the median absolute deviation (1.4826 for a normal distribution)."""
-    spread = 1.4826 * float(np.median(np.abs(losses - np.median(losses))))
-    return 1.2533 * spread / math.sqrt(len(losses))
+    return 1.2533 * levels.spread(losses.tolist()) / math.sqrt(len(losses))
 
 
 def _accurate(view: StepView) -> bool:

@@ -59,14 +59,12 @@ class VanishingGradient(Rule):
     start: list[float] = state(list)
     over_depth: int = state(int)
     everywhere: int = state(int)
-    first_seen: int = state(lambda: -1)
 
     def check(self, view: StepView) -> Iterable[Finding]:
         """Findings at a TRAIN step with captured gradients."""
         if view.mode is not Mode.TRAIN:
             return
-        name = signals.loss_name(view)
-        signals.remember_start(self.start, view.scalar(name) if name is not None else None)
+        signals.remember_start(self.start, signals.loss(view))
         if not view.captured or signals.skipped(view):
             return
         gradients = signals.weight_gradients(view)

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from watchglass.config import parameter
-from watchglass.records import Finding, Mode, Role, Severity
+from watchglass.records import Finding, Mode, Role, Severity, count
 from watchglass.rules import signals
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
@@ -60,8 +60,7 @@ class WeightUpdateRatio(Rule):
         """At most one finding at a TRAIN step with captured updates."""
         if view.mode is not Mode.TRAIN:
             return
-        name = signals.loss_name(view)
-        signals.remember_start(self.start, view.scalar(name) if name is not None else None)
+        signals.remember_start(self.start, signals.loss(view))
         if not view.captured or signals.skipped(view):
             return
         weights, rows, ratios = signals.update_ratios(view)
@@ -92,7 +91,7 @@ class WeightUpdateRatio(Rule):
             severity = Severity.WARNING if share(3 * self.large) >= 0.5 else Severity.INFO
             message = (
                 f"{change} by {reached:.3g} times {size} or more at step {view.mode_step}, and by more than "
-                f"{self.large:.3g} in each of the last {signals.counted(self.larges, 'capture')}"
+                f"{self.large:.3g} in each of the last {count(self.larges, 'capture')}"
             )
             yield self._finding(
                 view, severity, "large", named(ratios), reached, self.large, message, "update_ratio_large"
@@ -127,5 +126,5 @@ class WeightUpdateRatio(Rule):
         return self.finding(
             view, severity=severity, subject=subject, tensors=worst, value=usual, limit=limit, message=message,
             symptoms=(symptom,),
-            evidence={**signals.optimizer_evidence(view), **signals.loss_evidence(view), "update_ratio": usual},
+            evidence={**signals.evidence(view), "update_ratio": usual},
         )  # fmt: skip
