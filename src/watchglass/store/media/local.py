@@ -30,14 +30,13 @@ _CURES = {
     errno.EMFILE: "too many files are open in this process; raise the limit (ulimit -n)",
 }
 
-# A link planted in a foreign run must not lead reads or appends out of it; Windows lacks the flag.
-_NO_LINKS = getattr(os, "O_NOFOLLOW", 0)
-_BINARY = getattr(os, "O_BINARY", 0)
+# A link planted in a foreign run must not lead reads or appends out of it.
+_NO_LINKS = os.O_NOFOLLOW
 _TEMPORARY = ".wg-"
 #: How file systems without hard links refuse one; the two names for "not supported" differ on macOS.
 _NO_HARD_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EXDEV)
-#: Most parts that one system call takes; Windows takes one.
-_PARTS = 1024 if hasattr(os, "writev") else 1
+#: Most parts that one system call takes.
+_PARTS = 1024
 _numbers = count()
 
 
@@ -81,7 +80,7 @@ class LocalStore(Store):
         with _translated("write", target):
             self._make_folder(target.parent, path)
             try:
-                _write_new(temporary, data)
+                write_new(temporary, data)
                 if replace:
                     os.replace(temporary, target)
                 else:
@@ -315,19 +314,17 @@ def _write_all(descriptor: int, data: Content) -> None:
     """Write all of ``data``; one system call may write less, for instance before the disk is full."""
     parts = deque(memoryview(part).cast("B") for part in ([data] if isinstance(data, bytes) else data) if len(part))
     while parts:
-        if len(parts) > 1 and _PARTS > 1:
-            written = os.writev(descriptor, list(islice(parts, _PARTS)))
-        else:
-            written = os.write(descriptor, parts[0])
+        many = list(islice(parts, _PARTS))
+        written = os.writev(descriptor, many) if len(many) > 1 else os.write(descriptor, many[0])
         while parts and written >= len(parts[0]):
             written -= len(parts.popleft())
         if written:
             parts[0] = parts[0][written:]
 
 
-def _write_new(path: Path, data: Content) -> None:
-    """Create ``path`` and write all of ``data``, or leave nothing there."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_LINKS | _BINARY, 0o666)
+def write_new(path: Path, data: Content) -> None:
+    """Create ``path`` and write all of ``data``, or leave nothing there; raises OSError."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_LINKS, 0o666)
     try:
         try:
             _write_all(descriptor, data)
@@ -350,4 +347,4 @@ def _link_new(temporary: Path, target: Path, data: Content) -> None:
         if error.errno not in _NO_HARD_LINKS:
             raise
         # exFAT and some network mounts have no hard links: still exclusive, but a crash may leave a part.
-        _write_new(target, data)
+        write_new(target, data)

@@ -7,7 +7,6 @@ as it has that name. The file ``label`` says what the folder is of and is locked
 from __future__ import annotations
 
 import errno
-import itertools
 import os
 import re
 import tempfile
@@ -22,6 +21,7 @@ from watchglass.config import read_regular
 from watchglass.errors import InvalidValueError
 from watchglass.store import layout
 from watchglass.store.contract import Content, check_path
+from watchglass.store.media.local import write_new
 from watchglass.store.rings import file as ring_file
 
 #: Bytes that stay free on the disk: a training writes checkpoints there, too.
@@ -29,24 +29,31 @@ RESERVE_BYTES = 256 << 20
 
 _LABEL = "label"
 _OBJECT = re.compile(r"(\d{12})~([^/]+)\Z", re.ASCII)
-_PARTS = 512
 
 
 @dataclass(frozen=True)
 class SpooledObject:
-    """An object that waits in a folder.
+    """An object that waits.
 
     Attributes:
         number: Its place in the order of sending.
         path: Where it belongs in the store.
         size: Its length in bytes.
-        file: The file that it is.
+        file: The file that it is; None where the disk did not take it.
+        content: What it holds then.
     """
 
     number: int
     path: str
     size: int
-    file: Path
+    file: Path | None = None
+    content: bytes = b""
+
+    def forget(self) -> None:
+        """Remove its file, if it has one."""
+        with suppress(OSError):
+            if self.file is not None:
+                self.file.unlink()
 
 
 class SpoolFolder:
@@ -73,22 +80,17 @@ class SpoolFolder:
                 self.path.rmdir()
             raise
 
-    def add(self, number: int, path: str, content: Content) -> SpooledObject:
+    def add(self, number: int, path: str, content: Content, size: int) -> SpooledObject:
         """Keep an object; it is there whole, or not at all.
 
         Raises:
             OSError: The disk is full or refuses.
         """
-        parts = [memoryview(part).cast("B") for part in ([content] if isinstance(content, bytes) else content)]
-        size = sum(map(len, parts))
         _check_room(self.path, size)
         file = self.path / f"{number:012}~{quote(path, safe='')}"
         temporary = self.path / f"{number:012}.part"
         try:
-            with temporary.open("xb", buffering=0) as out:
-                for data in _joined(parts):
-                    while data:
-                        data = data[out.write(data) :]
+            write_new(temporary, content)
             temporary.rename(file)
         except BaseException:
             with suppress(OSError):
@@ -166,11 +168,13 @@ def open_left(name: str, label: Mapping[str, Any]) -> LeftSpool | None:
 
 
 def read_object(found: SpooledObject) -> bytes:
-    """An object that waits, in memory: a mapping of a file that a failing disk cuts short would end the process.
+    """What an object that waits holds, read: a mapping of a file that a failing disk cuts short would end the process.
 
     Raises:
         OSError: The disk does not give it back.
     """
+    if found.file is None:
+        return found.content
     data = read_regular(found.file, found.size)
     if len(data) != found.size:
         raise OSError(errno.EIO, f"{len(data)} of {found.size} bytes are left", str(found.file))
@@ -206,15 +210,6 @@ def _belongs(path: str, attempt: int, worker: str) -> bool:
         return (name.attempt, name.worker) == (attempt, worker)
     number = path.rpartition("-")[2].partition(".")[0]
     return number.isascii() and number.isdigit() and path == layout.tensors(attempt, worker, int(number))
-
-
-def _joined(parts: list[memoryview]) -> Iterator[memoryview]:
-    """Parts in as few pieces as is worth it: a system call for each of many small ones would cost more than a copy."""
-    for small, group in itertools.groupby(parts, key=lambda part: len(part) < _PARTS):
-        if small:
-            yield memoryview(b"".join(group))
-        else:
-            yield from group
 
 
 def _check_room(folder: Path, size: int) -> None:

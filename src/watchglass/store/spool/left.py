@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -39,10 +38,9 @@ def send_left(
     number, done = 0, False
     try:
         for found in _read(left.path, left.objects):
-            content = _read(found.file, partial(read_object, found))
+            content = _read(left.path, partial(read_object, found))
             write_once(store, found.path, content, str(label["worker"]))
-            with suppress(OSError):
-                found.file.unlink()
+            found.forget()
             number += 1
             sent(found.path)
         done = True

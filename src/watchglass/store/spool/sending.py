@@ -10,7 +10,6 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 
 from watchglass.errors import RunExistsError
 from watchglass.store import layout
@@ -31,15 +30,6 @@ _LOST = b"lost by the disk on which it waited"
 _QUIET_S = 3.0
 #: When a worker ends: seconds without any progress, and in all, after which the rest is left to others.
 PATIENCE_S, LONGEST_PATIENCE_S = 60.0, 600.0
-
-
-@dataclass(frozen=True)
-class ObjectInMemory:
-    """An object that the disk did not take."""
-
-    path: str
-    size: int
-    content: bytes
 
 
 class Sending:
@@ -73,7 +63,7 @@ class Sending:
         self._arrived = arrived
         self.on_disk = self.in_memory = 0
         self.conflict = ""
-        self._waiting: deque[SpooledObject | ObjectInMemory] = deque()
+        self._waiting: deque[SpooledObject] = deque()
         self._change = threading.Condition()
         self._thread: threading.Thread | None = None
         self._closing = self._given_up = False
@@ -88,7 +78,7 @@ class Sending:
         """Whether nothing more is to be added."""
         return self._closing
 
-    def add(self, found: SpooledObject | ObjectInMemory) -> None:
+    def add(self, found: SpooledObject) -> None:
         """Send this one behind all others."""
         with self._change:
             self._waiting.append(found)
@@ -135,8 +125,8 @@ class Sending:
         if self._waiting:
             self._tell_what_waits()
 
-    def _count(self, found: SpooledObject | ObjectInMemory, sign: int) -> None:
-        if isinstance(found, ObjectInMemory):
+    def _count(self, found: SpooledObject, sign: int) -> None:
+        if found.file is None:
             self.in_memory += sign * found.size
         else:
             self.on_disk += sign * found.size
@@ -165,7 +155,7 @@ class Sending:
         before = self._closing
         return self._change.wait_for(lambda: self._given_up or self._closing is not before, seconds)
 
-    def _tried(self, first: SpooledObject | ObjectInMemory) -> bool:
+    def _tried(self, first: SpooledObject) -> bool:
         """Send the object that is next; returns whether that is done with."""
         try:
             sent = self._send(first)
@@ -181,10 +171,10 @@ class Sending:
         self._sent(first, sent)
         return True
 
-    def _send(self, found: SpooledObject | ObjectInMemory) -> bool:
+    def _send(self, found: SpooledObject) -> bool:
         """Write an object to the store; returns whether there was anything to write."""
         try:
-            content = found.content if isinstance(found, ObjectInMemory) else read_object(found)
+            content = read_object(found)
         except OSError as error:
             if error.errno in _PASSING:
                 raise
@@ -197,13 +187,11 @@ class Sending:
         write_once(self._store, found.path, content, self._worker)
         return True
 
-    def _sent(self, found: SpooledObject | ObjectInMemory, sent: bool) -> None:
+    def _sent(self, found: SpooledObject, sent: bool) -> None:
         if sent and self._away:
             self._away = False
             _log.info("watchglass: %s takes records again", self._store.location)
-        if isinstance(found, SpooledObject):
-            with suppress(OSError):
-                found.file.unlink()
+        found.forget()
         with self._change:
             self._waiting.popleft()
             self._count(found, -1)

@@ -17,7 +17,7 @@ from watchglass.store.contract import Content, Store, WrapperStore
 from watchglass.store.spool import folder as spool_folder
 from watchglass.store.spool import sending
 from watchglass.store.spool.folder import SpooledObject, SpoolFolder
-from watchglass.store.spool.sending import ObjectInMemory, Sending
+from watchglass.store.spool.sending import Sending
 
 _log = logging.getLogger("watchglass")
 
@@ -107,7 +107,7 @@ class Spool(WrapperStore):
                 f"and {size} more do not fit into {room:.0f}; see to the store, or raise spool_bytes"
             )
         try:
-            found = self._folder.add(self._number, path, data)
+            found = self._folder.add(self._number, path, data, size)
         except OSError as error:
             if not self.refused:
                 self.refused = error.strerror or str(error)
@@ -119,14 +119,14 @@ class Spool(WrapperStore):
         self.refused = ""
         return found
 
-    def _kept_in_memory(self, path: str, data: Content, size: int) -> ObjectInMemory:
+    def _kept_in_memory(self, path: str, data: Content, size: int) -> SpooledObject:
         room = _room(self._most_in_memory, path)
         if self._sending.in_memory + size > room:
             raise NoRoomError(
                 f"{self._sending.in_memory} bytes wait in memory for {self.location}, and {size} more do not fit into "
                 f"{room:.0f}; see to the store, and give the disk at {spool_folder.parent_folder()} room"
             )
-        return ObjectInMemory(path, size, data if isinstance(data, bytes) else b"".join(data))
+        return SpooledObject(self._number, path, size, content=data if isinstance(data, bytes) else b"".join(data))
 
     @property
     def waiting_bytes(self) -> int:
