@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from mmap import mmap
+from typing import Protocol
 
 from watchglass.errors import InvalidValueError, MissingFileError, StoreError
 
@@ -32,6 +33,16 @@ class Entry:
 
     path: str
     size: int
+
+
+class Clock(Protocol):
+    """What writers and readers need of a clock; the module :mod:`time` is one."""
+
+    def time_ns(self) -> int:
+        """Wall time, nanoseconds since 1970."""
+
+    def monotonic_ns(self) -> int:
+        """A time that never jumps, nanoseconds since an arbitrary moment."""
 
 
 class Store(ABC):

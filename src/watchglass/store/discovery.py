@@ -12,10 +12,9 @@ import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
 
 from watchglass.store import layout, manifest
-from watchglass.store.contract import Entry, Store
+from watchglass.store.contract import Clock, Entry, Store
 
 #: Buckets before the newest that every poll lists again, for workers whose clocks are behind.
 SKEW_BUCKETS = 2
@@ -32,16 +31,6 @@ _QUIET_S, _PROBE_S = 10.0, 5.0
 _QUIET_POLLS, _FEW, _LIST_EVERY_S = 2, 4, 0.5
 #: A listing that takes longer than this is followed by a pause of four times its length.
 _SLOW_S = 0.005
-
-
-class Clock(Protocol):
-    """What a reader needs of a clock; the module :mod:`time` is one."""
-
-    def time_ns(self) -> int:
-        """Wall time, nanoseconds since 1970."""
-
-    def monotonic_ns(self) -> int:
-        """A time that never jumps, nanoseconds since an arbitrary moment."""
 
 
 @dataclass

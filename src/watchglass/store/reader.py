@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from watchglass.errors import CompactedError, DamagedDataError, MissingFileError, StoreError
 from watchglass.store import layout
 from watchglass.store.compaction.generations import Covered, newest_generation
-from watchglass.store.contract import Entry, Store
-from watchglass.store.discovery import Clock, Discovery
+from watchglass.store.contract import Clock, Entry, Store
+from watchglass.store.discovery import Discovery
 from watchglass.store.encoding.frames import HEADER_BYTES, MAX_PAYLOAD, Frame, FrameKind, frame_length, scan
 
 #: Bytes read at a time. A frame that is longer is read by itself.
@@ -107,8 +107,7 @@ class RunReader:
         self._workers = workers
         self._discovery = Discovery(store, attempt, clock)
         self._sequences: dict[tuple[int, str], _Sequence] = {}
-        self._journal = _Sequence()
-        self._by_time: dict[str, _Sequence] = {}
+        self._folders: dict[str, _Sequence] = {}
         self._journal_frames: list[Frame] = []
         self._problems: dict[tuple[str, int], Problem] = {}
         self._generation: int | None = None
@@ -130,7 +129,7 @@ class RunReader:
 
     def unfinished(self) -> list[Problem]:
         """Torn ends of newest segments and holes before them: still being written, or all that a killed writer left."""
-        sequences = [*self._sequences.values(), self._journal, *self._by_time.values()]
+        sequences = [*self._sequences.values(), *self._folders.values()]
         torn = [
             Problem(sequence.paths[sequence.seq], sequence.offset, "ends within a frame")
             for sequence in sequences
@@ -193,9 +192,9 @@ class RunReader:
 
     def journal(self) -> list[Frame]:
         """All FINDING, STATUS and OBSERVATION frames of the journal so far, in order."""
-        self._list(self._journal, layout.JOURNAL)
-        for frame in self._read(self._journal, None):
-            if frame.kind in (FrameKind.FINDING, FrameKind.STATUS, FrameKind.OBSERVATION):
+        kinds = (FrameKind.FINDING, FrameKind.STATUS, FrameKind.OBSERVATION)
+        for frame in self._follow(layout.JOURNAL):
+            if frame.kind in kinds:
                 self._journal_frames.append(frame)
         return list(self._journal_frames)
 
@@ -205,20 +204,19 @@ class RunReader:
         HEADER frames and kinds that this release does not know are among them. As :meth:`poll`, it never blocks. What
         was given counts as read, also where the store then refuses.
         """
-        for name in self._store.folders(layout.STREAMS):
-            if layout.is_stream(name):
-                sequence = self._by_time.setdefault(name, _Sequence())
-                self._list(sequence, layout.stream(name))
-                for frame in self._read(sequence, None):
-                    yield name, frame
+        for name in filter(layout.is_stream, self._store.folders(layout.STREAMS)):
+            for frame in self._follow(layout.stream(name)):
+                yield name, frame
 
-    def _list(self, sequence: _Sequence, folder: str) -> None:
-        """List the segments of a folder that holds nothing but one sequence of them and claims."""
+    def _follow(self, folder: str) -> Iterator[Frame]:
+        """New frames of a folder that holds nothing but one sequence of segments and claims."""
+        sequence = self._folders.setdefault(folder, _Sequence())
         after = layout.numbered(folder, sequence.seq - 1) if sequence.seq else ""
         for entry in self._store.list(folder, after):
             seq = layout.parse_numbered(folder, entry.path)
             if seq is not None:
                 sequence.found(seq, entry)
+        yield from self._read(sequence, None)
 
     def _discover(self, full: bool) -> None:
         """List new segments into the sequences."""

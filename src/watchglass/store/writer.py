@@ -7,13 +7,13 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from watchglass.errors import InvalidValueError, NoRoomError, RunExistsError, StoreError
 from watchglass.records import FORMAT_VERSION, Finding, Observation, RowKind, RuleStatus
 from watchglass.store import claim, layout
 from watchglass.store.compaction.generations import newest_generation
-from watchglass.store.contract import Store
+from watchglass.store.contract import Clock, Store
 from watchglass.store.encoding import codec
 from watchglass.store.encoding.rows import encode_rows, table_of
 from watchglass.store.manifest import stay_with_run
@@ -26,16 +26,6 @@ _log = logging.getLogger("watchglass")
 
 #: Bytes of batches of a stream that wait for a store that refuses them.
 _MOST_WAITING = 8 << 20
-
-
-class Clock(Protocol):
-    """What writers need of a clock; the module :mod:`time` is one."""
-
-    def time_ns(self) -> int:
-        """Wall time, nanoseconds since 1970."""
-
-    def monotonic_ns(self) -> int:
-        """A time that never jumps, nanoseconds since an arbitrary moment."""
 
 
 class _OfWorker:
