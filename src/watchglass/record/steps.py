@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
-from watchglass.records import Fact, GivenUp, Mode, Reduction, Role, StepEnd, UnitKind
+from watchglass.records import Fact, GivenUp, Mode, Reduction, Role, UnitKind
 from watchglass.store import RawTensor
 
 
@@ -187,13 +187,6 @@ class OpenStep:
         self.train_step += updates
         if self.mode is Mode.TRAIN:
             self.mode_step += updates
-
-    def finished(self) -> StepEnd:
-        """The row that ends this step; ``captures`` is filled in by the recorder."""
-        return StepEnd(
-            self.global_step, self.mode, self.mode_step, self.train_step, self.start_ns,
-            max(self.end_ns, self.start_ns), model=self.model,
-        )  # fmt: skip
 
     def facts(self) -> list[Fact]:
         """The facts of this step as records."""

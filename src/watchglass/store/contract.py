@@ -242,6 +242,25 @@ def check_path(path: str, *, folder: bool = False) -> str:
     return path
 
 
+def is_path(path: str) -> bool:
+    """Whether :func:`check_path` takes it."""
+    try:
+        check_path(path)
+    except InvalidValueError:
+        return False
+    return True
+
+
+def check_range(start: int, end: int | None) -> None:
+    """Refuse what is no range of bytes.
+
+    Raises:
+        InvalidValueError: It is none.
+    """
+    if start < 0 or (end is not None and end < start):
+        raise InvalidValueError(f"a byte range must satisfy 0 <= start <= end but got [{start}, {end})")
+
+
 def _encodes(path: str) -> bool:
     """Whether ``path`` is UTF-8; lone surrogates are not, and the file system would raise on them."""
     try:

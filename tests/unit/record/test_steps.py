@@ -3,7 +3,7 @@ from __future__ import annotations
 from itertools import count
 
 from watchglass.record import Forward, OpenStep, StepClock
-from watchglass.records import Mode
+from watchglass.records import Mode, StepEnd
 
 
 class Log:
@@ -114,7 +114,8 @@ def test_evaluation_without_no_grad_is_evaluation_because_no_backward_follows() 
     log.train()
     log.clock.forward(grad=True, training=True)
     assert log.seen() == [("TRAIN", 0), ("EVAL", 0), ("EVAL", 1), ("TRAIN", 1), ("EVAL", 2)]
-    orders = [step.finished().order for step in log.steps]
+    ends = [StepEnd(step.global_step, step.mode, step.mode_step, step.train_step, 0, 0) for step in log.steps]
+    orders = [end.order for end in ends]
     assert orders == sorted(orders)
 
 

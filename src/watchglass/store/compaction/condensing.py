@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 #: A block of statistics ends with the first whole step behind so many rows or bins of histograms; in memory it takes
 #: some 200 MiB at most, and three times that while it is sorted and written.
 BLOCK_ROWS, BLOCK_BINS = 1 << 18, 1 << 23
+#: It also ends behind so many bytes of other frames.
+_BLOCK_BYTES = 64 << 20
 _CHUNK = 4 << 20
 _JOINED_BYTES = 1 << 20
 _CHECKED_ROWS = 1 << 15
@@ -90,7 +92,8 @@ class _Condenser:
         self._store, self._generation, self._attempt, self._worker = store, generation, attempt, worker
         self._written = written
         self._frames = SpooledBytes()
-        self._block = SpooledBytes()
+        self._block: list[bytes] = []
+        self._block_bytes = 0
         self._joined: dict[int, list[bytes]] = {}
         self._joined_bytes = 0
         self._batches: list[StatisticsBatch] = []
@@ -125,7 +128,6 @@ class _Condenser:
 
     def __exit__(self, *exc: object) -> None:
         self._frames.close()
-        self._block.close()
 
     def _add_statistics(self, frame: Frame) -> None:
         try:
@@ -149,34 +151,40 @@ class _Condenser:
             self._write_joined()
         self._joined.setdefault(frame.kind, []).append(frame.payload)
         self._joined_bytes += len(frame.payload)
-        if frame.kind == FrameKind.STEP_ENDS and (self._rows >= BLOCK_ROWS or self._bins >= BLOCK_BINS):
+        full = self._rows >= BLOCK_ROWS or self._bins >= BLOCK_BINS or self._block_bytes >= _BLOCK_BYTES
+        if frame.kind == FrameKind.STEP_ENDS and full:
             self._end_block()
 
     def _pass_on(self, frame: Frame) -> None:
         """Write a frame as it is. Of rows held back, those that end steps thus come behind it, as they may."""
         if frame.kind in (FrameKind.HEADER, FrameKind.LIFECYCLE):
             self._write_joined()
-        self._block.add(encode_frame(frame.kind, frame.payload, frame.schema))
+        self._add(encode_frame(frame.kind, frame.payload, frame.schema))
+
+    def _add(self, frame: bytes) -> None:
+        self._block.append(frame)
+        self._block_bytes += len(frame)
 
     def _write_joined(self) -> None:
         """Write the rows that were held back; those that end steps behind all others."""
         for kind in sorted(self._joined, key=lambda number: (number == FrameKind.STEP_ENDS, number)):
             payloads = self._joined.pop(kind)
             if kind == FrameKind.STEP_ENDS and self._first_end is None:
-                self._first_end = self._block.size
-            self._block.add(encode_frame(kind, b"".join(payloads)))
+                self._first_end = len(self._block)
+            self._add(encode_frame(kind, b"".join(payloads)))
         self._joined_bytes = 0
 
     def _end_block(self) -> None:
         """Write the statistics so far as a file, and the frames so far with the frame that names it."""
         self._write_joined()
-        split = self._block.size if self._first_end is None else self._first_end
-        self._block.copy_to(self._frames, 0, split)
+        frames, split = self._block, self._first_end
+        for frame in frames[:split]:
+            self._frames.add(frame)
         if self._batches:
             self._write_file()
-        self._block.copy_to(self._frames, split, self._block.size)
-        self._block.clear()
-        self._first_end = None
+        for frame in frames[len(frames) if split is None else split :]:
+            self._frames.add(frame)
+        self._block, self._block_bytes, self._first_end = [], 0, None
 
     def _write_file(self) -> None:
         with_bins = any(batch.histograms is not None for batch in self._batches)

@@ -51,10 +51,7 @@ def json_object(payload: bytes, what: str) -> dict[str, Any]:
     Raises:
         DamagedDataError: It is something else.
     """
-    value = _from_json(payload, what)
-    if not isinstance(value, dict):
-        raise DamagedDataError(f"{what} must be a JSON object but is a {type(value).__name__}")
-    return value
+    return json_record(payload, what, dict)
 
 
 def json_record(payload: bytes, what: str, parse: Callable[[dict[str, Any]], _T]) -> _T:
@@ -63,7 +60,7 @@ def json_record(payload: bytes, what: str, parse: Callable[[dict[str, Any]], _T]
     Raises:
         DamagedDataError: It is something else, or ``parse`` cannot make anything of it.
     """
-    return _parsed(json_object(payload, what), what, parse)
+    return _parsed(_from_json(payload, what), what, parse)
 
 
 def json_records(

@@ -14,8 +14,8 @@ from itertools import count, islice
 from pathlib import Path
 
 from watchglass.config import NotRegularError, open_regular
-from watchglass.errors import DamagedDataError, InvalidValueError, MissingFileError, RunExistsError, StoreError
-from watchglass.store.contract import MAX_PATH, Buffer, Content, Entry, Store, check_path
+from watchglass.errors import DamagedDataError, MissingFileError, RunExistsError, StoreError
+from watchglass.store.contract import MAX_PATH, Buffer, Content, Entry, Store, check_path, check_range, is_path
 
 _CURES = {
     errno.ENOSPC: "the disk is full; free space or choose another folder",
@@ -60,8 +60,7 @@ class LocalStore(Store):
     def read(self, path: str, start: int = 0, end: int | None = None) -> bytes:
         """See :meth:`Store.read`."""
         target = self._target(path, "read")
-        if start < 0 or (end is not None and end < start):
-            raise InvalidValueError(f"a byte range must satisfy 0 <= start <= end but got [{start}, {end})")
+        check_range(start, end)
         with _translated("read", target):
             descriptor = open_regular(target, os.O_RDONLY | _NO_LINKS)
             try:
@@ -140,7 +139,7 @@ class LocalStore(Store):
                     names = [item.name for item in found if item.is_dir(follow_symlinks=False)]
             except (FileNotFoundError, NotADirectoryError):
                 return []
-        return sorted(name for name in names if _listable(name))
+        return sorted(name for name in names if is_path(name))
 
     def below(self, path: str) -> Store:
         """See :meth:`Store.below`."""
@@ -220,7 +219,7 @@ class LocalStore(Store):
             return
         for item in items:
             path = f"{folder}/{item.name}" if folder else item.name
-            if not _listable(path):
+            if not is_path(path):
                 continue
             if item.is_dir(follow_symlinks=False):
                 # Every path below starts with path + "/": all sort before `after` unless `after` starts so as well.
@@ -251,14 +250,6 @@ def folders_below(root: Path) -> Iterator[tuple[Path, list[str]]]:
             continue
         yield at, names
         waiting += [path for path in deeper if len(str(path)) - len(str(root)) <= MAX_PATH]
-
-
-def _listable(path: str) -> bool:
-    try:
-        check_path(path)
-    except InvalidValueError:
-        return False
-    return True
 
 
 def _exists(target: Path) -> RunExistsError:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from watchglass.errors import InvalidValueError, MissingFileError, StoreError
-from watchglass.store.contract import Buffer, Content, Entry, Store, check_path
+from watchglass.errors import MissingFileError, StoreError
+from watchglass.store.contract import Buffer, Content, Entry, Store, check_path, check_range, is_path
 from watchglass.store.media.credentials import Patience
 from watchglass.store.media.doubts import MARK, Doubts
 from watchglass.store.media.failures import What, understood
@@ -77,7 +77,8 @@ class ObjectStore(Store):
     def read_many(self, ranges: Sequence[tuple[str, int, int | None]]) -> Sequence[bytes | None]:
         """See :meth:`Store.read_many`. Up to :data:`AT_ONCE` requests are under way at once."""
         for path, start, end in ranges:
-            _check_range(path, start, end)
+            check_path(path)
+            check_range(start, end)
 
         def read(wanted: tuple[str, int, int | None]) -> bytes | None:
             try:
@@ -134,14 +135,14 @@ class ObjectStore(Store):
         """
         check_path(prefix, folder=True)
         # A start that is no path (only ever a bound of what to list) is compared here instead of by the server.
-        offset = self._key(after) if _is_path(after) else None
+        offset = self._key(after) if is_path(after) else None
 
         def collect(client: Client) -> list[Entry]:
             entries: list[Entry] = []
             for page in client.list(self._key(prefix) or None, offset=offset, chunk_size=1000):
                 for found in page:
                     path = self._below(found["path"])
-                    if path > after and _is_path(path):
+                    if path > after and is_path(path):
                         entries.append(Entry(path, found["size"]))
             return entries
 
@@ -155,7 +156,7 @@ class ObjectStore(Store):
             found = client.list_with_delimiter(self._key(prefix) or None)["common_prefixes"]
             return [self._below(path).rpartition("/")[2] for path in found]
 
-        return sorted(name for name in self._requests.ask("list", prefix, collect) if _is_path(name))
+        return sorted(name for name in self._requests.ask("list", prefix, collect) if is_path(name))
 
     def size(self, path: str) -> int | None:
         """See :meth:`Store.size`."""
@@ -224,7 +225,8 @@ class ObjectStore(Store):
 
     def _fetch(self, path: str, start: int, end: int | None) -> Sequence[Any]:
         """The bytes ``[start, end)`` of an object as buffers in their order; several requests where they are many."""
-        _check_range(path, start, end)
+        check_path(path)
+        check_range(start, end)
         if end == start:
             if self.size(path) is None:
                 raise self._requests.missing(path)
@@ -270,20 +272,6 @@ class ObjectStore(Store):
     def _below(self, key: str) -> str:
         """The path of a key, "" for the prefix itself."""
         return key[len(self._prefix) :].removeprefix("/") if self._prefix else key
-
-
-def _check_range(path: str, start: int, end: int | None) -> None:
-    check_path(path)
-    if start < 0 or (end is not None and end < start):
-        raise InvalidValueError(f"a byte range must satisfy 0 <= start <= end but got [{start}, {end})")
-
-
-def _is_path(path: str) -> bool:
-    try:
-        check_path(path)
-    except InvalidValueError:
-        return False
-    return True
 
 
 def _mark_of(client: Client, key: str) -> str | None:

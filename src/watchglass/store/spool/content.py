@@ -31,21 +31,6 @@ class SpooledBytes:
         self.size += len(data)
         self.crc = zlib.crc32(data, self.crc)
 
-    def copy_to(self, other: SpooledBytes, start: int, stop: int) -> None:
-        """Add the bytes ``[start, stop)`` to another one."""
-        at = start
-        while at < stop:
-            self._file.seek(at)
-            data = self._file.read(min(_CHUNK, stop - at))
-            other.add(data)
-            at += len(data)
-
-    def clear(self) -> None:
-        """Forget all bytes."""
-        self._file.seek(0)
-        self._file.truncate()
-        self.size = self.crc = 0
-
     @contextmanager
     def parts(self) -> Iterator[list[bytes | memoryview]]:
         """The bytes in parts, for as long as the context lasts; those of a file are mapped, not read."""

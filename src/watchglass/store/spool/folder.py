@@ -18,9 +18,8 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from watchglass.config import read_regular
-from watchglass.errors import InvalidValueError
 from watchglass.store import layout
-from watchglass.store.contract import Content, check_path
+from watchglass.store.contract import Content, is_path
 from watchglass.store.media.local import write_new
 from watchglass.store.rings import file as ring_file
 
@@ -201,9 +200,7 @@ def _objects(folder: Path) -> Iterator[SpooledObject]:
 
 def _belongs(path: str, attempt: int, worker: str) -> bool:
     """Whether an object may be written for a worker: its own segments and tensors, nothing else of the run."""
-    try:
-        check_path(path)
-    except InvalidValueError:
+    if not is_path(path):
         return False
     name = layout.parse_segment(path)
     if name is not None:
