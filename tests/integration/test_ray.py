@@ -19,9 +19,9 @@ import pytest
 from command_line import training
 from ray_cluster import two_nodes
 from simulated_runs import Simulated, simulate
-from watchglass.cli.evaluating import rules_to_evaluate
 from watchglass.evaluate import replay
 from watchglass.run import open_run
+from watchglass.session import rule_specs
 from watchglass.store import LocalStore
 from watchglass.testing import RunBuilder, build_run
 
@@ -213,7 +213,7 @@ def test_live_runs_are_judged_as_by_one_process(
     out, err = process.communicate(timeout=240)
     assert len(list(meet.glob("at-*"))) == 1 + (kill is not None)
     for name in ("one", "other"):
-        replayed = replay(live / name, rules_to_evaluate([rules]))
+        replayed = replay(live / name, rule_specs([rules]))
         assert in_journal(live / name) == (
             {finding.id: finding.to_json() for finding in replayed.findings}, list(replayed.statuses),
         )  # fmt: skip
