@@ -10,29 +10,11 @@ from watchglass.config import suggest
 from watchglass.errors import InvalidValueError
 from watchglass.records import Event
 
-#: What a template may name, with what it stands for.
-FIELDS: Mapping[str, str] = {
-    "run": "location of the run",
-    "run_id": "identifier of the run",
-    "attempt": "attempt of the run",
-    "kind": "finding, status or summary",
-    "event_id": "the same for the same event, whoever tells it",
-    "time": "when the evaluator came by it, as 2026-01-31T12:00:00Z",
-    "rule": "name of the rule",
-    "message": "one sentence for people",
-    "severity": "info, warning or error",
-    "finding_id": "identifier of the finding",
-    "step": "step at which it was first seen",
-    "mode": "mode of that step",
-    "worker": "worker it was seen on",
-    "tensor": "the first tensor or module it is about",
-    "value": "the measured value",
-    "limit": "the limit it crossed",
-    "try": "what to try, a sentence per line",
-    "status": "where the rule stands",
-    "previous": "where it stood before",
-    "reason": "why it stands there",
-}
+#: What a template may name; docs/actions.md says what each stands for.
+FIELDS = (
+    "run", "run_id", "attempt", "kind", "event_id", "time", "rule", "message", "severity", "finding_id", "step",
+    "mode", "worker", "tensor", "value", "limit", "try", "status", "previous", "reason",
+)  # fmt: skip
 
 _PLACE = re.compile(r"\{\{(\w+)\}\}|\{(env\.)?([A-Za-z_]\w*)\}")
 

@@ -80,22 +80,22 @@ class _Diagnosing:
         return broken
 
     def _breaks(self, finding: Finding) -> bool:
-        return self._knowledge.breaks(_symptoms(finding))
+        return self._knowledge.breaks(finding.symptoms)
 
     def _support_of(self, finding: Finding) -> dict[str, float]:
         """Added log odds of each cause by one finding: of its symptoms, or of the causes that its rule names."""
-        symptoms = tuple(_symptoms(finding))
+        symptoms = finding.symptoms
         if symptoms not in self._known_support:
             self._known_support[symptoms] = self._knowledge.support(symptoms)
         return self._known_support[symptoms] or self._knowledge.named(finding.causes)
 
     def _support(self, findings: Sequence[Finding]) -> dict[str, float]:
         """The same of all findings together: each symptom counts once, and so does what one rule names."""
-        support = self._knowledge.support(symptom for finding in findings for symptom in _symptoms(finding))
+        support = self._knowledge.support(symptom for finding in findings for symptom in finding.symptoms)
         named = {
             (finding.rule, finding.causes)
             for finding in findings
-            if finding.causes and not self._knowledge.support(_symptoms(finding))
+            if finding.causes and not self._knowledge.support(finding.symptoms)
         }
         for _, causes in sorted(named):
             for cause, odds in self._knowledge.named(causes).items():
@@ -138,7 +138,7 @@ class _Diagnosing:
 
     def _follows(self, finding: Finding, begun: tuple[int, int], cause: str) -> bool:
         """Whether a finding is later than the beginning of a group and nothing but what its cause leads to."""
-        symptoms = _symptoms(finding)
+        symptoms = finding.symptoms
         leads_to = self._knowledge.consequences.get(cause, frozenset())
         return bool(symptoms) and _when(finding) >= begun and set(symptoms) <= leads_to
 
@@ -186,18 +186,11 @@ class _Diagnosing:
         """
         alike: dict[tuple[object, ...], list[Finding]] = {}
         for finding in group:
-            key = (
-                *_trained(finding),
-                finding.mode,
-                finding.step,
-                finding.rule,
-                finding.tensors[:1],
-                *_symptoms(finding),
-            )
+            key = (*_trained(finding), finding.mode, finding.step, finding.rule, finding.tensors[:1], finding.symptoms)
             alike.setdefault(key, []).append(finding)
         speaks: tuple[list[str], list[str]] = ([], [])
         for findings in alike.values():
-            first, symptoms = findings[0], _symptoms(findings[0])
+            first, symptoms = findings[0], findings[0].symptoms
             for position, symptom in enumerate(symptoms):
                 weight = self._knowledge.links.get(symptom, {}).get(cause, 0.0)
                 if weight:
@@ -265,11 +258,6 @@ def _by_number(worker: str) -> tuple[int, str]:
 
 def _subject(finding: Finding) -> tuple[object, ...]:
     return (finding.rule, finding.evidence.get("subject"), finding.tensors[:1], finding.model)
-
-
-def _symptoms(finding: Finding) -> list[str]:
-    symptoms = finding.evidence.get("symptoms")
-    return [str(symptom) for symptom in symptoms] if isinstance(symptoms, (list, tuple)) else []
 
 
 def _without(findings: Sequence[Finding], others: Sequence[Finding]) -> list[Finding]:

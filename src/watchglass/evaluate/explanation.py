@@ -62,15 +62,13 @@ def explain(
     rule = documented.get(finding.rule)
     sections = rule.sections if rule is not None else {}
     diagnosis = next((n for n, each in enumerate(verdict.diagnoses) if finding.id in each.findings), None)
-    named = finding.evidence.get("symptoms")
-    symptoms = named if isinstance(named, (list, tuple)) else ()
     return ExplainedFinding(
         finding=finding,
         looks_at=sections.get("Looks at", ""),
         fires_when=sections.get("Fires when", ""),
         source=sections.get("Source", ""),
         diagnosis=diagnosis,
-        symptoms=tuple(_reading(str(name), knowledge) for name in symptoms),
+        symptoms=tuple(_reading(name, knowledge) for name in finding.symptoms),
         what_to_try=finding.what_to_try,
     )
 

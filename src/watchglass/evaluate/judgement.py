@@ -100,10 +100,7 @@ def is_judged(run: Run) -> bool:
 
 def _with_causes(finding: Finding, knowledge: Knowledge) -> Finding:
     """A finding whose symptoms only files of users know, with the causes and the advice that these have for it."""
-    symptoms = finding.evidence.get("symptoms")
-    if finding.causes or not isinstance(symptoms, (list, tuple)):
-        return finding
-    causes = knowledge.likely(map(str, symptoms))
+    causes = () if finding.causes else knowledge.likely(finding.symptoms)
     if not causes:
         return finding
     return replace(finding, causes=causes, what_to_try=finding.what_to_try or knowledge.cause(causes[0]).what_to_try)

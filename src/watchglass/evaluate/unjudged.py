@@ -39,12 +39,8 @@ def why_unjudged(run: Run, statuses: Sequence[RuleStatus]) -> str:
 
 def _unstepped(run: Run) -> UnsteppedBackwards | None:
     """The worst of what the workers tell."""
-    told = []
-    for worker in run.workers:
-        facts = run.facts(UnsteppedBackwards.KIND, worker)
-        found = UnsteppedBackwards.from_fact(facts[-1]) if facts else None
-        if found is not None:
-            told.append(found)
+    last = [fact for worker in run.workers for fact in run.facts(UnsteppedBackwards.KIND, worker)[-1:]]
+    told = [found for found in map(UnsteppedBackwards.from_fact, last) if found is not None]
     return max(told, key=lambda each: each.backwards, default=None)
 
 

@@ -80,6 +80,12 @@ class Finding:
     evidence: dict[str, Any] = field(default_factory=dict)
     model: int = 0
 
+    @property
+    def symptoms(self) -> tuple[str, ...]:
+        """The symptoms that its evidence names, the one that its message is about first."""
+        named = self.evidence.get("symptoms")
+        return tuple(map(str, named)) if isinstance(named, (list, tuple)) else ()
+
     def to_json(self) -> dict[str, Any]:
         """Plain JSON types; a number that JSON does not have becomes the string "NaN", "Infinity" or "-Infinity"."""
         return {

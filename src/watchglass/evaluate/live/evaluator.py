@@ -19,7 +19,7 @@ from watchglass.evaluate.follower import FollowedWorker
 from watchglass.evaluate.live.acting import ACTION_PATIENCE_S
 from watchglass.evaluate.live.anew import left_out, own_lease
 from watchglass.evaluate.live.judging import Judging
-from watchglass.evaluate.live.outages import Outages
+from watchglass.evaluate.live.outages import Outages, slept
 from watchglass.evaluate.live.reporting import Reporting
 from watchglass.evaluate.live.ticking import Ticking
 from watchglass.evaluate.live.worker_liveness import WorkerLiveness
@@ -233,7 +233,7 @@ class Evaluator:
         *,
         patience_s: float = _PATIENCE_S / 5,
         action_patience_s: float = ACTION_PATIENCE_S,
-        pause: Callable[[float], bool] | None = None,
+        pause: Callable[[float], bool] = slept,
     ) -> None:
         """Evaluates what is left, writes final findings and statuses, waits for actions, and gives the lease back.
 
@@ -247,7 +247,6 @@ class Evaluator:
         Raises:
             RunExistsError: Another evaluator has taken the journal over.
         """
-        pause = pause or _sleep
         insist = functools.partial(self._outages.insist, patience_s=patience_s, pause=pause)
         try:
             read = insist(lambda: self._judging.drain(self._is_active))
@@ -367,7 +366,9 @@ class Evaluator:
             return pause(seconds)
 
         self.stay()
-        self._reporting.finish_actions(ended=self._finished, pause=waits, patience_s=patience_s)
+        self._reporting.acting.finish(
+            self._journal.write, self._say, ended=self._finished, pause=waits, patience_s=patience_s
+        )
 
     def _begin_again(self) -> None:
         """What was being read has been replaced by a compacted generation: all of it is evaluated again."""
@@ -376,11 +377,6 @@ class Evaluator:
             held.close()
         self._judging.begin_again()
         self._liveness.begin_again()
-
-
-def _sleep(seconds: float) -> bool:
-    time.sleep(seconds)
-    return True
 
 
 def _ends(workers: Iterable[FollowedWorker]) -> str:

@@ -171,7 +171,9 @@ class Judging:
         self._reporting.journal.write(self.engine.take_observations())
         self._reporting.findings(found, self.workers.values())
         for attempt, order, rule, text in self.engine.take_errors():
-            self._reporting.observed(Observation("rule_error", attempt, order, {"rule": rule, "traceback": text}))
+            self._reporting.journal.write(
+                [Observation("rule_error", attempt, order, {"rule": rule, "traceback": text})]
+            )
 
     def _connect(self) -> None:
         """Joins a new engine and a new follower."""

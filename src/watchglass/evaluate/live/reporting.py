@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from typing import TextIO
 
 from watchglass.config import EvaluatorConfig
 from watchglass.evaluate.follower import FollowedWorker
-from watchglass.evaluate.live.acting import ACTION_PATIENCE_S, Acting
+from watchglass.evaluate.live.acting import Acting
 from watchglass.evaluate.live.journal import Journal
-from watchglass.records import Finding, Observation, RuleStatus, Verdict
+from watchglass.records import Finding, RuleStatus, Verdict
 from watchglass.store import Store
 from watchglass.view import printable, verdict_text
 
@@ -86,16 +86,6 @@ class Reporting:
         if changed:
             self.journal.write([*self.acting.statuses(changed, attempt), *(now for _, now in changed)])
             self._statuses.update({now.rule: now for _, now in changed})
-
-    def observed(self, observation: Observation) -> None:
-        """Takes in what the evaluator observed itself."""
-        self.journal.write([observation])
-
-    def finish_actions(
-        self, *, ended: bool, pause: Callable[[float], bool], patience_s: float = ACTION_PATIENCE_S
-    ) -> None:
-        """Waits for deliveries, see :meth:`Acting.finish`."""
-        self.acting.finish(self.journal.write, self.say, ended=ended, pause=pause, patience_s=patience_s)
 
     def conclude(self, verdict: Verdict) -> None:
         """Print a verdict."""

@@ -13,6 +13,7 @@ from watchglass.errors import InvalidValueError, MissingFileError
 from watchglass.evaluate.live.deliveries import DeadLetter, key_among, observation_of
 from watchglass.evaluate.live.event_ids import is_event
 from watchglass.evaluate.live.journal import Journal
+from watchglass.evaluate.live.outages import slept
 from watchglass.records import Event, Observation
 from watchglass.store import Store, layout, pace_of
 
@@ -77,7 +78,7 @@ def resend(
         return []
     journal = Journal(store, tell)
     # Nobody else sends meanwhile: neither an evaluator, nor another one like us.
-    journal.open(_paused, patience_s=0.0, poll_s=pace_of(store).poll_s)
+    journal.open(slept, patience_s=0.0, poll_s=pace_of(store).poll_s)
     try:
         return _sent(store, journal, lines, tell, pause_s)
     finally:
@@ -151,8 +152,3 @@ def _letters(store: Store, tell: Callable[[str], None]) -> list[DeadLetter]:
         except (MissingFileError, LookupError, TypeError, ValueError, AttributeError, RecursionError):
             tell(f"{entry.path} is no dead letter that could be sent, and is left as it is")
     return sorted(letters, key=lambda letter: (letter.action, letter.event.time_ns, letter.event.id))
-
-
-def _paused(seconds: float) -> bool:
-    time.sleep(seconds)
-    return True

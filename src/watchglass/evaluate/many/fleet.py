@@ -17,6 +17,7 @@ from typing import TextIO
 from watchglass.config import EvaluatorConfig
 from watchglass.errors import DamagedDataError, InvalidValueError, StoreError, WatchglassError
 from watchglass.evaluate.live.judging import Judging
+from watchglass.evaluate.live.outages import slept
 from watchglass.evaluate.many.member import Audience, Common, Member, State
 from watchglass.evaluate.many.snapshot import Snapshots
 from watchglass.run import RunSearch
@@ -61,7 +62,7 @@ class Fleet:
         output: TextIO | None = None,
         snapshots: Snapshots | None = None,
         clock: Callable[[], float] = time.monotonic,
-        pause: Callable[[float], bool] | None = None,
+        pause: Callable[[float], bool] = slept,
         judging: Callable[[Store, EvaluatorConfig], Judging] = Judging,
     ) -> None:
         """Knows no run yet.
@@ -75,11 +76,11 @@ class Fleet:
             snapshots: Where what is known is left for others to read.
             clock: Seconds on a clock that never jumps; for tests.
             pause: Waits so many seconds, or less, in the middle of a turn; returns False where nothing is to be waited
-                for any more. None for a plain sleep.
+                for any more.
             judging: Makes what reads a run and evaluates the rules.
         """
         self._store, self._audience, self._snapshots, self._clock = store, audience, snapshots, clock
-        self._pause = pause if pause is not None else _sleep
+        self._pause = pause
         self._common = Common(config, audience, output, wait_s, clock, self._go_on, judging)
         self._search = RunSearch(store)
         self._waiting: list[tuple[float, int, Member]] = []
@@ -283,8 +284,3 @@ class Fleet:
         self._publish_s = now_s + _PUBLISH_S
         followed = [member.snapshot() for member in (*self._past, *self.members)]
         self._snapshots.publish(snapshot for snapshot in followed if snapshot is not None)
-
-
-def _sleep(seconds: float) -> bool:
-    time.sleep(seconds)
-    return True

@@ -72,9 +72,18 @@ class Cluster:
             own = self.ray.get_runtime_context().get_node_id()
             alive = any(node["NodeID"] == own and node["Alive"] for node in self.ray.nodes())
         except (self.ray.exceptions.RayError, ConnectionError, RuntimeError) as error:
-            raise self.gone(" ".join(str(error).split())[:300]) from None
+            raise self.gone(in_short(error)) from None
         if not alive:
             raise self.gone("its raylet has died")
+
+    def died(self, what: str, times: int, error: Exception) -> ClusterError:
+        """The error where the process that evaluated something died, so many times that it is not begun again."""
+        if isinstance(error, self.ray.exceptions.LocalRayletDiedError):
+            return self.gone("its raylet has died")
+        return ClusterError(
+            f"the process that evaluated {what} died {times} times; a rule of yours may end it, or it needs more "
+            f"memory than there is: {in_short(error)}"
+        )
 
     def gone(self, why: str) -> ClusterError:
         """The error where this process can use the cluster no more."""
@@ -82,6 +91,11 @@ class Cluster:
             f"the Ray node of this process is gone: {why}; begin again, with --engine local or on another node if it "
             "happens again"
         )
+
+
+def in_short(error: Exception) -> str:
+    """What Ray says, in a line."""
+    return " ".join(str(error).split())[:300]
 
 
 @contextmanager
@@ -144,9 +158,8 @@ def _connect(ray: Any, address: str | None, folder: str | None, cores: int | Non
             )  # fmt: skip
     except (ConnectionError, RuntimeError, ValueError, OSError, ray.exceptions.RayError) as error:
         what = f"the Ray cluster at {address} cannot be used" if address else "a Ray cluster cannot be started here"
-        reason = " ".join(str(error).split())[:300]
         cure = "check --ray-address and RAY_ADDRESS" if address else "--engine local does without"
-        raise ClusterError(f"{what}: {reason}; {cure}") from None
+        raise ClusterError(f"{what}: {in_short(error)}; {cure}") from None
     finally:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, handler)  # Ray has put its own there

@@ -116,10 +116,6 @@ class _Reports:
         if seen:
             self._reports.append(["observed", [each.to_json() for each in seen]])
 
-    def observed(self, seen: Observation) -> None:
-        """See :meth:`Reporting.observed`."""
-        self.write([seen])
-
     def findings(self, findings: Sequence[Finding], workers: Collection[object]) -> None:
         """See :meth:`Reporting.findings`."""
         if findings:

@@ -15,7 +15,7 @@ from watchglass.evaluate.follower import PLACED, FollowedWorker, Key, Moments
 from watchglass.evaluate.live.judging import Judging
 from watchglass.evaluate.live.reporting import Reporting
 from watchglass.evaluate.live.worker_liveness import WorkerLiveness
-from watchglass.evaluate.scaling.cluster import Cluster
+from watchglass.evaluate.scaling.cluster import Cluster, in_short
 from watchglass.evaluate.scaling.followed_run import WORKER, FollowedRun
 from watchglass.evaluate.scaling.rule_files import absolute_rules, read_rule_files
 from watchglass.evaluate.scaling.tasks import error_of, outfit_of
@@ -246,12 +246,8 @@ class JudgingElsewhere:
 
     def _died(self, error: Exception) -> Exception:
         """All of the run is evaluated again, by a new process, unless that has been of no use."""
-        if isinstance(error, self._connected.ray.exceptions.LocalRayletDiedError):
-            return self._connected.gone("its raylet has died")
-        what, reason = f"the process that evaluated {self._store.location} died", " ".join(str(error).split())[:300]
+        place = self._store.location
         self._deaths += 1
-        if self._deaths <= RETRIES:
-            return CompactedError(f"{what}: {reason}")
-        return ClusterError(
-            f"{what} {self._deaths} times; a rule of yours may end it, or it needs more memory than there is: {reason}"
-        )
+        if isinstance(error, self._connected.ray.exceptions.LocalRayletDiedError) or self._deaths > RETRIES:
+            return self._connected.died(place, self._deaths, error)
+        return CompactedError(f"the process that evaluated {place} died: {in_short(error)}")

@@ -6,11 +6,13 @@ Only what the driver read is ever run: where a machine has a file of the same pa
 from __future__ import annotations
 
 import atexit
+import functools
 import hashlib
 import os
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -41,38 +43,37 @@ def absolute_rules(rules: Sequence[RuleSpec]) -> tuple[RuleSpec, ...]:
     return tuple(_at(rule, {_file_of(rule.name): _absolute(_file_of(rule.name))}) for rule in rules)
 
 
-class RuleFiles:
-    """Files that arrived as text, in a process that evaluates. For one thread.
+def place_rule_files(
+    rules: Sequence[RuleSpec], files: Mapping[str, str]
+) -> tuple[tuple[RuleSpec, ...], dict[str, str]]:
+    """The rules as they are named here, and the original path of each file that lies elsewhere here.
 
     A file that is there with the same content is used where it is. Any other is written into a folder of this process,
     which only its user can read and which is removed when the process ends.
     """
+    places = {path: _place(path, source.encode()) for path, source in files.items()}
+    moved = {here: path for path, here in places.items() if here != path}
+    return tuple(_at(rule, places) for rule in rules), moved
 
-    def __init__(self) -> None:
-        self._folder: Path | None = None
 
-    def place(self, rules: Sequence[RuleSpec], files: Mapping[str, str]) -> tuple[tuple[RuleSpec, ...], dict[str, str]]:
-        """The rules as they are named here, and the original path of each file that lies elsewhere here."""
-        places = {path: self._place(path, source) for path, source in files.items()}
-        moved = {here: path for path, here in places.items() if here != path}
-        return tuple(_at(rule, places) for rule in rules), moved
+def _place(path: str, source: bytes) -> str:
+    with suppress(OSError):
+        if read_regular(path, _MOST_BYTES) == source:
+            return path
+    folder = _folder() / hashlib.sha256(path.encode() + b"\0" + source).hexdigest()[:16]
+    here = folder / Path(path).name
+    if not here.is_file():
+        folder.mkdir(exist_ok=True)
+        here.write_bytes(source)
+    return str(here)
 
-    def _place(self, path: str, source: str) -> str:
-        data = source.encode()
-        try:
-            if read_regular(path, _MOST_BYTES) == data:
-                return path
-        except OSError:
-            pass
-        if self._folder is None:
-            self._folder = Path(tempfile.mkdtemp(prefix="watchglass-rules-"))
-            atexit.register(shutil.rmtree, self._folder, ignore_errors=True)
-        folder = self._folder / hashlib.sha256(path.encode() + b"\0" + data).hexdigest()[:16]
-        here = folder / Path(path).name
-        if not here.is_file():
-            folder.mkdir(exist_ok=True)
-            here.write_bytes(data)
-        return str(here)
+
+@functools.cache
+def _folder() -> Path:
+    """The folder of this process."""
+    folder = Path(tempfile.mkdtemp(prefix="watchglass-rules-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 def _file_of(name: str) -> str:

@@ -6,7 +6,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
-from typing import Any
 
 from watchglass.config import EvaluatorConfig, absolute
 from watchglass.errors import ClusterError, WatchglassError
@@ -14,7 +13,7 @@ from watchglass.evaluate.engine.engine import Engine
 from watchglass.evaluate.engine.partial import merge
 from watchglass.evaluate.engine.standing import PartialEvaluation
 from watchglass.evaluate.evaluation import Evaluation
-from watchglass.evaluate.scaling.cluster import Cluster, cluster
+from watchglass.evaluate.scaling.cluster import Cluster, cluster, in_short
 from watchglass.evaluate.scaling.contents import RunContents, contents_of
 from watchglass.evaluate.scaling.plan import Part, plan
 from watchglass.evaluate.scaling.rule_files import absolute_rules, read_rule_files
@@ -124,10 +123,10 @@ def ask(connected: Cluster, requests: Sequence[str], names: Sequence[str]) -> It
                 number = under_way.pop(reference)
                 try:
                     text = ray.get(reference)
-                except ray.exceptions.LocalRayletDiedError:
-                    raise connected.gone("its raylet has died") from None
+                except (ray.exceptions.LocalRayletDiedError, ray.exceptions.WorkerCrashedError) as error:
+                    raise connected.died(names[number], 1 + RETRIES, error) from None
                 except ray.exceptions.RayError as error:
-                    raise ClusterError(_lost(names[number], error, ray)) from None
+                    raise ClusterError(f"the cluster could not evaluate {names[number]}: {in_short(error)}") from None
                 yield number, text
     finally:
         for reference in under_way:  # of a cluster that others use: what nobody waits for any more is not begun
@@ -138,13 +137,3 @@ def ask(connected: Cluster, requests: Sequence[str], names: Sequence[str]) -> It
 def _names(parts: Sequence[Part]) -> list[str]:
     """Parts as errors call them."""
     return [f"{part.run}, {', '.join(part.workers) if part.workers is not None else 'all workers'}" for part in parts]
-
-
-def _lost(name: str, error: Exception, ray: Any) -> str:
-    reason = " ".join(str(error).split())[:300]
-    if isinstance(error, ray.exceptions.WorkerCrashedError):
-        return (
-            f"the process that evaluated {name} died {1 + RETRIES} times; a rule of yours may end it, or it needs more "
-            f"memory than there is: {reason}"
-        )
-    return f"the cluster could not evaluate {name}: {reason}"

@@ -21,10 +21,8 @@ from watchglass.evaluate.replaying import replay_part
 from watchglass.evaluate.scaling.contents import RunContents
 from watchglass.evaluate.scaling.listed import ListedStore
 from watchglass.evaluate.scaling.plan import Part
-from watchglass.evaluate.scaling.rule_files import RuleFiles
+from watchglass.evaluate.scaling.rule_files import place_rule_files
 from watchglass.store import open_store
-
-_FILES = RuleFiles()
 
 
 def request_of(
@@ -72,7 +70,7 @@ def fitted_out(data: Mapping[str, Any]) -> tuple[EvaluatorConfig, Callable[[str]
             f"every machine needs the same watchglass but this one has {_version()} and the other {data['version']}"
         )
     config = EvaluatorConfig.from_line(data["config"])
-    rules, moved = _FILES.place(config.rules, data["files"])
+    rules, moved = place_rule_files(config.rules, data["files"])
 
     def renamed(text: str) -> str:
         for here, original in moved.items():

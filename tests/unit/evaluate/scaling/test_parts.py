@@ -22,7 +22,7 @@ from watchglass.evaluate.engine.partial import merge
 from watchglass.evaluate.scaling import tasks
 from watchglass.evaluate.scaling.contents import contents_of
 from watchglass.evaluate.scaling.plan import Part, plan
-from watchglass.evaluate.scaling.rule_files import RuleFiles, absolute_rules, read_rule_files
+from watchglass.evaluate.scaling.rule_files import absolute_rules, place_rule_files, read_rule_files
 from watchglass.evaluate.scaling.tasks import answer, read_answer, request_of
 from watchglass.rules import default_rules
 from watchglass.store import Entry, LocalStore, compact, layout
@@ -187,7 +187,7 @@ def test_rules_keep_their_class_and_parameters_wherever_their_file_is(in_tmp_pat
     rules = (RuleSpec("own.py:Marks", {"every": 3}), RuleSpec("own.py"), RuleSpec("DeadRelu"))
     assert [rule.name for rule in absolute_rules(rules)] == [f"{here}:Marks", here, "DeadRelu"]
     Path("own.py").unlink()
-    placed, moved = RuleFiles().place(absolute_rules(rules), {here: OWN})
+    placed, moved = place_rule_files(absolute_rules(rules), {here: OWN})
     (where,) = moved
     assert moved[where] == here
     assert Path(where).read_text() == OWN
