@@ -51,15 +51,9 @@ def loss_figure(run: Run, findings: Sequence[Finding] = ()) -> go.Figure | None:
     curves = _curves(run, "loss")
     if not curves:
         return None
-    figure = _figure("Loss", "training step", "loss")
-    values = np.concatenate([curve.series[1] for curve in curves])
-    positive = values[np.isfinite(values) & (values > 0)]
-    finite = values[np.isfinite(values)]
-    logarithmic = len(positive) == len(finite) > 0 and float(positive.max() / positive.min()) > 100
-    if logarithmic:
-        _logarithmic(figure, positive)
-    for curve in curves:
-        _line(figure, curve.name, curve.series, curve.colour, markers=curve.markers)
+    figure, finite = _drawn("Loss", "loss", curves)
+    if len(finite) and finite.min() > 0 and float(finite.max() / finite.min()) > 100:
+        _logarithmic(figure, finite)
     top = float(finite.max()) if len(finite) else 1.0
     for curve in curves:
         steps, series = curve.series
@@ -71,13 +65,11 @@ def loss_figure(run: Run, findings: Sequence[Finding] = ()) -> go.Figure | None:
 
 def accuracy_figure(run: Run) -> go.Figure | None:
     """Accuracy by model and mode over training steps; None when none was recorded."""
-    curves = _curves(run, "accuracy")
+    curves = [curve._replace(opacity=1.0 if curve.markers else 0.7) for curve in _curves(run, "accuracy")]
     if not curves:
         return None
-    figure = _figure("Accuracy", "training step", "accuracy")
+    figure, _ = _drawn("Accuracy", "accuracy", curves)
     figure.update_yaxes(range=[0, 1.02], tickformat=".0%")
-    for curve in curves:
-        _line(figure, curve.name, curve.series, curve.colour, markers=curve.markers, opacity=curve.opacity)
     _legend(figure)
     return figure
 
@@ -136,24 +128,16 @@ def update_ratio_figure(run: Run) -> go.Figure | None:
 
     The band between 1e-4 and 1e-1 is where trainings that learn usually are.
     """
-    lines: list[tuple[str, Series]] = []
-    for name in layer_names(run, Role.UPDATE):
-        weight = name.removeprefix("update/")
-        ratio = _ratio(_reduction(run, name, "rms"), _reduction(run, weight, "rms"))
-        if len(ratio[0]):
-            lines.append((weight, ratio))
-    if not lines:
+    weights = [name.removeprefix("update/") for name in layer_names(run, Role.UPDATE)]
+    ratios = [_ratio(_reduction(run, f"update/{name}", "rms"), _reduction(run, name, "rms")) for name in weights]
+    curves = _shaded(zip(weights, ratios, strict=True))
+    if not curves:
         return None
-    figure = _figure("Update size relative to the weight", "training step", "update / weight")
-    _logarithmic(figure, np.concatenate([[1e-4, 1e-1], *(series[1] for _, series in lines)]))
+    figure, values = _drawn("Update size relative to the weight", "update / weight", curves)
+    _logarithmic(figure, np.concatenate([[1e-4, 1e-1], values]))
     figure.add_hrect(y0=1e-4, y1=1e-1, fillcolor="#009E73", opacity=0.10, line_width=0)
-    from plotly.colors import sample_colorscale
-
-    shades = sample_colorscale("Viridis", [0.1 + 0.8 * i / max(1, len(lines) - 1) for i in range(len(lines))])
-    for (name, series), shade in zip(lines, shades, strict=True):
-        _line(figure, escape(name), series, shade)
-    if len(lines) > _MAX_LEGEND:
-        _depth_scale(figure, len(lines))
+    if len(curves) > _MAX_LEGEND:
+        _depth_scale(figure, len(curves))
     else:
         _legend(figure)
     return figure
@@ -162,38 +146,36 @@ def update_ratio_figure(run: Run) -> go.Figure | None:
 def gradient_norm_figure(run: Run) -> go.Figure | None:
     """Norm of all gradients together, by model; beside it what it was before it was clipped. None without any."""
     curves = [
-        curve._replace(name=curve.name.removesuffix("training").rstrip(", ") + more or "gradient norm")
-        for name, more in (("gradient_norm", ""), ("gradient_norm_before_clip", " before clipping"))
+        curve._replace(
+            name=(curve.name.removesuffix("training").rstrip(", ") + more or "gradient norm").strip(), dash=dash
+        )
+        for name, more, dash in (
+            ("gradient_norm", "", "solid"),
+            ("gradient_norm_before_clip", " before clipping", "dot"),
+        )
         for curve in _curves(run, name)
         if not curve.markers
     ]
     if not curves:
         return None
-    figure = _figure("Gradient norm", "training step", "norm of all gradients")
-    values = np.concatenate([curve.series[1] for curve in curves])
-    positive = values[np.isfinite(values) & (values > 0)]
+    figure, finite = _drawn("Gradient norm", "norm of all gradients", curves)
+    positive = finite[finite > 0]
     if len(positive) and float(positive.max() / positive.min()) > 20:
         _logarithmic(figure, positive)
-    for curve in curves:
-        dashed = curve.name.endswith("before clipping")
-        _line(figure, curve.name.strip(), curve.series, curve.colour, dash="dot" if dashed else "solid")
     _legend(figure)
     return figure
 
 
 def learning_rate_figure(run: Run) -> go.Figure | None:
     """Learning rates over training steps, one line for each that was recorded; None without any."""
-    lines = [(name, _scalar(run, name)) for name in _scalar_names(run) if _plain(name).startswith("learning_rate")]
-    lines = [(name, series) for name, series in lines if len(series[0])][:_MAX_LEGEND]
-    if not lines:
+    names = (name for name in _scalar_names(run) if _plain(name).startswith("learning_rate"))
+    curves = _shaded(((name, _scalar(run, name)) for name in names), _MAX_LEGEND)
+    if not curves:
         return None
-    figure = _figure("Learning rate", "training step", "learning rate")
+    if len(curves) == 1:
+        curves = [curves[0]._replace(colour=COLOURS["train"])]
+    figure, _ = _drawn("Learning rate", "learning rate", curves)
     figure.update_yaxes(exponentformat="power", rangemode="tozero")
-    from plotly.colors import sample_colorscale
-
-    shades = sample_colorscale("Viridis", [0.1 + 0.8 * i / max(1, len(lines) - 1) for i in range(len(lines))])
-    for (name, series), shade in zip(lines, shades, strict=True):
-        _line(figure, escape(name), series, COLOURS["train"] if len(lines) == 1 else shade)
     _legend(figure)
     return figure
 
@@ -212,8 +194,8 @@ def scalar_figures(run: Run) -> tuple[list[go.Figure], int]:
             more += 1
             continue
         figure = _figure(escape(name), "", "")
-        _line(figure, "training", train, COLOURS["train"])
-        _line(figure, "validation", evaluation, COLOURS["eval"], markers=True)
+        _line(figure, _Curve("training", train, COLOURS["train"]))
+        _line(figure, _Curve("validation", evaluation, COLOURS["eval"], markers=True))
         both = len(train[0]) > 0 and len(evaluation[0]) > 0
         figure.update_layout(height=230, margin={"l": 50, "r": 10, "t": 40, "b": 30}, showlegend=both)
         figure.update_layout(title={"font": {"size": 13}})
@@ -421,24 +403,24 @@ def _logarithmic(figure: go.Figure, values: npt.NDArray[np.float64]) -> None:
     figure.update_yaxes(type="log", exponentformat="power", dtick=max(1, math.ceil(decades / 8)))
 
 
-def _line(
-    figure: go.Figure,
-    name: str,
-    series: Series,
-    colour: str,
-    *,
-    markers: bool = False,
-    opacity: float = 1.0,
-    dash: str = "solid",
-) -> None:
-    if not len(series[0]):
+def _drawn(title: str, y: str, curves: Sequence[_Curve]) -> tuple[go.Figure, npt.NDArray[np.float64]]:
+    """A figure with curves over training steps, and all their finite values."""
+    figure = _figure(title, "training step", y)
+    for curve in curves:
+        _line(figure, curve)
+    values = np.concatenate([curve.series[1] for curve in curves])
+    return figure, values[np.isfinite(values)]
+
+
+def _line(figure: go.Figure, curve: _Curve) -> None:
+    if not len(curve.series[0]):
         return
-    steps, values = thin(*series)
+    steps, values = thin(*curve.series)
     figure.add_scatter(
-        x=steps, y=_rounded(np.where(np.isfinite(values), values, np.nan)), name=name, opacity=opacity,
-        mode="lines+markers" if markers or len(steps) <= _MAX_DOTS else "lines", connectgaps=False,
-        line={"color": colour, "width": 1.6, "dash": dash}, marker={"size": 6 if markers else 4},
-        hovertemplate="step %{x}: %{y:.4g}<extra>" + name + "</extra>",
+        x=steps, y=_rounded(np.where(np.isfinite(values), values, np.nan)), name=curve.name, opacity=curve.opacity,
+        mode="lines+markers" if curve.markers or len(steps) <= _MAX_DOTS else "lines", connectgaps=False,
+        line={"color": curve.colour, "width": 1.6, "dash": curve.dash}, marker={"size": 6 if curve.markers else 4},
+        hovertemplate="step %{x}: %{y:.4g}<extra>" + curve.name + "</extra>",
     )  # fmt: skip
 
 
@@ -490,29 +472,42 @@ class _Curve(NamedTuple):
     name: str
     series: Series
     colour: str
-    markers: bool
-    opacity: float
+    markers: bool = False
+    opacity: float = 1.0
+    dash: str = "solid"
+
+
+def _shades(number: int) -> list[str]:
+    """So many colours, from dark to bright."""
+    from plotly.colors import sample_colorscale
+
+    return list(sample_colorscale("Viridis", [0.1 + 0.8 * i / max(1, number - 1) for i in range(number)]))
+
+
+def _shaded(lines: Iterable[tuple[str, Series]], most: int | None = None) -> list[_Curve]:
+    """Curves of the first series that hold something, each in a shade of its own."""
+    found = [(name, series) for name, series in lines if len(series[0])][:most]
+    return [
+        _Curve(escape(name), series, shade) for (name, series), shade in zip(found, _shades(len(found)), strict=True)
+    ]
 
 
 def _curves(run: Run, name: str) -> list[_Curve]:
     """A series of each model, in training and in evaluation, as far as they were recorded; of very many models the
     first ones.
     """  # noqa: D205
-    from plotly.colors import sample_colorscale
-
     models = run.models[:_MAX_MODELS]
     several = len(models) > 1
-    shades = sample_colorscale("Viridis", [0.1 + 0.8 * i / max(1, len(models) - 1) for i in range(len(models))])
     found: list[_Curve] = []
-    for shade, model in zip(shades, models, strict=True):
+    for shade, model in zip(_shades(len(models)), models, strict=True):
         series, worker = series_name(name, model.model), model.worker or None
         whose = f"{model.name}{f' of {escape(model.worker)}' if worker else ''}, " if several else ""
         validation = "validation" + (
             f" ({escape(model.validation_of)})" if name == "loss" and model.validation_of else ""
         )
         colours = (shade, shade) if several else (COLOURS["train"], COLOURS["eval"])
-        found.append(_Curve(f"{whose}training", _scalar(run, series, worker), colours[0], False, 0.7))
-        found.append(_Curve(f"{whose}{validation}", _phase_means(run, series, worker), colours[1], True, 1.0))
+        found.append(_Curve(f"{whose}training", _scalar(run, series, worker), colours[0]))
+        found.append(_Curve(f"{whose}{validation}", _phase_means(run, series, worker), colours[1], markers=True))
     return [curve for curve in found if len(curve.series[0])]
 
 

@@ -65,11 +65,10 @@ def _rule_case(
         failure = ET.SubElement(case, "failure", message=printable(worst.message), type=worst.severity.value)
         failure.text = text + tries
         return case
+    reason = printable(status.reason) or "no reason given"
     if status.status is Status.ERROR:
-        reason = printable(status.reason) or "no reason given"
         ET.SubElement(case, "error", message=reason, type=status.status.value).text = reason
     elif status.status in (Status.NOT_APPLICABLE, Status.STARVED):
-        reason = printable(status.reason) or "no reason given"
         ET.SubElement(case, "skipped", message=f"{status.status.value}: {reason}")
     if text:
         ET.SubElement(case, "system-out").text = text

@@ -176,18 +176,20 @@ def _artifact(verdict: Verdict) -> dict[str, Any]:
 
 def _notifications(verdict: Verdict, terms: Terms, position: Mapping[str, int], shown: int) -> list[dict[str, Any]]:
     reason = not_answered(verdict, terms)
-    told = [{"level": "error", "message": {"text": _message(printable(reason))}}] if reason else []
-    told += [{"level": "error", "message": {"text": _message(printable(text))}} for text in failed_rules(verdict)]
-    told += [{"level": "warning", "message": {"text": _message(printable(text))}} for text in verdict.problems]
+    told = [_notification("error", text) for text in (*([reason] if reason else []), *failed_rules(verdict))]
+    told += [_notification("warning", text) for text in verdict.problems]
     if shown < len(verdict.findings):
-        text = f"{count(len(verdict.findings) - shown, 'further finding')} left out"
-        told.append({"level": "warning", "message": {"text": text}})
+        told.append(_notification("warning", f"{count(len(verdict.findings) - shown, 'further finding')} left out"))
     for status in verdict.statuses:
         if status.status is Status.STARVED:
             text = f"rule {status.rule} could not be evaluated: {status.reason or 'no reason given'}"
-            found = {"level": "note", "message": {"text": _message(printable(text))}}
-            told.append({**found, "associatedRule": {"id": status.rule, "index": position[status.rule]}})
+            rule = {"associatedRule": {"id": status.rule, "index": position[status.rule]}}
+            told.append({**_notification("note", text), **rule})
     return told
+
+
+def _notification(level: str, text: str) -> dict[str, Any]:
+    return {"level": level, "message": {"text": _message(printable(text))}}
 
 
 def _message(text: str) -> str:
