@@ -2,19 +2,35 @@
 
 from typing import TYPE_CHECKING
 
-from watchglass.config import parameter
+from watchglass.config import parameter as parameter
 from watchglass.lazy_imports import lazily
 
+# "as" makes a name part of the interface to type checkers: no list has to name it once more.
+# isort: off
 if TYPE_CHECKING:
-    from watchglass.rules.built_in import default_rules, rule_names
-    from watchglass.rules.capturing import capture_for, capture_of, collections_for
-    from watchglass.rules.knowledge import Knowledge, built_in_knowledge, load_knowledge
-    from watchglass.rules.naming import parse_rules
-    from watchglass.rules.needs import Needs, Windows
-    from watchglass.rules.registry import CONTRACT, RuleDocumentation, build_rule, documentation, find_rule
-    from watchglass.rules.rule import Rule, state
-    from watchglass.rules.sets import RULE_SETS, expand, rules_of_set
-    from watchglass.rules.signals import without_layers
+    from watchglass.rules.built_in import default_rules as default_rules, rule_names as rule_names
+    from watchglass.rules.capturing import (
+        capture_for as capture_for,
+        capture_of as capture_of,
+        collections_for as collections_for,
+    )
+    from watchglass.rules.knowledge import (
+        Knowledge as Knowledge,
+        built_in_knowledge as built_in_knowledge,
+        load_knowledge as load_knowledge,
+    )
+    from watchglass.rules.naming import parse_rules as parse_rules
+    from watchglass.rules.needs import Needs as Needs, Windows as Windows
+    from watchglass.rules.registry import (
+        CONTRACT as CONTRACT,
+        RuleDocumentation as RuleDocumentation,
+        build_rule as build_rule,
+        documentation as documentation,
+        find_rule as find_rule,
+    )
+    from watchglass.rules.rule import Rule as Rule, state as state
+    from watchglass.rules.sets import RULE_SETS as RULE_SETS, expand as expand, rules_of_set as rules_of_set
+    from watchglass.rules.signals import without_layers as without_layers
 
 _HOMES = {
     "built_in": ("default_rules", "rule_names"),
@@ -27,32 +43,6 @@ _HOMES = {
     "sets": ("RULE_SETS", "expand", "rules_of_set"),
     "signals": ("without_layers",),
 }  # fmt: skip
-
-__all__ = [
-    "CONTRACT",
-    "RULE_SETS",
-    "Knowledge",
-    "Needs",
-    "Rule",
-    "RuleDocumentation",
-    "Windows",
-    "build_rule",
-    "built_in_knowledge",
-    "capture_for",
-    "capture_of",
-    "collections_for",
-    "default_rules",
-    "documentation",
-    "expand",
-    "find_rule",
-    "load_knowledge",
-    "parameter",
-    "parse_rules",
-    "rule_names",
-    "rules_of_set",
-    "state",
-    "without_layers",
-]  # fmt: skip
 
 if not TYPE_CHECKING:
     __getattr__ = lazily(__name__, _HOMES)

@@ -5,76 +5,70 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from watchglass.lazy_imports import lazily
-from watchglass.records import count
-from watchglass.view.capture import capture_lines
-from watchglass.view.failure import failure_sentence
-from watchglass.view.text import duration, harmless_json, number, printable, size
-from watchglass.view.verdict import STYLES, Row, headline, rows_panel, rows_text, tone, verdict_panel, verdict_text
 
+# "as" makes a name part of the interface to type checkers: no list has to name it once more.
+# isort: off
 if TYPE_CHECKING:
-    from watchglass.view.conclusion import FAIL_ON, Terms, counted, enough, failed_rules, not_answered, outcome
-    from watchglass.view.explanation import explain_findings, explain_verdict, explanation_json
-    from watchglass.view.export import check_export_path, export_parquet
-    from watchglass.view.json_format import json_document, json_schema
-    from watchglass.view.junit import junit_document
-    from watchglass.view.markdown import markdown_document
-    from watchglass.view.output_file import check_output_path, write_whole
-    from watchglass.view.report import check_report_path, render_report, write_report
-    from watchglass.view.sarif import RuleText, sarif_document
+    from watchglass.view.capture import capture_lines as capture_lines
+    from watchglass.view.conclusion import (
+        FAIL_ON as FAIL_ON,
+        Terms as Terms,
+        counted as counted,
+        enough as enough,
+        failed_rules as failed_rules,
+        not_answered as not_answered,
+        outcome as outcome,
+    )
+    from watchglass.view.explanation import (
+        explain_findings as explain_findings,
+        explain_verdict as explain_verdict,
+        explanation_json as explanation_json,
+    )
+    from watchglass.view.export import check_export_path as check_export_path, export_parquet as export_parquet
+    from watchglass.view.failure import failure_sentence as failure_sentence
+    from watchglass.view.json_format import json_document as json_document, json_schema as json_schema
+    from watchglass.view.junit import junit_document as junit_document
+    from watchglass.view.markdown import markdown_document as markdown_document
+    from watchglass.view.output_file import check_output_path as check_output_path, write_whole as write_whole
+    from watchglass.view.report import (
+        check_report_path as check_report_path,
+        render_report as render_report,
+        write_report as write_report,
+    )
+    from watchglass.view.sarif import RuleText as RuleText, sarif_document as sarif_document
+    from watchglass.view.text import (
+        duration as duration,
+        harmless_json as harmless_json,
+        number as number,
+        printable as printable,
+        size as size,
+    )
+    from watchglass.view.verdict import (
+        STYLES as STYLES,
+        Row as Row,
+        headline as headline,
+        rows_panel as rows_panel,
+        rows_text as rows_text,
+        tone as tone,
+        verdict_panel as verdict_panel,
+        verdict_text as verdict_text,
+    )
 
-__all__ = [
-    "FAIL_ON",
-    "STYLES",
-    "Row",
-    "RuleText",
-    "Terms",
-    "capture_lines",
-    "check_export_path",
-    "check_output_path",
-    "check_report_path",
-    "count",
-    "counted",
-    "duration",
-    "enough",
-    "explain_findings",
-    "explain_verdict",
-    "explanation_json",
-    "export_parquet",
-    "failed_rules",
-    "failure_sentence",
-    "harmless_json",
-    "headline",
-    "json_document",
-    "json_schema",
-    "junit_document",
-    "markdown_document",
-    "not_answered",
-    "number",
-    "outcome",
-    "printable",
-    "render_report",
-    "rows_panel",
-    "rows_text",
-    "sarif_document",
-    "size",
-    "tone",
-    "verdict_panel",
-    "verdict_text",
-    "write_report",
-    "write_whole",
-]  # fmt: skip
-
-#: Names that need NumPy and later plotly, so that a launcher which only prints an error does not wait for them.
+#: By file: a launcher that only prints an error does not wait for NumPy or plotly.
 _HOMES = {
+    "capture": ("capture_lines",),
     "conclusion": ("FAIL_ON", "Terms", "counted", "enough", "failed_rules", "not_answered", "outcome"),
     "explanation": ("explain_findings", "explain_verdict", "explanation_json"),
     "export": ("check_export_path", "export_parquet"),
+    "failure": ("failure_sentence",),
     "json_format": ("json_document", "json_schema"),
     "junit": ("junit_document",),
     "markdown": ("markdown_document",),
     "output_file": ("check_output_path", "write_whole"),
     "report": ("check_report_path", "render_report", "write_report"),
     "sarif": ("RuleText", "sarif_document"),
+    "text": ("duration", "harmless_json", "number", "printable", "size"),
+    "verdict": ("STYLES", "Row", "headline", "rows_panel", "rows_text", "tone", "verdict_panel", "verdict_text"),
 }  # fmt: skip
 
 if not TYPE_CHECKING:
