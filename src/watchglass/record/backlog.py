@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence, Sized
+from collections.abc import Sequence, Sized
 from functools import partial
 from typing import Any
 
@@ -12,15 +13,8 @@ from watchglass.errors import StoreError, WatchglassError
 from watchglass.record.encoding import encode_singly, encode_steps
 from watchglass.record.opening import FrameWriter
 from watchglass.record.steps import OpenStep, SteadyRow, losses
-from watchglass.records import FACTS, RAW, STEPS, Encoding, RowKind, TensorInfo, of_steps
-from watchglass.store import (
-    RawTensor,
-    decode_facts,
-    decode_raw_index,
-    decode_rows,
-    decode_statistics,
-    scan,
-)
+from watchglass.records import STEPS, Encoding, RowKind, TensorInfo, of_steps
+from watchglass.store import RawTensor, decode_rows, decode_statistics, scan
 
 _log = logging.getLogger("watchglass")
 
@@ -29,8 +23,8 @@ def _rows_in(kind: RowKind, payload: bytes) -> Sized:
     """The rows of a frame."""
     if kind.encoding is Encoding.STATISTICS:
         return decode_statistics(payload, histograms=False)
-    others: dict[RowKind, Callable[[bytes], Sized]] = {RAW: decode_raw_index, FACTS: decode_facts}
-    return others[kind](payload) if kind in others else decode_rows(kind, payload)
+    rows: Sized = json.loads(payload) if kind.encoding is Encoding.JSON else decode_rows(kind, payload)
+    return rows
 
 
 class Backlog:

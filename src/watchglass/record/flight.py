@@ -44,8 +44,6 @@ _ROW = struct.Struct("<QQQQddd")
 _ROW_IDS = struct.Struct("<II")
 #: In a row of the ring the number of the model that the step trains stands above the step's, which takes so many bits.
 _STEP_BITS = 48
-#: Fields of what was captured that do not stand in the head.
-_ARRAYS = ("ids", "values", "histograms")
 #: A step that takes more than this share of the ring is kept without its statistics.
 _SHARE = 4
 
@@ -188,7 +186,8 @@ def pack(step: OpenStep, *, light: bool = False) -> bytes:
     for captured in statistics:
         arrays += [np.asarray(captured.ids, "<u4"), np.asarray(captured.values, "<f8")]
         if captured.histograms is not None:
-            arrays += _parts(captured.histograms)
+            bins = captured.histograms
+            arrays += [bins.seen, bins.offsets, bins.keys, bins.counts]
     arrays += [np.asarray(flags, bool) for _, _, flags in units]
     if records.facts:
         arrays.append(np.frombuffer(encode_facts(step.facts()), np.uint8))
@@ -197,11 +196,7 @@ def pack(step: OpenStep, *, light: bool = False) -> bytes:
             "step": [step.global_step, int(step.mode), step.mode_step, step.train_step, step.start_ns, step.end_ns],
             "model": step.model,
             "scalars": records.scalars,
-            "statistics": [
-                {name: value for name, value in captured._asdict().items() if name not in _ARRAYS}
-                | {"histograms": captured.histograms is not None}
-                for captured in statistics
-            ],
+            "statistics": [[captured.sampled, captured.histograms is not None] for captured in statistics],
             "reductions": [[tensor_id, int(kind), value] for tensor_id, kind, value in records.reductions],
             "units": [[tensor_id, int(kind)] for tensor_id, kind, _ in units],
             "facts": bool(records.facts),
@@ -212,17 +207,13 @@ def pack(step: OpenStep, *, light: bool = False) -> bytes:
     return b"".join([_STEP, len(head).to_bytes(4, "little"), head, *(array.tobytes() for array in arrays)])
 
 
-def recovered_rows(rows: NDArray[Any], ids: tuple[int, int]) -> list[OpenStep]:
-    """Steps of which only the ring's rows are left, as far as a row holds them.
+def recovered_row(row: Any, ids: tuple[int, int]) -> OpenStep:
+    """A step of which only the ring's row is left, as far as that holds it.
 
     Args:
-        rows: As :func:`watchglass.store.read_rings` gives them.
-        ids: Tensor ids of their losses and learning rates; 0 for none.
+        row: As :func:`watchglass.store.read_rings` gives it.
+        ids: Tensor ids of its loss and its learning rate; 0 for none.
     """
-    return [_recovered_row(row, ids) for row in rows]
-
-
-def _recovered_row(row: Any, ids: tuple[int, int]) -> OpenStep:
     numbered, start_ns, end_ns = (int(row[name]) for name in ("mode_step", "start_ns", "end_ns"))
     mode_step, model = numbered & ((1 << _STEP_BITS) - 1), numbered >> _STEP_BITS
     numbers = ((row["loss"], ids[0], float(row["weight"])), (row["learning_rate"], ids[1], 1.0))
@@ -231,11 +222,10 @@ def _recovered_row(row: Any, ids: tuple[int, int]) -> OpenStep:
         for value, tensor_id, weight in numbers
         if tensor_id and value.view("u8") != ABSENT_BITS
     ]
-    step = OpenStep(
-        int(row["global_step"]), Mode.TRAIN, mode_step, mode_step, start_ns, updated=True, end_ns=end_ns, model=model
+    return OpenStep(
+        int(row["global_step"]), Mode.TRAIN, mode_step, mode_step, start_ns,
+        updated=True, end_ns=end_ns, model=model, records=StepRecords(scalars=scalars),
     )  # fmt: skip
-    step.records = StepRecords(scalars=scalars)
-    return step
 
 
 def unpack(content: bytes) -> list[OpenStep] | list[TensorInfo]:
@@ -274,7 +264,7 @@ def _step(content: bytes) -> OpenStep:
             raise ValueError(f"{count!r} is no number of a step and no time")
     records = StepRecords(
         scalars=[(_id(tensor_id), float(weight), float(value)) for tensor_id, weight, value in head["scalars"]],
-        statistics=[_captured(arrays, **row) for row in head["statistics"]],
+        statistics=[_captured(arrays, bool(sampled), binned) for sampled, binned in head["statistics"]],
         reductions=[(_id(tensor_id), Reduction(kind), float(value)) for tensor_id, kind, value in head["reductions"]],
         units=[(_id(tensor_id), UnitKind(kind), next(arrays)) for tensor_id, kind in head["units"]],
     )
@@ -292,14 +282,9 @@ def _id(tensor_id: Any) -> int:
     return tensor_id
 
 
-def _captured(arrays: Iterator[NDArray[Any]], histograms: bool, **rest: Any) -> Captured:
-    ids, values = next(arrays), next(arrays)
-    parts = [next(arrays) for _ in range(4)] if histograms else []
-    return Captured(ids=ids.tolist(), values=values, histograms=Histograms(*parts) if parts else None, **rest)
-
-
-def _parts(histograms: Histograms) -> list[NDArray[Any]]:
-    return [histograms.seen, histograms.offsets, histograms.keys, histograms.counts]
+def _captured(arrays: Iterator[NDArray[Any]], sampled: bool, binned: bool) -> Captured:
+    ids, values = next(arrays).tolist(), next(arrays)
+    return Captured(ids, values, sampled, Histograms(*(next(arrays) for _ in range(4))) if binned else None)
 
 
 def _arrays(content: bytes, described: Sequence[Any]) -> list[NDArray[Any]]:

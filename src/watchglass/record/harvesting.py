@@ -17,7 +17,7 @@ from typing import Any
 
 from watchglass.errors import DamagedDataError, InvalidValueError, RunExistsError
 from watchglass.record.encoding import encode_steps
-from watchglass.record.flight import recovered_rows, unpack
+from watchglass.record.flight import recovered_row, unpack
 from watchglass.record.left import claims_left
 from watchglass.record.steps import OpenStep
 from watchglass.records import Role, TensorInfo
@@ -186,7 +186,7 @@ def _event(worker: str, claim: Claim, steps: Sequence[OpenStep], by: str) -> byt
 
 def _recorded(left: LeftBehind) -> tuple[dict[int, OpenStep], list[TensorInfo]]:
     """Steps by global step, each as whole as the rings have it, and catalog rows in the order of their writing."""
-    steps = {step.global_step: step for step in recovered_rows(left.rows, left.ids)}
+    steps = {step.global_step: step for step in (recovered_row(row, left.ids) for row in left.rows)}
     tensors: list[TensorInfo] = []
     for entry in left.entries:
         try:

@@ -139,25 +139,20 @@ def journal(seq: int) -> str:
     return numbered(JOURNAL, seq)
 
 
-def check_stream(stream: str) -> str:
-    """``stream`` itself, once it can be part of a path: ``system``; lower case, digits and underscores.
-
-    Raises:
-        InvalidValueError: It cannot.
-    """
-    if not is_stream(stream):
-        raise InvalidValueError(f"a stream's name must look like 'system' but got {stream[:80]!a}")
-    return stream
-
-
 def is_stream(name: str) -> bool:
     """Whether a folder right below :data:`STREAMS` can be a stream."""
     return _NAME.match(name) is not None
 
 
 def stream(name: str) -> str:
-    """Folder of a stream."""
-    return f"{STREAMS}/{check_stream(name)}"
+    """Folder of a stream; its name has lower case letters, digits and underscores.
+
+    Raises:
+        InvalidValueError: It cannot be part of a path.
+    """
+    if not is_stream(name):
+        raise InvalidValueError(f"a stream's name must look like 'system' but got {name[:80]!a}")
+    return f"{STREAMS}/{name}"
 
 
 def stream_claim(name: str) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from watchglass.errors import CompactedError, DamagedDataError, MissingFileError, StoreError
 from watchglass.store import layout
-from watchglass.store.compaction.generations import Covered, newest_generation
+from watchglass.store.compaction.generations import Covered, Generation, newest_generation
 from watchglass.store.contract import Clock, Entry, Store
 from watchglass.store.discovery import Discovery
 from watchglass.store.encoding.frames import HEADER_BYTES, MAX_PAYLOAD, Frame, FrameKind, frame_length, scan
@@ -231,12 +231,7 @@ class RunReader:
 
     def _begin(self) -> None:
         """Start with what was compacted, if anything was."""
-        try:
-            generation = newest_generation(self._store)
-        except DamagedDataError as error:
-            self._generation = 0
-            self._problems[layout.COMPACTED, 0] = Problem(layout.COMPACTED, 0, str(error))
-            return
+        generation = self._newest()
         # Not before it is known: where the store refuses, the next poll has to ask again.
         self._generation = generation.number if generation is not None else 0
         for covered in generation.covers if generation is not None else ():
@@ -246,15 +241,19 @@ class RunReader:
 
     def _check_generation(self, *, unread_only: bool = False) -> None:
         """Whatever is missing may be in a generation that was written since."""
-        try:
-            newest = newest_generation(self._store)
-        except DamagedDataError as error:
-            self._problems[layout.COMPACTED, 0] = Problem(layout.COMPACTED, 0, str(error))
-            return
+        newest = self._newest()
         if newest is None or newest.number <= (self._generation or 0):
             return
         if not unread_only or any(self._is_unread(covered) for covered in newest.covers):
             raise CompactedError(f"{self._store.location} was compacted while it was read; open it again")
+
+    def _newest(self) -> Generation | None:
+        """The newest generation, None where there is none that makes sense."""
+        try:
+            return newest_generation(self._store)
+        except DamagedDataError as error:
+            self._problems[layout.COMPACTED, 0] = Problem(layout.COMPACTED, 0, str(error))
+            return None
 
     def _is_unread(self, covered: Covered) -> bool:
         """Whether segments that a newer generation has are gone, and not known to have been read to their end."""

@@ -92,18 +92,17 @@ class Pin:
         self._store.write(self._path, json.dumps(data).encode(), replace=True)
 
 
-def pin(store: Store, generation: int | None = None) -> Pin:
-    """Pin a generation, the newest one unless told otherwise. Begin to read only then.
+def pin(store: Store) -> Pin:
+    """Pin the newest generation. Begin to read only then.
 
     Raises:
         StoreError: The store refused; one that can only be read, for instance.
         DamagedDataError: The newest generation makes no sense.
     """
     while True:
-        number = _newest(store) if generation is None else generation
-        made = Pin(store, number)
+        made = Pin(store, _newest(store))
         # Whoever compacts writes the generation first and looks for pins then: either it sees ours, or we see its.
-        if generation is not None or _newest(store) == number:
+        if _newest(store) == made.generation:
             return made
         made.close()
 

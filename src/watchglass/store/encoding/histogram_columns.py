@@ -93,11 +93,16 @@ def check_histograms(histograms: Histograms) -> None:
 
 
 def _planes(numbers: NDArray[Any], names: tuple[str, ...]) -> dict[str, NDArray[np.uint8]]:
-    """The bytes of unsigned integers, lowest first, as columns; those behind the last that is ever set are left out."""
+    """The planes of unsigned integers, as columns."""
+    return dict(zip(names, planes_of(numbers), strict=False))
+
+
+def planes_of(numbers: NDArray[Any]) -> list[NDArray[np.uint8]]:
+    """The bytes of unsigned integers, lowest first; those behind the last that is ever set are left out."""
     largest = int(numbers.max()) if len(numbers) else 0
     needed = max(1, (largest.bit_length() + 7) // 8)
     table = numbers.astype(numbers.dtype.newbyteorder("<"), copy=False).view(np.uint8).reshape(-1, numbers.itemsize)
-    return {name: np.ascontiguousarray(table[:, plane]) for plane, name in enumerate(names[:needed])}
+    return [np.ascontiguousarray(table[:, plane]) for plane in range(needed)]
 
 
 def _joined(planes: dict[str, NDArray[np.uint8]], names: tuple[str, ...]) -> NDArray[np.uint64]:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from watchglass.errors import DamagedDataError
 from watchglass.stats import Histograms
-from watchglass.store.encoding.histogram_columns import check_histograms
+from watchglass.store.encoding.histogram_columns import check_histograms, planes_of
 
 #: Most cells of a matrix: decoding takes some 40 bytes for each.
 MAX_CELLS = 1 << 22
@@ -109,9 +109,7 @@ def _matrix(histograms: Histograms, begin: int, stop: int) -> Matrix:
     cells[rows.reshape(-1), columns] = histograms.counts[first:last].astype(np.int64)
     differences = np.diff(cells, axis=1, prepend=0)
     folded = ((differences << 1) ^ (differences >> 63)).astype("<u8").reshape(-1)
-    needed = max(1, (int(folded.max()).bit_length() + 7) // 8)
-    table = folded.view(np.uint8).reshape(-1, 8)
-    planes = b"".join(table[:, plane].tobytes() for plane in range(needed))
+    planes = b"".join(plane.tobytes() for plane in planes_of(folded))
     return Matrix(stop - begin, keys.astype("<i2").tobytes(), planes)
 
 

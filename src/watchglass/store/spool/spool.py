@@ -70,10 +70,10 @@ class Spool(WrapperStore):
                 self.folder = str(self._folder.path)
             except OSError as error:
                 self.refused = f"{error.strerror or error}"
-        self.arrived: Callable[[str, int], None] | None = None
+        self.arrived: Callable[[str, int], None] = lambda path, size: None
         self._number = 0
         pauses_s = pause_s or (sending.FIRST_PAUSE_S, sending.LONGEST_PAUSE_S)
-        self._sending = Sending(store, worker, self.folder, pauses_s, self._has_arrived)
+        self._sending = Sending(store, worker, self.folder, pauses_s, lambda path, size: self.arrived(path, size))
 
     # -- writing --------------------------------------------------------------------------------------------------
 
@@ -150,10 +150,6 @@ class Spool(WrapperStore):
             self._sending.close(sending.PATIENCE_S if patience_s is None else patience_s)
             if self._folder is not None:
                 self._folder.close()
-
-    def _has_arrived(self, path: str, size: int) -> None:
-        if self.arrived is not None:
-            self.arrived(path, size)
 
 
 def _room(most_bytes: int, path: str) -> float:
