@@ -303,7 +303,25 @@ class JournalWriter:
         Raises:
             StoreError: The store refused; the same records may be written again later.
         """
-        self._write([record if isinstance(record, bytes) else codec.encode_record(record) for record in records])
+        frames = [record if isinstance(record, bytes) else codec.encode_record(record) for record in records]
+        if not frames:
+            return
+        with self._lock:
+            if self._closed:
+                raise StoreError("the journal is closed; open it again to write")
+            if self._path is not None and self._store.appends:
+                try:
+                    self._store.append(self._path, b"".join(frames))
+                except Exception:
+                    self._path = None  # as in SegmentWriter: never append behind a torn write
+                    raise
+                return
+            seq = _next_number(self._store, layout.JOURNAL) if self._seq is None else self._seq
+            path = layout.journal(seq)
+            header = {"format": list(FORMAT_VERSION), "seq": seq, "wall_ns": time.time_ns()}
+            self._seq = None  # should this fail, what is there is unknown: count on behind it
+            self._store.write(path, b"".join([codec.encode_header(header), *frames]))
+            self._path, self._seq = path, seq + 1
 
     def close(self) -> None:
         """Give the journal back. A second call does nothing."""
@@ -318,24 +336,3 @@ class JournalWriter:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
-
-    def _write(self, frames: list[bytes]) -> None:
-        if not frames:
-            return
-        data = b"".join(frames)
-        with self._lock:
-            if self._closed:
-                raise StoreError("the journal is closed; open it again to write")
-            if self._path is not None and self._store.appends:
-                try:
-                    self._store.append(self._path, data)
-                except Exception:
-                    self._path = None  # as in SegmentWriter: never append behind a torn write
-                    raise
-                return
-            seq = _next_number(self._store, layout.JOURNAL) if self._seq is None else self._seq
-            path = layout.journal(seq)
-            header = {"format": list(FORMAT_VERSION), "seq": seq, "wall_ns": time.time_ns()}
-            self._seq = None  # should this fail, what is there is unknown: count on behind it
-            self._store.write(path, codec.encode_header(header) + data)
-            self._path, self._seq = path, seq + 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -178,23 +177,6 @@ def test_what_an_unreachable_store_did_not_take_is_written_as_the_writer_closes(
                 writer.write({SAMPLES: [sample(second)]}, (second + 1) * SECOND)
         faulty.away = False
     assert (rows_of(open_run(str(store.root))), writer.lost) == ([(98, 0), (99, 0)], 0)
-
-
-@pytest.mark.parametrize("calls", range(12))
-def test_a_store_that_refuses_while_streams_are_read_hides_nothing_of_them(store: LocalStore, calls: int) -> None:
-    for name in ("one", "two"):
-        with StreamWriter(store, 0, name, clock=Clock()) as writer:
-            writer.write({SAMPLES: [sample(98)]})
-    faulty = FaultyStore(store)
-    reader, faulty.fails_after = RunReader(faulty), calls
-    found = []
-    with suppress(StoreError):
-        found += reader.streams()
-    faulty.fails_after = None
-    found += reader.streams()
-    assert [(name, frame.kind) for name, frame in found] == [
-        (name, kind) for name in ("one", "two") for kind in (FrameKind.HEADER, SAMPLES.number, FrameKind.WATERMARK)
-    ]
 
 
 def test_a_stream_says_what_its_writer_lost(

@@ -16,7 +16,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from compacted_runs import rows_of
-from watchglass.errors import DamagedDataError, InvalidValueError, MissingFileError
+from faulty_store import FaultyStore
+from watchglass.errors import DamagedDataError, InvalidValueError, MissingFileError, StoreError
 from watchglass.records import STATISTIC_FIELDS
 from watchglass.stats import Histograms, histograms_of
 from watchglass.store import LocalStore, ParquetStatistics, StatisticsBatch
@@ -48,7 +49,7 @@ def written(store: LocalStore, of: StatisticsBatch) -> ParquetStatistics:
     path = f"{next(_numbers)}.parquet"
     data = encode_block(sorted_rows(of))
     store.write(path, data)
-    return ParquetStatistics(store, path, footer_crc=end_crc(data))
+    return ParquetStatistics(store, path, size=len(data), footer_crc=end_crc(data))
 
 
 @pytest.fixture
@@ -63,7 +64,7 @@ def test_all_comes_back_sorted_by_tensor_and_step(store: LocalStore) -> None:
     given = batch(GRID)
     file = written(store, given)
     found = file.read(histograms=True)
-    assert (file.rows, file.global_steps) == (120, (0, 39))
+    assert (file.rows, found.global_step.min(), found.global_step.max()) == (120, 0, 39)
     assert found.tensor_id.tolist() == sorted(given.tensor_id.tolist())
     assert rows_of(found) == rows_of(given)
 
@@ -155,12 +156,21 @@ def test_wide_histograms_are_split_into_matrices_of_bounded_size(
 
 
 def test_a_file_that_is_not_there_or_something_else(store: LocalStore) -> None:
-    with pytest.raises(MissingFileError, match="open the run again"):
-        ParquetStatistics(store, "none.parquet")
+    with pytest.raises(MissingFileError, match=r"none\.parquet"):
+        ParquetStatistics(store, "none.parquet", size=100)
     for content in (b"", b"PAR1", b"PAR1" * 5, b"x" * 100, b"PAR1" + b"\xff" * 8 + b"PAR1"):
         store.write("other.parquet", content, replace=True)
         with pytest.raises(DamagedDataError, match=r"other\.parquet"):
-            ParquetStatistics(store, "other.parquet")
+            ParquetStatistics(store, "other.parquet", size=len(content))
+
+
+def test_a_store_that_is_unreachable_is_no_damage(store: LocalStore) -> None:
+    written(store, batch(GRID))
+    (entry,) = store.list()
+    faulty = FaultyStore(store)
+    faulty.away = True
+    with pytest.raises(StoreError, match="away"):
+        ParquetStatistics(faulty, entry.path, size=entry.size)
 
 
 def test_other_parquet_files_are_refused(store: LocalStore) -> None:
@@ -176,14 +186,14 @@ def test_other_parquet_files_are_refused(store: LocalStore) -> None:
         pq.write_table(other, sink)
         store.write("other.parquet", sink.getvalue(), replace=True)
         with pytest.raises(DamagedDataError, match=r"other\.parquet"):
-            ParquetStatistics(store, "other.parquet")
+            ParquetStatistics(store, "other.parquet", size=len(sink.getvalue()))
 
 
 def test_a_footer_with_a_wrong_checksum(store: LocalStore) -> None:
     data = encode_block(sorted_rows(batch(GRID)))
     store.write("x.parquet", data)
     with pytest.raises(DamagedDataError, match="wrong checksum"):
-        ParquetStatistics(store, "x.parquet", footer_crc=end_crc(data) ^ 1)
+        ParquetStatistics(store, "x.parquet", size=len(data), footer_crc=end_crc(data) ^ 1)
 
 
 def test_no_flipped_bit_gives_other_numbers(store: LocalStore) -> None:
@@ -196,7 +206,7 @@ def test_no_flipped_bit_gives_other_numbers(store: LocalStore) -> None:
         flipped[at] ^= 1 << int(random.integers(8))
         store.write("x.parquet", bytes(flipped), replace=True)
         try:
-            found = ParquetStatistics(store, "x.parquet", footer_crc=crc).read(histograms=True)
+            found = ParquetStatistics(store, "x.parquet", size=len(data), footer_crc=crc).read(histograms=True)
         except DamagedDataError:
             continue
         assert rows_of(found) == expected  # a bit that has no meaning, such as of a magic number
@@ -214,10 +224,11 @@ def test_hostile_files_are_errors_within_bounded_memory(store: LocalStore, data:
         at = data.draw(st.integers(len(whole) - length if footer else 0, len(whole) - 1))
         changed[at] = data.draw(st.integers(0, 255))
     cut = data.draw(st.integers(0, 40))
-    store.write("x.parquet", bytes(changed[: len(changed) - cut]), replace=True)
+    content = bytes(changed[: len(changed) - cut])
+    store.write("x.parquet", content, replace=True)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     try:
-        ParquetStatistics(store, "x.parquet").read(histograms=True)
+        ParquetStatistics(store, "x.parquet", size=len(content)).read(histograms=True)
     except DamagedDataError as error:
         said = str(error)
     else:
@@ -270,9 +281,10 @@ def test_rows_that_are_not_sorted_are_damage(store: LocalStore) -> None:
         tmp := io.BytesIO(), parquet_columns.schema(), store_schema=False, use_dictionary=False
     ) as writer:
         writer.write_table(table.take(list(range(120))[::-1]).cast(parquet_columns.schema()))
-    store.write("x.parquet", add_index(tmp.getvalue()))
+    content = add_index(tmp.getvalue())
+    store.write("x.parquet", content)
     with pytest.raises(DamagedDataError, match="not sorted"):
-        ParquetStatistics(store, "x.parquet").read()
+        ParquetStatistics(store, "x.parquet", size=len(content)).read()
 
 
 def _page(*, uncompressed: int, compressed: int, values: int) -> bytes:

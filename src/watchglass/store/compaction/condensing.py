@@ -194,7 +194,7 @@ class _Condenser:
         batch = sorted_rows(batch)
         steps = (int(batch.global_step.min()), int(batch.global_step.max()))
         file = self._write_next(encode_block(batch), len(batch), steps)
-        _check_statistics(self._store, file.path, batch, file.footer_crc)
+        _check_statistics(self._store, file, batch)
 
     def _copy_file(self, frame: Frame) -> None:
         """Take a file of an earlier generation over as it is."""
@@ -334,21 +334,15 @@ def _check_written(store: Store, path: str, size: int, crc: int) -> None:
         raise StoreError(f"{path} in {store.location} is not what was written just now; check the disk or the bucket")
 
 
-def _check_statistics(store: Store, path: str, batch: StatisticsBatch, crc: int) -> None:
-    """Read a file of statistics back and compare each bit of it, some tensors at a time.
-
-    Args:
-        store: Where it was written.
-        path: The file.
-        batch: Its rows, sorted.
-        crc: Of its index and footer.
+def _check_statistics(store: Store, written: CompactedFile, batch: StatisticsBatch) -> None:
+    """Read a file of statistics back and compare each bit of it with its sorted rows, some tensors at a time.
 
     Raises:
         StoreError: It is not what was written.
     """
-    same = True
+    path, same = written.path, True
     try:
-        file = ParquetStatistics(store, path, footer_crc=crc)
+        file = ParquetStatistics(store, path, size=written.bytes, footer_crc=written.footer_crc)
         same = file.rows == len(batch)
         ids = np.unique(batch.tensor_id)
         at = 0

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 import stat
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +36,8 @@ _OF_A_RUN = re.compile(
 )
 #: Names of files that are no part of a run but lie in its folders: rings, and what was being written.
 _HIDDEN = re.compile(r"\.wg-|\.[a-z0-9_.-]+\.(?:rows|entries)\Z", re.ASCII)
+#: Folders of a run in which such files lie, beside its own.
+_FOLDERS = (layout.JOURNAL, layout.COMPACTED, "attempts", "control")
 
 
 @dataclass(frozen=True)
@@ -75,12 +75,11 @@ def plan_removal(store: Store) -> Removal:
             size += entry.size
         else:
             foreign.append(entry.path)
-    foreign += _no_files(store)
-    hidden = tuple(_hidden_files(store))
+    hidden, others = _beside(store)
     for path in hidden:
         with suppress(OSError):
             size += path.lstat().st_size
-    return Removal((*paths, layout.MANIFEST), hidden, size, tuple(foreign))
+    return Removal((*paths, layout.MANIFEST), tuple(hidden), size, (*foreign, *others))
 
 
 def check_idle(store: Store, *, even_if_unseen: bool = False) -> None:
@@ -145,27 +144,21 @@ def _refuse(store: Store, holder: Claim, what: str, even_if_unseen: bool) -> Non
         )
 
 
-def _no_files(store: Store) -> list[str]:
-    """Links, FIFOs, sockets and devices at the location of a run, which no listing of a store has."""
+def _beside(store: Store) -> tuple[list[Path], list[str]]:
+    """What no listing of a store has: hidden files of a run in a local folder; links, FIFOs, sockets and devices.
+
+    Links are neither followed nor deleted.
+    """
+    hidden: list[Path] = []
+    foreign: list[str] = []
     if not isinstance(store, LocalStore):
-        return []
-    found = []
+        return hidden, foreign
     for at, names in folders_below(store.root):
-        for name in names:
-            with suppress(OSError):
-                if not stat.S_ISREG((at / name).lstat().st_mode):
-                    found.append(str((at / name).relative_to(store.root)))
-    return found
-
-
-def _hidden_files(store: Store) -> Iterator[Path]:
-    """Hidden files of a run in a local folder; links are neither followed nor deleted."""
-    if not isinstance(store, LocalStore):
-        return
-    ours = [store.root / name for name in (layout.JOURNAL, layout.COMPACTED, "attempts", "control")]
-    below = (found for top in ours if not top.is_symlink() for found in folders_below(top))
-    for at, names in itertools.chain(itertools.islice(folders_below(store.root), 1), below):
+        inside = at.relative_to(store.root).parts
         for name in names:
             with suppress(FileNotFoundError):  # what was being written has its own name now
-                if _HIDDEN.match(name) and stat.S_ISREG((at / name).lstat().st_mode):
-                    yield at / name
+                if not stat.S_ISREG((at / name).lstat().st_mode):
+                    foreign.append("/".join((*inside, name)))
+                elif _HIDDEN.match(name) and (not inside or inside[0] in _FOLDERS):
+                    hidden.append(at / name)
+    return hidden, foreign

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from watchglass.errors import DamagedDataError, InvalidValueError, MissingFileError
+from watchglass.errors import DamagedDataError, InvalidValueError, MissingFileError, StoreError
 from watchglass.records import COUNT_FIELDS, STATISTIC_FIELDS
 from watchglass.stats import Histograms
 from watchglass.store.contract import Store
@@ -37,36 +37,27 @@ class ParquetStatistics:
     Args:
         store: Where it is.
         path: The file.
-        size: Its length in bytes, where that is known; else the store is asked.
+        size: Its length in bytes.
         footer_crc: CRC-32 of its index and footer, where that is known: all else has checksums of its own.
 
     Attributes:
         rows: Number of rows.
-        global_steps: Least and greatest global step, both included.
 
     Raises:
         MissingFileError: There is no such file.
         DamagedDataError: It is no file of statistics.
     """
 
-    def __init__(self, store: Store, path: str, *, size: int | None = None, footer_crc: int | None = None) -> None:
-        self._store, self._path = store, path
-        found = store.size(path) if size is None else size
-        if found is None:
-            raise MissingFileError(f"{path} in {store.location} does not exist; open the run again")
-        self._size = found
+    def __init__(self, store: Store, path: str, *, size: int, footer_crc: int | None = None) -> None:
+        self._store, self._path, self._size = store, path, size
         with _damage(path):
             end = self._read_end()
             if footer_crc is not None and zlib.crc32(end) != footer_crc:
                 raise DamagedDataError("its index or footer has a wrong checksum")
-            self._groups = read_index(end, found)
-        self._bytes = _Ranges(found, end)
-        self._open()
-        self.rows = sum(group.rows for group in self._groups)
-        self.global_steps = (
-            min((group.global_steps[0] for group in self._groups), default=0),
-            max((group.global_steps[1] for group in self._groups), default=0),
-        )
+            self._groups = read_index(end, size)
+            self._bytes = _Ranges(size, end)
+            self.rows = sum(group.rows for group in self._groups)
+            self._open()
 
     def read(
         self,
@@ -124,18 +115,16 @@ class ParquetStatistics:
         """Let Arrow read the footer. Never ask it for a row group or a column of that: see the module of the index."""
         import pyarrow.parquet as pq
 
-        with _damage(self._path):
-            self._file = pq.ParquetFile(
-                self._bytes, pre_buffer=False, page_checksum_verification=True,
-                thrift_string_size_limit=1 << 20, thrift_container_size_limit=1 << 20,
-            )  # fmt: skip
-            metadata = self._file.metadata
-            rows = sum(group.rows for group in self._groups)
-            if (metadata.num_row_groups, metadata.num_rows) != (len(self._groups), rows):
-                raise DamagedDataError(f"{metadata.num_rows} rows in its footer are not those of its index")
-            if not 1 <= metadata.num_columns <= _MAX_COLUMNS:
-                raise DamagedDataError(f"it claims {metadata.num_columns} columns")
-            self._check_columns(metadata.schema)
+        self._file = pq.ParquetFile(
+            self._bytes, pre_buffer=False, page_checksum_verification=True,
+            thrift_string_size_limit=1 << 20, thrift_container_size_limit=1 << 20,
+        )  # fmt: skip
+        metadata = self._file.metadata
+        if (metadata.num_row_groups, metadata.num_rows) != (len(self._groups), self.rows):
+            raise DamagedDataError(f"{metadata.num_rows} rows in its footer are not those of its index")
+        if not 1 <= metadata.num_columns <= _MAX_COLUMNS:
+            raise DamagedDataError(f"it claims {metadata.num_columns} columns")
+        self._check_columns(metadata.schema)
 
     def _check_columns(self, schema: Any) -> None:
         actual = schema.to_arrow_schema()
@@ -249,6 +238,8 @@ def _damage(path: str) -> Iterator[None]:
 
     try:
         yield
+    except (StoreError, MissingFileError):
+        raise
     except DamagedDataError as error:
         if path in str(error):
             raise

@@ -166,16 +166,10 @@ def read(path: Path, kind: str, label: Mapping[str, Any]) -> bytes | None:
     descriptor = lock_left(path, kind, label)
     if descriptor is None:
         return None
-    parts = []
-    try:
-        os.lseek(descriptor, 0, os.SEEK_SET)
-        while part := os.read(descriptor, 1 << 20):
-            parts.append(part)
-    except OSError:
-        return None
-    finally:
-        os.close(descriptor)
-    return b"".join(parts)
+    with os.fdopen(descriptor, "rb") as file, suppress(OSError):
+        file.seek(0)
+        return file.read()
+    return None
 
 
 def lock_left(path: Path, kind: str, label: Mapping[str, Any]) -> int | None:
