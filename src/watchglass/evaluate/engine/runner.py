@@ -76,8 +76,8 @@ class _Seat:
 
     Attributes:
         key: Attempt, worker (or the group that trains together) and model.
+        group: Who it is about: ``""`` for all that train together, else a worker that trains by itself.
         rule: The instance; None where it stopped, or was shown the end.
-        needs: Those that are still looked for, by worker and model.
         folding: What it found.
         last: The step that it saw last.
         fault: Why it stopped.
@@ -88,8 +88,8 @@ class _Seat:
     """
 
     key: SeatKey
+    group: str
     rule: Rule | None = None
-    needs: dict[tuple[str, int], list[NeedSeen]] = field(default_factory=dict)
     folding: Folding = field(default_factory=Folding)
     last: StepView | JointStep | None = None
     fault: Fault | None = None
@@ -152,10 +152,11 @@ class RuleRunner:
         self._raw_bytes = MOST_RAW_BYTES if any(need.raw for need in prototype.needs) else 0
         self._needs: dict[tuple[str, int], list[NeedSeen]] = {}
         self._in_order: list[tuple[str, int]] = []
+        #: Those needs that are still looked for.
+        self._open: dict[tuple[str, int], list[NeedSeen]] = {}
         self._tally = Tally()
         self._kept: list[Kept] = []
         self._seats: dict[SeatKey, _Seat] = {}
-        self._in_group: dict[tuple[int, str], list[_Seat]] = {}
         self._heard: dict[tuple[int, str], list[Observation]] = {}
         self._so_far: tuple[WorkerFacts, ...] = ()
         self._errors: list[Stopped] = []
@@ -237,8 +238,8 @@ class RuleRunner:
         if self.joint and (moment.attempt, moment.group, 0) not in self._seats:
             self._seated((moment.attempt, moment.group, 0), moment.group, moment)
         new: list[Finding] = []
-        for seat in self._in_group.get((moment.attempt, moment.group), ()):
-            if seat.rule is not None:
+        for seat in self._seats.values():
+            if seat.rule is not None and (seat.key[0], seat.group) == (moment.attempt, moment.group):
                 number = seat.between.get(method, 0)
                 seat.between[method] = number + 1
                 about = replace(moment, last=seat.last, number=number)
@@ -265,8 +266,7 @@ class RuleRunner:
                 new += self._found(seat, self._with_heard(seat, last.group, part), "finish", seat.rule.finish)
             if not any(finding.severity is not Severity.INFO for _, finding in seat.folding.findings()):
                 self._ask_whether_applicable(seat)
-            seat.ended, seat.rule, seat.last, seat.needs = True, None, None, {}
-        self._in_group.pop((last.attempt, last.group), None)
+            seat.ended, seat.rule, seat.last = True, None, None
         self._heard.pop((last.attempt, last.group), None)
         return new
 
@@ -332,28 +332,23 @@ class RuleRunner:
         return Observation("rule_timed_out", attempt, about.order, data)
 
     def _seated(self, key: SeatKey, group: str, about: About) -> _Seat:
-        seat = self._seats[key] = _Seat(key)
-        if self.ticks or self._checks_windows:
-            self._in_group.setdefault((key[0], group), []).append(seat)
+        seat = self._seats[key] = _Seat(key, group)
         seat.rule = self._ask(seat, about, "start", self._build)
         return seat
 
     def _look(self, seat: _Seat, view: StepView) -> None:
         """Whether the rule is given what it needs, as far as that is not known yet."""
         key = (view.worker, view.model)
-        needs = seat.needs.get(key)
+        needs = self._open.get(key)
         if needs is None:
-            needs = self._needs.get(key)
-            if needs is None:
-                needs = self._needs[key] = self._unseen()
-                insort(self._in_order, key, key=need_order)
-            needs = [] if seat.fault is not None else [need for need in needs if _is_open(need)]
-            seat.needs[key] = needs
-        if needs:
+            self._needs[key] = self._unseen()
+            insort(self._in_order, key, key=need_order)
+            needs = self._open[key] = [need for need in self._needs[key] if _is_open(need)]
+        if needs and seat.fault is None:
             for need in needs:
                 need.look(view)
             if any(need.satisfied for need in needs):
-                seat.needs[key] = [need for need in needs if _is_open(need)]
+                self._open[key] = [need for need in needs if _is_open(need)]
 
     def _with_heard(self, seat: _Seat, group: str, about: _Asked) -> _Asked:
         """A step with what was observed since the one before."""
@@ -461,7 +456,7 @@ class RuleRunner:
         return None
 
     def _fail(self, seat: _Seat, about: About, text: str) -> None:
-        seat.rule, seat.needs = None, {key: [] for key in seat.needs}
+        seat.rule = None
         seat.fault = Fault(about.order, text)
         self._tally.fail(*seat.key, seat.fault)
 
