@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from watchglass.records import Finding, RuleStatus
@@ -26,3 +28,16 @@ class Evaluation:
     train_steps: int
     ended: bool
     problems: tuple[str, ...] = ()
+
+
+def most_steps(train_steps: Mapping[tuple[int, str], int]) -> int:
+    """TRAIN steps of the worker with the most, over all attempts, of those by attempt and worker."""
+    return max(steps_by_worker(train_steps).values(), default=0)
+
+
+def steps_by_worker(train_steps: Mapping[tuple[int, str], int]) -> Counter[str]:
+    """TRAIN steps by worker, of those by attempt and worker."""
+    found: Counter[str] = Counter()
+    for (_, worker), steps in train_steps.items():
+        found[worker] += steps
+    return found

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from typing import TypeVar
 
 from watchglass.config import EvaluatorConfig, RuleSpec
 from watchglass.errors import CompactedError
 from watchglass.evaluate.engine.engine import Engine
 from watchglass.evaluate.engine.observing import journal_of
+from watchglass.evaluate.engine.partial import merge
 from watchglass.evaluate.engine.standing import PartialEvaluation
-from watchglass.evaluate.evaluation import Evaluation
-from watchglass.evaluate.follower import Follower, Key
+from watchglass.evaluate.evaluation import Evaluation, most_steps
+from watchglass.evaluate.follower import Follower
 from watchglass.records import Observation
 from watchglass.rules import default_rules
 from watchglass.store import Attendance, Store, is_alive, open_store
-
-_T = TypeVar("_T")
 
 #: How often a run may be compacted under the reader before the last try.
 _MOST_TRIES = 3
@@ -46,23 +44,10 @@ def replay(
         MissingFileError, NotARunError, FormatVersionError: There is no run that this release can read.
         UnknownNameError, InvalidValueError, MissingFileError, PluginFileError: See :func:`watchglass.rules.build_rule`.
     """
-    specs = default_rules() if rules is None else rules
+    specs = tuple(default_rules() if rules is None else rules)
     store = open_store(os.fspath(run)) if not isinstance(run, Store) else run
-
-    def evaluated() -> Evaluation:
-        follower, (seen, observed) = Follower(store), journal_of(store)
-        engine = Engine(
-            specs, calibration=calibration, rule_timeout_s=rule_timeout_s, observed=observed, run_id=follower.run_id
-        )
-        running = _read_all(engine, follower, seen, store, progress)
-        if not running:
-            _end(engine, follower)
-        return Evaluation(
-            store.location, tuple(engine.findings), engine.statuses(), most_steps(engine.train_steps), not running,
-            tuple(str(problem) for problem in follower.problems),
-        )  # fmt: skip
-
-    return _while_compacted(evaluated)
+    config = EvaluatorConfig(store.location, None, specs, calibration=calibration, rule_timeout_s=rule_timeout_s)
+    return merge([replay_part(store, config, progress=progress)], specs)
 
 
 def replay_part(
@@ -99,44 +84,27 @@ def replay_part(
             variants=variants, run_id=follower.run_id,
         )  # fmt: skip
         follower.reads_tensors = rules is None or engine.reads_tensors
-        running = _read_all(engine, follower, seen, store, progress)
-        # Whether the training has ended shows when all parts are together, so both are told: so far, and at the end.
-        _end(engine, follower)
+        _read_all(engine, follower, seen, progress)
+        running = _running(store, follower, seen)
+        # Whether the training has ended shows when all parts are together, so a part has both: so far, and at the end.
+        engine.remember()
+        for moment in follower.ends():
+            engine.show(moment)
         return replace(
             engine.partial(numbers, run=store.location), running=tuple(running), newest=_newest(follower),
             problems=tuple(str(problem) for problem in follower.problems),
         )  # fmt: skip
 
-    return _while_compacted(evaluated)
-
-
-def most_steps(train_steps: Mapping[Key, int]) -> int:
-    """TRAIN steps of the worker with the most, over all attempts."""
-    return max(steps_by_worker(train_steps).values(), default=0)
-
-
-def steps_by_worker(train_steps: Mapping[Key, int]) -> Counter[str]:
-    """TRAIN steps by worker, of those by attempt and worker."""
-    found: Counter[str] = Counter()
-    for (_, worker), steps in train_steps.items():
-        found[worker] += steps
-    return found
-
-
-def _while_compacted(evaluated: Callable[[], _T]) -> _T:
     for _ in range(_MOST_TRIES):
-        try:
+        with suppress(CompactedError):  # segments gave way to a generation while they were read
             return evaluated()
-        except CompactedError:
-            continue  # segments gave way to a generation while they were read
     return evaluated()
 
 
 def _read_all(
-    engine: Engine, follower: Follower, seen: Sequence[Observation], store: Store,
-    progress: Callable[[int], None] | None,
-) -> list[str]:  # fmt: skip
-    """Evaluates all that is stored; returns the workers of the newest attempt that may still write."""
+    engine: Engine, follower: Follower, seen: Sequence[Observation], progress: Callable[[int], None] | None
+) -> None:
+    """Evaluates all that is stored."""
     follower.looks_closer = lambda: engine.looks_closer
     follower.cut(engine.windows)
     for observation in seen:
@@ -152,12 +120,6 @@ def _read_all(
     if progress is not None:
         progress(most_steps(engine.train_steps))
     engine.close()
-    return _running(store, follower, seen)
-
-
-def _end(engine: Engine, follower: Follower) -> None:
-    for moment in follower.ends():
-        engine.show(moment)
 
 
 def _newest(follower: Follower) -> int:

@@ -228,6 +228,20 @@ def test_what_comes_after_the_last_word_of_the_evaluator_changes_nothing(run_pat
     case.replayed()
 
 
+def test_an_open_window_of_a_run_that_goes_on_is_not_shown(run_path: Path, rules: Any) -> None:
+    found = []
+    with RunBuilder(run_path) as builder:
+        builder.step(steps(1, seconds=20)[0])
+        builder.batch(samples((1, 1), (12, 2), seconds=15))  # 1 to 16 s
+        found.append(replay(run_path, rules("Busy")))
+        builder.leave()
+    found.append(replay(run_path, rules("Busy")))
+    assert [evaluation.ended for evaluation in found] == [False, True]
+    assert [[f.message[:12] for f in evaluation.findings] for evaluation in found] == [
+        ["system 0 to "], ["system 0 to ", "system 10 to"],
+    ]  # fmt: skip
+
+
 def test_where_an_evaluator_was_killed_the_clocks_order_the_rest(run_path: Path, rules: Any) -> None:
     case = Case(run_path, rules("Busy", "Both"))
     case.write(*steps(4))

@@ -171,6 +171,11 @@ class Engine:
         pins, self._pins = self._pins, []
         return [*pins, *(seen for runner in self._runners for seen in runner.take_timeouts())]
 
+    def remember(self) -> None:
+        """Keeps where each rule stands before it hears of the end, for :meth:`partial`."""
+        for runner in self._runners:
+            runner.remember()
+
     def partial(self, rules: Sequence[int] | None = None, *, run: str = "") -> PartialEvaluation:
         """What was found so far, to be put together with what other engines found of the same run.
 
@@ -199,8 +204,6 @@ class Engine:
 
     def _end(self, attempt: int | None) -> list[Finding]:
         if attempt is None:
-            for runner in self._runners:
-                runner.remember()
             self._ended = True
         new = []
         for key in sorted(key for key in self._last if attempt in (None, key[0])):

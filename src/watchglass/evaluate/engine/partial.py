@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from watchglass.config import RuleSpec
 from watchglass.errors import InvalidValueError
 from watchglass.evaluate.engine.standing import Met, PartialEvaluation, RuleFacts, WorkerFacts, status_of
-from watchglass.evaluate.evaluation import Evaluation
-from watchglass.evaluate.replaying import most_steps
+from watchglass.evaluate.evaluation import Evaluation, most_steps
 from watchglass.records import Finding, count
 from watchglass.store import layout
 

@@ -14,7 +14,7 @@ from typing import TextIO
 
 from watchglass.config import EvaluatorConfig
 from watchglass.errors import WatchglassError
-from watchglass.evaluate.evaluation import Evaluation
+from watchglass.evaluate.evaluation import Evaluation, most_steps, steps_by_worker
 from watchglass.evaluate.follower import FollowedWorker
 from watchglass.evaluate.live.acting import ACTION_PATIENCE_S
 from watchglass.evaluate.live.anew import left_out, own_lease
@@ -24,7 +24,6 @@ from watchglass.evaluate.live.reporting import Reporting
 from watchglass.evaluate.live.ticking import Ticking
 from watchglass.evaluate.live.worker_liveness import WorkerLiveness
 from watchglass.evaluate.many.snapshot import RunSnapshot
-from watchglass.evaluate.replaying import most_steps, steps_by_worker
 from watchglass.records import Observation
 from watchglass.store import Claim, Pin, Store, open_store, pace_of, pin
 
