@@ -61,7 +61,7 @@ def deliver(
     except DeliverLater as error:
         reason, after_s = str(error), error.after_s
     except WatchglassError as error:
-        reason, again = str(error), isinstance(error, DeliverLater)
+        reason, again = str(error), False
     except Exception as error:
         where = traceback.extract_tb(error.__traceback__)[-1]
         reason = f"{type(error).__name__}: {error} ({os.path.basename(where.filename)}, line {where.lineno})"

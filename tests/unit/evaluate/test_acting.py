@@ -98,7 +98,7 @@ def test_a_finding_is_delivered_once_while_the_training_goes_on(run_path: Path, 
         builder.step(scalars={"loss": NAN})
         for _ in range(5):
             evaluator.turn()
-        assert evaluator.snapshot().deliveries == {"Webhook done": 1}
+        assert evaluator.snapshot().deliveries == {("Webhook", "done"): 1}
         builder.leave()
         evaluator.finish()
     assert kinds(run_path) == ["action_due", "action_done"]

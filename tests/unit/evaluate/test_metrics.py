@@ -36,7 +36,7 @@ SNAPSHOT = RunSnapshot(
     (RuleStatus("DeadRelu", Status.ISSUES_FOUND), RuleStatus("Overfit", Status.IN_PROGRESS)),
     (finding(1, "DeadRelu", Severity.WARNING), finding(2, "DeadRelu", Severity.WARNING)),
     {"worker_0": 120, "worker_1": 118}, {"loss": math.nan, "learning_rate": 0.1}, "",
-    {"Webhook done": 3, "Webhook failed": 1, "Webhook waiting": 2}, 0.0,
+    {("Webhook", "done"): 3, ("Webhook", "failed"): 1, ("Webhook", "waiting"): 2}, 0.0,
 )  # fmt: skip
 
 
@@ -106,7 +106,7 @@ def test_no_name_breaks_the_scrape(server: MetricsServer, snapshots: Snapshots) 
     hostile = replace(
         SNAPSHOT, name=HOSTILE, scalars={HOSTILE: 1.0}, train_steps={HOSTILE: 1}, ended=HOSTILE,
         statuses=(RuleStatus(HOSTILE, Status.ERROR),), findings=(finding(1, HOSTILE, Severity.ERROR),),
-        deliveries={f"{HOSTILE} done": 1},
+        deliveries={(HOSTILE, "done"): 1},
     )  # fmt: skip
     snapshots.publish([hostile, replace(hostile, run="elsewhere")])
     _, samples = scraped(server)

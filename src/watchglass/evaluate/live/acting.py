@@ -86,14 +86,14 @@ class Acting:
         return bool(self._lines)
 
     @property
-    def counts(self) -> dict[str, int]:
-        """What became of deliveries, by action and outcome: ``{"Webhook done": 3, "Webhook waiting": 1}``."""
-        told: dict[str, int] = {}
-        for line in self._lines:
-            told |= {f"{line.key} {outcome}": count for outcome, count in line.counts.items() if count}
-            if line.waiting:
-                told[f"{line.key} waiting"] = line.waiting
-        return told
+    def counts(self) -> dict[tuple[str, str], int]:
+        """What became of deliveries, by action and outcome: ``{("Webhook", "done"): 3, ("Webhook", "waiting"): 1}``."""
+        return {
+            (line.key, outcome): count
+            for line in self._lines
+            for outcome, count in {**line.counts, "waiting": line.waiting}.items()
+            if count
+        }
 
     def resume(self, written: Iterable[Record]) -> None:
         """Take up what earlier evaluators left, by what they wrote into the journal."""

@@ -17,7 +17,7 @@ import signal
 import socket
 import stat
 import sys
-from contextlib import suppress
+from contextlib import closing, suppress
 from types import FrameType
 
 from watchglass.config import EvaluatorConfig
@@ -114,33 +114,32 @@ def main(arguments: list[str]) -> int:
             signal.signal(getattr(signal, name), lambda number, frame: None)
     answer = _answer_file()
     lifeline = _Lifeline(0)
+    opened = False
     try:
         told = anew.handed_over() or lifeline.first_line().decode()
         if not told:
             return 0  # our starter has ended before it could say anything
-        evaluator = Evaluator(EvaluatorConfig.from_line(told), output=sys.stderr, at_work=lifeline.answer)
+        config = EvaluatorConfig.from_line(told)
+        evaluator = Evaluator(config, output=sys.stderr, at_work=lifeline.answer)
         anew.allow(told)
         evaluator.open(lifeline.wait)
-        evaluator.introduce()
+        opened = True
+        with closing(evaluator):
+            evaluator.introduce()
+            while not lifeline.terminated:
+                new = evaluator.turn()
+                if not new and evaluator.over(lifeline_open=lifeline.open):
+                    break
+                lifeline.wait(0.0 if new and lifeline.open else evaluator.pause_s)
+            evaluator.finish(pause=lifeline.pause)
+            evaluator.conclude()
+        if answer is not None and not lifeline.terminated:
+            _answer(config, answer)
     except WatchglassError as error:
-        if lifeline.terminated:
+        if lifeline.terminated and not opened:
             return 0
         print(f"watchglass: {error}", file=sys.stderr)
-        return _status(error)
-    try:
-        while not lifeline.terminated:
-            new = evaluator.turn()
-            if not new and evaluator.over(lifeline_open=lifeline.open):
-                break
-            lifeline.wait(0.0 if new and lifeline.open else evaluator.pause_s)
-        evaluator.finish(pause=lifeline.pause)
-        evaluator.conclude()
-        if answer is not None and not lifeline.terminated:
-            _answer(EvaluatorConfig.from_line(told), answer)
-    except WatchglassError as error:
-        print(f"watchglass: {error}", file=sys.stderr)
-        evaluator.close()
-        return _status(error)
+        return 1 if isinstance(error, StoreError) else 2  # another one may fare better: a store comes back
     return 0
 
 
@@ -169,8 +168,3 @@ def _answer(config: EvaluatorConfig, descriptor: int) -> None:
             told = verdict(run, causes=config.causes, price_per_hour=config.price_per_hour)
             with os.fdopen(descriptor, "wb") as file:
                 file.write(json.dumps(as_json(told)).encode())
-
-
-def _status(error: WatchglassError) -> int:
-    """Whether another evaluator may fare better: a store comes back."""
-    return 1 if isinstance(error, StoreError) else 2

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from watchglass.errors import InvalidValueError, MissingExtraError
 from watchglass.evaluate.many.snapshot import RunSnapshot
@@ -16,6 +15,8 @@ from watchglass.records import Severity, Status
 if TYPE_CHECKING:
     from prometheus_client import Metric
     from typing_extensions import Self
+
+_T = TypeVar("_T")
 
 #: A scrape holds at most so many runs, those that go on first and the newest of the others; of each so many workers,
 #: those that are behind first, scalars by name, and rules. What is left out is counted.
@@ -48,9 +49,10 @@ class MetricsServer:
             raise MissingExtraError(
                 f"metrics need prometheus_client ({error}); install it with: pip install 'watchglass[metrics]'"
             ) from error
+        self._snapshots = snapshots
         # Of our own: what a rule's file may import registers itself in the global one.
         registry = CollectorRegistry()
-        registry.register(SnapshotCollector(snapshots))
+        registry.register(self)
         ProcessCollector(registry=registry)
         try:
             self._server, self._thread = start_http_server(port, addr=host, registry=registry)
@@ -76,28 +78,8 @@ class MetricsServer:
             self._thread.join()
         self._server.server_close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
-
-class SnapshotCollector:
-    """Makes metrics of snapshots. Any thread may ask.
-
-    Args:
-        snapshots: The newest snapshot of each run.
-        clock: Seconds of the clock that snapshots are stamped with; for tests.
-    """
-
-    def __init__(
-        self, snapshots: Callable[[], Sequence[RunSnapshot]], clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._snapshots, self._clock = snapshots, clock
-
     def collect(self) -> Iterator[Metric]:
-        """All metrics as they are now."""
+        """All metrics as they are now, for the registry; any thread may ask."""
         from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily
 
         from watchglass import __version__
@@ -111,13 +93,19 @@ class SnapshotCollector:
         yield runs
         left_out: Counter[str] = Counter(dict.fromkeys(("runs", "workers", "scalars", "rules"), 0))
         shown = _shown(snapshots, left_out)
-        yield from _families(shown, self._clock(), left_out)
+        yield from _families(shown, time.monotonic(), left_out)
         missing = GaugeMetricFamily(
             "watchglass_left_out", "What these metrics leave out, so that they stay few.", labels=("what",)
         )
         for what, amount in left_out.items():
             missing.add_metric((what,), amount)
         yield missing
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
 
 
 def _families(shown: Mapping[str, RunSnapshot], now_s: float, left_out: Counter[str]) -> Iterator[Metric]:
@@ -141,34 +129,36 @@ def _families(shown: Mapping[str, RunSnapshot], now_s: float, left_out: Counter[
         amounts = Counter((finding.rule, finding.severity) for finding in snapshot.findings)
         rules = {status.rule: status.status for status in snapshot.statuses}
         named = sorted({*rules, *(rule for rule, _ in amounts)})
-        left_out["rules"] += max(0, len(named) - MOST_RULES)
-        for rule in named[:MOST_RULES]:
+        for rule in _first(named, MOST_RULES, "rules", left_out):
             for severity in Severity:
                 findings.add_metric((run, _label(rule), severity.value), amounts[rule, severity])
             for status in Status if rule in rules else ():
                 statuses.add_metric((run, _label(rule), status.value), rules[rule] is status)
-        for worker, step in _behind_first(snapshot.train_steps, left_out):
+        behind_first = sorted(snapshot.train_steps.items(), key=lambda item: item[1])
+        for worker, step in _first(behind_first, MOST_WORKERS, "workers", left_out):
             steps.add_metric((run, _label(worker)), step)
-        for name, value in _important_first(snapshot.scalars, left_out):
-            scalars.add_metric((run, name), value)
+        values = {_label(name): value for name, value in snapshot.scalars.items()}
+        important_first = sorted(values, key=lambda name: (name not in _FIRST_SCALARS, name))
+        for name in _first(important_first, MOST_SCALARS, "scalars", left_out):
+            scalars.add_metric((run, name), values[name])
         news.add_metric((run,), max(0.0, now_s - snapshot.read_s))
         if snapshot.ended:
             ends.add_metric((run, _label(snapshot.ended)), 1)
-        for (action, outcome), amount in _deliveries(snapshot.deliveries).items():
+        for (action, outcome), amount in snapshot.deliveries.items():
             if outcome == _WAITING:
-                waiting.add_metric((run, action), amount)
+                waiting.add_metric((run, _label(action)), amount)
             else:
-                deliveries.add_metric((run, action, outcome), amount)
+                deliveries.add_metric((run, _label(action), outcome), amount)
     yield from (findings, statuses, steps, scalars, news, ends, deliveries, waiting)
 
 
 def _shown(snapshots: Sequence[RunSnapshot], left_out: Counter[str]) -> dict[str, RunSnapshot]:
     """The runs that are shown, each by a label of its own."""
-    newest = sorted(snapshots, key=lambda each: (bool(each.ended), -each.read_s))
-    left_out["runs"] += max(0, len(newest) - MOST_RUNS)
+    newest_first = sorted(snapshots, key=lambda each: (bool(each.ended), -each.read_s))
+    newest = _first(newest_first, MOST_RUNS, "runs", left_out)
     shown: dict[str, RunSnapshot] = {}
     # In an order that lasts, so that a run has the same label at the next scrape, whoever was read last.
-    for snapshot in sorted(newest[:MOST_RUNS], key=lambda each: (each.name, each.run)):
+    for snapshot in sorted(newest, key=lambda each: (each.name, each.run)):
         label = _label(snapshot.name or snapshot.run)
         number = 1
         while label in shown:  # names that look the same; a sample that comes twice spoils the whole scrape
@@ -178,29 +168,10 @@ def _shown(snapshots: Sequence[RunSnapshot], left_out: Counter[str]) -> dict[str
     return shown
 
 
-def _behind_first(steps: Mapping[str, int], left_out: Counter[str]) -> Iterable[tuple[str, int]]:
-    left_out["workers"] += max(0, len(steps) - MOST_WORKERS)
-    return sorted(steps.items(), key=lambda item: item[1])[:MOST_WORKERS]
-
-
-def _important_first(scalars: Mapping[str, float], left_out: Counter[str]) -> Iterable[tuple[str, float]]:
-    named: dict[str, float] = {}
-    for name, value in scalars.items():
-        named.setdefault(_label(name), value)
-    ordered = sorted(named, key=lambda name: (name not in _FIRST_SCALARS, name))
-    left_out["scalars"] += max(0, len(scalars) - len(ordered[:MOST_SCALARS]))
-    # A number as it is: Prometheus knows NaN and infinities.
-    return [(name, float(named[name])) for name in ordered[:MOST_SCALARS] if not isinstance(named[name], str)]
-
-
-def _deliveries(told: Mapping[str, int]) -> dict[tuple[str, str], int]:
-    """Amounts by action and outcome, of ``{"Webhook done": 3}``."""
-    found: Counter[tuple[str, str]] = Counter()
-    for words, amount in told.items():
-        action, _, outcome = words.rpartition(" ")
-        if math.isfinite(amount):
-            found[_label(action or outcome), _label(outcome)] += amount
-    return dict(found)
+def _first(items: Sequence[_T], most: int, what: str, left_out: Counter[str]) -> Sequence[_T]:
+    """The first items; those beyond the bound are counted."""
+    left_out[what] += max(0, len(items) - most)
+    return items[:most]
 
 
 def _label(text: str) -> str:

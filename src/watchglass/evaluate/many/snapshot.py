@@ -25,7 +25,7 @@ class RunSnapshot:
         train_steps: TRAIN steps that were evaluated, by worker, over all attempts.
         scalars: The last TRAIN value of each scalar (``loss``, ``learning_rate``), of the first worker.
         ended: How the training ended, in words; "" while it goes on.
-        deliveries: What actions did, by action and outcome: ``{"Webhook done": 3}``.
+        deliveries: What actions did, by action and outcome: ``{("Webhook", "done"): 3}``.
         read_s: When something new was last read, on the monotonic clock of this process.
     """
 
@@ -37,7 +37,7 @@ class RunSnapshot:
     train_steps: Mapping[str, int] = field(default_factory=dict)
     scalars: Mapping[str, float] = field(default_factory=dict)
     ended: str = ""
-    deliveries: Mapping[str, int] = field(default_factory=dict)
+    deliveries: Mapping[tuple[str, str], int] = field(default_factory=dict)
     read_s: float = 0.0
 
 
