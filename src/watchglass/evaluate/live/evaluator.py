@@ -54,6 +54,7 @@ class Evaluator:
         *,
         store: Store | None = None,
         output: TextIO | None = None,
+        label: str = "",
         at_work: Callable[[], None] = lambda: None,
         judging: Callable[[Store, EvaluatorConfig], Judging] = Judging,
     ) -> None:
@@ -63,6 +64,7 @@ class Evaluator:
             config: What to evaluate, and what to do about it.
             store: The run's store, which stays open; one of its own when not given.
             output: Where findings are printed, a line each.
+            label: What each line begins with, where several runs are followed.
             at_work: Called between two steps, and at each turn.
             judging: Makes what reads the run and evaluates the rules.
 
@@ -75,7 +77,7 @@ class Evaluator:
         self._own_store = store is None
         self._pin: Pin | None = None
         self._judging = judging(self._store, config)
-        self._reporting = Reporting(self._store, config, self._judging.run_id, output)
+        self._reporting = Reporting(self._store, config, self._judging.run_id, output, label)
         self._journal, self._say = self._reporting.journal, self._reporting.say
         self._outages = Outages(lambda: self.poll_s, self._say, self._begin_again)
         self._liveness = WorkerLiveness(

@@ -17,13 +17,23 @@ from watchglass.view import printable, verdict_text
 class Reporting:
     """Tells the journal, the actions and a stream what an evaluator comes by. For one thread."""
 
-    def __init__(self, store: Store, config: EvaluatorConfig, run_id: str, output: TextIO | None) -> None:
+    def __init__(
+        self, store: Store, config: EvaluatorConfig, run_id: str, output: TextIO | None, label: str = ""
+    ) -> None:
         """Builds the actions; nothing is written before :meth:`begin`.
+
+        Args:
+            store: The run's store.
+            config: What the evaluator was told.
+            run_id: Identifier of the run.
+            output: Where lines are printed, None for nowhere.
+            label: What each line begins with, where several runs are followed.
 
         Raises:
             WatchglassError: An action or a parameter is not right.
         """
-        self._quiet, self._output, self._continues = config.quiet, output, config.continues
+        self._quiet, self._output, self._label = config.quiet, output, label
+        self._continues = config.continues
         self.acting = Acting(store, config, run_id)
         self.journal = Journal(store, self.say)
         self._statuses: dict[str, RuleStatus] = {}
@@ -60,15 +70,10 @@ class Reporting:
         self.journal.write(self.acting.stop([each for each in findings if _goes_on(each.attempt, workers)]))
         news = [f for f in findings if f.attempt >= self._first_attempt and f.id not in self._history]
         self.journal.write([*self.acting.found(news), *findings])
-        if self._quiet or self._output is None:
-            return
-        for finding in findings:
+        for finding in findings if not self._quiet else ():
             if finding.id not in self._told:
                 self._told.add(finding.id)
-                self._output.write(
-                    f"watchglass: {finding.severity.value}: {printable(finding.message)} ({finding.rule})\n"
-                )
-        self._output.flush()
+                self._print(f"{finding.severity.value}: {printable(finding.message)} ({finding.rule})\n")
 
     def statuses(self, statuses: Sequence[RuleStatus], attempt: int) -> None:
         """Takes in where the rules stand now.
@@ -89,14 +94,15 @@ class Reporting:
 
     def conclude(self, verdict: Verdict) -> None:
         """Print a verdict."""
-        if self._output is not None:
-            self._output.write(f"watchglass: verdict on {printable(verdict.run)}\n{verdict_text(verdict)}")
-            self._output.flush()
+        self._print(f"verdict on {printable(verdict.run)}\n{verdict_text(verdict)}")
 
     def say(self, sentence: str) -> None:
         """Tells a sentence to whoever looks on."""
+        self._print(f"{printable(sentence)}\n")
+
+    def _print(self, text: str) -> None:
         if self._output is not None:
-            self._output.write(f"watchglass: {printable(sentence)}\n")
+            self._output.write(f"watchglass: {self._label}{text}")
             self._output.flush()
 
 

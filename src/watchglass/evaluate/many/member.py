@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
-from typing import Protocol, TextIO, cast
+from typing import Protocol, TextIO
 
 from watchglass.config import EvaluatorConfig
 from watchglass.errors import MissingFileError, NotARunError, RunExistsError, StoreError, WatchglassError, in_a_line
@@ -16,7 +16,6 @@ from watchglass.evaluate.live.anew import own_lease
 from watchglass.evaluate.live.evaluator import Evaluator
 from watchglass.evaluate.live.journal import judged_attempt
 from watchglass.evaluate.live.judging import Judging
-from watchglass.evaluate.many.labelled import Labelled
 from watchglass.evaluate.many.snapshot import RunSnapshot
 from watchglass.store import (
     LEASE_EXPIRY_S,
@@ -261,10 +260,11 @@ class Member:
     def _begin(self, gone: Claim | None) -> None:
         """Evaluate the run from now on; ``gone`` is a holder of its lease of whom nothing was heard."""
         common = self._common
-        output = None if common.output is None else cast(TextIO, Labelled(common.output, self.name))
         config = replace(common.config, run=self.location)
         # Known before it is opened, so that whatever goes wrong in there gives the lease back.
-        evaluator = self._evaluator = Evaluator(config, store=self._store, output=output, judging=common.judging)
+        evaluator = self._evaluator = Evaluator(
+            config, store=self._store, output=common.output, label=f"[{self.name}] ", judging=common.judging
+        )
         evaluator.open(lambda _: False, patience_s=0.0, gone=gone)
         self.state, self.caught_up, self.judged_before, self._known = State.LIVE, False, False, True
         self._turns = 0
