@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from watchglass.records import COUNT_FIELDS, STATISTIC_FIELDS, Mode, TensorInfo
+from watchglass.run.course import STORED_MODES
 from watchglass.run.merged import PLACEMENTS, Merger
 from watchglass.run.selection import Selection
 from watchglass.run.statistics import EXACT, check_reduction, stored_fields
@@ -108,7 +110,7 @@ class StatisticsQuery:
 
     def _merged(self, team: Sequence[Worker], layout: Layout) -> Iterator[tuple[Rows, NDArray[np.int64]]]:
         everybody = len(team)
-        modes = [self.mode] if self.mode is not Mode.GLOBAL else [Mode.TRAIN, Mode.EVAL, Mode.PREDICT]
+        modes = [self.mode] if self.mode is not Mode.GLOBAL else STORED_MODES
         placement = np.array([_placement(info) for info in layout.infos], np.int8)
         width, partial = max(len(layout.infos), 1), PLACEMENTS.index("partial")
         for mode in modes:
@@ -155,16 +157,18 @@ class StatisticsQuery:
                 histograms=self.histograms,
             )  # fmt: skip
             numbering = worker.numbering(attempt)
-            at = np.minimum(np.searchsorted(numbering.own, batch.global_step), max(len(numbering.own) - 1, 0))
+            recorded = numbering["own"]
+            at = np.minimum(np.searchsorted(recorded, batch.global_step), max(len(recorded) - 1, 0))
             name = np.minimum(np.searchsorted(ids, batch.tensor_id), len(ids) - 1)
-            chosen = (numbering.own[at] == batch.global_step) & (ids[name] == batch.tensor_id)
+            chosen = (recorded[at] == batch.global_step) & (ids[name] == batch.tensor_id)
             if mode is not Mode.GLOBAL:
-                chosen &= numbering.mode[at] == int(mode)
+                chosen &= numbering["mode"][at] == int(mode)
             if not chosen.all():
                 at, name, batch = at[chosen], name[chosen], batch.take(chosen)
             if len(batch):
-                steps = numbering.mode[at], numbering.step[at], numbering.number[at]
-                yield Rows(attempt, *steps, places[name], batch, _exact(tables, batch, layout.fields))
+                mode_of, step, number = (numbering[field][at].astype(np.int64) for field in ("mode", "step", "number"))
+                exact = _exact(tables, batch, layout.fields)
+                yield Rows(attempt, mode_of, step, number, places[name], batch, exact)
 
 
 class Layout:
@@ -186,18 +190,15 @@ class Layout:
         count = len(rows.step)
         columns: dict[str, Any] = {
             "attempt": pa.array(np.full(count, rows.attempt, np.int32)),
-            "worker": _texts(self._workers, worker),
-            "mode": _texts(["", "TRAIN", "EVAL", "PREDICT"], rows.mode),
+            "worker": texts(self._workers, worker),
+            "mode": texts([mode.name for mode in STORED_MODES], rows.mode - 1),
             "step": pa.array(rows.step),
             "global_step": pa.array(rows.number),
-            "tensor": _texts([info.name for info in self.infos], rows.name),
+            "tensor": texts([info.name for info in self.infos], rows.name),
+            "role": texts([info.role.value for info in self.infos], rows.name),
+            "module": texts([info.module for info in self.infos], rows.name),
+            "module_type": texts([info.module_type for info in self.infos], rows.name),
         }
-        for name in ("role", "module", "module_type"):
-            texts = [info.role.value if name == "role" else str(getattr(info, name)) for info in self.infos]
-            known = list(dict.fromkeys(texts))
-            places = {text: place for place, text in enumerate(known)}
-            codes = np.array([places[text] for text in texts], np.int64)
-            columns[name] = _texts(known, codes[rows.name])
         layers = np.array([info.layer_index for info in self.infos], np.int32)
         columns["layer_index"] = pa.array(layers[rows.name])
         columns["calls"], columns["sampled"] = pa.array(rows.batch.calls), pa.array(rows.batch.sampled)
@@ -222,26 +223,29 @@ class Layout:
 _COUNTS = (*COUNT_FIELDS, "nonfinite")
 
 
-def _spans(worker: Worker, mode: Mode, steps: tuple[int, int] | None, width: int) -> Iterator[tuple[int, int]]:
+def spans(steps: NDArray[Any], rows: NDArray[Any], most: int) -> list[tuple[int, int]]:
+    """Half-open ranges that together hold all of some steps, ascending, each with about so many rows.
+
+    Args:
+        steps: The steps.
+        rows: How many rows each has.
+        most: Of a range.
+    """
+    part = np.cumsum(rows, dtype=np.int64) // most
+    begins = [*np.flatnonzero(np.diff(part, prepend=-1)).tolist(), len(steps)]
+    return [(int(steps[begin]), int(steps[end - 1]) + 1) for begin, end in pairwise(begins)]
+
+
+def _spans(worker: Worker, mode: Mode, steps: tuple[int, int] | None, width: int) -> list[tuple[int, int]]:
     """Ranges of steps, half-open, each of about :data:`_AT_ONCE` rows."""
-    rows, begin, end_step = 0, None, 0
-    ends = sorted(
-        (end.global_step if mode is Mode.GLOBAL else end.mode_step, end.captures)
-        for end, _ in worker.course
-        if mode in (end.mode, Mode.GLOBAL)
-    )
-    for step, captures in ends:
-        if steps is not None and not steps[0] <= step < steps[1]:
-            continue
-        if begin is None:
-            begin = step
-        rows += min(captures, width)
-        end_step = step + 1
-        if rows >= _AT_ONCE:
-            yield begin, end_step
-            rows, begin = 0, None
-    if begin is not None:
-        yield begin, end_step
+    ends = worker.ends(worker.columns)
+    if mode is not Mode.GLOBAL:
+        ends = ends[ends["mode"] == mode]
+    numbers = ends["global_step" if mode is Mode.GLOBAL else "mode_step"].astype(np.int64)
+    order = np.argsort(numbers, kind="stable")
+    if steps is not None:
+        order = order[(numbers[order] >= steps[0]) & (numbers[order] < steps[1])]
+    return spans(numbers[order], np.minimum(ends["captures"][order], width), _AT_ONCE)
 
 
 def _together(
@@ -279,10 +283,13 @@ def _exact(tables: Any, batch: StatisticsBatch, fields: Sequence[str]) -> dict[s
     return found
 
 
-def _texts(known: list[str], codes: NDArray[np.int64]) -> pyarrow.DictionaryArray:
+def texts(known: Sequence[str], index: NDArray[Any]) -> pyarrow.DictionaryArray:
+    """The words at some places, nothing for -1."""
     import pyarrow as pa
 
-    return pa.DictionaryArray.from_arrays(pa.array(codes.astype(np.int32)), pa.array(known, pa.string()))
+    codes = {word: place for place, word in enumerate(dict.fromkeys(known))}
+    at = np.array([*(codes[word] for word in known), -1], np.int32)[index]
+    return pa.DictionaryArray.from_arrays(pa.array(at, mask=at < 0), pa.array(list(codes), pa.string()))
 
 
 def _histogram_columns(histograms: Histograms | None, count: int) -> dict[str, Any]:

@@ -32,7 +32,7 @@ from watchglass.records import (
     number_to_json,
 )
 from watchglass.run.selection import Selection
-from watchglass.run.statistics_table import FIELDS, Layout, Rows, StatisticsQuery
+from watchglass.run.statistics_table import FIELDS, Layout, Rows, StatisticsQuery, spans, texts
 from watchglass.run.table import Table
 from watchglass.run.tables import WorkerTables
 from watchglass.run.waiting import reading_again
@@ -148,10 +148,10 @@ class _Attempt:
         )
         self._counts = np.zeros(len(self._own), bool)
         numbering = worker.numbering(attempt)
-        at = np.searchsorted(self._own, numbering.own.astype(np.int64))
-        self._step[at], self._counts[at] = numbering.step, True
+        at = np.searchsorted(self._own, numbering["own"].astype(np.int64))
+        self._step[at], self._counts[at] = numbering["step"], True
         if not everything:
-            self._number[at] = numbering.number
+            self._number[at] = numbering["number"]
 
     def places(self, global_steps: Sequence[int] | NDArray[Any]) -> NDArray[np.intp]:
         """Where these steps are among those of the table; -1 for others."""
@@ -164,7 +164,7 @@ class _Attempt:
         """The columns that say of which step rows are; nothing for -1."""
         mode, *numbers = self.numbers(at)
         named = dict(zip(("step", "global_step", "counts"), (*numbers, self._counts[at]), strict=True))
-        return {"mode": _words([mode.name for mode in Mode], np.where(at < 0, -1, mode - 1))} | {
+        return {"mode": texts([mode.name for mode in Mode], np.where(at < 0, -1, mode - 1))} | {
             name: pa.array(values, mask=at < 0) for name, values in named.items() if name != "counts" or self.everything
         }
 
@@ -174,7 +174,7 @@ class _Attempt:
 
     def front(self, kind: RowKind, count: int) -> _Columns:
         """The columns that all rows of a kind have."""
-        writer, none = (_words([self.worker.name], np.full(count, at)) for at in (0, -1))
+        writer, none = (texts([self.worker.name], np.full(count, at)) for at in (0, -1))
         columns = {"attempt": pa.array([self.attempt] * count, pa.int64()), "worker": writer}
         if kind.key is RowKey.TIME:
             columns |= {"worker": none, "stream": writer} if self._is_stream else {"stream": none}
@@ -252,7 +252,7 @@ def _array(field: Field, values: Any) -> Any:
     kind = types.get(field.type, pa.int64())
     if field.values is not None:
         words = {int(each): each.name.lower() for each in field.values}
-        return _words([words.get(number, "") for number in range(max(words) + 1)], np.asarray(values, np.int64))
+        return texts([words.get(number, "") for number in range(max(words) + 1)], np.asarray(values, np.int64))
     if field.array:
         return pa.array([list(each) for each in values], pa.list_(kind))
     if field.type == "text":
@@ -272,13 +272,13 @@ def _names(tables: WorkerTables, ids: NDArray[Any]) -> _Columns:
     rows = [tables.catalog.get(int(tensor_id)) for tensor_id in known]
     names = [row.name if row is not None else str(each) for row, each in zip(rows, known.tolist(), strict=True)]
     roles = [row.role.value if row is not None else "" for row in rows]
-    return {"tensor": _words(names, at), "role": _words(roles, at)}
+    return {"tensor": texts(names, at), "role": texts(roles, at)}
 
 
 def _statistics(of: _Attempt, histograms: bool) -> Iterator[pa.Table]:
     """All statistics of an attempt, those because of a finding too."""
     ids = sorted({row.tensor_id for row in of.tables.catalog.select()})
-    for first, stop in _spans(of.ends):
+    for first, stop in spans(of.ends["global_step"], np.maximum(of.ends["captures"], 1), _ROWS) or [(0, 0)]:
         batch = of.tables.read_statistics(global_steps=(first, stop), planned_only=False, histograms=histograms)
         batch = batch.take(of.places(batch.global_step) >= 0)
         ids = sorted({*ids, *np.unique(batch.tensor_id).tolist()})
@@ -290,23 +290,5 @@ def _statistics(of: _Attempt, histograms: bool) -> Iterator[pa.Table]:
         found = layout.table(Rows(of.attempt, *of.numbers(at), place, batch, {}), np.zeros(len(at), np.int64))
         origin = np.minimum(batch.origin, len(Origin) - 1)
         yield found.append_column("counts", of.step_columns(at)["counts"]).append_column(
-            "origin", _words([each.name.lower() for each in Origin], origin)
+            "origin", texts([each.name.lower() for each in Origin], origin)
         )
-
-
-def _spans(ends: NDArray[Any]) -> Iterator[tuple[int, int]]:
-    """Half-open ranges of global steps that together have all steps, each with a bounded number of rows."""
-    first, rows, step = 0, 0, -1
-    for step, captures in zip(ends["global_step"].tolist(), ends["captures"].tolist(), strict=True):
-        if rows and rows + captures > _ROWS:
-            yield first, step
-            first, rows = step, 0
-        rows += max(captures, 1)
-    yield first, step + 1
-
-
-def _words(words: list[str], index: NDArray[Any]) -> Any:
-    """The words at some places, nothing for -1."""
-    known = {word: place for place, word in enumerate(dict.fromkeys(words))}
-    at = np.array([*(known[word] for word in words), -1], np.int32)[index]
-    return pa.DictionaryArray.from_arrays(pa.array(at, mask=at < 0), pa.array(list(known), pa.string()))

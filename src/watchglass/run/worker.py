@@ -7,15 +7,14 @@ from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from watchglass.config import suggest
 from watchglass.errors import UnknownNameError
-from watchglass.records import SCALARS, Fact, Mode, StepEnd, TensorInfo
+from watchglass.records import SCALARS, STEPS, Fact, Mode, StepEnd, TensorInfo
 from watchglass.run.catalog import Catalog
 from watchglass.run.course import STORED_MODES, Course, counting, course_of
 from watchglass.run.history import Phase, PhaseTracker
@@ -23,29 +22,13 @@ from watchglass.run.lineage import Lineage
 from watchglass.run.row_log import RowLog
 from watchglass.run.steps import Place, StepNumbers
 from watchglass.run.tables import WorkerTables
-from watchglass.store import step_ends
+from watchglass.store import dtype_of, step_ends
 
 #: Steps that become records at a time.
 _AT_ONCE = 1 << 12
 #: What the scalars of an attempt are read from: names, and rows.
 _Read: TypeAlias = tuple[Catalog, RowLog]
 _Found = TypeVar("_Found", bound=tuple[Any, ...])
-
-
-class Numbering(NamedTuple):
-    """Steps of one attempt that count, n of them.
-
-    Attributes:
-        own: Global steps of the attempt, ascending, u64[n].
-        mode: Their modes, int64[n].
-        step: Their numbers among those of their mode, int64[n].
-        number: Their numbers over all modes, int64[n]; both in the run.
-    """
-
-    own: NDArray[np.uint64]
-    mode: NDArray[np.int64]
-    step: NDArray[np.int64]
-    number: NDArray[np.int64]
 
 
 class Worker:
@@ -84,7 +67,7 @@ class Worker:
         made = before is None or "_made" in vars(before)
         self._before: Worker | None = before if before is None or made else before._before
         self._numbers: dict[Mode, StepNumbers] = {}
-        self._numberings: dict[int, Numbering] = {}
+        self._numberings: dict[int, NDArray[Any]] = {}
         self._entered: dict[bool, _Entered] = {}
 
     def __repr__(self) -> str:
@@ -123,9 +106,8 @@ class Worker:
     def seconds(self) -> float:
         """Time from the begin of the first to the end of the last step that counts, summed over attempts."""
         total = 0
-        for attempt, tables in self.attempts.items():
-            ends = tables.steps.log.latest
-            ends = ends[np.searchsorted(ends["global_step"], self.numbering(attempt).own)]
+        for attempt in self.attempts:
+            ends = self.ends(self.numbering(attempt))
             total += int(ends["end_ns"].max()) - int(ends["start_ns"].min()) if len(ends) else 0
         return total / 1e9
 
@@ -149,20 +131,23 @@ class Worker:
         """The same as records, with where each was recorded; made while it is iterated."""
         return self._records(self.columns)
 
+    def ends(self, rows: NDArray[Any]) -> NDArray[Any]:
+        """The ends of some rows of :attr:`columns`, as rows of :data:`~watchglass.records.STEPS`."""
+        found = np.empty(len(rows), dtype_of(STEPS))
+        for attempt in np.unique(rows["attempt"]).tolist():
+            chosen = rows["attempt"] == attempt
+            ends = self.attempts[attempt].steps.log.latest
+            found[chosen] = ends[np.searchsorted(ends["global_step"], rows["own"][chosen])]
+        for name, column in (("mode_step", "step"), ("train_step", "train_step"), ("global_step", "number")):
+            found[name] = rows[column]
+        return found
+
     def _records(self, rows: NDArray[Any]) -> Iterator[tuple[StepEnd, Place]]:
         """Rows of :attr:`columns` as records."""
-        attempts, own = rows["attempt"], rows["own"]
-        edges = [0, *(np.flatnonzero(np.diff(attempts)) + 1).tolist(), len(rows)]
-        for begin, end in pairwise(edges):
-            for start in range(begin, end, _AT_ONCE):
-                chosen = slice(start, min(start + _AT_ONCE, end))
-                attempt = int(attempts[start])
-                ends = self.attempts[attempt].steps.log.latest
-                ends = ends[np.searchsorted(ends["global_step"], own[chosen])]
-                for name, column in (("mode_step", "step"), ("train_step", "train_step"), ("global_step", "number")):
-                    ends[name] = rows[column][chosen]
-                places = (Place(attempt, number) for number in own[chosen].tolist())
-                yield from zip(step_ends(ends), places, strict=True)
+        for start in range(0, len(rows), _AT_ONCE):
+            some = rows[start : start + _AT_ONCE]
+            places = map(Place, some["attempt"].tolist(), some["own"].tolist())
+            yield from zip(step_ends(self.ends(some)), places, strict=True)
 
     def numbers(self, mode: Mode = Mode.TRAIN) -> StepNumbers:
         """The complete steps of a mode, and where they were recorded; of ``Mode.GLOBAL`` those of all modes."""
@@ -187,12 +172,11 @@ class Worker:
             raise KeyError(place)
         return next(self._records(rows))[0]
 
-    def numbering(self, attempt: int) -> Numbering:
-        """The steps of an attempt that count, by their numbers in that attempt."""
+    def numbering(self, attempt: int) -> NDArray[Any]:
+        """The rows of :attr:`columns` of an attempt, by the numbers of their steps in that attempt."""
         if attempt not in self._numberings:
             rows = self.columns[self.columns["attempt"] == attempt]
-            rows = rows[np.argsort(rows["own"], kind="stable")]
-            self._numberings[attempt] = Numbering(rows["own"], rows["mode"], rows["step"], rows["number"])
+            self._numberings[attempt] = rows[np.argsort(rows["own"], kind="stable")]
         return self._numberings[attempt]
 
     def has(self, name: str) -> bool:
@@ -289,9 +273,9 @@ class Worker:
         of_run: list[Fact] = []
         of_steps: list[Fact] = []
         for attempt, tables in self.attempts.items():
-            numbers = self.numbering(attempt)
-            own = numbers.own
-            shift = int(numbers.number[0]) - int(own[0]) if len(own) else 0
+            rows = self.numbering(attempt)
+            own = rows["own"]
+            shift = int(rows["number"][0]) - int(own[0]) if len(own) else 0
             for fact in tables.facts(since=since.get(attempt, 0) if since is not None else 0):
                 number = fact.global_step
                 if kind is not None and fact.kind != kind:
