@@ -138,7 +138,7 @@ def _reading(store: Store) -> float:
         frames = [frame for *_, frame in reader.poll(16 << 20, full=True)]
         steps = [step for frame in frames for step in tables.ingest(frame).ends["global_step"].tolist()]
         for step in steps:
-            tables.statistics(step)
+            tables.statistics.at(step)
         if not steps:
             break
         tables.forget(steps[-1])

@@ -190,7 +190,7 @@ class Looker:
         for number in tables.steps:
             assert tables.scalars(number) == [(0, float(number), 1.0)]
             assert [fact.data for fact in tables.facts(number)] == [{"n": number}]
-            rows = tables.statistics(number)
+            rows = tables.statistics.at(number)
             assert rows.ids.tolist() == [1]
             assert rows.values[0, 0] == number + 1
         for problem in tables.problems:

@@ -155,12 +155,12 @@ def tables(choices: Choices) -> None:
             found.ingest(Frame(frame.kind, frame.schema, frame.payload, frame.offset, frame.source))
     for step in sorted(found.steps)[:20]:
         found.scalars(step), found.reductions(step), found.units(step), found.facts(step), found.raw(step)
-        rows = found.statistics(step)
+        rows = found.statistics.at(step)
         if rows.histograms is not None:
             rows.histograms.get()
     found.facts()
     for row in list(found.catalog)[:50]:
-        found.captured(row.tensor_id), found.scalar_history(row.tensor_id), found.statistics_history(row.tensor_id)
+        found.captured(row.tensor_id), found.scalar_history(row.tensor_id), found.statistics.of_tensor(row.tensor_id)
     assert all(problem.path == "segment" and problem.offset >= 0 for problem in found.problems)
     assert all(len(problem.what) < 2000 and "\n" not in problem.what for problem in found.problems)
 

@@ -268,7 +268,7 @@ class FollowedWorker:
         """
         number = self.queue[0].end.global_step
         if self._fetched is None or self._fetched[0] != number:
-            self._fetched = number, self.tables.statistics(number) if tensors else StatisticsRows.none()
+            self._fetched = number, self.tables.statistics.at(number) if tensors else StatisticsRows.none()
         if closely and self._fetched[1].histograms is not None:
             self._fetched[1].histograms.get()
 

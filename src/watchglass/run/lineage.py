@@ -80,11 +80,6 @@ class Part:
     stop: int | None
     shift: int = 0
 
-    def holds(self, mode_step: int) -> bool:
-        """Whether a step that the attempt itself numbers so counts."""
-        step = mode_step + self.shift
-        return step >= self.start and (self.stop is None or step < self.stop)
-
 
 @dataclass(frozen=True)
 class Seam:
@@ -169,7 +164,7 @@ def trace(tables: Mapping[int, WorkerTables], matches: MutableMapping[int, int |
             if shift is not None:
                 start = replace(start, shift=shift, source="weights")
         starts[attempt] = start
-    parts, found = _join(starts)
+    parts, found = join(starts)
     return Lineage(starts, tuple(parts), tuple(found))
 
 
@@ -195,17 +190,11 @@ def start_of(facts: Iterable[Fact], trained: tuple[int, int] | None, attempt: in
     return Start(first, trained[1] + 1, source)
 
 
-def course(starts: Mapping[int, Start]) -> list[Part]:
-    """The TRAIN steps that count, in order: each as the newest attempt has it."""
-    return _join(starts)[0]
+def join(starts: Mapping[int, Start]) -> tuple[list[Part], list[Seam]]:
+    """The TRAIN steps that count, in order, each as the newest attempt has it; and where attempts are joined.
 
-
-def seams(starts: Mapping[int, Start]) -> list[Seam]:
-    """Where attempts are joined, also those of which nothing counts any more. The first one has no seam."""
-    return _join(starts)[1]
-
-
-def _join(starts: Mapping[int, Start]) -> tuple[list[Part], list[Seam]]:
+    Also those of which nothing counts any more have a seam; the first attempt has none.
+    """
     parts: list[Part] = []
     found: list[Seam] = []
     for attempt in sorted(starts):
@@ -316,7 +305,7 @@ def _first_weights(tables: WorkerTables) -> tuple[int, dict[str, NDArray[np.floa
     trained = _trained(tables)
     for start in range(0, len(trained), _WINDOW):
         window = dict(trained[["global_step", "mode_step"]][start : start + _WINDOW].tolist())
-        batch = tables.read_statistics(tensor_ids=names, global_steps=(min(window), max(window) + 1))
+        batch = tables.statistics.read(tensor_ids=names, global_steps=(min(window), max(window) + 1))
         steps = [step for step in np.unique(batch.global_step).tolist() if step in window]
         if steps:
             at = batch.global_step == steps[0]
@@ -330,7 +319,7 @@ def _history(tables: WorkerTables, name: str) -> Rows | None:
     row = tables.catalog.by_name(name)
     if row is None:
         return None
-    global_steps, values = tables.statistics_history(row.tensor_id)
+    global_steps, values = tables.statistics.of_tensor(row.tensor_id)[:2]
     trained = _trained(tables)
     _, at, index = np.intersect1d(trained["global_step"], global_steps, assume_unique=True, return_indices=True)
     return trained["mode_step"][at].astype(np.int64), values[index]

@@ -74,7 +74,7 @@ class RecordedStep:
         """
         catalog = tables.catalog.snapshot()
         number = place.global_step
-        rows: StatisticsRows = tables.statistics(number)
+        rows: StatisticsRows = tables.statistics.at(number)
         rows = rows.take(catalog.mask(rows.ids))
         if rows.histograms is not None:
             rows = rows._replace(histograms=LazyHistograms(partial(_histograms, rows.ids, rows.histograms, again)))

@@ -329,11 +329,7 @@ class Run:
         if not source.has(name):
             known = list(source.infos())
             raise UnknownNameError(f"{self.location} has no scalar {name!r}{suggest(name, known)}; see tensor_names()")
-        found_steps, found = [np.empty(0, np.int64)], [np.empty(0)]
-        for steps, index, (_, values, _) in source.pieces(name, mode, WorkerTables.scalar_history):
-            found_steps.append(steps)
-            found.append(values[index])
-        return np.concatenate(found_steps), np.concatenate(found)
+        return source.history(name, mode, WorkerTables.scalar_history)
 
     # Tables
 

@@ -152,7 +152,7 @@ class StatisticsQuery:
             ids = np.array(sorted(known), np.uint32)
             places = np.array([known[i] for i in ids.tolist()], np.int64)
             every = len(ids) == len(tables.catalog)
-            batch = tables.read_statistics(
+            batch = tables.statistics.read(
                 tensor_ids=None if every else ids.tolist(), global_steps=own, fields=layout.stored,
                 histograms=self.histograms,
             )  # fmt: skip

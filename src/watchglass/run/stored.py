@@ -106,8 +106,13 @@ class StoredStatistics:
         """Look into every frame that nobody asked for so far, so that those that make no sense are told."""
         self._number()
 
-    def at(self, global_step: int, *, planned_only: bool) -> StatisticsRows:
-        """Rows of a step, one per tensor (the last one written), by tensor; empty where nothing was captured."""
+    def at(self, global_step: int, *, planned_only: bool = True) -> StatisticsRows:
+        """Rows of a step, one per tensor (the last one written), by tensor; empty where nothing was captured.
+
+        Args:
+            global_step: Worker's step.
+            planned_only: Leave out rows that were written because of a finding, which must never feed a rule.
+        """
         self._number()
         found = [
             part
@@ -133,7 +138,20 @@ class StoredStatistics:
         planned_only: bool = True,
         histograms: bool = False,
     ) -> StatisticsBatch:
-        """Rows by global step, then tensor, one for each (the last one written); see WorkerTables.read_statistics."""
+        """Rows of many tensors and steps, by global step, then tensor; one of each, the last one written.
+
+        Only what is asked for is decoded, and nothing of it is kept beyond a bound that all readers of a store share.
+
+        Args:
+            tensor_ids: Of these tensors; None for all.
+            global_steps: Of global steps of this half-open range; None for all.
+            fields: Columns of ``values`` that are wanted; the others are NaN.
+            planned_only: Leave out rows that were written because of a finding, which must never feed a rule.
+            histograms: Also the histograms; where rows have none, those are empty.
+
+        Raises:
+            CompactedError: Segments were compacted and removed since they were found.
+        """
         ids = None if tensor_ids is None else np.unique(np.fromiter(tensor_ids, np.uint32))
         wanted = Wanted(ids, self._limited(global_steps), tuple(fields), histograms)
         if ids is not None and not len(ids):
@@ -149,9 +167,12 @@ class StoredStatistics:
         return _in_order(StatisticsBatch.concatenate(parts, histograms=histograms))
 
     def of_tensor(
-        self, tensor_id: int, *, planned_only: bool, fields: Sequence[str] = STATISTIC_FIELDS
+        self, tensor_id: int, *, planned_only: bool = True, fields: Sequence[str] = STATISTIC_FIELDS
     ) -> tuple[NDArray[np.uint64], NDArray[np.float64], LazyHistograms | None]:
-        """All rows of a tensor by step, one per step: global steps u64[n], values float64[n, 11], their histograms."""
+        """All rows of a tensor by step, one per step: global steps u64[n], values float64[n, 11], their histograms.
+
+        Arguments as of :meth:`read`.
+        """
         rows = self.read(tensor_ids=[tensor_id], fields=fields, planned_only=planned_only)
 
         def load() -> Histograms:

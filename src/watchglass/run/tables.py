@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from copy import copy
 from typing import Any, NamedTuple
 
@@ -16,7 +16,6 @@ from watchglass.records import (
     REDUCTIONS,
     ROW_KINDS,
     SCALARS,
-    STATISTIC_FIELDS,
     STEPS,
     TENSORS,
     UNITS,
@@ -29,16 +28,14 @@ from watchglass.records import (
     of_steps,
 )
 from watchglass.run.catalog import Catalog
-from watchglass.run.histograms import LazyHistograms
 from watchglass.run.problems import Problems
 from watchglass.run.row_log import RowLog, StepEnds
-from watchglass.run.stored import StatisticsRows, StoredStatistics, last_index_of_each
+from watchglass.run.stored import StoredStatistics, last_index_of_each
 from watchglass.store import (
     Charges,
     Frame,
     FrameKind,
     Problem,
-    StatisticsBatch,
     Store,
     decode_catalog,
     decode_facts,
@@ -103,6 +100,7 @@ class WorkerTables:
         lifecycle: ``joined`` and ``left`` events.
         facts_read: How many facts were taken in.
         headers: Header of each segment: worker's clocks paired, host, process.
+        statistics: The rows of statistics.
     """
 
     def __init__(self, store: Store | None = None, *, steps: tuple[int, int] | None = None) -> None:
@@ -121,24 +119,24 @@ class WorkerTables:
         # same frames again.
         self._facts_seen: dict[int, None] = {}
         # Not self: what only a cycle keeps alive stays in memory for long.
-        self._statistics = StoredStatistics(store, self._problems.add)
+        self.statistics = StoredStatistics(store, self._problems.add)
         self._source = ""
         self._charges = Charges()
         if steps is not None:
-            self._statistics.within = (0, 0)
+            self.statistics.within = (0, 0)
 
     def snapshot(self) -> WorkerTables:
         """The same as they are now: nothing that is ingested later changes them. For any number of threads."""
         found = copy(self)
         found.catalog, found._rows = self.catalog.snapshot(), dict(self._rows)
         found.lifecycle, found.headers = list(self.lifecycle), list(self.headers)
-        found._statistics = self._statistics.snapshot()
+        found.statistics = self.statistics.snapshot()
         return found
 
     @property
     def problems(self) -> list[Problem]:
         """Whole frames, and rows of frames, whose content makes no sense; they are left out."""
-        self._statistics.check()
+        self.statistics.check()
         return self._problems.all()
 
     def ingest(self, frame: Frame) -> Ingested:
@@ -150,7 +148,7 @@ class WorkerTables:
             return _NOTHING
         if frame.source != self._source:
             self._source = frame.source
-            self._statistics.found_in(frame.source)
+            self.statistics.found_in(frame.source)
         if self._range is not None and ROW_KINDS.get(frame.kind, STEPS) in of_steps() and frame.kind != FACTS.number:
             # Whether their steps are wanted is known once those have ended.
             self._open.append(frame)
@@ -173,7 +171,7 @@ class WorkerTables:
     def _add(self, frame: Frame) -> Ingested:
         kind, payload = frame.kind, frame.payload
         if kind == FrameKind.STATISTICS:
-            self._statistics.add(frame)
+            self.statistics.add(frame)
         elif kind == FrameKind.STEP_ENDS:
             return Ingested(ends=self._add_ends(payload))
         elif kind == FrameKind.FACTS:
@@ -192,7 +190,7 @@ class WorkerTables:
             places = decode_raw_index(payload, self._left_out)
             self._add_rows(RAW, table_of(RAW, [[place[field.name] for field in RAW.fields] for place in places]))
         elif kind == FrameKind.COMPACTED:
-            self._statistics.add_block(frame)
+            self.statistics.add_block(frame)
         elif (rows := ROW_KINDS.get(kind)) is not None and rows.key is not RowKey.RUN:
             self._add_rows(rows, decode_rows(rows, payload))
         return _NOTHING
@@ -212,15 +210,6 @@ class WorkerTables:
             for _, tensor_id, weight, value in self.log(SCALARS).at(global_step).tolist()
         }
         return list(rows.values())
-
-    def statistics(self, global_step: int, *, planned_only: bool = True) -> StatisticsRows:
-        """Statistics of a step, one row per tensor (the last one written); empty where nothing was captured.
-
-        Args:
-            global_step: Worker's step.
-            planned_only: Leave out rows that were written because of a finding, which must never feed a rule.
-        """
-        return self._statistics.at(global_step, planned_only=planned_only)
 
     def reductions(self, global_step: int) -> dict[tuple[int, Reduction], float]:
         """Exact reductions of a step by tensor id and reduction; those of later releases are left out."""
@@ -279,52 +268,6 @@ class WorkerTables:
         rows = rows[last_index_of_each(rows["global_step"])]
         return rows["global_step"], rows["value"], rows["weight"].astype(np.float64)
 
-    def statistics_history(
-        self, tensor_id: int, *, planned_only: bool = True, fields: Sequence[str] = STATISTIC_FIELDS
-    ) -> tuple[NDArray[np.uint64], NDArray[np.float64]]:
-        """All rows of one tensor: global steps u64[n] and values float64[n, 11], by step, one row per step.
-
-        Args:
-            tensor_id: The tensor.
-            planned_only: Leave out rows that were written because of a finding.
-            fields: Columns that are wanted; the others are NaN, and are not decoded.
-        """
-        return self._statistics.of_tensor(tensor_id, planned_only=planned_only, fields=fields)[:2]
-
-    def read_statistics(
-        self,
-        *,
-        tensor_ids: Collection[int] | None = None,
-        global_steps: tuple[int, int] | None = None,
-        fields: Sequence[str] = STATISTIC_FIELDS,
-        planned_only: bool = True,
-        histograms: bool = False,
-    ) -> StatisticsBatch:
-        """Rows of many tensors and steps, by global step, then tensor; one of each, the last one written.
-
-        Only what is asked for is decoded, and nothing of it is kept beyond a bound that all readers of a store share.
-
-        Args:
-            tensor_ids: Of these tensors; None for all.
-            global_steps: Of global steps of this half-open range; None for all.
-            fields: Columns of ``values`` that are wanted; the others are NaN.
-            planned_only: Leave out rows that were written because of a finding, which must never feed a rule.
-            histograms: Also the histograms; where rows have none, those are empty.
-
-        Raises:
-            CompactedError: Segments were compacted and removed since they were found.
-        """
-        return self._statistics.read(
-            tensor_ids=tensor_ids, global_steps=global_steps, fields=fields, planned_only=planned_only,
-            histograms=histograms,
-        )  # fmt: skip
-
-    def histogram_history(
-        self, tensor_id: int
-    ) -> tuple[NDArray[np.uint64], NDArray[np.float64], LazyHistograms | None]:
-        """As :meth:`statistics_history`, with the histograms of the rows; None where no row has one."""
-        return self._statistics.of_tensor(tensor_id, planned_only=True)
-
     def reduction_history(self, tensor_id: int, reduction: Reduction) -> tuple[NDArray[np.uint64], NDArray[np.float64]]:
         """All values of an exact reduction of one tensor: global steps u64[n] and values float64[n], by step."""
         rows = self.log(REDUCTIONS).of_tensor(tensor_id)
@@ -334,12 +277,12 @@ class WorkerTables:
 
     def captured(self, tensor_id: int) -> set[int]:
         """Global steps that have anything of a tensor: a scalar, statistics, a reduction or its raw values."""
-        found = self._statistics.steps_of(tensor_id)
+        found = self.statistics.steps_of(tensor_id)
         return found.union(*(self.log(kind).of_tensor(tensor_id)["global_step"].tolist() for kind in _OF_TENSORS))
 
     def captured_ids(self, steps: NDArray[np.uint64]) -> set[int]:
         """Ids of the tensors of which :meth:`captured` has any of these global steps."""
-        found = self._statistics.ids_of(steps)
+        found = self.statistics.ids_of(steps)
         for rows in (self.log(kind).rows for kind in _OF_TENSORS):
             found |= set(np.unique(rows["tensor_id"][np.isin(rows["global_step"], steps)]).tolist())
         return found
@@ -353,7 +296,7 @@ class WorkerTables:
             if kind.key is RowKey.STEP:
                 self._rows[kind] = log.without(before_global_step)
         self._rows[FACTS] = self._rows[FACTS].and_then(of_run)
-        self._statistics.forget(before_global_step)
+        self.statistics.forget(before_global_step)
         self.steps = self.steps.without(before_global_step)
 
     # Kinds of frames that take more than a line
@@ -372,9 +315,9 @@ class WorkerTables:
         """Take in what came before ends of steps, as far as it belongs to those of them that are wanted."""
         waiting, self._open = self._open, []
         if wanted:
-            first, last = self._statistics.within or (0, 0)
+            first, last = self.statistics.within or (0, 0)
             known = [first, last - 1] if first < last else []
-            self._statistics.within = min([*known, *wanted]), max([*known, *wanted]) + 1
+            self.statistics.within = min([*known, *wanted]), max([*known, *wanted]) + 1
             self._wanted = np.array(wanted, np.uint64)
             for frame in waiting:
                 self._take(frame)

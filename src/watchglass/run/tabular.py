@@ -279,7 +279,7 @@ def _statistics(of: _Attempt, histograms: bool) -> Iterator[pa.Table]:
     """All statistics of an attempt, those because of a finding too."""
     ids = sorted({row.tensor_id for row in of.tables.catalog.select()})
     for first, stop in spans(of.ends["global_step"], np.maximum(of.ends["captures"], 1), _ROWS) or [(0, 0)]:
-        batch = of.tables.read_statistics(global_steps=(first, stop), planned_only=False, histograms=histograms)
+        batch = of.tables.statistics.read(global_steps=(first, stop), planned_only=False, histograms=histograms)
         batch = batch.take(of.places(batch.global_step) >= 0)
         ids = sorted({*ids, *np.unique(batch.tensor_id).tolist()})
         infos = [of.tables.catalog.get(each) or TensorInfo(each, str(each), Role.CUSTOM) for each in ids]

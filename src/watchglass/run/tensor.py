@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from watchglass.errors import NeverError
 from watchglass.records import STATISTIC_FIELDS, Mode, TensorInfo
-from watchglass.run.histograms import Histogram
+from watchglass.run.histograms import Histogram, LazyHistograms
 from watchglass.run.markup import page
 from watchglass.run.raw_tensors import as_array, as_torch, stored_tensor
 from watchglass.run.statistics import EXACT, check_reduction, stored_fields
@@ -211,7 +211,7 @@ class Tensor:
             if found is not None:
                 return float(finish(np.asarray(found)))
         else:
-            rows = tables.statistics(number)
+            rows = tables.statistics.at(number)
             chosen = np.flatnonzero(rows.ids == tensor_id)
             if len(chosen):
                 return float(column(rows.values[chosen[0]], name))
@@ -236,18 +236,16 @@ class Tensor:
         check_reduction(name)
         source = self.run.worker(worker)
         source.info(self.name)
-        found_steps, found = [np.empty(0, np.int64)], [np.empty(0)]
         exact = EXACT.get(name)
 
         def read(tables: WorkerTables, tensor_id: int) -> tuple[NDArray[np.uint64], NDArray[np.float64]]:
             if exact is None:
-                return tables.statistics_history(tensor_id, fields=stored_fields([name]))
-            return tables.reduction_history(tensor_id, exact[0])
+                steps, rows, _ = tables.statistics.of_tensor(tensor_id, fields=stored_fields([name]))
+                return steps, column(rows, name)
+            steps, values = tables.reduction_history(tensor_id, exact[0])
+            return steps, exact[1](values)
 
-        for steps, index, (_, rows) in source.pieces(self.name, mode, read):
-            found_steps.append(steps)
-            found.append(column(rows[index], name) if exact is None else exact[1](rows[index]))
-        return np.concatenate(found_steps), np.concatenate(found)
+        return source.history(self.name, mode, read)
 
     @reads_again
     def histogram(self, step: int, mode: Mode = Mode.TRAIN, worker: str | None = None) -> Histogram:
@@ -258,7 +256,7 @@ class Tensor:
             NotYetError, NoMoreError: There is no such complete step.
         """
         tables, number = recorded_at(self.run, step, mode, worker)
-        rows = tables.statistics(number)
+        rows = tables.statistics.at(number)
         info = tables.catalog.by_name(self.name) or self.run.worker(worker).info(self.name)
         chosen = np.flatnonzero(rows.ids == info.tensor_id)
         if rows.histograms is not None and len(chosen):
@@ -295,7 +293,7 @@ class Tensor:
         source.info(self.name)
         found_steps, found = [np.empty(0, np.int64)], [np.empty((0, len(STATISTIC_FIELDS)))]
         parts: list[Histograms] = []
-        for steps, index, (_, rows, lazy) in source.pieces(self.name, mode, WorkerTables.histogram_history):
+        for steps, index, (_, rows, lazy) in source.pieces(self.name, mode, _rows_of):
             histograms = (lazy.get() if lazy is not None else Histograms.none(len(rows))).take(index)
             known = np.flatnonzero(histograms.seen > 0)
             found_steps.append(steps[known])
@@ -327,6 +325,10 @@ class Tensor:
             return f"nothing of it was recorded at {mode.name} steps"
         shown = ", ".join(map(str, steps[:8])) + (f" and {len(steps) - 8} more" if len(steps) > 8 else "")
         return f"it was recorded at {shown}"
+
+
+def _rows_of(tables: WorkerTables, tensor_id: int) -> tuple[Any, Any, LazyHistograms | None]:
+    return tables.statistics.of_tensor(tensor_id)
 
 
 def _reduced(array: NDArray[Any], name: str) -> float:

@@ -63,7 +63,7 @@ def statistics_again(run: Run, worker: str, place: Place) -> StatisticsRows:
     if run.is_snapshot:
         raise compacted_meanwhile(run.store)
     run.refresh(again=True)
-    return run.worker(worker).attempts[place.attempt].statistics(place.global_step)
+    return run.worker(worker).attempts[place.attempt].statistics.at(place.global_step)
 
 
 def missing_step(run: Run, worker: Worker, step: int, mode: Mode, *, ended: bool) -> UnknownNameError:

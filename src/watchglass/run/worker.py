@@ -232,6 +232,19 @@ class Worker:
                 if len(steps):
                     yield steps, index, found
 
+    def history(
+        self, name: str, mode: Mode, read: Callable[[WorkerTables, int], tuple[Any, ...]]
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """The values that :meth:`pieces` have, one after another: steps int64[n] and values float64[n].
+
+        Arguments as there; values are the second that ``read`` gives.
+        """
+        all_steps, values = [np.empty(0, np.int64)], [np.empty(0)]
+        for steps, index, found in self.pieces(name, mode, read):
+            all_steps.append(steps)
+            values.append(found[1][index])
+        return np.concatenate(all_steps), np.concatenate(values)
+
     def phases(self, mode: Mode = Mode.EVAL) -> list[Phase]:
         """See :meth:`Run.phases`."""
         return self._phases(mode, by_model=False).get(0, [])

@@ -125,10 +125,10 @@ def merged(run: Run, name: str, step: int) -> tuple[NDArray[Any], Any]:
         info = table.catalog.by_name(name)
         assert info is not None
         assert info.placement == "shard"
-        steps, values = table.statistics_history(info.tensor_id)
+        steps, values, _ = table.statistics.of_tensor(info.tensor_id)
         place = list(steps).index(run.global_step(step, worker=worker))
         rows.append(values[place])
-        histograms.append(table.histogram_history(info.tensor_id)[2].get().take([place]))
+        histograms.append(table.statistics.of_tensor(info.tensor_id)[2].get().take([place]))
     return merge(*rows), merge_histograms(*histograms)
 
 

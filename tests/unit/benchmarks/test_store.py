@@ -45,7 +45,7 @@ def test_a_simulated_run_is_a_sound_run(tmp_path: Path) -> None:
     tables = {worker: WorkerTables() for worker in run.workers}
     for _, worker, frame in RunReader(run.store).poll():
         tables[worker].ingest(frame)
-    rows, other, replica = (tables[worker].read_statistics(histograms=True) for worker in run.workers)
+    rows, other, replica = (tables[worker].statistics.read(histograms=True) for worker in run.workers)
     assert len(rows) == 20 * 12
     assert np.array_equal(rows.values, replica.values)
     assert not np.array_equal(rows.values, other.values)

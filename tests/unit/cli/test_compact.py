@@ -118,7 +118,7 @@ def test_export_writes_tidy_tables(watchglass: Watchglass, tmp_path: Path) -> No
     of_worker = [row for row in statistics if row["worker"] == "worker_1" and row["tensor"] == "gradient/fc.weight"]
     gradient = known.catalog.by_name("gradient/fc.weight")
     assert gradient is not None
-    batch = known.read_statistics(tensor_ids=[gradient.tensor_id], histograms=True)
+    batch = known.statistics.read(tensor_ids=[gradient.tensor_id], histograms=True)
     assert batch.histograms is not None
     assert [row["global_step"] for row in of_worker] == batch.global_step.tolist()
     for name in STATISTIC_FIELDS:
@@ -248,15 +248,15 @@ def everything(path: Path) -> list[object]:
     found: list[object] = [run.problems]
     for name in run.workers:
         tables = run.worker(name).attempts[0]
-        batch = tables.read_statistics(histograms=True)
+        batch = tables.statistics.read(histograms=True)
         assert batch.histograms is not None
         found += [column.tobytes() for column in (batch.global_step, batch.tensor_id, batch.values, batch.calls)]
         found += [batch.histograms.keys.tobytes(), batch.histograms.counts.tobytes()]
         found.append([(end, tables.scalars(step), tables.raw(step)) for step, end in sorted(tables.steps.items())])
-        found.append([[column.tobytes() for column in tables.statistics(step)[:4]] for step in sorted(tables.steps)])
+        found.append([[column.tobytes() for column in tables.statistics.at(step)[:4]] for step in sorted(tables.steps)])
         found += [tables.facts(), tables.lifecycle, tables.headers]
         for info in tables.catalog.select():
-            found += [column.tobytes() for column in tables.statistics_history(info.tensor_id)]
+            found += [column.tobytes() for column in tables.statistics.of_tensor(info.tensor_id)[:2]]
     return found
 
 

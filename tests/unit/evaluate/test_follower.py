@@ -186,7 +186,7 @@ def test_what_was_shown_is_not_kept(tmp_path):
             assert len(shown(follower)) == 1
         (worker,) = follower.workers.values()
         assert len(worker.tables.steps) <= 64
-        assert len(worker.tables._statistics._batches) <= 65
+        assert len(worker.tables.statistics._batches) <= 65
         builder.leave()
 
 

@@ -98,7 +98,7 @@ def test_calls_of_one_tensor_become_one_row_with_one_histogram():
     ]  # fmt: skip
     steps = [whole(0, statistics=[captured((3, other))]), whole(9, statistics=records)]
     tables = read(encode_steps(steps, [], no_tensors))
-    rows = tables.statistics(9)
+    rows = tables.statistics.at(9)
     assert rows.ids.tolist() == [2, 3]
     assert rows.calls.tolist() == [1, 5]
     assert rows.sampled.tolist() == [False, True]
@@ -107,7 +107,7 @@ def test_calls_of_one_tensor_become_one_row_with_one_histogram():
         expected = merge(expected, of_array(array))
     assert rows.values[1].tobytes() == expected.tobytes()
     assert same(rows.histograms.get(), histograms_of([other, np.concatenate(arrays)]))
-    assert tables.statistics(0).ids.tolist() == [3]
+    assert tables.statistics.at(0).ids.tolist() == [3]
     assert [tables.steps[step].captures for step in (0, 9)] == [1, 2]
 
 
@@ -115,11 +115,11 @@ def test_readings_may_come_later_and_without_histograms():
     array = np.arange(1.0, 5.0)
     late = Captured([1], Later(of_array(array)), False, Later(histograms_of([array])))
     tables = read(encode_steps([whole(0, statistics=[late, captured((2, array), histograms=False)])], [], no_tensors))
-    rows = tables.statistics(0)
+    rows = tables.statistics.at(0)
     assert rows.ids.tolist() == [1, 2]
     assert rows.histograms.get().seen.tolist() == [4, 0]
     plain = encode_steps([whole(0, statistics=[captured((2, array), histograms=False)])], [], no_tensors)
-    assert read(plain).statistics(0).histograms is None
+    assert read(plain).statistics.at(0).histograms is None
 
 
 def test_reductions_of_several_calls():
@@ -155,8 +155,8 @@ def test_a_large_flush_is_written_in_several_frames(monkeypatch):
     encoded = encode_steps([step], [], no_tensors)
     assert max(len(decode_statistics(f.payload).histograms.keys) for f in scan(b"".join(encoded)).frames[:-1]) <= 600
     tables = read(encoded, range(100))
-    assert tables.statistics(0).ids.tolist() == list(range(100))
-    assert same(tables.statistics(0).histograms.get(), histograms_of(arrays))
+    assert tables.statistics.at(0).ids.tolist() == list(range(100))
+    assert same(tables.statistics.at(0).histograms.get(), histograms_of(arrays))
 
 
 def test_raw_tensors_go_to_the_store_as_they_are():
@@ -202,7 +202,7 @@ def test_histograms_of_any_number_of_calls_merge_exactly(calls):
     rng = np.random.default_rng(calls)
     arrays = [rng.normal(size=rng.integers(0, 20)) for _ in range(calls)]
     step = whole(0, statistics=[captured((1, array)) for array in arrays])
-    found = read(encode_steps([step], [], no_tensors)).statistics(0).histograms.get()
+    found = read(encode_steps([step], [], no_tensors)).statistics.at(0).histograms.get()
     assert same(found, histograms_of([np.concatenate(arrays)]))
 
 

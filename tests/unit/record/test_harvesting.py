@@ -57,7 +57,7 @@ def assert_whole(path: Path, numbers: range, *, captured: range | None = None) -
         assert len(tables.units(number)) == 1
         assert len(tables.scalars(number)) == 2
         array = np.random.default_rng(number).normal(size=10)
-        assert tables.statistics(number).values[0].tolist() == of_array(array).tolist()
+        assert tables.statistics.at(number).values[0].tolist() == of_array(array).tolist()
         assert tables.steps[number].captures == 1
     assert [problem for problem in run.problems if "ends within a frame" not in problem.what] == []
     return run

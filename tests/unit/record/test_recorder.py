@@ -107,7 +107,7 @@ def holds(tables: WorkerTables, number: int) -> set[str]:
     """Of what a step has, what was written."""
     found = {
         "raw": bool(tables.raw(number)),
-        "statistics": len(tables.statistics(number).ids) > 0,
+        "statistics": len(tables.statistics.at(number).ids) > 0,
         "reductions": bool(tables.reductions(number)),
         "units": bool(tables.units(number)),
         "scalars": bool(tables.scalars(number)),

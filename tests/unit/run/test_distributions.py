@@ -8,6 +8,7 @@ from watchglass.errors import InvalidValueError, UnknownNameError
 from watchglass.records import Mode, Reduction, Role
 from watchglass.run import REDUCTIONS, History, Statistics, StepRecords, StepView, WorkerTables, open_run
 from watchglass.run import sources as sources_module
+from watchglass.run.stored import StoredStatistics
 from watchglass.stats import exact_reduction, histograms_of
 from watchglass.store import LocalStore, RunReader, decode_histograms, dtype_of, encode_rows, scan
 from watchglass.testing import Row, Step, build_run
@@ -149,7 +150,7 @@ def test_statistics_of_a_step_by_role(run):
 
 def test_rules_see_the_same(run):
     tables = run.worker().tables
-    rows = tables.statistics(2)
+    rows = tables.statistics.at(2)
     records = StepRecords(
         tables.steps[2], tables.catalog, ids=rows.ids, statistics=rows.values, calls=rows.calls, sampled=rows.sampled,
         histograms=rows.histograms, reductions=tables.reductions(2),
@@ -192,8 +193,8 @@ def test_a_loop_over_steps_reads_each_step_once(tmp_path, monkeypatch):
         return decode_histograms(payload)
 
     monkeypatch.setattr(sources_module, "decode_histograms", counting)
-    for name in ("statistics_history", "histogram_history", "reduction_history"):
-        monkeypatch.setattr(WorkerTables, name, lambda *args, **more: courses.append(args))
+    for kind, name in ((StoredStatistics, "of_tensor"), (WorkerTables, "reduction_history")):
+        monkeypatch.setattr(kind, name, lambda *args, **more: courses.append(args))
     for n in range(12):
         assert tensor.histogram(n).zero == 5
         assert tensor.reduction(n, "max") == array(n).max()
@@ -216,9 +217,9 @@ def test_repeated_flushes_and_forgotten_steps(run):
     frames = [frame for _, _, frame in RunReader(LocalStore(run.location)).poll()]
     for frame in frames:
         tables.ingest(frame)
-    rows = tables.statistics(2)
+    rows = tables.statistics.at(2)
     assert rows.histograms.get().seen.tolist() == [600, 600, 0]
-    steps, values, lazy = tables.histogram_history(rows.ids[0])
+    steps, values, lazy = tables.statistics.of_tensor(rows.ids[0])
     assert steps.tolist() == [0, 2, 4, 6]
     assert len(values) == len(lazy.get()) == 4
     assert np.array_equal(lazy.get().row(1)[1], histograms_of([array(2)]).counts)
@@ -226,4 +227,4 @@ def test_repeated_flushes_and_forgotten_steps(run):
     assert int(rows.ids[0]) in {key[0] for key in tables.reductions(2)}
     tables.forget(3)
     assert tables.reductions(2) == {}
-    assert len(tables.statistics(2).ids) == 0
+    assert len(tables.statistics.at(2).ids) == 0

@@ -5,8 +5,9 @@ import pytest
 
 from watchglass.records import STEPS, Fact, Mode, StepEnd
 from watchglass.run import Worker, WorkerTables
-from watchglass.run.lineage import Part, Seam, Start, course, evaluations, matching_step, seams, start_of, trace
+from watchglass.run.lineage import Part, Seam, Start, evaluations, join, matching_step, start_of, trace
 from watchglass.run.row_log import StepEnds
+from watchglass.run.stored import StoredStatistics
 from watchglass.store import LocalStore, RunReader, step_rows, table_of
 from watchglass.testing import RunBuilder
 
@@ -54,49 +55,49 @@ def trained(lineage, tables):
 
 def test_one_attempt_is_the_whole_course():
     starts = {0: Start(0, 10)}
-    assert course(starts) == [Part(0, 0, None)]
-    assert seams(starts) == []
+    assert join(starts)[0] == [Part(0, 0, None)]
+    assert join(starts)[1] == []
 
 
 def test_a_resumed_attempt_replaces_the_steps_from_its_start_on():
     starts = {0: Start(0, 100), 1: Start(90, 95, "optimizer")}
-    assert course(starts) == [Part(0, 0, 90), Part(1, 90, None)]
-    assert seams(starts) == [Seam(1, 90, "optimizer", 0, replaced=10)]
-    assert str(seams(starts)[0]) == (
+    assert join(starts)[0] == [Part(0, 0, 90), Part(1, 90, None)]
+    assert join(starts)[1] == [Seam(1, 90, "optimizer", 0, replaced=10)]
+    assert str(join(starts)[1][0]) == (
         "attempt 1 continues at step 90 (by the optimizer); it replaces 10 steps that were made before"
     )
 
 
 def test_an_attempt_that_was_resumed_before_the_last_one_began_replaces_that_whole():
     starts = {0: Start(0, 100), 1: Start(90, 95, "optimizer"), 2: Start(50, 60, "optimizer")}
-    assert course(starts) == [Part(0, 0, 50), Part(2, 50, None)]
-    assert seams(starts)[1] == Seam(2, 50, "optimizer", 0, replaced=45)
+    assert join(starts)[0] == [Part(0, 0, 50), Part(2, 50, None)]
+    assert join(starts)[1][1] == Seam(2, 50, "optimizer", 0, replaced=45)
 
 
 def test_a_training_resumed_twice_has_three_parts():
     starts = {0: Start(0, 100), 1: Start(90, 200, "optimizer"), 2: Start(180, 300, "optimizer")}
-    assert course(starts) == [Part(0, 0, 90), Part(1, 90, 180), Part(2, 180, None)]
-    assert [seam.replaced for seam in seams(starts)] == [10, 20]
+    assert join(starts)[0] == [Part(0, 0, 90), Part(1, 90, 180), Part(2, 180, None)]
+    assert [seam.replaced for seam in join(starts)[1]] == [10, 20]
 
 
 def test_a_restart_replaces_the_whole_course():
     starts = {0: Start(0, 100), 1: Start(90, 95, "optimizer"), 2: Start(0, 5, "unknown")}
-    assert course(starts) == [Part(2, 0, None)]
-    assert seams(starts)[1] == Seam(2, 0, "unknown", 1, replaced=95)
+    assert join(starts)[0] == [Part(2, 0, None)]
+    assert join(starts)[1][1] == Seam(2, 0, "unknown", 1, replaced=95)
 
 
 def test_steps_that_nobody_recorded_are_a_gap_that_the_seam_tells():
     starts = {0: Start(0, 80), 1: Start(100, 120, "optimizer")}
-    assert course(starts) == [Part(0, 0, 80), Part(1, 100, None)]
-    assert seams(starts) == [Seam(1, 100, "optimizer", 0, missing=20)]
-    assert str(seams(starts)[0]).endswith("; 20 steps before it were never recorded")
+    assert join(starts)[0] == [Part(0, 0, 80), Part(1, 100, None)]
+    assert join(starts)[1] == [Seam(1, 100, "optimizer", 0, missing=20)]
+    assert str(join(starts)[1][0]).endswith("; 20 steps before it were never recorded")
 
 
 def test_an_attempt_of_unknown_begin_is_a_restart_that_replaces_everything():
     starts = {0: Start(0, 80), 1: Start(0, 5, "unknown")}
-    assert course(starts) == [Part(1, 0, None)]
-    assert seams(starts) == [Seam(1, 0, "unknown", 0, replaced=80)]
-    assert str(seams(starts)[0]) == (
+    assert join(starts)[0] == [Part(1, 0, None)]
+    assert join(starts)[1] == [Seam(1, 0, "unknown", 0, replaced=80)]
+    assert str(join(starts)[1][0]) == (
         "attempt 1 begins again at step 0, by its own count: where it was resumed is unknown; "
         "it replaces 80 steps that were made before"
     )
@@ -104,16 +105,14 @@ def test_an_attempt_of_unknown_begin_is_a_restart_that_replaces_everything():
 
 def test_a_training_that_begins_with_somebody_elses_checkpoint_counts_from_there():
     starts = {0: Start(500, 600, "optimizer"), 1: Start(550, 700, "optimizer")}
-    assert course(starts) == [Part(0, 500, 550), Part(1, 550, None)]
-    assert [seam.attempt for seam in seams(starts)] == [1]
+    assert join(starts)[0] == [Part(0, 500, 550), Part(1, 550, None)]
+    assert [seam.attempt for seam in join(starts)[1]] == [1]
 
 
 def test_own_numbers_are_moved_by_what_weights_tell():
     starts = {0: Start(0, 80), 1: Start(0, 50, "weights", shift=40), 2: Start(60, 61, "optimizer")}
-    assert course(starts) == [Part(0, 0, 40), Part(1, 40, 60, shift=40), Part(2, 60, None)]
-    assert [part.holds(19) for part in course(starts)] == [True, True, False]
-    assert not course(starts)[1].holds(20)
-    assert seams(starts)[1] == Seam(2, 60, "optimizer", 1, replaced=30)
+    assert join(starts)[0] == [Part(0, 0, 40), Part(1, 40, 60, shift=40), Part(2, 60, None)]
+    assert join(starts)[1][1] == Seam(2, 60, "optimizer", 1, replaced=30)
 
 
 # How an attempt began
@@ -261,7 +260,7 @@ def test_weights_are_looked_for_once(tmp_path, monkeypatch):
     tables, matches = tables_of(tmp_path / "run"), {}
     first = trace(tables, matches)
     assert matches == {1: 2}
-    monkeypatch.setattr(WorkerTables, "read_statistics", None)
+    monkeypatch.setattr(StoredStatistics, "read", None)
     assert trace(tables, matches) == first
 
 

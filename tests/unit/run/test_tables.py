@@ -59,12 +59,12 @@ def test_steps_scalars_and_facts_are_found_by_step(tables):
 
 
 def test_statistics_are_found_by_step_in_columns(tables, arrays):
-    rows = tables.statistics(4)
+    rows = tables.statistics.at(4)
     names = [tables.catalog[int(i)].name for i in rows.ids]
     assert names == ["fc1.weight", "gradient/fc1.weight"]
     np.testing.assert_array_equal(rows.values[0], of_array(arrays[4]))
     assert (rows.ids.dtype, rows.values.shape, rows.calls.dtype, rows.sampled.dtype) == ("u4", (2, 11), "u4", "?")
-    empty = tables.statistics(5)
+    empty = tables.statistics.at(5)
     assert (len(empty.ids), empty.values.shape) == (0, (0, 11))
 
 
@@ -79,7 +79,7 @@ def test_histories_are_in_the_order_of_steps(tables, arrays):
     steps, values, weights = tables.scalar_history(tables.catalog.by_name("loss").tensor_id)
     assert steps.tolist() == values.tolist() == list(range(10))
     assert set(weights.tolist()) == {8.0}
-    steps, rows = tables.statistics_history(tables.catalog.by_name("fc1.weight").tensor_id)
+    steps, rows = tables.statistics.of_tensor(tables.catalog.by_name("fc1.weight").tensor_id)[:2]
     assert steps.tolist() == [0, 2, 4, 6, 8]
     np.testing.assert_allclose(column(rows, "mean"), [arrays[n].mean() for n in steps])
     assert tables.captured(tables.catalog.by_name("fc1.weight").tensor_id) == {0, 2, 4, 6, 8}
@@ -89,11 +89,11 @@ def test_rows_written_because_of_a_finding_are_left_out_unless_asked_for(tmp_pat
     row = Row({"max": 7.0}, origin=Origin.FINDING, sampled=True, calls=3)
     path = build_run(tmp_path / "run", [{"statistics": {"a.weight": row, "b.weight": np.ones(2)}}])
     tables = tables_of(path)
-    assert len(tables.statistics(0).ids) == 1
-    rows = tables.statistics(0, planned_only=False)
+    assert len(tables.statistics.at(0).ids) == 1
+    rows = tables.statistics.at(0, planned_only=False)
     assert (rows.calls.tolist(), rows.sampled.tolist()) == ([3, 1], [True, False])
-    assert len(tables.statistics_history(0)[0]) == 0
-    assert len(tables.statistics_history(0, planned_only=False)[0]) == 1
+    assert len(tables.statistics.of_tensor(0)[0]) == 0
+    assert len(tables.statistics.of_tensor(0, planned_only=False)[0]) == 1
 
 
 def test_a_flush_that_was_written_twice_counts_once(tmp_path):
@@ -107,8 +107,8 @@ def test_a_flush_that_was_written_twice_counts_once(tmp_path):
     for frame in frames + frames:
         tables.ingest(frame)
     ids = [tables.catalog.by_name(name).tensor_id for name in ("a.weight", "b.weight")]
-    assert tables.statistics(0).ids.tolist() == ids
-    assert tables.statistics_history(ids[1])[0].tolist() == [0]
+    assert tables.statistics.at(0).ids.tolist() == ids
+    assert tables.statistics.of_tensor(ids[1])[0].tolist() == [0]
     loss = tables.catalog.by_name("loss").tensor_id
     assert [row[1] for row in tables.scalars(0)] == tables.scalar_history(loss)[1].tolist() == [1.0]
     assert len(tables.units(0)) == 1
@@ -135,8 +135,8 @@ def test_forgetting_keeps_what_comes_after(tables):
     assert sorted(tables.steps) == [6, 7, 8, 9]
     assert tables.scalars(5) == []
     assert len(tables.scalars(6)) == 1
-    assert len(tables.statistics(4).ids) == 0
-    assert len(tables.statistics(6).ids) == 2
+    assert len(tables.statistics.at(4).ids) == 0
+    assert len(tables.statistics.at(6).ids) == 2
     assert tables.units(2) == []
     assert [fact.kind for fact in tables.facts()] == ["model"]
     assert len(tables.catalog) == 4
@@ -176,7 +176,7 @@ def test_rows_of_some_tensors_and_steps_in_some_columns(tmp_path, compacted):
         assert compact(LocalStore(path)).rows == 60
     tables = left_in(path)
     a, c = ids(tables, "a.weight", "c.weight")
-    rows = tables.read_statistics(tensor_ids=[c, a], global_steps=(5, 9), fields=("max", "count"), histograms=True)
+    rows = tables.statistics.read(tensor_ids=[c, a], global_steps=(5, 9), fields=("max", "count"), histograms=True)
     assert rows.global_step.tolist() == [5, 5, 6, 6, 7, 7, 8, 8]
     assert rows.tensor_id.tolist() == [a, c] * 4
     assert rows.values[:, STATISTIC_FIELDS.index("max")].tolist() == [
@@ -185,16 +185,16 @@ def test_rows_of_some_tensors_and_steps_in_some_columns(tmp_path, compacted):
     assert rows.values[:, STATISTIC_FIELDS.index("count")].tolist() == [2.0] * 8
     assert np.isnan(rows.values[:, STATISTIC_FIELDS.index("l2")]).all()
     assert rows.histograms.seen.tolist() == [2] * 8
-    everything = tables.read_statistics()
+    everything = tables.statistics.read()
     assert len(everything) == 60
     assert everything.histograms is None
     assert np.isfinite(everything.values).all()
-    assert len(tables.read_statistics(tensor_ids=[])) == len(tables.read_statistics(global_steps=(50, 60))) == 0
+    assert len(tables.statistics.read(tensor_ids=[])) == len(tables.statistics.read(global_steps=(50, 60))) == 0
     for step in range(20):
-        by_step = tables.statistics(step)
+        by_step = tables.statistics.at(step)
         np.testing.assert_array_equal(by_step.values, everything.values[everything.global_step == step])
         assert by_step.histograms.get().seen.tolist() == [2] * 3
-    steps, values = tables.statistics_history(a, fields=("max",))
+    steps, values = tables.statistics.of_tensor(a, fields=("max",))[:2]
     assert steps.tolist() == list(range(20))
     assert values[:, STATISTIC_FIELDS.index("max")].tolist() == [100.0 * n for n in range(20)]
     assert tables.captured(c) == set(range(20))
@@ -218,12 +218,12 @@ def test_only_what_belongs_to_a_range_of_train_steps_is_kept(tmp_path, compacted
     assert [len(part.units(n)) for n in range(20)] == [n in kept for n in range(20)]
     assert [len(part.raw(n)) for n in range(20)] == [n in (5, 7) for n in range(20)]
     (a,) = ids(part, "a.weight")
-    assert part.statistics_history(a)[0].tolist() == part.reduction_history(a, Reduction.MEDIAN)[0].tolist() == kept
+    assert part.statistics.of_tensor(a)[0].tolist() == part.reduction_history(a, Reduction.MEDIAN)[0].tolist() == kept
     assert part.captured(a) == set(kept)
-    assert part.read_statistics(global_steps=(0, 6)).global_step.tolist() == [4] * 3 + [5] * 3
+    assert part.statistics.read(global_steps=(0, 6)).global_step.tolist() == [4] * 3 + [5] * 3
     assert len(part.catalog) == len(whole.catalog)
-    np.testing.assert_array_equal(part.statistics(5).values, whole.statistics(5).values)
-    assert len(left_in(path, steps=(50, 60)).read_statistics()) == 0
+    np.testing.assert_array_equal(part.statistics.at(5).values, whole.statistics.at(5).values)
+    assert len(left_in(path, steps=(50, 60)).statistics.read()) == 0
 
 
 def test_statistics_outside_a_range_are_not_decoded(tmp_path, monkeypatch):
@@ -233,7 +233,7 @@ def test_statistics_outside_a_range_are_not_decoded(tmp_path, monkeypatch):
     monkeypatch.setattr(sources, "decode_columns", lambda payload, names: decoded.append(names) or real(payload, names))
     tables = left_in(path, steps=(3, 6))
     assert decoded == []
-    tables.read_statistics()
+    tables.statistics.read()
     assert len(decoded) <= 2 * 2  # two batches hold these steps: which steps they have, and their columns
 
 
@@ -243,7 +243,7 @@ def test_only_the_columns_that_are_asked_for_are_decoded(tmp_path, monkeypatch):
     real = sources.decode_columns
     monkeypatch.setattr(sources, "decode_columns", lambda payload, names: decoded.extend(names) or real(payload, names))
     tables = left_in(path)
-    tables.statistics_history(ids(tables, "a.weight")[0], fields=("max",))
+    tables.statistics.of_tensor(ids(tables, "a.weight")[0], fields=("max",))[:2]
     assert set(decoded) & set(STATISTIC_FIELDS) == {"max"}
 
 
@@ -269,7 +269,7 @@ def test_payloads_beyond_the_bound_are_fetched_again(tmp_path, monkeypatch):
         appends = False
 
     path = build_run(tmp_path / "run", captures(30), steps_per_flush=3)
-    expected = left_in(path).read_statistics(histograms=True)
+    expected = left_in(path).statistics.read(histograms=True)
     monkeypatch.setattr(payloads, "KEPT_BYTES", 10_000)
     store = Objects(path)
     tables, fetched = WorkerTables(store), []
@@ -279,7 +279,7 @@ def test_payloads_beyond_the_bound_are_fetched_again(tmp_path, monkeypatch):
     monkeypatch.setattr(
         store, "read_many", lambda ranges: fetched.append(len(ranges)) or LocalStore.read_many(store, ranges)
     )
-    found = tables.read_statistics(histograms=True)
+    found = tables.statistics.read(histograms=True)
     assert sum(fetched) > 3
     np.testing.assert_array_equal(found.values, expected.values)
     np.testing.assert_array_equal(found.histograms.counts, expected.histograms.counts)
@@ -290,9 +290,9 @@ def test_statistics_that_were_compacted_and_removed_meanwhile_ask_for_a_new_begi
     early, removed = left_in(path), left_in(path)
     compact(LocalStore(path))
     with pytest.raises(CompactedError, match="open it again"):
-        early.read_statistics()
+        early.statistics.read()
     shutil.rmtree(tmp_path / "run" / "compacted")
-    assert len(removed.read_statistics()) == 0
+    assert len(removed.statistics.read()) == 0
     assert "removed" in removed.problems[0].what
 
 
@@ -308,8 +308,8 @@ def test_statistics_that_make_no_sense_are_told_and_their_neighbours_are_read(tm
     ]  # fmt: skip
     SegmentWriter(LocalStore(path), 0, "worker_0").write(nonsense)
     tables = left_in(path)
-    assert len(tables.read_statistics()) == 18
-    assert len(tables.statistics(1).ids) == 3
+    assert len(tables.statistics.read()) == 18
+    assert len(tables.statistics.at(1).ids) == 3
     assert len(tables.problems) == 3
     assert all("worker_0" in str(problem) for problem in tables.problems)
 
