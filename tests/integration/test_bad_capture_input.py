@@ -105,6 +105,41 @@ def test_code_and_files_are_refused_before_anything_is_watched(folder: Path, kin
     assert not model._forward_pre_hooks
 
 
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ({"run": 5}, "run must be a path or an address but got 5"),
+        ({"run": ""}, "run must be a path or an address but got ''"),
+        ({"runs": 5}, "runs must be a path or an address but got 5"),
+        ({"runs": ""}, "runs must be a path or an address but got ''"),
+        ({"config_file": 5}, "the configuration file must be a path but got 5"),
+        ({"config_file": ""}, "the configuration file must be a path but got ''"),
+        ({"calibration": "sagemakr"}, "calibration must be one of default, sagemaker but got 'sagemakr'"),
+        ({"rules": 5}, "rules must be texts, rule classes or rules but got 5"),
+        ({"rules": ["default", None]}, "rules must be texts, rule classes or rules but got None"),
+        ({"rules": ""}, "rules names no rule; watchglass run evaluates none with --evaluator none"),
+        ({"stop_on": True}, 'stop_on must be "error", "warning" or "info" but got True'),
+        ({"actions": 5}, "actions must be texts, action classes or actions but got 5"),
+        ({"actions": [nn.Linear]}, "actions must be texts, action classes or actions but got <class 'torch.nn"),
+        ({"collections": 5}, "SessionConfig: collections must be a list or a table but got 5"),
+        ({"collections": {"weights": 5}}, "SessionConfig: collections.weights must be a table of settings, true or"),
+        ({"collections": [{}]}, "SessionConfig: collections.0.name is missing"),
+        ({"modes": {"eval": 5}}, "SessionConfig: modes.eval must be a table of settings but got 5"),
+        ({"save_interval": b"3"}, "SessionConfig: save_interval must be a whole number or none but got b'3'"),
+        ({"flush_interval_s": True}, "SessionConfig: flush_interval_s must be a number or none but got True"),
+        ({"save_all": None}, "SessionConfig: save_all must be true or false but got None; the default is False"),
+        ({"attempt": 1}, "SessionConfig: attempt is unknown; known are collections"),
+        ({"save_intervall": 3}, 'SessionConfig: save_intervall is unknown (did you mean "save_interval"?)'),
+    ],
+)
+def test_what_watch_cannot_take_is_one_line(folder: Path, given: dict[str, Any], error: str) -> None:
+    with pytest.raises(InvalidValueError) as caught:
+        watchglass.watch(nn.Linear(4, 2), **given)
+    assert str(caught.value).startswith(error)
+    assert "\n" not in str(caught.value)
+    assert not list(folder.glob("run*"))
+
+
 @pytest.mark.parametrize("source", ["found", "named", "original", "option"])
 @pytest.mark.parametrize("kind", SETTINGS)
 def test_the_launcher_refuses_before_it_starts_the_script(

@@ -27,14 +27,18 @@ FILE_NAME = "watchglass.toml"
 _MOST_BYTES = 16 << 20
 
 
-def find_file(named: str | os.PathLike[str] | None = None) -> Path | None:
+def find_file(named: Any = None) -> Path | None:
     """The configuration file that holds here, None where there is none.
 
     It is the one that is named, else the one that ``SMDEBUG_CONFIG_FILE_PATH`` names, else the nearest
     ``watchglass.toml`` in the working directory and the folders above it, up to the root of the repository or the home
     directory.
 
+    Args:
+        named: A path, None where nobody named one.
+
     Raises:
+        InvalidValueError: What is named is no path.
         MissingFileError: The one that is named is not there.
     """
     if named is None:
@@ -42,6 +46,8 @@ def find_file(named: str | os.PathLike[str] | None = None) -> Path | None:
         if named is None:
             return _nearest(Path.cwd())
         source = f"configuration file {named}, which {environment.HOOK_CONFIGURATION} names,"
+    elif not isinstance(named, (str, os.PathLike)) or not os.fspath(named):
+        raise InvalidValueError(f"the configuration file must be a path but got {named!r}")
     else:
         source = f"configuration file {os.fspath(named)}"
     path = Path(named)

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import math
 import types
 import typing
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, TypeVar
@@ -109,7 +110,7 @@ class _Limits:
 def parameter(
     default: Any,
     *,
-    help: str,  # noqa: A002  the word that argparse and typer use
+    help: str = "",  # noqa: A002  the word that argparse and typer use
     unit: str = "",
     ge: float | None = None,
     le: float | None = None,
@@ -125,7 +126,7 @@ def parameter(
 
     Args:
         default: Value when nothing is given; must itself be valid.
-        help: One sentence for people.
+        help: One sentence for people; "" where none reads of it.
         unit: Unit of the value, for instance ``"percent"`` or ``"steps"``.
         ge: A number must be at least this.
         le: A number must be at most this.
@@ -267,13 +268,15 @@ def _default(field: dataclasses.Field[Any]) -> str:
     return "" if field.default in (dataclasses.MISSING, None) else f"; the default is {field.default!r}"
 
 
-def _hints(cls: type[Any]) -> dict[str, Any]:
-    return typing.get_type_hints(cls)
+#: Types of the fields of a class; every worker has instances of its own of each rule.
+_hints: Callable[[Any], dict[str, Any]] = functools.cache(typing.get_type_hints)
 
 
 def _type_name(hint: Any) -> str:
     if isinstance(hint, type) and issubclass(hint, Enum):
-        return "one of " + ", ".join(str(member.value) for member in hint)
+        return "one of " + ", ".join(_words(hint))
+    if dataclasses.is_dataclass(hint):
+        return "a table of settings"
     names = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         return " or ".join("none" if arm is type(None) else _type_name(arm) for arm in typing.get_args(hint))
@@ -283,7 +286,7 @@ def _type_name(hint: Any) -> str:
             return f"a list out of {element.removeprefix('one of ')}"
         return f"a list of {element.removeprefix('a ')}{'' if element == 'text' else 's'}"
     if typing.get_origin(hint) is Mapping:
-        return f"a table of {_type_name(typing.get_args(hint)[1])}"
+        return f"a table of {_type_name(typing.get_args(hint)[1]).replace('a table', 'tables')}"
     return names.get(hint, getattr(hint, "__name__", str(hint)))
 
 
@@ -309,6 +312,8 @@ def _nested(key: Any, value: Any, hint: Any, limits: _Limits) -> Any:
         return _coerce(value, hint, limits)
     except ParameterError as error:
         raise ParameterError(error.owner, f"{key}.{error.name}", error.reason) from None
+    except TypeError:
+        raise ParameterError("", str(key), f"must be {_type_name(hint)} but got {value!r}") from None
 
 
 def _coerce_union(value: Any, arms: tuple[Any, ...], limits: _Limits) -> Any:
@@ -361,14 +366,21 @@ def _coerce_plain(value: Any, hint: type) -> Any:
 
 
 def _number(value: Any) -> float:
+    if isinstance(value, (bytes, bytearray)):
+        raise TypeError(value)
     try:
         return float(value)
     except OverflowError:  # a whole number beyond all floats
         return math.inf
 
 
+def _words(hint: type[Enum]) -> dict[str, Enum]:
+    """Members by what people call them: the value where that is a text, else the name."""
+    return {(member.value if isinstance(member.value, str) else member.name).lower(): member for member in hint}
+
+
 def _member(value: Any, hint: type[Enum]) -> Enum:
-    members = {str(member.value).lower(): member for member in hint}
+    members = _words(hint)
     found = members.get(str(value).strip().lower())
     if found is None:
         raise _Refused(f"must be one of {', '.join(members)} but got {value!r}{suggest(str(value), members)}")

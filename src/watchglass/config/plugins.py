@@ -43,7 +43,7 @@ def with_parameters(cls: type[Any]) -> None:
         default = cls.__dict__.get(name, dataclasses.MISSING)
         plain = default is not dataclasses.MISSING and not isinstance(default, dataclasses.Field)
         if plain and "ClassVar" not in str(annotation):
-            setattr(cls, name, parameter(default, help=""))
+            setattr(cls, name, parameter(default))
     dataclasses.dataclass(kw_only=True, eq=False)(cls)
 
 

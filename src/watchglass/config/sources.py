@@ -91,6 +91,10 @@ def _added(
         elif entry is True:
             kept[name] = before or _read_one({"name": name}, name)
         elif isinstance(entry, Mapping):
+            if entry.get("name", name) != name:
+                raise ParameterError(
+                    _OWNER, f"collections.{name}.name", f"must be left out or {name} but got {entry['name']!r}"
+                )
             settings = before.to_json() if before is not None else {"name": name}
             kept[name] = _read_one(add_settings(settings, entry), name)
         else:

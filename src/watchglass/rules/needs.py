@@ -5,16 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from watchglass.config import parameter, validate
 from watchglass.errors import InvalidValueError
-from watchglass.records import ROW_KINDS, Mode, ModuleKind, Role, RowKey, TensorInfo, UnitKind
+from watchglass.records import ROW_KINDS, STATISTIC_FIELDS, Mode, ModuleKind, Role, RowKey, TensorInfo, UnitKind
 from watchglass.run import Selection
 
-#: What may be given several times, and of what kind each is.
-_SEVERAL: dict[str, type] = {
-    "module_kinds": ModuleKind, "statistics": str, "units": UnitKind, "facts": str, "scalars": str, "modes": Mode,
-    "observations": str,
-}  # fmt: skip
-
+#: Columns of :meth:`StepView.statistics`.
+_STATISTICS = (
+    *STATISTIC_FIELDS, "nonfinite", "finite", "mean", "abs_mean", "variance", "std", "rms", "zero_ratio",
+    "nonzero_abs_mean",
+)  # fmt: skip
+#: What an evaluator observes that rules are shown.
+_OBSERVATIONS = ("worker_lost", "worker_returned", "tick")
 
 #: The longest window, in seconds.
 _LONGEST_S = 86_400.0
@@ -80,35 +82,27 @@ class Needs:
         why: Half a sentence, for the reason that a starving rule gives: ``"to compare layers"``.
 
     Raises:
-        InvalidValueError: One of these is something else, a text where several are expected.
+        InvalidValueError: One of these is something else.
     """
 
-    role: Role | None = None
-    module_kinds: tuple[ModuleKind, ...] = ()
-    statistics: tuple[str, ...] = ()
-    units: tuple[UnitKind, ...] = ()
-    facts: tuple[str, ...] = ()
-    scalars: tuple[str, ...] = ()
-    max_interval: int | None = None
-    modes: tuple[Mode, ...] = (Mode.TRAIN,)
-    name_regex: str | None = None
-    collection: str | None = None
-    observations: tuple[str, ...] = ()
-    raw: bool = False
-    optional: bool = False
-    why: str = ""
+    role: Role | None = parameter(None)  # noqa: RUF009
+    module_kinds: tuple[ModuleKind, ...] = parameter(())
+    statistics: tuple[str, ...] = parameter((), choices=_STATISTICS)
+    units: tuple[UnitKind, ...] = parameter(())
+    facts: tuple[str, ...] = parameter(())
+    scalars: tuple[str, ...] = parameter(())
+    max_interval: int | None = parameter(None, ge=1)
+    modes: tuple[Mode, ...] = parameter((Mode.TRAIN,))
+    name_regex: str | None = parameter(None)
+    collection: str | None = parameter(None)
+    observations: tuple[str, ...] = parameter((), choices=_OBSERVATIONS)
+    raw: bool = parameter(False)
+    optional: bool = parameter(False)
+    why: str = parameter("")
 
     def __post_init__(self) -> None:
-        for name, kind in _SEVERAL.items():
-            given: Any = getattr(self, name)
-            if not isinstance(given, (tuple, list)) or not all(isinstance(one, kind) for one in given):
-                one = f"; for one write {name}=({given!r},)" if isinstance(given, kind) else ""
-                raise InvalidValueError(f"{name} of Needs must be a tuple of {kind.__name__} but got {given!r}{one}")
-            object.__setattr__(self, name, tuple(given))
-        most: Any = self.max_interval
-        if most is not None and (not isinstance(most, int) or isinstance(most, bool) or most < 1):
-            raise InvalidValueError(f"max_interval of Needs must be at least 1 but got {most!r}; leave it out for any")
-        object.__setattr__(self, "role", Selection(self.role, regex=self.name_regex).role)
+        validate(self)
+        Selection(regex=self.name_regex)  # refuses what does not compile
 
     def wants(self, info: TensorInfo) -> bool:
         """Whether this tensor is one of those needed."""

@@ -82,6 +82,7 @@ def build_rule(spec: RuleSpec, calibration: str = "default") -> Rule:
     check_parameters(cls, spec.parameters)
     if calibration not in CALIBRATIONS:
         raise InvalidValueError(f'calibration must be one of {", ".join(CALIBRATIONS)} but got "{calibration}"')
+    _check_calibrations(cls, spec.name)
     overrides: Mapping[str, Any] = cls.calibrations.get(calibration, {})
     try:
         rule = cls(**{**overrides, **spec.parameters})
@@ -93,6 +94,20 @@ def build_rule(spec: RuleSpec, calibration: str = "default") -> Rule:
     return rule
 
 
+def _check_calibrations(cls: type[Rule], name: str) -> None:
+    given: Any = cls.calibrations
+    known = {info.name for info in describe(cls)}
+    if (
+        not isinstance(given, Mapping)
+        or not given.keys() <= set(CALIBRATIONS)
+        or not all(isinstance(values, Mapping) and values.keys() <= known for values in given.values())
+    ):
+        raise PluginFileError(
+            f"calibrations of {name} must be tables of its parameters, by {' or '.join(CALIBRATIONS)}, but is "
+            f"{given!r:.80}"
+        )
+
+
 def _check_declared(rule: Rule, name: str) -> None:
     """Refuse what is easily written where several are expected: ``needs = (Needs(...))`` without a comma."""
     needs: object = rule.needs
@@ -100,6 +115,9 @@ def _check_declared(rule: Rule, name: str) -> None:
         raise PluginFileError(
             f"needs of {name} must be a tuple of Needs but is {needs!r:.80}; for one write needs = (Needs(...),)"
         )
+    default: object = rule.default
+    if not isinstance(default, bool):
+        raise PluginFileError(f"default of {name} must be True or False but is {default!r:.80}")
     streams: object = rule.streams
     looks = type(rule).check_window is not Rule.check_window
     if not isinstance(streams, (Windows, type(None))) or (looks and streams is None):

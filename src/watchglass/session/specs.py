@@ -40,14 +40,16 @@ def rule_specs(
         InvalidValueError: A rule that another process could not import, or a parameter that cannot be so.
         UnknownNameError: A name that no rule has.
     """
+    if calibration not in CALIBRATIONS:
+        raise InvalidValueError(f"calibration must be one of {', '.join(CALIBRATIONS)} but got {calibration!r}")
     if rules is None:
         from watchglass.rules import default_rules
 
         return default_rules()
+    if not rules and not isinstance(rules, str):
+        return ()
     from watchglass.rules import CONTRACT, build_rule, expand, parse_rules
 
-    if calibration not in CALIBRATIONS:
-        raise InvalidValueError(f"calibration must be one of {', '.join(CALIBRATIONS)} but got {calibration!r}")
     specs = expand(_specs(rules, RuleSpec, CONTRACT, lambda text: parse_rules([text], source)))
     for spec in specs:
         build_rule(spec, calibration)

@@ -16,8 +16,11 @@ from watchglass.capture import FRAMEWORKS, Framework, Hook, attach, framework, o
 from watchglass.config import (
     DEFAULT_COLLECTIONS,
     DEFAULT_RUNS,
+    SETTINGS,
     EvaluatorConfig,
     SessionConfig,
+    check_names,
+    combine,
     environment,
     find_file,
     joined,
@@ -180,7 +183,8 @@ class _Asked:
         config_file: str | os.PathLike[str] | None = None,
         **settings: Any,
     ) -> None:
-        path = "" if run is None else os.fspath(run)
+        path = "" if run is None else _location("run", run)
+        check_names(settings, SETTINGS, "SessionConfig")
         self.settings = settings
         self._evaluation = _evaluation(path, rules, calibration, stop_on, actions, config_file)
         found = None if environment.disabled() and config_file is None else find_file(config_file)
@@ -190,8 +194,7 @@ class _Asked:
         kept = owner.collections
         default = kept or DEFAULT_COLLECTIONS
         asked = capture_of_rules(self._evaluation, in_file, settings, default=default, always=kept)
-        config = SessionConfig(run=path, collections=default).with_settings(asked)
-        self._config = config.with_settings(in_file).with_settings(settings)
+        self._config = SessionConfig(path, **combine({"collections": default}, asked, in_file, settings))
 
     def begin(self, run: str) -> Hook:
         """A new hook, the current one from now on, of the run that the script names, else of ``run``."""
@@ -227,9 +230,9 @@ def _evaluation(
         return None
     if rules is None and (stop_on is not None or actions is not None):
         rules = "default"
+    specs = rule_specs(() if rules is None else rules, calibration)
     if rules is None:
         return None
-    specs = rule_specs(rules, calibration)
     return EvaluatorConfig(
         run, None, specs, severity, action_specs(actions, specs, config_file), calibration=calibration
     )
@@ -244,10 +247,16 @@ def _warn_of_ignored(**given: Any) -> None:
         )  # fmt: skip
 
 
+def _location(name: str, given: Any) -> str:
+    if not isinstance(given, (str, os.PathLike)) or not os.fspath(given):
+        raise InvalidValueError(f"{name} must be a path or an address but got {given!r}")
+    return os.fspath(given)
+
+
 def _default_run(runs: str | os.PathLike[str] | None = None) -> str:
     """Location of a run that is not named: script and time, below ``runs`` or where the environment says."""
     script = Path(sys.argv[0] or "python").stem if not hasattr(sys, "ps1") else "session"
-    folder = os.fspath(runs) if runs is not None else environment.runs() or DEFAULT_RUNS
+    folder = _location("runs", runs) if runs is not None else environment.runs() or DEFAULT_RUNS
     return joined(folder, f"{script or 'session'}-{time.strftime('%Y%m%d-%H%M%S')}")
 
 

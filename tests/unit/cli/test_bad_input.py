@@ -75,7 +75,7 @@ def script(tmp_path: Path) -> Path:
         (["run", "--config", "late.toml", "--save-interval", "0", "train.py"], "--save-interval must be >= 1 but got"),
         (
             ["run", "--collection", "outputs:modes=eval", "train.py"],
-            "--collection outputs.modes must be a table of ModeSteps or none but got 'eval'",
+            "--collection outputs.modes must be a table of tables of settings or none but got 'eval'",
         ),
         (
             ["run", "--collection", "outputs:modes=eval,modes.eval.save_interval=1", "train.py"],

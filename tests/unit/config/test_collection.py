@@ -136,7 +136,7 @@ def test_values_come_as_files_and_people_write_them() -> None:
             {"name": "weights", "modes": {"eval": {"save_intervall": 3}}},
             'collection weights: modes.eval.save_intervall is unknown (did you mean "save_interval"?)',
         ),
-        ({"name": "weights", "modes": {"eval": 3}}, "modes must be a table of ModeSteps or none but got {'eval': 3}"),
+        ({"name": "weights", "modes": {"eval": 3}}, "modes.eval must be a table of settings but got 3"),
         ({"name": "weights", "modes": {"eval": {"save_steps": "x"}}}, "modes.eval.save_steps must be a list of whole"),
         ({"name": "weights", "roles": ("wieght",)}, 'but got \'wieght\' (did you mean "weight"?)'),
         ({"name": "weights", "save_raw": "perhaps"}, "save_raw must be true or false or none but got 'perhaps'"),

@@ -149,7 +149,7 @@ def test_a_script_says_more_than_a_file_and_less_than_the_command_line(monkeypat
         ),
         ({"include_regex": "("}, "include_regex '(' does not compile"),
         ({"save_interval": float("inf")}, "SessionConfig: save_interval must be a whole number or none but got inf"),
-        ({"modes": "eval"}, "SessionConfig: modes must be a table of ModeSteps or none but got 'eval'"),
+        ({"modes": "eval"}, "SessionConfig: modes must be a table of tables of settings or none but got 'eval'"),
         ({"reductions": "mean,medium"}, "but got 'medium' (did you mean"),
     ],
 )  # fmt: skip

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from watchglass.config import RuleSpec, parameter
 from watchglass.errors import InvalidValueError, MissingFileError, PluginFileError, UnknownNameError
 from watchglass.evaluate import replay
-from watchglass.records import Role, Status
+from watchglass.records import Mode, Role, Status
 from watchglass.rules import (
     Needs,
     Rule,
@@ -142,11 +143,37 @@ def test_a_file_that_fails_to_import(tmp_path: Path, text: str, message: str) ->
     ("body", "message"),
     [
         ('needs = (Needs(scalars=("loss",)))', r"needs of .*:Mine must be a tuple of Needs but is Needs\(.*one write"),
-        ('needs = (Needs(scalars="loss"),)', r"scalars of Needs must be a tuple of str but got 'loss'; .*=\('loss',\)"),
-        ("needs = (Needs(modes=Mode.EVAL),)", "modes of Needs must be a tuple of Mode but got .*for one write modes="),
-        ('needs = (Needs(role="gradiant"),)', "a role must be one of weight, .* but got 'gradiant'"),
+        ("needs = (Needs(scalars=5),)", "Needs: scalars must be a list of text but got 5"),
+        (
+            "needs = (Needs(modes=Mode.EVAL),)",
+            "Needs: modes must be a list out of train, .*, global but got",
+        ),
+        (
+            'needs = (Needs(modes="evl"),)',
+            r"Needs: modes must be one of train, .* but got 'evl' \(did you mean \"eval\"\?",
+        ),
+        ('needs = (Needs(role="gradiant"),)', "Needs: role must be one of weight, .* but got 'gradiant'"),
+        ('needs = (Needs(module_kinds="relu"),)', "Needs: module_kinds must be one of linear, .* but got 'relu'"),
+        ('needs = (Needs(statistics="men"),)', r"Needs: statistics must be one of .* but got 'men' \(did you mean"),
+        (
+            'needs = (Needs(observations="nobody"),)',
+            "Needs: observations must be one of .* but got 'nobody'",
+        ),
+        ('needs = (Needs(raw="maybe"),)', "Needs: raw must be true or false but got 'maybe'"),
+        ("needs = (Needs(optional=None),)", "Needs: optional must be true or false but got None"),
+        ("needs = (Needs(why=5),)", "Needs: why must be text but got 5"),
+        ("needs = (Needs(name_regex=5),)", "Needs: name_regex must be text or none but got 5"),
+        ("needs = (Needs(collection=()),)", r"Needs: collection must be text or none but got \(\)"),
         ('needs = (Needs(name_regex="("),)', r"a regex must be a regular expression but got '\('"),
-        ("needs = (Needs(max_interval=0),)", "max_interval of Needs must be at least 1 but got 0"),
+        ("needs = (Needs(max_interval=0),)", "Needs: max_interval must be >= 1 but got 0"),
+        ('default = "no"', "default of .*:Mine must be True or False but is 'no'"),
+        (
+            "calibrations = 5",
+            "calibrations of .*:Mine must be tables of its parameters, by default or .*, but is 5",
+        ),
+        ('calibrations = {"sagemaker": {"limit": 1}}', "calibrations of .*:Mine must be tables of its parameters"),
+        ('calibrations = {"sagemakr": {}}', r"calibrations of .* but is \{'sagemakr': \{\}\}"),
+        ('limit: bool = "maybe"', "Mine: limit must be true or false but got 'maybe'"),
         ('compares = "other_run"', "compares of .*:Mine must be a tuple of names of its parameters but is 'other_run'"),
         ('compares = ("other",)', r"compares of .*:Mine must be a tuple of names of .* but is \('other',\)"),
         ("def __post_init__(self):\n        raise KeyError('mine')", "Mine cannot be built: KeyError: 'mine'"),
@@ -158,12 +185,13 @@ def test_what_a_rule_declares_is_checked(tmp_path: Path, body: str, message: str
         "from watchglass import Mode, Needs, Role, Rule\nclass Mine(Rule):\n"
         f'    """Mine."""\n    {body}\n    other_run: str = ""\n    def check(self, view):\n        return ()\n'
     )
-    with pytest.raises(PluginFileError, match=message):
+    with pytest.raises((PluginFileError, InvalidValueError), match=message):
         build_rule(RuleSpec(f"{path}:Mine"))
 
 
 def test_needs_take_words_and_lists() -> None:
-    assert Needs(role="gradient", facts=["batch"]) == Needs(role=Role.GRADIENT, facts=("batch",))  # type: ignore[arg-type]
+    given: dict[str, Any] = {"role": "gradient", "facts": ["batch"], "modes": "eval", "raw": "no", "statistics": "l2"}
+    assert Needs(**given) == Needs(role=Role.GRADIENT, facts=("batch",), modes=(Mode.EVAL,), statistics=("l2",))
 
 
 def test_an_edited_file_is_imported_anew(tmp_path: Path) -> None:
