@@ -18,7 +18,8 @@ from watchglass.evaluate.scaling.contents import RunContents
 from watchglass.evaluate.scaling.plan import plan
 from watchglass.records import Observation, Status
 from watchglass.rules import Rule
-from watchglass.run import JointStep, StepView, WorkerTables
+from watchglass.run import JointStep, StepView
+from watchglass.run.stored import StoredStatistics
 from watchglass.store import LocalStore
 from watchglass.testing import FakeClock, RunBuilder, Silence, Step, build_run
 
@@ -244,8 +245,8 @@ def test_parts_of_rules_over_all_workers_are_the_whole(
     assert {part.workers for part in parts if 1 in (part.rules or ())} == {("worker_0",), ("worker_1",)}
     assert {part.workers for part in parts if part.rules != (1,)} == {None}
     read: list[int] = []
-    statistics = WorkerTables.statistics
-    monkeypatch.setattr(WorkerTables, "statistics", lambda *words: (read.append(1), statistics(*words))[1])
+    statistics = StoredStatistics.at
+    monkeypatch.setattr(StoredStatistics, "at", lambda *words: (read.append(1), statistics(*words))[1])
     found = []
     for part in parts:
         read.clear()

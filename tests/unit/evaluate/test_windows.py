@@ -15,7 +15,8 @@ from watchglass.evaluate.engine.engine import Engine
 from watchglass.evaluate.live.evaluator import Evaluator
 from watchglass.records import ROW_KINDS, Field, Observation, RowKey, RowKind, Status
 from watchglass.rules import Rule, Windows
-from watchglass.run import WorkerTables, open_run
+from watchglass.run import open_run
+from watchglass.run.stored import StoredStatistics
 from watchglass.store import FrameKind, LocalStore, SegmentWriter, encode_frame
 from watchglass.testing import Batch, RunBuilder, Silence, Step, build_run
 
@@ -304,8 +305,8 @@ def test_parts_with_windows_are_the_whole_and_read_no_statistics(
     engine, config = Engine(specs), EvaluatorConfig(run, None, specs)
     assert engine.whole == (0, 2, 3)
     read: list[int] = []
-    statistics = WorkerTables.statistics
-    monkeypatch.setattr(WorkerTables, "statistics", lambda *words: (read.append(1), statistics(*words))[1])
+    statistics = StoredStatistics.at
+    monkeypatch.setattr(StoredStatistics, "at", lambda *words: (read.append(1), statistics(*words))[1])
     parts = [replay_part(run, config, rules=[0, 2, 3])]
     assert not read
     parts += [replay_part(run, config, rules=[1], workers=[worker]) for worker in ("worker_0", "worker_1")]
