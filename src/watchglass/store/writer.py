@@ -6,8 +6,8 @@ import logging
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from contextlib import AbstractContextManager, suppress
+from typing import Any
 
 from watchglass.errors import InvalidValueError, NoRoomError, RunExistsError, StoreError
 from watchglass.records import FORMAT_VERSION, Finding, Observation, RowKind, RuleStatus
@@ -17,10 +17,6 @@ from watchglass.store.contract import Clock, Store
 from watchglass.store.encoding import codec
 from watchglass.store.encoding.rows import encode_rows, table_of
 from watchglass.store.manifest import stay_with_run
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
 
 _log = logging.getLogger("watchglass")
 
@@ -175,7 +171,7 @@ class SegmentWriter:
         return codec.encode_header(header)
 
 
-class StreamWriter:
+class StreamWriter(AbstractContextManager["StreamWriter"]):
     """Writes rows keyed by time into a stream of a run. One thread at a time; holds the stream until :meth:`close`.
 
     A stream is an append-only source of rows that is no worker: no step waits for it, and it may begin before all.
@@ -257,9 +253,6 @@ class StreamWriter:
         del self._waiting[:count]
         self.lost += count
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, *exc: object) -> None:
         self.close()
 
@@ -270,7 +263,7 @@ def _next_number(store: Store, folder: str) -> int:
     return max((seq for seq in known if seq is not None), default=-1) + 1
 
 
-class JournalWriter:
+class JournalWriter(AbstractContextManager["JournalWriter"]):
     """The one writer of a run's journal. Thread-safe; holds the journal's lease from construction to :meth:`close`.
 
     Args:
@@ -330,9 +323,6 @@ class JournalWriter:
                 self._closed = True
                 with suppress(StoreError):  # a full disk: the lease ends with the process anyway
                     claim.release(self._store, layout.LEASE)
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *exc: object) -> None:
         self.close()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from contextlib import AbstractContextManager
+from typing import NamedTuple
 
 import numpy as np
 
@@ -31,9 +32,6 @@ from watchglass.store.parquet.index import end_crc
 from watchglass.store.parquet.statistics import ParquetStatistics
 from watchglass.store.parquet.writing import encode_block, sorted_rows
 from watchglass.store.spool.content import SpooledBytes
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 #: A block of statistics ends with the first whole step behind so many rows or bins of histograms; in memory it takes
 #: some 200 MiB at most, and three times that while it is sorted and written.
@@ -87,7 +85,7 @@ def condense(
         return condenser.finish()
 
 
-class _Condenser:
+class _Condenser(AbstractContextManager["_Condenser"]):
     def __init__(self, store: Store, generation: int, attempt: int, worker: str, written: dict[str, int]) -> None:
         self._store, self._generation, self._attempt, self._worker = store, generation, attempt, worker
         self._written = written
@@ -122,9 +120,6 @@ class _Condenser:
             self._write(path, parts, self._frames.size)
         _check_written(self._store, path, self._frames.size, self._frames.crc)
         return self._done
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *exc: object) -> None:
         self._frames.close()

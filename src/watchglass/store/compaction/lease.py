@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import json
 import time
-from contextlib import suppress
-from typing import TYPE_CHECKING
+from contextlib import AbstractContextManager, suppress
 
 from watchglass.errors import RunExistsError, StoreError
 from watchglass.store import claim, layout
 from watchglass.store.contract import Store
 from watchglass.store.documents import read_document
 
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
 #: Seconds between renewals, and after how many without one a holder that cannot be seen from here counts as gone.
 _RENEWAL_S, _EXPIRY_S = 15.0, 300.0
 
 
-class CompactionLease:
+class CompactionLease(AbstractContextManager["CompactionLease"]):
     """The right to compact a run, for as long as it is held and renewed. For one thread.
 
     Raises:
@@ -30,13 +26,13 @@ class CompactionLease:
         self._store = store
         self._process = claim.this_process()
         holder = claim.holder_of(store, layout.COMPACTION_LEASE)
-        if holder is not None and claim.is_alive(holder) is None and not self._is_expired(holder):
+        unseen = holder if holder is not None and claim.is_alive(holder) is None else None
+        if unseen is not None and not self._is_expired(unseen):
             raise RunExistsError(
-                f"{store.location} is being compacted by process {holder.pid} on {holder.host}; "
+                f"{store.location} is being compacted by process {unseen.pid} on {unseen.host}; "
                 f"wait for it to end (should it have died, its lease ends after {_EXPIRY_S / 60:.0f} minutes)"
             )
-        gone = holder if holder is not None and claim.is_alive(holder) is None else None
-        claim.take(store, layout.COMPACTION_LEASE, self._process, f"the compaction of {store.location}", gone)
+        claim.take(store, layout.COMPACTION_LEASE, self._process, f"the compaction of {store.location}", unseen)
         self._renewed_s = float("-inf")
         self.tick()
 
@@ -68,9 +64,6 @@ class CompactionLease:
         with suppress(StoreError, RunExistsError):
             if claim.holder_of(self._store, layout.COMPACTION_LEASE) == self._process:
                 claim.release(self._store, layout.COMPACTION_LEASE)
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *exc: object) -> None:
         self.close()

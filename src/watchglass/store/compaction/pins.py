@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from watchglass.errors import DamagedDataError, StoreError
 from watchglass.store import layout
@@ -15,9 +14,6 @@ from watchglass.store.claim import Claim, is_alive, this_process
 from watchglass.store.compaction.generations import newest_generation
 from watchglass.store.contract import Store
 from watchglass.store.documents import MAX_BYTES, document
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 #: Seconds for which a pin holds unless it is renewed, and between its renewals.
 PIN_EXPIRY_S, PIN_RENEWAL_S = 300.0, 60.0
@@ -46,7 +42,7 @@ class PinRecord:
         return self.expires_ns + int(_SKEW_S * 1e9) > now_ns and is_alive(self.holder) is not False
 
 
-class Pin:
+class Pin(AbstractContextManager["Pin"]):
     """Keeps what one generation holds, and the segments behind it, from being deleted. For one thread.
 
     Use it as a context, and call :meth:`tick` now and then: one that is not renewed ends by itself.
@@ -79,9 +75,6 @@ class Pin:
         """Let go. Never raises: what stays behind expires."""
         with suppress(StoreError):
             self._store.delete(self._path)
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *exc: object) -> None:
         self.close()

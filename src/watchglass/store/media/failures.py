@@ -75,6 +75,25 @@ _BY_STATUS = {
     501: _CURES["NotImplemented"],
     507: "the server is full; free space or choose another bucket",
 }
+#: By words in the client's message, the first that occur: where there was no answer.
+_NO_ANSWER = {
+    "redirect": Failure(What.REFUSED, _CURES["PermanentRedirect"]),
+    "InvalidPathError|parse path": Failure(
+        What.REFUSED,
+        "an object there has a name that no run has, with '..', an empty part or a control character; remove it or "
+        "choose another prefix",
+    ),
+    "dns error": Failure(What.PASSING, f"the server's name is unknown; {_AWAY}"),
+    "ConnectionRefused": Failure(What.PASSING, f"the server refuses connections; {_AWAY}"),
+    "Timeout|TimedOut|timed out": Failure(What.PASSING, f"the server did not answer in time; {_AWAY}"),
+    "certificate": Failure(What.REFUSED, "the server's certificate is not trusted; check the endpoint"),
+    "URL scheme is not allowed|BadScheme": Failure(
+        What.REFUSED, "the endpoint must begin with https:// or http://; check AWS_ENDPOINT_URL"
+    ),
+    "HTTP error|error sending request|error decoding response body": Failure(
+        What.PASSING, f"the connection broke; {_AWAY}"
+    ),
+}
 NO_CREDENTIALS = (
     "found no credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or "
     "GOOGLE_APPLICATION_CREDENTIALS, or AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY"
@@ -125,24 +144,7 @@ def _of_no_answer(text: str, name: str) -> Failure:
     if provider:
         what = What.PASSING if re.search("Connect|Timeout", provider[1]) else What.REFUSED
         return Failure(what, f"the AWS profile gives no credentials ({provider[1]}); log in again or mend the profile")
-    if "redirect" in text:
-        return Failure(What.REFUSED, _CURES["PermanentRedirect"])
-    if name == "InvalidPathError" or "parse path" in text:
-        return Failure(
-            What.REFUSED,
-            "an object there has a name that no run has, with '..', an empty part or a control character; remove it or "
-            "choose another prefix",
-        )
-    if "dns error" in text:
-        return Failure(What.PASSING, f"the server's name is unknown; {_AWAY}")
-    if "ConnectionRefused" in text:
-        return Failure(What.PASSING, f"the server refuses connections; {_AWAY}")
-    if "Timeout" in text or "TimedOut" in text or "timed out" in text:
-        return Failure(What.PASSING, f"the server did not answer in time; {_AWAY}")
-    if "certificate" in text:
-        return Failure(What.REFUSED, "the server's certificate is not trusted; check the endpoint")
-    if "URL scheme is not allowed" in text or "BadScheme" in text:
-        return Failure(What.REFUSED, "the endpoint must begin with https:// or http://; check AWS_ENDPOINT_URL")
-    if "HTTP error" in text or "error sending request" in text or "error decoding response body" in text:
-        return Failure(What.PASSING, f"the connection broke; {_AWAY}")
+    for words, failure in _NO_ANSWER.items():
+        if re.search(words, f"{name}: {text}"):
+            return failure
     return Failure(What.REFUSED, f"the client failed ({name}); check the location, the endpoint and the credentials")
