@@ -23,7 +23,7 @@ from watchglass.record.observed import ObservedCost
 from watchglass.record.opening import FrameWriter, Opening, has_ended, open_patiently
 from watchglass.record.steps import OpenStep, SteadyRow
 from watchglass.record.work import Work
-from watchglass.records import Fact, Failure, TensorInfo
+from watchglass.records import Failure, TensorInfo
 from watchglass.store import encode_facts
 
 _log = logging.getLogger("watchglass")
@@ -87,9 +87,10 @@ class Recorder:
         self._wake = threading.Event()
         self.flight = FlightRecorder()
         self._intake = Intake(queue_bytes, self.flight, self._wake)
-        #: :meth:`Intake.put_row <watchglass.record.intake.Intake.put_row>` itself: a steady training calls it at every
-        #: step.
-        self.put_row = self._intake.put_row
+        #: Methods of :class:`~watchglass.record.intake.Intake` itself: a steady training calls the first at every step.
+        self.put_row, self.add_tensor, self.add_fact = (
+            self._intake.put_row, self._intake.add_tensor, self._intake.add_fact,
+        )  # fmt: skip
         self._kept: tuple[list[OpenStep | SteadyRow], list[TensorInfo]] = ([], [])
         self._whole_kept = 0
         self._backlog = Backlog(queue_bytes)
@@ -131,17 +132,9 @@ class Recorder:
         """Look for changes here from now on."""
         self._listener.listen(mailbox)
 
-    def add_tensor(self, info: TensorInfo) -> None:
-        """Announce what a tensor id means, before any row that uses it."""
-        self._intake.add_tensor(info)
-
     def drop(self) -> None:
         """Count a step that whoever would put it has no room for."""
         self._intake.dropped["steps"] += 1
-
-    def add_fact(self, fact: Fact) -> None:
-        """Write a fact of a step that has ended already."""
-        self._intake.add_fact(fact)
 
     def put(self, step: OpenStep) -> None:
         """Queue a finished step, without what the queue has no room for."""

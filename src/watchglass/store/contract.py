@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,6 +13,9 @@ from watchglass.errors import InvalidValueError, MissingFileError, StoreError
 
 #: Longest path, in characters, that a store accepts. Object stores stop at 1,024 bytes; ours are far below.
 MAX_PATH = 512
+
+#: Control characters, what separates in other systems, and lone surrogates, on which the file system would raise.
+_FORBIDDEN = re.compile("[\x00-\x1f\x7f\\\\:\ud800-\udfff]")
 
 
 #: What is written: bytes, or parts that are written one after another without being joined in memory first.
@@ -231,7 +235,7 @@ def check_path(path: str, *, folder: bool = False) -> str:
     shown = ascii(path[:80])
     if not path or len(path) > MAX_PATH:
         raise InvalidValueError(f"a store path must have 1 to {MAX_PATH} characters but got {len(path)}: {shown}")
-    if any(ord(c) < 32 or ord(c) == 127 or c in "\\:" for c in path) or not _encodes(path):
+    if _FORBIDDEN.search(path):
         raise InvalidValueError(
             f"a store path must be plain text without control characters, ':' or '\\' but got {shown}"
         )
@@ -259,12 +263,3 @@ def check_range(start: int, end: int | None) -> None:
     """
     if start < 0 or (end is not None and end < start):
         raise InvalidValueError(f"a byte range must satisfy 0 <= start <= end but got [{start}, {end})")
-
-
-def _encodes(path: str) -> bool:
-    """Whether ``path`` is UTF-8; lone surrogates are not, and the file system would raise on them."""
-    try:
-        path.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from watchglass.errors import DamagedDataError, InvalidValueError, UnknownNameError
 from watchglass.stats import DTYPE_CODES, numbers
 from watchglass.store import layout
-from watchglass.store.contract import Buffer, Store
+from watchglass.store.contract import Store
 from watchglass.store.encoding.axes import MAX_AXES
 
 #: Longest header in bytes that is read.
@@ -114,30 +114,26 @@ def load_tensor(store: Store, path: str, key: str, *, most_bytes: int | None = N
         DamagedDataError: The file is no safetensors file.
         InvalidValueError: The tensor has more than ``most_bytes``, and is not read.
     """
-    buffer: Buffer | None = store.map(path) if store.appends else None
-    head = bytes(memoryview(buffer)[:8]) if buffer is not None else store.read(path, 0, _FIRST_READ)
-    length = int.from_bytes(head[:8], "little")
+    mapped = memoryview(store.map(path)) if store.appends else None
+    first = b"" if mapped is not None else store.read(path, 0, _FIRST_READ)
+
+    def part(start: int, end: int) -> memoryview:
+        if mapped is not None:
+            return mapped[start:end]
+        return memoryview(bytearray(first[start:end] if end <= len(first) else store.read(path, start, end)))
+
+    length = int.from_bytes(part(0, 8), "little")
     if length > MAX_HEADER:
         raise DamagedDataError(f"{path} claims a header of {length} bytes; at most {MAX_HEADER} are read")
     begin = 8 + length
-    if buffer is not None:
-        head = bytes(memoryview(buffer)[:begin])
-    elif len(head) < begin:
-        head += store.read(path, len(head), begin)
-    place = _place(path, key, head[8:begin])
+    place = _place(path, key, bytes(part(8, begin)))
     size = place.end - place.start
     if most_bytes is not None and size > most_bytes:
         raise InvalidValueError(f"a tensor of at most {most_bytes:,} bytes may be read here but it has {size:,}")
-    if buffer is None:
-        start, end = begin + place.start, begin + place.end
-        buffer = bytearray(head[start:end] if end <= len(head) else store.read(path, start, end))
-        start = 0
-    else:
-        start = begin + place.start
-    if len(buffer) < start + size:
+    content = part(begin + place.start, begin + place.end)
+    if len(content) < size:
         raise DamagedDataError(f"{path} does not hold the bytes of its tensor {key!r}")
-    count = size // place.dtype.itemsize
-    array = np.frombuffer(buffer, place.dtype, count, start) if count else np.empty(0, place.dtype)
+    array = np.frombuffer(content, place.dtype) if size else np.empty(0, place.dtype)
     if not array.flags.aligned:
         array = array.copy()
     array = array.view("<c16").reshape(place.shape[:-1]) if place.paired else array.reshape(place.shape)
