@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from watchglass.capture.frameworks import Numbers, reader_of
+from watchglass.capture.pending import Later
 from watchglass.config import BUILT_IN_COLLECTIONS
 from watchglass.errors import InvalidValueError
 from watchglass.record import Captured, OpenStep, Readback
@@ -24,18 +25,6 @@ if TYPE_CHECKING:
     from watchglass.capture.hook import Hook
 
 _log = logging.getLogger("watchglass")
-
-
-class _Later:
-    """What the recorder's thread makes of elements once they have come from their device."""
-
-    def __init__(self, rows: Readback, make: Callable[[NDArray[Any]], Any]) -> None:
-        self._rows = rows
-        self._make = make
-
-    def resolve(self) -> Any:
-        """What is made of them; waits for the device."""
-        return self._make(self._rows.resolve())
 
 
 class ByHand:
@@ -182,7 +171,7 @@ def _numbers(value: Any) -> Numbers | None:
 
 def _made(elements: NDArray[Any] | Readback, make: Callable[[NDArray[Any]], Any]) -> Any:
     """What ``make`` makes of elements, or a readback of it: the training's thread waits for no device."""
-    return make(elements) if isinstance(elements, np.ndarray) else _Later(elements, make)
+    return make(elements) if isinstance(elements, np.ndarray) else Later(lambda: make(elements.resolve()))
 
 
 def _role_of(collection: str | None, otherwise: Role) -> Role:

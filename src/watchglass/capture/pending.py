@@ -1,4 +1,4 @@
-"""Data of facts that the training's thread does not wait for or work out."""
+"""Numbers and data of facts that the training's thread does not wait for or work out."""
 
 from __future__ import annotations
 
@@ -7,6 +7,21 @@ from collections.abc import Callable
 from typing import Any
 
 _log = logging.getLogger("watchglass")
+
+
+class Later:
+    """What the recorder's thread makes of numbers once they have come from their device.
+
+    Args:
+        make: Waits for them and makes it.
+        nbytes: Bytes on the host until then.
+    """
+
+    __slots__ = ("nbytes", "resolve")
+
+    def __init__(self, make: Callable[[], Any], nbytes: int = 0) -> None:
+        self.resolve = make
+        self.nbytes = nbytes
 
 
 class Pending:

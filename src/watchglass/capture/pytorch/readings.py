@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 from watchglass.capture.hook import Hook
 from watchglass.capture.initialization import initialization
 from watchglass.capture.norm_pace import NormPace
-from watchglass.capture.pending import Pending
+from watchglass.capture.pending import Later, Pending
 from watchglass.capture.places import ParameterPlace
 from watchglass.capture.pytorch.models import Models
 from watchglass.capture.pytorch.modules import described, type_name
@@ -348,20 +348,8 @@ def joined_norm(one: Any, other: Any) -> Any:
     """The norm of what two norms are of; either may be on its way from a device."""
     if isinstance(one, float) and isinstance(other, float):
         return math.hypot(one, other)
-    return _JoinedNorm(one, other)
-
-
-class _JoinedNorm:
-    """A norm that the recorder's thread computes once its parts have come."""
-
-    __slots__ = ("_parts",)
-
-    def __init__(self, *parts: Any) -> None:
-        self._parts = parts
-
-    def resolve(self) -> float:
-        """The norm; waits for the device."""
-        return math.hypot(*(float(part.resolve() if hasattr(part, "resolve") else part) for part in self._parts))
+    parts = one, other
+    return Later(lambda: math.hypot(*(part if isinstance(part, float) else float(part.resolve()) for part in parts)))
 
 
 def is_bias(place: ParameterPlace) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from watchglass.capture.pending import Later
 from watchglass.capture.pytorch.device.pieces import readable
 from watchglass.capture.pytorch.device.statistics import DeviceRows
 from watchglass.config import environment
@@ -143,24 +144,8 @@ def exact(tensor: Tensor, reduction: Reduction) -> Any:
     tensor, name = _stored(tensor)
     if tensor.is_cpu:
         return exact_reduction(_decoded(tensor.numpy(), name), reduction)
-    return _Later(DeviceRows(tensor), name, reduction)
-
-
-class _Later:
-    """An exact reduction that the recorder's thread computes once the tensor has come from its device."""
-
-    def __init__(self, rows: DeviceRows, name: str, reduction: Reduction) -> None:
-        self._rows, self._name = rows, name
-        self._reduction = reduction
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes on the host until it is computed."""
-        return self._rows.nbytes
-
-    def resolve(self) -> float:
-        """The number; waits for the device."""
-        return exact_reduction(_decoded(self._rows.resolve(), self._name), self._reduction)
+    rows = DeviceRows(tensor)
+    return Later(lambda: exact_reduction(_decoded(rows.resolve(), name), reduction), rows.nbytes)
 
 
 def _stored(tensor: Tensor) -> tuple[Tensor, str]:

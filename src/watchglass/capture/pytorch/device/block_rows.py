@@ -13,6 +13,7 @@ float64 (MPS) sums are of float32, and numbers that are computed in float64 else
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator, Sequence
 
@@ -21,6 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from watchglass.capture.pending import Later
 from watchglass.capture.pytorch.device.readback import (
     NARROW_SIDE,
     WIDE_SIDE,
@@ -52,39 +54,6 @@ _NAN, _POSITIVE, _NEGATIVE = (STATISTIC_FIELDS.index(name) for name in ("nan", "
 _MIN, _MAX, _SUM, _M2, _L2 = (STATISTIC_FIELDS.index(name) for name in ("min", "max", "sum", "m2", "l2"))
 
 
-class BlockRows:
-    """Rows of blocks on their way from a device."""
-
-    def __init__(self, values: Tensor, elements: Sequence[int], time: DeviceTime) -> None:
-        self._values, self._elements, self._time = DeviceRows(values), elements, time
-
-    def resolve(self) -> Rows:
-        """Rows of statistics, float64[n, 11]; waits for the device."""
-        rows = np.asarray(self._values.resolve(), np.float64)
-        self._time.read()
-        elements = np.array(self._elements, np.int64)
-        blocks = np.maximum(1, -(-elements // _BLOCK))
-        starts = np.cumsum(blocks) - blocks
-        within = np.arange(len(rows)) - np.repeat(starts, blocks)
-        rows[:, 0] = np.clip(np.repeat(elements, blocks) - within * _BLOCK, 0, _BLOCK)
-        # What fills up a block is NaN; the device has counted finite elements in the place of NaN.
-        finite = rows[:, _NAN].copy()
-        rows[:, _NAN] = rows[:, 0] - finite - rows[:, _POSITIVE] - rows[:, _NEGATIVE]
-        return _joined(rows, finite, starts, blocks)
-
-
-class BlockHistograms:
-    """Histograms on their way from a device, as counts of all bins."""
-
-    def __init__(self, counts: Tensor, widths: list[int], elements: Sequence[int], seed: int) -> None:
-        self._counts, self._widths, self._elements, self._seed = DeviceRows(counts), widths, elements, seed
-
-    def resolve(self) -> Histograms:
-        """The histograms; waits for the device."""
-        seen = sample_sizes(np.array(self._elements, np.int64), self._seed)
-        return histograms_from(self._counts.resolve(), np.array(self._widths, np.int64), seen)
-
-
 def summaries(
     tensors: Sequence[Tensor],
     before: Sequence[Tensor] | None,
@@ -93,8 +62,8 @@ def summaries(
     histograms: bool,
     seed: int,
     time: DeviceTime,
-) -> tuple[BlockRows, BlockHistograms | None]:
-    """Rows of statistics and histograms of tensors on one device; see :func:`reduce.summaries`.
+) -> tuple[Later, Later | None]:
+    """Readbacks of rows of statistics and of histograms of tensors on one device; see :func:`reduce.summaries`.
 
     Args:
         tensors: Contiguous, of one dimension.
@@ -107,11 +76,34 @@ def summaries(
     elements = [tensor.numel() for tensor in tensors]
     pairs = [(tensor, None if before is None else before[index]) for index, tensor in enumerate(tensors)]
     with time.span(tensors[0].device):
-        rows = BlockRows(torch.cat(list(_blocks(pairs, scale))), elements, time)
+        blocks = DeviceRows(torch.cat(list(_blocks(pairs, scale))))
+        rows = Later(functools.partial(_received, blocks, elements, time))
         if not histograms:
             return rows, None
         widths = [_width(tensor) for tensor in tensors]
-        return rows, BlockHistograms(_counts(pairs, scale, widths, seed), widths, elements, seed)
+        counts = DeviceRows(_counts(pairs, scale, widths, seed))
+    return rows, Later(functools.partial(_binned, counts, widths, elements, seed))
+
+
+def _received(values: DeviceRows, elements: Sequence[int], time: DeviceTime) -> Rows:
+    """Rows of statistics, float64[n, 11], of rows of blocks; waits for the device."""
+    rows = np.asarray(values.resolve(), np.float64)
+    time.read()
+    size = np.array(elements, np.int64)
+    blocks = np.maximum(1, -(-size // _BLOCK))
+    starts = np.cumsum(blocks) - blocks
+    within = np.arange(len(rows)) - np.repeat(starts, blocks)
+    rows[:, 0] = np.clip(np.repeat(size, blocks) - within * _BLOCK, 0, _BLOCK)
+    # What fills up a block is NaN; the device has counted finite elements in the place of NaN.
+    finite = rows[:, _NAN].copy()
+    rows[:, _NAN] = rows[:, 0] - finite - rows[:, _POSITIVE] - rows[:, _NEGATIVE]
+    return _joined(rows, finite, starts, blocks)
+
+
+def _binned(counts: DeviceRows, widths: Sequence[int], elements: Sequence[int], seed: int) -> Histograms:
+    """Histograms, of counts of all bins; waits for the device."""
+    seen = sample_sizes(np.array(elements, np.int64), seed)
+    return histograms_from(counts.resolve(), np.array(widths, np.int64), seen)
 
 
 def peak_bytes(tensors: Sequence[Tensor], *, histograms: bool = True) -> int:

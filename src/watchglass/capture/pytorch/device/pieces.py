@@ -55,34 +55,22 @@ def groups(tensors: Sequence[Tensor], before: Sequence[Tensor] | None) -> Iterat
     yield made
 
 
-class JoinedRows:
-    """Rows of statistics of all groups of a call."""
-
-    def __init__(self, parts: Sequence[Any], owners: Sequence[int]) -> None:
-        self._parts, self._owners = parts, owners
-
-    def resolve(self) -> Rows:
-        """Rows of statistics, float64[n, 11], one for each tensor; waits for the device."""
-        rows = np.concatenate([part.resolve() for part in self._parts])
-        return np.stack([_merged(rows, pieces) for pieces in _by_owner(self._owners)])
+def joined_rows(parts: Sequence[Any], owners: Sequence[int]) -> Rows:
+    """Rows of statistics of all groups of a call, float64[n, 11], one for each tensor; waits for the device."""
+    rows = np.concatenate([part.resolve() for part in parts])
+    return np.stack([_merged(rows, pieces) for pieces in _by_owner(owners)])
 
 
-class JoinedHistograms:
-    """Histograms of all groups of a call."""
-
-    def __init__(self, parts: Sequence[Any], owners: Sequence[int]) -> None:
-        self._parts, self._owners = parts, owners
-
-    def resolve(self) -> Histograms:
-        """The histograms, one for each tensor; waits for the device."""
-        found = Histograms.concatenate([part.resolve() for part in self._parts])
-        result = []
-        for first, *others in _by_owner(self._owners):
-            whole = found.take([first])
-            for piece in others:
-                whole = merge_histograms(whole, found.take([piece]))
-            result.append(whole)
-        return Histograms.concatenate(result)
+def joined_histograms(parts: Sequence[Any], owners: Sequence[int]) -> Histograms:
+    """Histograms of all groups of a call, one for each tensor; waits for the device."""
+    found = Histograms.concatenate([part.resolve() for part in parts])
+    result = []
+    for first, *others in _by_owner(owners):
+        whole = found.take([first])
+        for piece in others:
+            whole = merge_histograms(whole, found.take([piece]))
+        result.append(whole)
+    return Histograms.concatenate(result)
 
 
 def _merged(rows: Rows, pieces: Iterable[int]) -> Any:

@@ -12,6 +12,7 @@ without it a call takes 42 MB, and little for its results.
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
@@ -20,8 +21,9 @@ import torch
 from torch import Tensor
 
 from watchglass.capture.memory import Memory
+from watchglass.capture.pending import Later
 from watchglass.capture.pytorch.device import block_rows
-from watchglass.capture.pytorch.device.pieces import JoinedHistograms, JoinedRows, groups
+from watchglass.capture.pytorch.device.pieces import groups, joined_histograms, joined_rows
 from watchglass.capture.pytorch.device.readback import DeviceRows, DeviceTime
 from watchglass.capture.pytorch.exhaustion import is_out_of_memory
 
@@ -86,7 +88,8 @@ class DeviceStatistics:
         if len(parts) == 1 and len(owners) == len(tensors):
             return parts[0]
         rows, binned = zip(*parts, strict=True)
-        return JoinedRows(rows, owners), JoinedHistograms(binned, owners) if histograms else None
+        joined = Later(functools.partial(joined_histograms, binned, owners)) if histograms else None
+        return Later(functools.partial(joined_rows, rows, owners)), joined
 
     def send(self) -> None:
         """Send what has been gathered to the host, as a step ends; never raises."""

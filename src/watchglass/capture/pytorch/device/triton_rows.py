@@ -21,6 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from watchglass.capture.pending import Later
 from watchglass.capture.pytorch.device import triton_kernels as kernels
 from watchglass.capture.pytorch.device.readback import DeviceRows, DeviceTime, histogram_width, histograms_from
 from watchglass.stats import DTYPE_CODES, Histograms, Rows, sample_sizes
@@ -145,7 +146,7 @@ class Gathering:
             used + more <= size for used, more, size in zip(self.used, needed, self.size, strict=True)
         )
 
-    def add(self, plan: Plan, scale: Tensor | float | None, seed: int) -> tuple[_PartRows, _PartHistograms] | None:
+    def add(self, plan: Plan, scale: Tensor | float | None, seed: int) -> tuple[Later, Later] | None:
         """Launch what reads the tensors of a plan, for which there is room; None where it has been sent meanwhile.
 
         Args:
@@ -164,7 +165,8 @@ class Gathering:
             self._added.append((plan, seed))
             needed = plan.needed
             self.used = Size(rows + needed.rows, shares + needed.shares, bins + needed.bins)
-        return _PartRows(self, rows, rows + needed.rows), _PartHistograms(self, rows, rows + needed.rows)
+        begin, end = rows, rows + needed.rows
+        return Later(lambda: self.received()[0][begin:end]), Later(lambda: self._histograms(begin, end))
 
     def send(self) -> None:
         """Join the shares and send everything to the host."""
@@ -186,6 +188,12 @@ class Gathering:
             histograms = histograms_from(values[first:].view(np.int32)[: self.used.bins], widths, seen)
             self._received = values[: self.used.rows * _ROW].reshape(-1, _ROW), histograms
         return self._received
+
+    def _histograms(self, begin: int, end: int) -> Histograms:
+        found = self.received()[1]
+        offsets = found.offsets[begin : end + 1]
+        entries = slice(offsets[0], offsets[-1])
+        return Histograms(found.seen[begin:end], offsets - offsets[0], found.keys[entries], found.counts[entries])
 
     def _launch(self, launch: _Launch, divisor: Tensor, scaled: bool, seed: int) -> None:
         wide = launch.dtype in _WIDE
@@ -226,33 +234,6 @@ def prepare(device: torch.device) -> None:
 def _join(shares: Tensor, joins: Tensor, rows: Tensor, number: int) -> None:
     if number:
         kernels.join[(number,)](shares, joins, rows, SHARES=_SHARES, num_warps=_WARPS, enable_fp_fusion=False)
-
-
-class _PartRows:
-    """The rows of one call."""
-
-    def __init__(self, gathering: Gathering, begin: int, end: int) -> None:
-        self._gathering, self._begin, self._end = gathering, begin, end
-
-    def resolve(self) -> Rows:
-        """Rows of statistics, float64[n, 11]; waits for the device."""
-        return self._gathering.received()[0][self._begin : self._end]
-
-
-class _PartHistograms:
-    """The histograms of one call."""
-
-    def __init__(self, gathering: Gathering, begin: int, end: int) -> None:
-        self._gathering, self._begin, self._end = gathering, begin, end
-
-    def resolve(self) -> Histograms:
-        """The histograms; waits for the device."""
-        found = self._gathering.received()[1]
-        offsets = found.offsets[self._begin : self._end + 1]
-        entries = slice(offsets[0], offsets[-1])
-        return Histograms(
-            found.seen[self._begin : self._end], offsets - offsets[0], found.keys[entries], found.counts[entries]
-        )
 
 
 def _planned(

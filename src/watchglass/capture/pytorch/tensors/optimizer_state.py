@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -10,6 +11,7 @@ from torch import Tensor
 from torch.optim import LBFGS, Optimizer
 
 from watchglass.capture.hook import Hook
+from watchglass.capture.pending import Later
 from watchglass.capture.places import NOWHERE, Place
 from watchglass.capture.pytorch.events import Events, Update
 from watchglass.capture.pytorch.models import Models
@@ -85,21 +87,13 @@ class OptimizerState:
             # One copy for all of them.
             together = DeviceRows(torch.stack([value.float() for _, value in found]))
             for index, (name, _) in enumerate(found):
-                hook.add_scalar(records, name, _Element(together, index), Role.OPTIMIZER_STATE)
+                hook.add_scalar(
+                    records, name, Later(functools.partial(_element, together, index)), Role.OPTIMIZER_STATE
+                )
 
 
-class _Element:
-    """One of the numbers that are on their way from a device together."""
-
-    __slots__ = ("_index", "_together")
-
-    def __init__(self, together: DeviceRows, index: int) -> None:
-        self._together = together
-        self._index = index
-
-    def resolve(self) -> Any:
-        """The number; waits for the device."""
-        return self._together.resolve()[self._index]
+def _element(together: DeviceRows, index: int) -> Any:
+    return together.resolve()[index]
 
 
 def _states(update: Update) -> Iterator[tuple[str, Tensor | None, Place, Any]]:
