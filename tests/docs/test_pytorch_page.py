@@ -16,7 +16,7 @@ from torch import nn
 from leaks import TORCH_PATCHABLE
 from watchglass.capture import Hook
 from watchglass.capture.pytorch import PyTorchAdapter
-from watchglass.capture.pytorch.switchboard import LOSS_FUNCTIONS
+from watchglass.capture.pytorch.public_calls import LOSS_FUNCTIONS
 
 TEXT = (Path(__file__).parents[2] / "docs" / "pytorch.md").read_text(encoding="utf-8")
 

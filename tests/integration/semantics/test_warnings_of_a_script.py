@@ -16,7 +16,7 @@ from torch import nn
 
 import watchglass
 from train_twice import EVERYTHING
-from watchglass.capture.pytorch import switchboard
+from watchglass.capture.pytorch import public_calls as calls
 from watchglass.config import FACTS
 
 Seen = list[tuple[str, str, int]]
@@ -99,7 +99,7 @@ def test_no_wrapper_counts_as_a_caller(monkeypatch: pytest.MonkeyPatch, tmp_path
                 with pytest.warns(UserWarning, match="from inside") as caught:
                     wrapper(model, model)
                 assert caught[0].filename == __file__, f"{owner}.{name}"
-        assert not switchboard._listeners
+        assert not calls.EVERY_BACKWARD.before
 
 
 def test_a_traceback_names_the_function_that_was_called(tmp_path: Path) -> None:

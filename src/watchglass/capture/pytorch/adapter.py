@@ -1,7 +1,7 @@
 """The PyTorch adapter: puts the parts together and finds the models.
 
 It listens through public hook points (module hooks, global optimizer hooks, module registration) and, where there are
-none, through the functions wrapped in :mod:`~watchglass.capture.pytorch.switchboard`.
+none, through the functions wrapped in :mod:`~watchglass.capture.pytorch.public_calls`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils.hooks import RemovableHandle
 
 from watchglass.capture.hook import Hook
-from watchglass.capture.pytorch import switchboard
+from watchglass.capture.pytorch import public_calls as calls
 from watchglass.capture.pytorch.backwards import Backwards
 from watchglass.capture.pytorch.compiled.calls import Compilations
 from watchglass.capture.pytorch.compiled.graphs import unless_captured
@@ -121,16 +121,19 @@ class PyTorchAdapter:
         # What it has seen comes before what is made of that.
         hook.on_settle.insert(0, steady.settle)
         hook.on_end.append(self._tell_elsewhere)
-        listener = switchboard.Listener(
-            before_backward=shielded(steady.before_backward),
-            after_backward=shielded(steady.after_backward),
-            loss_computed=guarded(unless_captured(backwards.loss_computed)),
-            loss_scaled=shielded(steady.scaler_acts(guarded(backwards.loss_scaled))),
-            before_scaler_step=shielded(steady.scaler_acts(guarded(updates.before_scaler_step))),
-            after_scaler_step=shielded(steady.scaler_acts(unless_captured(guarded(updates.after_scaler_step)))),
-        )
-        switchboard.listen(listener)
-        hook.detach_with(lambda: switchboard.leave(listener))
+        acts, detach = steady.scaler_acts, hook.detach_with
+        before_scaler_step = acts(guarded(updates.before_scaler_step))
+        after_scaler_step = acts(unless_captured(guarded(updates.after_scaler_step)))
+        detach(calls.EVERY_BACKWARD.listen(hook.guard, before=steady.before_backward, ended=steady.after_backward))
+        detach(calls.SCALER_SCALE.listen(hook.guard, after=acts(guarded(backwards.loss_scaled))))
+        detach(calls.SCALER_STEP.listen(hook.guard, before=before_scaler_step, ended=after_scaler_step))
+        for name, call in calls.LOSSES.items():
+            computed = guarded(unless_captured(functools.partial(backwards.loss_computed, name)))
+            detach(call.listen(hook.guard, after=computed))
+        rest = functools.partial(calls.HEARERS_OF_LOSSES.rest, hook)
+        rest(False)
+        detach(lambda: rest(True))
+        self._flow.events.resting.append(rest)
         # Behind what wraps the same functions: what is wrapped last is restored first.
         facts = Facts(hook, self._flow.models, self._flow.events)
         before_update, after_update = facts.around_steps(guarded(updates.before), guarded(updates.after))
@@ -148,7 +151,6 @@ class PyTorchAdapter:
         hook.detach_with(lambda: beginnings.listen(False))
         beginnings.listen(True)
         hook.detach_with(register_optimizer_step_post_hook(after).remove)
-        self._flow.events.resting.append(functools.partial(switchboard.rest, listener))
         hook.detach_with(self._capture.switch_off)
         if self._discover:
             self._discovery = Discovery(self._flow, self._calls)

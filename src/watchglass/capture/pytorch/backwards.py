@@ -19,7 +19,7 @@ from watchglass.capture.pytorch.flow import Flow
 from watchglass.capture.pytorch.forward_state import ForwardState
 from watchglass.capture.pytorch.losses_by_hand import BY_HAND
 from watchglass.capture.pytorch.objective import Objective
-from watchglass.capture.pytorch.switchboard import argument_of
+from watchglass.capture.pytorch.public_calls import argument_of
 from watchglass.record import Forward, StepRecords
 from watchglass.records import Role
 
@@ -43,9 +43,11 @@ class Backwards:
         # Backwards that run inside another: of checkpoints that recompute what lies between them.
         self._inner = 0
 
-    def loss_computed(self, function: str, arguments: tuple[Any, ...], kwargs: dict[str, Any], result: Tensor) -> None:
+    def loss_computed(self, function: str, arguments: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         """A loss function returned; it belongs to the last forward while that one's step is open."""
         flow, clock = self._flow, self._flow.hook.clock
+        if not isinstance(result, Tensor):
+            return
         forward = flow.forward
         if (
             forward is None
@@ -119,8 +121,9 @@ class Backwards:
                 known = self._labels[function] = DeviceRows(losses.are_labels(target).float())
         return (known.here or known.ready) and bool(known.resolve())
 
-    def loss_scaled(self, given: Any, scaled: Any) -> None:
+    def loss_scaled(self, args: tuple[Any, ...], kwargs: dict[str, Any], scaled: Any) -> None:
         """Remember which loss a scaled one came from, so that it is recorded unscaled."""
+        given = args[1] if len(args) > 1 else kwargs.get("outputs")
         if isinstance(scaled, Tensor) and isinstance(given, Tensor):
             if len(self._scaled) > _MAX_SCALED:
                 self._scaled.clear()

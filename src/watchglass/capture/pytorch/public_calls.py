@@ -1,20 +1,26 @@
-"""Public functions of PyTorch that are heard at every step, because facts are made of when they are called.
+"""Public functions of PyTorch that have no hook point, wrapped once and heard by any number of listeners.
 
 Each is wrapped when its first listener comes and restored when its last one leaves; signatures are kept. Wrapped:
-``torch.autograd.backward``, ``Optimizer.zero_grad``, ``Module.zero_grad``, constructors and ``step`` of the schedulers
-of ``torch.optim.lr_scheduler``, ``unscale_``, ``step`` and ``update`` of ``torch.amp.GradScaler``, ``clip_grad_norm_``,
-``clip_grad_value_`` and ``clip_grads_with_norm_`` of ``torch.nn.utils``, and ``DataLoader.__iter__``.
+``torch.autograd.backward`` (which ``Tensor.backward`` calls), the loss functions of ``torch.nn.functional``,
+``Optimizer.zero_grad``, ``Module.zero_grad``, constructors and ``step`` of the schedulers of
+``torch.optim.lr_scheduler``, ``scale``, ``unscale_``, ``step`` and ``update`` of ``torch.amp.GradScaler``,
+``clip_grad_norm_``, ``clip_grad_value_`` and ``clip_grads_with_norm_`` of ``torch.nn.utils``, and
+``DataLoader.__iter__``.
 
-Those that every step calls are wrapped only while somebody is awake: while all watched trainings repeat the same step
-and none is captured (``events.resting``), they are the functions themselves.
+Those that every step calls for the sake of facts are wrapped only while somebody is awake: while all watched trainings
+repeat the same step and none is captured (``events.resting``), they are the functions themselves. The loss functions
+stay wrapped: ``F.cross_entropy(model(x), y)`` looks the function up before the model is called, and that call may be
+what ends the rest.
 
-Only the outermost of nested calls is heard: a scheduler made of others steps once. While PyTorch compiles, a wrapper
-passes through.
+Of nested calls only the outermost is heard, but for backwards: a scheduler made of others steps once. While PyTorch
+compiles or nobody listens, a wrapper passes through.
 """
 
 from __future__ import annotations
 
+import functools
 import inspect
+import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -27,18 +33,44 @@ from torch.optim.lr_scheduler import LRScheduler
 from watchglass.capture.around_importlib_bootstrap import RAISED, around
 from watchglass.capture.guard import Guard
 
-Before = Callable[[tuple[Any, ...]], None]
+Before = Callable[[tuple[Any, ...], dict[str, Any]], None]
 After = Callable[[tuple[Any, ...], dict[str, Any], Any], None]
 Owners = Callable[[], Iterable[tuple[Any, str]]]
+
+#: Loss functions of torch.nn.functional that are observed.
+LOSS_FUNCTIONS = (
+    "cross_entropy", "nll_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits", "mse_loss", "l1_loss",
+    "smooth_l1_loss", "huber_loss", "kl_div", "poisson_nll_loss", "gaussian_nll_loss", "hinge_embedding_loss",
+    "margin_ranking_loss", "multi_margin_loss", "multilabel_margin_loss", "multilabel_soft_margin_loss",
+    "soft_margin_loss", "cosine_embedding_loss", "triplet_margin_loss", "ctc_loss",
+)  # fmt: skip
 
 
 class Nest:
     """Calls that are not heard inside one another."""
 
-    __slots__ = ("inside",)
+    inside = False
+
+
+class NestOfThread(threading.local, Nest):
+    """The same, of those that any thread may make."""
+
+
+class Waking:
+    """Who wants to hear, at present, of calls that every step makes."""
 
     def __init__(self) -> None:
-        self.inside = False
+        self._awake: set[Any] = set()
+        self.calls: list[PublicCall] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._awake)
+
+    def rest(self, who: Any, on: bool) -> None:
+        """A watched training goes to rest or is no longer watched, or it wakes."""
+        (self._awake.discard if on else self._awake.add)(who)
+        for call in self.calls:
+            call.settle()
 
 
 class PublicCall:
@@ -47,38 +79,62 @@ class PublicCall:
     Args:
         owners: Finds what is wrapped: (owner, attribute).
         nest: Shared with calls that must not be heard inside this one.
-        frequent: Whether every step of a training calls it, so that it is wrapped only while somebody is awake.
+        inner: Whether calls inside one another are all heard.
+        waking: Of a function that every step calls: it is heard only while somebody is awake.
+        stays: Whether it stays wrapped meanwhile.
     """
 
-    def __init__(self, owners: Owners, nest: Nest | None = None, *, frequent: bool = False) -> None:
-        self._frequent = frequent
+    def __init__(
+        self,
+        owners: Owners,
+        nest: Nest | None = None,
+        *,
+        inner: bool = False,
+        waking: Waking | None = None,
+        stays: bool = False,
+    ) -> None:
         self.before: tuple[Before, ...] = ()
         self.after: tuple[After, ...] = ()
+        self.ended: tuple[After, ...] = ()
         self.nest = nest or Nest()
+        self._outermost = not inner
         self._owners = owners
+        self._waking = waking
+        self._stays = stays
         self._listeners = 0
+        self._heard = False
         self._undo: list[Callable[[], None]] = []
         # One for each function, wherever it is found: pickle looks it up by its name and compares.
         self._wrappers: dict[Callable[..., Any], Callable[..., Any]] = {}
+        # Those that the script has wrapped after us, so that they could not be taken off.
+        self._left: set[Callable[..., Any]] = set()
+        if waking is not None:
+            waking.calls.append(self)
 
-    def listen(self, guard: Guard, *, before: Before | None = None, after: After | None = None) -> Callable[[], None]:
-        """Call ``before(args)`` and ``after(args, kwargs, result)`` from now on; returns what ends that.
+    def listen(
+        self, guard: Guard, *, before: Before | None = None, after: After | None = None, ended: After | None = None
+    ) -> Callable[[], None]:
+        """Call ``before(args, kwargs)`` and ``after(args, kwargs, result)`` from now on; returns what ends that.
 
         Args:
             guard: Of the hook that listens.
             before: Called before the function.
             after: Called when it has returned.
+            ended: The same also where it, or what is called before it, raised: then with :data:`RAISED`.
         """
         before = guard.shielded(before) if before else None
         after = guard.shielded(after) if after else None
+        ended = guard.shielded(ended) if ended else None
         self.before += (before,) if before else ()
         self.after += (after,) if after else ()
+        self.ended += (ended,) if ended else ()
         self._listeners += 1
         self.settle()
 
         def leave() -> None:
             self.before = tuple(listener for listener in self.before if listener is not before)
             self.after = tuple(listener for listener in self.after if listener is not after)
+            self.ended = tuple(listener for listener in self.ended if listener is not ended)
             self._listeners -= 1
             self.settle()
 
@@ -86,7 +142,8 @@ class PublicCall:
 
     def settle(self) -> None:
         """Wrap the functions or restore them, as it should be now."""
-        wanted = self._listeners > 0 and (_awake > 0 or not self._frequent)
+        self._heard = self._listeners > 0 and (self._waking is None or bool(self._waking))
+        wanted = self._heard or (self._listeners > 0 and self._stays)
         if wanted and not self._undo:
             for owner, name in self._owners():
                 self._wrap(owner, name)
@@ -103,32 +160,40 @@ class PublicCall:
         setattr(owner, name, wrapper)
 
         def undo() -> None:
-            # Where the script has wrapped it after us, our wrapper stays inside; another around it hears each call for
-            # both.
             if getattr(owner, name) is wrapper:
                 setattr(owner, name, original)
+            else:
+                self._left.add(wrapper)
 
         self._undo.append(undo)
 
     def _wrapper(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        heard = around(original, self._begins, self._ends, deaf=is_compiling)
-        heard.watchglass = True  # type: ignore[attr-defined]
-        return heard
+        nest, outermost = self.nest, self._outermost
 
-    def _begins(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        if self.nest.inside:
-            return False
-        self.nest.inside = True
-        for before in self.before:
-            before(args)
-        return True
+        def begin(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+            if not self._heard or nest.inside or (wrapper in self._left and not self._is_on_top(wrapper)):
+                return False
+            nest.inside = outermost
+            for before in self.before:
+                before(args, kwargs)
+            return True
 
-    def _ends(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        try:
-            for after in self.after if result is not RAISED else ():
-                after(args, kwargs, result)
-        finally:
-            self.nest.inside = False
+        def end(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+            try:
+                for after in self.after if result is not RAISED else ():
+                    after(args, kwargs, result)
+                for ended in self.ended:
+                    ended(args, kwargs, result)
+            finally:
+                nest.inside = False
+
+        wrapper = around(original, begin, end, deaf=is_compiling)
+        wrapper.watchglass = True  # type: ignore[attr-defined]
+        return wrapper
+
+    def _is_on_top(self, wrapper: Callable[..., Any]) -> bool:
+        """Whether a wrapper that was left inside another is what is called: else a newer one around that reports."""
+        return any(getattr(owner, name, None) is wrapper for owner, name in self._owners())
 
 
 def is_heard(function: Any) -> bool:
@@ -154,26 +219,35 @@ def _data_loader() -> Iterable[tuple[Any, str]]:
     yield DataLoader, "__iter__"
 
 
-#: Watched trainings that are not repeating the same uncaptured step just now.
-_awake = 0
+def _loss(name: str) -> Owners:
+    return lambda: ((nn.functional, name),)
 
 
-def awake(change: int) -> None:
-    """A watched training wakes (1), goes to rest or is no longer watched (-1)."""
-    global _awake
-    _awake += change
-    for call in (BACKWARD, OPTIMIZER_ZERO_GRAD, MODULE_ZERO_GRAD):
-        call.settle()
+def argument_of(function: str, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], default: Any) -> Any:
+    """What a call of a loss function was given as its parameter ``name``."""
+    if name in kwargs:
+        return kwargs[name]
+    return dict(zip(parameters_of(function), args, strict=False)).get(name, default)
 
 
+@functools.cache
+def parameters_of(function: str) -> dict[str, inspect.Parameter]:
+    """The parameters of a loss function, by name, in order."""
+    return dict(inspect.signature(getattr(nn.functional, function)).parameters)
+
+
+#: Those who make facts of what every step calls, and those who record losses.
+FACTS, HEARERS_OF_LOSSES = Waking(), Waking()
 _SCHEDULER, _SCALER = Nest(), Nest()
 
-BACKWARD = PublicCall(lambda: ((torch.autograd, "backward"),), frequent=True)
-OPTIMIZER_ZERO_GRAD = PublicCall(lambda: ((Optimizer, "zero_grad"),), frequent=True)
-MODULE_ZERO_GRAD = PublicCall(lambda: ((nn.Module, "zero_grad"),), frequent=True)
+EVERY_BACKWARD = PublicCall(lambda: ((torch.autograd, "backward"),), inner=True)
+BACKWARD = PublicCall(lambda: ((torch.autograd, "backward"),), waking=FACTS)
+OPTIMIZER_ZERO_GRAD = PublicCall(lambda: ((Optimizer, "zero_grad"),), waking=FACTS)
+MODULE_ZERO_GRAD = PublicCall(lambda: ((nn.Module, "zero_grad"),), waking=FACTS)
 #: Constructors step their scheduler once; that is no call of the training's.
 SCHEDULER_MADE = PublicCall(lambda: _schedulers("__init__"), _SCHEDULER)
 SCHEDULER_STEP = PublicCall(lambda: _schedulers("step"), _SCHEDULER)
+SCALER_SCALE = PublicCall(lambda: ((torch.amp.GradScaler, "scale"),))
 #: A scaler's step unscales where the training has not.
 SCALER_UNSCALE = PublicCall(lambda: ((torch.amp.GradScaler, "unscale_"),), _SCALER)
 SCALER_STEP = PublicCall(lambda: ((torch.amp.GradScaler, "step"),), _SCALER)
@@ -183,3 +257,9 @@ CLIP_VALUE = PublicCall(_clip("clip_grad_value_"))
 #: The second half of clipping where a script takes the norm itself; ``torch.nn.utils`` has it since PyTorch 2.6.
 CLIP_WITH_NORM = PublicCall(lambda: ((torch.nn.utils, "clip_grads_with_norm_"),))
 DATA_LOADER = PublicCall(_data_loader)
+#: By name. A mode of torch functions, as a default device is one, calls the public function once more from within.
+LOSSES = {
+    name: PublicCall(_loss(name), NestOfThread(), waking=HEARERS_OF_LOSSES, stays=True)
+    for name in LOSS_FUNCTIONS
+    if hasattr(nn.functional, name)
+}

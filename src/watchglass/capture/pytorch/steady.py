@@ -36,6 +36,8 @@ from watchglass.record import OpenStep
 _HABIT = 8
 #: Whoever leaves within so many steps has a pattern of another kind, and must show eight steps of this one again.
 _SOON = 2
+#: Arguments of torch.autograd.backward before the tensors that it is for.
+_INPUTS = 5
 
 
 class _At(IntEnum):
@@ -168,8 +170,12 @@ class Steady:
             self.leave(superseded=True)
         return self.full.before_forward(root, arguments, kwargs)
 
-    def before_backward(self, tensors: Any, gradients: Any, chosen: bool) -> None:
+    def before_backward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """A backward is about to run."""
+        tensors = args[0] if args else kwargs.get("tensors")
+        gradients = args[1] if len(args) > 1 else kwargs.get("grad_tensors")
+        # Whether it is only for some tensors.
+        chosen = kwargs.get("inputs") is not None or len(args) > _INPUTS
         at = self._at
         if get_ident() != self._thread and not (at == _OFF and self._hook.guard.is_lent):
             self.elsewhere += 1
@@ -200,8 +206,8 @@ class Steady:
         self.leave()
         self.full.before_backward(tensors, gradients, chosen)
 
-    def after_backward(self) -> None:
-        """A backward has ended."""
+    def after_backward(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        """A backward has ended, maybe by an exception."""
         if self._at == _OFF:
             self.full.after_backward()
 

@@ -233,13 +233,14 @@ class UpdatePoint:
             self._readings.look_again(script)
         self._end(step)
 
-    def before_scaler_step(self, scaler: Any, optimizer: Any) -> None:
+    def before_scaler_step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """A scaler is about to step an optimizer or to skip it."""
         self._stepped_in_scaler = False
         self._in_scaler = True
 
-    def after_scaler_step(self, scaler: Any, optimizer: Any) -> None:
+    def after_scaler_step(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         """When no optimizer stepped, or a fused one did nothing, the update was skipped: that too ends the step."""
+        scaler, optimizer = args[0], args[1] if len(args) > 1 else kwargs["optimizer"]
         self._in_scaler = False
         clock = self._flow.hook.clock
         if self._stepped_in_scaler or clock.train is None or not self._ours(optimizer):

@@ -40,8 +40,8 @@ _OF_BATCHES = frozenset({"batch", "data_loader", "input_sketch"})
 class Facts:
     """The parts that record facts, those of them that the configuration asks for.
 
-    Made after the adapter listens to :mod:`~watchglass.capture.pytorch.switchboard`, which wraps some of the same
-    functions: what is wrapped last is restored first.
+    Made after the adapter listens to :mod:`~watchglass.capture.pytorch.public_calls`: what wraps the same function last
+    is restored first.
     """
 
     def __init__(self, hook: Hook, models: Models, events: Events) -> None:
@@ -55,7 +55,7 @@ class Facts:
         self._wakes = 0
         self._heard: dict[str, tuple[Callable[[Any], None], ...]] = {}
         hook.detach_with(self._leave)
-        calls.awake(1)
+        calls.FACTS.rest(self, False)
         self._configure()
         events.resting.append(self._rest)
         for name in _EVENTS:
@@ -102,7 +102,7 @@ class Facts:
             order[0].rounds.when_over = None
         if on != self._resting:
             self._resting = on
-            calls.awake(-1 if on else 1)
+            calls.FACTS.rest(self, on)
             self._heard = dict.fromkeys(_STEPS, ()) if on else {name: self._listeners[name] for name in _STEPS}
             if order is not None and not on:
                 order[0].rounds.begin_again()
@@ -140,8 +140,7 @@ class Facts:
             self._parts.popitem()[1][1].close()
         self._listeners = dict.fromkeys(self._listeners, ())
         self._heard = dict.fromkeys(_STEPS, ())
-        if not self._resting:
-            calls.awake(-1)
+        calls.FACTS.rest(self, True)
 
 
 _Maker = Callable[[Hook, Models, Subjects, ExitStack], Any]

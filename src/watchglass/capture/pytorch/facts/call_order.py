@@ -18,6 +18,8 @@ from watchglass.capture.pytorch import public_calls as calls
 from watchglass.capture.pytorch.facts.subjects import Subjects
 from watchglass.record import OpenStep
 
+_ZERO_GRAD = ".zero_grad"
+
 
 class CallOrder:
     """Listens to the calls and records what is new about their order.
@@ -36,16 +38,18 @@ class CallOrder:
         self.rounds = rounds = call_order.CallOrder(hook.guarded(self._write))
         named, note = subjects.name, rounds.note
         heard: dict[calls.PublicCall, calls.Before] = {
-            calls.BACKWARD: lambda args: rounds.backward(),
-            calls.OPTIMIZER_ZERO_GRAD: lambda args: rounds.zero_grad(named("optimizer", args[0]) + ".zero_grad"),
-            calls.MODULE_ZERO_GRAD: lambda args: note(named("module", args[0]) + ".zero_grad"),
-            calls.SCHEDULER_STEP: lambda args: note(named("scheduler", args[0]) + ".step"),
-            calls.SCALER_UNSCALE: lambda args: note(named("scaler", args[0]) + ".unscale_"),
-            calls.SCALER_STEP: lambda args: rounds.scaler_step(named("scaler", args[0]) + ".step"),
-            calls.SCALER_UPDATE: lambda args: note(named("scaler", args[0]) + ".update"),
-            calls.CLIP_NORM: lambda args: note("clip_grad_norm_"),
-            calls.CLIP_VALUE: lambda args: note("clip_grad_value_"),
-            calls.CLIP_WITH_NORM: lambda args: note("clip_grads_with_norm_"),
+            calls.BACKWARD: lambda args, kwargs: rounds.backward(),
+            calls.OPTIMIZER_ZERO_GRAD: lambda args, kwargs: rounds.zero_grad(
+                named("optimizer", args[0]) + ".zero_grad"
+            ),
+            calls.MODULE_ZERO_GRAD: lambda args, kwargs: note(named("module", args[0]) + _ZERO_GRAD),
+            calls.SCHEDULER_STEP: lambda args, kwargs: note(named("scheduler", args[0]) + ".step"),
+            calls.SCALER_UNSCALE: lambda args, kwargs: note(named("scaler", args[0]) + ".unscale_"),
+            calls.SCALER_STEP: lambda args, kwargs: rounds.scaler_step(named("scaler", args[0]) + ".step"),
+            calls.SCALER_UPDATE: lambda args, kwargs: note(named("scaler", args[0]) + ".update"),
+            calls.CLIP_NORM: lambda args, kwargs: note("clip_grad_norm_"),
+            calls.CLIP_VALUE: lambda args, kwargs: note("clip_grad_value_"),
+            calls.CLIP_WITH_NORM: lambda args, kwargs: note("clip_grads_with_norm_"),
         }
         for call, before in heard.items():
             leave.callback(call.listen(hook.guard, before=before))

@@ -47,7 +47,7 @@ class Leftovers:
         # Opened by its update (compiled code hides the forward): its backward is over.
         self._armed = not step.optimizers
 
-    def _backward(self, args: tuple[Any, ...]) -> None:
+    def _backward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self._armed and threading.get_ident() == self._thread:
             self._armed = False
             self._look()

@@ -14,14 +14,13 @@ from watchglass.capture.pytorch.events import Events, ForwardCall, Update
 from watchglass.capture.pytorch.models import Models
 from watchglass.capture.pytorch.modules import unwrap
 from watchglass.capture.pytorch.nested import tensors_in
-from watchglass.capture.pytorch.public_calls import PublicCall
+from watchglass.capture.pytorch.public_calls import SCALER_SCALE
 from watchglass.capture.pytorch.saving import Item, Saving
 from watchglass.capture.pytorch.tensor_hooks import hear_gradient
 from watchglass.record import OpenStep, StepRecords
 from watchglass.records import Mode, Role
 
 _TAG = "input_gradients"
-_LOSS_SCALED = PublicCall(lambda: ((torch.amp.GradScaler, "scale"),))
 
 
 class Arriving:
@@ -70,7 +69,7 @@ class InputGradients:
         self._refused: set[str] = set()
         self._scale: Tensor | None = None
         if any(_TAG in collection.tags for collection in hook.config.all_collections):
-            hook.detach_with(_LOSS_SCALED.listen(hook.guard, after=hook.guarded(self._loss_scaled)))
+            hook.detach_with(SCALER_SCALE.listen(hook.guard, after=hook.guarded(self._loss_scaled)))
         events.step_began.append(self._step_began)
         events.forward_began.append(self._forward_began)
         events.update_began.append(self._update_began)

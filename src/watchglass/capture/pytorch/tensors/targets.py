@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import math
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from watchglass.capture.hook import Hook
 from watchglass.capture.pytorch.events import Events, LossCall
 from watchglass.capture.pytorch.models import Models
+from watchglass.capture.pytorch.public_calls import parameters_of
 from watchglass.capture.pytorch.saving import Item, Saving
 from watchglass.records import Role
 
@@ -88,7 +87,7 @@ def _signature(function: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
     ``weight``, lengths and the like come after the target.
     """
-    parameters = inspect.signature(getattr(F, function)).parameters
+    parameters = parameters_of(function)
     needed = [name for name, parameter in parameters.items() if parameter.default is parameter.empty]
     target = next((index for index, name in enumerate(needed) if name in _TARGETS), len(needed))
     # A variance beside the prediction is predicted too.

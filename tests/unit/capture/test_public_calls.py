@@ -13,7 +13,6 @@ import torch.nn.functional as F
 
 from watchglass.capture.guard import Guard
 from watchglass.capture.pytorch import public_calls as calls
-from watchglass.capture.pytorch import switchboard
 
 
 class Heard:
@@ -21,16 +20,22 @@ class Heard:
 
     def __init__(self) -> None:
         self.backwards = self.losses = 0
-        self.listener = switchboard.Listener(
-            before_backward=self._backward,
-            after_backward=lambda: None,
-            loss_computed=self._loss,
-            loss_scaled=lambda losses, scaled: None,
-            before_scaler_step=lambda scaler, optimizer: None,
-            after_scaler_step=lambda scaler, optimizer: None,
-        )
+        self._leave: list[Callable[[], None]] = []
 
-    def _backward(self, tensors: Any, gradients: Any, chosen: bool) -> None:
+    def listen(self) -> None:
+        guard = Guard(SimpleNamespace(active=True))  # type: ignore[arg-type]
+        calls.HEARERS_OF_LOSSES.rest(self, False)
+        self._leave = [
+            calls.EVERY_BACKWARD.listen(guard, before=self._backward),
+            *(call.listen(guard, after=self._loss) for call in calls.LOSSES.values()),
+        ]
+
+    def leave(self) -> None:
+        calls.HEARERS_OF_LOSSES.rest(self, True)
+        while self._leave:
+            self._leave.pop()()
+
+    def _backward(self, args: Any, kwargs: Any) -> None:
         self.backwards += 1
 
     def _loss(self, *call: Any) -> None:
@@ -40,9 +45,9 @@ class Heard:
 def heard() -> tuple[int, int]:
     """What one listener hears of a loss and its backward."""
     found = Heard()
-    switchboard.listen(found.listener)
+    found.listen()
     F.mse_loss(torch.ones(2, requires_grad=True), torch.zeros(2)).backward()
-    switchboard.leave(found.listener)
+    found.leave()
     return found.losses, found.backwards
 
 
@@ -64,10 +69,10 @@ def wrapped(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def test_what_somebody_else_wraps_after_us_is_told_once_also_the_next_time(originals: dict[Any, Any]) -> None:
     first = Heard()
-    switchboard.listen(first.listener)
+    first.listen()
     for owner, name in originals:
         setattr(owner, name, wrapped(getattr(owner, name)))
-    switchboard.leave(first.listener)
+    first.leave()
     for _ in range(3):
         assert heard() == (1, 1)
     assert (first.losses, first.backwards) == (0, 0)
@@ -81,26 +86,26 @@ def test_what_was_wrapped_before_us_may_be_unwrapped_at_any_time(originals: dict
     for (owner, name), function in originals.items():
         setattr(owner, name, wrapped(function))
     first = Heard()
-    switchboard.listen(first.listener)
+    first.listen()
     for (owner, name), function in originals.items():
         setattr(owner, name, function)
-    switchboard.leave(first.listener)
+    first.leave()
     assert heard() == (1, 1)
     assert F.mse_loss is originals[F, "mse_loss"]
 
 
 def test_a_wrapper_of_ours_that_somebody_has_kept_and_put_back_is_told_once(originals: dict[Any, Any]) -> None:
     first, second = Heard(), Heard()
-    switchboard.listen(first.listener)
+    first.listen()
     ours = {place: getattr(*place) for place in originals}
     for (owner, name), function in ours.items():
         setattr(owner, name, wrapped(function))
-    switchboard.leave(first.listener)
-    switchboard.listen(second.listener)
+    first.leave()
+    second.listen()
     for (owner, name), function in ours.items():
         setattr(owner, name, function)
     F.mse_loss(torch.ones(2, requires_grad=True), torch.zeros(2)).backward()
-    switchboard.leave(second.listener)
+    second.leave()
     assert (second.losses, second.backwards) == (1, 1)
 
 
