@@ -76,6 +76,8 @@ class Hook:
         #: This process's rank in its group, asked at the first training step; None where it trains by itself.
         self.rank: Callable[[], int | None] = environment.group_rank
         self.on_settle: list[Callable[[], None]] = []
+        #: Called when another configuration holds.
+        self.on_configured: list[Callable[[], None]] = []
         #: Called as a step is over, before the recorder gets it; must not raise.
         self.on_finished: list[Callable[[OpenStep], None]] = []
         self.on_start: list[Callable[[int], None]] = []
@@ -139,6 +141,8 @@ class Hook:
         self._plan_changed = True
         # What watching has cost so far it has cost.
         self.plan.budget.goes_on_from(before)
+        for callback in self.on_configured:
+            self.guard.lawful(callback)
 
     def detach_with(self, undo: Callable[[], None]) -> None:
         """Call ``undo`` when this hook detaches."""
@@ -379,9 +383,8 @@ class Hook:
             self.active = False
         self._detach()
         # They belong to an adapter, which knows the training.
-        self.on_settle.clear()
-        self.on_end.clear()
-        self.on_finished.clear()
+        for callbacks in (self.on_settle, self.on_configured, self.on_end, self.on_finished):
+            callbacks.clear()
         if self._recorder.started:
             status = status or ("stopped" if self._stopped else "finished")
             self._recorder.close(status, self.cost.report(), failure)

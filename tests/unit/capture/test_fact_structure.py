@@ -283,7 +283,7 @@ def test_what_is_on_by_default_is_recorded(run_path: Path) -> None:
 def test_settings_that_change_before_the_first_step_count(run_path: Path) -> None:
     model = classifier()
     with watching(model, run_path) as hook:
-        hook.config = hook.config.with_settings({"facts": ("loss_call",)})
+        hook.reconfigure(hook.config.with_settings({"facts": ("loss_call",)}))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         for _ in range(3):
             step(model, optimizer)

@@ -135,14 +135,13 @@ class PyTorchAdapter:
         detach(lambda: rest(True))
         self._flow.events.resting.append(rest)
         # Behind what wraps the same functions: what is wrapped last is restored first.
-        facts = Facts(hook, self._flow.models, self._flow.events)
-        before_update, after_update = facts.around_steps(guarded(updates.before), guarded(updates.after))
+        Facts(hook, self._flow.models, self._flow.events)
         steady.full = Full(
             before_forward=unless_captured(guarded(self._before_forward)),
             before_backward=unless_captured(guarded(backwards.before_backward)),
             after_backward=guarded(backwards.after_backward),
-            before_update=unless_captured(before_update),
-            after_update=after_update,
+            before_update=unless_captured(guarded(updates.before)),
+            after_update=guarded(updates.after),
         )
         before, after = shielded(steady.before_update), shielded(steady.after_update)
         steady.compiled_updates = CompiledUpdates(before, after, self._readings.forget)

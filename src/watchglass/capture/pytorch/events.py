@@ -150,6 +150,8 @@ class Events:
         gradients_suspected: Not about captured steps: gradients are not finite, named by their parameters in order of
             the model, or these names are not known yet.
         each_update_ended: Not about captured steps: an optimizer has stepped.
+        optimizer_steps: Not about captured steps: any optimizer is about to step, of watched models or not.
+        optimizer_stepped: Not about captured steps: it has stepped.
         resting: Not about captured steps: called with True when the steps to come are like the ones before and none of
             them is captured, with False when that ends. Whoever hears of something at every step rests meanwhile.
     """
@@ -170,6 +172,8 @@ class Events:
     each_update_began: list[Callable[[OpenStep, bool], None]] = field(default_factory=list)
     gradients_suspected: list[Callable[[OpenStep, list[str] | LateGradients], None]] = field(default_factory=list)
     each_update_ended: list[Callable[[OpenStep, Optimizer], None]] = field(default_factory=list)
+    optimizer_steps: list[Callable[[Optimizer], None]] = field(default_factory=list)
+    optimizer_stepped: list[Callable[[Optimizer], None]] = field(default_factory=list)
     resting: list[Callable[[bool], None]] = field(default_factory=list)
 
     def add(self, part: object) -> Callable[[], None]:

@@ -100,6 +100,8 @@ class UpdatePoint:
     def before(self, optimizer: Optimizer, arguments: Any, kwargs: Any) -> Any:
         """An optimizer is about to step; returns changed arguments when there is a closure to be wrapped."""
         flow = self._flow
+        for listener in flow.events.optimizer_steps:
+            listener(optimizer)
         self._stepped_in_scaler = True
         if flow.update_depth:
             if _inside_another():
@@ -157,6 +159,8 @@ class UpdatePoint:
     def after(self, optimizer: Optimizer, arguments: Any, kwargs: Any) -> None:
         """An optimizer has stepped."""
         flow = self._flow
+        for hears in flow.events.optimizer_stepped:
+            hears(optimizer)
         if flow.update_depth > 1:
             flow.update_depth -= 1  # whichever it is: its beginning was counted as well
             return

@@ -5,6 +5,7 @@ What is made of the calls, :mod:`watchglass.capture.call_order` says.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from contextlib import ExitStack
 from typing import Any
@@ -35,7 +36,7 @@ class CallOrder:
         self._subjects = subjects
         self._last_version = 0
         #: The rounds that the calls make.
-        self.rounds = rounds = call_order.CallOrder(hook.guarded(self._write))
+        self.rounds = rounds = call_order.CallOrder(functools.partial(hook.guard.lawful, self._write))
         named, note = subjects.name, rounds.note
         heard: dict[calls.PublicCall, calls.Before] = {
             calls.BACKWARD: lambda args, kwargs: rounds.backward(),
@@ -66,11 +67,11 @@ class CallOrder:
                 if isinstance(part, LRScheduler):
                     self._subjects.is_part(part)
 
-    def step_begins(self, optimizer: Optimizer) -> None:
+    def optimizer_steps(self, optimizer: Optimizer) -> None:
         """An optimizer is about to step."""
         self.rounds.step_begins(id(optimizer))
 
-    def step_ended(self, optimizer: Optimizer) -> None:
+    def optimizer_stepped(self, optimizer: Optimizer) -> None:
         """An optimizer has stepped."""
         self.rounds.step_ended(id(optimizer), lambda: self._subjects.name("optimizer", optimizer) + ".step")
 

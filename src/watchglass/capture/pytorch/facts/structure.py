@@ -111,7 +111,6 @@ class Membership:
         self._told: dict[str, Any] = {}
         # Steps of optimizers, by id, that have had no parameter of any model so far; None once one had.
         self._strange: dict[int, int | None] = {}
-        self._stranger = hook.guarded(self._strange_step)
 
     def update_ended(self, update: Update) -> None:
         """A captured step's update is over, and gradients still show which parameters it used."""
@@ -125,10 +124,10 @@ class Membership:
         self._seen = seen
         self._tell(update.step.records, optimizers)
 
-    def step_ended(self, optimizer: Optimizer) -> None:
+    def optimizer_stepped(self, optimizer: Optimizer) -> None:
         """Any optimizer has stepped: one whose parameters are all foreign makes no step of the training."""
         if self._strange.get(id(optimizer), 0) is not None:
-            self._stranger(optimizer)
+            self._strange_step(optimizer)
 
     def _strange_step(self, optimizer: Optimizer) -> None:
         if len(self._strange) > _MOST_STRANGE:

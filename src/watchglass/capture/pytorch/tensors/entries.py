@@ -14,7 +14,6 @@ from watchglass.capture.pytorch.events import Events, ForwardCall, ModuleEntry
 from watchglass.capture.pytorch.models import Models
 from watchglass.capture.pytorch.modules import is_compiled, unwrap
 from watchglass.capture.pytorch.saving import Saving
-from watchglass.config import SessionConfig
 from watchglass.record import OpenStep
 from watchglass.records import Role
 
@@ -29,32 +28,23 @@ class InputsWanted:
 
     def __init__(self, hook: Hook) -> None:
         self._hook = hook
-        self._config: SessionConfig | None = None
-        self._possible = self._ever = False
+        self._configure()
+        hook.on_configured.append(self._configure)
 
     def __call__(self) -> bool:
         """About the step that opened last."""
-        self._look()
         return self._possible and self._hook.plan.wants(Role.INPUT)
-
-    @property
-    def ever(self) -> bool:
-        """Whether inputs are read as modules are called, at one step or another, those with some tag included."""
-        self._look()
-        return self._ever
 
     @property
     def now(self) -> bool:
         """Whether they are at the step that opened last."""
         return self() or any(map(self._hook.plan.wants_tag, _TAGS))
 
-    def _look(self) -> None:
-        # A script that is watched already may change the settings.
-        if self._config is not self._hook.config:
-            self._config = self._hook.config
-            looking = [each for each in self._config.all_collections if Role.INPUT in each.looks_at]
-            self._possible = any(not collection.tags for collection in looking)
-            self._ever = self._possible or any(not _TAGS.isdisjoint(collection.tags) for collection in looking)
+    def _configure(self) -> None:
+        looking = [each for each in self._hook.config.all_collections if Role.INPUT in each.looks_at]
+        self._possible = any(not collection.tags for collection in looking)
+        #: Whether inputs are read as modules are called, at one step or another, those with some tag included.
+        self.ever = self._possible or any(not _TAGS.isdisjoint(collection.tags) for collection in looking)
 
 
 def is_open(hook: Hook, step: OpenStep) -> bool:
