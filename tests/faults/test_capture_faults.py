@@ -85,7 +85,7 @@ def test_a_fault_in_any_callback_leaves_the_training_as_it_was(
         messages = [record.message for record in caplog.records]
         assert len(messages) == 1
         assert "capture is off: RuntimeError" in messages[0]
-        assert not calls.EVERY_BACKWARD.before
+        assert not public_calls.EVERY_BACKWARD.before
         if (tmp_path / "run").exists():
             (fact,) = open_run(tmp_path / "run").facts("capture_fault")
             assert fact.data["error"] == "RuntimeError: injected"

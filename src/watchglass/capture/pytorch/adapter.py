@@ -72,25 +72,18 @@ class PyTorchAdapter:
     def __init__(self, hook: Hook, *, discover: bool) -> None:
         self._flow = Flow(hook)
         self._flow.models.on_numbered = self._numbered
+        self._flow.begin_step = self._begin_step
         hook.clock.number_of = self._flow.models.settle
         self._discover = discover
         self._discovery: Discovery | None = None
         saving = Saving(hook)
         self._capture = ModuleCapture(hook, self._flow.models, saving, self._flow.events)
         self._readings = Readings(hook, self._flow.models, saving)
-        self.steady = Steady(self._flow, self._begin_step, self._readings.quick_norm, self._readings.norm_pace.next_due)
-        self._calls = OutermostCalls(self._flow, self._capture, self.steady, self._begin_step)
-        self._unheard = UnheardForwards(self._flow, self._capture, self._begin_step)
+        self.steady = Steady(self._flow, self._readings)
+        self._calls = OutermostCalls(self._flow, self._capture, self.steady)
+        self._unheard = UnheardForwards(self._flow, self._capture)
         self._backwards = Backwards(self._flow)
-        self._updates = UpdatePoint(
-            self._flow,
-            self._readings,
-            self._capture,
-            self.steady,
-            self._begin_step,
-            self._unknown,
-            self._unheard.look_ahead,
-        )
+        self._updates = UpdatePoint(self._flow, self._readings, self._capture, self.steady, self._unknown)
         self._by_hand = UpdatesByHand(self._flow, self._updates, self._without_optimizer, self._find)
         self._backwards.on_begin = self._before_backward
         self.steady.unheard = self._by_hand.look_back
@@ -113,7 +106,7 @@ class PyTorchAdapter:
         self._calls.attach(root)
         models = self._flow.models
         models.settle(models.number(root))
-        self._unheard.look_ahead(None)
+        self._unheard.each_step_updated(None)
 
     def _install(self, hook: Hook) -> None:
         steady, updates, backwards = self.steady, self._updates, self._backwards

@@ -152,6 +152,7 @@ class Events:
         each_update_ended: Not about captured steps: an optimizer has stepped.
         optimizer_steps: Not about captured steps: any optimizer is about to step, of watched models or not.
         optimizer_stepped: Not about captured steps: it has stepped.
+        each_step_updated: Not about captured steps: a step has been updated, by whatever.
         resting: Not about captured steps: called with True when the steps to come are like the ones before and none of
             them is captured, with False when that ends. Whoever hears of something at every step rests meanwhile.
     """
@@ -174,6 +175,7 @@ class Events:
     each_update_ended: list[Callable[[OpenStep, Optimizer], None]] = field(default_factory=list)
     optimizer_steps: list[Callable[[Optimizer], None]] = field(default_factory=list)
     optimizer_stepped: list[Callable[[Optimizer], None]] = field(default_factory=list)
+    each_step_updated: list[Callable[[OpenStep], None]] = field(default_factory=list)
     resting: list[Callable[[bool], None]] = field(default_factory=list)
 
     def add(self, part: object) -> Callable[[], None]:

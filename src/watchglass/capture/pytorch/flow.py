@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import types
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +18,7 @@ from watchglass.capture.pytorch.loss_sources import LossSources
 from watchglass.capture.pytorch.models import Models
 from watchglass.capture.pytorch.modules import is_compiled
 from watchglass.capture.pytorch.objective import Objectives
-from watchglass.record import Forward
+from watchglass.record import Forward, OpenStep
 
 #: TRAIN steps without a new model after which none is expected.
 _ALL_CALLED = 4
@@ -54,6 +54,7 @@ class Flow:
         every_gradient: Whether the gradients of steps that are not captured are looked at as well.
         foreign: Optimizers of parameters that belong to no watched model.
         silent: The last model that was called belongs to a framework around PyTorch, which owns its steps.
+        begin_step: Called when a TRAIN step has opened.
         chained: Backwards in a row that started from exactly such a loss. While that is the habit, a forward needs no
             mark: the chain of output, loss and backward proves that it was trained on.
     """
@@ -79,6 +80,7 @@ class Flow:
     recomputed: bool = False
     objectives: Objectives = field(default_factory=Objectives)
     every_gradient: bool = False
+    begin_step: Callable[[OpenStep], None] = lambda step: None
     chained: int = 0
     foreign: weakref.WeakSet[Optimizer] = field(default_factory=weakref.WeakSet)
     silent: bool = False

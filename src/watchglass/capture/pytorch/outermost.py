@@ -58,15 +58,11 @@ class OutermostCalls:
         flow: Where the training is.
         capture: Switched on around the forward of a captured step.
         steady: Takes the calls that follow the learned pattern.
-        begin_step: Called when a TRAIN step has opened.
     """
 
-    def __init__(
-        self, flow: Flow, capture: ModuleCapture, steady: Steady, begin_step: Callable[[OpenStep], None]
-    ) -> None:
+    def __init__(self, flow: Flow, capture: ModuleCapture, steady: Steady) -> None:
         self._flow = flow
         self._capture = capture
-        self._begin_step = begin_step
         #: Called with True as a call of an evaluation has ended, with False as the next call or a backward begins.
         #: Returns whether calls of other models are heard from now on.
         self.between: Callable[[bool], bool] = lambda evaluating: False
@@ -214,7 +210,7 @@ class OutermostCalls:
             return
         if not evaluating:
             if step is not before:
-                self._begin_step(step)
+                flow.begin_step(step)
             elif step.due:
                 flow.hook.plan.resume()
             if batch is not None and batch.is_cpu:

@@ -30,6 +30,7 @@ from watchglass.capture.pytorch.forwards import first_tensor
 from watchglass.capture.pytorch.modules import inside
 from watchglass.capture.pytorch.objective import Objective
 from watchglass.capture.pytorch.randomness import NONE, Randomness
+from watchglass.capture.pytorch.readings import Readings
 from watchglass.record import OpenStep
 
 #: Alike steps in a row after which the pattern is trusted.
@@ -73,27 +74,17 @@ class Steady:
     Args:
         flow: Where the training is; kept by the full path while this one is off.
         full: The full path; set before the first callback.
-        begin_step: Tells the full path that a TRAIN step has opened.
-        norm: Takes the gradient norm of an optimizer's parameters; returns False to leave the step to the full path.
-        norm_due: First TRAIN step, from the given one on, at which the norm is due.
+        readings: Takes the gradient norm of an optimizer's parameters, where it is due.
     """
 
-    def __init__(
-        self,
-        flow: Flow,
-        begin_step: Callable[[OpenStep], None],
-        norm: Callable[[Optimizer], bool],
-        norm_due: Callable[[int], int],
-    ) -> None:
+    def __init__(self, flow: Flow, readings: Readings) -> None:
         self.full: Full
         self.compiled_updates: CompiledUpdates
         #: Called on leaving where as many backwards ran as in a whole step, and no update was heard behind them.
         self.unheard: Callable[[], None] = lambda: None
         self._flow = flow
         self._hook = flow.hook
-        self._begin_step = begin_step
-        self._norm = norm
-        self._norm_due = norm_due
+        self._readings = readings
         self._thread = get_ident()
         flow.hook.in_quick_step = self.in_step
         #: Backwards on threads that are not watched.
@@ -220,7 +211,7 @@ class Steady:
                 return None
             if optimizer is self._optimizer() and self._at == _BACKWARD:
                 started = time.perf_counter_ns()
-                taken = self._norm(optimizer)
+                taken = self._readings.quick_norm(optimizer)
                 self._norm_ns += time.perf_counter_ns() - started
                 if taken:
                     return None
@@ -264,7 +255,7 @@ class Steady:
         if self._step >= self._end or self._hook.stopping or not self._hook.active:
             self.leave()
             return
-        self._norm_step = self._norm_due(self._step)
+        self._norm_step = self._readings.norm_pace.next_due(self._step)
         self._listen_to_updates(self._step == self._norm_step)
         self._watchful = min(self._end, self._step + 1 if self._step == self._norm_step else self._norm_step)
 
@@ -381,7 +372,7 @@ class Steady:
                 grad=True, training=training, start_ns=self._start_ns, model=self._model
             )
             if clock.train is not None and clock.train is not before:
-                self._begin_step(clock.train)
+                flow.begin_step(clock.train)
             forward.weight = weight
             if index == 0 and self._backwards:
                 forward.backpropagated = True

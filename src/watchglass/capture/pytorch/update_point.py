@@ -53,8 +53,6 @@ class UpdatePoint:
         readings: What is read of parameters.
         capture: Switched off at the update.
         steady: Told of every step that is over, so that it learns.
-        begin_step: Called when a TRAIN step has opened.
-        look_ahead: Called when a step has been updated.
         unknown: Called when an optimizer steps parameters of no known model; returns whether models are looked for.
     """
 
@@ -64,17 +62,13 @@ class UpdatePoint:
         readings: Readings,
         capture: ModuleCapture,
         steady: Steady,
-        begin_step: Callable[[OpenStep], None],
         unknown: Callable[[Optimizer], bool],
-        look_ahead: Callable[[OpenStep], None],
     ) -> None:
         self._flow = flow
         self._readings = readings
         self._capture = capture
         self._steady = steady
-        self._begin_step = begin_step
         self._unknown = unknown
-        self._look_ahead = look_ahead
         # With the number of the first of their groups.
         self._optimizers: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
         # Whether learning rates are told apart: names do not change back when an optimizer dies.
@@ -146,7 +140,7 @@ class UpdatePoint:
         # Not with the first forward: one with gradients on may be all that this process ever does.
         flow.hook.ensure_started()
         if step is not before:
-            self._begin_step(step)
+            self._flow.begin_step(step)
             if not closure:
                 self._readings.trust()
         if step.due:
@@ -201,7 +195,7 @@ class UpdatePoint:
             # Of tensors with no module around them; given up again should nothing change.
             step = clock.begin_update(id(script))
             step.optimizers.discard(id(script))
-            self._begin_step(step)
+            self._flow.begin_step(step)
             self._readings.trust()
         if not read:
             return
@@ -411,7 +405,8 @@ class UpdatePoint:
     def _end(self, step: OpenStep) -> None:
         flow = self._flow
         self._capture.switch_off()
-        self._look_ahead(step)
+        for listener in flow.events.each_step_updated:
+            listener(step)
         flow.hook.clock.end_update()
         flow.hook.updated(step)
         for forward in step.forwards:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable
 from typing import Any
 
 from torch import nn
@@ -29,24 +28,23 @@ class UnheardForwards:
     Args:
         flow: Where the training is.
         capture: What modules hand over goes there.
-        begin_step: Called when a TRAIN step has opened.
     """
 
-    def __init__(self, flow: Flow, capture: ModuleCapture, begin_step: Callable[[OpenStep], None]) -> None:
+    def __init__(self, flow: Flow, capture: ModuleCapture) -> None:
         self._flow = flow
         self._capture = capture
-        self._begin_step = begin_step
         self._forward: Forward | None = None
         # Captured steps in a row that had no forward; None when that has been reported.
         self._missing: int | None = 0
         capture.records_of = self.records_of
+        flow.events.add(self)
 
     def expect(self) -> None:
         """Something was compiled that may call any module."""
         self._capture.expect_compiled()
-        self.look_ahead(None)
+        self.each_step_updated(None)
 
-    def look_ahead(self, step: OpenStep | None) -> None:
+    def each_step_updated(self, step: OpenStep | None) -> None:
         """After the update of ``step``, or before the first: be ready if the next one is captured."""
         flow, capture = self._flow, self._capture
         if step is not None:
@@ -70,7 +68,7 @@ class UnheardForwards:
             batch = first_tensor((output,), None)
             forward.weight = float(batch.shape[0]) if batch is not None and batch.dim() else 1.0
             if clock.train is not None and clock.train is not before:
-                self._begin_step(clock.train)
+                flow.begin_step(clock.train)
         return forward.records if clock.train is not None and clock.train.due else None
 
     def _report(self, step: OpenStep) -> None:
