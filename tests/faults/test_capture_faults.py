@@ -20,6 +20,7 @@ import watchglass
 from waiting import PATIENCE_S
 from watchglass import Mode, open_run
 from watchglass.capture import resuming
+from watchglass.capture.pytorch import public_calls
 from watchglass.capture.pytorch.backwards import Backwards
 from watchglass.capture.pytorch.forwards import ModuleCapture
 from watchglass.capture.pytorch.outermost import OutermostCalls

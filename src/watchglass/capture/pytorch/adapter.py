@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
-from torch.utils.hooks import RemovableHandle
 
 from watchglass.capture.hook import Hook
 from watchglass.capture.pytorch import public_calls as calls
@@ -29,6 +28,7 @@ from watchglass.capture.pytorch.facts import Facts
 from watchglass.capture.pytorch.first_bad.search import FirstBadModule
 from watchglass.capture.pytorch.flow import Flow
 from watchglass.capture.pytorch.forwards import ModuleCapture
+from watchglass.capture.pytorch.module_hooks import Switch
 from watchglass.capture.pytorch.modules import ModuleTree
 from watchglass.capture.pytorch.other_models import OtherModels
 from watchglass.capture.pytorch.outermost import OutermostCalls, describe_training
@@ -43,22 +43,6 @@ from watchglass.record import OpenStep
 from watchglass.records import UnsteppedBackwards
 
 _adapters: weakref.WeakKeyDictionary[Hook, PyTorchAdapter] = weakref.WeakKeyDictionary()
-
-
-class OptimizerBeginnings:
-    """Hears, while it should, that an optimizer is about to step."""
-
-    def __init__(self, before_update: Callable[[Any, Any, Any], Any]) -> None:
-        self._before_update = before_update
-        self._handle: RemovableHandle | None = None
-
-    def listen(self, on: bool) -> None:
-        """Hear it from the next step on, or no more."""
-        if on and self._handle is None:
-            self._handle = register_optimizer_step_pre_hook(self._before_update)
-        elif not on and self._handle is not None:
-            self._handle.remove()
-            self._handle = None
 
 
 class PyTorchAdapter:
@@ -138,10 +122,10 @@ class PyTorchAdapter:
         )
         before, after = shielded(steady.before_update), shielded(steady.after_update)
         steady.compiled_updates = CompiledUpdates(before, after, self._readings.forget)
-        beginnings = OptimizerBeginnings(before)
-        steady.listen_with(beginnings.listen)
-        hook.detach_with(lambda: beginnings.listen(False))
-        beginnings.listen(True)
+        beginnings = Switch(lambda: register_optimizer_step_pre_hook(before))
+        steady.listen_with(beginnings)
+        hook.detach_with(lambda: beginnings(False))
+        beginnings(True)
         hook.detach_with(register_optimizer_step_post_hook(after).remove)
         hook.detach_with(self._capture.switch_off)
         if self._discover:

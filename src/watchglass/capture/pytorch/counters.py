@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import CyclicLR, LRScheduler, OneCycleLR, SequentialLR
 
 from watchglass.capture.pytorch.models import Models
+from watchglass.capture.pytorch.modules import parameters_of
 from watchglass.capture.pytorch.reduce import DeviceRows
 from watchglass.capture.resuming import Resumption
 
@@ -141,6 +142,6 @@ def _identities(optimizer: Optimizer) -> set[int]:
 
 def _parameters(optimizer: Optimizer) -> list[Tensor]:
     try:
-        return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        return list(parameters_of(optimizer))
     except Exception:  # made by half, or somebody's own
         return []

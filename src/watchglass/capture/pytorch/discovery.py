@@ -22,14 +22,13 @@ from torch.nn.modules.module import (
 )
 from torch.nn.utils.parametrize import ParametrizationList
 from torch.optim import Optimizer
-from torch.utils.hooks import RemovableHandle
 
 from watchglass.capture.frameworks import owner_of
 from watchglass.capture.pytorch.compiled.calls import CompiledCall, is_compiled_in_place
 from watchglass.capture.pytorch.compiled.graphs import captured
 from watchglass.capture.pytorch.flow import Flow
-from watchglass.capture.pytorch.module_hooks import Unsaved, unsaved
-from watchglass.capture.pytorch.modules import is_compiled
+from watchglass.capture.pytorch.module_hooks import Switch, Unsaved, unsaved
+from watchglass.capture.pytorch.modules import is_compiled, parameters_of
 from watchglass.capture.pytorch.outermost import OutermostCalls
 from watchglass.capture.pytorch.public_calls import PublicCall
 
@@ -50,7 +49,6 @@ class Discovery:
     def __init__(self, flow: Flow, calls: OutermostCalls) -> None:
         self._flow = flow
         self._calls = calls
-        self._handle: RemovableHandle | None = None
         # Whether it is there until the next outermost call only.
         self._passing = False
         self._optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
@@ -64,7 +62,8 @@ class Discovery:
         self._outer: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._outer_calls = 0
         hook = flow.hook
-        self._guarded: Callable[..., Any] = hook.guarded(self._called, unless=is_compiling)
+        guarded: Callable[..., Any] = hook.guarded(self._called, unless=is_compiling)
+        self._hears = Switch(lambda: register_module_forward_pre_hook(guarded))
         hook.detach_with(register_module_module_registration_hook(hook.guard.shielded(flow.models.parents.note)).remove)
         note_parameter = hook.guard.shielded(flow.models.parents.note_parameter)
         hook.detach_with(register_module_parameter_registration_hook(note_parameter).remove)
@@ -81,21 +80,19 @@ class Discovery:
         """Look for models by their calls from now on."""
         self._flow.quiet_steps = self._outer_calls = 0
         self._passing = False
-        if self._handle is None:
+        if not self._hears:
             # Wrappers made by torch.compile warn of global hooks, which they call as well; that is what we want here.
             warnings.filterwarnings("ignore", message=r"Using `torch\.compile\(module\)` when there are global hooks")
-            self._handle = register_module_forward_pre_hook(self._guarded)
+            self._hears(True)
 
     def stop(self) -> None:
         """Look no more."""
         self._passing = False
-        if self._handle is not None:
-            self._handle.remove()
-            self._handle = None
+        self._hears(False)
 
     def step_began(self) -> None:
         """A TRAIN step has opened."""
-        if self._handle is not None and self._flow.quiet_steps > _STEPS:
+        if self._hears and self._flow.quiet_steps > _STEPS:
             self.stop()
 
     def between(self, evaluating: bool) -> bool:
@@ -103,15 +100,16 @@ class Discovery:
 
         So a copy of the model, such as an average of its weights, is not taken for the model that was evaluated before.
         """
-        if evaluating and self._handle is None and not (self._by_parameters or self._expecting):
-            self._handle, self._passing = register_module_forward_pre_hook(self._guarded), True
+        if evaluating and not (self._hears or self._by_parameters or self._expecting):
+            self._passing = True
+            self._hears(True)
         elif not evaluating and self._passing:
             self.stop()
-        return self._handle is not None
+        return bool(self._hears)
 
     def unknown(self, optimizer: Optimizer) -> bool:
         """An optimizer steps parameters of no known model; returns whether there is hope to find it."""
-        if self._know(optimizer):
+        if self.find(parameters_of(optimizer)):
             return True
         if self._by_parameters or self._flow.silent:
             return False
@@ -132,14 +130,14 @@ class Discovery:
         self._expecting = True
         self.between(False)
         for optimizer in list(self._optimizers):
-            self._know(optimizer)
+            self.find(parameters_of(optimizer))
 
     def _optimizer_made(self, arguments: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         optimizer = arguments[0]
         self._optimizers.add(optimizer)
         if self._expecting:
-            self._know(optimizer)
-        elif not self._by_parameters and self._handle is None and self._is_new(optimizer):
+            self.find(parameters_of(optimizer))
+        elif not (self._by_parameters or self._hears) and self._is_new(optimizer):
             # Of the next training run in this process, for one: its first step is to be heard as well.
             self.start()
 
@@ -151,9 +149,6 @@ class Discovery:
     def _known(self, parameter: Tensor) -> bool:
         models = self._flow.models
         return models.parameter(parameter) is not None or models.in_a_tree(parameter)
-
-    def _know(self, optimizer: Optimizer) -> bool:
-        return self.find(parameter for group in optimizer.param_groups for parameter in group["params"])
 
     def find(self, parameters: Iterable[Tensor]) -> bool:
         """Watch the models that hold any of these parameters; returns whether there are any."""

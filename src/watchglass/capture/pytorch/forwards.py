@@ -20,6 +20,7 @@ from watchglass.capture.pytorch.compiled.graphs import captured
 from watchglass.capture.pytorch.compiled.modules import CompiledModules
 from watchglass.capture.pytorch.events import Events, ModuleCall, ModuleEntry
 from watchglass.capture.pytorch.models import Models
+from watchglass.capture.pytorch.module_hooks import Switch
 from watchglass.capture.pytorch.modules import WEIGHTED, is_compiled, unit_axis, unwrap
 from watchglass.capture.pytorch.nested import tensors_in
 from watchglass.capture.pytorch.reduce import inactive_units, plain, version_of
@@ -66,14 +67,14 @@ class ModuleCapture:
         self._events = events
         self._inputs_wanted = InputsWanted(hook)
         self._functional = False
-        self._handle: Any = None
         self._records: StepRecords | None = None
         self._root: nn.Module | None = None
         # Whether any of it is compiled: looked up once for each forward.
         self._root_compiled: bool | None = None
         self._seen = _Seen({}, set())
         self._refreshed = False
-        self._guarded = hook.guarded(self._after_module, unless=is_compiling)
+        guarded = hook.guarded(self._after_module, unless=is_compiling)
+        self._hears = Switch(lambda: register_module_forward_hook(guarded))
         self.compiled = CompiledModules(hook.guard, hook.guarded(self._entered_compiled), hook.guarded(self._observed))
         hook.detach_with(self.compiled.remove)
         #: Where to, when a module returns from compiled code in no forward that was heard of.
@@ -99,8 +100,8 @@ class ModuleCapture:
         self.prepare(root)
         if root in self.compiled:
             self.compiled.switch(True)
-        elif self._handle is None:
-            self._handle = register_module_forward_hook(self._guarded)
+        else:
+            self._hears(True)
 
     def prepare(self, root: nn.Module) -> None:
         """Be ready for calls from compiled code, before the first of them."""
@@ -135,9 +136,7 @@ class ModuleCapture:
 
     def switch_off(self) -> None:
         """Capture nothing more."""
-        if self._handle is not None:
-            self._handle.remove()
-            self._handle = None
+        self._hears(False)
         self.compiled.switch(False)
         self._records = self._root = None
         self._seen = _Seen({}, set())

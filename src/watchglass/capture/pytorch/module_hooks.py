@@ -33,6 +33,30 @@ _undo: list[Callable[[], None]] = []
 STAND_IN = (getattr, (contextlib.nullcontext(), "__exit__"))
 
 
+class Switch:
+    """A hook that is put on and taken off again and again.
+
+    Args:
+        register: Puts it on.
+    """
+
+    def __init__(self, register: Callable[[], RemovableHandle]) -> None:
+        self._register = register
+        self._handle: RemovableHandle | None = None
+
+    def __bool__(self) -> bool:
+        """Whether it is on."""
+        return self._handle is not None
+
+    def __call__(self, on: bool) -> None:
+        """Put it on, or take it off, if it is not so already."""
+        if on and self._handle is None:
+            self._handle = self._register()
+        elif not on and self._handle is not None:
+            self._handle.remove()
+            self._handle = None
+
+
 class Unsaved(functools.partial[Any]):
     """A hook on a module, for picklers with a registry of their own: pickled, it becomes one that does nothing.
 

@@ -6,6 +6,7 @@ import weakref
 from collections.abc import Iterable, Iterator
 
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from watchglass.capture.places import ParameterPlace, Place
 from watchglass.records import ModuleKind
@@ -43,6 +44,11 @@ _BY_CLASS: dict[type, ModuleKind] = {
     ),
     **dict.fromkeys((nn.Softmax, nn.Softmax2d, nn.Softmin, nn.LogSoftmax), ModuleKind.SOFTMAX),
 }
+
+
+def parameters_of(optimizer: Optimizer) -> Iterator[Tensor]:
+    """All parameters of an optimizer."""
+    return (parameter for group in optimizer.param_groups for parameter in group["params"])
 
 
 def type_name(module: nn.Module) -> str:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from watchglass.capture.pytorch.modules import ModuleTree
+from watchglass.capture.pytorch.modules import ModuleTree, parameters_of
 from watchglass.capture.pytorch.reduce import DeviceRows, plain, version_of
 
 #: Parameters of one model, or of one optimizer, that are followed; of all together, after which a further model has one
@@ -284,14 +284,14 @@ class Objectives:
         count = sum(len(group["params"]) for group in optimizer.param_groups)
         known = self._of_optimizers.get(optimizer)
         if known is None or known[:2] != (count, self._changes):
-            held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+            held = {id(parameter) for parameter in parameters_of(optimizer)}
             found = [each for each in self._followed if id(each.parameter()) in held]
             known = self._of_optimizers[optimizer] = (count, self._changes, found)
         return known[2]
 
     def _choose(self, optimizer: Optimizer) -> list[_Followed]:
         """Follow some parameters of an optimizer that have a gradient now; returns those that were not before."""
-        held = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+        held = [parameter for parameter in parameters_of(optimizer) if parameter.grad is not None]
         return self._add(held, min((each.model for each in self._followed_of(optimizer)), default=0))
 
     def _add(self, parameters: Sequence[Tensor], model: int) -> list[_Followed]:

@@ -12,18 +12,19 @@ limit. So there is none once anything was compiled in this process.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 from torch.compiler import is_compiling
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim import Optimizer
-from torch.utils.hooks import RemovableHandle
 
 from watchglass.capture.pytorch.compiled.calls import COMPILE
 from watchglass.capture.pytorch.compiled.graphs import compiled_so_far
 from watchglass.capture.pytorch.flow import Flow
+from watchglass.capture.pytorch.module_hooks import Switch
+from watchglass.capture.pytorch.modules import parameters_of
 from watchglass.capture.pytorch.nested import tensors_in
 
 #: Calls of modules that are looked at after one forward of a watched model: what lies behind them is no evaluation.
@@ -41,7 +42,6 @@ class OtherModels:
     def __init__(self, flow: Flow, optimizers: Callable[[], list[Optimizer]]) -> None:
         self._flow = flow
         self._optimizers = optimizers
-        self._handle: RemovableHandle | None = None
         self._calls = 0
         # Modules that are a part of the training of a watched model.
         self._ours: weakref.WeakSet[nn.Module] = weakref.WeakSet()
@@ -49,7 +49,8 @@ class OtherModels:
         self._held: set[int] = set()
         self._looked_up: list[tuple[int, int]] = []
         hook = flow.hook
-        self._guarded: Callable[..., Any] = hook.guarded(self._called, unless=is_compiling)
+        guarded = hook.guarded(self._called, unless=is_compiling)
+        self._hears = Switch(lambda: register_module_forward_pre_hook(guarded))
         hook.detach_with(COMPILE.listen(hook.guard, after=hook.guarded(self._compiled)))
         hook.detach_with(self._stop)
 
@@ -57,15 +58,13 @@ class OtherModels:
         """A call of an evaluation has ended, or the next call or a backward begins: listen between those only."""
         if not evaluating:
             self._stop()
-        elif self._handle is None and not compiled_so_far():
+        elif not self._hears and not compiled_so_far():
             self._calls = 0
-            self._handle = register_module_forward_pre_hook(self._guarded)
-        return self._handle is not None
+            self._hears(True)
+        return bool(self._hears)
 
     def _stop(self) -> None:
-        handle, self._handle = self._handle, None
-        if handle is not None:
-            handle.remove()
+        self._hears(False)
 
     def _compiled(self, arguments: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         self._stop()
@@ -97,10 +96,9 @@ class OtherModels:
             return any(parameter.requires_grad for parameter in parameters)
         counts = [(id(each), sum(len(group["params"]) for group in each.param_groups)) for each in optimizers]
         if counts != self._looked_up:
-            self._looked_up, self._held = counts, {id(parameter) for each in optimizers for parameter in _held(each)}
+            self._looked_up, self._held = (
+                counts,
+                {id(parameter) for each in optimizers for parameter in parameters_of(each)},
+            )
             self._ours.clear()
         return any(id(parameter) in self._held for parameter in parameters)
-
-
-def _held(optimizer: Optimizer) -> Iterable[Tensor]:
-    return (parameter for group in optimizer.param_groups for parameter in group["params"])

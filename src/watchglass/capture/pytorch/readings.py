@@ -21,7 +21,7 @@ from watchglass.capture.norm_pace import NormPace
 from watchglass.capture.pending import Later, Pending
 from watchglass.capture.places import ParameterPlace
 from watchglass.capture.pytorch.models import Models
-from watchglass.capture.pytorch.modules import described, type_name
+from watchglass.capture.pytorch.modules import described, parameters_of, type_name
 from watchglass.capture.pytorch.reduce import DeviceRows, is_plain, plain, share_threads, summaries, version_of
 from watchglass.capture.pytorch.saving import Item, Saving
 from watchglass.capture.pytorch.symmetry import symmetry_of
@@ -79,7 +79,7 @@ class _Known:
     __slots__ = ("biases", "count", "ids", "models", "numbers", "rows", "weights")
 
     def __init__(self, optimizer: Optimizer, models: int, rows: _Parameters) -> None:
-        self.ids = _identities(optimizer)
+        self.ids = list(map(id, parameters_of(optimizer)))
         self.count = len(self.ids)
         self.models = models
         self.rows = rows
@@ -121,7 +121,7 @@ class Readings:
         if known is not None and known.models == self._models.additions:
             if again:
                 # Their modules may have been found since where some had none.
-                if len(known.rows) == known.count and _identities(optimizer) == known.ids:
+                if len(known.rows) == known.count and list(map(id, parameters_of(optimizer))) == known.ids:
                     return known
             elif known.count == sum(len(group["params"]) for group in optimizer.param_groups):
                 return known
@@ -133,7 +133,7 @@ class Readings:
         self._known.pop(optimizer, None)
 
     def _resolved(self, optimizer: Optimizer) -> _Parameters:
-        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        parameters = list(parameters_of(optimizer))
         self._models.trained(parameters)
         places = [self._models.parameter(parameter) for parameter in parameters]
         if None in places:
@@ -355,10 +355,6 @@ def joined_norm(one: Any, other: Any) -> Any:
 def is_bias(place: ParameterPlace) -> bool:
     """Whether a parameter is a bias, by its name."""
     return _BIAS.search(place.leaf) is not None
-
-
-def _identities(optimizer: Optimizer) -> list[int]:
-    return [id(parameter) for group in optimizer.param_groups for parameter in group["params"]]
 
 
 def _item(tensor: Tensor, name: str, place: ParameterPlace) -> Item:

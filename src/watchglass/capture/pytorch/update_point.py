@@ -21,6 +21,7 @@ from watchglass.capture.pytorch.device.statistics import DeviceRows
 from watchglass.capture.pytorch.events import Update
 from watchglass.capture.pytorch.flow import Flow
 from watchglass.capture.pytorch.forwards import ModuleCapture
+from watchglass.capture.pytorch.modules import parameters_of
 from watchglass.capture.pytorch.objective import Objective, groups
 from watchglass.capture.pytorch.readings import LateGradients, Readings, describe_bad
 from watchglass.capture.pytorch.steady import Steady
@@ -429,5 +430,5 @@ def _inside_another() -> bool:
 
 
 def _on_cpu(optimizer: Optimizer) -> bool:
-    first: Tensor | None = next((p for group in optimizer.param_groups for p in group["params"]), None)
+    first: Tensor | None = next(parameters_of(optimizer), None)
     return first is not None and first.device.type == "cpu"

@@ -21,6 +21,7 @@ from torch.optim import Optimizer
 
 from watchglass.capture.pytorch.counters import has_optimizer
 from watchglass.capture.pytorch.flow import Flow
+from watchglass.capture.pytorch.modules import parameters_of
 from watchglass.capture.pytorch.update_point import UpdatePoint, WrittenByHand
 from watchglass.records import BypassedUpdates, UnsteppedBackwards
 
@@ -235,9 +236,8 @@ class UpdatesByHand:
     def _version_now(self) -> tuple[int, int] | None:
         """How often a parameter of the optimizer was changed in place, with the parameter's identity."""
         optimizer = None if self._optimizer is None else self._optimizer()
-        groups = [] if optimizer is None else optimizer.param_groups
-        held = (parameter for group in groups for parameter in group["params"] if parameter.grad is not None)
-        parameter = next(held, None)
+        held = () if optimizer is None else parameters_of(optimizer)
+        parameter = next((parameter for parameter in held if parameter.grad is not None), None)
         return (id(parameter), parameter._version) if parameter is not None and _is_readable(parameter) else None
 
     def _parameters(self) -> list[Tensor]:

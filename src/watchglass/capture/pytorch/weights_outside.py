@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 from watchglass.capture.hook import Hook
 from watchglass.capture.places import ParameterPlace
 from watchglass.capture.pytorch.models import Models
+from watchglass.capture.pytorch.modules import parameters_of
 from watchglass.capture.pytorch.readings import is_bias
 from watchglass.capture.pytorch.saving import Item, Saving
 from watchglass.record import OpenStep
@@ -60,12 +61,7 @@ class WeightsOutside:
             self._hook.fault(error, "weights outside the optimizer")
 
     def _read(self, step: OpenStep, *, trained_only: bool) -> None:
-        held = {
-            id(parameter)
-            for optimizer in self._optimizers()
-            for group in optimizer.param_groups
-            for parameter in group["params"]
-        }
+        held = {id(parameter) for optimizer in self._optimizers() for parameter in parameters_of(optimizer)}
         outside: list[tuple[Tensor, ParameterPlace]] = []
         for tree in self._models:
             places = list(tree.places())

@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 
 from watchglass.capture.guard import harmless
 from watchglass.capture.pytorch.compiled.graphs import captured
+from watchglass.capture.pytorch.modules import parameters_of
 
 _numbers = itertools.count()
 _all: weakref.WeakValueDictionary[int, CompiledUpdates] = weakref.WeakValueDictionary()
@@ -64,7 +65,7 @@ class CompiledUpdates:
 
     def traced(self, optimizer: Optimizer, ended: bool) -> None:
         """A hook's part in compiled code."""
-        every = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        every = list(parameters_of(optimizer))
         gradients = [parameter.grad.detach() for parameter in every if parameter.grad is not None]
         parameters = [parameter.detach() for parameter in every]
         torch.ops.watchglass.update(parameters, gradients, ended, self._number)
@@ -79,7 +80,7 @@ class CompiledUpdates:
         if not ended:
             self._before(optimizer, (optimizer,), {"closure": None})
             return
-        own = _parameters(optimizer)
+        own = parameters_of(optimizer)
         if any(given.data_ptr() != parameter.data_ptr() for given, parameter in zip(parameters, own, strict=True)):
             self._hidden()
         self._after(optimizer, (optimizer,), {"closure": None})
@@ -87,15 +88,11 @@ class CompiledUpdates:
     def _optimizer(self, address: int) -> Optimizer | None:
         known = self._known.get(address)
         optimizer = known() if known is not None else None
-        if optimizer is None or next(_parameters(optimizer)).data_ptr() != address:
+        if optimizer is None or next(parameters_of(optimizer)).data_ptr() != address:
             # Only compiled code holds it for certain. Once for each.
             found = (each for each in gc.get_objects() if issubclass(type(each), Optimizer))
-            at = (each for each in found if next((p.data_ptr() for p in _parameters(each)), 0) == address)
+            at = (each for each in found if next((p.data_ptr() for p in parameters_of(each)), 0) == address)
             optimizer = next(at, None)
             if optimizer is not None:
                 self._known[address] = weakref.ref(optimizer)
         return optimizer
-
-
-def _parameters(optimizer: Optimizer) -> Any:
-    return (parameter for group in optimizer.param_groups for parameter in group["params"])

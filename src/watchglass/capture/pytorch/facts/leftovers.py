@@ -21,6 +21,7 @@ from watchglass.capture.pytorch import public_calls as calls
 from watchglass.capture.pytorch.compiled.graphs import in_graph_capture
 from watchglass.capture.pytorch.events import Update
 from watchglass.capture.pytorch.facts.subjects import Subjects
+from watchglass.capture.pytorch.modules import parameters_of
 from watchglass.capture.pytorch.reduce import DeviceRows, plain
 from watchglass.record import OpenStep
 
@@ -63,7 +64,7 @@ class Leftovers:
         known = self._parameters.get(optimizer)
         chosen = [parameter for reference in known or () if (parameter := reference()) is not None]
         if not chosen:
-            every = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
+            every = [parameter for parameter in parameters_of(optimizer) if parameter.requires_grad]
             step = max(1, (len(every) - 1) // (_PARAMETERS - 1)) if every else 1
             chosen = every[::step][:_PARAMETERS]
             self._parameters[optimizer] = [weakref.ref(parameter) for parameter in chosen]

@@ -10,6 +10,7 @@ import torch
 
 from watchglass.capture.hook import Hook
 from watchglass.capture.pytorch import public_calls as calls
+from watchglass.capture.pytorch.modules import parameters_of
 from watchglass.capture.pytorch.reduce import DeviceRows
 from watchglass.records import Role
 
@@ -27,9 +28,10 @@ class LossScales:
     def _after_step(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         # Only its update changes the scale.
         scaler = args[0]
-        device = _device(args[1] if len(args) > 1 else kwargs.get("optimizer"))
-        if device is None or not scaler.is_enabled():
+        first = next(parameters_of(args[1] if len(args) > 1 else kwargs["optimizer"]), None)
+        if first is None or not scaler.is_enabled():
             return
+        device = first.device
         step = self._hook.clock.train
         due = step is not None and step.due
         if device.type == "cpu":
@@ -61,10 +63,3 @@ class LossScales:
             one = self._ones[device] = torch.ones((), device=device)
         with torch.no_grad():
             return DeviceRows(scaler.scale(one))
-
-
-def _device(optimizer: Any) -> torch.device | None:
-    for group in getattr(optimizer, "param_groups", ()):
-        for parameter in group["params"]:
-            return torch.device(parameter.device)
-    return None

@@ -13,7 +13,7 @@ from watchglass.capture.hook import Hook
 from watchglass.capture.pytorch.events import ForwardCall, Update
 from watchglass.capture.pytorch.facts.subjects import Subjects
 from watchglass.capture.pytorch.models import Models
-from watchglass.capture.pytorch.modules import unwrap
+from watchglass.capture.pytorch.modules import parameters_of, unwrap
 from watchglass.record import StepRecords
 from watchglass.records import Mode
 
@@ -133,11 +133,7 @@ class Membership:
         if len(self._strange) > _MOST_STRANGE:
             self._strange.clear()
         steps = (self._strange.get(id(optimizer)) or 0) + 1
-        known = any(
-            self._models.parameter(parameter) is not None
-            for group in optimizer.param_groups
-            for parameter in group["params"]
-        )
+        known = any(self._models.parameter(parameter) is not None for parameter in parameters_of(optimizer))
         self._strange[id(optimizer)] = None if known or steps == _STRANGE_STEPS else steps
         if not known and steps == _STRANGE_STEPS and len(self._models):
             self._subjects.name("optimizer", optimizer)
@@ -153,7 +149,7 @@ class Membership:
         owned: dict[int, int] = {}
         by_optimizer = {}
         for optimizer in optimizers:
-            parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+            parameters = list(parameters_of(optimizer))
             for parameter in parameters:
                 owned[id(parameter)] = owned.get(id(parameter), 0) + 1
             by_optimizer[self._subjects.name("optimizer", optimizer)] = self._of(optimizer, parameters)

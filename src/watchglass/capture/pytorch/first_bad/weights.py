@@ -12,6 +12,7 @@ from watchglass.capture.culprits import Found, Look
 from watchglass.capture.places import ParameterPlace, Place
 from watchglass.capture.pytorch.first_bad.looks import look_at
 from watchglass.capture.pytorch.models import Models
+from watchglass.capture.pytorch.modules import parameters_of
 
 
 class Weight(NamedTuple):
@@ -68,6 +69,6 @@ class Weights:
     def writer_of(self, weight: Weight) -> str:
         """Type of the optimizer that updates it, ``""`` where none was seen."""
         for optimizer in self.writers:
-            if any(one is weight.parameter for group in optimizer.param_groups for one in group["params"]):
+            if any(parameter is weight.parameter for parameter in parameters_of(optimizer)):
                 return type(optimizer).__name__
         return ""

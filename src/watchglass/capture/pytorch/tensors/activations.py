@@ -59,16 +59,16 @@ class FunctionalActivations:
         self._seen: set[Any] = set()
         # The last few outputs of modules, alive: nothing else keeps the input of a tanh.
         self._returned: deque[_Returned] = deque(maxlen=_KEPT)
-        events.module_entered.append(self._entered)
+        events.add(self)
         events.module_listeners.append((lambda: bool(self._tags_wanted()), self._called))
-        events.forward_ended.append(self._ended)
 
     def _tags_wanted(self) -> frozenset[str]:
         return frozenset(filter(self._plan.wants_tag, _TAGS.values()))
 
-    def _entered(self, entry: ModuleEntry) -> None:
+    def module_entered(self, entry: ModuleEntry) -> None:
+        """A module is about to run."""
         if entry.outermost:
-            self._ended()
+            self.forward_ended()
             self._wanted = self._tags_wanted()
         elif self._wanted:
             for _, tensor in tensors_in(entry.arguments, 4):
@@ -102,7 +102,8 @@ class FunctionalActivations:
                 self._saving.save(records, Role.INPUT, Item(returned.tensor, name, returned.place, (tag,)))
                 return
 
-    def _ended(self, call: ForwardCall | None = None) -> None:
+    def forward_ended(self, call: ForwardCall | None = None) -> None:
+        """The captured forward has ended."""
         self._wanted = frozenset()
         self._seen = set()
         self._returned.clear()

@@ -51,27 +51,28 @@ class Attention:
         # What attention is given while it is computed again for its rows' sake; None while it is not.
         self._again: list[_Given] | None = None
         self._guarded_attended = hook.guarded(self._attended)
-        events.forward_began.append(self._forward_began)
-        events.module_entered.append(self._entered)
+        events.add(self)
         events.module_listeners.append((self._wants, self._called))
-        events.forward_ended.append(self._forward_ended)
         hook.detach_with(self._detach)
 
     def _wants(self) -> bool:
         return self._hook.plan.wants_tag(_TAG)
 
-    def _forward_began(self, call: ForwardCall) -> None:
+    def forward_began(self, call: ForwardCall) -> None:
+        """A captured forward begins."""
         self._stack.clear()
         self._call = call if self._wants() else None
         if self._call is not None and not self._leave:
             self._leave.append(_ATTENTION.listen(self._hook.guard, after=self._heard))
             self._leave.append(_MULTI_HEAD.listen(self._hook.guard, after=self._hook.guarded(self._multi_head)))
 
-    def _forward_ended(self, call: ForwardCall) -> None:
+    def forward_ended(self, call: ForwardCall) -> None:
+        """It has ended."""
         self._call = None
         self._stack.clear()
 
-    def _entered(self, entry: ModuleEntry) -> None:
+    def module_entered(self, entry: ModuleEntry) -> None:
+        """A module is about to run."""
         if self._call is not None:
             self._stack.append((entry.module, entry.place))
 

@@ -12,6 +12,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from watchglass.capture.hook import Hook
 from watchglass.capture.pytorch.events import Events, ForwardCall, ModuleEntry
 from watchglass.capture.pytorch.models import Models
+from watchglass.capture.pytorch.module_hooks import Switch
 from watchglass.capture.pytorch.modules import is_compiled, unwrap
 from watchglass.capture.pytorch.saving import Saving
 from watchglass.record import OpenStep
@@ -65,16 +66,16 @@ class Entries:
         self._models = models
         self._events = events
         self._listeners = events.module_entered
-        self._handle: Any = None
         self._call: ForwardCall | None = None
         self._inner: nn.Module | None = None
         self._inputs_wanted = InputsWanted(hook)
-        self._guarded = hook.guarded(self._entered, unless=is_compiling)
-        events.forward_began.append(self._began)
-        events.forward_ended.append(self._ended)
+        guarded = hook.guarded(self._entered, unless=is_compiling)
+        self._hears = Switch(lambda: register_module_forward_pre_hook(guarded))
+        events.add(self)
         hook.detach_with(self._stop)
 
-    def _began(self, call: ForwardCall) -> None:
+    def forward_began(self, call: ForwardCall) -> None:
+        """A captured forward begins."""
         self._stop()
         if not (self._listeners and self._inputs_wanted.now):
             return
@@ -87,16 +88,15 @@ class Entries:
             # A wrapper's call is its model's: that one's own, which comes first, is not told again.
             self._inner = root
             self._call = call
-            self._handle = register_module_forward_pre_hook(self._guarded)
+            self._hears(True)
 
-    def _ended(self, call: ForwardCall) -> None:
+    def forward_ended(self, call: ForwardCall) -> None:
+        """It has ended."""
         self._stop()
 
     def _stop(self) -> None:
         self._call = self._inner = None
-        if self._handle is not None:
-            self._handle.remove()
-            self._handle = None
+        self._hears(False)
 
     def _entered(self, module: nn.Module, arguments: Any) -> None:
         call = self._call

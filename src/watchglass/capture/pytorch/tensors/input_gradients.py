@@ -70,15 +70,15 @@ class InputGradients:
         self._scale: Tensor | None = None
         if any(_TAG in collection.tags for collection in hook.config.all_collections):
             hook.detach_with(SCALER_SCALE.listen(hook.guard, after=hook.guarded(self._loss_scaled)))
-        events.step_began.append(self._step_began)
-        events.forward_began.append(self._forward_began)
-        events.update_began.append(self._update_began)
+        events.add(self)
         hook.detach_with(self._forget)
 
-    def _step_began(self, step: OpenStep) -> None:
+    def step_began(self, step: OpenStep) -> None:
+        """A captured step has opened."""
         self._forget()
 
-    def _forward_began(self, call: ForwardCall) -> None:
+    def forward_began(self, call: ForwardCall) -> None:
+        """A captured forward begins."""
         if call.step.mode is not Mode.TRAIN or not self._plan.wants_tag(_TAG):
             return
         place = self._models.module(unwrap(call.root))
@@ -94,7 +94,8 @@ class InputGradients:
                 self._refused.add(name)
                 call.forward.records.facts.append((f"{_TAG}_unavailable", name, _refusal(path[2:])))
 
-    def _update_began(self, update: Update) -> None:
+    def update_began(self, update: Update) -> None:
+        """Gradients are final."""
         for one in self._watched:
             gradient = one.arriving.gradient
             if gradient is not None:

@@ -34,11 +34,11 @@ class Inputs:
         self._every = False
         # Outputs of ReLU modules in this forward, which are no functional ReLU's.
         self._relu_nodes: set[Any] = set()
-        events.module_entered.append(self._entered)
+        events.add(self)
         events.module_listeners.append((self._inputs_wanted, self._called))
-        events.forward_ended.append(self._ended)
 
-    def _entered(self, entry: ModuleEntry) -> None:
+    def module_entered(self, entry: ModuleEntry) -> None:
+        """A module is about to run."""
         if entry.outermost:
             self._every = self._inputs_wanted()
         for path, tensor in tensors_in((entry.arguments, entry.kwargs or {})):
@@ -69,7 +69,8 @@ class Inputs:
         if call.place.kind is ModuleKind.RECTIFIER and isinstance(call.output, Tensor):
             self._relu_nodes.add(call.output.grad_fn)
 
-    def _ended(self, call: ForwardCall) -> None:
+    def forward_ended(self, call: ForwardCall) -> None:
+        """The captured forward has ended."""
         # They hold the graph, and with it what it saved for the backward.
         self._relu_nodes = set()
 
