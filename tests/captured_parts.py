@@ -40,7 +40,7 @@ class Recording:
         ids = []
         for item in items:
             place = item.place
-            if self.hook.plan.keep(item.name, role, place.path, place.module_type, item.tags) is None:
+            if self.hook.plan.keep(item.name, role, place, item.tags) is None:
                 continue
             value = item.tensor.detach().clone()
             self.tensors.setdefault(item.name, []).append(value if scale is None else value / scale)

@@ -48,14 +48,6 @@ class ByHand:
             if step is not None:
                 self._hook.guard.lawful(self._end, step)
 
-    def save_scalar(self, name: str, value: Any, collection: str | None) -> None:
-        """Record one number at the current step."""
-        self._hook.guard.lawful(self._save_scalar, name, value, collection)
-
-    def save_tensor(self, name: str, value: Any, collection: str | None) -> None:
-        """Record a tensor at the current step."""
-        self._hook.guard.lawful(self._save_tensor, name, value, collection)
-
     def _begin(self, mode: Mode) -> OpenStep:
         hook = self._hook
         hook.settle()
@@ -71,7 +63,8 @@ class ByHand:
         if self._hook.clock.train is not None:
             self._hook.plan.resume()
 
-    def _save_scalar(self, name: str, value: Any, collection: str | None) -> None:
+    def save_scalar(self, name: str, value: Any, collection: str | None) -> None:
+        """Record one number at the current step."""
         try:
             number = _number(value)
         except Exception:
@@ -83,7 +76,8 @@ class ByHand:
         tensor_id = self._hook.tensor_id(name, lambda: TensorInfo(0, name, role, dtype="float64", collections=tags))
         self._hook.saved_records().saved.append((tensor_id, 1.0, number))
 
-    def _save_tensor(self, name: str, value: Any, collection: str | None) -> None:
+    def save_tensor(self, name: str, value: Any, collection: str | None) -> None:
+        """Record a tensor at the current step."""
         role, tags = _role_of(collection, Role.CUSTOM), _named(collection)
         keep = self._hook.plan.keep_saved(name, tags, role)
         if keep is None:

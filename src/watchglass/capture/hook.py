@@ -156,7 +156,7 @@ class Hook:
             found = self._names.get(info.name)
             if found is None:
                 found = self._names[info.name] = len(self._names) + 1
-                self._recorder.add_tensor(_with_id(info, found))
+                self._recorder.add_tensor(dataclasses.replace(info, tensor_id=found))
             self._ids[key] = found
         return found
 
@@ -346,7 +346,7 @@ class Hook:
             value: A number, or a tensor of one element.
             collection: Name of a collection to file it under; ``metrics`` when not given.
         """
-        self._by_hand.save_scalar(name, value, collection)
+        self.guard.lawful(self._by_hand.save_scalar, name, value, collection)
 
     def save_tensor(self, name: str, value: Any, collection: str | None = None) -> None:
         """Record a tensor's statistics at the current step, and the tensor itself where a collection asks for it.
@@ -357,7 +357,7 @@ class Hook:
             collection: Name of a collection to file it under. Under a built-in one, ``"gradients"``, the tensor is what
                 that holds, and rules look at it as such.
         """
-        self._by_hand.save_tensor(name, value, collection)
+        self.guard.lawful(self._by_hand.save_tensor, name, value, collection)
 
     @property
     def started(self) -> bool:
@@ -476,7 +476,3 @@ class Hook:
     def _committed(self, commit: Commit) -> None:
         self._stop = (commit.at_step, commit.change.reason)
         self.stopping = True
-
-
-def _with_id(info: TensorInfo, tensor_id: int) -> TensorInfo:
-    return dataclasses.replace(info, tensor_id=tensor_id)

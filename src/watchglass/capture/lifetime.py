@@ -9,34 +9,20 @@ import os
 import sys
 from collections.abc import Callable
 from types import TracebackType
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from watchglass.capture.failing import exit_text, failure_from, keep_interrupt, report, uncaught
 from watchglass.capture.guard import harmless
-from watchglass.records import Failure
+
+if TYPE_CHECKING:
+    from watchglass.capture.hook import Hook
 
 
-class Watcher(Protocol):
-    """What has something to finish when its process ends."""
-
-    on_close: list[Callable[[], None]]
-
-    @property
-    def started(self) -> bool:
-        """Whether its process trains."""
-
-    def close(self, status: str | None = None, failure: Failure | None = None) -> None:
-        """Write what is queued; ``status`` is ``"failed"`` where an exception ends the process, ``failure`` which."""
-
-    def forked(self) -> None:
-        """This process is a fork of the one that made the watcher."""
-
-
-_watchers: list[Watcher] = []
+_watchers: list[Hook] = []
 _registered = False
 
 
-def close_at_exit(watcher: Watcher) -> None:
+def close_at_exit(watcher: Hook) -> None:
     """Close a watcher when the process ends, also in a child of multiprocessing, which runs no ``atexit``."""
     global _registered
     if not _registered:
@@ -54,12 +40,12 @@ def close_at_exit(watcher: Watcher) -> None:
     multiprocessing.util.register_after_fork(watcher, harmless(_close_with_child))
 
 
-def _close_with_child(watcher: Watcher) -> None:
+def _close_with_child(watcher: Hook) -> None:
     finalizer = multiprocessing.util.Finalize(watcher, harmless(_end_of_child), (watcher,), exitpriority=100)
     watcher.on_close.append(finalizer.cancel)
 
 
-def _end(watcher: Watcher) -> None:
+def _end(watcher: Hook) -> None:
     # Where nothing caught it, Python has printed and kept it, whatever prints exceptions here.
     error = uncaught()
     try:
@@ -68,19 +54,19 @@ def _end(watcher: Watcher) -> None:
         keep_interrupt(error)
 
 
-def _end_of_child(watcher: Watcher) -> None:
+def _end_of_child(watcher: Hook) -> None:
     # multiprocessing finalizes while the exception is on its way, and prints it afterwards.
     error = sys.exc_info()[1]
     report(error, trains=watcher.started)
     _close(watcher, error, None)
 
 
-def _close(watcher: Watcher, error: BaseException | None, trace: TracebackType | None) -> None:
+def _close(watcher: Hook, error: BaseException | None, trace: TracebackType | None) -> None:
     failure = failure_from(error, trace)
     watcher.close("failed" if failure is not None else None, failure)
 
 
-def _forget(watcher: Watcher, end: Callable[[], None]) -> None:
+def _forget(watcher: Hook, end: Callable[[], None]) -> None:
     atexit.unregister(end)
     if watcher in _watchers:
         _watchers.remove(watcher)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-from watchglass.records import ModuleKind
+from watchglass.records import ModuleKind, Role, TensorInfo
 
 
 @dataclass(frozen=True)
@@ -16,6 +17,12 @@ class Place:
     index: int
     model: int | None = None
     kind: ModuleKind = ModuleKind.OTHER
+
+    def describe(self, name: str, role: Role, **more: Any) -> TensorInfo:
+        """Catalog row of a tensor of the module, with id 0."""
+        return TensorInfo(
+            0, name, role, self.path, self.module_type, self.index, model=self.model, module_kind=self.kind, **more
+        )  # fmt: skip
 
     def named(self, *parts: str) -> str:
         """Name of something of the module, ``fc1.input.0``; of the model's own, ``input.0``."""

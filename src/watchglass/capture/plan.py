@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from watchglass.capture.budget import Budget
+from watchglass.capture.places import NOWHERE, Place
 from watchglass.config import (
     DEFAULT_COLLECTIONS,
     EXACT_REDUCTIONS,
@@ -19,7 +20,7 @@ from watchglass.config import (
     chosen_facts,
     environment,
 )
-from watchglass.records import Mode, ModuleKind, Reduction, Role
+from watchglass.records import Mode, Reduction, Role
 
 #: What :meth:`Plan.next_due` answers for "never".
 NEVER = 1 << 62
@@ -153,25 +154,20 @@ class Plan:
 
     # -- tensors --------------------------------------------------------------------------------------------------
 
-    def keep(
-        self, name: str, role: Role, module: str = "", module_type: str = "", tags: tuple[str, ...] = (),
-        module_kind: ModuleKind = ModuleKind.OTHER,
-    ) -> Keep | None:  # fmt: skip
+    def keep(self, name: str, role: Role, place: Place = NOWHERE, tags: tuple[str, ...] = ()) -> Keep | None:
         """What to keep of a tensor at the step that opened last, None for nothing.
 
         Args:
             name: Its name; everything else is looked at only when the name is new.
             role: What it is.
-            module: Dotted path of its module, "" for none.
-            module_type: Class name of its module, "" for none.
+            place: Its module's.
             tags: What structure says of it, and the name of a collection that a script saves it under.
-            module_kind: What its module is.
         """
         found = self._view.keeps.get(name, _UNKNOWN)
         if found is _UNKNOWN:
             members = self._members.get(name)
             if members is None:
-                members = self._meet(name, role, module, module_type, tags, module_kind)
+                members = self._meet(name, role, place, tags)
             found = self._view.keeps[name] = self._keep_of(members & self._view.due)
         return found  # type: ignore[return-value]
 
@@ -202,15 +198,13 @@ class Plan:
         return tag in self._view.tags
 
     def collections_of(
-        self, name: str, role: Role, module: str = "", module_type: str = "", tags: tuple[str, ...] = (),
-        module_kind: ModuleKind = ModuleKind.OTHER,
-    ) -> tuple[str, ...]:  # fmt: skip
+        self, name: str, role: Role, place: Place = NOWHERE, tags: tuple[str, ...] = ()
+    ) -> tuple[str, ...]:
         """Names for the catalog: the user's collections that hold a tensor, and what structure says of it."""
         own = (
             collection.name
             for collection in self._collections
-            if (collection.built_in is None or collection.narrows)
-            and collection.selects(name, role, module, module_type, tags, module_kind)
+            if (collection.built_in is None or collection.narrows) and _selects(collection, name, role, place, tags)
         )
         return tuple(dict.fromkeys((*tags, *own)))
 
@@ -268,12 +262,10 @@ class Plan:
             view = self._views[due] = _View(due, self._collections)
         return view
 
-    def _meet(
-        self, name: str, role: Role, module: str, module_type: str, tags: tuple[str, ...], module_kind: ModuleKind
-    ) -> int:
-        members = self._bits(lambda collection: collection.selects(name, role, module, module_type, tags, module_kind))
+    def _meet(self, name: str, role: Role, place: Place, tags: tuple[str, ...]) -> int:
+        members = self._bits(lambda collection: _selects(collection, name, role, place, tags))
         self._members[name] = members
-        self._modules[module] = self._module_types[module_type] = None
+        self._modules[place.path] = self._module_types[place.module_type] = None
         self._awaited &= ~members
         return members
 
@@ -292,6 +284,10 @@ class Plan:
         if collection.modules:
             return _nearest(collection.modules, self._modules)
         return _nearest((*collection.tensors, *collection.include_regex), self._members)
+
+
+def _selects(collection: Collection, name: str, role: Role, place: Place, tags: tuple[str, ...]) -> bool:
+    return collection.selects(name, role, place.path, place.module_type, tags, place.kind)
 
 
 def _combined(collections: Iterable[Collection], config: SessionConfig) -> Keep:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from watchglass.capture.budget import STARTUP_STEPS
+from watchglass.capture.places import Place
 from watchglass.capture.plan import NEVER, Keep, Plan
 from watchglass.config import Collection, SessionConfig
 from watchglass.records import Mode, Reduction, Role
@@ -206,9 +207,9 @@ def test_what_needs_computing_is_wanted_only_where_it_is_asked_for() -> None:
 
 def test_the_catalog_gets_the_users_collections_and_what_structure_says() -> None:
     watched = opened("weights", Collection("biases", include_regex=("fc",)), Collection("mine", modules=("fc",)))
-    assert watched.collections_of("fc.weight", Role.WEIGHT, "fc", "Linear") == ("mine",)
-    assert watched.collections_of("fc.bias", Role.BIAS, "fc", "Linear") == ("biases", "mine")
-    assert watched.collections_of("x", Role.OUTPUT, "r", "ReLU", ("relu_output",)) == ("relu_output",)
+    assert watched.collections_of("fc.weight", Role.WEIGHT, Place("fc", "Linear", 0)) == ("mine",)
+    assert watched.collections_of("fc.bias", Role.BIAS, Place("fc", "Linear", 0)) == ("biases", "mine")
+    assert watched.collections_of("x", Role.OUTPUT, Place("r", "ReLU", 0), ("relu_output",)) == ("relu_output",)
     assert watched.collections_of("x", Role.CUSTOM, tags=("mine",)) == ("mine",)
 
 
@@ -237,8 +238,8 @@ def test_collections_that_match_nothing_are_told_once_with_near_names() -> None:
         Collection("found", tensors=("conv1.weight",)),
         Collection("later", include_regex=("nothing",), start_step=5),
     )  # fmt: skip
-    watched.keep("conv1.weight", Role.WEIGHT, "encoder", "Conv2d")
-    watched.keep("act.output", Role.OUTPUT, "act", "ReLU")
+    watched.keep("conv1.weight", Role.WEIGHT, Place("encoder", "Conv2d", 0))
+    watched.keep("act.output", Role.OUTPUT, Place("act", "ReLU", 1))
     assert watched.unmatched() == [
         ("tanh_input", ()), ("typo", ("conv1.weight",)), ("place", ("encoder",)), ("kind", ("ReLU",)),
     ]  # fmt: skip

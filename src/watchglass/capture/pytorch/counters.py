@@ -54,7 +54,7 @@ def _settle(optimizer: Optimizer, models: Models, resumption: Resumption) -> Non
         resumption.settle(0, "optimizer")  # it counts, and has not begun
         return
     others = _others(optimizer)
-    if others and not (models.only_root is not None and all(map(_is_about_to_update, others))):
+    if others and not (models.only_root() is not None and all(map(_is_about_to_update, others))):
         resumption.settle(None, "optimizer")
         return
     if there:

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from watchglass.capture.pytorch import operations
 from watchglass.capture.pytorch.operations import Operation
+from watchglass.capture.pytorch.reduce import version_of
 
 #: Operations of an expression that are followed at most.
 _MOST_NODES = 64
@@ -288,15 +289,10 @@ class Following:
 
     def _follow(self, tensor: Tensor, key: int) -> None:
         if len(self._followed) < _MOST_FOLLOWED:
-            self._followed[id(tensor)] = weakref.ref(tensor), _version(tensor), key
+            self._followed[id(tensor)] = weakref.ref(tensor), version_of(tensor), key
 
     def _key(self, tensor: Tensor) -> int:
         known = self._followed.get(id(tensor))
-        if known is None or known[0]() is not tensor or known[1] != _version(tensor):
+        if known is None or known[0]() is not tensor or known[1] != version_of(tensor):
             return _OTHER
         return known[2]
-
-
-def _version(tensor: Tensor) -> int:
-    """How often a tensor was changed in place."""
-    return 0 if tensor.is_inference() else tensor._version

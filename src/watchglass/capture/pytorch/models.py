@@ -34,7 +34,8 @@ class Models:
         self.on_numbered: Callable[[ModuleTree | None, int, int], None] = lambda tree, provisional, number: None
         self._roots: weakref.WeakKeyDictionary[nn.Module, ModuleTree] = weakref.WeakKeyDictionary()
         self._called: weakref.WeakKeyDictionary[nn.Module, int] = weakref.WeakKeyDictionary()
-        self._seen = 0
+        #: How many models have got numbers so far, those that are gone included.
+        self.seen = 0
         # Tensors of no module that are trained all the same, by identity.
         self._loose: dict[int, tuple[weakref.ref[Tensor], ParameterPlace]] = {}
         #: How often something was added: what was looked up before may be found now.
@@ -46,11 +47,6 @@ class Models:
     def __len__(self) -> int:
         """How many models there are, those without numbers included."""
         return len(self._trees) + len(self._waiting)
-
-    @property
-    def seen(self) -> int:
-        """How many models have got numbers so far, those that are gone included."""
-        return self._seen
 
     def knows(self, root: nn.Module) -> bool:
         """Whether this outermost module has been added."""
@@ -67,13 +63,12 @@ class Models:
         if len(self._roots) > 1:
             self._called[root] = train_step
 
-    @property
-    def only_root(self) -> nn.Module | None:
-        """The outermost module where there has been but one."""
-        return self.only_root_since(None)
+    def only_root(self, train_step: int | None = None) -> nn.Module | None:
+        """The outermost module where there has been but one.
 
-    def only_root_since(self, train_step: int | None) -> nn.Module | None:
-        """The same of those that were called since a TRAIN step: models of training runs that are over do not count."""
+        Args:
+            train_step: Those that were not called since this step do not count: of training runs that are over.
+        """
         roots = self.roots()
         if train_step is not None and len(roots) > 1:
             roots = [root for root in roots if self._called.get(root, -1) >= train_step]
@@ -106,8 +101,8 @@ class Models:
             return number
         settled = self._numbers.get(number)
         if settled is None:
-            settled = self._numbers[number] = self._seen
-            self._seen += 1
+            settled = self._numbers[number] = self.seen
+            self.seen += 1
             self.additions += 1
             tree = next((tree for tree in self._waiting if tree.number == number), None)
             if tree is not None:

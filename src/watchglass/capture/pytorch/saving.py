@@ -68,10 +68,9 @@ class Saving:
 
     def keep(self, role: Role, item: Item) -> Keep | None:
         """What is kept of a tensor at this step, None for nothing."""
-        place = item.place
         if role in self._given_up:
             return None
-        return self._hook.plan.keep(item.name, role, place.path, place.module_type, item.tags, place.kind)
+        return self._hook.plan.keep(item.name, role, item.place, item.tags)
 
     def give_up(self, records: StepRecords, role: Role, error: Exception) -> None:
         """Memory ran out for tensors of a role: save none of them from now on."""
@@ -187,14 +186,11 @@ class Saving:
         return self._hook.tensor_id((role, item.name), lambda: self._info(role, item))
 
     def _info(self, role: Role, item: Item) -> TensorInfo:
-        tensor, place = item.tensor if item.whole is None else item.whole, item.place
-        collections = self._hook.plan.collections_of(
-            item.name, role, place.path, place.module_type, item.tags, place.kind
-        )
-        return TensorInfo(
-            0, item.name, role, place.path, place.module_type, place.index, _shape(tensor),
-            str(tensor.dtype).removeprefix("torch."), item.unit_axis, item.trainable, _placement(tensor), collections,
-            place.model, place.kind,
+        tensor = item.tensor if item.whole is None else item.whole
+        return item.place.describe(
+            item.name, role, shape=_shape(tensor), dtype=str(tensor.dtype).removeprefix("torch."),
+            unit_axis=item.unit_axis, trainable=item.trainable, placement=_placement(tensor),
+            collections=self._hook.plan.collections_of(item.name, role, item.place, item.tags),
         )  # fmt: skip
 
 

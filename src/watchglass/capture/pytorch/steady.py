@@ -282,7 +282,7 @@ class Steady:
             plain: Whether the update was a call of ``step()`` with no closure, scaler or call inside it.
         """
         forwards, groups = step.forwards, optimizer.param_groups
-        root = self._flow.models.only_root_since(step.mode_step - _HABIT)
+        root = self._flow.models.only_root(step.mode_step - _HABIT)
         same = (
             plain
             and not self._flow.recomputed

@@ -349,9 +349,7 @@ class UpdatePoint:
             hook.clock.leaders.update(dict.fromkeys(members, leader))
         losses = {hook.id_of(series_name("loss", model)) for model in known}
         step.records.scalars[:] = [row for row in step.records.scalars if row[0] not in losses]
-        for leader, members in led.items():
-            objective = functools.reduce(Objective.joined, (known[model] for model in members))
-            hook.add_scalar(step.records, "loss", objective.value, Role.LOSS, objective.weight, leader)
+        self._record_losses(step, known, led)
         step.model = min(led or step.models, default=0)
         mine = [leader for leader, members in led.items() if not found.keys().isdisjoint(members)]
         return min(mine or self._readings.models_of(optimizer), default=0)
@@ -360,10 +358,13 @@ class UpdatePoint:
         """A step is over: one that no optimizer updated was updated by hand, or is the last and was left half done."""
         if step.mode is Mode.TRAIN and not step.optimizers:
             found = self._flow.objectives.take()
-            for leader, members in groups(found).items():
-                objective = functools.reduce(Objective.joined, (found[model] for model in members))
-                self._flow.hook.add_scalar(step.records, "loss", objective.value, Role.LOSS, objective.weight, leader)
+            self._record_losses(step, found, groups(found))
             step.model = min(found, default=step.model)
+
+    def _record_losses(self, step: OpenStep, found: dict[int, Objective], led: dict[int, set[int]]) -> None:
+        for leader, members in led.items():
+            objective = functools.reduce(Objective.joined, (found[model] for model in members))
+            self._flow.hook.add_scalar(step.records, "loss", objective.value, Role.LOSS, objective.weight, leader)
 
     def _read_gradients(self, step: OpenStep, optimizer: Optimizer) -> None:
         scale = getattr(optimizer, "grad_scale", None)

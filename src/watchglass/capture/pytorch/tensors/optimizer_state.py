@@ -19,7 +19,7 @@ from watchglass.capture.pytorch.nested import leaves_in
 from watchglass.capture.pytorch.reduce import DeviceRows, plain
 from watchglass.capture.pytorch.saving import Item, Saving
 from watchglass.record import StepRecords
-from watchglass.records import Role, TensorInfo
+from watchglass.records import Role
 
 #: Most tensors and numbers that are taken of one parameter's state: LBFGS keeps a history of a hundred.
 _MOST_OF_ONE = 64
@@ -69,9 +69,9 @@ class OptimizerState:
         plan, hook = self._hook.plan, self._hook
         elsewhere: dict[torch.device, list[tuple[str, Tensor]]] = {}
         for name, place, value in numbers:
-            if plan.keep(name, Role.OPTIMIZER_STATE, place.path, place.module_type, (), place.kind) is None:
+            if plan.keep(name, Role.OPTIMIZER_STATE, place) is None:
                 continue
-            hook.tensor_id(name, lambda name=name, place=place: _info(name, place))  # type: ignore[misc]
+            hook.tensor_id(name, functools.partial(place.describe, name, Role.OPTIMIZER_STATE, dtype="float64"))
             if isinstance(value, Tensor):
                 readable = plain(value)
                 if readable is None:
@@ -130,17 +130,3 @@ def _holder(optimizer: Optimizer) -> Optimizer:
             break
         optimizer = inner
     return optimizer
-
-
-def _info(name: str, place: Place) -> TensorInfo:
-    return TensorInfo(
-        0,
-        name,
-        Role.OPTIMIZER_STATE,
-        place.path,
-        place.module_type,
-        place.index,
-        dtype="float64",
-        model=place.model,
-        module_kind=place.kind,
-    )
