@@ -15,7 +15,7 @@ import torch
 import triton
 from triton.backends.compiler import GPUTarget
 
-from watchglass.capture.memory import Memory
+from watchglass.capture.cost import Memory
 from watchglass.capture.pytorch.device import statistics as device
 from watchglass.capture.pytorch.device import triton_kernels
 from watchglass.capture.pytorch.device.statistics import DeviceStatistics

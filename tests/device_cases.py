@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from watchglass.capture.memory import Memory
+from watchglass.capture.cost import Memory
 from watchglass.capture.pytorch.device import statistics as device
 from watchglass.capture.pytorch.device.statistics import DeviceStatistics
 from watchglass.records import STATISTIC_FIELDS

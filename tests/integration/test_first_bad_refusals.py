@@ -21,7 +21,7 @@ from failing import Bad, Poisoned, Training, fact_of, facts_of, network, to_nan
 from watchglass import Hook, open_run
 from watchglass.capture.pytorch import PyTorchAdapter, forward_state, readings
 from watchglass.capture.pytorch.first_bad.looks import look_at
-from watchglass.capture.pytorch.first_bad.separate import CollectiveError, alone
+from watchglass.capture.pytorch.first_bad.separate import RefusedError, alone
 
 Forward = Callable[[nn.Module, Tensor], Tensor]
 
@@ -317,7 +317,7 @@ def test_a_forward_that_talks_to_other_ranks(
 def test_functional_collectives_are_seen() -> None:
     from torch.distributed._functional_collectives import all_reduce
 
-    with alone(), pytest.raises(CollectiveError, match="all_reduce"):
+    with alone(), pytest.raises(RefusedError, match="all_reduce"):
         all_reduce(torch.ones(2), "sum", dist.group.WORLD)  # type: ignore[arg-type]
 
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import defaultdict, deque
 from typing import Any
 
-from watchglass.capture.memory import Memory
 from watchglass.capture.plan import Plan
 from watchglass.record import OpenStep, Recorder
 
@@ -14,6 +13,19 @@ from watchglass.record import OpenStep, Recorder
 _TOLD_EVERY_NS = 10_000_000_000
 #: Captures that share what devices have worked: it is measured of one in so many, for all of them, and known late.
 _SHARING = 8
+
+
+class Memory:
+    """Counts what capture holds on each device. For the training's thread."""
+
+    def __init__(self) -> None:
+        self._held: defaultdict[str, int] = defaultdict(int)
+        self.peak: dict[str, int] = {}
+
+    def hold(self, device: str, size: int) -> None:
+        """So many bytes more are held; negative for fewer."""
+        self._held[device] += size
+        self.peak[device] = max(self.peak.get(device, 0), self._held[device])
 
 
 class Cost:

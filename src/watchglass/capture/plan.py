@@ -103,7 +103,7 @@ class Plan:
     def describe(self) -> dict[str, Any]:
         """What is captured in which mode, and which facts, as plain JSON types: the data of a ``capture_plan`` fact."""
         modes = {
-            name: [_described(collection, schedule) for collection, schedule in self._planned_in(name)]
+            name: [_described(collection, schedule) for _, collection, schedule in self._planned_in(name)]
             for name in MODE_NAMES
         }
         return {
@@ -238,19 +238,17 @@ class Plan:
             regular = NEVER
         return regular if listed is None else min(listed, regular)
 
-    def _planned_in(self, mode: str) -> Iterator[tuple[Collection, Schedule]]:
-        for collection in self._collections:
+    def _planned_in(self, mode: str) -> Iterator[tuple[int, Collection, Schedule]]:
+        for index, collection in enumerate(self._collections):
             schedule = self._config.schedule(collection, mode)
             if schedule is not None:
-                yield collection, schedule
+                yield index, collection, schedule
 
     def _grouped(self, mode: str) -> tuple[tuple[Schedule, int], ...]:
         """Schedules of a mode, each with the collections that follow it."""
         groups: dict[Schedule, int] = {}
-        for index, collection in enumerate(self._collections):
-            schedule = self._config.schedule(collection, mode)
-            if schedule is not None:
-                groups[schedule] = groups.get(schedule, 0) | 1 << index
+        for index, _, schedule in self._planned_in(mode):
+            groups[schedule] = groups.get(schedule, 0) | 1 << index
         return tuple(groups.items())
 
     def _bits(self, belongs: Callable[[Collection], bool]) -> int:

@@ -10,6 +10,7 @@ captured step is to the optimizer that updates in it, the first step after it is
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
@@ -56,7 +57,7 @@ class Turns:
     def __init__(self, due: Callable[[int], bool], next_due: Callable[[int], int]) -> None:
         self._due = due
         self._next_due = next_due
-        self._models: dict[int, _Model] = {}
+        self._models: defaultdict[int, _Model] = defaultdict(_Model)
         self._total = 0
         # What came after so many steps of a kind in a row, and after a kind where a model was called, the last time.
         self._after_run: dict[tuple[_Kind | None, int], _Kind] = {}
@@ -85,7 +86,7 @@ class Turns:
             self._expected = called
         elif self._last is not None:
             self._expected = self._last[0]
-        model = self._models.get(self._expected) or self._models.setdefault(self._expected, _Model())
+        model = self._models[self._expected]
         own = self.own_step(self._expected, mode_step)
         if self._due(own):
             model.planned, model.owed = own, -1
@@ -116,7 +117,7 @@ class Turns:
         """A TRAIN step of a model was updated by these; returns its number among those of the model."""
         kind = (step_model, frozenset(optimizers))
         own = self.own_step(step_model, mode_step)
-        model = self._models.get(step_model) or self._models.setdefault(step_model, _Model())
+        model = self._models[step_model]
         if self._expected != step_model and self._paid >= 0:
             self._models[self._expected].owed = self._paid
         if captured:
@@ -138,13 +139,10 @@ class Turns:
             self._after_call[self._last, self._called] = kind
         self._run = min(self._run + 1, _LONGEST_RUN) if kind == self._last else 1
         self._last = kind
-        self._passed(model, 1)
+        self.passed(step_model, 1)
         return own
 
     def passed(self, model: int, steps: int) -> None:
         """So many TRAIN steps of a model went by, none of them captured, each like the one before."""
-        self._passed(self._models.get(model) or self._models.setdefault(model, _Model()), steps)
-
-    def _passed(self, model: _Model, steps: int) -> None:
-        model.steps += steps
+        self._models[model].steps += steps
         self._total += steps

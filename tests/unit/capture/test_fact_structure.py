@@ -325,7 +325,7 @@ def test_a_training_whose_facts_are_recorded_is_bit_identical(run_path: Path, in
     "callback",
     [
         "batches.Batches._iterated", "batches.Batches.forward_began", "call_order.CallOrder._write",
-        "clips.ClipCalls._by_norm", "leftovers.Leftovers._look_at_all", "leftovers.Leftovers.update_began",
+        "clips.ClipCalls._clipped", "leftovers.Leftovers._look_at_all", "leftovers.Leftovers.update_began",
         "loss_calls.LossCalls.loss_computed", "loss_scales.LossScales._after_step",
         "loss_scales.LossScales._after_update", "structure.Membership._data", "structure.Membership._strange_step",
         "structure.TrainingFlags._data", "samples.Sample.octets",

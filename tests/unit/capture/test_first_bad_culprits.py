@@ -16,7 +16,8 @@ from watchglass.capture import culprits
 from watchglass.capture.culprits import Look
 from watchglass.capture.guard import Guard
 from watchglass.capture.pytorch.first_bad.looks import bring_back, look_at
-from watchglass.capture.pytorch.first_bad.trace import TooLargeError, Trace
+from watchglass.capture.pytorch.first_bad.separate import RefusedError
+from watchglass.capture.pytorch.first_bad.trace import Trace
 from watchglass.capture.pytorch.modules import ModuleTree
 
 
@@ -318,7 +319,7 @@ def test_memory_that_is_held_is_bounded_and_counted() -> None:
     with torch.no_grad():
         trace, _ = traced(model, x, room=3 * size)
     assert size <= trace.peak_bytes <= 2 * size
-    with pytest.raises(TooLargeError, match="capture_memory_bytes"):
+    with pytest.raises(RefusedError, match="capture_memory_bytes"):
         traced(model, x, room=3 * size, graph=True)
 
 

@@ -133,15 +133,8 @@ class PyTorchAdapter:
             self._calls.between = self._discovery.between
         else:
             self._calls.between = OtherModels(self._flow, self._updates.optimizers).between
-        Compilations(
-            hook,
-            self._flow.models,
-            wrapped=self._calls.attach,
-            in_place=self._calls.compiled,
-            inside=self._capture.add_compiled,
-            unknown=self._compiled_unknown,
-            function=self._compiled_function,
-        )
+        inside, unknown, function = self._capture.add_compiled, self._compiled_unknown, self._compiled_function
+        Compilations(hook, self._flow.models, self._calls, inside, unknown, function)
         script_unwatched(hook)
 
     def _before_forward(self, root: nn.Module, arguments: Any, kwargs: Any) -> None:

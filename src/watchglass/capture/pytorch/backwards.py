@@ -32,8 +32,8 @@ class Backwards:
     def __init__(self, flow: Flow) -> None:
         self._flow = flow
         #: Called with the roots of a backward before it runs, and as it has ended.
-        self.on_begin: Callable[[Sequence[Any]], None] = _nothing
-        self.on_end: Callable[[], None] = _nothing
+        self.on_begin: Callable[[Sequence[Any]], None] = lambda roots: None
+        self.on_end: Callable[[], None] = lambda: None
         # Whether the first targets of a loss function that is called on a device were labels.
         self._labels: dict[str, DeviceRows] = {}
         self._scaled: dict[int, tuple[weakref.ref[Tensor], Tensor]] = {}
@@ -235,7 +235,3 @@ class Backwards:
     def _unscaled(self, loss: Tensor) -> Tensor:
         known = self._scaled.pop(id(loss), None)
         return known[1] if known is not None and known[0]() is loss else loss
-
-
-def _nothing(*arguments: Any) -> None:
-    """The callback while there is no listener."""

@@ -6,7 +6,6 @@ import logging
 import sys
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,14 +20,14 @@ from watchglass.capture.pytorch.compiled.modules import CompiledModules
 from watchglass.capture.pytorch.events import Events, ModuleCall, ModuleEntry
 from watchglass.capture.pytorch.models import Models
 from watchglass.capture.pytorch.module_hooks import Switch
-from watchglass.capture.pytorch.modules import WEIGHTED, is_compiled, unit_axis, unwrap
+from watchglass.capture.pytorch.modules import is_compiled, unit_axis, unwrap
 from watchglass.capture.pytorch.nested import tensors_in
-from watchglass.capture.pytorch.reduce import inactive_units, plain, version_of
+from watchglass.capture.pytorch.reduce import version_of
 from watchglass.capture.pytorch.saving import Item, Saving
-from watchglass.capture.pytorch.tensors.activations import RELU_NODES, functional_node
+from watchglass.capture.pytorch.tensors.activations import Rectified
 from watchglass.capture.pytorch.tensors.entries import InputsWanted
 from watchglass.record import StepRecords
-from watchglass.records import ModuleKind, Role, UnitKind
+from watchglass.records import ModuleKind, Role
 
 _log = logging.getLogger("watchglass")
 _BLIND = (
@@ -42,14 +41,6 @@ def first_tensor(arguments: tuple[Any, ...], kwargs: dict[str, Any] | None) -> T
     if arguments and isinstance(arguments[0], Tensor):
         return arguments[0]
     return next((tensor for _, tensor in tensors_in((arguments, kwargs), 1)), None)
-
-
-@dataclass
-class _Seen:
-    """What a captured forward has met already: keeps the tensors alive, so that their identities stay unique."""
-
-    tensors: dict[int, tuple[Tensor, int]]
-    relu_nodes: set[Any]
 
 
 class ModuleCapture:
@@ -71,7 +62,9 @@ class ModuleCapture:
         self._root: nn.Module | None = None
         # Whether any of it is compiled: looked up once for each forward.
         self._root_compiled: bool | None = None
-        self._seen = _Seen({}, set())
+        # Tensors that a captured forward has met already, alive, so that their identities stay unique.
+        self._seen: dict[int, tuple[Tensor, int]] = {}
+        self._rectified = Rectified(saving)
         self._refreshed = False
         guarded = hook.guarded(self._after_module, unless=is_compiling)
         self._hears = Switch(lambda: register_module_forward_hook(guarded))
@@ -139,7 +132,8 @@ class ModuleCapture:
         self._hears(False)
         self.compiled.switch(False)
         self._records = self._root = None
-        self._seen = _Seen({}, set())
+        self._seen = {}
+        self._rectified.forget()
 
     def _after_module(self, module: nn.Module, arguments: Any, output: Any) -> None:
         if self._records is not None and not captured():
@@ -151,7 +145,7 @@ class ModuleCapture:
             return
         if compiled:
             # Compiled code uses its memory again, and the same object for it: nothing is known by its identity.
-            self._seen.tensors.clear()
+            self._seen.clear()
         self._returned(records, module, arguments, output)
 
     def _entered_compiled(self, module: nn.Module, arguments: Any, output: Any, grad: bool, compiled: bool) -> None:
@@ -171,8 +165,11 @@ class ModuleCapture:
         place = self._place(module)
         if place is None:
             return
-        if self._functional and place.kind in WEIGHTED:
-            self._input(records, place, arguments)
+        first = arguments[0] if self._functional and arguments else None
+        if isinstance(first, Tensor) and self._rectified.finds(place, first):
+            axis = unit_axis(place.module_type, first.dim())
+            item = Item(first, place.named("input.0"), place, ("relu_output",), axis)
+            self._rectified.save(records, Role.INPUT, item)
         if self._hook.plan.wants(Role.OUTPUT):
             if type(output) is Tensor:
                 self._output(records, place, "", output)
@@ -198,7 +195,7 @@ class ModuleCapture:
             return
         is_model = place.index == 0
         version = version_of(tensor)
-        seen = self._seen.tensors.get(id(tensor))
+        seen = self._seen.get(id(tensor))
         if seen is not None and seen[1] == version and not (is_model and self._hook.plan.wants_tag("model_output")):
             # A container returns what its last child returned; what was overwritten since is something new.
             return
@@ -209,28 +206,9 @@ class ModuleCapture:
         if self._saving.keep(Role.OUTPUT, item) is None:
             # Not seen, either: the container that returns it may be what was asked for.
             return
-        self._seen.tensors[id(tensor)] = (tensor, version)
-        tensor_id = self._saving.save(records, Role.OUTPUT, item)
-        if is_relu and tensor_id is not None:
-            self._seen.relu_nodes.add(tensor.grad_fn)
-            self._units(records, tensor_id, item)
-
-    def _input(self, records: StepRecords, place: Place, arguments: Any) -> None:
-        """Units of a functional ReLU show where they are consumed: the module's input comes from one."""
-        tensor = arguments[0] if arguments and isinstance(arguments[0], Tensor) else None
-        if tensor is None or tensor.grad_fn is None:
-            return
-        node = functional_node(tensor, RELU_NODES)
-        if node is None or node in self._seen.relu_nodes:
-            return
-        self._seen.relu_nodes.add(node)
-        axis = unit_axis(place.module_type, tensor.dim())
-        item = Item(tensor, place.named("input.0"), place, ("relu_output",), axis)
-        tensor_id = self._saving.save(records, Role.INPUT, item)
-        if tensor_id is not None:
-            self._units(records, tensor_id, item)
-
-    def _units(self, records: StepRecords, tensor_id: int, item: Item) -> None:
-        values = plain(item.tensor)
-        if item.unit_axis is not None and values is not None and values.numel():
-            records.units.append((tensor_id, UnitKind.INACTIVE, inactive_units(values, item.unit_axis)))
+        self._seen[id(tensor)] = (tensor, version)
+        if is_relu:
+            self._rectified.made(tensor)
+            self._rectified.save(records, Role.OUTPUT, item)
+        else:
+            self._saving.save(records, Role.OUTPUT, item)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -28,6 +29,7 @@ _LOOKED_AT = 1 << 14
 _MOST_LOSSES = 1 << 16
 
 
+@dataclass(slots=True, eq=False)
 class Loss:
     """What one backward started from.
 
@@ -38,26 +40,15 @@ class Loss:
         plain: Whether that was one tensor, with no gradient given, and for all parameters.
     """
 
-    __slots__ = ("number", "plain", "value", "weight")
-
-    def __init__(self, number: int, value: Any, weight: float = 1.0, *, plain: bool = True) -> None:
-        self.number = number
-        self.plain = plain
-        self.value = value
-        self.weight = weight
+    number: int
+    value: Any
+    weight: float = 1.0
+    plain: bool = True
 
 
-class _Cut:
-    """Where a gradient on a device was changed between two backwards: if it was set to zero, what was before is void.
-
-    Args:
-        gradient: What there is of it, on its way to the host: 0 if it is all zero.
-    """
-
-    __slots__ = ("gradient",)
-
-    def __init__(self, gradient: DeviceRows) -> None:
-        self.gradient = gradient
+#: Where a gradient on a device was changed between two backwards: what there is of it, on its way to the host. If that
+#: is all zero, what was before is void.
+_Cut = DeviceRows
 
 
 class _Followed:
@@ -116,7 +107,7 @@ class _Followed:
         if gradient is None or (values is not None and values.is_cpu and not bool(values.any())):
             self.losses.clear()
         elif values is not None and not values.is_cpu:
-            self.losses.append(_Cut(DeviceRows(values.any().float())))
+            self.losses.append(DeviceRows(values.any().float()))
 
 
 class Objective:
@@ -131,7 +122,7 @@ class Objective:
     def __init__(self, parts: Sequence[Sequence[Loss | _Cut]]) -> None:
         found = {each for part in parts for each in part if isinstance(each, Loss)}
         self.losses = sorted(found, key=lambda loss: loss.number)
-        cut = any(isinstance(each, _Cut) for part in parts for each in part)
+        cut = any(not isinstance(each, Loss) for part in parts for each in part)
         self._parts = [[*part] for part in parts] if cut else None
 
     @staticmethod
@@ -336,7 +327,7 @@ def _uncleared(part: Sequence[Loss | _Cut]) -> list[Loss]:
     for each in part:
         if isinstance(each, Loss):
             left.append(each)
-        elif not float(each.gradient.resolve()):
+        elif not float(each.resolve()):
             left = []
     return left
 

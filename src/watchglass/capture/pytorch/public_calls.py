@@ -252,10 +252,8 @@ SCALER_SCALE = PublicCall(lambda: ((torch.amp.GradScaler, "scale"),))
 SCALER_UNSCALE = PublicCall(lambda: ((torch.amp.GradScaler, "unscale_"),), _SCALER)
 SCALER_STEP = PublicCall(lambda: ((torch.amp.GradScaler, "step"),), _SCALER)
 SCALER_UPDATE = PublicCall(lambda: ((torch.amp.GradScaler, "update"),))
-CLIP_NORM = PublicCall(_clip("clip_grad_norm_"))
-CLIP_VALUE = PublicCall(_clip("clip_grad_value_"))
-#: The second half of clipping where a script takes the norm itself; ``torch.nn.utils`` has it since PyTorch 2.6.
-CLIP_WITH_NORM = PublicCall(lambda: ((torch.nn.utils, "clip_grads_with_norm_"),))
+#: By name. The last is the second half of clipping where a script takes the norm itself; PyTorch has it since 2.6.
+CLIPS = {name: PublicCall(_clip(name)) for name in ("clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_")}
 DATA_LOADER = PublicCall(_data_loader)
 #: By name. A mode of torch functions, as a default device is one, calls the public function once more from within.
 LOSSES = {

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -19,6 +19,9 @@ from watchglass.capture.hook import Hook
 from watchglass.capture.pytorch.models import Models
 from watchglass.capture.pytorch.modules import unwrap
 from watchglass.capture.pytorch.public_calls import Nest, PublicCall
+
+if TYPE_CHECKING:
+    from watchglass.capture.pytorch.outermost import OutermostCalls
 
 #: What Module.compile compiles is heard of as a module.
 _COMPILING = Nest()
@@ -72,8 +75,7 @@ class Compilations:
     Args:
         hook: The hook.
         models: The models that are watched.
-        wrapped: Called with what ``torch.compile`` made of a watched outermost module.
-        in_place: Called with a watched outermost module that was compiled in place.
+        calls: Hears what ``torch.compile`` made of a watched outermost module, and which were compiled in place.
         inside: Called with a module inside a watched one that was compiled either way.
         unknown: Called with a module that was compiled and has nothing to do with those watched.
         function: Called when something else was compiled, which may call watched modules.
@@ -83,19 +85,13 @@ class Compilations:
         self,
         hook: Hook,
         models: Models,
-        *,
-        wrapped: Callable[[nn.Module], None],
-        in_place: Callable[[nn.Module], None],
+        calls: OutermostCalls,
         inside: Callable[[nn.Module], None],
         unknown: Callable[[nn.Module], None],
         function: Callable[[], None],
     ) -> None:
-        self._models = models
-        self._wrapped = wrapped
-        self._in_place = in_place
-        self._inside = inside
-        self._unknown = unknown
-        self._function = function
+        self._models, self._calls = models, calls
+        self._inside, self._unknown, self._function = inside, unknown, function
         hook.detach_with(COMPILE.listen(hook.guard, after=hook.guarded(self._compiled)))
         hook.detach_with(COMPILE_IN_PLACE.listen(hook.guard, after=hook.guarded(self._compiled_in_place)))
 
@@ -103,7 +99,7 @@ class Compilations:
         model = arguments[0] if arguments else kwargs.get("model")
         if isinstance(result, nn.Module):
             if self._models.knows(unwrap(result)):
-                self._wrapped(result)
+                self._calls.attach(result)
             elif self._models.holds(unwrap(result)):
                 self._inside(unwrap(result))
             elif any(map(self._models.holds, result.modules())):
@@ -116,7 +112,7 @@ class Compilations:
     def _compiled_in_place(self, arguments: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         module = arguments[0]
         if self._models.knows(module):
-            self._in_place(module)
+            self._calls.compiled(module)
         if self._models.holds(module):
             self._inside(module)
         else:

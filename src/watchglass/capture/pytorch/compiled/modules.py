@@ -128,7 +128,8 @@ class CompiledModules:
         self._told: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         # Made when they are needed: this imports the compiler.
         self._directly: list[Any] = []
-        self._on = False
+        #: Whether modules hand over what they return.
+        self.on = False
         #: Whether compiled code has handed over anything since the switch.
         self.in_code = False
         #: Whether there is compiled code that may call any module: a function.
@@ -185,20 +186,15 @@ class CompiledModules:
         """Whether there is anything to hear of."""
         return bool(self._roots)
 
-    @property
-    def on(self) -> bool:
-        """Whether modules hand over what they return."""
-        return self._on
-
     def switch(self, on: bool) -> None:
         """Hand over what modules return from the next call on, or no more; compiles a second graph the first time."""
         global _capturing
         if on:
             self._told.clear()
             self.in_code = False
-        if on != self._on:
-            self._on = on
-            _capturing = any(other._on for other in _all.values())
+        if on != self.on:
+            self.on = on
+            _capturing = any(other.on for other in _all.values())
 
     def blind(self, root: nn.Module) -> list[nn.Module]:
         """Compiled modules whose insides told nothing since the switch: they had been compiled without the hooks."""
@@ -207,7 +203,7 @@ class CompiledModules:
     def observe(self, index: int, entry: bool, values: dict[str, Tensor], grad: bool) -> None:
         """Compiled code hands over what a module was given or returned, by path."""
         module = self._modules[index]()
-        if not self._on or module is None or captured():
+        if not self.on or module is None or captured():
             return
         self.in_code = True
         self._told.add(module)
@@ -217,13 +213,13 @@ class CompiledModules:
             self._entered(module, values, None, grad, True)
 
     def _returned_directly(self, module: nn.Module, arguments: Any, output: Any) -> None:
-        if self._on and not captured():
+        if self.on and not captured():
             inner = unwrap(module)
             self._told.add(inner)
             self._returned(inner, arguments, output, torch.is_grad_enabled(), runs_compiled(module))
 
     def _entered_directly(self, module: nn.Module, arguments: Any, output: Any) -> None:
-        if self._on and not captured():
+        if self.on and not captured():
             self._entered(unwrap(module), arguments, None, torch.is_grad_enabled(), False)
 
 

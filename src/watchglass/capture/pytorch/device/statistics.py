@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch import Tensor
 
-from watchglass.capture.memory import Memory
+from watchglass.capture.cost import Memory
 from watchglass.capture.pending import Later
 from watchglass.capture.pytorch.device import block_rows
 from watchglass.capture.pytorch.device.pieces import groups, joined_histograms, joined_rows

@@ -48,13 +48,15 @@ class CallOrder:
             calls.SCALER_UNSCALE: lambda args, kwargs: note(named("scaler", args[0]) + ".unscale_"),
             calls.SCALER_STEP: lambda args, kwargs: rounds.scaler_step(named("scaler", args[0]) + ".step"),
             calls.SCALER_UPDATE: lambda args, kwargs: note(named("scaler", args[0]) + ".update"),
-            calls.CLIP_NORM: lambda args, kwargs: note("clip_grad_norm_"),
-            calls.CLIP_VALUE: lambda args, kwargs: note("clip_grad_value_"),
-            calls.CLIP_WITH_NORM: lambda args, kwargs: note("clip_grads_with_norm_"),
         }
+        for name, call in calls.CLIPS.items():
+            heard[call] = self._noted(name)
         for call, before in heard.items():
             leave.callback(call.listen(hook.guard, before=before))
         leave.callback(calls.SCHEDULER_MADE.listen(hook.guard, after=self._scheduler_made))
+
+    def _noted(self, name: str) -> calls.Before:
+        return lambda args, kwargs: self.rounds.note(name)
 
     def _scheduler_made(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         scheduler = args[0]

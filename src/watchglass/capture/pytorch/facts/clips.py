@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import types
 from contextlib import ExitStack
@@ -21,6 +22,13 @@ _NORM = "gradient_norm_before_clip"
 #: Calls after which the counts are recorded again, at the next captured step.
 _APART = 32
 _MOST_SETTINGS = 32
+_BY_NORM, _BY_VALUE = "clip_grad_norm_", "clip_grad_value_"
+#: Names of the arguments behind the parameters.
+_ARGUMENTS = {
+    _BY_NORM: ("max_norm", "norm_type"),
+    _BY_VALUE: ("clip_value",),
+    "clip_grads_with_norm_": ("max_norm", "total_norm"),
+}
 
 
 class _Clipping:
@@ -45,9 +53,8 @@ class ClipCalls:
     def __init__(self, hook: Hook, leave: ExitStack) -> None:
         self._hook = hook
         self._known: dict[tuple[Any, ...], _Clipping] = {}
-        leave.callback(calls.CLIP_NORM.listen(hook.guard, after=hook.guarded(self._by_norm)))
-        leave.callback(calls.CLIP_WITH_NORM.listen(hook.guard, after=hook.guarded(self._with_norm)))
-        leave.callback(calls.CLIP_VALUE.listen(hook.guard, after=hook.guarded(self._by_value)))
+        for function, call in calls.CLIPS.items():
+            leave.callback(call.listen(hook.guard, after=hook.guarded(functools.partial(self._clipped, function))))
 
     def step_began(self, step: OpenStep) -> None:
         """A captured step has begun: record how often clipping had something to clip."""
@@ -55,18 +62,11 @@ class ClipCalls:
             if clipping.calls >= _APART:
                 step.records.facts.append(("clip", clipping.data["function"], clipping.told()))
 
-    def _by_norm(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        norm_type = args[2] if len(args) > 2 else kwargs.get("norm_type", 2.0)
-        self._clipped("clip_grad_norm_", args[1] if len(args) > 1 else kwargs.get("max_norm"), norm_type, result)
-
-    def _with_norm(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        limit = args[1] if len(args) > 1 else kwargs.get("max_norm")
-        self._clipped("clip_grads_with_norm_", limit, None, args[2] if len(args) > 2 else kwargs.get("total_norm"))
-
-    def _by_value(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        self._clipped("clip_grad_value_", args[1] if len(args) > 1 else kwargs.get("clip_value"), None, None)
-
-    def _clipped(self, function: str, limit: Any, norm_type: Any, norm: Any) -> None:
+    def _clipped(self, function: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        given = {**dict(zip(_ARGUMENTS[function], args[1:], strict=False)), **kwargs}
+        limit = given.get("clip_value" if function == _BY_VALUE else "max_norm")
+        norm_type = given.get("norm_type", 2.0) if function == _BY_NORM else None
+        norm = result if function == _BY_NORM else given.get("total_norm")
         # A limit that is a tensor is not looked at: that could mean to wait for its device.
         limit = limit if isinstance(limit, (int, float)) else None
         value = self._record(norm)
@@ -116,7 +116,7 @@ def _is_partial(norm: Any) -> bool:
 
 def _settings(function: str, limit: float | None, norm_type: Any, norm: Any) -> dict[str, Any]:
     data: dict[str, Any] = {"function": function, "caller": _caller(sys._getframe())}
-    data["clip_value" if function == "clip_grad_value_" else "max_norm"] = limit
+    data["clip_value" if function == _BY_VALUE else "max_norm"] = limit
     if isinstance(norm_type, (int, float, str)):
         data["norm_type"] = float(norm_type)
     if _is_partial(norm):

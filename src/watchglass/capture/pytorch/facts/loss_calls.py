@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from watchglass.capture.pytorch.events import LossCall
+from watchglass.capture.pytorch.tensors.activations import REARRANGED, chain
 
 #: Different calls that are told apart; whoever has more has shapes that mean nothing to a rule.
 _MOST_CALLS = 32
@@ -19,20 +20,8 @@ _ELEMENTWISE = frozenset(
         "multilabel_soft_margin_loss",
     }
 )  # fmt: skip
-#: Nodes of autograd that only arrange values, and how many of them are looked through.
-_ARRANGING = (
-    "View",
-    "Unsafe",
-    "Reshape",
-    "Squeeze",
-    "Unsqueeze",
-    "Permute",
-    "Transpose",
-    "TBackward",
-    "ToCopy",
-    "Clone",
-)
-_HOPS = 4
+#: Nodes of autograd that only arrange values.
+_ARRANGING = (*REARRANGED, "ToCopy", "Clone")
 
 
 class LossCalls:
@@ -89,9 +78,5 @@ def _pattern(shapes: list[tuple[int, ...]]) -> tuple[Any, ...]:
 
 def _made_by(predictions: Tensor | None) -> str | None:
     """Name of the operation of autograd that made the values, ``"SoftmaxBackward0"``; None outside a graph."""
-    node: Any = predictions.grad_fn if predictions is not None else None
-    for _ in range(_HOPS):
-        if node is None or not node.name().startswith(_ARRANGING) or not node.next_functions:
-            break
-        node = node.next_functions[0][0]
-    return node.name() if node is not None else None
+    nodes = chain(predictions.grad_fn, _ARRANGING) if predictions is not None else []
+    return str(nodes[-1].name()) if nodes else None

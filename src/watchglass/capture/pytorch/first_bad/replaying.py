@@ -52,7 +52,7 @@ def repeat(state: ForwardState, *, graph: bool) -> dict[str, Tensor]:
         graph: Whether a backward is to run through the outputs; else autograd keeps nothing of it alive.
 
     Raises:
-        CollectiveError: The forward would have talked to other ranks.
+        RefusedError: The forward would have talked to other ranks.
     """
     # Of a data-parallel model only the part inside: its wrapper would broadcast buffers.
     module = unwrap(state.root)

@@ -13,8 +13,8 @@ from watchglass.capture import culprits
 from watchglass.capture.culprits import Found
 from watchglass.capture.pytorch.first_bad.looks import look_at
 from watchglass.capture.pytorch.first_bad.replaying import alike, loss_of, refusal, repeat, unchanged, verified
-from watchglass.capture.pytorch.first_bad.separate import CollectiveError, alone
-from watchglass.capture.pytorch.first_bad.trace import TooLargeError, Trace
+from watchglass.capture.pytorch.first_bad.separate import RefusedError, alone
+from watchglass.capture.pytorch.first_bad.trace import Trace
 from watchglass.capture.pytorch.first_bad.weights import Weights
 from watchglass.capture.pytorch.flow import Flow
 from watchglass.capture.pytorch.forward_state import ForwardState
@@ -24,10 +24,6 @@ from watchglass.record import Forward, OpenStep
 
 _NOT_REPEATED = "the forward did not repeat itself: it depends on more than was recorded"
 _UNVERIFIED = "; the re-run that showed this could not be compared with the step itself"
-
-
-class RefusedError(RuntimeError):
-    """Nothing can be said by a re-run; the text says why."""
 
 
 class Rerun:
@@ -114,8 +110,8 @@ class Rerun:
         try:
             with self._hook.guard.suspended():
                 yield trace
-        except (RefusedError, CollectiveError, TooLargeError) as error:
-            raise RefusedError(str(error)) from None
+        except RefusedError:
+            raise
         except Exception as error:
             raise RefusedError(f"the re-run failed: {type(error).__name__}: {error}") from None
         finally:

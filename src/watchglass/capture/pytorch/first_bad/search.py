@@ -20,7 +20,8 @@ from watchglass.capture.culprits import Found
 from watchglass.capture.pending import Pending
 from watchglass.capture.pytorch.device.readback import DeviceRows
 from watchglass.capture.pytorch.first_bad.armed import Armed
-from watchglass.capture.pytorch.first_bad.rerun import RefusedError, Rerun
+from watchglass.capture.pytorch.first_bad.rerun import Rerun
+from watchglass.capture.pytorch.first_bad.separate import RefusedError
 from watchglass.capture.pytorch.first_bad.weights import Weights
 from watchglass.capture.pytorch.flow import Flow
 from watchglass.capture.pytorch.readings import LateGradients

@@ -17,8 +17,8 @@ _WAITING = ("SyncBatchNorm", "FullyShardedDataParallel", "FSDPModule")
 _OPERATIONS = ("c10d", "_c10d", "symm_mem", "_dtensor")
 
 
-class CollectiveError(RuntimeError):
-    """The forward would have talked to other ranks, which do not run it again: they would never answer."""
+class RefusedError(RuntimeError):
+    """Nothing can be said by a re-run; the text says why."""
 
 
 class _Alone(TorchDispatchMode):
@@ -27,12 +27,12 @@ class _Alone(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func.namespace.startswith(_OPERATIONS):
             name = func.overloadpacket.__name__.rstrip("_")
-            raise CollectiveError(f"the forward calls {name} of torch.distributed, for which all ranks are needed")
+            raise RefusedError(f"the forward calls {name} of torch.distributed, for which all ranks are needed")
         return func(*args, **(kwargs or {}))
 
 
 def alone() -> contextlib.AbstractContextManager[Any]:
-    """Inside, :class:`CollectiveError` is raised in place of everything that would talk to another rank.
+    """Inside, a :class:`RefusedError` is raised in place of everything that would talk to another rank.
 
     What does not go through ``torch.distributed`` is not seen.
     """

@@ -18,13 +18,10 @@ from watchglass.capture.culprits import Call, Seen
 from watchglass.capture.guard import Guard, harmless
 from watchglass.capture.places import Place
 from watchglass.capture.pytorch.first_bad.looks import look_at
+from watchglass.capture.pytorch.first_bad.separate import RefusedError
 from watchglass.capture.pytorch.nested import tensors_in
 from watchglass.capture.pytorch.reduce import version_of
 from watchglass.capture.pytorch.tensor_hooks import hear_gradient
-
-
-class TooLargeError(RuntimeError):
-    """More tensors would be alive in a re-run than capture may hold."""
 
 
 class Trace:
@@ -146,7 +143,7 @@ class Trace:
         self._bytes += size
         self.peak_bytes = max(self.peak_bytes, self._bytes)
         if self._room is not None and self._bytes > self._room:
-            raise TooLargeError("a re-run would take more than capture_memory_bytes")
+            raise RefusedError("a re-run would take more than capture_memory_bytes")
         if not self._graph:
             weakref.finalize(tensor, harmless(self._release), key).atexit = False
 

@@ -53,14 +53,7 @@ class Weights:
 
     def places(self) -> list[tuple[ParameterPlace, Tensor]]:
         """All parameters of known models, in order."""
-        owners = [(tree, tree.owner) for tree in self._models]
-        rows = [
-            (tree.parameter(parameter), parameter)
-            for tree, owner in owners
-            if owner is not None
-            for parameter in owner.parameters()
-        ]
-        return [(place, parameter) for place, parameter in rows if place is not None]
+        return [(place, parameter) for tree in self._models for parameter, place in tree.places()]
 
     def place_of(self, name: str) -> Place | None:
         """The module of a parameter."""

@@ -17,28 +17,68 @@ from watchglass.capture.hook import Hook
 from watchglass.capture.places import Place
 from watchglass.capture.pytorch.events import Events, ForwardCall, ModuleCall, ModuleEntry
 from watchglass.capture.pytorch.models import Models
+from watchglass.capture.pytorch.modules import WEIGHTED
 from watchglass.capture.pytorch.nested import tensors_in
+from watchglass.capture.pytorch.reduce import inactive_units, plain
 from watchglass.capture.pytorch.saving import Item, Saving
 from watchglass.record import StepRecords
-from watchglass.records import ModuleKind, Role
+from watchglass.records import ModuleKind, Role, UnitKind
 
 RELU_NODES = ("ReluBackward0", "ThresholdBackwardBackward0", "HardtanhBackward0")
 _TAGS = {**dict.fromkeys(RELU_NODES, "relu_input"), "TanhBackward0": "tanh_input", "SigmoidBackward0": "sigmoid_input"}
 
 #: What keeps values as they are but for their arrangement.
-_REARRANGED = ("View", "Reshape", "Unsafe", "Permute", "Transpose", "Squeeze", "Unsqueeze", "TBackward0")
+REARRANGED = ("View", "Reshape", "Unsafe", "Permute", "Transpose", "Squeeze", "Unsqueeze", "TBackward0")
 #: What may lie between an activation and the module that shows it.
-_BETWEEN = (*_REARRANGED, "MaxPool", "MulBackward0", "NativeDropout")
+_BETWEEN = (*REARRANGED, "MaxPool", "MulBackward0", "NativeDropout")
 #: Where several such come together, as in gates and residual connections.
 _JOINED = (*_BETWEEN, "AddBackward0", "SubBackward0", "CatBackward0", "StackBackward0")
 #: How far behind a tensor an activation is looked for, at how many nodes where several come together, and for how many
 #: module calls its input is kept.
-_HOPS, _NODES, _KEPT = 4, 24, 8
+_HOPS, _NODES, _KEPT = 5, 24, 8
 
 
 def functional_node(tensor: Tensor, names: tuple[str, ...]) -> Any:
     """The autograd node, of one of ``names``, that a tensor came of up to reshaping and pooling; None for none."""
-    return next((node for node in _chain(tensor.grad_fn, _BETWEEN) if node.name() in names), None)
+    return next((node for node in chain(tensor.grad_fn, _BETWEEN) if node.name() in names), None)
+
+
+class Rectified:
+    """Units of functional ReLUs, which show where their outputs are consumed: inputs of modules with weights.
+
+    Args:
+        saving: Saves these inputs.
+    """
+
+    def __init__(self, saving: Saving) -> None:
+        self._saving = saving
+        # Those met already, and outputs of ReLU modules, which are no functional ReLU's.
+        self._nodes: set[Any] = set()
+
+    def made(self, tensor: Tensor) -> None:
+        """A ReLU module returned this."""
+        self._nodes.add(tensor.grad_fn)
+
+    def finds(self, place: Place, tensor: Tensor) -> bool:
+        """Whether a module's first input comes from a functional ReLU that was not met yet."""
+        node = functional_node(tensor, RELU_NODES) if place.kind in WEIGHTED else None
+        if node is None or node in self._nodes:
+            return False
+        self._nodes.add(node)
+        return True
+
+    def save(self, records: StepRecords, role: Role, item: Item) -> None:
+        """Save a tensor, and which of its units are inactive."""
+        tensor_id = self._saving.save(records, role, item)
+        if tensor_id is None or item.unit_axis is None:
+            return
+        values = plain(item.tensor)
+        if values is not None and values.numel():
+            records.units.append((tensor_id, UnitKind.INACTIVE, inactive_units(values, item.unit_axis)))
+
+    def forget(self) -> None:
+        """The forward has ended. Nodes hold the graph, and with it what it saved for the backward."""
+        self._nodes = set()
 
 
 class _Returned(NamedTuple):
@@ -92,7 +132,7 @@ class FunctionalActivations:
                 self._seen.add(node)
                 tag = _TAGS[node.name()]
                 if tag in self._wanted and node.next_functions:
-                    self._save_input(records, tag, _chain(node.next_functions[0][0], _REARRANGED))
+                    self._save_input(records, tag, chain(node.next_functions[0][0], REARRANGED))
 
     def _save_input(self, records: StepRecords, tag: str, given: list[Any]) -> None:
         for returned in self._returned:
@@ -127,12 +167,12 @@ def _nodes_behind(node: Any) -> list[Any]:
     return found
 
 
-def _chain(node: Any, between: tuple[str, ...]) -> list[Any]:
+def chain(node: Any, between: tuple[str, ...]) -> list[Any]:
     """A node and those behind it, up to the first that is not of ``between``."""
-    chain: list[Any] = []
-    while node is not None and len(chain) < _HOPS:
-        chain.append(node)
+    found: list[Any] = []
+    while node is not None and len(found) < _HOPS:
+        found.append(node)
         if not node.name().startswith(between) or not node.next_functions:
             break
         node = node.next_functions[0][0]
-    return chain
+    return found

@@ -23,31 +23,22 @@ from watchglass.records import Mode, Role
 _TAG = "input_gradients"
 
 
-class Arriving:
-    """Keeps the gradient that arrives, summed over backwards. May be called on any of autograd's threads."""
-
-    def __init__(self) -> None:
-        self.gradient: Tensor | None = None
-
-    def arrived(self, gradient: Tensor | None) -> None:
-        """A backward reached the tensor with this gradient."""
-        if gradient is None:
-            return
-        gradient = gradient.detach()
-        self.gradient = gradient if self.gradient is None else self.gradient + gradient
-
-
 class _Watched:
     """An input whose gradient is awaited."""
-
-    __slots__ = ("arriving", "handle", "name", "place", "records")
 
     def __init__(self, guard: Guard, records: StepRecords, tensor: Tensor, name: str, place: Place) -> None:
         self.records = records
         self.name = name
         self.place = place
-        self.arriving = Arriving()
-        self.handle = hear_gradient(tensor, guard, self.arriving.arrived)
+        #: What has arrived of it, summed over backwards.
+        self.gradient: Tensor | None = None
+        self.handle = hear_gradient(tensor, guard, self._arrived)
+
+    def _arrived(self, gradient: Tensor | None) -> None:
+        # On any of autograd's threads.
+        if gradient is not None:
+            gradient = gradient.detach()
+            self.gradient = gradient if self.gradient is None else self.gradient + gradient
 
 
 class InputGradients:
@@ -97,9 +88,8 @@ class InputGradients:
     def update_began(self, update: Update) -> None:
         """Gradients are final."""
         for one in self._watched:
-            gradient = one.arriving.gradient
-            if gradient is not None:
-                item = Item(gradient, one.name, one.place, (_TAG,))
+            if one.gradient is not None:
+                item = Item(one.gradient, one.name, one.place, (_TAG,))
                 self._saving.save_all(one.records, Role.GRADIENT, (item,), self._scale)
         self._forget()
 

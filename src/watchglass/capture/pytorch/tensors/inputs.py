@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor
 
 from watchglass.capture.hook import Hook
 from watchglass.capture.places import Place
 from watchglass.capture.pytorch.events import Events, ForwardCall, ModuleCall, ModuleEntry
 from watchglass.capture.pytorch.models import Models
-from watchglass.capture.pytorch.modules import WEIGHTED, unit_axis
+from watchglass.capture.pytorch.modules import unit_axis
 from watchglass.capture.pytorch.nested import tensors_in
-from watchglass.capture.pytorch.reduce import inactive_units, plain
 from watchglass.capture.pytorch.saving import Item, Saving
-from watchglass.capture.pytorch.tensors.activations import RELU_NODES, functional_node
+from watchglass.capture.pytorch.tensors.activations import Rectified
 from watchglass.capture.pytorch.tensors.entries import InputsWanted
-from watchglass.record import StepRecords
-from watchglass.records import ModuleKind, Role, UnitKind
+from watchglass.records import ModuleKind, Role
 
 _MODULE_TAGS = {"Tanh": "tanh_input", "Sigmoid": "sigmoid_input"}
 
@@ -32,8 +28,7 @@ class Inputs:
         self._saving = saving
         self._inputs_wanted = InputsWanted(hook)
         self._every = False
-        # Outputs of ReLU modules in this forward, which are no functional ReLU's.
-        self._relu_nodes: set[Any] = set()
+        self._rectified = Rectified(saving)
         events.add(self)
         events.module_listeners.append((self._inputs_wanted, self._called))
 
@@ -51,28 +46,19 @@ class Inputs:
             if tags:
                 self._saving.save(entry.records, Role.INPUT, _item(place, path, tensor, tags))
             return
-        node = functional_node(tensor, RELU_NODES) if path == "0" and place.kind in WEIGHTED else None
-        functional = node is not None and node not in self._relu_nodes
-        if functional:
-            self._relu_nodes.add(node)
-            tags = (*tags, "relu_output")
-        tensor_id = self._saving.save(entry.records, Role.INPUT, _item(place, path, tensor, tags))
-        if functional and tensor_id is not None:
-            self._units(entry.records, tensor_id, place, tensor)
-
-    def _units(self, records: StepRecords, tensor_id: int, place: Place, tensor: Tensor) -> None:
-        axis, values = unit_axis(place.module_type, tensor.dim()), plain(tensor)
-        if axis is not None and values is not None and values.numel():
-            records.units.append((tensor_id, UnitKind.INACTIVE, inactive_units(values, axis)))
+        if path == "0" and self._rectified.finds(place, tensor):
+            item = _item(place, path, tensor, (*tags, "relu_output"))
+            self._rectified.save(entry.records, Role.INPUT, item)
+        else:
+            self._saving.save(entry.records, Role.INPUT, _item(place, path, tensor, tags))
 
     def _called(self, call: ModuleCall) -> None:
         if call.place.kind is ModuleKind.RECTIFIER and isinstance(call.output, Tensor):
-            self._relu_nodes.add(call.output.grad_fn)
+            self._rectified.made(call.output)
 
     def forward_ended(self, call: ForwardCall) -> None:
         """The captured forward has ended."""
-        # They hold the graph, and with it what it saved for the backward.
-        self._relu_nodes = set()
+        self._rectified.forget()
 
 
 def _item(place: Place, path: str, tensor: Tensor, tags: tuple[str, ...]) -> Item:
