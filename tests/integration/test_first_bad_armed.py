@@ -16,9 +16,9 @@ import watchglass
 from failing import Bad, Poisoned, Training, facts_of, network, to_nan, unrepeatable
 from train_twice import bits
 from watchglass import Severity, open_run
+from watchglass.capture.norm_pace import NormPace
 from watchglass.capture.pytorch import PyTorchAdapter
 from watchglass.capture.pytorch.first_bad import armed
-from watchglass.capture.pytorch.readings import Readings
 from watchglass.evaluate import replay
 
 UNREPEATABLE = "the forward takes arguments that cannot be given twice"
@@ -206,7 +206,7 @@ def test_steps_are_heard_of_in_full_until_there_is_an_answer(tmp_path: Path) -> 
 
 
 def test_gradients_are_looked_at_in_every_armed_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Readings, "norm_due", lambda self, step: False)
+    monkeypatch.setattr(NormPace, "due", lambda self, step: False)
     training = unrepeatable(network())
 
     def before(number: int) -> None:

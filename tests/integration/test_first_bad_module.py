@@ -16,7 +16,8 @@ from torch import Tensor, nn
 import watchglass
 from failing import Act, Bad, Poisoned, Training, fact_of, facts_of, network, to_nan
 from watchglass import open_run
-from watchglass.capture.pytorch import forward_state, readings
+from watchglass.capture import norm_pace
+from watchglass.capture.pytorch import forward_state
 from watchglass.evaluate import replay
 
 
@@ -96,7 +97,7 @@ def test_poisoned_weights_are_named_where_only_a_gradient_tells(
 ) -> None:
     """An infinite weight before a sigmoid: the loss is finite, and the layer before is sent zero times infinity."""
     # Gradients are looked at in every step, which else the budget decides.
-    monkeypatch.setattr(readings, "_NORM_MAX_INTERVAL", 1)
+    monkeypatch.setattr(norm_pace, "_MAX_INTERVAL", 1)
     torch.manual_seed(0)
     training = Training(nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 8), nn.Sigmoid(), nn.Linear(8, 3)))
 
@@ -122,7 +123,7 @@ def test_weights_that_an_unseen_gradient_has_poisoned_are_blamed_on_its_update(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between captures nothing may look at gradients: then the next loss tells, and no module of it is guilty."""
-    monkeypatch.setattr(readings, "_NORM_SHARE", 0.0)
+    monkeypatch.setattr(norm_pace, "_SHARE", 0.0)
     training = Training(network(Poisoned.apply))
     facts = facts_of(
         tmp_path / "run", training, lambda step: training.spoil(step >= 30), steps=33, save_interval=1000
