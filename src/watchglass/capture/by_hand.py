@@ -65,11 +65,7 @@ class ByHand:
 
     def save_scalar(self, name: str, value: Any, collection: str | None) -> None:
         """Record one number at the current step."""
-        try:
-            number = _number(value)
-        except Exception:
-            self._refuse(name, "save_scalar needs a number", value)
-            return
+        number = self._read(name, value, _number, "save_scalar needs a number")
         if number is None:
             return
         role, tags = _role_of(collection, Role.METRIC), _named(collection)
@@ -82,11 +78,7 @@ class ByHand:
         keep = self._hook.plan.keep_saved(name, tags, role)
         if keep is None:
             return
-        try:
-            numbers = _numbers(value)
-        except Exception:
-            self._refuse(name, "save_tensor needs an array of numbers", value)
-            return
+        numbers = self._read(name, value, _numbers, "save_tensor needs an array of numbers")
         if numbers is None:
             return
         elements = numbers.elements
@@ -112,10 +104,14 @@ class ByHand:
             0, name, role, shape=numbers.shape, dtype=numbers.dtype, trainable=trainable, collections=collections
         )  # fmt: skip
 
-    def _refuse(self, name: str, needs: str, value: Any) -> None:
-        if name not in self._refused:
-            self._refused.add(name)
-            _log.warning("watchglass: %r is not recorded: %s but got %.80r", name, needs, value)
+    def _read(self, name: str, value: Any, read: Callable[[Any], Any], needs: str) -> Any:
+        try:
+            return read(value)
+        except Exception:
+            if name not in self._refused:
+                self._refused.add(name)
+                _log.warning("watchglass: %r is not recorded: %s but got %.80r", name, needs, value)
+            return None
 
 
 def mode_of(mode: Mode | str) -> Mode:

@@ -103,7 +103,7 @@ class Hook:
         self._late: OpenStep | None = None
         self._holds = False
         self._quick_ids, self._quick_model = (0, 0), 0
-        self._detachers: list[Callable[[], None]] = []
+        self._detachers: list[Callable[[], object]] = []
         self.broken = False
         self._recorder = Recorder(
             WorkerOpening(self.config, lambda: self.rank(), self._worker_opened),
@@ -129,7 +129,7 @@ class Hook:
             try:
                 settle()
             except Exception as error:
-                self.fault(error, getattr(settle, "__qualname__", repr(settle)))
+                self.guard.fault(error, settle)
 
     def reconfigure(self, config: SessionConfig) -> None:
         """Capture as ``config`` says from the next step on; how records are written stays as it is."""
@@ -144,7 +144,7 @@ class Hook:
         for callback in self.on_configured:
             self.guard.lawful(callback)
 
-    def detach_with(self, undo: Callable[[], None]) -> None:
+    def detach_with(self, undo: Callable[[], object]) -> None:
         """Call ``undo`` when this hook detaches."""
         self._detachers.append(undo)
 

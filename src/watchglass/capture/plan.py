@@ -28,6 +28,9 @@ NEVER = 1 << 62
 #: Single steps of a collection that its description names.
 _MOST_STEPS = 64
 
+#: Names that are near one that matches nothing.
+_MOST_NEAR = 3
+
 _UNKNOWN = object()
 
 
@@ -323,10 +326,10 @@ def _expects_a_match(collection: Collection) -> bool:
     return (collection.narrows or bool(collection.tags)) and collection not in DEFAULT_COLLECTIONS
 
 
-def _nearest(wanted: Iterable[str], known: Iterable[str], count: int = 3) -> tuple[str, ...]:
+def _nearest(wanted: Iterable[str], known: Iterable[str]) -> tuple[str, ...]:
     """Known names that look most like one of those wanted."""
     names = [name for name in known if name]
     near: dict[str, None] = {}
     for text in wanted:
-        near.update(dict.fromkeys(difflib.get_close_matches(text, names, count, cutoff=0.5)))
-    return tuple(near)[:count]
+        near.update(dict.fromkeys(difflib.get_close_matches(text, names, _MOST_NEAR, cutoff=0.5)))
+    return tuple(near)[:_MOST_NEAR]

@@ -77,7 +77,7 @@ class PyTorchAdapter:
             part(hook, self._flow.models, saving, self._flow.events)
         FirstBadModule(self._flow)
         _adapters[hook] = self
-        hook.detach_with(functools.partial(_forget, hook))
+        hook.detach_with(lambda: _adapters.pop(hook, None))
         self._install(hook)
 
     @staticmethod
@@ -133,8 +133,7 @@ class PyTorchAdapter:
             self._calls.between = self._discovery.between
         else:
             self._calls.between = OtherModels(self._flow, self._updates.optimizers).between
-        inside, unknown, function = self._capture.add_compiled, self._compiled_unknown, self._compiled_function
-        Compilations(hook, self._flow.models, self._calls, inside, unknown, function)
+        Compilations(hook, self._flow.models, self._calls, self._capture, self._discovery, self._unheard)
         script_unwatched(hook)
 
     def _before_forward(self, root: nn.Module, arguments: Any, kwargs: Any) -> None:
@@ -162,15 +161,6 @@ class PyTorchAdapter:
         if self._discovery is not None:
             self._discovery.find(parameters)
 
-    def _compiled_function(self) -> None:
-        if self._discovery is not None:
-            self._discovery.expect()
-        self._unheard.expect()
-
-    def _compiled_unknown(self, module: nn.Module) -> None:
-        if self._discovery is not None:
-            self._discovery.compiled(module)
-
     def _unknown(self, optimizer: Optimizer) -> bool:
         """An optimizer has parameters of no known model; returns whether that may yet be found."""
         return self._discovery is not None and self._discovery.unknown(optimizer)
@@ -185,7 +175,3 @@ class PyTorchAdapter:
             describe_training(flow, step)
         if self._discovery is not None:
             self._discovery.step_began()
-
-
-def _forget(hook: Hook) -> None:
-    _adapters.pop(hook, None)

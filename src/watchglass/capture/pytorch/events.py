@@ -47,39 +47,29 @@ class ForwardCall:
 
 
 @dataclass(frozen=True, slots=True)
-class ModuleEntry:
-    """One call of any module, the outermost ones included, as it begins.
+class ModuleCall:
+    """One call of any module, the outermost ones included.
+
+    PyTorch (2.13) shows keyword arguments to a global hook only at the price of an entry that stays behind when the
+    hook is removed, which makes every later ``torch.compile`` warn.
 
     Attributes:
         records: Where to.
         place: The module's.
         module: It.
         arguments: Positional arguments.
-        kwargs: Keyword arguments; None where they are not shown: a global hook sees them only when the module returns.
-        outermost: Whether this is the call of an outermost module.
+        output: What it returned; None while it has not.
+        kwargs: Keyword arguments, of an outermost module as it is called; else None.
+        outermost: Whether this is the call of an outermost module, as it begins.
     """
 
     records: StepRecords
     place: Place
     module: nn.Module
     arguments: tuple[Any, ...]
+    output: Any = None
     kwargs: dict[str, Any] | None = None
     outermost: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class ModuleCall:
-    """One call of any module, the outermost ones included, as it returns.
-
-    Without its keyword arguments: PyTorch (2.13) shows them to a global hook only at the price of an entry that stays
-    behind when the hook is removed, which makes every later ``torch.compile`` warn.
-    """
-
-    records: StepRecords
-    place: Place
-    module: nn.Module
-    arguments: tuple[Any, ...]
-    output: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +150,7 @@ class Events:
     step_began: list[Callable[[OpenStep], None]] = field(default_factory=list)
     forward_began: list[Callable[[ForwardCall], None]] = field(default_factory=list)
     evaluation_began: list[Callable[[ForwardCall], None]] = field(default_factory=list)
-    module_entered: list[Callable[[ModuleEntry], None]] = field(default_factory=list)
+    module_entered: list[Callable[[ModuleCall], None]] = field(default_factory=list)
     module_listeners: list[tuple[Callable[[], bool], Callable[[ModuleCall], None]]] = field(default_factory=list)
     module_called: list[Callable[[ModuleCall], None]] = field(default_factory=list)
     forward_ended: list[Callable[[ForwardCall], None]] = field(default_factory=list)

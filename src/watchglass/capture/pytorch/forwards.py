@@ -17,7 +17,7 @@ from watchglass.capture.hook import Hook
 from watchglass.capture.places import Place
 from watchglass.capture.pytorch.compiled.graphs import captured
 from watchglass.capture.pytorch.compiled.modules import CompiledModules
-from watchglass.capture.pytorch.events import Events, ModuleCall, ModuleEntry
+from watchglass.capture.pytorch.events import Events, ModuleCall
 from watchglass.capture.pytorch.models import Models
 from watchglass.capture.pytorch.module_hooks import Switch
 from watchglass.capture.pytorch.modules import is_compiled, unit_axis, unwrap
@@ -158,7 +158,7 @@ class ModuleCapture:
         place = None if records is None or told or not self._inputs_wanted.now else self._place(module)
         if records is not None and place is not None:
             with torch.no_grad():
-                entry = ModuleEntry(records, place, module, arguments)
+                entry = ModuleCall(records, place, module, arguments)
                 self._events.tell(self._events.module_entered, entry, records)
 
     def _returned(self, records: StepRecords, module: nn.Module, arguments: Any, output: Any) -> None:

@@ -34,23 +34,6 @@ _HABIT = 8
 _PART = "loss/output"
 
 
-class Mark:
-    """Notes that a backward ran through a forward. May be called on any of autograd's threads."""
-
-    def __init__(self, flow: Flow, forward: Forward, path: str) -> None:
-        self._flow = flow
-        self._forward = forward
-        self._path = path
-
-    def arrived(self, gradient: torch.Tensor | None) -> None:
-        """A backward reached the tensor with this gradient, or the node that made it with none for this tensor."""
-        if self._flow.in_backward:  # not by torch.autograd.grad, which trains nothing
-            self._forward.backpropagated = True
-        state = self._forward.state
-        if gradient is not None and isinstance(state, ForwardState):
-            state.keep_gradient(self._path, gradient)
-
-
 class OutermostCalls:
     """Hooks on outermost modules.
 
@@ -241,7 +224,18 @@ class OutermostCalls:
                 return
 
     def _mark(self, forward: Forward, path: str, tensor: torch.Tensor) -> None:
-        hear_gradient(tensor, self._flow.hook.guard, Mark(self._flow, forward, path).arrived)
+        """Note that a backward runs through a forward, and what it sends back for this output."""
+        flow = self._flow
+
+        def arrived(gradient: torch.Tensor | None) -> None:
+            # On any of autograd's threads.
+            if flow.in_backward:  # not by torch.autograd.grad, which trains nothing
+                forward.backpropagated = True
+            state = forward.state
+            if gradient is not None and isinstance(state, ForwardState):
+                state.keep_gradient(path, gradient)
+
+        hear_gradient(tensor, flow.hook.guard, arrived)
 
     def _state(self, step: OpenStep, root: nn.Module, arguments: Any, kwargs: Any) -> ForwardState:
         draws = self._habits.of(root)

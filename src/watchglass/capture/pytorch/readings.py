@@ -22,9 +22,16 @@ from watchglass.capture.pending import Later, Pending
 from watchglass.capture.places import ParameterPlace
 from watchglass.capture.pytorch.models import Models
 from watchglass.capture.pytorch.modules import described, parameters_of, type_name
-from watchglass.capture.pytorch.reduce import DeviceRows, is_plain, plain, share_threads, summaries, version_of
+from watchglass.capture.pytorch.reduce import (
+    DeviceRows,
+    is_plain,
+    plain,
+    share_threads,
+    summaries,
+    symmetry_of,
+    version_of,
+)
 from watchglass.capture.pytorch.saving import Item, Saving
-from watchglass.capture.pytorch.symmetry import symmetry_of
 from watchglass.capture.pytorch.updates import Updates
 from watchglass.config import chosen_facts
 from watchglass.record import OpenStep, StepRecords
@@ -68,7 +75,6 @@ class _Known:
 
     Attributes:
         ids: Identities of all its parameters.
-        count: How many these are.
         models: How often a model had been added.
         numbers: Of the models that have any of them.
         rows: Those that belong to a known model.
@@ -76,11 +82,10 @@ class _Known:
         biases: The biases.
     """
 
-    __slots__ = ("biases", "count", "ids", "models", "numbers", "rows", "weights")
+    __slots__ = ("biases", "ids", "models", "numbers", "rows", "weights")
 
     def __init__(self, optimizer: Optimizer, models: int, rows: _Parameters) -> None:
         self.ids = list(map(id, parameters_of(optimizer)))
-        self.count = len(self.ids)
         self.models = models
         self.rows = rows
         self.numbers = {row[2].place.model or 0 for row in rows}
@@ -104,26 +109,24 @@ class Readings:
         # Models of which an optimizer has been described.
         self._initialized: set[int] = set()
 
-    def parameters(self, optimizer: Optimizer, *, again: bool = False) -> _Parameters:
-        """An optimizer's parameters that belong to a known model, with names.
-
-        Looked up once, and again where others have come: the number of them is looked at each time, which they are
-        where ``again`` says so (at captured steps).
-        """
-        return self._known_of(optimizer, again=again).rows
+    def parameters(self, optimizer: Optimizer) -> _Parameters:
+        """An optimizer's parameters that belong to a known model, with names."""
+        return self._known_of(optimizer).rows
 
     def models_of(self, optimizer: Optimizer) -> set[int]:
         """Numbers of the models that an optimizer has parameters of."""
         return self._known_of(optimizer).numbers
 
     def _known_of(self, optimizer: Optimizer, *, again: bool = False) -> _Known:
+        # Looked up once, and again where others have come: the number of them is looked at each time, which they are
+        # where ``again`` says so (at captured steps).
         known = self._known.get(optimizer)
         if known is not None and known.models == self._models.additions:
             if again:
                 # Their modules may have been found since where some had none.
-                if len(known.rows) == known.count and list(map(id, parameters_of(optimizer))) == known.ids:
+                if len(known.rows) == len(known.ids) and list(map(id, parameters_of(optimizer))) == known.ids:
                     return known
-            elif known.count == sum(len(group["params"]) for group in optimizer.param_groups):
+            elif len(known.ids) == sum(len(group["params"]) for group in optimizer.param_groups):
                 return known
         known = self._known[optimizer] = _Known(optimizer, self._models.additions, self._resolved(optimizer))
         return known

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from watchglass.capture.initialization import Symmetry
 from watchglass.capture.pending import Later
 from watchglass.capture.pytorch.device.pieces import readable
 from watchglass.capture.pytorch.device.statistics import DeviceRows
@@ -19,11 +21,14 @@ from watchglass.store import RawTensor
 
 __all__ = [
     "DeviceRows", "exact", "for_numpy", "inactive_units", "is_plain", "plain", "raw", "share_threads", "summaries",
-    "version_of",
+    "symmetry_of", "version_of",
 ]  # fmt: skip
 
+_log = logging.getLogger("watchglass")
 #: Codes of the native kernel by PyTorch's dtype.
 _CODES = {getattr(torch, name): code for name, code in DTYPE_CODES.items() if hasattr(torch, name)}
+#: Of larger weights the first rows that hold so many elements are looked at for their symmetry.
+_MOST_ELEMENTS = 1 << 20
 #: Tensors of these classes and dtypes are just what they show.
 _PLAIN_TYPES = frozenset((Tensor, torch.nn.Parameter))
 _PLAIN_DTYPES = frozenset(dtype for dtype in _CODES if not dtype.is_complex)
@@ -176,3 +181,25 @@ def inactive_units(tensor: Tensor, unit_axis: int) -> Any:
         if not tensor.is_cpu or inactive.any():
             inactive = tensor.abs().sum(dim=others) == 0
     return inactive.numpy() if inactive.device.type == "cpu" else DeviceRows(inactive)
+
+
+def symmetry_of(weight: Tensor) -> Symmetry | None:
+    """Share of rows that equal the first, whether all elements are equal, and their spread; None where unreadable."""
+    try:
+        return _computed(plain(weight))
+    except Exception as error:  # a weight of a kind of its own, or no memory: what is said of the others holds
+        _log.debug("watchglass: how a weight was initialized is left out: %s: %s", type(error).__name__, error)
+        return None
+
+
+def _computed(values: Tensor | None) -> Symmetry | None:
+    if values is None or not values.numel():
+        return None
+    # Of a sharded weight the rows that are here.
+    flat = values.reshape(values.shape[0], -1)[: max(2, _MOST_ELEMENTS // max(1, values[0].numel()))]
+    same = (flat == flat[0]).all(dim=1)
+    identical = same[1:].float().mean() if flat.shape[0] > 1 else same.new_zeros((), dtype=torch.float32)
+    constant = (flat == flat[0, 0]).all()
+    spread = (flat if flat.is_complex() else flat.float()).std(unbiased=False).real
+    numbers = torch.stack([identical, constant.float(), spread.float()])
+    return numbers.numpy() if numbers.is_cpu else DeviceRows(numbers)

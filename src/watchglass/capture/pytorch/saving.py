@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -126,7 +127,8 @@ class Saving:
                 continue
             tensor_id = known.get(item.name)
             if tensor_id is None:
-                tensor_id = known[item.name] = self._id(role, item)
+                info = functools.partial(self._info, role, item)
+                tensor_id = known[item.name] = self._hook.tensor_id((role, item.name), info)
             ids.append(tensor_id)
             before = None if item.before is None else reduce.plain(item.before)
             this = (value.device, keep.histogram, item.sampled, before is not None)
@@ -166,7 +168,10 @@ class Saving:
             if is_out_of_memory(error):
                 raise
             # Whatever the tensor's own class makes of being read.
-            self._warn(item.name, (str(error).splitlines() or [type(error).__name__])[0])
+            if item.name not in self._unreadable:
+                self._unreadable.add(item.name)
+                reason = (str(error).splitlines() or [type(error).__name__])[0]
+                _log.warning("watchglass: %s is not recorded: %s", item.name, reason)
             return None
         if value is None and not self._has_met_meta:
             self._has_met_meta = True
@@ -176,14 +181,6 @@ class Saving:
                 item.name,
             )
         return value
-
-    def _warn(self, name: str, reason: str) -> None:
-        if name not in self._unreadable:
-            self._unreadable.add(name)
-            _log.warning("watchglass: %s is not recorded: %s", name, reason)
-
-    def _id(self, role: Role, item: Item) -> int:
-        return self._hook.tensor_id((role, item.name), lambda: self._info(role, item))
 
     def _info(self, role: Role, item: Item) -> TensorInfo:
         tensor = item.tensor if item.whole is None else item.whole

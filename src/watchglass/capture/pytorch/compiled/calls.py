@@ -21,6 +21,9 @@ from watchglass.capture.pytorch.modules import unwrap
 from watchglass.capture.pytorch.public_calls import Nest, PublicCall
 
 if TYPE_CHECKING:
+    from watchglass.capture.pytorch.compiled.unheard import UnheardForwards
+    from watchglass.capture.pytorch.discovery import Discovery
+    from watchglass.capture.pytorch.forwards import ModuleCapture
     from watchglass.capture.pytorch.outermost import OutermostCalls
 
 #: What Module.compile compiles is heard of as a module.
@@ -76,9 +79,9 @@ class Compilations:
         hook: The hook.
         models: The models that are watched.
         calls: Hears what ``torch.compile`` made of a watched outermost module, and which were compiled in place.
-        inside: Called with a module inside a watched one that was compiled either way.
-        unknown: Called with a module that was compiled and has nothing to do with those watched.
-        function: Called when something else was compiled, which may call watched modules.
+        capture: Hears which modules inside a watched one were compiled, either way.
+        discovery: Hears of what has nothing to do with models that are watched, where models are looked for.
+        unheard: Hears when something else was compiled, which may call watched modules.
     """
 
     def __init__(
@@ -86,12 +89,12 @@ class Compilations:
         hook: Hook,
         models: Models,
         calls: OutermostCalls,
-        inside: Callable[[nn.Module], None],
-        unknown: Callable[[nn.Module], None],
-        function: Callable[[], None],
+        capture: ModuleCapture,
+        discovery: Discovery | None,
+        unheard: UnheardForwards,
     ) -> None:
         self._models, self._calls = models, calls
-        self._inside, self._unknown, self._function = inside, unknown, function
+        self._capture, self._discovery, self._unheard = capture, discovery, unheard
         hook.detach_with(COMPILE.listen(hook.guard, after=hook.guarded(self._compiled)))
         hook.detach_with(COMPILE_IN_PLACE.listen(hook.guard, after=hook.guarded(self._compiled_in_place)))
 
@@ -101,7 +104,7 @@ class Compilations:
             if self._models.knows(unwrap(result)):
                 self._calls.attach(result)
             elif self._models.holds(unwrap(result)):
-                self._inside(unwrap(result))
+                self._capture.add_compiled(unwrap(result))
             elif any(map(self._models.holds, result.modules())):
                 self._function()
             else:
@@ -114,9 +117,18 @@ class Compilations:
         if self._models.knows(module):
             self._calls.compiled(module)
         if self._models.holds(module):
-            self._inside(module)
+            self._capture.add_compiled(module)
         else:
             self._unknown(module)
+
+    def _unknown(self, module: nn.Module) -> None:
+        if self._discovery is not None:
+            self._discovery.compiled(module)
+
+    def _function(self) -> None:
+        if self._discovery is not None:
+            self._discovery.expect()
+        self._unheard.expect()
 
 
 def is_compiled_in_place(module: nn.Module) -> bool:

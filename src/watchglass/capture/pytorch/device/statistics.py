@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -44,6 +44,16 @@ class Account(Protocol):
 
     memory: Memory
     device_ns: int
+
+
+class _Read(NamedTuple):
+    """What is read together: tensors of one device, the rest as of :meth:`DeviceStatistics.summaries`."""
+
+    values: list[Tensor]
+    older: list[Tensor] | None
+    scale: Tensor | float | None
+    histograms: bool
+    seed: int
 
 
 class DeviceStatistics:
@@ -81,7 +91,7 @@ class DeviceStatistics:
         for group in groups(tensors, before):
             self._account.memory.hold(name, group.nbytes)
             try:
-                parts.append(self._together(*group.flat(), scale, histograms, seed))
+                parts.append(self._together(_Read(*group.flat(), scale, histograms, seed)))
             finally:
                 self._account.memory.hold(name, -group.nbytes)
             owners += group.owners
@@ -97,54 +107,39 @@ class DeviceStatistics:
             self._close(key)
         self._time.turn()
 
-    def _together(
-        self,
-        values: list[Tensor],
-        older: list[Tensor] | None,
-        scale: Tensor | float | None,
-        histograms: bool,
-        seed: int,
-    ) -> tuple[Any, Any]:
+    def _together(self, read: _Read) -> tuple[Any, Any]:
         """The same of contiguous tensors of one dimension."""
-        device = values[0].device
+        device = read.values[0].device
         if not self._failed and _has_triton(device):
             try:
-                return self._gathered(values, older, scale, histograms, seed)
+                return self._gathered(read, device)
             except Exception as error:
                 if is_out_of_memory(error):
                     raise
                 self._give_up(device, error)
-        held = block_rows.peak_bytes(values, histograms=histograms)
+        held = block_rows.peak_bytes(read.values, histograms=read.histograms)
         self._account.memory.hold(str(device), held)
         try:
-            return block_rows.summaries(values, older, scale, histograms=histograms, seed=seed, time=self._time)
+            return block_rows.summaries(*read[:3], histograms=read.histograms, seed=read.seed, time=self._time)
         finally:
             self._account.memory.hold(str(device), -held)
 
-    def _gathered(
-        self,
-        values: list[Tensor],
-        older: list[Tensor] | None,
-        scale: Tensor | float | None,
-        histograms: bool,
-        seed: int,
-    ) -> tuple[Any, Any]:
+    def _gathered(self, read: _Read, device: torch.device) -> tuple[Any, Any]:
         if self._triton is None:
             # Only here: it is large, and most of those who have no GPU have no Triton.
             from watchglass.capture.pytorch.device import triton_rows
 
             self._triton = triton_rows
-        device = values[0].device
         stream = torch.cuda.current_stream(device) if device.type == "cuda" else None
         plans = self._plans.get(device)
         with torch.cuda.device(device if stream else -1):
             if plans is None:
                 self._triton.prepare(device)
                 plans = self._plans[device] = self._triton.Plans(self._holder(device))
-            plan = plans.of(values, older, histograms, stream)
-            while (found := self._room((device, stream), plan).add(plan, scale, seed)) is None:
+            plan = plans.of(read.values, read.older, read.histograms, stream)
+            while (found := self._room((device, stream), plan).add(plan, read.scale, read.seed)) is None:
                 pass
-        return found[0], found[1] if histograms else None
+        return found[0], found[1] if read.histograms else None
 
     def _room(self, key: Any, plan: Plan) -> Gathering:
         """What gathers on a stream, with room for the plan."""

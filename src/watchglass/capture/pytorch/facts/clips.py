@@ -6,6 +6,7 @@ import functools
 import sys
 import types
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -31,14 +32,14 @@ _ARGUMENTS = {
 }
 
 
+@dataclass
 class _Clipping:
     """One way of clipping, and what has come of it since it was last recorded."""
 
-    def __init__(self, data: dict[str, Any]) -> None:
-        self.data = data
-        self.calls = 0
-        self.exceeded = 0
-        self.compared = 0
+    data: dict[str, Any]
+    calls: int = 0
+    compared: int = 0
+    exceeded: int = 0
 
     def told(self) -> dict[str, Any]:
         """The fact's data; counting begins anew."""

@@ -28,7 +28,8 @@ class LossScales:
     def _after_step(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         # Only its update changes the scale.
         scaler = args[0]
-        first = next(parameters_of(args[1] if len(args) > 1 else kwargs["optimizer"]), None)
+        optimizer = args[1] if len(args) > 1 else kwargs["optimizer"]
+        first = next(parameters_of(optimizer), None) if hasattr(optimizer, "param_groups") else None
         if first is None or not scaler.is_enabled():
             return
         device = first.device

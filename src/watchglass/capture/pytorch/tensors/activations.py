@@ -15,7 +15,7 @@ from torch import Tensor
 
 from watchglass.capture.hook import Hook
 from watchglass.capture.places import Place
-from watchglass.capture.pytorch.events import Events, ForwardCall, ModuleCall, ModuleEntry
+from watchglass.capture.pytorch.events import Events, ForwardCall, ModuleCall
 from watchglass.capture.pytorch.models import Models
 from watchglass.capture.pytorch.modules import WEIGHTED
 from watchglass.capture.pytorch.nested import tensors_in
@@ -105,7 +105,7 @@ class FunctionalActivations:
     def _tags_wanted(self) -> frozenset[str]:
         return frozenset(filter(self._plan.wants_tag, _TAGS.values()))
 
-    def module_entered(self, entry: ModuleEntry) -> None:
+    def module_entered(self, entry: ModuleCall) -> None:
         """A module is about to run."""
         if entry.outermost:
             self.forward_ended()

@@ -13,7 +13,7 @@ from torch import nn
 
 from watchglass.capture.hook import Hook
 from watchglass.capture.places import Place
-from watchglass.capture.pytorch.events import Events, ForwardCall, ModuleCall, ModuleEntry
+from watchglass.capture.pytorch.events import Events, ForwardCall, ModuleCall
 from watchglass.capture.pytorch.models import Models
 from watchglass.capture.pytorch.public_calls import PublicCall
 from watchglass.capture.pytorch.saving import Item, Saving
@@ -71,7 +71,7 @@ class Attention:
         self._call = None
         self._stack.clear()
 
-    def module_entered(self, entry: ModuleEntry) -> None:
+    def module_entered(self, entry: ModuleCall) -> None:
         """A module is about to run."""
         if self._call is not None:
             self._stack.append((entry.module, entry.place))

@@ -10,7 +10,7 @@ from torch.compiler import is_compiling
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from watchglass.capture.hook import Hook
-from watchglass.capture.pytorch.events import Events, ForwardCall, ModuleEntry
+from watchglass.capture.pytorch.events import Events, ForwardCall, ModuleCall
 from watchglass.capture.pytorch.models import Models
 from watchglass.capture.pytorch.module_hooks import Switch
 from watchglass.capture.pytorch.modules import is_compiled, unwrap
@@ -82,7 +82,7 @@ class Entries:
         root = unwrap(call.root)
         place = self._models.module(root)
         if place is not None:
-            entry = ModuleEntry(call.forward.records, place, root, call.arguments, call.kwargs, outermost=True)
+            entry = ModuleCall(call.forward.records, place, root, call.arguments, kwargs=call.kwargs, outermost=True)
             self._tell(entry)
         if not is_compiled(call.root):
             # A wrapper's call is its model's: that one's own, which comes first, is not told again.
@@ -109,7 +109,7 @@ class Entries:
         inner, self._inner = self._inner, None
         if module is not inner:
             with torch.no_grad():
-                self._tell(ModuleEntry(call.forward.records, place, module, arguments))
+                self._tell(ModuleCall(call.forward.records, place, module, arguments))
 
-    def _tell(self, entry: ModuleEntry) -> None:
+    def _tell(self, entry: ModuleCall) -> None:
         self._events.tell(self._listeners, entry, entry.records)

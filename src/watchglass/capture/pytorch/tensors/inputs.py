@@ -6,7 +6,7 @@ from torch import Tensor
 
 from watchglass.capture.hook import Hook
 from watchglass.capture.places import Place
-from watchglass.capture.pytorch.events import Events, ForwardCall, ModuleCall, ModuleEntry
+from watchglass.capture.pytorch.events import Events, ForwardCall, ModuleCall
 from watchglass.capture.pytorch.models import Models
 from watchglass.capture.pytorch.modules import unit_axis
 from watchglass.capture.pytorch.nested import tensors_in
@@ -32,7 +32,7 @@ class Inputs:
         events.add(self)
         events.module_listeners.append((self._inputs_wanted, self._called))
 
-    def module_entered(self, entry: ModuleEntry) -> None:
+    def module_entered(self, entry: ModuleCall) -> None:
         """A module is about to run."""
         if entry.outermost:
             self._every = self._inputs_wanted()
@@ -40,7 +40,7 @@ class Inputs:
             # "0.x" are arguments, "1.x" keyword arguments.
             self._input(entry, path[2:], tensor)
 
-    def _input(self, entry: ModuleEntry, path: str, tensor: Tensor) -> None:
+    def _input(self, entry: ModuleCall, path: str, tensor: Tensor) -> None:
         place, tags = entry.place, _tags(entry, path, tensor)
         if not self._every:
             if tags:
@@ -65,7 +65,7 @@ def _item(place: Place, path: str, tensor: Tensor, tags: tuple[str, ...]) -> Ite
     return Item(tensor, place.named("input", path), place, tags, unit_axis(place.module_type, tensor.dim()))
 
 
-def _tags(entry: ModuleEntry, path: str, tensor: Tensor) -> tuple[str, ...]:
+def _tags(entry: ModuleCall, path: str, tensor: Tensor) -> tuple[str, ...]:
     tags: tuple[str, ...] = ()
     if entry.outermost:
         tags = ("model_input",)
