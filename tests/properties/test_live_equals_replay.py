@@ -335,14 +335,15 @@ class _Course:
         builder.workers[rank].flush()
 
     def turn(self, number: int) -> None:
-        self.looked_at.update(self.path.rglob("worker_*-*"))
+        self.looked_at.update([*self.path.rglob("worker_*-*"), *(self.path / layout.STREAMS).rglob("0*")])
         self.evaluator.turn(max_bytes=1 << (8 + number))
         self.evaluator._outages.asked(self.evaluator._judging.drained)
 
     def hold(self, number: int) -> None:
-        """The newest segment of a worker is not there yet; what somebody has read does not go away."""
-        attempt = self.builders[-1].attempt
-        segments = sorted((self.path / layout.segments(attempt)).rglob(f"worker_{number % 2}-*"))
+        """The newest segment of a worker or stream is not there yet; what somebody has read does not go away."""
+        of_worker = (self.path / layout.segments(self.builders[-1].attempt)).rglob(f"worker_{number % 2}-*")
+        of_stream = (self.path / layout.stream(("system", "disk")[number % 2])).glob("0*")
+        segments = sorted(of_worker if number < 11 else of_stream)
         if segments and segments[-1] not in self.looked_at:
             away = self.path.parent / f"held_{len(self.held)}_{segments[-1].name}_{self.times}"
             self.times += 1
@@ -353,6 +354,11 @@ class _Course:
         if self.held:
             path, away = self.held.pop(number % len(self.held))
             away.rename(path)
+
+    def deliver_streams(self) -> None:
+        """The next writer of a stream counts on from what is there."""
+        while any(layout.STREAMS in path.parts for path, _ in self.held):
+            self.deliver(0)
 
     def restart(self, number: int) -> None:
         self.evaluator.close()
@@ -395,6 +401,7 @@ class _Course:
             # What comes when its attempt was ended is evaluated again, beside what the journal says of that end.
             while self.builders[1:] and self.held:
                 self.deliver(0)
+            self.deliver_streams()
             self.builders[-1].close()
             self.builders.append(self._begun())
             self.written = [0, 0]
@@ -410,6 +417,7 @@ class _Course:
         """The writer of a stream is killed, and what it had begun to write stays; another one goes on, or none."""
         stream = ("system", "disk")[number % 2]
         if stream in self.builders[-1]._streams:
+            self.deliver_streams()
             segment = max((self.path / layout.stream(stream)).glob("0*"))
             with segment.open("ab") as file:
                 file.write(encode_rows(SAMPLES, table_of(SAMPLES, [(1, 2)]))[: 3 * number])
@@ -484,6 +492,7 @@ _LEFT = [
 
 #: Streams before, between and after steps, for an evaluator that is killed, and into the next attempt.
 _STREAMS = [
+    *[("batch", 8), ("hold", 14), ("batch", 12), ("turn", 8), ("steps", 2), ("turn", 8), ("deliver", 0), ("turn", 8)],
     *[("batch", 14), ("turn", 8), ("steps", 8), ("steps", 9), ("batch", 12), ("turn", 8), ("batch", 15), ("kill", 0)],
     *[
         ("steps", 6),
