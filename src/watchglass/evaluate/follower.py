@@ -585,6 +585,15 @@ class Follower:
             yield from self._taken(Observation("watermark", attempt, None, data, steps=group.shown), group)
         yield from self._taken(Observation("streams_ended", attempt, steps=group.shown), group)
 
+    def losses(self) -> dict[str, Observation]:
+        """By stream that goes on, what is to be observed where its writer has ended and all that it wrote was read."""
+        found = {}
+        for attempt, data in self._streamed.going_on() if self._streamed is not None else ():
+            if attempt in self._attempts and attempt not in self._ended:
+                place = self._group(attempt, "").shown
+                found[data["stream"]] = Observation("watermark", attempt, None, data, steps=place)
+        return found
+
     def _changes(
         self, members: list[FollowedWorker], group: Moments, behind: set[str], *, over: bool, superseded: bool
     ) -> list[Observation]:

@@ -72,6 +72,13 @@ class Streamed:
                     more = {"lost": True} if lost else {}
                     yield {"stream": stream, "clock": number, "time_ns": until_ns, **more}
 
+    def going_on(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        """For each stream that goes on its attempt, and the data of what is observed should nothing more come of it."""
+        for stream, parts in sorted(self._streams.parts.items()):
+            number, part = len(parts) - 1, parts[-1]
+            if part.watermark_ns > 0 and (stream, number) not in self._lost:
+                yield part.attempt, {"stream": stream, "clock": number, "time_ns": part.watermark_ns, "lost": True}
+
     def take(self, seen: Observation) -> Written | None:
         """What a stream wrote up to the watermark of an observation, which anybody may have written; None for none."""
         stream, number, until_ns = (seen.data.get(name) for name in ("stream", "clock", "time_ns"))
@@ -82,8 +89,7 @@ class Streamed:
         if part.attempt != seen.attempt:
             return None
         frames, lost = part.take(until_ns), seen.data.get("lost") is True
-        if lost:
-            self._lost.add((str(stream), number))
+        (self._lost.add if lost else self._lost.discard)((str(stream), number))
         tables: dict[str, list[Any]] = {}
         for frame in frames:
             kind = ROW_KINDS.get(frame.kind)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
         claim_worker as claim_worker,
         claims_of_worker as claims_of_worker,
         claims_of_workers as claims_of_workers,
+        holder_of as holder_of,
         is_alive as is_alive,
         is_untouched as is_untouched,
         lease_holder as lease_holder,
@@ -150,8 +151,8 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "claim": (
-        "Claim", "claim_worker", "claims_of_worker", "claims_of_workers", "is_alive", "is_untouched", "lease_holder",
-        "read_claims", "release_worker", "this_process",
+        "Claim", "claim_worker", "claims_of_worker", "claims_of_workers", "holder_of", "is_alive", "is_untouched",
+        "lease_holder", "read_claims", "release_worker", "this_process",
     ),
     "compaction.compaction": ("Compaction", "compact"),
     "compaction.condensing": ("compacted_file",),

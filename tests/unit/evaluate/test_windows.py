@@ -17,7 +17,7 @@ from watchglass.records import ROW_KINDS, Field, Observation, RowKey, RowKind, S
 from watchglass.rules import Rule, Windows
 from watchglass.run import open_run
 from watchglass.run.stored import StoredStatistics
-from watchglass.store import FrameKind, LocalStore, SegmentWriter, encode_frame
+from watchglass.store import FrameKind, LocalStore, SegmentWriter, StreamWriter, encode_frame
 from watchglass.testing import Batch, RunBuilder, Silence, Step, build_run
 
 SECOND = 1_000_000_000
@@ -278,6 +278,30 @@ def test_a_stream_that_goes_on_by_another_clock_is_lost_by_the_one_before(
     assert case.messages("Busy") == [
         "system 0 to 10: [1.0] None", "system 10 to 16: [2.0] lost None", "system 0 to 10: [3.0] None",
     ]  # fmt: skip
+    case.write(*steps(1))
+    case.end()
+
+
+@pytest.mark.parametrize("released", [True, False])
+def test_a_stream_is_lost_once_its_writer_has_ended_and_may_go_on(run_path: Path, rules: Any, released: bool) -> None:
+    case = Case(run_path, rules("Busy"))
+    case.write(samples((1, 1), (13, 2), seconds=15))
+    writer, until_ns = case.builder._streams["system"]
+    if released:
+        writer.close()
+    else:
+        claim = run_path / "streams/system/claim"
+        claim.write_text(json.dumps({**json.loads(claim.read_text()), "process_start": 1}))
+    judging = case.evaluator._judging
+    judging._look_at_streams()
+    assert len(case.messages("Busy")) == 1
+    for _ in range(3):
+        judging._look_at_streams()
+    assert case.messages("Busy")[1:] == ["system 10 to 16: [2.0] lost None"]
+    case.builder._streams["system"] = StreamWriter(case.store, 0, "system"), until_ns
+    case.write(samples((1, 3), (5, 4)))  # 16 to 26 s
+    assert case.messages("Busy")[2:] == ["system 10 to 20: [3.0] None"]
+    case.again()
     case.write(*steps(1))
     case.end()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -14,7 +15,7 @@ from watchglass.evaluate.live.worker_liveness import WorkerLiveness, step_of
 from watchglass.evaluate.many.snapshot import Gauges
 from watchglass.records import Finding, Observation, RuleStatus
 from watchglass.run import JointStep, Moment
-from watchglass.store import Store
+from watchglass.store import Store, holder_of, is_alive, layout, pace_of
 
 #: How long is read on of a training that goes on, by an evaluator that was told to go.
 _LAST_LOOK_S = 3.0
@@ -50,6 +51,8 @@ class Judging:
         self.engine = _engine(config, self.follower.run_id)
         self._is_drained = False
         self._gauges = Gauges()
+        self._ended_streams: set[str] = set()
+        self._looked_s = -math.inf
         self._connect()
 
     @property
@@ -124,7 +127,18 @@ class Judging:
         """Reads and judges what is new, at most about so many bytes; returns whether anything was."""
         before = self.follower.frames
         self._judge(self.follower.poll(max_bytes=max_bytes))
+        if time.monotonic() - self._looked_s >= pace_of(self._store).liveness_s:
+            self._looked_s = time.monotonic()
+            self._look_at_streams()
         return self.follower.frames != before
+
+    def _look_at_streams(self) -> None:
+        """Observes that a stream goes on no more, where its writer had ended before the last look at the run."""
+        losses = self.follower.losses()
+        holders = {stream: holder_of(self._store, layout.stream_claim(stream)) for stream in losses}
+        ended = {stream for stream, holder in holders.items() if holder is None or is_alive(holder) is False}
+        self.observed([losses[stream] for stream in sorted(ended & self._ended_streams)])
+        self._ended_streams = ended
 
     def drained(self) -> bool:
         """Reads everything that is there; returns whether there was nothing."""
