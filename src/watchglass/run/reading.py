@@ -29,18 +29,25 @@ class Journal:
     """What the evaluator wrote about a run.
 
     Attributes:
-        findings: In their newest state, in the order in which they first appeared.
-        statuses: The newest status of each rule, in the order in which rules first appeared.
         observations: In order.
         arrived: All that was written, as it was then, in order.
     """
 
     def __init__(self) -> None:
-        self.findings: list[Finding] = []
-        self.statuses: list[RuleStatus] = []
         self.observations: list[Observation] = []
         self.arrived: list[Finding | RuleStatus | Observation] = []
-        self._places: dict[tuple[type, str], int] = {}
+        self._findings: dict[str, Finding] = {}
+        self._statuses: dict[str, RuleStatus] = {}
+
+    @property
+    def findings(self) -> list[Finding]:
+        """Findings in their newest state, in the order in which they first appeared."""
+        return list(self._findings.values())
+
+    @property
+    def statuses(self) -> list[RuleStatus]:
+        """The newest status of each rule, in the order in which rules first appeared."""
+        return list(self._statuses.values())
 
     def __repr__(self) -> str:
         counts = (len(self.findings), "finding"), (len(self.statuses), "rule"), (len(self.observations), "observation")
@@ -52,28 +59,24 @@ class Journal:
         Raises:
             DamagedDataError: Its payload makes no sense.
         """
+        record: Finding | RuleStatus | Observation
         if frame.kind == FrameKind.FINDING:
-            finding = decode_finding(frame.payload)
-            self._put(self.findings, (Finding, finding.id), finding)
+            record = decode_finding(frame.payload)
+            self._findings[record.id] = record
         elif frame.kind == FrameKind.STATUS:
-            status = decode_status(frame.payload)
-            self._put(self.statuses, (RuleStatus, status.rule), status)
+            record = decode_status(frame.payload)
+            self._statuses[record.rule] = record
         else:
-            seen = decode_observation(frame.payload)
-            self.observations.append(seen)
-            self.arrived.append(seen)
+            record = decode_observation(frame.payload)
+            self.observations.append(record)
+        self.arrived.append(record)
 
     def snapshot(self) -> Journal:
         """The same as it is now: nothing that is added later changes it."""
         found = Journal()
-        found.findings, found.statuses = list(self.findings), list(self.statuses)
+        found._findings, found._statuses = dict(self._findings), dict(self._statuses)
         found.observations, found.arrived = list(self.observations), list(self.arrived)
         return found
-
-    def _put(self, rows: list[Finding] | list[RuleStatus], key: tuple[type, str], row: Finding | RuleStatus) -> None:
-        self.arrived.append(row)
-        place = self._places.setdefault(key, len(rows))
-        rows[place : place + 1] = [row]  # type: ignore[list-item]  # of one kind by its key
 
 
 class Reading:

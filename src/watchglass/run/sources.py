@@ -76,7 +76,7 @@ class LiveBatch:
         self._payloads, self._problem = payloads, problem
         self._stretches: tuple[NDArray[np.uint64], NDArray[np.intp]] | None = None
         self._damaged = False
-        self._has_histograms: bool | None = None
+        self._has_histograms = False
 
     def __del__(self) -> None:
         self._payloads.decoded.drop(self._token, (*_KEYS, *STATISTIC_FIELDS, "rows", "histograms"))
@@ -146,13 +146,7 @@ class LiveBatch:
 
     def may_have_histograms(self) -> bool:
         """Whether its columns are there; that they make sense shows when they are decoded."""
-        if self._has_histograms is None:
-            try:
-                self._has_histograms = not self._damaged and has_histograms(self._payloads.get(self.frame))
-            except DamagedDataError as error:
-                self._has_histograms = False
-                self._is_damaged(error)
-        return self._has_histograms
+        return len(self.steps) > 0 and self._has_histograms
 
     def histograms(self) -> Histograms | None:
         """Those of all rows; None where no row has one."""

@@ -26,21 +26,19 @@ class StepNumbers:
     """The complete steps of a mode over the attempts that count, ascending.
 
     Args:
-        steps: The steps, int64[n], ascending.
-        attempts: Where each was recorded: the attempt, int[n].
-        numbers: And the worker's global step there, uint64[n], within an attempt ascending too.
+        rows: The steps as rows of :data:`~watchglass.run.course.COURSE`, one for each.
+        name: The column that they ascend by.
     """
 
-    def __init__(self, steps: NDArray[np.int64], attempts: NDArray[Any], numbers: NDArray[np.uint64]) -> None:
-        self._steps, self._attempts, self._global = steps, attempts, numbers
+    def __init__(self, rows: NDArray[Any], name: str) -> None:
+        self._rows, self._steps = rows, np.ascontiguousarray(rows[name])
 
     @cached_property
     def _known(self) -> dict[int, tuple[NDArray[np.uint64], NDArray[np.int64]]]:
         """Global steps and steps of each attempt."""
-        if len(self) and (self._attempts == self._attempts[0]).all():
-            return {int(self._attempts[0]): (self._global, self._steps)}
-        chosen = {attempt: self._attempts == attempt for attempt in np.unique(self._attempts).tolist()}
-        return {attempt: (self._global[own], self._steps[own]) for attempt, own in chosen.items()}
+        attempts = self._rows["attempt"]
+        chosen = {attempt: attempts == attempt for attempt in np.unique(attempts).tolist()}
+        return {attempt: (self._rows["own"][own], self._steps[own]) for attempt, own in chosen.items()}
 
     def __len__(self) -> int:
         return len(self._steps)
@@ -64,7 +62,7 @@ class StepNumbers:
         index = self._index(int(step))
         if index is None:
             raise KeyError(step)
-        return Place(int(self._attempts[index]), int(self._global[index]))
+        return Place(*self._rows[["attempt", "own"]][index].item())
 
     def _index(self, step: int) -> int | None:
         index = int(np.searchsorted(self._steps, step))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from copy import copy
+from functools import partial
 from threading import Lock
 from typing import Any, NamedTuple
 
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from watchglass.records import STATISTIC_FIELDS, Origin
 from watchglass.run.histograms import LazyHistograms
 from watchglass.run.payloads import OnProblem, Payloads
-from watchglass.run.sources import ROW_BYTES, CompactedBlock, LiveBatch, Wanted, batch_bytes
+from watchglass.run.sources import ROW_BYTES, CompactedBlock, LiveBatch, Rows, Wanted, batch_bytes
 from watchglass.stats import Histograms
 from watchglass.store import Charges, Frame, StatisticsBatch, Store
 
@@ -114,16 +115,19 @@ class StoredStatistics:
             planned_only: Leave out rows that were written because of a finding, which must never feed a rule.
         """
         self._number()
-        found = [
-            part
-            for block in self._blocks
-            if block.first <= global_step <= block.last
-            for part in self._of_block(block, global_step)
-        ]
+        found: list[tuple[StatisticsRows, NDArray[np.bool_]]] = []
+        for block in self._blocks:
+            chunk = block.chunk(global_step) if block.first <= global_step <= block.last else None
+            if chunk is not None:
+                start, stop = np.searchsorted(chunk.global_step, [global_step, global_step + 1]).tolist()
+                if start < stop:
+                    found.append(_rows_of(chunk, start, stop, partial(block.histograms, global_step)))
         charges = Charges()
         for batch, start, stop in self._ranges.get(global_step, ()):
             charges.add(_TOGETHER * ROW_BYTES * (stop - start))
-            found.append(self._of_batch(batch, start, stop))
+            rows = batch.rows()
+            if stop <= len(rows.values):  # else a part of it turned out to make no sense
+                found.append(_rows_of(rows, start, stop, batch.histograms if batch.may_have_histograms() else None))
         parts = [
             rows if not planned_only or planned.all() else rows.take(np.flatnonzero(planned)) for rows, planned in found
         ]
@@ -235,38 +239,20 @@ class StoredStatistics:
                     self._ranges[step] = (*self._ranges.get(step, ()), (batch, start, stop))
                 self._indexed += 1
 
-    def _of_batch(self, batch: LiveBatch, start: int, stop: int) -> tuple[StatisticsRows, NDArray[np.bool_]]:
-        rows = batch.rows()
-        if len(rows.values) < stop:  # a part of it turned out to make no sense
-            start = stop = 0
-        span = slice(start, stop)
-        ids = rows.tensor_id[span]
 
-        def load() -> Histograms:
-            known = batch.histograms()
-            return Histograms.none(len(ids)) if known is None else known.take(np.arange(start, stop))
+def _rows_of(
+    source: Rows | StatisticsBatch, start: int, stop: int, histograms: Callable[[], Histograms | None] | None
+) -> tuple[StatisticsRows, NDArray[np.bool_]]:
+    """Some rows of a frame or a block, and which of them were planned; ``histograms`` gives those of all its rows."""
+    span = slice(start, stop)
 
-        histograms = LazyHistograms(load) if batch.may_have_histograms() else None
-        found = StatisticsRows(ids, rows.values[span], rows.calls[span], rows.sampled[span], histograms)
-        return found, rows.origin[span] == Origin.PLANNED
+    def load() -> Histograms:
+        known = histograms() if histograms is not None else None
+        return Histograms.none(stop - start) if known is None else known.take(np.arange(start, stop))
 
-    def _of_block(self, block: CompactedBlock, step: int) -> Iterator[tuple[StatisticsRows, NDArray[np.bool_]]]:
-        chunk = block.chunk(step)
-        if chunk is None:
-            return
-        start, stop = np.searchsorted(chunk.global_step, [step, step + 1]).tolist()
-        if start == stop:
-            return
-
-        def load() -> Histograms:
-            known = block.histograms(step)
-            return Histograms.none(stop - start) if known is None else known.take(np.arange(start, stop))
-
-        span = slice(start, stop)
-        rows = StatisticsRows(
-            chunk.tensor_id[span], chunk.values[span], chunk.calls[span], chunk.sampled[span], LazyHistograms(load)
-        )
-        yield rows, chunk.origin[span] == Origin.PLANNED
+    lazy = LazyHistograms(load) if histograms is not None else None
+    found = StatisticsRows(source.tensor_id[span], source.values[span], source.calls[span], source.sampled[span], lazy)
+    return found, source.origin[span] == Origin.PLANNED
 
 
 def _in_order(rows: StatisticsBatch) -> StatisticsBatch:

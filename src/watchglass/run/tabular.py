@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -71,11 +70,7 @@ def table_of(run: Run, name: str, words: frozenset[str] | None = None) -> Table:
 def tables_for(run: Run, query: str) -> dict[str, Callable[[], pa.Table]]:
     """All tables by name, for a query; of statistics only the columns that it names."""
     named = fields_named(query)
-    return {kind.name: partial(_arrow, run, kind.name, named) for kind in ROW_KINDS.values()}
-
-
-def _arrow(run: Run, name: str, words: frozenset[str] | None) -> pa.Table:
-    return table_of(run, name, words).to_arrow()
+    return {kind.name: table_of(run, kind.name, named).to_arrow for kind in ROW_KINDS.values()}
 
 
 def fields_named(query: str) -> frozenset[str] | None:

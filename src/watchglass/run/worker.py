@@ -21,6 +21,7 @@ from watchglass.run.history import Phase, PhaseTracker
 from watchglass.run.lineage import Lineage
 from watchglass.run.row_log import RowLog
 from watchglass.run.steps import Place, StepNumbers
+from watchglass.run.stored import last_index_of_each
 from watchglass.run.tables import WorkerTables
 from watchglass.store import dtype_of, step_ends
 
@@ -154,15 +155,11 @@ class Worker:
         mode = Mode(mode)
         if mode not in self._numbers:
             rows = self.columns if mode is Mode.GLOBAL else self.columns[self.columns["mode"] == mode]
-            steps_name = "number" if mode is Mode.GLOBAL else "step"
-            steps = rows[steps_name]
-            later = steps[1:] > steps[:-1]
-            if not later.all():
-                order = np.lexsort((rows["own"], rows["attempt"], steps))
+            name = "number" if mode is Mode.GLOBAL else "step"
+            if (rows[name][1:] <= rows[name][:-1]).any():
                 # Of a step that two have (in a damaged run) the newest attempt's counts.
-                rows = rows[order[np.append(np.diff(steps[order]) > 0, True)]]
-            columns = (np.ascontiguousarray(rows[name]) for name in (steps_name, "attempt", "own"))
-            self._numbers[mode] = StepNumbers(*columns)
+                rows = rows[last_index_of_each(rows[name])]
+            self._numbers[mode] = StepNumbers(rows, name)
         return self._numbers[mode]
 
     def end_at(self, place: Place) -> StepEnd:
