@@ -2,8 +2,7 @@
 
 Anybody on the same machine may do it: the launcher, the evaluator, the next attempt. It is done as the worker itself
 would have done it, by a process that holds the worker's claim, so there is one at a time and never one beside a living
-writer. Steps that the segments hold already are left out, and of rows that stand twice the last one counts, so a
-harvest that was interrupted is simply done again.
+writer. What the segments hold already is left out, so a harvest that was interrupted is simply done again.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from watchglass.record.encoding import encode_steps
 from watchglass.record.flight import recovered_row, unpack
 from watchglass.record.left import claims_left
 from watchglass.record.steps import OpenStep
-from watchglass.records import Role, TensorInfo
+from watchglass.records import FACTS, REDUCTIONS, ROW_KINDS, SCALARS, UNITS, Role, TensorInfo
 from watchglass.store import (
     Claim,
     Frame,
@@ -35,6 +34,7 @@ from watchglass.store import (
     decode_catalog,
     decode_facts,
     decode_header,
+    decode_rows,
     decode_step_ends,
     encode_lifecycle,
     layout,
@@ -211,20 +211,24 @@ def _named(ids: tuple[int, int], missing: set[int]) -> list[TensorInfo]:
     ]
 
 
+#: Kinds of rows of which what was written counts. Of facts a second copy would count twice, and of the others the ring
+#: of rows may hold less than what was written.
+_REPEATED = (SCALARS, REDUCTIONS, UNITS, FACTS)
+
+
 @dataclass
 class _Written:
     """What the newest segments of a worker hold.
 
     Attributes:
         ended: Global steps that are whole.
-        told: Steps with facts: a flush that was cut off leaves the first of a step's frames without its end. Of other
-            rows a second one counts in place of the first.
+        parts: Steps by kind of frame: a flush that was cut off leaves the first of a step's frames without its end.
         catalog: Newest rows.
         unread: Paths of older segments, oldest first.
     """
 
     ended: set[int] = field(default_factory=set)
-    told: set[int] = field(default_factory=set)
+    parts: dict[int, set[int]] = field(default_factory=lambda: {kind.number: set() for kind in _REPEATED})
     catalog: dict[int, TensorInfo] = field(default_factory=dict)
     unread: list[str] = field(default_factory=list)
 
@@ -254,8 +258,9 @@ class _Written:
 
     def rest(self, step: OpenStep) -> OpenStep:
         """A step without what of it was written already."""
-        if step.global_step in self.told:
-            step.records.facts = []
+        for kind in _REPEATED:
+            if step.global_step in self.parts[kind.number]:
+                setattr(step.records, kind.name, [])
         return step
 
     def _add(self, frame: Frame) -> None:
@@ -267,6 +272,9 @@ class _Written:
                 for row in decode_catalog(frame.payload):
                     self.catalog.setdefault(row.tensor_id, row)
             elif frame.kind == FrameKind.FACTS:
-                self.told.update(fact.global_step for fact in decode_facts(frame.payload))
+                self.parts[frame.kind].update(fact.global_step for fact in decode_facts(frame.payload))
+            elif frame.kind in self.parts:
+                rows = decode_rows(ROW_KINDS[frame.kind], frame.payload)
+                self.parts[frame.kind].update(rows["global_step"].tolist())
         except DamagedDataError:
             return  # the reader says so
