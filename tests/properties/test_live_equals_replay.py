@@ -490,6 +490,8 @@ _LEFT = [
 ]
 
 
+#: The first segment of one worker never comes, and the last words of another: it is lost all the same.
+_NEVER_BEGUN = [("hold", 0), ("steps", 0), ("steps", 1), ("hold", 1)]
 #: Streams before, between and after steps, for an evaluator that is killed, and into the next attempt.
 _STREAMS = [
     *[("batch", 8), ("hold", 14), ("batch", 12), ("turn", 8), ("steps", 2), ("turn", 8), ("deliver", 0), ("turn", 8)],
@@ -523,6 +525,7 @@ _STREAMS = [
 @example(course=_JOINED_LATE, dropped=False)
 @example(course=_LEFT, dropped=False)
 @example(course=_STREAMS, dropped=False)
+@example(course=_NEVER_BEGUN, dropped=True)
 def test_an_evaluator_says_what_a_replay_says(
     tmp_path_factory, on_cluster: bool, course: list[tuple[str, int]], dropped: bool
 ) -> None:

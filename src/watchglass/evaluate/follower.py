@@ -506,12 +506,11 @@ class Follower:
             # An attempt that has a successor is over, whatever its workers failed to say.
             over = final or (attempt < newest and not self.notes)
             behind = {worker for number, worker in unread if number == attempt}
-            # One that nothing was read of yet may begin with any step.
             superseded = attempt < newest and self._quiet
-            if not (over or superseded) and behind.difference(worker.worker for worker in team):
-                continue
+            # One that nothing was read of yet may begin with any step.
+            held = not (over or superseded) and bool(behind.difference(worker.worker for worker in team))
             for name, members in _parts(team).items():
-                yield from self._moments(attempt, name, members, behind, over=over, superseded=superseded)
+                yield from self._moments(attempt, name, members, behind, over=over, superseded=superseded, held=held)
 
     @property
     def _attempts(self) -> list[int]:
@@ -520,15 +519,18 @@ class Follower:
         return sorted({*self._teams, *streamed})
 
     def _moments(
-        self, attempt: int, name: str, members: list[FollowedWorker], behind: set[str], *, over: bool, superseded: bool
-    ) -> Iterator[Moment]:
-        """The moments of workers that wait for one another, as far as they are complete."""
+        self, attempt: int, name: str, members: list[FollowedWorker], behind: set[str], *, over: bool,
+        superseded: bool, held: bool,
+    ) -> Iterator[Moment]:  # fmt: skip
+        """The moments of workers that wait for one another, as far as they are complete; if held only observations."""
         group = self._group(attempt, name)
         for worker in members:
             worker.moments = group
         while True:
             while group.observed and group.observed[0].steps <= group.shown:
                 yield from self._taken(group.observed.pop(0), group)
+            if held:
+                return
             workers = _next_group(members, behind, over=over)
             if self._streamed is not None and not name and (workers or over or (self.notes and not behind)):
                 yield from self._written(attempt, group, workers[0].queue[0] if workers else None)
