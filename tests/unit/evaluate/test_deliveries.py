@@ -15,7 +15,7 @@ from watchglass.config import ActionSpec
 from watchglass.errors import StoreError
 from watchglass.evaluate.live import deliveries as module
 from watchglass.evaluate.live.deliveries import Deliveries
-from watchglass.evaluate.live.event_ids import status_event_id
+from watchglass.evaluate.live.event_ids import event_id
 from watchglass.records import Event, Observation
 from watchglass.store import LocalStore, layout
 from watchglass.testing import example_event
@@ -386,7 +386,7 @@ def test_a_process_that_begins_anew_leaves_no_delivery_behind(tmp_path: Path) ->
 
 
 def test_a_rule_that_starves_twice_for_different_reasons_is_two_events() -> None:
-    ids = {status_event_id("run", 0, "Overfit", "InProgress", "Starved", reason) for reason in ("a", "b", "b")}
+    ids = {event_id("run", "status", 0, "Overfit", "InProgress", "Starved", reason) for reason in ("a", "b", "b")}
     assert len(ids) == 2
 
 

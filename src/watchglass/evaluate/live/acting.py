@@ -10,7 +10,7 @@ from watchglass.actions import Action, Stopping, StopTraining, build_action
 from watchglass.config import ActionSpec, EvaluatorConfig, absolute
 from watchglass.control import Clock, Worker
 from watchglass.evaluate.live.deliveries import MOST_AT_ONCE, Deliveries, key_among
-from watchglass.evaluate.live.event_ids import finding_event_id, is_event, status_event_id
+from watchglass.evaluate.live.event_ids import event_id, is_event
 from watchglass.records import Event, Finding, Observation, RuleStatus
 from watchglass.store import Store
 
@@ -108,18 +108,18 @@ class Acting:
             line = lines.get(str(seen.data.get("action")))
             if line is None:
                 continue
-            event_id, time_ns = str(seen.data.get("event")), _whole(seen.data.get("time_ns"))
+            due_id, time_ns = str(seen.data.get("event")), _whole(seen.data.get("time_ns"))
             event = None
-            if seen.kind == "action_due" and (line.key, event_id) not in concluded:
+            if seen.kind == "action_due" and (line.key, due_id) not in concluded:
                 event = self._event_of(seen, findings, time_ns)
                 if event is None:
                     continue  # its finding was not written any more, and is found again; or it is no event of ours
             elif seen.kind == "action_limited":
                 rule = str(seen.data.get("rule", ""))
-                event = Event("summary", event_id, self._run, self._run_id, seen.attempt, rule, time_ns)
+                event = Event("summary", due_id, self._run, self._run_id, seen.attempt, rule, time_ns)
             told = seen.data.get("told")
             left_out = _whole(told.get("left_out")) if isinstance(told, dict) else 0
-            line.resume(event_id, seen.kind, time_ns, event, left_out)
+            line.resume(due_id, seen.kind, time_ns, event, left_out)
 
     def stop(self, findings: Sequence[Finding]) -> list[Observation]:
         """Stops the training where one of these new findings asks for it; returns what shall be written."""
@@ -132,11 +132,8 @@ class Acting:
 
     def found(self, findings: Sequence[Finding]) -> list[Observation]:
         """Accepts events for new findings; returns what shall be written, together with the findings."""
-        told: list[Observation] = []
-        for finding in findings:
-            event_id = finding_event_id(self._run_id, finding.id)
-            told += self._accepted(self._finding_event(event_id, finding, self._clock.time_ns()))
-        return told
+        now_ns = self._clock.time_ns()
+        return [seen for finding in findings for seen in self._accepted(self._finding_event(finding, now_ns))]
 
     def statuses(self, changed: Sequence[tuple[RuleStatus | None, RuleStatus]], attempt: int) -> list[Observation]:
         """Accepts events for rules that stand elsewhere than before; returns what shall be written with it.
@@ -147,11 +144,11 @@ class Acting:
         for before, now in changed:
             if before is None or before.status is now.status:
                 continue
-            event_id = status_event_id(
-                self._run_id, attempt, now.rule, before.status.value, now.status.value, now.reason
+            changed_id = event_id(
+                self._run_id, "status", attempt, now.rule, before.status.value, now.status.value, now.reason
             )
             event = Event(
-                "status", event_id, self._run, self._run_id, attempt, now.rule, self._clock.time_ns(),
+                "status", changed_id, self._run, self._run_id, attempt, now.rule, self._clock.time_ns(),
                 status=now, previous=before.status,
             )  # fmt: skip
             told += self._accepted(event)
@@ -205,7 +202,13 @@ class Acting:
             limit = f"all {_PATIENCES * patience_s:g} s" if until_s >= latest_s else f"the last {patience_s:g} s"
             why = f"it has not arrived within {limit} of waiting"
         for line in self._lines:
-            self._conclude(line, write, say, ended=ended, why=f"the training has ended, and {why}")
+            if ended:
+                line.give_up(f"the training has ended, and {why}")
+                self._conclude(line, write, say)
+            else:
+                line.leave()
+                if line.waiting:
+                    say(f"{line.key}: {line.waiting} not delivered yet; the next evaluator goes on with it")
 
     def leave(self) -> None:
         """End deliveries that are under way; they and those that wait stay due."""
@@ -213,21 +216,9 @@ class Acting:
             line.leave()
 
     def _conclude(
-        self,
-        line: Deliveries,
-        write: Callable[[Sequence[Observation]], None],
-        say: Callable[[str], None],
-        *,
-        ended: bool,
-        why: str,
+        self, line: Deliveries, write: Callable[[Sequence[Observation]], None], say: Callable[[str], None]
     ) -> None:
-        waiting = line.waiting
-        if not ended:
-            line.leave()
-            if waiting:
-                say(f"{line.key}: {waiting} not delivered yet; the next evaluator goes on with it")
-            return
-        line.give_up(why)
+        """Writes what was given up as dead letters, and says what was not delivered."""
         while line.waiting:
             told = line.tick(may_start=False)
             write(told)
@@ -263,7 +254,7 @@ class Acting:
         """
         finding = findings.get(str(due.data.get("finding")))
         if finding is not None:
-            event = self._finding_event(finding_event_id(self._run_id, finding.id), finding, time_ns)
+            event = self._finding_event(finding, time_ns)
         else:
             try:
                 event = replace(Event.from_json(due.data["told"]), run=self._run, run_id=self._run_id)
@@ -271,9 +262,10 @@ class Acting:
                 return None
         return event if event.id == due.data.get("event") and is_event(event) else None
 
-    def _finding_event(self, event_id: str, finding: Finding, time_ns: int) -> Event:
+    def _finding_event(self, finding: Finding, time_ns: int) -> Event:
+        found_id = event_id(self._run_id, "finding", finding.id)
         return Event(
-            "finding", event_id, self._run, self._run_id, finding.attempt, finding.rule, time_ns, finding=finding
+            "finding", found_id, self._run, self._run_id, finding.attempt, finding.rule, time_ns, finding=finding
         )
 
 

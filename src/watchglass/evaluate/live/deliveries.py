@@ -15,7 +15,7 @@ from watchglass.actions import Action, Courier, Outcome
 from watchglass.config import ActionSpec
 from watchglass.control import Clock
 from watchglass.errors import StoreError
-from watchglass.evaluate.live.event_ids import summary_event_id
+from watchglass.evaluate.live.event_ids import event_id
 from watchglass.records import Event, Observation
 from watchglass.store import Store, layout
 
@@ -229,9 +229,9 @@ class Deliveries:
             return []
         count, last = self.left_out, self._last
         self.left_out = 0
-        event_id = summary_event_id(last.run_id, self.key, last.id, count)
+        summary_id = event_id(last.run_id, "summary", self.key, last.id, count)
         return self.add(
-            Event("summary", event_id, last.run, last.run_id, last.attempt, "", self._clock.time_ns(), left_out=count)
+            Event("summary", summary_id, last.run, last.run_id, last.attempt, "", self._clock.time_ns(), left_out=count)
         )
 
     def give_up(self, reason: str) -> None:

@@ -12,19 +12,13 @@ _ID = re.compile(r"[0-9a-f]{16}\Z")
 _KINDS = ("finding", "status", "summary")
 
 
-def finding_event_id(run_id: str, finding_id: str) -> str:
-    """Identifier of the event that tells of a finding."""
-    return _digest(run_id, "finding", finding_id)
+def event_id(run_id: str, kind: str, *parts: object) -> str:
+    """Identifier of an event, from what tells it from all others of its kind.
 
-
-def status_event_id(run_id: str, attempt: int, rule: str, previous: str, status: str, reason: str) -> str:
-    """Identifier of the event that tells of a change of status; a rule may starve twice, for different reasons."""
-    return _digest(run_id, "status", attempt, rule, previous, status, reason)
-
-
-def summary_event_id(run_id: str, action: str, last_id: str, left_out: int) -> str:
-    """Identifier of the event that tells an action how many others it was not told of, up to the last of them."""
-    return _digest(run_id, "summary", action, last_id, left_out)
+    That is of a finding its identifier. Of a change of status attempt, rule, both statuses and the reason: a rule may
+    starve twice, for different reasons. Of a summary the action, the last event that it left out, and how many it did.
+    """
+    return hashlib.sha256(json.dumps((run_id, kind, *parts)).encode()).hexdigest()[:16]
 
 
 def is_event(event: Event) -> bool:
@@ -38,7 +32,3 @@ def is_event(event: Event) -> bool:
         and (event.kind == "status") == (event.status is not None)
         and _ID.match(event.id) is not None
     )
-
-
-def _digest(*parts: object) -> str:
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
