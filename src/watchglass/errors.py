@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class WatchglassError(Exception):
     """Base of every error that watchglass raises on purpose; the message is complete in itself.
@@ -86,6 +89,23 @@ class LaunchError(WatchglassError, RuntimeError):
 
 class MissingExtraError(WatchglassError, ImportError):
     """An optional dependency that is not installed; the message names the extra."""
+
+
+@contextmanager
+def importing(what: str, extra: str) -> Iterator[None]:
+    """A context for imports that an extra brings.
+
+    Args:
+        what: What needs them, as a sentence without full stop: ``"Webhook needs cloudevents"``.
+        extra: The extra.
+
+    Raises:
+        MissingExtraError: One of them is missing.
+    """
+    try:
+        yield
+    except ImportError as error:
+        raise MissingExtraError(f"{what} ({error}); install it with: pip install 'watchglass[{extra}]'") from error
 
 
 class ClusterError(WatchglassError, RuntimeError):

@@ -11,7 +11,7 @@ from watchglass.actions.action import Action
 from watchglass.actions.templates import check_template, fields_of, filled
 from watchglass.actions.variables import has_variable, without_address
 from watchglass.config import parameter
-from watchglass.errors import InvalidValueError, MissingExtraError, Undeliverable
+from watchglass.errors import InvalidValueError, Undeliverable, importing
 from watchglass.records import Event, Severity
 
 _TITLES = {
@@ -135,10 +135,6 @@ class _Said(logging.Handler):
 
 
 def _apprise() -> Any:
-    try:
+    with importing("Notify needs apprise", "actions"):
         import apprise
-    except ImportError as error:
-        raise MissingExtraError(
-            f"Notify needs apprise ({error}); install it with: pip install 'watchglass[actions]'"
-        ) from error
     return apprise

@@ -19,7 +19,7 @@ from urllib.parse import quote, urlsplit
 from watchglass.actions.action import Action
 from watchglass.actions.variables import has_variable
 from watchglass.config import parameter, scheme_of
-from watchglass.errors import DeliverLater, InvalidValueError, MissingExtraError, Undeliverable
+from watchglass.errors import DeliverLater, InvalidValueError, Undeliverable, importing
 from watchglass.records import Event
 
 _SECRET_PREFIX = "whsec_"
@@ -204,12 +204,8 @@ def _source(run: str) -> str:
 
 
 def _cloudevents() -> tuple[Any, Any, Any]:
-    try:
+    with importing("Webhook needs cloudevents", "actions"):
         from cloudevents.core.bindings import http as bindings
         from cloudevents.core.formats.json import JSONFormat
         from cloudevents.core.v1.event import CloudEvent
-    except ImportError as error:
-        raise MissingExtraError(
-            f"Webhook needs cloudevents ({error}); install it with: pip install 'watchglass[actions]'"
-        ) from error
     return CloudEvent, bindings, JSONFormat

@@ -28,7 +28,7 @@ from watchglass.config import (
     read_file,
     scheme_of,
 )
-from watchglass.errors import InvalidValueError, MissingExtraError, StoreError, TrainingStopped
+from watchglass.errors import InvalidValueError, StoreError, TrainingStopped, importing
 from watchglass.records import Severity
 from watchglass.session.current import current_hook, hook_of_launch, set_current
 from watchglass.session.evaluator import WatchedEvaluator
@@ -143,12 +143,8 @@ def xgboost_callback(
         MissingFileError: ``config_file`` is not there.
         UnknownNameError: A rule that does not exist.
     """
-    try:
+    with importing("xgboost_callback needs XGBoost", "xgboost"):
         from watchglass.capture.xgboost import XGBoostCallback
-    except ImportError as error:
-        raise MissingExtraError(
-            f"xgboost_callback needs XGBoost ({error}); install it with: pip install 'watchglass[xgboost]'"
-        ) from error
     owner = framework("xgboost")
     asked = _Asked(owner, **watching)
 

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from watchglass.errors import InvalidValueError, MissingExtraError
+from watchglass.errors import InvalidValueError, importing
 from watchglass.evaluate.many.snapshot import RunSnapshot
 from watchglass.records import Severity, Status
 
@@ -43,12 +43,8 @@ class MetricsServer:
     """
 
     def __init__(self, snapshots: Callable[[], Sequence[RunSnapshot]], *, port: int, host: str = "127.0.0.1") -> None:
-        try:
+        with importing("metrics need prometheus_client", "metrics"):
             from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
-        except ImportError as error:
-            raise MissingExtraError(
-                f"metrics need prometheus_client ({error}); install it with: pip install 'watchglass[metrics]'"
-            ) from error
         self._snapshots = snapshots
         # Of our own: what a rule's file may import registers itself in the global one.
         registry = CollectorRegistry()

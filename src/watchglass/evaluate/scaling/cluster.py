@@ -23,7 +23,7 @@ from types import ModuleType
 from typing import Any
 
 from watchglass.config import environment
-from watchglass.errors import ClusterError, MissingExtraError
+from watchglass.errors import ClusterError, importing
 
 #: Memory for objects on their way, of a cluster of our own: parts and answers are short texts.
 _OBJECTS_BYTES = 80 << 20
@@ -116,7 +116,8 @@ def cluster(address: str | None = None, *, cores: int | None = None) -> Iterator
     private = {**_PRIVATE, "RAY_AUTH_TOKEN": _TOKEN} if ours else {}
     with _as_it_was({**_QUIET, **private}), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of Ray about itself
-        ray = _import_ray()
+        with importing("--engine ray needs Ray", "ray"):
+            import ray
         if ray.is_initialized():
             yield Cluster(ray, ours=False)  # whoever called us has one
             return
@@ -132,16 +133,6 @@ def cluster(address: str | None = None, *, cores: int | None = None) -> Iterator
         finally:
             if folder is not None:
                 shutil.rmtree(folder, ignore_errors=True)
-
-
-def _import_ray() -> Any:
-    try:
-        import ray
-    except ImportError as error:
-        raise MissingExtraError(
-            f"--engine ray needs Ray ({error}); install it with: pip install 'watchglass[ray]'"
-        ) from None
-    return ray
 
 
 def _connect(ray: Any, address: str | None, folder: str | None, cores: int | None) -> None:
