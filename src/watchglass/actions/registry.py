@@ -5,8 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from watchglass.actions.action import Action
@@ -16,12 +15,13 @@ from watchglass.config import (
     ActionSpec,
     Contract,
     ParameterInfo,
-    check_parameters,
+    built,
     describe,
+    faults_of,
     find_class,
     suggest,
 )
-from watchglass.errors import InvalidValueError, PluginFileError, UnknownNameError, WatchglassError
+from watchglass.errors import InvalidValueError, UnknownNameError
 
 #: Built-in actions by name, in the order in which they are listed. Imported when first asked for.
 _BUILT_IN = {
@@ -87,9 +87,7 @@ def build_action(spec: ActionSpec) -> Subscription:
         PluginFileError: See there; or its constructor raises something else.
     """
     cls = find_action(spec.name)
-    check_parameters(cls, spec.parameters)
-    with _faults_of(spec.name, "built"):
-        return cls(**spec.parameters)
+    return built(cls, spec.name, spec.parameters)
 
 
 def checked_actions(
@@ -122,21 +120,9 @@ def checked_actions(
             if action.reads_environment:
                 check_variables(action.name, spec.parameters, environ)
             if thorough:
-                with _faults_of(spec.name, "checked"):
+                with faults_of(spec.name, "checked"):
                     action.check()
     return tuple(specs)
-
-
-@contextmanager
-def _faults_of(name: str, verb: str) -> Iterator[None]:
-    """What a user's own code raises is a fault of its file, told in a line."""
-    try:
-        yield
-    except WatchglassError:
-        raise
-    except Exception as error:
-        text = " ".join(f"{type(error).__name__}: {error}".split())
-        raise PluginFileError(f"{name} cannot be {verb}: {text}") from error
 
 
 def parse_action(text: str) -> ActionSpec:

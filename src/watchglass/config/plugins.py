@@ -9,13 +9,16 @@ import importlib.util
 import inspect
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from watchglass.config.parameters import describe, parameter, suggest
-from watchglass.errors import InvalidValueError, MissingFileError, PluginFileError, UnknownNameError
+from watchglass.errors import InvalidValueError, MissingFileError, PluginFileError, UnknownNameError, WatchglassError
+
+T = TypeVar("T")
 
 
 class Contract(NamedTuple):
@@ -47,17 +50,38 @@ def with_parameters(cls: type[Any]) -> None:
     dataclasses.dataclass(kw_only=True, eq=False)(cls)
 
 
-def check_parameters(cls: type[Any], given: Iterable[str]) -> None:
-    """Refuse names of parameters that a class does not have.
+def built(cls: type[T], name: str, parameters: Mapping[str, Any]) -> T:
+    """A new instance of a class.
+
+    Args:
+        cls: The class.
+        name: What somebody wrote for it.
+        parameters: Those that were given.
 
     Raises:
-        UnknownNameError: One of ``given``, with the near name.
+        UnknownNameError: It has no such parameter, with the near name.
+        InvalidValueError: A value of the wrong type or outside its limits.
+        PluginFileError: Its constructor raises something else.
     """
     known = [info.name for info in describe(cls)]
-    for name in given:
-        if name not in known:
+    for given in parameters:
+        if given not in known:
             has = f"it has {', '.join(known)}" if known else "it has none"
-            raise UnknownNameError(f'{cls.__name__} has no parameter "{name}"{suggest(name, known)}; {has}')
+            raise UnknownNameError(f'{cls.__name__} has no parameter "{given}"{suggest(given, known)}; {has}')
+    with faults_of(name, "built"):
+        return cls(**parameters)
+
+
+@contextmanager
+def faults_of(name: str, verb: str) -> Iterator[None]:
+    """What a user's own code raises meanwhile is a fault of its file, reported in a line."""
+    try:
+        yield
+    except WatchglassError:
+        raise
+    except Exception as error:
+        text = " ".join(f"{type(error).__name__}: {error}".split())
+        raise PluginFileError(f"{name} cannot be {verb}: {text}") from error
 
 
 def names_file(name: str) -> bool:

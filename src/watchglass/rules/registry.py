@@ -13,11 +13,11 @@ from watchglass.config import (
     Contract,
     ParameterInfo,
     RuleSpec,
-    check_parameters,
+    built,
     describe,
     find_class,
 )
-from watchglass.errors import InvalidValueError, PluginFileError, WatchglassError
+from watchglass.errors import InvalidValueError, PluginFileError
 from watchglass.rules.built_in import BUILT_IN
 from watchglass.rules.needs import Needs, Windows
 from watchglass.rules.rule import METHODS, Rule
@@ -79,17 +79,10 @@ def build_rule(spec: RuleSpec, calibration: str = "default") -> Rule:
         PluginFileError: Its constructor raises something else, or what it declares is nothing that a rule may.
     """
     cls = find_rule(spec.name)
-    check_parameters(cls, spec.parameters)
     if calibration not in CALIBRATIONS:
         raise InvalidValueError(f'calibration must be one of {", ".join(CALIBRATIONS)} but got "{calibration}"')
     _check_calibrations(cls, spec.name)
-    overrides: Mapping[str, Any] = cls.calibrations.get(calibration, {})
-    try:
-        rule = cls(**{**overrides, **spec.parameters})
-    except WatchglassError:
-        raise
-    except Exception as error:
-        raise PluginFileError(f"{spec.name} cannot be built: {type(error).__name__}: {error}") from error
+    rule = built(cls, spec.name, {**cls.calibrations.get(calibration, {}), **spec.parameters})
     _check_declared(rule, spec.name)
     return rule
 
