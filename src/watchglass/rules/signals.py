@@ -91,10 +91,10 @@ def warming_up(view: StepView) -> bool:
     return len(rates) > 0 and bool(rates[-1] <= 0 or rates[-1] > rates[0] * 1.001)
 
 
-def decayed(view: StepView, ratio: float = 0.5) -> bool:
-    """Whether the learning rate is below ``ratio`` of its highest so far: then small updates are on purpose."""
+def decayed(view: StepView) -> bool:
+    """Whether the learning rate is below half of its highest so far: then small updates are on purpose."""
     rates = view.series(_rate_name(view), Mode.TRAIN)
-    return len(rates) > 0 and bool(rates[-1] < ratio * rates.max())
+    return len(rates) > 0 and bool(rates[-1] < 0.5 * rates.max())
 
 
 def optimizer_evidence(view: StepView) -> dict[str, Any]:

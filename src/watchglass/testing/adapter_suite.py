@@ -149,7 +149,7 @@ class AdapterSuite(ABC):
         _, run = self.watch(tmp_path / "run", save_interval=4)
         due = list(range(0, self.steps, 4))
         captured = {name: run.tensor(name).reductions("count")[0].tolist() for name in run.tensor_names()}
-        _true(any(captured.values()), "nothing was captured of any tensor at any step")
+        assert any(captured.values()), "nothing was captured of any tensor at any step"
         _equal({name: steps for name, steps in captured.items() if not set(steps) <= set(due)}, {}, "reads in between")
         _equal(list(run.scalars("loss")[0]), list(range(self.steps)), "TRAIN steps with a loss")
 
@@ -184,14 +184,14 @@ class AdapterSuite(ABC):
         with self.hook(path) as hook:
             case.attach(hook)
             evaluated = case.evaluate()
-            _true(not path.exists(), "there is a run directory before the first training step")
+            assert not path.exists(), "there is a run directory before the first training step"
             _equal(_threads(), [], "threads before the first training step")
             case.train(1, lambda step: None)
         first = open_run(path)
         if evaluated:
             ends = first.worker().tables.steps.values()
             early = [end for end in ends if end.mode is Mode.EVAL and end.train_step == -1]
-            _true(bool(early), "the evaluation before the first training step was lost")
+            assert early, "the evaluation before the first training step was lost"
 
     def test_a_stop_ends_the_training_between_two_updates(self, tmp_path: Path) -> None:
         """It ends where all ranks have agreed to, with the model as it was after the last update before."""
@@ -204,7 +204,7 @@ class AdapterSuite(ABC):
                 if stop == 0:
                     commit()
                 case.train(self.steps, _call_at(stop - 2, commit))
-            _true(not hook.active, f"a training stopped at step {stop} is still watched")
+            assert not hook.active, f"a training stopped at step {stop} is still watched"
             _same_numbers(case, self.unwatched(stop), "stopping")
             if stop:
                 run = open_run(path)
@@ -220,7 +220,7 @@ class AdapterSuite(ABC):
             case.attach(hook)
             counting.armed = True
             case.train(self.steps, lambda step: None)
-        _true(bool(counting.calls), "the adapter asks nothing of the hook")
+        assert counting.calls, "the adapter asks nothing of the hook"
         for number, (name, calls) in enumerate(counting.calls.items()):
             for call in {0, calls - 1}:
                 case = self.case()
@@ -230,7 +230,7 @@ class AdapterSuite(ABC):
                         case.attach(hook)
                         breaking.armed = True
                         _survives(name, case, self.steps)
-                    _true(not hook.active, f"{name} broke, and the adapter is still attached")
+                    assert not hook.active, f"{name} broke, and the adapter is still attached"
                 _same_numbers(case, expected, f"{name} broke")
                 said = [message for message in warned if "capture is off" in message]
                 _equal(len(said), 1, f"warnings of that ({warned}) when {name} broke")
@@ -246,7 +246,7 @@ class AdapterSuite(ABC):
         left = weakref.ref(hook)
         del hook, case
         gc.collect()
-        _true(left() is None, "the hook is closed, and something still holds on to it")
+        assert left() is None, "the hook is closed, and something still holds on to it"
 
 
 class _Breaking:
@@ -329,7 +329,3 @@ def _equal(found: Any, wanted: Any, what: str) -> None:
 def _close(found: Any, wanted: Any, what: str) -> None:
     same = len(found) == len(wanted) and np.allclose(found, wanted, rtol=1e-5, atol=1e-8)
     assert same, f"{what}: {list(found)!r} instead of {list(wanted)!r}"
-
-
-def _true(condition: bool, complaint: str) -> None:
-    assert condition, complaint

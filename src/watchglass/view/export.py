@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,9 +46,7 @@ def check_export_path(path: str) -> Path:
     return target
 
 
-def export_parquet(
-    run: Run, path: str, *, histograms: bool = False, tick: Callable[[], None] = lambda: None
-) -> list[Exported]:
+def export_parquet(run: Run, path: str, *, histograms: bool = False) -> list[Exported]:
     """Write the tables of a run, all attempts and workers, as Parquet files into a new folder.
 
     The folder appears when everything is in it. Statistics are read and written in pieces, so memory does not grow
@@ -59,7 +56,6 @@ def export_parquet(
         run: The run.
         path: A folder that does not exist or is empty.
         histograms: Also the histograms, as lists in the table of statistics.
-        tick: Called now and then.
 
     Raises:
         InvalidValueError: The path is an address of an object store.
@@ -72,7 +68,7 @@ def export_parquet(
         os.makedirs(target.parent, exist_ok=True)
         os.mkdir(temporary)
         try:
-            written = _write_tables(run, temporary, histograms, tick)
+            written = _write_tables(run, temporary, histograms)
             with suppress(FileNotFoundError):
                 target.rmdir()  # empty, or not ours to remove
             os.rename(temporary, target)
@@ -86,7 +82,7 @@ def export_parquet(
     return written
 
 
-def _write_tables(run: Run, folder: Path, histograms: bool, tick: Callable[[], None]) -> list[Exported]:
+def _write_tables(run: Run, folder: Path, histograms: bool) -> list[Exported]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -97,7 +93,6 @@ def _write_tables(run: Run, folder: Path, histograms: bool, tick: Callable[[], N
         with ExitStack() as stack:
             writer = None
             for piece in tables.pieces(kind):
-                tick()
                 table = piece.add_column(0, "run", pa.array([run.manifest.run_id] * len(piece), pa.string()))
                 # Dictionaries are for memory; in a file they would be categories to who reads it.
                 table = table.cast(pa.schema([(field.name, _plain(field.type)) for field in table.schema], about))

@@ -113,10 +113,10 @@ class Knowledge:
         """The same for causes that a rule names itself, most likely first; those beyond the first few say nothing."""
         return {cause: -math.log1p(-weight) for cause, weight in zip(causes, self.named_causes, strict=False)}
 
-    def likely(self, symptoms: Iterable[str], most: int = 3) -> tuple[str, ...]:
-        """Identifiers of the causes that these symptoms speak for, most likely first."""
+    def likely(self, symptoms: Iterable[str]) -> tuple[str, ...]:
+        """Identifiers of up to three causes that these symptoms speak for, most likely first."""
         support = self.support(symptoms)
-        return tuple(sorted(support, key=lambda cause: -support[cause])[:most])
+        return tuple(sorted(support, key=lambda cause: -support[cause])[:3])
 
     def breaks(self, symptoms: Iterable[str]) -> bool:
         """Whether one of these symptoms means that every value may be NaN from there on."""
