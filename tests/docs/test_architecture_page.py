@@ -228,8 +228,7 @@ assert open("out").read() == "ExplodingTensor"
             "view/NAME.py": [("", FORMAT)],
             "view/__init__.py": [("_HOMES = {\n", '_HOMES = {\n    "NAME": ("toy_document",),\n')],
             "cli/check.py": [
-                ('FORMATS = ("text", ', 'FORMATS = ("toy", "text", '),
-                ('_SUFFIXES = {"text"', '_SUFFIXES = {"toy": "toy", "text"'),
+                ('FORMATS = {"text"', 'FORMATS = {"toy": "toy", "text"'),
                 ('    if output_format == "json":\n', RENDERED + '    elif output_format == "json":\n'),
             ],
         },

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 
@@ -89,7 +90,7 @@ def given_settings(
     if overhead_budget is not None:
         settings["overhead_budget"] = parse_percent(overhead_budget)
     table = parse_collections(collections or ())
-    for name in _names(save_raw or ()):
+    for name in filter(None, (part.strip() for text in save_raw or () for part in text.split(","))):
         table.setdefault(name, {})["save_raw"] = True
     if table:
         settings["collections"] = table
@@ -153,7 +154,9 @@ def parse_collections(texts: Iterable[str]) -> dict[str, dict[str, Any]]:
     """
     table: dict[str, dict[str, Any]] = {}
     for text in texts:
-        name, sign, rest = _split(text)
+        # The name, the first of = and :, and what follows it.
+        name, sign, rest = [*re.split("([=:])", text, maxsplit=1), "", ""][:3]
+        name = name.strip()
         if not name or (sign and not rest):
             raise InvalidValueError(
                 f"--collection takes NAME, NAME=REGEX or NAME:SETTING=VALUE,SETTING=VALUE but got {text!r}"
@@ -179,12 +182,6 @@ def parse_percent(text: str) -> float:
     if not 0 < percent <= 100:
         raise InvalidValueError(f"--overhead-budget must be a percentage above 0 and at most 100 but got {text!r}")
     return percent / 100
-
-
-def _split(text: str) -> tuple[str, str, str]:
-    """Name, the first of ``=`` and ``:``, and what follows it."""
-    at = min((text.index(sign) for sign in "=:" if sign in text), default=len(text))
-    return text[:at].strip(), text[at : at + 1], text[at + 1 :]
 
 
 def _parse_settings(text: str, name: str) -> Mapping[str, Any]:
@@ -216,7 +213,3 @@ def _not_a_table(collection: str, setting: str, value: str) -> InvalidValueError
     return InvalidValueError(
         f"--collection {collection}.{setting} must be a table, of which parts are given beside it, but got {value!r}"
     )
-
-
-def _names(texts: Iterable[str]) -> list[str]:
-    return [name for text in texts for name in (part.strip() for part in text.split(",")) if name]

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-FORMATS = ("text", "json", "sarif", "junit", "markdown")
+#: Formats of --format, and how the name of a file of each ends.
+FORMATS = {"text": "txt", "json": "json", "sarif": "sarif", "junit": "xml", "markdown": "md"}
 
 RunOrPrefix = Annotated[
     str,
@@ -79,13 +80,12 @@ def check(
     records. Findings of severity info are shown and never count.
     """
     check_choice("--fail-on", fail_on, view.FAIL_ON)
-    check_choice("--format", output_format, FORMATS)
+    check_choice("--format", output_format, tuple(FORMATS))
     check_engine(engine, ray_address)
     target = None
     if output is not None:
-        target = view.check_output_path(
-            output, replace=force, cure="--force", example=f"watchglass.{_SUFFIXES[output_format]}"
-        )
+        example = f"watchglass.{FORMATS[output_format]}"
+        target = view.check_output_path(output, replace=force, cure="--force", example=example)
     from watchglass.cli.judge import replayed_all
 
     config = evaluator_config(
@@ -135,9 +135,6 @@ def _tell(told: _Told, output_format: str, target: Path | None, *, quiet: bool) 
     for verdict in told.verdicts:
         for problem in verdict.problems:
             print_warning(f"{verdict.run}: {problem}" if told.many else problem)
-
-
-_SUFFIXES = {"text": "txt", "json": "json", "sarif": "sarif", "junit": "xml", "markdown": "md"}
 
 
 def concluded(verdicts: Sequence[Verdict], terms: view.Terms) -> int:

@@ -15,17 +15,8 @@ from typing import Annotated
 import typer
 
 from watchglass import evaluate
-from watchglass.cli.evaluating import Actions, Calibration, Causes, Rules, RuleTimeout, StopOn, evaluator_config
+from watchglass.cli import evaluating, options
 from watchglass.cli.failure import COULD_NOT, print_note
-from watchglass.cli.options import (
-    ActionsFile,
-    Engine,
-    FailOn,
-    PricePerHour,
-    RayAddress,
-    check_choice,
-    check_engine,
-)
 from watchglass.config import EvaluatorConfig
 from watchglass.errors import InvalidValueError
 
@@ -63,29 +54,28 @@ _MetricsHost = Annotated[
     str | None,
     typer.Option("--metrics-host", metavar="ADDRESS", help="Address to serve metrics at; this machine only if not."),
 ]
-_Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No line per finding and no verdict.")]
 
 
 def follow(
     run: _RunOrPrefix,
-    rules: Rules = None,
-    calibration: Calibration = "default",
-    stop_on: StopOn = None,
-    action: Actions = None,
-    config_file: ActionsFile = None,
-    fail_on: FailOn = "warning",
+    rules: evaluating.Rules = None,
+    calibration: evaluating.Calibration = "default",
+    stop_on: evaluating.StopOn = None,
+    action: evaluating.Actions = None,
+    config_file: options.ActionsFile = None,
+    fail_on: options.FailOn = "warning",
     wait: _Wait = 600.0,
     timeout: _Timeout = None,
     until_idle: _UntilIdle = None,
     lost_after: _LostAfter = 600.0,
-    causes: Causes = None,
-    rule_timeout: RuleTimeout = 30.0,
-    price_per_hour: PricePerHour = None,
+    causes: evaluating.Causes = None,
+    rule_timeout: evaluating.RuleTimeout = 30.0,
+    price_per_hour: options.PricePerHour = None,
     metrics_port: _MetricsPort = None,
     metrics_host: _MetricsHost = None,
-    engine: Engine = "local",
-    ray_address: RayAddress = None,
-    quiet: _Quiet = False,
+    engine: options.Engine = "local",
+    ray_address: options.RayAddress = None,
+    quiet: options.Quiet = False,
 ) -> int:
     """Evaluate rules on a run, or on all runs below a prefix, while they are written, on any machine that sees them.
 
@@ -93,13 +83,13 @@ def follow(
     are written into the run; the verdict comes on stdout when the training has ended. With --stop-on the training is
     stopped through the store. The exit status is that of check. Ctrl-C ends following, not the training.
     """
-    check_choice("--fail-on", fail_on, ("warning", "error", "never"))
-    check_engine(engine, ray_address)
+    options.check_choice("--fail-on", fail_on, ("warning", "error", "never"))
+    options.check_engine(engine, ray_address)
     for option, seconds in (("--wait", wait), ("--timeout", timeout), ("--until-idle", until_idle)):
         _check_seconds(option, seconds, 0)
     _check_seconds("--lost-after", lost_after, 1)
 
-    config = evaluator_config(
+    config = evaluating.evaluator_config(
         run=run, rules=rules, calibration=calibration, stop_on=stop_on, actions=action,
         config_file=config_file, causes=causes, rule_timeout=rule_timeout, lost_after=lost_after,
         price_per_hour=price_per_hour, quiet=quiet, acts=True,

@@ -79,22 +79,19 @@ def replayed_all(
         alone = store.size(layout.MANIFEST) is not None
         # What is empty, or is no folder of runs, has an error of its own for whoever wanted to open a run.
         alone = alone or not any(True for _ in store.folders(""))
+    listed = [] if alone else sorted(open_runs(config.run).listed, key=lambda each: each.name)
+    runs = [config.run] if alone else [each.location for each in listed]
+    judge = _judged_on_ray(config, runs, address) if on_ray else lambda run: replayed(replace(config, run=run))[1]
     if alone:
-        judge = _judged_on_ray(config, [config.run], address) if on_ray else lambda run: replayed(config)[1]
         return [judge(config.run)], False
     verdicts = []
-    found = sorted(open_runs(config.run).listed, key=lambda each: each.name)
-    if on_ray:
-        judge = _judged_on_ray(config, [listed.location for listed in found], address)
-    else:
-        judge = lambda run: replayed(replace(config, run=run))[1]  # noqa: E731
-    for listed in found:
+    for run in runs:
         try:
-            verdicts.append(judge(listed.location))
+            verdicts.append(judge(run))
         except Exception as error:  # whatever is wrong with one run, the others are judged
             told = in_a_line(error)
             problem = f"{type(error).__name__}: {told}" if isinstance(error, WatchglassError) else told
-            verdicts.append(Verdict(listed.location, "unreadable", (), (), (), problems=(problem,)))
+            verdicts.append(Verdict(run, "unreadable", (), (), (), problems=(problem,)))
     return verdicts, True
 
 

@@ -14,6 +14,7 @@ RunPath = Annotated[
     str, typer.Argument(metavar="RUN", help="Where the run is: runs/train-20250101-120000, s3://BUCKET/PATH.")
 ]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No line per finding and no verdict.")]
 Force = Annotated[
     bool,
     typer.Option("--force", help="Although processes of other machines cannot be seen: they have ended."),
@@ -68,7 +69,6 @@ RayAddress = Annotated[
         "--ray-address", metavar="HOST:PORT", help="The Ray cluster; RAY_ADDRESS, or one on this machine, if not given."
     ),
 ]
-ENGINES = ("local", "ray")
 
 
 def check_engine(engine: str, address: str | None) -> None:
@@ -77,7 +77,7 @@ def check_engine(engine: str, address: str | None) -> None:
     Raises:
         InvalidValueError: Either.
     """
-    check_choice("--engine", engine, ENGINES)
+    check_choice("--engine", engine, ("local", "ray"))
     if address is not None and engine != "ray":
         raise InvalidValueError(f"--ray-address {address} is used by --engine ray only; add that, or leave it out")
 

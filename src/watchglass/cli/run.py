@@ -11,30 +11,8 @@ import typer
 from typer.core import TyperCommand
 
 from watchglass import view
-from watchglass.cli.capturing import (
-    Collections,
-    ConfigFile,
-    IncludeWorkers,
-    OverheadBudget,
-    PlannedSteps,
-    SaveAll,
-    SaveInterval,
-    SaveRaw,
-    given_settings,
-    with_file,
-)
-from watchglass.cli.evaluating import (
-    Actions,
-    Calibration,
-    Causes,
-    Rules,
-    RuleTimeout,
-    StopOn,
-    asked_of_explain,
-    evaluator_config,
-)
+from watchglass.cli import capturing, evaluating, options
 from watchglass.cli.failure import print_note, print_warning, show_traceback
-from watchglass.cli.options import PricePerHour, check_choice, price_of
 from watchglass.cli.terminal import print_verdict_beside, progress, working
 from watchglass.config import DEFAULT_RUNS, EvaluatorConfig, environment
 from watchglass.errors import EXIT_STOPPED, LaunchError
@@ -121,27 +99,27 @@ def run(
     run_directory: RunDirectory = None,
     runs: RunsFolder = None,
     evaluator: EvaluatorKind = "local",
-    rules: Rules = None,
-    calibration: Calibration = "default",
-    stop_on: StopOn = None,
-    action: Actions = None,
-    causes: Causes = None,
-    rule_timeout: RuleTimeout = 30.0,
-    price_per_hour: PricePerHour = None,
-    config: ConfigFile = None,
-    collection: Collections = None,
-    save_interval: SaveInterval = None,
-    save_raw: SaveRaw = None,
-    save_all: SaveAll = False,
-    include_workers: IncludeWorkers = None,
-    overhead_budget: OverheadBudget = None,
-    planned_steps: PlannedSteps = None,
+    rules: evaluating.Rules = None,
+    calibration: evaluating.Calibration = "default",
+    stop_on: evaluating.StopOn = None,
+    action: evaluating.Actions = None,
+    causes: evaluating.Causes = None,
+    rule_timeout: evaluating.RuleTimeout = 30.0,
+    price_per_hour: options.PricePerHour = None,
+    config: capturing.ConfigFile = None,
+    collection: capturing.Collections = None,
+    save_interval: capturing.SaveInterval = None,
+    save_raw: capturing.SaveRaw = None,
+    save_all: capturing.SaveAll = False,
+    include_workers: capturing.IncludeWorkers = None,
+    overhead_budget: capturing.OverheadBudget = None,
+    planned_steps: capturing.PlannedSteps = None,
     report: ReportFile = None,
     compact: Annotated[
         bool, typer.Option("--compact", help="Compact the run when the training has ended, as 'watchglass compact'.")
     ] = False,
     no_capture: Annotated[bool, typer.Option("--no-capture", help="Run the script as if by python alone.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No line per finding and no verdict.")] = False,
+    quiet: options.Quiet = False,
 ) -> int:
     """Run a training script under watch, without a change to it.
 
@@ -165,18 +143,18 @@ def run(
     if no_capture or environment.disabled():
         return run_untouched(job)
     _check(evaluator, rules, stop_on, report, action)
-    given = given_settings(
+    given = capturing.given_settings(
         collections=collection, save_interval=save_interval, save_raw=save_raw, save_all=save_all,
         include_workers=include_workers, overhead_budget=overhead_budget, planned_steps=planned_steps,
     )  # fmt: skip
     told = None
     if evaluator == "local":
-        told = evaluator_config(
+        told = evaluating.evaluator_config(
             rules=rules, calibration=calibration, stop_on=stop_on, actions=action, config_file=config, causes=causes,
             rule_timeout=rule_timeout, price_per_hour=price_per_hour, quiet=quiet, acts=True,
         )  # fmt: skip
-    file, settings = with_file(config, given, told)
-    after = _After(report, price_of(price_per_hour), file, compact, quiet)
+    file, settings = capturing.with_file(config, given, told)
+    after = _After(report, options.price_of(price_per_hour), file, compact, quiet)
     return _launch(replace(job, evaluator=told, settings=settings), after)
 
 
@@ -248,7 +226,7 @@ def _conclude(job: Job, outcome: Outcome, after: _After) -> None:
         # Known to the launcher only, and not written into the run.
         verdict = replace(verdict, capture={**verdict.capture, "beside_cpu_ns": outcome.beside_cpu_s * 1e9})
         if not after.quiet:
-            print_verdict_beside(verdict, asked_of_explain(None, "default", told.causes))
+            print_verdict_beside(verdict, evaluating.asked_of_explain(None, "default", told.causes))
     if after.report is not None and run is not None and verdict is not None:
         print_note(f"report {after.report} ({view.size(view.write_report(run, verdict, after.report))})")
 
@@ -282,18 +260,16 @@ def _check(
     evaluator: str, rules: list[str] | None, stop_on: str | None, report: str | None, actions: list[str] | None
 ) -> None:
     """Refuse before the training what could not be done with it or after it."""
-    check_choice("--evaluator", evaluator, ("local", "none"))
-    if evaluator == "none" and rules:
-        raise LaunchError("with --evaluator none no rule is evaluated here; give --rules to watchglass follow or check")
-    if evaluator == "none" and actions:
-        raise LaunchError(
-            "something can only be done about findings where rules are evaluated; drop --evaluator none, or give "
-            "--action to watchglass follow"
-        )
-    if evaluator == "none" and stop_on:
-        raise LaunchError(
-            "a run can only be stopped on findings where rules are evaluated; drop --evaluator none, "
-            "or give --stop-on to watchglass follow"
-        )
+    options.check_choice("--evaluator", evaluator, ("local", "none"))
+    elsewhere = {
+        "with --evaluator none no rule is evaluated here; give --rules to watchglass follow or check": rules,
+        "something can only be done about findings where rules are evaluated; drop --evaluator none, or give --action "
+        "to watchglass follow": actions,
+        "a run can only be stopped on findings where rules are evaluated; drop --evaluator none, or give --stop-on to "
+        "watchglass follow": stop_on,
+    }
+    for reason, given in elsewhere.items():
+        if given and evaluator == "none":
+            raise LaunchError(reason)
     if report is not None:
         view.check_report_path(report, replace=False)

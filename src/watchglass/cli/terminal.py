@@ -120,35 +120,24 @@ def progress(what: str, *, enabled: bool = True) -> Iterator[Callable[[float], N
     if not enabled:
         yield lambda _: None
         return
-    if not sys.stderr.isatty():
-        yield _told_once(what)
-        return
-    status = stderr_console().status(what)
+    status = stderr_console().status(what) if sys.stderr.isatty() else None
     shown = False
 
     def tick(waited_s: float) -> None:
         nonlocal shown
-        if not shown and waited_s > _PATIENCE_S:
+        if shown or waited_s <= (_SILENCE_S if status is None else _PATIENCE_S):
+            return
+        shown = True
+        if status is None:
+            print(what, file=sys.stderr, flush=True)
+        else:
             status.start()
-            shown = True
 
     try:
         yield tick
     finally:
-        if shown:
+        if shown and status is not None:
             status.stop()
-
-
-def _told_once(what: str) -> Callable[[float], None]:
-    told = False
-
-    def tick(waited_s: float) -> None:
-        nonlocal told
-        if not told and waited_s > _SILENCE_S:
-            told = True
-            print(what, file=sys.stderr, flush=True)
-
-    return tick
 
 
 @contextmanager

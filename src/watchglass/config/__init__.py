@@ -1,11 +1,11 @@
 """What users configure, validated once, and the one reader of the environment."""
 
 from watchglass.config import environment
-from watchglass.config.collection import BUILT_IN_COLLECTIONS, DEFAULT_COLLECTIONS, PART_OF, BuiltIn, Collection
+from watchglass.config.collection import BUILT_IN_COLLECTIONS, DEFAULT_COLLECTIONS, PART_OF, Collection
 from watchglass.config.evaluation import CALIBRATIONS, ActionSpec, EvaluatorConfig, RuleSpec
-from watchglass.config.facts import FACTS, FactKind, chosen_facts, facts_for
-from watchglass.config.files import FILE_NAME, find_file, read_actions, read_file, read_toml
-from watchglass.config.locations import DEFAULT_RUNS, OBJECT_SCHEMES, absolute, joined, local_path, scheme_of
+from watchglass.config.facts import FACTS, chosen_facts, facts_for
+from watchglass.config.files import find_file, read_actions, read_file, read_toml
+from watchglass.config.locations import DEFAULT_RUNS, absolute, joined, local_path, scheme_of
 from watchglass.config.memory import machine_bytes
 from watchglass.config.parameters import (
     ParameterError,
@@ -40,18 +40,14 @@ __all__ = [
     "DEFAULT_RUNS",
     "EXACT_REDUCTIONS",
     "FACTS",
-    "FILE_NAME",
     "MODE_NAMES",
-    "OBJECT_SCHEMES",
     "PART_OF",
     "REDUCTION_NAMES",
     "SETTINGS",
     "ActionSpec",
-    "BuiltIn",
     "Collection",
     "Contract",
     "EvaluatorConfig",
-    "FactKind",
     "ModeSteps",
     "NotRegularError",
     "ParameterError",

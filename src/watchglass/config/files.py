@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -66,17 +67,16 @@ def read_file(path: str | os.PathLike[str]) -> dict[str, Any]:
         InvalidValueError: Something in it cannot be; the message names file and key.
     """
     path = Path(path)
-    text = _text(path)
     try:
         if path.suffix.lower() == ".json":
-            return read_hook_json(_parse_json(text))
-        settings = _parse_toml(text)
+            return read_hook_json(_parsed(path, json.loads, "JSON"))
+        settings = _toml(path)
         settings.pop("actions", None)  # which are the evaluator's, see read_actions
-        return _checked(settings)
+        check_names(settings, SETTINGS, FILE_NAME)
+        SessionConfig(run="", **settings)
     except ParameterError as error:
         raise InvalidValueError(f"{path}: {error.name} {error.reason}") from None
-    except ValueError as error:
-        raise InvalidValueError(f"{path}: {error}") from None
+    return settings
 
 
 def read_actions(path: str | os.PathLike[str], *, named: bool) -> tuple[ActionSpec, ...]:
@@ -97,10 +97,7 @@ def read_actions(path: str | os.PathLike[str], *, named: bool) -> tuple[ActionSp
     path = Path(path)
     if path.suffix.lower() == ".json":
         return ()
-    try:
-        given = _parse_toml(_text(path)).get("actions", [])
-    except ValueError as error:
-        raise InvalidValueError(f"{path}: {error}") from None
+    given = _toml(path).get("actions", [])
     if not isinstance(given, list) or not all(isinstance(table, dict) for table in given):
         raise InvalidValueError(f"{path}: actions must be tables, each below a line [[actions]], but got {given!r:.80}")
     if given and not named:
@@ -140,19 +137,7 @@ def read_toml(path: str | os.PathLike[str], what: str) -> dict[str, Any]:
     path = Path(path)
     if not path.is_file():
         raise MissingFileError(f"{what} {path} {why_no_file(path)}{near_file(path)}")
-    try:
-        return _parse_toml(_text(path))
-    except InvalidValueError:
-        raise
-    except ValueError as error:
-        raise InvalidValueError(f"{path}: {error}") from None
-
-
-def _text(path: Path) -> str:
-    try:
-        return read_regular(path, _MOST_BYTES).decode("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidValueError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    return _toml(path)
 
 
 def _own_file(name: str, named_in: Path) -> str:
@@ -166,12 +151,6 @@ def _own_file(name: str, named_in: Path) -> str:
     return located
 
 
-def _checked(settings: dict[str, Any]) -> dict[str, Any]:
-    check_names(settings, SETTINGS, FILE_NAME)
-    SessionConfig(run="", **settings)
-    return settings
-
-
 def _nearest(folder: Path) -> Path | None:
     home = Path.home()
     for place in (folder, *folder.parents):
@@ -182,25 +161,29 @@ def _nearest(folder: Path) -> Path | None:
     return None
 
 
-def _parse_toml(text: str) -> dict[str, Any]:
+def _toml(path: Path) -> dict[str, Any]:
     # Imported here: most trainings have no such file.
     if sys.version_info >= (3, 11):
         import tomllib
     else:
         import tomli as tomllib
-    try:
-        settings: dict[str, Any] = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ValueError(f"is not valid TOML: {error}") from None
-    except RecursionError:
-        raise ValueError("is not valid TOML: it is nested too deeply") from None
+    settings: dict[str, Any] = _parsed(path, tomllib.loads, "TOML")
     return settings
 
 
-def _parse_json(text: str) -> Any:
+def _parsed(path: Path, parse: Callable[[str], Any], language: str) -> Any:
+    """What a file holds.
+
+    Raises:
+        InvalidValueError: It cannot be read, or holds something else.
+    """
     try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"is not valid JSON: {error.msg} at line {error.lineno} column {error.colno}") from None
+        text = read_regular(path, _MOST_BYTES).decode("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidValueError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise InvalidValueError(f"{path}: is not valid {language}: {error}") from None
     except RecursionError:
-        raise ValueError("is not valid JSON: it is nested too deeply") from None
+        raise InvalidValueError(f"{path}: is not valid {language}: it is nested too deeply") from None

@@ -167,8 +167,8 @@ def launch(
         ended = run_training(job.command, environ, signals, evaluation.look)
         seconds = time.monotonic() - begin
         _harvest(run, attempt, problems)
-        status = exit_status(ended.return_code)
-        if -ended.return_code in _STOP_SIGNALS and _stop_was_committed(run, attempt):
+        status = exit_status(ended.returncode)
+        if -ended.returncode in _STOP_SIGNALS and _stop_was_committed(run, attempt):
             status = EXIT_STOPPED
         failure = failures.take(0 if status == EXIT_STOPPED else status)
         _tell_end(run, attempt, status, ended.pid, failure, problems)
@@ -199,7 +199,7 @@ def run_untouched(job: Job) -> int:
         except OSError as error:
             raise LaunchError(f"{sys.executable} cannot be started: {error.strerror or error}") from None
     with SignalWatch() as signals:
-        return exit_status(run_training(job.command, environ, signals).return_code)
+        return exit_status(run_training(job.command, environ, signals).returncode)
 
 
 def training_environment(job: Job, run: str, attempt: int) -> dict[str, str]:

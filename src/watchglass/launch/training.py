@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
 
 from watchglass.errors import LaunchError
 from watchglass.launch.signals import SignalWatch
@@ -20,22 +19,10 @@ _PR_SET_PDEATHSIG = 1
 _LOOK_AGAIN_S = 1.0
 
 
-class Ended(NamedTuple):
-    """A training process that has ended.
-
-    Attributes:
-        pid: Its process id.
-        return_code: As of :class:`subprocess.Popen`: ``-n`` when signal ``n`` ended it.
-    """
-
-    pid: int
-    return_code: int
-
-
 def run_training(
     command: Sequence[str], environ: Mapping[str, str], signals: SignalWatch, look: Callable[[], None] = lambda: None
-) -> Ended:
-    """The training process once it has ended.
+) -> subprocess.Popen[bytes]:
+    """The training process once it has ended; its return code is ``-n`` when signal ``n`` ended it.
 
     The child shares standard streams, process group and terminal with this process, so that it behaves as if run by
     python: Ctrl-C is its own to handle, also a second one, and we wait for it however long that takes.
@@ -60,11 +47,7 @@ def run_training(
                 os.kill(os.getpid(), signal.SIGKILL)
 
     try:
-        child = subprocess.Popen(
-            list(command),
-            env=dict(environ),
-            preexec_fn=prepare,
-        )
+        child = subprocess.Popen(list(command), env=dict(environ), preexec_fn=prepare)
     except OSError as error:
         raise LaunchError(f"{command[0]} cannot be started: {error.strerror or error}") from None
     look()
@@ -73,7 +56,7 @@ def run_training(
         if arrival is not None and not arrival.shared:
             child.send_signal(arrival.number)
         look()
-    return Ended(child.pid, child.returncode)
+    return child
 
 
 def exit_status(return_code: int) -> int:

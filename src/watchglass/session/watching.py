@@ -182,7 +182,15 @@ class _Asked:
         path = "" if run is None else _location("run", run)
         check_names(settings, SETTINGS, "SessionConfig")
         self.settings = settings
-        self._evaluation = _evaluation(path, rules, calibration, stop_on, actions, config_file)
+        severity = severity_of(stop_on)
+        if rules is None and (stop_on is not None or actions is not None):
+            rules = "default"
+        self._evaluation: EvaluatorConfig | None = None
+        if not environment.disabled():
+            specs = rule_specs(() if rules is None else rules, calibration)
+            if rules is not None:
+                taken = action_specs(actions, specs, config_file)
+                self._evaluation = EvaluatorConfig(path, None, specs, severity, taken, calibration=calibration)
         found = None if environment.disabled() and config_file is None else find_file(config_file)
         in_file = {} if found is None else read_file(found)
         if found is not None:
@@ -206,32 +214,6 @@ class _Asked:
             hook.on_close.append(evaluator.finish)
         set_current(hook)
         return hook
-
-
-def _evaluation(
-    run: str,
-    rules: str | Iterable[Any] | None,
-    calibration: str,
-    stop_on: Severity | str | None,
-    actions: str | Iterable[Any] | None,
-    config_file: str | os.PathLike[str] | None,
-) -> EvaluatorConfig | None:
-    """What the evaluator of a script is asked for, None where it has none or watching is switched off.
-
-    Raises:
-        InvalidValueError, UnknownNameError: See :func:`rule_specs` and :func:`action_specs`.
-    """
-    severity = severity_of(stop_on)
-    if environment.disabled():
-        return None
-    if rules is None and (stop_on is not None or actions is not None):
-        rules = "default"
-    specs = rule_specs(() if rules is None else rules, calibration)
-    if rules is None:
-        return None
-    return EvaluatorConfig(
-        run, None, specs, severity, action_specs(actions, specs, config_file), calibration=calibration
-    )
 
 
 def _warn_of_ignored(**given: Any) -> None:

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import Protocol
 
 from watchglass.config import EvaluatorConfig
 from watchglass.errors import LaunchError
@@ -22,19 +21,6 @@ SILENCE_S, _SILENT_RULES = 300.0, 10
 _LONGEST_LOOK_S = 5.0
 #: Exit status of an evaluator that has printed why it cannot evaluate this run; another would not be able to either.
 REFUSED = 2
-
-
-class Started(Protocol):
-    """What is supervised, see :class:`EvaluatorProcess`."""
-
-    @property
-    def pid(self) -> int: ...  # noqa: D102
-    def poll(self) -> int | None: ...  # noqa: D102
-    def shows_life(self) -> bool: ...  # noqa: D102
-    def let_go(self) -> None: ...  # noqa: D102
-    def wait(self, timeout_s: float) -> int | None: ...  # noqa: D102
-    def end(self) -> None: ...  # noqa: D102
-    def kill(self) -> None: ...  # noqa: D102
 
 
 class Supervision:
@@ -57,13 +43,13 @@ class Supervision:
         environ: Mapping[str, str],
         say: Callable[[str], None],
         *,
-        start: Callable[[EvaluatorConfig, Mapping[str, str]], Started] = EvaluatorProcess,
+        start: Callable[[EvaluatorConfig, Mapping[str, str]], EvaluatorProcess] = EvaluatorProcess,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._config, self._environ, self._say = config, dict(environ), say
         self._start_process, self._monotonic = start, monotonic
         self._silence_s = max(SILENCE_S, _SILENT_RULES * config.rule_timeout_s)
-        self._process: Started | None = None
+        self._process: EvaluatorProcess | None = None
         self._training_ended = False
         self._deaths = 0
         self._looked_s = monotonic()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
@@ -52,7 +53,7 @@ class World:
             config, {}, self.said.append, start=self.start, monotonic=lambda: self.now_s
         )  # fmt: skip
 
-    def start(self, config: EvaluatorConfig, environ: Mapping[str, str]) -> Process:
+    def start(self, config: EvaluatorConfig, environ: Mapping[str, str]) -> Any:
         if self.refused:
             raise LaunchError("the evaluator cannot be started: no memory")
         self.started.append(Process(config))
