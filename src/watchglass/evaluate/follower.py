@@ -508,9 +508,9 @@ class Follower:
             behind = {worker for number, worker in unread if number == attempt}
             superseded = attempt < newest and self._quiet
             # One that nothing was read of yet may begin with any step.
-            held = not (over or superseded) and bool(behind.difference(worker.worker for worker in team))
+            first = set() if over or superseded else behind.difference(worker.worker for worker in team)
             for name, members in _parts(team).items():
-                yield from self._moments(attempt, name, members, behind, over=over, superseded=superseded, held=held)
+                yield from self._moments(attempt, name, members, behind, over=over, superseded=superseded, first=first)
 
     @property
     def _attempts(self) -> list[int]:
@@ -520,16 +520,21 @@ class Follower:
 
     def _moments(
         self, attempt: int, name: str, members: list[FollowedWorker], behind: set[str], *, over: bool,
-        superseded: bool, held: bool,
+        superseded: bool, first: set[str],
     ) -> Iterator[Moment]:  # fmt: skip
-        """The moments of workers that wait for one another, as far as they are complete; if held only observations."""
+        """The moments of workers that wait for one another, as far as they are complete.
+
+        While something of other workers is to be read ``first``, these are observations, and none of those workers.
+        """
         group = self._group(attempt, name)
         for worker in members:
             worker.moments = group
         while True:
             while group.observed and group.observed[0].steps <= group.shown:
+                if str(group.observed[0].data.get("worker")) in first:
+                    return
                 yield from self._taken(group.observed.pop(0), group)
-            if held:
+            if first:
                 return
             workers = _next_group(members, behind, over=over)
             if self._streamed is not None and not name and (workers or over or (self.notes and not behind)):
