@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from watchglass.records import Mode
 from watchglass.run.lineage import Lineage, Part
 from watchglass.run.row_log import RowLog
+from watchglass.run.stored import last_index_of_each
 from watchglass.run.tables import WorkerTables
 
 #: The modes that steps are recorded in.
@@ -49,6 +50,52 @@ class Course:
         """Index of the first row of those that follow the last TRAIN step."""
         steps, begin = self.rows["train_step"], self._newest.begin if self._newest is not None else 0
         return begin + int(np.searchsorted(steps[begin:], steps[-1])) if len(steps) else 0
+
+    def continued(
+        self, read: Mapping[int, RowLog], parts: tuple[Part, ...], steps: tuple[int, int] | None
+    ) -> Course | None:
+        """The same course with what is new of its newest attempt; None where more than that changed.
+
+        Args:
+            read: The steps of each attempt.
+            parts: Which TRAIN steps count.
+            steps: As of :func:`course_of`.
+        """
+        newest = self._newest
+        if newest is None or parts != self._parts or list(read) != list(self._read):
+            return None
+        known, now = self._read[newest.number], read[newest.number]
+        others = [attempt for attempt in read if attempt != newest.number and read[attempt] is not self._read[attempt]]
+        if others or now.origin is not known.origin:
+            return None
+        new = now.rows[len(known) :]
+        if not len(new):
+            return Course(self.log, len(self.log), self._parts, read, newest)
+        if any(part is not None and part.stop is not None for part in newest.parts.values()):
+            return None  # where it ends may depend on what is new
+        # Of a step that came twice the last one.
+        new = new[last_index_of_each(new["global_step"])]
+        kept = _kept(new, newest.number, newest.parts, steps)
+        if len(kept) and int(kept["own"].min()) < newest.least:
+            return None
+        kept["number"] += newest.shift
+        rows = self.rows[newest.begin :]
+        again = np.empty(0, np.intp)
+        if int(new["global_step"][0]) <= newest.greatest:
+            again = np.flatnonzero(np.isin(rows["own"], new["global_step"]))
+            if not np.isin(rows["own"][again], kept["own"]).all():
+                return None
+        # From here on rows may have to be put in order: steps end in another order than the one in which they began.
+        first = min([*kept["train_step"].tolist(), *rows["train_step"][again].tolist()], default=None)
+        begin = newest.begin + (len(rows) if first is None else int(np.searchsorted(rows["train_step"], first)))
+        old = self.rows[begin:]
+        tail = _sorted(np.concatenate([old[~np.isin(old["own"], new["global_step"])], kept]))
+        shared = min(len(old), len(tail))
+        moved = np.flatnonzero(old[:shared] != tail[:shared])
+        same = int(moved[0]) if len(moved) else shared
+        log = self.log.first(begin + same).and_then(tail[same:])
+        greatest = max(newest.greatest, int(new["global_step"][-1]))
+        return Course(log, begin + same, self._parts, read, replace(newest, greatest=greatest))
 
 
 @dataclass(frozen=True)
@@ -103,10 +150,9 @@ def course_of(
     """
     parts = lineage.parts if lineage is not None else ()
     read = {attempt: tables.steps.log for attempt, tables in attempts.items()}
-    if before is not None and before._parts == parts:
-        continued = _continued(before, read, steps)
-        if continued is not None:
-            return continued
+    continued = before.continued(read, parts, steps) if before is not None else None
+    if continued is not None:
+        return continued
     log, behind, newest = RowLog(COURSE, "number"), 0, None
     for attempt in counting(attempts, lineage):
         modes = {
@@ -125,46 +171,6 @@ def course_of(
         behind = int(kept["number"].max()) + 1
         log = log.and_then(_sorted(kept))
     return Course(log, 0, parts, read, newest)
-
-
-def _continued(before: Course, read: Mapping[int, RowLog], steps: tuple[int, int] | None) -> Course | None:
-    """The same course with what is new of its newest attempt; None where more than that changed."""
-    newest = before._newest
-    if newest is None or list(read) != list(before._read):
-        return None
-    known, now = before._read[newest.number], read[newest.number]
-    others = [attempt for attempt in read if attempt != newest.number and read[attempt] is not before._read[attempt]]
-    if others or now.origin is not known.origin:
-        return None
-    new = now.rows[len(known) :]
-    if not len(new):
-        return Course(before.log, len(before.log), before._parts, read, newest)
-    if any(part is not None and part.stop is not None for part in newest.parts.values()):
-        return None  # where it ends may depend on what is new
-    # Of a step that came twice the last one.
-    new = new[len(new) - 1 - np.unique(new["global_step"][::-1], return_index=True)[1]]
-    kept = _kept(new, newest.number, newest.parts, steps)
-    if len(kept) and int(kept["own"].min()) < newest.least:
-        return None
-    kept["number"] += newest.shift
-    rows = before.rows[newest.begin :]
-    again = np.empty(0, np.intp)
-    if int(new["global_step"][0]) <= newest.greatest:
-        again = np.flatnonzero(np.isin(rows["own"], new["global_step"]))
-        if not np.isin(rows["own"][again], kept["own"]).all():
-            return None
-    # From here on rows may have to be put in order: steps end in another order than the one in which they began.
-    first = min([*kept["train_step"].tolist(), *rows["train_step"][again].tolist()], default=None)
-    begin = newest.begin + (len(rows) if first is None else int(np.searchsorted(rows["train_step"], first)))
-    old = before.rows[begin:]
-    tail = _sorted(np.concatenate([old[~np.isin(old["own"], new["global_step"])], kept]))
-    shared = min(len(old), len(tail))
-    moved = np.flatnonzero(old[:shared] != tail[:shared])
-    same = int(moved[0]) if len(moved) else shared
-    log = before.log.first(begin + same).and_then(tail[same:])
-    greatest = max(newest.greatest, int(new["global_step"][-1]))
-    newest = _Attempt(newest.number, newest.parts, newest.begin, newest.least, greatest, newest.shift)
-    return Course(log, begin + same, before._parts, read, newest)
 
 
 def _sorted(rows: NDArray[Any]) -> NDArray[Any]:
