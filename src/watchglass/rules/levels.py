@@ -29,13 +29,14 @@ class Rise(NamedTuple):
         level: Where it began.
         now: Where it is.
         times: ``now / level``; None where the values have no ratio.
-        spreads: ``now - level`` in units of the spread of earlier values; 0 where these do not differ.
+        spreads: Of values without ratio ``now - level`` in units of the spread of earlier values; 0 where these do not
+            differ.
     """
 
     level: float
     now: float
     times: float | None
-    spreads: float
+    spreads: float = 0.0
 
     def reaches(self, times: float, spreads: float) -> bool:
         """Whether it is so many times its level; of a value without ratio, so many spreads above it."""
@@ -82,13 +83,10 @@ def rise(first: Sequence[float], now: float, *, lowest: float, before: Sequence[
         before: Later values before ``now``: where they differ more than the first ones, a rise is measured by them.
     """
     began = level(first, lowest=lowest)
+    if lowest > 0:
+        return Rise(began, now, now / began)
     unit = max(spread(first), spread(before) if len(before) else 0.0)
-    return Rise(
-        level=began,
-        now=now,
-        times=now / began if lowest > 0 else None,
-        spreads=(now - began) / unit if unit > 0 else 0.0,
-    )
+    return Rise(began, now, None, (now - began) / unit if unit > 0 else 0.0)
 
 
 def progress(first: Sequence[float], now: float, *, lowest: float) -> float:
