@@ -26,6 +26,11 @@ def one_thread() -> Iterator[None]:
     native.set_threads(1)
 
 
+def rows_of(pointers: list[int], counts: list[int], codes: list[int]) -> NDArray[np.float64]:
+    """The rows of statistics alone."""
+    return native.summaries(pointers, counts, codes, histograms=False)[0]
+
+
 def test_it_was_built() -> None:
     assert native.available, "the machines that run these tests have a compiler"
 
@@ -47,7 +52,7 @@ def test_every_number_of_a_narrow_dtype_is_read_as_pytorch_reads_it(name: str) -
     elements = read(bits.ctypes.data, len(bits), DTYPE_CODES[name])
     np.testing.assert_array_equal(numbers(elements, DTYPE_CODES[name]), expected)
     for i in range(0, len(bits), 97):  # one at a time: a sum hides what a single number shows
-        row = native.rows([bits[i:].ctypes.data], [1], [DTYPE_CODES[name]])[0]
+        row = rows_of([bits[i:].ctypes.data], [1], [DTYPE_CODES[name]])[0]
         np.testing.assert_array_equal(row[1:9], of_array(expected[i])[1:9])
     assert_same(summaries([bits], name), summaries([bits], name, kernel=pure))
 
@@ -65,7 +70,7 @@ def test_values_that_are_not_finite_are_counted_wherever_they_are(spoiled: int) 
 @pytest.mark.parametrize("size", [700, 70_000])
 def test_the_spread_is_right_at_mean_1000_and_deviation_a_hundredth(dtype: str, size: int) -> None:
     array = (1000 + 0.01 * np.random.default_rng(0).standard_normal(size)).astype(dtype)
-    row = native.rows([array.ctypes.data], [size], [DTYPE_CODES[dtype]])[0]
+    row = rows_of([array.ctypes.data], [size], [DTYPE_CODES[dtype]])[0]
     exact = float(np.square(array.astype(np.longdouble) - array.astype(np.longdouble).mean()).sum())
     assert row[9] == pytest.approx(exact, rel=1e-9)
 
@@ -73,13 +78,13 @@ def test_the_spread_is_right_at_mean_1000_and_deviation_a_hundredth(dtype: str, 
 @pytest.mark.parametrize("scale", [1e-320, 1e-200, 1e200, 1e305])
 def test_the_norm_overflows_only_when_it_must(scale: float) -> None:
     array = np.array([3.0, 4.0] * 10) * scale
-    row = native.rows([array.ctypes.data], [20], [DTYPE_CODES["float64"]])[0]
+    row = rows_of([array.ctypes.data], [20], [DTYPE_CODES["float64"]])[0]
     assert row[10] == pytest.approx(5 * math.sqrt(10) * scale, rel=1e-3 if scale < 1e-300 else 1e-12)
 
 
 def test_the_norm_of_many_blocks_does_not_overflow_before_its_root() -> None:
     array = np.full(40_000, 1e152)
-    row = native.rows([array.ctypes.data], [40_000], [DTYPE_CODES["float64"]])[0]
+    row = rows_of([array.ctypes.data], [40_000], [DTYPE_CODES["float64"]])[0]
     assert row[10] == pytest.approx(2e154, rel=1e-12)
 
 
@@ -100,7 +105,7 @@ def test_several_tensors_in_one_call_and_what_is_refused() -> None:
     assert summaries([], "float32")[0].shape == (0, 11)
     pointers, counts = [a.ctypes.data for a in arrays], [a.size for a in arrays]
     with pytest.raises(ValueError, match="do not belong together"):
-        native.rows(pointers, counts, [0])
+        native.summaries(pointers, counts, [0])
     with pytest.raises(ValueError, match="5 pointers, 1 older"):
         native.summaries(pointers, counts, [0] * 5, before=[0])
     for kernel in (native, pure):
@@ -169,7 +174,7 @@ def test_without_the_library_the_same_comes_out(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(native, "_workspace", None)
     assert_same(summaries(arrays, "float32", scale=2.0), expected)
     native.set_threads(2)
-    assert_same((native.rows([a.ctypes.data for a in arrays], [a.size for a in arrays], [0] * 3), None),
+    assert_same((rows_of([a.ctypes.data for a in arrays], [a.size for a in arrays], [0] * 3), None),
                 (summaries(arrays, "float32", kernel=pure)[0], None))  # fmt: skip
 
 

@@ -31,7 +31,7 @@ from watchglass.stats import pure
 from watchglass.stats.elements import DTYPE_CODES, float8_table
 from watchglass.stats.histograms import Histograms
 
-__all__ = ["DTYPE_CODES", "available", "rows", "set_threads", "summaries"]
+__all__ = ["DTYPE_CODES", "available", "set_threads", "summaries"]
 
 #: What this module and the library must agree on.
 _VERSION = 2
@@ -132,11 +132,6 @@ def set_threads(number: int) -> None:
     """
     global _threads
     _threads = max(1, number)
-
-
-def rows(pointers: Sequence[int], counts: Sequence[int], codes: Sequence[int]) -> NDArray[np.float64]:
-    """The rows of :func:`summaries` alone, float64[n, 11]."""
-    return summaries(pointers, counts, codes, histograms=False)[0]
 
 
 def summaries(
