@@ -31,11 +31,8 @@ def variables_of(value: Any) -> list[str]:
     if isinstance(value, str):
         whole = _WHOLE.fullmatch(value)
         return [whole[1]] if whole else _INSIDE.findall(value)
-    if isinstance(value, Mapping):
-        return [name for item in value.values() for name in variables_of(item)]
-    if isinstance(value, (list, tuple)):
-        return [name for item in value for name in variables_of(item)]
-    return []
+    items = value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else ()
+    return [name for item in items for name in variables_of(item)]
 
 
 def check_variables(owner: str, value: Any, environ: Mapping[str, str]) -> None:

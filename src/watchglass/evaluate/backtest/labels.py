@@ -139,9 +139,7 @@ def _from_csv(path: Path) -> list[tuple[str, dict[str, Any]]]:
             rows.append((place, {name.strip(): cell.strip() for name, cell in row.items() if cell.strip()}))
     except csv.Error as error:
         raise InvalidValueError(f"{path}, line {reader.line_num}: is not valid CSV: {error}") from None
-    unknown = [name for name in reader.fieldnames or () if name.strip() not in COLUMNS]
-    if unknown:
-        check_names([name.strip() for name in unknown], COLUMNS, f"{path}, line 1")
+    check_names([name.strip() for name in reader.fieldnames or ()], COLUMNS, f"{path}, line 1")
     return rows
 
 

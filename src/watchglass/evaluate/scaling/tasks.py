@@ -13,7 +13,7 @@ from contextlib import closing, suppress
 from dataclasses import replace
 from typing import Any
 
-from watchglass import errors
+from watchglass import __version__, errors
 from watchglass.config import EvaluatorConfig
 from watchglass.errors import ClusterError, DamagedDataError, WatchglassError, in_a_line
 from watchglass.evaluate.engine.standing import PartialEvaluation
@@ -52,7 +52,7 @@ def outfit_of(config: EvaluatorConfig, files: Mapping[str, str]) -> dict[str, An
         files: Source of the rule files by path.
     """
     safe = replace(config, stop_on=None, actions=(), causes=())
-    return {"version": _version(), "folder": os.getcwd(), "config": safe.to_line(), "files": files}
+    return {"version": __version__, "folder": os.getcwd(), "config": safe.to_line(), "files": files}
 
 
 def fitted_out(data: Mapping[str, Any]) -> tuple[EvaluatorConfig, Callable[[str], str]]:
@@ -65,9 +65,9 @@ def fitted_out(data: Mapping[str, Any]) -> tuple[EvaluatorConfig, Callable[[str]
     """
     with suppress(OSError):  # parameters of rules may be paths; they have to be absolute where this folder is missing
         os.chdir(data["folder"])
-    if data["version"] != _version():
+    if data["version"] != __version__:
         raise ClusterError(
-            f"every machine needs the same watchglass but this one has {_version()} and the other {data['version']}"
+            f"every machine needs the same watchglass but this one has {__version__} and the other {data['version']}"
         )
     config = EvaluatorConfig.from_line(data["config"])
     rules, moved = place_rule_files(config.rules, data["files"])
@@ -123,9 +123,3 @@ def error_of(name: str, message: str) -> WatchglassError:
     kind = getattr(errors, name, WatchglassError)
     known = isinstance(kind, type) and issubclass(kind, WatchglassError)
     return (kind if known else WatchglassError)(message)
-
-
-def _version() -> str:
-    from watchglass import __version__
-
-    return __version__
