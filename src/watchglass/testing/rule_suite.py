@@ -25,7 +25,7 @@ import numpy as np
 
 from watchglass.config import RuleSpec, describe
 from watchglass.evaluate import Cutting, Follower, journal_of, replay, tick_of
-from watchglass.records import Finding, Mode, ModuleKind, Observation, Severity, Status
+from watchglass.records import ROW_KINDS, Finding, Mode, ModuleKind, Observation, Severity, Status
 from watchglass.rules import Rule, built_in_knowledge, documentation
 from watchglass.run import JointStep, StepView, Written
 from watchglass.store import open_store
@@ -183,8 +183,12 @@ class RuleSuite(ABC):
             Step(statistics={name: np.zeros((0, 4), dtype=np.float32) for name in names}, units={"a.output": []})
         )
         odd.append(Step(facts={"initialization": {}, "optimizer": {}, "model": {}, "first_bad_module": {}}))
+        nothing = {"text": "", "f32": np.nan, "f64": np.nan}
+        kinds = [kind for kind in ROW_KINDS.values() if self.rule.streams and kind.name in self.rule.streams.kinds]
+        rows = {kind: [(0.0, *([] if f.array else nothing.get(f.type, 0) for f in kind.own))] for kind in kinds}
+        batches = [Batch(rows, seconds=self.rule.streams.length_s)] * 2 if self.rule.streams else []
         modules = {"a": ModuleKind.RECTIFIER, "b": ModuleKind.LINEAR, **self.modules}
-        path = build_run(tmp_path / "odd", [*odd * 3, Silence()], modules=modules, workers=self.workers)
+        path = build_run(tmp_path / "odd", [*odd * 3, *batches, Silence()], modules=modules, workers=self.workers)
         _, rules = shown(self.make, path)
         last = list(views_of(path))[-self.workers :]
         joint = self.rule.check is Rule.check
