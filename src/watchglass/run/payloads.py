@@ -89,6 +89,8 @@ class _Kept:
 
     def __init__(self) -> None:
         self.bytes = 0
+        #: Bytes of payloads that are needed no more, which may be found out in any thread.
+        self.dropped: deque[int] = deque()
         self._maps: OrderedDict[str, memoryview] = OrderedDict()
         self._lock = Lock()
 
@@ -132,6 +134,8 @@ class Payloads:
         """``frame``, without its payload where enough payloads are kept and the store has it."""
         if self._store is None or not frame.source or frame.left:
             return frame
+        while self._kept.dropped:
+            self._kept.bytes -= self._kept.dropped.popleft()
         if self._kept.bytes + len(frame.payload) > KEPT_BYTES:
             return Frame(frame.kind, frame.schema, b"", frame.offset, frame.source, len(frame.payload))
         self._kept.bytes += len(frame.payload)
@@ -140,7 +144,7 @@ class Payloads:
     def drop(self, frame: Frame) -> None:
         """A frame that was kept is no longer needed."""
         if self._store is not None and frame.source and not frame.left:
-            self._kept.bytes -= len(frame.payload)
+            self._kept.dropped.append(len(frame.payload))
 
     def ahead(self, frames: Sequence[Frame]) -> None:
         """Fetch what is needed next all at once, as far as memory allows; for stores that answer late."""

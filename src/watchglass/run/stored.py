@@ -269,18 +269,11 @@ def _in_order(rows: StatisticsBatch) -> StatisticsBatch:
 
 
 def _joined(parts: list[StatisticsRows]) -> StatisticsRows:
-    columns = [part[:4] for part in parts]
-    none = (np.empty(0, np.uint32), np.empty((0, len(STATISTIC_FIELDS))), np.empty(0, np.uint32), np.empty(0, bool))
-    ids, values, calls, sampled = map(np.concatenate, zip(none, *columns, strict=True))
-    together = _together([(part.histograms, len(part.ids)) for part in parts], np.arange(len(ids)))
-    return StatisticsRows(ids, values, calls, sampled, together)
-
-
-def _together(parts: list[tuple[LazyHistograms | None, int]], order: NDArray[np.intp]) -> LazyHistograms | None:
-    """The parts one after another, in another order; None where none of them has any."""
-    if all(part is None for part, _ in parts):
-        return None
-    return LazyHistograms.concatenate(parts).take(order)
+    columns = zip(StatisticsRows.none()[:4], *(part[:4] for part in parts), strict=True)
+    ids, values, calls, sampled = map(np.concatenate, columns)
+    histograms = [(part.histograms, len(part.ids)) for part in parts]
+    has_some = any(each is not None for each, _ in histograms)
+    return StatisticsRows(ids, values, calls, sampled, LazyHistograms.concatenate(histograms) if has_some else None)
 
 
 def _last_of_each(rows: StatisticsRows) -> StatisticsRows:
