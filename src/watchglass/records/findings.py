@@ -134,8 +134,9 @@ class Observation:
     """Something that depended on arrival or time, written down so that a replay sees it at the same place.
 
     Attributes:
-        kind: ``"worker_joined"``, ``"worker_lost"``, ``"worker_returned"``, ``"tick"``, ``"rule_error"``,
-            ``"stop_requested"``, ``"stop_committed"``, ``"worker_stopped"``, ``"worker_not_signalled"``.
+        kind: ``"worker_joined"``, ``"worker_lost"``, ``"worker_returned"``, ``"tick"``, ``"watermark"``,
+            ``"streams_ended"``, ``"rule_error"``, ``"stop_requested"``, ``"stop_committed"``,
+            ``"worker_stopped"``, ``"worker_not_signalled"``.
         attempt: Attempt it concerns.
         after: Of what is about a step, its :attr:`StepEnd.order`.
         data: Plain JSON values.
