@@ -29,7 +29,7 @@ def untouched() -> Iterator[None]:
     before = dict(vars(torch.Tensor)), dict(vars(torch)), dict(vars(F))
     yield
     for owner, found in zip((torch.Tensor, torch, F), before, strict=True):
-        names = [name for operation in operations.BY_NAME.values() for name in operation.called]
+        names = [name for operation in operations.ALL for name in operation.called]
         assert not [name for name in names if vars(owner).get(name) is not found.get(name)]
 
 

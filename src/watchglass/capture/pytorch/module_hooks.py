@@ -90,8 +90,8 @@ def unsaved(handle: RemovableHandle) -> Callable[[], None]:
             known[1].discard(handle.id)
             if not known[1] and _tables.get(key) is known:
                 del _tables[key]
-        if not _tables:
-            _uninstall()
+        while _undo and not _tables:
+            _undo.pop()()
 
     return remove
 
@@ -133,11 +133,6 @@ def _install() -> None:
             nn.Module.__getstate__ = state  # type: ignore[method-assign,assignment]
 
     _undo.append(undo)
-
-
-def _uninstall() -> None:
-    while _undo:
-        _undo.pop()()
 
 
 def _forget(key: int, reference: weakref.ref[_Table]) -> None:

@@ -84,7 +84,7 @@ ARRANGING = Operation(
         "clone", "contiguous", "type",
     ),
 )  # fmt: skip
-_ALL = (
+ALL = (
     ARRANGING,
     *_simple("exp", "log", "sqrt", "sigmoid", "tanh", "relu", "reciprocal"),
     Operation("log1p", ("Log1P",), ("log1p",)),
@@ -109,8 +109,7 @@ _ALL = (
     Operation("mean", ("Mean",), ("mean",), 1, (_DIM, _KEEPDIM)),
     Operation("sum", ("Sum",), ("sum",), 1, (_DIM, _KEEPDIM)),
 )  # fmt: skip
-_BY_NODE = {node: operation for operation in _ALL for node in operation.nodes}
-BY_NAME = {operation.name: operation for operation in _ALL}
+_BY_NODE = {node: operation for operation in ALL for node in operation.nodes}
 
 
 def of_node(node: Any) -> Operation | None:

@@ -160,7 +160,7 @@ class Readings:
         """Take every gradient for this step's: it was opened after its backward, so none can be told to be older."""
         self._stale.clear()
 
-    def fresh_gradients(self, optimizer: Optimizer, due: bool) -> list[tuple[Tensor, str, ParameterPlace]]:
+    def fresh_gradients(self, optimizer: Optimizer, due: bool) -> _Parameters:
         """``(gradient, parameter's name, place)`` of gradients that this step's backward produced."""
         # At a captured step the parameters have just been looked up.
         rows, stale = self._known_of(optimizer).rows, self._stale if due else {}
@@ -174,7 +174,7 @@ class Readings:
                 found.append((gradient, name, place))
         return found
 
-    def gradients(self, step: OpenStep, fresh: Sequence[tuple[Tensor, str, ParameterPlace]], scale: Any) -> Rows | None:
+    def gradients(self, step: OpenStep, fresh: _Parameters, scale: Any) -> Rows | None:
         """Record statistics of gradients; returns their rows where there is one for each of ``fresh`` on the host.
 
         Args:
@@ -204,12 +204,7 @@ class Readings:
         self._updates.forget()
 
     def norm(
-        self,
-        records: StepRecords,
-        fresh: Sequence[tuple[Tensor, str, ParameterPlace]],
-        scale: Any,
-        known: Rows | None = None,
-        model: int = 0,
+        self, records: StepRecords, fresh: _Parameters, scale: Any, known: Rows | None = None, model: int = 0
     ) -> list[str] | LateGradients:
         """Record the total gradient norm; returns the names of non-finite gradients, in order of the model.
 

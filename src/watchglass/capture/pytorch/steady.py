@@ -14,7 +14,6 @@ import math
 import time
 import weakref
 from collections.abc import Callable
-from enum import IntEnum
 from threading import get_ident
 from time import monotonic_ns
 from typing import Any, NamedTuple
@@ -41,17 +40,9 @@ _SOON = 2
 _INPUTS = 5
 
 
-class _At(IntEnum):
-    """Where in a steady step the training is."""
-
-    OFF = 0
-    BETWEEN = 1
-    FORWARD = 2
-    BACKWARD = 3
-
-
-# As plain numbers: looking up a member of an enumeration costs more than comparing it.
-_OFF, _BETWEEN, _FORWARD, _BACKWARD = map(int, _At)
+#: Where in a steady step the training is. Plain numbers: to look up a member of an enumeration costs more than to
+#: compare it.
+_OFF, _BETWEEN, _FORWARD, _BACKWARD = range(4)
 _LEAST, _MOST = -math.inf, math.inf
 
 

@@ -133,7 +133,7 @@ class UpdatesByHand:
         self._optimizer, self._version = weakref.ref(optimizer), None
         self._seen.clear()
         self._loose.clear()
-        self._updates.on_step = _nothing
+        self._updates.on_step = lambda optimizer: None
 
     def look(self, *, replaced: bool = False) -> None:
         """A model is about to be called, a backward about to run, or the training is over: was there an update?
@@ -302,10 +302,6 @@ class UpdatesByHand:
             self._flow.hook.add_fact(fact)
         if self._past is not None:
             self._flow.hook.add_fact(self._past.to_fact(self._name))
-
-
-def _nothing(optimizer: Optimizer) -> None:
-    """The callback while there is no listener."""
 
 
 def _is_hooked(kind: type[Optimizer]) -> bool:

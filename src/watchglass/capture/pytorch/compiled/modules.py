@@ -13,7 +13,7 @@ import functools
 import itertools
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -58,19 +58,10 @@ torch.library.register_fake("watchglass::observe", harmless(lambda values, paths
 torch.library.register_vmap("watchglass::observe", harmless(lambda info, dims, *given: (None, None)), lib=_library)
 
 
-class Observed(Protocol):
-    """Takes what a module was given, or what it returned."""
-
-    def __call__(self, module: nn.Module, arguments: Any, output: Any, grad: bool, compiled: bool, /) -> None:
-        """From compiled code a value is a tensor or a dict by path, and the arguments of what returned are ().
-
-        Args:
-            module: The module.
-            arguments: Its positional arguments.
-            output: What it returned; None as it is called.
-            grad: Whether gradients are on.
-            compiled: Whether this comes out of compiled code, whose tensors are used again and again.
-        """
+#: Takes a module, its positional arguments, what it returned (None as it is called), whether gradients are on, and
+#: whether this comes out of compiled code, whose tensors are used again and again. From there a value is a tensor or a
+#: dict by path, and the arguments of what returned are ().
+Observed = Callable[[nn.Module, Any, Any, bool, bool], None]
 
 
 class ModuleHook:
