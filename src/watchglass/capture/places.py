@@ -26,7 +26,7 @@ class Place:
 
     def named(self, *parts: str) -> str:
         """Name of something of the module, ``fc1.input.0``; of the model's own, ``input.0``."""
-        return ".".join(part for part in (self.path, *parts) if part)
+        return ".".join(filter(None, (self.path, *parts)))
 
 
 @dataclass(frozen=True)

@@ -76,8 +76,12 @@ class UpdateCopies:
 
     def _memory_of(self, wanted: Wanted) -> Any:
         """Memory for the values of this very parameter, where there is some already."""
-        of, memory = self._copies.get(id(wanted.parameter), (None, None))
-        return memory if of is not None and of() is wanted.parameter and _alike(memory, wanted.values) else None
+        known, values = self._copies.get(id(wanted.parameter)), wanted.values
+        if known is None or known[0]() is not wanted.parameter:
+            return None
+        memory = known[1]
+        alike = memory.shape == values.shape and memory.dtype == values.dtype and memory.device == values.device
+        return memory if alike else None
 
     def _copy(self, wanted: Wanted) -> Any:
         memory = self._memory_of(wanted)
@@ -117,7 +121,3 @@ def sample_stride(shape: Sequence[int], item_bytes: int, bound: int) -> int:
     while math.gcd(stride, shape[-1]) > 1:
         stride += 1
     return stride
-
-
-def _alike(one: Any, other: Any) -> bool:
-    return bool(one.shape == other.shape and one.dtype == other.dtype and one.device == other.device)

@@ -142,6 +142,6 @@ def _identities(optimizer: Optimizer) -> set[int]:
 
 def _parameters(optimizer: Optimizer) -> list[Tensor]:
     try:
-        return list(parameters_of(optimizer))
+        return parameters_of(optimizer)
     except Exception:  # made by half, or somebody's own
         return []

@@ -46,9 +46,9 @@ _BY_CLASS: dict[type, ModuleKind] = {
 }
 
 
-def parameters_of(optimizer: Optimizer) -> Iterator[Tensor]:
+def parameters_of(optimizer: Optimizer) -> list[Tensor]:
     """All parameters of an optimizer."""
-    return (parameter for group in optimizer.param_groups for parameter in group["params"])
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
 def type_name(module: nn.Module) -> str:

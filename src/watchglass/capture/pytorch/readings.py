@@ -136,7 +136,7 @@ class Readings:
         self._known.pop(optimizer, None)
 
     def _resolved(self, optimizer: Optimizer) -> _Parameters:
-        parameters = list(parameters_of(optimizer))
+        parameters = parameters_of(optimizer)
         self._models.trained(parameters)
         places = [self._models.parameter(parameter) for parameter in parameters]
         if None in places:

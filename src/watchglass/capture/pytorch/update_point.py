@@ -431,5 +431,5 @@ def _inside_another() -> bool:
 
 
 def _on_cpu(optimizer: Optimizer) -> bool:
-    first: Tensor | None = next(parameters_of(optimizer), None)
+    first: Tensor | None = next(iter(parameters_of(optimizer)), None)
     return first is not None and first.device.type == "cpu"

@@ -65,7 +65,7 @@ class CompiledUpdates:
 
     def traced(self, optimizer: Optimizer, ended: bool) -> None:
         """A hook's part in compiled code."""
-        every = list(parameters_of(optimizer))
+        every = parameters_of(optimizer)
         gradients = [parameter.grad.detach() for parameter in every if parameter.grad is not None]
         parameters = [parameter.detach() for parameter in every]
         torch.ops.watchglass.update(parameters, gradients, ended, self._number)
@@ -88,7 +88,7 @@ class CompiledUpdates:
     def _optimizer(self, address: int) -> Optimizer | None:
         known = self._known.get(address)
         optimizer = known() if known is not None else None
-        if optimizer is None or next(parameters_of(optimizer)).data_ptr() != address:
+        if optimizer is None or next(iter(parameters_of(optimizer))).data_ptr() != address:
             # Only compiled code holds it for certain. Once for each.
             found = (each for each in gc.get_objects() if issubclass(type(each), Optimizer))
             at = (each for each in found if next((p.data_ptr() for p in parameters_of(each)), 0) == address)

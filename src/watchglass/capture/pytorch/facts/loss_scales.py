@@ -29,7 +29,7 @@ class LossScales:
         # Only its update changes the scale.
         scaler = args[0]
         optimizer = args[1] if len(args) > 1 else kwargs["optimizer"]
-        first = next(parameters_of(optimizer), None) if hasattr(optimizer, "param_groups") else None
+        first = next(iter(parameters_of(optimizer)), None) if hasattr(optimizer, "param_groups") else None
         if first is None or not scaler.is_enabled():
             return
         device = first.device

@@ -149,7 +149,7 @@ class Membership:
         owned: dict[int, int] = {}
         by_optimizer = {}
         for optimizer in optimizers:
-            parameters = list(parameters_of(optimizer))
+            parameters = parameters_of(optimizer)
             for parameter in parameters:
                 owned[id(parameter)] = owned.get(id(parameter), 0) + 1
             by_optimizer[self._subjects.name("optimizer", optimizer)] = self._of(optimizer, parameters)
