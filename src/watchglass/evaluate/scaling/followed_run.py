@@ -74,7 +74,7 @@ class FollowedRun:
         groups = {f"{worker.attempt} {worker.group}": worker.moments for worker in workers}
         return {
             "steps": steps, "reports": reports,
-            "workers": [{name: getattr(worker, name) for name in WORKER} for worker in workers],
+            "workers": [[getattr(worker, name) for name in WORKER] for worker in workers],
             "groups": {group: [at.shown, at.tick and at.tick.to_json()] for group, at in groups.items()},
             "frames": judging.follower.frames,
             "order": [finding.id for finding in judging.findings] if reports else None,

@@ -216,12 +216,12 @@ class JudgingElsewhere:
             for group, (shown, tick) in data["groups"].items()
         }
         for row in data["workers"]:
-            key = row["attempt"], row["worker"]
+            key = row[0], row[1]
             if key not in self.workers:
                 self.workers[key] = FollowedWorker(*key, self._store, WorkerTables(self._store))
             worker = self.workers[key]
-            for name in WORKER:
-                setattr(worker, name, tuple(row[name]) if isinstance(row[name], list) else row[name])
+            for name, value in zip(WORKER, row, strict=True):
+                setattr(worker, name, tuple(value) if isinstance(value, list) else value)
             worker.moments = groups[f"{worker.attempt} {worker.group}"]
         for step in data["steps"]:
             self._liveness.evaluated(*step)
