@@ -565,8 +565,8 @@ class Follower:
             return
         if seen.kind == "watermark":
             group.streams_ended = False
-            written = self._streamed.take(seen)
-            yield from () if written is None else (written,)
+            if (written := self._streamed.take(seen)) is not None:
+                yield written
         elif seen.kind == "streams_ended":
             group.streams_ended = True
             yield from self._streamed.end(seen.attempt)
