@@ -54,7 +54,7 @@ def parquet(choices: Choices) -> None:
     path = "compacted/00000001/0000/worker_0-00000.parquet"
     store.write(path, made, replace=True)
     with suppress(WatchglassError), np.errstate(all="ignore"):
-        table = ParquetStatistics(store, path)
+        table = ParquetStatistics(store, path, size=len(made))
         for histograms in (False, True):
             steps = choices.one_of([None, (0, 3), (2, 2)])
             batch = table.read(tensor_ids=choices.one_of([None, [0, 2]]), steps=steps, histograms=histograms)
