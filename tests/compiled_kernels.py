@@ -16,8 +16,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 
 from watchglass.capture.cost import Memory
-from watchglass.capture.pytorch.device import statistics as device
-from watchglass.capture.pytorch.device import triton_kernels
+from watchglass.capture.pytorch.device import statistics as device, triton_kernels
 from watchglass.capture.pytorch.device.statistics import DeviceStatistics
 from watchglass.stats import DTYPE_CODES
 

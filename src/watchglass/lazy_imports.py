@@ -14,7 +14,8 @@ from typing import Any
 def lazily(package: str, homes: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
     """The ``__getattr__`` of a package (PEP 562).
 
-    The same names are imported below ``if TYPE_CHECKING`` for type checkers; a test compares the two.
+    The same names are imported below ``if TYPE_CHECKING``, by "as" or with an ``__all__``, for type checkers; a test
+    compares the two.
 
     Args:
         package: Its ``__name__``.

@@ -28,8 +28,7 @@ from watchglass import Hook
 from watchglass.record import harvest
 from watchglass.store import layout, open_store, read_claims, spool_exists
 from watchglass.store.media.credentials import Patience
-from watchglass.store.spool import folder as spool_folder
-from watchglass.store.spool import sending
+from watchglass.store.spool import folder as spool_folder, sending
 
 __all__ = ["faulty", "kind_of_store", "spools"]
 

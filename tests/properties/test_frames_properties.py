@@ -1,7 +1,6 @@
 """Whatever happens to the bytes, a scan gives a prefix of the frames that were written."""
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from watchglass.store import FrameKind, encode_frame, scan
 

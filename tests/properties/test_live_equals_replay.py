@@ -12,9 +12,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from hypothesis import example, given
-from hypothesis import settings as hypothesis_settings
-from hypothesis import strategies as st
+from hypothesis import example, given, settings as hypothesis_settings, strategies as st
 
 from moments import feed, finish, views_shown
 from ray_in_this_process import Processes, elsewhere

@@ -4,8 +4,7 @@ import os
 import tempfile
 
 import numpy as np
-from hypothesis import settings
-from hypothesis import strategies as st
+from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from watchglass.records import SCALARS, Fact, Mode, Role, StepEnd, TensorInfo

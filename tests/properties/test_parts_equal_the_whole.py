@@ -8,9 +8,7 @@ import shutil
 from contextlib import ExitStack
 from pathlib import Path
 
-from hypothesis import given
-from hypothesis import settings as hypothesis_settings
-from hypothesis import strategies as st
+from hypothesis import given, settings as hypothesis_settings, strategies as st
 
 from trainings import MODULES, training
 from watchglass.config import EvaluatorConfig, RuleSpec

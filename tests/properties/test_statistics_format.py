@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from watchglass.errors import DamagedDataError
 from watchglass.stats import Histograms, edges, quantiles

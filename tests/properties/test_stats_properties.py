@@ -1,8 +1,7 @@
 """Merging the parts of an array gives the row of the whole, wherever it is cut."""
 
 import numpy as np
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from hypothesis.extra import numpy as hnp
 
 from watchglass.stats import (

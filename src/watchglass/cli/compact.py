@@ -36,8 +36,7 @@ def compact(
 ) -> None:
     """Compact a run whose training has ended: statistics become Parquet. Others may read it meanwhile."""
     from watchglass.record import harvest
-    from watchglass.store import compact as compact_store
-    from watchglass.store import open_store, remove_raw
+    from watchglass.store import compact as compact_store, open_store, remove_raw
 
     keep_bytes = _size(keep_raw_bytes) if keep_raw_bytes is not None else None
     if keep_raw_days is not None and not 0 <= keep_raw_days < 1e6:

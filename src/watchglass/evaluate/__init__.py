@@ -6,39 +6,48 @@ from watchglass.lazy_imports import lazily
 
 if TYPE_CHECKING:
     from watchglass.evaluate.backtest.backtest import (
-        Firing,
-        Outcome,
-        Score,
-        TestedRun,
-        combinations,
-        front,
-        judge,
-        score,
-        tested,
-        unanswered,
+        Firing as Firing,
+        Outcome as Outcome,
+        Score as Score,
+        TestedRun as TestedRun,
+        combinations as combinations,
+        front as front,
+        judge as judge,
+        score as score,
+        tested as tested,
+        unanswered as unanswered,
     )
-    from watchglass.evaluate.backtest.labels import Label, labels_of_runs, read_labels
-    from watchglass.evaluate.diagnosis import diagnose
-    from watchglass.evaluate.engine.observing import journal_of, tick_of
-    from watchglass.evaluate.engine.partial import merge
-    from watchglass.evaluate.engine.standing import PartialEvaluation
-    from watchglass.evaluate.engine.windowing import Cutting
-    from watchglass.evaluate.evaluation import Evaluation
-    from watchglass.evaluate.explanation import explain, find_findings
-    from watchglass.evaluate.follower import Follower
-    from watchglass.evaluate.judgement import is_judged, verdict
-    from watchglass.evaluate.live.anew import starting_anew
-    from watchglass.evaluate.live.judging import Judging
-    from watchglass.evaluate.live.resending import Resent, resend
-    from watchglass.evaluate.live.ticking import tick_times
-    from watchglass.evaluate.many.following import OUT_OF_TIME, follow, follow_runs, what_is_at
-    from watchglass.evaluate.many.member import Followed
-    from watchglass.evaluate.many.metrics import MetricsServer
-    from watchglass.evaluate.many.snapshot import Snapshots
-    from watchglass.evaluate.replaying import replay, replay_part
-    from watchglass.evaluate.scaling.cluster import cluster
-    from watchglass.evaluate.scaling.judging_elsewhere import judging_on
-    from watchglass.evaluate.scaling.spreading import replay_on_ray
+    from watchglass.evaluate.backtest.labels import (
+        Label as Label,
+        labels_of_runs as labels_of_runs,
+        read_labels as read_labels,
+    )
+    from watchglass.evaluate.diagnosis import diagnose as diagnose
+    from watchglass.evaluate.engine.observing import journal_of as journal_of, tick_of as tick_of
+    from watchglass.evaluate.engine.partial import merge as merge
+    from watchglass.evaluate.engine.standing import PartialEvaluation as PartialEvaluation
+    from watchglass.evaluate.engine.windowing import Cutting as Cutting
+    from watchglass.evaluate.evaluation import Evaluation as Evaluation
+    from watchglass.evaluate.explanation import explain as explain, find_findings as find_findings
+    from watchglass.evaluate.follower import Follower as Follower
+    from watchglass.evaluate.judgement import is_judged as is_judged, verdict as verdict
+    from watchglass.evaluate.live.anew import starting_anew as starting_anew
+    from watchglass.evaluate.live.judging import Judging as Judging
+    from watchglass.evaluate.live.resending import Resent as Resent, resend as resend
+    from watchglass.evaluate.live.ticking import tick_times as tick_times
+    from watchglass.evaluate.many.following import (
+        OUT_OF_TIME as OUT_OF_TIME,
+        follow as follow,
+        follow_runs as follow_runs,
+        what_is_at as what_is_at,
+    )
+    from watchglass.evaluate.many.member import Followed as Followed
+    from watchglass.evaluate.many.metrics import MetricsServer as MetricsServer
+    from watchglass.evaluate.many.snapshot import Snapshots as Snapshots
+    from watchglass.evaluate.replaying import replay as replay, replay_part as replay_part
+    from watchglass.evaluate.scaling.cluster import cluster as cluster
+    from watchglass.evaluate.scaling.judging_elsewhere import judging_on as judging_on
+    from watchglass.evaluate.scaling.spreading import replay_on_ray as replay_on_ray
 
 _HOMES = {
     "backtest.backtest": (
@@ -68,50 +77,6 @@ _HOMES = {
     "judgement": ("is_judged", "verdict"),
 }  # fmt: skip
 
-__all__ = [
-    "OUT_OF_TIME",
-    "Cutting",
-    "Evaluation",
-    "Firing",
-    "Followed",
-    "Follower",
-    "Judging",
-    "Label",
-    "MetricsServer",
-    "Outcome",
-    "PartialEvaluation",
-    "Resent",
-    "Score",
-    "Snapshots",
-    "TestedRun",
-    "cluster",
-    "combinations",
-    "diagnose",
-    "explain",
-    "find_findings",
-    "follow",
-    "follow_runs",
-    "front",
-    "is_judged",
-    "journal_of",
-    "judge",
-    "judging_on",
-    "labels_of_runs",
-    "merge",
-    "read_labels",
-    "replay",
-    "replay_on_ray",
-    "replay_part",
-    "resend",
-    "score",
-    "starting_anew",
-    "tested",
-    "tick_of",
-    "tick_times",
-    "unanswered",
-    "verdict",
-    "what_is_at",
-]  # fmt: skip
 
 if not TYPE_CHECKING:
     __getattr__ = lazily(__name__, _HOMES)

@@ -5,8 +5,6 @@ from typing import TYPE_CHECKING
 from watchglass.config import parameter as parameter
 from watchglass.lazy_imports import lazily
 
-# "as" makes a name part of the interface to type checkers: no list has to name it once more.
-# isort: off
 if TYPE_CHECKING:
     from watchglass.rules.built_in import default_rules as default_rules, rule_names as rule_names
     from watchglass.rules.capturing import (

@@ -5,32 +5,45 @@ from typing import TYPE_CHECKING
 from watchglass.lazy_imports import lazily
 
 if TYPE_CHECKING:
-    from watchglass.run.catalog import Catalog
-    from watchglass.run.description import state_of
-    from watchglass.run.ending import Ending, ending_of
-    from watchglass.run.histograms import Histogram, LazyHistograms
-    from watchglass.run.history import History, Phase
-    from watchglass.run.lineage import Seam
-    from watchglass.run.model_views import ModelViews
-    from watchglass.run.moments import AttemptEnd, Between, JointStep, Moment, Tick, Window, Written
-    from watchglass.run.news import Cursor, News
-    from watchglass.run.raw_tensors import MOST_RAW_BYTES, RawTensors
-    from watchglass.run.reading import Journal
-    from watchglass.run.recorded_step import RecordedStep
-    from watchglass.run.run import Run, open_run
-    from watchglass.run.runs import ListedRun, Runs, open_runs
-    from watchglass.run.search import RunSearch
-    from watchglass.run.selection import Selection
-    from watchglass.run.statistics import REDUCTIONS, Statistics
-    from watchglass.run.stored import StatisticsRows
-    from watchglass.run.streams import Streams
-    from watchglass.run.summaries import SAME_LOSS, SAME_LOSS_NEAR_ZERO, count_steps, leaders_of
-    from watchglass.run.table import Table
-    from watchglass.run.tables import RawPlace, WorkerTables
-    from watchglass.run.tabular import RunTables
-    from watchglass.run.tensor import Tensor
-    from watchglass.run.view import StepRecords, StepView
-    from watchglass.run.worker import Worker
+    from watchglass.run.catalog import Catalog as Catalog
+    from watchglass.run.description import state_of as state_of
+    from watchglass.run.ending import Ending as Ending, ending_of as ending_of
+    from watchglass.run.histograms import Histogram as Histogram, LazyHistograms as LazyHistograms
+    from watchglass.run.history import History as History, Phase as Phase
+    from watchglass.run.lineage import Seam as Seam
+    from watchglass.run.model_views import ModelViews as ModelViews
+    from watchglass.run.moments import (
+        AttemptEnd as AttemptEnd,
+        Between as Between,
+        JointStep as JointStep,
+        Moment as Moment,
+        Tick as Tick,
+        Window as Window,
+        Written as Written,
+    )
+    from watchglass.run.news import Cursor as Cursor, News as News
+    from watchglass.run.raw_tensors import MOST_RAW_BYTES as MOST_RAW_BYTES, RawTensors as RawTensors
+    from watchglass.run.reading import Journal as Journal
+    from watchglass.run.recorded_step import RecordedStep as RecordedStep
+    from watchglass.run.run import Run as Run, open_run as open_run
+    from watchglass.run.runs import ListedRun as ListedRun, Runs as Runs, open_runs as open_runs
+    from watchglass.run.search import RunSearch as RunSearch
+    from watchglass.run.selection import Selection as Selection
+    from watchglass.run.statistics import REDUCTIONS as REDUCTIONS, Statistics as Statistics
+    from watchglass.run.stored import StatisticsRows as StatisticsRows
+    from watchglass.run.streams import Streams as Streams
+    from watchglass.run.summaries import (
+        SAME_LOSS as SAME_LOSS,
+        SAME_LOSS_NEAR_ZERO as SAME_LOSS_NEAR_ZERO,
+        count_steps as count_steps,
+        leaders_of as leaders_of,
+    )
+    from watchglass.run.table import Table as Table
+    from watchglass.run.tables import RawPlace as RawPlace, WorkerTables as WorkerTables
+    from watchglass.run.tabular import RunTables as RunTables
+    from watchglass.run.tensor import Tensor as Tensor
+    from watchglass.run.view import StepRecords as StepRecords, StepView as StepView
+    from watchglass.run.worker import Worker as Worker
 
 _HOMES = {
     "catalog": ("Catalog",),
@@ -61,15 +74,6 @@ _HOMES = {
     "worker": ("Worker",),
 }  # fmt: skip
 
-__all__ = [
-    "MOST_RAW_BYTES", "REDUCTIONS", "SAME_LOSS", "SAME_LOSS_NEAR_ZERO", "AttemptEnd", "Between", "Catalog", "Cursor",
-    "Ending",
-    "Histogram", "History", "JointStep", "Journal", "LazyHistograms", "ListedRun", "ModelViews", "Moment", "News",
-    "Phase", "RawPlace", "RawTensors", "RecordedStep", "Run", "RunSearch", "RunTables", "Runs", "Seam", "Selection",
-    "Statistics", "StatisticsRows", "StepRecords", "StepView", "Streams", "Table", "Tensor", "Tick", "Window",
-    "Worker", "WorkerTables",    "Written",
-    "count_steps", "ending_of", "leaders_of", "open_run", "open_runs", "state_of",
-]  # fmt: skip
 
 if not TYPE_CHECKING:
     __getattr__ = lazily(__name__, _HOMES)

@@ -29,8 +29,7 @@ from watchglass.run.history import BaselineKey, History, Phase
 from watchglass.run.raw_tensors import RawTensors
 from watchglass.run.selection import Selection
 from watchglass.run.statistics import Statistics
-from watchglass.stats import RollingBaseline
-from watchglass.stats import column as column_of
+from watchglass.stats import RollingBaseline, column as column_of
 
 if TYPE_CHECKING:
     from watchglass.run.moments import Window

@@ -5,8 +5,6 @@ from typing import TYPE_CHECKING
 from watchglass.lazy_imports import lazily
 from watchglass.store import layout as layout
 
-# "as" makes a name part of the interface to type checkers: no list has to name it once more.
-# isort: off
 if TYPE_CHECKING:
     from watchglass.store.claim import (
         Claim as Claim,
@@ -202,5 +200,4 @@ _HOMES = {
 }  # fmt: skip
 
 if not TYPE_CHECKING:
-    __all__ = [name for names in _HOMES.values() for name in names]
     __getattr__ = lazily(__name__, _HOMES)

@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING
 
 from watchglass.lazy_imports import lazily
 
-# "as" makes a name part of the interface to type checkers: no list has to name it once more.
-# isort: off
 if TYPE_CHECKING:
     from watchglass.view.capture import capture_lines as capture_lines
     from watchglass.view.conclusion import (

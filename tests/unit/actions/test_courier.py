@@ -13,8 +13,7 @@ import psutil
 import pytest
 
 from waiting import PATIENCE_S, until
-from watchglass.actions import Courier
-from watchglass.actions import courier as courier_module
+from watchglass.actions import Courier, courier as courier_module
 from watchglass.config import ActionSpec
 from watchglass.testing import delivered, example_event
 

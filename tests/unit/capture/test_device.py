@@ -26,8 +26,7 @@ from device_cases import (
     use_triton,
     values,
 )
-from watchglass.capture.pytorch.device import block_rows, pieces
-from watchglass.capture.pytorch.device import statistics as device
+from watchglass.capture.pytorch.device import block_rows, pieces, statistics as device
 from watchglass.capture.pytorch.device.statistics import DeviceStatistics
 from watchglass.records import STATISTIC_FIELDS
 from watchglass.stats import histograms_of, of_array, sample

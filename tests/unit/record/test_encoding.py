@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from watchglass.errors import StoreError
-from watchglass.record import Captured, OpenStep, SteadyRow, StepRecords
-from watchglass.record import encoding as encoding_module
+from watchglass.record import Captured, OpenStep, SteadyRow, StepRecords, encoding as encoding_module
 from watchglass.record.encoding import encode_steps, row_bytes
 from watchglass.records import SCALARS, Mode, Reduction, Role, TensorInfo, UnitKind
 from watchglass.run import WorkerTables

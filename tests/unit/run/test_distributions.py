@@ -6,8 +6,16 @@ import pytest
 from watchglass import records
 from watchglass.errors import InvalidValueError, UnknownNameError
 from watchglass.records import Mode, Reduction, Role
-from watchglass.run import REDUCTIONS, History, Statistics, StepRecords, StepView, WorkerTables, open_run
-from watchglass.run import sources as sources_module
+from watchglass.run import (
+    REDUCTIONS,
+    History,
+    Statistics,
+    StepRecords,
+    StepView,
+    WorkerTables,
+    open_run,
+    sources as sources_module,
+)
 from watchglass.run.stored import StoredStatistics
 from watchglass.stats import exact_reduction, histograms_of
 from watchglass.store import LocalStore, RunReader, decode_histograms, dtype_of, encode_rows, scan

@@ -12,8 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from compacted_runs import rows_of
 from faulty_store import FaultyStore
@@ -21,8 +20,7 @@ from watchglass.errors import DamagedDataError, InvalidValueError, MissingFileEr
 from watchglass.records import STATISTIC_FIELDS
 from watchglass.stats import Histograms, histograms_of
 from watchglass.store import LocalStore, ParquetStatistics, StatisticsBatch
-from watchglass.store.parquet import columns as parquet_columns
-from watchglass.store.parquet import count_matrices
+from watchglass.store.parquet import columns as parquet_columns, count_matrices
 from watchglass.store.parquet.guard import check_pages
 from watchglass.store.parquet.index import add_index, end_bytes, end_crc
 from watchglass.store.parquet.writing import encode_block, sorted_rows

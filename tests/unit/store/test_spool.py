@@ -37,9 +37,7 @@ from watchglass.store import (
     this_process,
 )
 from watchglass.store.rings import file as ring_file
-from watchglass.store.spool import folder as spool_folder
-from watchglass.store.spool import left as left_behind
-from watchglass.store.spool import sending, spool
+from watchglass.store.spool import folder as spool_folder, left as left_behind, sending, spool
 
 __all__ = ["spools"]
 

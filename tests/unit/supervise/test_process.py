@@ -12,8 +12,7 @@ import pytest
 from waiting import PATIENCE_S, until
 from watchglass.config import EvaluatorConfig, RuleSpec
 from watchglass.errors import LaunchError
-from watchglass.supervise import EvaluatorProcess
-from watchglass.supervise import process as module
+from watchglass.supervise import EvaluatorProcess, process as module
 
 CONFIG = EvaluatorConfig(run="run", attempt=0, rules=(RuleSpec("DeadRelu"),))
 

@@ -12,8 +12,7 @@ from watchglass.errors import InvalidValueError
 from watchglass.records import COUNT_FIELDS, STATISTIC_FIELDS
 from watchglass.stats import Histograms
 from watchglass.store.encoding.statistics import StatisticsBatch
-from watchglass.store.parquet import columns as parquet_columns
-from watchglass.store.parquet import count_matrices
+from watchglass.store.parquet import columns as parquet_columns, count_matrices
 from watchglass.store.parquet.index import add_index
 
 #: Rows of a row group: what is read of a file, and decoded, to get at one tensor.

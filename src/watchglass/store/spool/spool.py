@@ -14,8 +14,7 @@ from typing import Any
 from watchglass.errors import NoRoomError, RunExistsError, StoreError
 from watchglass.store import layout
 from watchglass.store.contract import Content, Store, WrapperStore
-from watchglass.store.spool import folder as spool_folder
-from watchglass.store.spool import sending
+from watchglass.store.spool import folder as spool_folder, sending
 from watchglass.store.spool.folder import SpooledObject, SpoolFolder
 from watchglass.store.spool.sending import Sending
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from watchglass.errors import InvalidValueError
 from watchglass.evaluate.scaling.contents import RunContents
