@@ -173,7 +173,7 @@ assert watchglass.open_run("run").scalars("loss")[1].tolist() == [3.0, 2.0, 1.0]
                 ),
                 ("    for kind in (STEPS, ", "    for kind in (TOYS, STEPS, "),
             ],
-            "records/__init__.py": [("    ROW_KINDS as ROW_KINDS,\n", "    ROW_KINDS as ROW_KINDS,\n    TOYS as TOYS,\n")],
+            "records/__init__.py": [("    ROW_KINDS as ROW_KINDS,", "    ROW_KINDS as ROW_KINDS,\n    TOYS as TOYS,")],
         },
         """
 from watchglass.records import TOYS
@@ -197,7 +197,7 @@ for compacted in (False, True):
                 ),
                 ("    for kind in (STEPS, ", "    for kind in (TOYS, STEPS, "),
             ],
-            "records/__init__.py": [("    ROW_KINDS as ROW_KINDS,\n", "    ROW_KINDS as ROW_KINDS,\n    TOYS as TOYS,\n")],
+            "records/__init__.py": [("    ROW_KINDS as ROW_KINDS,", "    ROW_KINDS as ROW_KINDS,\n    TOYS as TOYS,")],
         },
         """
 from watchglass.records import TOYS
