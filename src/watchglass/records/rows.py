@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import Enum, IntEnum
 from functools import cached_property
 
+from watchglass.errors import InvalidValueError
 from watchglass.records.training import COUNT_FIELDS, STATISTIC_FIELDS, Mode, Origin, Reduction, UnitKind
 
 #: Types of fields of fixed size, in bytes.
@@ -54,10 +55,10 @@ class Field:
 
     Attributes:
         name: Its name, and that of its column.
-        type: One of :data:`SIZES`, ``"text"``, or ``"json"`` (plain JSON values).
+        type: One of :data:`SIZES`, ``"text"``, or ``"json"`` (plain JSON values; of a kind written as JSON).
         means: What it is, in one line.
         unit: Of its numbers, "" for none.
-        array: It is a list of numbers of the type, of any length; of texts only in a kind that is written as JSON.
+        array: It is a list of the type, of any length; of texts only in a kind that is written as JSON.
         values: What its numbers stand for; rows with others are of a later release and left out of tables.
     """
 
@@ -81,6 +82,9 @@ class RowKind:
         unique: Of rows that agree in the key and these the last one counts; None where all count.
         given_up: When its rows are given up where there is no space, and as what they are counted.
         special: Its encoding, where it does not follow from the fields.
+
+    Raises:
+        InvalidValueError: A field is of texts or JSON values that its encoding cannot hold.
     """
 
     name: str
@@ -90,6 +94,14 @@ class RowKind:
     unique: tuple[str, ...] | None = None
     given_up: GivenUp = GivenUp.STATISTICS
     special: Encoding | None = None
+
+    def __post_init__(self) -> None:
+        for field in self.own if self.encoding is not Encoding.JSON else ():
+            if field.type == "json" or (field.array and field.type not in SIZES):
+                raise InvalidValueError(
+                    f"rows that are not written as JSON hold no lists of texts and no JSON values but {self.name!r} "
+                    f"has {field}; declare a plain text field, with a row for each text or with JSON as its text"
+                )
 
     @cached_property
     def fields(self) -> tuple[Field, ...]:

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from watchglass.errors import InvalidValueError
 from watchglass.evaluate import replay
 from watchglass.records import (
     FACTS,
@@ -17,6 +18,7 @@ from watchglass.records import (
     ROW_KINDS,
     STEPS,
     TENSORS,
+    Encoding,
     Fact,
     Field,
     Finding,
@@ -118,3 +120,10 @@ def test_a_kind_that_is_a_record_declares_all_of_its_fields(kind: RowKind, recor
 def test_numbers_and_names_of_kinds_are_used_once() -> None:
     assert len({kind.name for kind in ROW_KINDS.values()}) == len(ROW_KINDS)
     assert all(number == kind.number for number, kind in ROW_KINDS.items())
+
+
+@pytest.mark.parametrize("field", [Field("tags", "text", array=True), Field("tags", "json")], ids=["texts", "json"])
+def test_a_field_that_only_json_can_hold_is_refused_in_other_kinds(field: Field) -> None:
+    with pytest.raises(InvalidValueError, match=r"'notes' has Field\(name='tags', type=.*declare a plain text field"):
+        RowKind("notes", 92, (Field("host", "text"), field))
+    assert RowKind("notes", 92, (Field("host", "text"), field), special=Encoding.JSON).own[1] is field
