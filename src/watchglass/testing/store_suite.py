@@ -18,6 +18,8 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
+import pytest
+
 from watchglass.errors import InvalidValueError, MissingFileError, RunExistsError, StoreError
 from watchglass.store import Store
 
@@ -29,9 +31,13 @@ class StoreSuite(ABC):
     def make_store(self, folder: Path) -> Store:
         """A new, empty store; ``folder`` is empty and may be used for it."""
 
-    def test_what_was_written_is_read(self, tmp_path: Path) -> None:
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> Store:
+        """The store of a test."""
+        return self.make_store(tmp_path)
+
+    def test_what_was_written_is_read(self, store: Store) -> None:
         """Whole objects and byte ranges come back; ranges are cut at the end."""
-        store = self.make_store(tmp_path)
         store.write("a/b", b"0123456789")
         assert store.read("a/b") == b"0123456789"
         assert store.read("a/b", 3, 5) == b"34"
@@ -43,9 +49,8 @@ class StoreSuite(ABC):
         _raises(InvalidValueError, lambda: store.read("a/b", -1))
         _raises(InvalidValueError, lambda: store.read("a/b", 5, 4))
 
-    def test_parts_are_written_one_after_another(self, tmp_path: Path) -> None:
+    def test_parts_are_written_one_after_another(self, store: Store) -> None:
         """An object may be given in any number of parts, empty ones and views of others' memory among them."""
-        store = self.make_store(tmp_path)
         memory = bytearray(b"memory")
         store.write("a", [b"one", memoryview(memory), b"", b"two"])
         memory[:] = b"change"
@@ -55,9 +60,8 @@ class StoreSuite(ABC):
         store.write("none", [])
         assert store.read("none") == b""
 
-    def test_a_missing_object_says_so(self, tmp_path: Path) -> None:
+    def test_a_missing_object_says_so(self, store: Store) -> None:
         """Reading it raises; deleting it does not; listing finds nothing."""
-        store = self.make_store(tmp_path)
         _raises(MissingFileError, lambda: store.read("nothing/here"))
         _raises(MissingFileError, lambda: store.read("nothing/here", 2, 2))
         _raises(MissingFileError, lambda: store.read("nothing/here", 2, 5))
@@ -65,9 +69,8 @@ class StoreSuite(ABC):
         assert store.list("nothing") == []
         assert store.is_empty()
 
-    def test_nothing_is_overwritten_unless_asked(self, tmp_path: Path) -> None:
+    def test_nothing_is_overwritten_unless_asked(self, store: Store) -> None:
         """A second write raises and changes nothing; with ``replace`` it takes the place of the first."""
-        store = self.make_store(tmp_path)
         store.write("x", b"first")
         _raises(RunExistsError, lambda: store.write("x", b"second"))
         assert store.read("x") == b"first"
@@ -75,9 +78,8 @@ class StoreSuite(ABC):
         assert store.read("x") == b"third"
         assert not store.is_empty()
 
-    def test_one_of_many_writers_wins(self, tmp_path: Path) -> None:
+    def test_one_of_many_writers_wins(self, store: Store) -> None:
         """Of concurrent writes of one path exactly one succeeds, and its bytes stay."""
-        store = self.make_store(tmp_path)
         won: list[int] = []
 
         def write(number: int) -> None:
@@ -95,9 +97,8 @@ class StoreSuite(ABC):
         assert len(won) == 1
         assert store.read("claim") == b"%d" % won[0]
 
-    def test_listing_is_sorted_recursive_and_starts_after(self, tmp_path: Path) -> None:
+    def test_listing_is_sorted_recursive_and_starts_after(self, store: Store) -> None:
         """All objects below a folder, by path, behind ``after``; names that only share a prefix are not below."""
-        store = self.make_store(tmp_path)
         paths = ["a/1", "a/10/x", "a/2", "a/2-x/y", "a/2/z", "ab/1", "b"]
         for path in [p for p in paths if p != "a/2"]:
             store.write(path, path.encode())
@@ -108,9 +109,8 @@ class StoreSuite(ABC):
         assert [entry.path for entry in store.list()] == sorted(p for p in paths if p != "a/2")
         assert [entry.size for entry in store.list("ab")] == [4]
 
-    def test_a_listing_of_any_length_is_whole(self, tmp_path: Path) -> None:
+    def test_a_listing_of_any_length_is_whole(self, store: Store) -> None:
         """More objects than a server lists at once, 1,000 everywhere, and the last of them."""
-        store = self.make_store(tmp_path)
         paths = [f"many/{number // 700}/{number:05}" for number in range(2100)]
         with ThreadPoolExecutor(8) as pool:
             list(pool.map(lambda path: store.write(path, path.encode()), paths))
@@ -120,9 +120,8 @@ class StoreSuite(ABC):
         assert list(store.folders("many")) == ["0", "1", "2"]
         assert store.list("many", after=paths[-1]) == []
 
-    def test_start_may_be_anything(self, tmp_path: Path) -> None:
+    def test_start_may_be_anything(self, store: Store) -> None:
         """Where a listing starts need not be there, nor below the folder, nor be a path."""
-        store = self.make_store(tmp_path)
         paths = ["a/0001/x", "a/0002/x", "a/0002/y"]
         for path in paths:
             store.write(path, b"1")
@@ -130,9 +129,8 @@ class StoreSuite(ABC):
         for start in starts:
             assert [entry.path for entry in store.list("a", after=start)] == [path for path in paths if path > start]
 
-    def test_any_plain_name_comes_back(self, tmp_path: Path) -> None:
+    def test_any_plain_name_comes_back(self, store: Store) -> None:
         """As it was, in the order of its characters, whatever it means in an address."""
-        store = self.make_store(tmp_path)
         names = ["a b", "a+b", "a%41b", "a%2Fb", "a~b", "a#b", "a?b=c&d", "[a]{b}", "é", "名前", "a.b", "A"]
         for name in names:
             store.write(f"names/{name}", name.encode())
@@ -143,9 +141,8 @@ class StoreSuite(ABC):
             store.delete(f"names/{name}")
         assert store.list() == []
 
-    def test_a_large_object_comes_back(self, tmp_path: Path) -> None:
+    def test_a_large_object_comes_back(self, store: Store) -> None:
         """Tens of megabytes, given in parts, whole and in ranges, written once and replaced."""
-        store = self.make_store(tmp_path)
         part = bytes(range(256)) * 4096
         store.write("large", [part] * 20 + [b"tail"])
         expected = part * 20 + b"tail"
@@ -158,9 +155,8 @@ class StoreSuite(ABC):
         store.write("large", [memoryview(expected), b"!"], replace=True)
         assert store.read("large") == expected + b"!"
 
-    def test_readers_of_a_replaced_object_see_all_of_one(self, tmp_path: Path) -> None:
+    def test_readers_of_a_replaced_object_see_all_of_one(self, store: Store) -> None:
         """Never a part of the old and a part of the new, whatever their sizes."""
-        store = self.make_store(tmp_path)
         contents = [bytes([number]) * (100_000 * (1 + number % 3)) for number in range(12)]
         store.write("x", contents[0])
 
@@ -177,9 +173,8 @@ class StoreSuite(ABC):
         assert seen <= set(contents)
         assert store.read("x") == contents[-1]
 
-    def test_appending_grows_an_object(self, tmp_path: Path) -> None:
+    def test_appending_grows_an_object(self, store: Store) -> None:
         """Where it is supported, what is appended is seen at once and creates the object."""
-        store = self.make_store(tmp_path)
         if not store.appends:
             _raises(StoreError, lambda: store.append("log/1", b"one"))
             return
@@ -188,18 +183,16 @@ class StoreSuite(ABC):
         assert store.read("log/1") == b"onetwo"
         assert [entry.size for entry in store.list("log")] == [6]
 
-    def test_deleting_removes(self, tmp_path: Path) -> None:
+    def test_deleting_removes(self, store: Store) -> None:
         """A deleted object is gone and may be written again."""
-        store = self.make_store(tmp_path)
         store.write("x/y", b"1")
         store.delete("x/y")
         _raises(MissingFileError, lambda: store.read("x/y"))
         store.write("x/y", b"2")
         assert store.read("x/y") == b"2"
 
-    def test_the_size_of_an_object_tells_whether_it_is_there(self, tmp_path: Path) -> None:
+    def test_the_size_of_an_object_tells_whether_it_is_there(self, store: Store) -> None:
         """Its length in bytes; None for nothing, for a folder and below an object."""
-        store = self.make_store(tmp_path)
         store.write("a/b", b"12345")
         store.write("none", b"")
         assert store.size("a/b") == 5
@@ -208,9 +201,8 @@ class StoreSuite(ABC):
         assert store.size("a/b/c") is None
         assert store.size("nothing") is None
 
-    def test_folders_right_below(self, tmp_path: Path) -> None:
+    def test_folders_right_below(self, store: Store) -> None:
         """Their names, sorted, without objects and without what is further down."""
-        store = self.make_store(tmp_path)
         for path in ("runs/b/run.json", "runs/a/x/y", "runs/c", "other/z"):
             store.write(path, b"1")
         assert list(store.folders("runs")) == ["a", "b"]
@@ -218,9 +210,8 @@ class StoreSuite(ABC):
         assert list(store.folders("runs/c")) == []
         assert list(store.folders("nothing")) == []
 
-    def test_a_whole_object_as_memory(self, tmp_path: Path) -> None:
+    def test_a_whole_object_as_memory(self, store: Store) -> None:
         """It may be changed, and the object stays."""
-        store = self.make_store(tmp_path)
         store.write("a", b"0123456789")
         store.write("none", b"")
         memory = memoryview(store.map("a"))
@@ -230,9 +221,8 @@ class StoreSuite(ABC):
         assert bytes(store.map("none")) == b""
         _raises(MissingFileError, lambda: store.map("nothing"))
 
-    def test_several_are_read_at_once(self, tmp_path: Path) -> None:
+    def test_several_are_read_at_once(self, store: Store) -> None:
         """In the order asked for, None for what is not there."""
-        store = self.make_store(tmp_path)
         for number in range(20):
             store.write(f"a/{number}", b"%04d" % number)
         wanted = [(f"a/{number}", 1, None if number % 2 else 3) for number in reversed(range(20))]
@@ -240,9 +230,8 @@ class StoreSuite(ABC):
         assert list(store.read_many([*wanted, ("a/nothing", 0, None)])) == [*expected, None]
         assert list(store.read_many([])) == []
 
-    def test_pruning_keeps_what_holds_something(self, tmp_path: Path) -> None:
+    def test_pruning_keeps_what_holds_something(self, store: Store) -> None:
         """Objects stay, also below; a folder that held what was deleted is listed no more."""
-        store = self.make_store(tmp_path)
         store.write("a/b/c", b"1")
         store.write("a/d/e", b"1")
         store.delete("a/b/c")
