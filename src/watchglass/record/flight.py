@@ -69,7 +69,7 @@ class FlightRecorder:
         self._rings = rings
         if rings.rows is not None:
             self._rows.open(rings.rows)
-        _watch_forks(self)
+        _open.add(self)
 
     def updated(self, step: OpenStep) -> None:
         """:meth:`row` for a step, open or finished, from what was recorded of it so far."""
@@ -139,21 +139,16 @@ class FlightRecorder:
 
 
 _open: weakref.WeakSet[FlightRecorder] = weakref.WeakSet()
-_registered = False
-
-
-def _watch_forks(flight: FlightRecorder) -> None:
-    global _registered
-    if not _registered:
-        _registered = True
-        os.register_at_fork(after_in_child=_leave_all)
-    _open.add(flight)
 
 
 def _leave_all() -> None:
     for flight in _open:
         flight.close(discard=False)  # the rings are the parent's
     _open.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_all)
 
 
 def settle(records: StepRecords) -> None:
