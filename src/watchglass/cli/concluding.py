@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -14,7 +13,7 @@ from watchglass.cli.judge import verdict_on
 from watchglass.cli.terminal import print_table, print_verdict, stdout_console
 from watchglass.config import EvaluatorConfig
 from watchglass.errors import WatchglassError
-from watchglass.records import Finding, Severity, count
+from watchglass.records import Finding, count
 from watchglass.run import open_run
 
 
@@ -93,7 +92,7 @@ class Console:
             status = FINDINGS if counts(evaluation.findings, self._fail_on) else COULD_NOT
         worst = min(evaluation.findings, key=lambda finding: -finding.severity.rank, default=None)
         self._rows[name] = _Row(
-            followed.ended or "goes on", evaluation.train_steps, _amounts(evaluation.findings),
+            followed.ended or "goes on", evaluation.train_steps, ", ".join(view.amounts(evaluation.findings)) or "none",
             "" if worst is None else f"step {worst.step}: {worst.message} ({worst.rule})", status,
         )  # fmt: skip
 
@@ -124,15 +123,3 @@ class Console:
             titles=("run", "training", "steps", "findings", "worst"),
             numbers=("steps",),
         )
-
-
-def _amounts(findings: tuple[Finding, ...]) -> str:
-    """``"1 error, 2 warnings"``, ``"none"``."""
-    amounts = Counter(finding.severity for finding in findings)
-    plural = {Severity.INFO: "{} info"}
-    told = [
-        plural.get(severity, count(amounts[severity], severity.value)).format(amounts[severity])
-        for severity in (Severity.ERROR, Severity.WARNING, Severity.INFO)
-        if amounts[severity]
-    ]
-    return ", ".join(told) or "none"

@@ -50,10 +50,7 @@ def print_verdict(console: Console, verdict: Verdict, asked: Sequence[str] = ())
 
     ``asked`` are the options with which ``explain`` explains this verdict.
     """
-    if console.is_terminal:
-        console.print(view.verdict_panel(verdict, asked), width=min(console.width, _FRAME_WIDTH))
-    else:
-        console.file.write(view.verdict_text(verdict, asked=asked))
+    print_rows(console, view.outline(verdict, asked), verdict.run, view.STYLES[view.tone(verdict)])
 
 
 def print_verdict_beside(verdict: Verdict, asked: Sequence[str] = ()) -> None:

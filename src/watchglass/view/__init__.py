@@ -44,11 +44,12 @@ if TYPE_CHECKING:
     from watchglass.view.verdict import (
         STYLES as STYLES,
         Row as Row,
+        amounts as amounts,
         headline as headline,
+        outline as outline,
         rows_panel as rows_panel,
         rows_text as rows_text,
         tone as tone,
-        verdict_panel as verdict_panel,
         verdict_text as verdict_text,
     )
 
@@ -66,7 +67,7 @@ _HOMES = {
     "report": ("check_report_path", "render_report", "write_report"),
     "sarif": ("RuleText", "sarif_document"),
     "text": ("duration", "harmless_json", "number", "printable", "size"),
-    "verdict": ("STYLES", "Row", "headline", "rows_panel", "rows_text", "tone", "verdict_panel", "verdict_text"),
+    "verdict": ("STYLES", "Row", "amounts", "headline", "outline", "rows_panel", "rows_text", "tone", "verdict_text"),
 }  # fmt: skip
 
 if not TYPE_CHECKING:

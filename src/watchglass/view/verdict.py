@@ -72,11 +72,6 @@ def rows_text(rows: Sequence[Row], *, width: int = 100) -> str:
     return "\n".join(lines) + "\n"
 
 
-def verdict_panel(verdict: Verdict, asked: Sequence[str] = ()) -> RenderableType:
-    """The verdict for a rich console; ``asked`` as for :func:`outline`."""
-    return rows_panel(outline(verdict, asked), verdict.run, STYLES[tone(verdict)])
-
-
 def rows_panel(rows: Sequence[Row], run: str, style: str) -> RenderableType:
     """An outline for a rich console, in a frame that names the run."""
     from rich.console import Group
@@ -166,14 +161,19 @@ def advice(finding: Finding, verdict: Verdict) -> tuple[str, ...]:
     return next(own, finding.what_to_try)
 
 
-def headline(verdict: Verdict) -> str:
-    """The verdict in one line."""
-    counts = Counter(finding.severity for finding in verdict.findings)
-    words = [
+def amounts(findings: Sequence[Finding]) -> list[str]:
+    """``["1 error", "2 warnings"]``."""
+    counts = Counter(finding.severity for finding in findings)
+    return [
         count(counts[severity], severity.value, "info" if severity is Severity.INFO else "")
         for severity in (Severity.ERROR, Severity.WARNING, Severity.INFO)
         if counts[severity]
     ]
+
+
+def headline(verdict: Verdict) -> str:
+    """The verdict in one line."""
+    words = amounts(verdict.findings)
     notes = {
         "incomplete": "the run has not come to its end",
         "damaged": "records are missing, and nothing was found in the rest",

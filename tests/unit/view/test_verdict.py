@@ -12,13 +12,15 @@ from rich.console import Console
 
 from watchglass.records import RuleStatus, Severity, Status, Verdict
 from watchglass.view import (
+    STYLES,
     Terms,
     duration,
     explain_verdict,
     headline,
     markdown_document,
+    outline,
+    rows_panel,
     tone,
-    verdict_panel,
     verdict_text,
 )
 from watchglass.view.text import percent
@@ -27,7 +29,7 @@ from watchglass.view.verdict import chain, closing, since
 
 def rendered(verdict: Verdict, width: int = 90) -> str:
     console = Console(file=io.StringIO(), width=width, color_system=None)
-    console.print(verdict_panel(verdict))
+    console.print(rows_panel(outline(verdict), verdict.run, STYLES[tone(verdict)]))
     output = console.file
     assert isinstance(output, io.StringIO)
     return output.getvalue()
