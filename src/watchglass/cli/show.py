@@ -29,18 +29,19 @@ def show(
     """
     from watchglass.cli.outline import head_of, sections_of
     from watchglass.cli.recovering import mention_unrecovered, recover
-    from watchglass.run import open_run
+    from watchglass.run import open_run, open_runs
 
     console = stdout_console()
     recover(run)
     try:
         with working("reading the run"):
             opened = open_run(run)
-    except NotARunError:
-        with working("looking for runs"):
-            found = _runs_in(run)
-        if found is None:
-            raise
+    except NotARunError as error:
+        try:
+            with working("looking for runs"):
+                found = open_runs(run).to_arrow().to_pylist()
+        except MissingFileError:
+            raise error from None
         _print_runs(console, run, found)
         return
     print_table(console, run, head_of(opened), labels="dim")
@@ -52,17 +53,6 @@ def show(
     mention_unrecovered(run, opened)
     for problem in opened.problems:
         print_warning(str(problem))
-
-
-def _runs_in(folder: str) -> list[dict[str, Any]] | None:
-    """One row per run below a folder, None where there is none."""
-    from watchglass.run import open_runs
-
-    try:
-        rows: list[dict[str, Any]] = open_runs(folder).to_arrow().to_pylist()
-    except MissingFileError:
-        return None
-    return rows
 
 
 def _print_runs(console: Console, folder: str, runs: list[dict[str, Any]]) -> None:
