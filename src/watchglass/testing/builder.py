@@ -363,11 +363,10 @@ class _Worker:
         self._event("joined", reason="", alone=alone)
 
     def step(self, step: Step) -> None:
-        number, captured = self._global_step, 0
+        number = self._global_step
         scalars = [(number, self._id(name, scalar=True), step.weight, v) for name, v in step.scalars.items()]
         for name, given in step.statistics.items():
             self._add_statistics(number, name, given if isinstance(given, Row) else np.asarray(given))
-            captured += 1
         for name, numbers in step.reductions.items():
             self.add(REDUCTIONS, [(number, self._id(name), int(which), value) for which, value in numbers.items()])
         for name, flags in step.units.items():
@@ -385,10 +384,10 @@ class _Worker:
         self._mode_steps[step.mode] += 1
         start_ns, self._now_ns = self._now_ns, self._now_ns + int(step.seconds * 1e9)
         train_step = self._mode_steps[Mode.TRAIN] - 1
-        self._ends.append(
-            StepEnd(number, step.mode, mode_step, train_step, start_ns, self._now_ns, captured, step.model)
-        )
-        self.orders.add(self._ends[-1].order)
+        captured = len(step.statistics)
+        end = StepEnd(number, step.mode, mode_step, train_step, start_ns, self._now_ns, captured, step.model)
+        self._ends.append(end)
+        self.orders.add(end.order)
         self._global_step += 1
 
     def flush(self) -> None:

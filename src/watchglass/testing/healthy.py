@@ -11,8 +11,12 @@ from typing import Any
 
 from watchglass.config import EvaluatorConfig
 from watchglass.errors import InvalidValueError, MissingFileError
+from watchglass.evaluate import replay, verdict
 from watchglass.records import Verdict
+from watchglass.run import open_run
+from watchglass.session import rule_specs
 from watchglass.testing.watched_call import call_watched
+from watchglass.view import FAIL_ON, Terms, counted, failed_rules, not_answered, outcome, verdict_text
 
 
 def assert_trains_healthy(
@@ -49,14 +53,11 @@ def assert_trains_healthy(
         Exception: What the training raised, where nothing was found that explains it.
     """
     __tracebackhide__ = True
-    from watchglass.session import rule_specs
-    from watchglass.view import FAIL_ON, Terms
-
     if fail_on not in FAIL_ON:
         raise InvalidValueError(f"fail_on must be one of {', '.join(FAIL_ON)} but got {fail_on!r}")
     terms = Terms(fail_on, allow_unfinished)
-    told = EvaluatorConfig("", None, rule_specs("default" if rules is None else rules, calibration))
-    told = replace(told, calibration=calibration)
+    specs = rule_specs("default" if rules is None else rules, calibration)
+    told = EvaluatorConfig("", None, specs, calibration=calibration)
     location = _location(run_or_callable)
     if location is not None:
         if settings or run is not None:
@@ -71,7 +72,7 @@ def assert_trains_healthy(
 
 
 def _trained_for_once(
-    training: Callable[[], Any], told: EvaluatorConfig, settings: dict[str, Any], terms: Any
+    training: Callable[[], Any], told: EvaluatorConfig, settings: dict[str, Any], terms: Terms
 ) -> Verdict:
     """The same with a temporary folder, which stays only where a message names it: nobody would ever find it."""
     __tracebackhide__ = True
@@ -92,7 +93,7 @@ def _kept(run: str) -> str:
     return f"run: {run} (kept; look at it with: watchglass report {run} -o report.html)"
 
 
-def _trained(training: Callable[[], Any], told: EvaluatorConfig, settings: dict[str, Any], terms: Any) -> Verdict:
+def _trained(training: Callable[[], Any], told: EvaluatorConfig, settings: dict[str, Any], terms: Terms) -> Verdict:
     """The verdict on a training that is run now. What it raises goes on where nothing was found."""
     __tracebackhide__ = True
     failure, broken = call_watched(training, told, settings)
@@ -111,8 +112,6 @@ def _trained(training: Callable[[], Any], told: EvaluatorConfig, settings: dict[
             "nothing can be said of this training: no training step was seen; does it train, with PyTorch or with "
             "watchglass.xgboost_callback()?"
         ) from None
-    from watchglass.view import counted
-
     if failure is not None and not counted(found, terms):
         raise failure
     _check(found, terms, failure, _kept(told.run))
@@ -139,19 +138,14 @@ def _location(run_or_callable: Any) -> str | None:
 
 
 def _evaluated(told: EvaluatorConfig) -> Verdict:
-    from watchglass.evaluate import replay, verdict
-    from watchglass.run import open_run
-
     run = open_run(told.run)
     found = verdict(run, replay(told.run, told.rules, calibration=told.calibration))
     return replace(found, run=told.run)
 
 
-def _check(found: Verdict, terms: Any, failure: Exception | None, last_line: str) -> None:
+def _check(found: Verdict, terms: Terms, failure: Exception | None, last_line: str) -> None:
     """Raise with the verdict as message, unless it is clean."""
     __tracebackhide__ = True
-    from watchglass.view import failed_rules, not_answered, outcome, verdict_text
-
     answer = outcome(found, terms)
     if answer == "clean":
         return
