@@ -13,7 +13,6 @@ from watchglass.errors import InvalidValueError
 RunPath = Annotated[
     str, typer.Argument(metavar="RUN", help="Where the run is: runs/train-20250101-120000, s3://BUCKET/PATH.")
 ]
-Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No line per finding and no verdict.")]
 Force = Annotated[
     bool,

@@ -65,11 +65,6 @@ class Supervision:
         """Whether no evaluator runs and none will be started."""
         return self._process is None and self._due_s is None
 
-    @property
-    def pid(self) -> int | None:
-        """Process id of the evaluator, None where none runs at the moment."""
-        return None if self._process is None else self._process.pid
-
     def look(self) -> None:
         """Start what is due, and replace what has died or hangs. Returns at once; to be called every second or so."""
         now_s = self._monotonic()

@@ -34,7 +34,7 @@ def start() -> Iterator[Start]:
     yield begin
     for supervision in started:
         supervision.end()
-        assert supervision.pid is None
+        assert supervision.over
 
 
 def test_its_environment_is_without_capture() -> None:
