@@ -163,11 +163,7 @@ def _statistics_frames(batch: StatisticsBatch) -> list[bytes]:
     bins = len(batch.histograms.keys) if batch.histograms is not None else 0
     if len(batch) > 1 and (len(batch) > _FRAME_ROWS or bins > _FRAME_BINS):
         rows = np.arange(len(batch))
-        return [
-            frame
-            for half in np.array_split(rows, 2)
-            for frame in _statistics_frames(batch.take(half))
-        ]  # fmt: skip
+        return [frame for half in np.array_split(rows, 2) for frame in _statistics_frames(batch.take(half))]
     return [encode_statistics(batch)]
 
 

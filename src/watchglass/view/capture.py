@@ -31,17 +31,12 @@ def capture_lines(counters: Mapping[str, Any]) -> Iterator[str]:
             text += f", {_seconds(device)} of it on devices"
         share, allowance = _number(counters, "overhead_budget"), _number(counters, "allowance_ns")
         if share is not None and counters.get("fixed_interval") is False:
-            text += (
-                f"; allowed {_seconds(allowance)} + {_percent(share)}" if allowance else f"; allowed {_percent(share)}"
-            )
+            text += f"; allowed {f'{_seconds(allowance)} + ' if allowance else ''}{_percent(share)}"
         observed = _observed(counters, training)
         text += f"; captured steps show {_percent(observed)}" if observed is not None else ""
         beside = _number(counters, "beside_cpu_ns")
-        yield (
-            whose
-            + text
-            + (f"; launcher and evaluator {_seconds(beside)} of processor time" if beside is not None else "")
-        )
+        text += f"; launcher and evaluator {_seconds(beside)} of processor time" if beside is not None else ""
+        yield whose + text
     written = _number(counters, "bytes_written")
     parts = [_kept(counters), f"{size(written)} written" if written is not None else ""]
     peak = counters.get("peak_bytes")

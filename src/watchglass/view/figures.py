@@ -248,10 +248,7 @@ def layer_names(run: Run, role: Role) -> list[str]:
     infos = [run.tensor(name).info for name in run.tensor_names(role=role)]
     infos = [info for info in infos if not info.name.endswith("bias")] or infos
     infos.sort(key=lambda info: (info.model or 0, info.layer_index < 0, info.layer_index, info.tensor_id))
-    names = [info.name for info in infos]
-    if len(names) <= _MAX_ROWS:
-        return names
-    return [str(name) for name in _spread(np.array(names), _MAX_ROWS)]
+    return [str(name) for name in _spread(np.array([info.name for info in infos]), _MAX_ROWS)]
 
 
 def escape(name: str) -> str:
@@ -386,14 +383,9 @@ def _figure(title: str, x: str, y: str) -> go.Figure:
         paper_bgcolor="rgba(0,0,0,0)", plot_bgcolor="rgba(0,0,0,0)", hovermode="closest", template="none",
         font={"family": "system-ui, sans-serif", "size": 13}, showlegend=True,
     )  # fmt: skip
-    figure.update_xaxes(title={"text": x}, zeroline=False, showgrid=True, gridcolor="rgba(128,128,128,0.25)")
-    figure.update_yaxes(
-        title={"text": y, "standoff": 12},
-        automargin=True,
-        zeroline=False,
-        showgrid=True,
-        gridcolor="rgba(128,128,128,0.25)",
-    )
+    grid = {"zeroline": False, "showgrid": True, "gridcolor": "rgba(128,128,128,0.25)"}
+    figure.update_xaxes(title={"text": x}, **grid)
+    figure.update_yaxes(title={"text": y, "standoff": 12}, automargin=True, **grid)
     return figure
 
 
@@ -545,9 +537,8 @@ def _ratio(above: Series, below: Series) -> Series:
 def _on_steps(series: Series, steps: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
     """The values of a series at ``steps``, NaN where it has none."""
     result = np.full(len(steps), np.nan)
-    common, there, here = np.intersect1d(steps, series[0], return_indices=True)
-    if len(common):
-        result[there] = series[1][here]
+    _, there, here = np.intersect1d(steps, series[0], return_indices=True)
+    result[there] = series[1][here]
     return result
 
 

@@ -71,10 +71,7 @@ def _folded(verdict: Verdict, terms: Terms) -> Iterator[str]:
 
 def _whole(verdict: Verdict, terms: Terms, *, details: bool = True) -> Iterator[str]:
     yield f"Run {_code(verdict.run)}\n"
-    reason = not_answered(verdict, terms)
-    if reason:
-        yield f"> {_MARKS['no answer']} {escape(reason)}\n"
-    for text in failed_rules(verdict):
+    for text in filter(None, (not_answered(verdict, terms), *failed_rules(verdict))):
         yield f"> {_MARKS['no answer']} {escape(text)}\n"
     if verdict.diagnoses:
         rows = [_diagnosis_row(each, verdict) for each in verdict.diagnoses[:_DIAGNOSES]]
