@@ -51,16 +51,6 @@ class Wanted(NamedTuple):
     histograms: bool = False
 
 
-class Rows(NamedTuple):
-    """Rows of a frame: ``values`` as float64[n, 11], and the keys but for the step."""
-
-    values: NDArray[np.float64]
-    tensor_id: NDArray[np.uint32]
-    calls: NDArray[np.uint32]
-    origin: NDArray[np.uint8]
-    sampled: NDArray[np.bool_]
-
-
 class LiveBatch:
     """The rows of one STATISTICS frame; nothing of it is decoded before it is asked for, and then only that.
 
@@ -118,15 +108,16 @@ class LiveBatch:
                 self._payloads.decoded.put(self._token, name, column, column.nbytes)
         return _no_columns(names) if self._damaged else kept
 
-    def rows(self) -> Rows:
-        """All rows with all columns, read-only; none where the frame makes no sense."""
-        found: Rows | None = self._payloads.decoded.get(self._token, "rows")
+    def rows(self) -> StatisticsBatch:
+        """All rows with all columns but histograms, read-only; none where the frame makes no sense."""
+        found: StatisticsBatch | None = self._payloads.decoded.get(self._token, "rows")
         if found is None:
             columns = self._decoded((*_KEYS, *STATISTIC_FIELDS))
-            matrix = statistics_matrix({"global_step": self.global_step, **columns})
+            steps = self.global_step
+            matrix = statistics_matrix({"global_step": steps, **columns})
             matrix.flags.writeable = False
-            found = Rows(matrix, *(columns[name] for name in _KEYS))
-            self._payloads.decoded.put(self._token, "rows", found, sum(column.nbytes for column in found))
+            found = StatisticsBatch(steps, values=matrix, histograms=None, **{name: columns[name] for name in _KEYS})
+            self._payloads.decoded.put(self._token, "rows", found, batch_bytes(found))
         return found
 
     def _decoded(self, names: Sequence[str]) -> dict[str, NDArray[Any]]:

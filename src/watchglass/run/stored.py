@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from watchglass.records import STATISTIC_FIELDS, Origin
 from watchglass.run.histograms import LazyHistograms
 from watchglass.run.payloads import OnProblem, Payloads
-from watchglass.run.sources import ROW_BYTES, CompactedBlock, LiveBatch, Rows, Wanted, batch_bytes
+from watchglass.run.sources import ROW_BYTES, CompactedBlock, LiveBatch, Wanted, batch_bytes
 from watchglass.stats import Histograms
 from watchglass.store import Charges, Frame, StatisticsBatch, Store
 
@@ -107,15 +107,13 @@ class StoredStatistics:
         """Look into every frame that nobody asked for so far, so that those that make no sense are told."""
         self._number()
 
-    def at(self, global_step: int, *, planned_only: bool = True) -> StatisticsRows:
+    def at(self, global_step: int) -> StatisticsRows:
         """Rows of a step, one per tensor (the last one written), by tensor; empty where nothing was captured.
 
-        Args:
-            global_step: Worker's step.
-            planned_only: Leave out rows that were written because of a finding, which must never feed a rule.
+        Without those that were written because of a finding, which must never feed a rule.
         """
         self._number()
-        found: list[tuple[StatisticsRows, NDArray[np.bool_]]] = []
+        found: list[StatisticsRows] = []
         for block in self._blocks:
             chunk = block.chunk(global_step) if block.first <= global_step <= block.last else None
             if chunk is not None:
@@ -126,12 +124,9 @@ class StoredStatistics:
         for batch, start, stop in self._ranges.get(global_step, ()):
             charges.add(_TOGETHER * ROW_BYTES * (stop - start))
             rows = batch.rows()
-            if stop <= len(rows.values):  # else a part of it turned out to make no sense
+            if stop <= len(rows):  # else a part of it turned out to make no sense
                 found.append(_rows_of(rows, start, stop, batch.histograms if batch.may_have_histograms() else None))
-        parts = [
-            rows if not planned_only or planned.all() else rows.take(np.flatnonzero(planned)) for rows, planned in found
-        ]
-        return _last_of_each(parts[0] if len(parts) == 1 else _joined(parts))
+        return _last_of_each(found[0] if len(found) == 1 else _joined(found))
 
     def read(
         self,
@@ -171,16 +166,16 @@ class StoredStatistics:
         return _in_order(StatisticsBatch.concatenate(parts, histograms=histograms))
 
     def of_tensor(
-        self, tensor_id: int, *, planned_only: bool = True, fields: Sequence[str] = STATISTIC_FIELDS
+        self, tensor_id: int, *, fields: Sequence[str] = STATISTIC_FIELDS
     ) -> tuple[NDArray[np.uint64], NDArray[np.float64], LazyHistograms | None]:
         """All rows of a tensor by step, one per step: global steps u64[n], values float64[n, 11], their histograms.
 
-        Arguments as of :meth:`read`.
+        Arguments as of :meth:`read`; only rows that were planned.
         """
-        rows = self.read(tensor_ids=[tensor_id], fields=fields, planned_only=planned_only)
+        rows = self.read(tensor_ids=[tensor_id], fields=fields)
 
         def load() -> Histograms:
-            again = self.read(tensor_ids=[tensor_id], fields=(), planned_only=planned_only, histograms=True)
+            again = self.read(tensor_ids=[tensor_id], fields=(), histograms=True)
             known = again.histograms if again.histograms is not None else Histograms.none(len(again))
             # Frames that came since the rows were read have later steps, but for what was written twice.
             return known.take(np.flatnonzero(np.isin(again.global_step, rows.global_step)))
@@ -241,9 +236,9 @@ class StoredStatistics:
 
 
 def _rows_of(
-    source: Rows | StatisticsBatch, start: int, stop: int, histograms: Callable[[], Histograms | None] | None
-) -> tuple[StatisticsRows, NDArray[np.bool_]]:
-    """Some rows of a frame or a block, and which of them were planned; ``histograms`` gives those of all its rows."""
+    source: StatisticsBatch, start: int, stop: int, histograms: Callable[[], Histograms | None] | None
+) -> StatisticsRows:
+    """Those of some rows of a frame or a block that were planned; ``histograms`` gives those of all its rows."""
     span = slice(start, stop)
 
     def load() -> Histograms:
@@ -252,7 +247,8 @@ def _rows_of(
 
     lazy = LazyHistograms(load) if histograms is not None else None
     found = StatisticsRows(source.tensor_id[span], source.values[span], source.calls[span], source.sampled[span], lazy)
-    return found, source.origin[span] == Origin.PLANNED
+    planned = source.origin[span] == Origin.PLANNED
+    return found if planned.all() else found.take(np.flatnonzero(planned))
 
 
 def _in_order(rows: StatisticsBatch) -> StatisticsBatch:

@@ -90,10 +90,10 @@ def test_rows_written_because_of_a_finding_are_left_out_unless_asked_for(tmp_pat
     path = build_run(tmp_path / "run", [{"statistics": {"a.weight": row, "b.weight": np.ones(2)}}])
     tables = tables_of(path)
     assert len(tables.statistics.at(0).ids) == 1
-    rows = tables.statistics.at(0, planned_only=False)
+    rows = tables.statistics.read(global_steps=(0, 1), planned_only=False)
     assert (rows.calls.tolist(), rows.sampled.tolist()) == ([3, 1], [True, False])
     assert len(tables.statistics.of_tensor(0)[0]) == 0
-    assert len(tables.statistics.of_tensor(0, planned_only=False)[0]) == 1
+    assert len(tables.statistics.read(tensor_ids=[0], planned_only=False)) == 1
 
 
 def test_a_flush_that_was_written_twice_counts_once(tmp_path):
