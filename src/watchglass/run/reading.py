@@ -96,25 +96,28 @@ class Reading:
         self._store = store
         self._steps = steps
         self._stopped: tuple[list[Problem], list[Problem]] | None = None
-        self._begin()
+        self.restart()
 
     def restart(self) -> None:
         """Forget everything; the next :meth:`refresh` reads it again."""
-        self._begin()
+        self._reader = RunReader(self._store, leave=(FrameKind.STATISTICS,))
+        self.tables: dict[tuple[int, str], WorkerTables] = {}
+        self.streams = Streams()
+        self.journal = Journal()
+        self._journal_read = 0
+        self._journal_problems: list[Problem] = []
 
     def refresh(self) -> int:
         """Read what was written since the last call; returns the number of new frames. Never waits.
 
         Where the run was compacted meanwhile, everything is read again, from the compacted files.
         """
-        for restart in range(_MOST_RESTARTS + 1):
+        for _ in range(_MOST_RESTARTS):
             try:
                 return self._read()
             except CompactedError:
-                if restart == _MOST_RESTARTS:
-                    raise
-                self._begin()
-        raise AssertionError("the loop returns or raises")
+                self.restart()
+        return self._read()
 
     @property
     def problems(self) -> list[Problem]:
@@ -154,21 +157,13 @@ class Reading:
             return self._stopped
         return self._reader.problems + self._journal_problems, self._reader.unfinished()
 
-    def _begin(self) -> None:
-        self._reader = RunReader(self._store, leave=(FrameKind.STATISTICS,))
-        self.tables: dict[tuple[int, str], WorkerTables] = {}
-        self.streams = Streams()
-        self.journal = Journal()
-        self._journal_read = 0
-        self._journal_problems: list[Problem] = []
-
     def _read(self) -> int:
         # Someone who asks now and then, not ten times a second, can afford the whole listing.
         count, full = 0, True
         while found := self._reader.poll(full=full):
             for attempt, worker, frame in found:
                 if (attempt, worker) not in self.tables:
-                    self.tables[attempt, worker] = new_tables(self._store, self._steps)
+                    self.tables[attempt, worker] = WorkerTables(self._store, steps=self._steps)
                 self.tables[attempt, worker].ingest(frame)
             count += len(found)
             full = False
@@ -187,8 +182,3 @@ class Reading:
         count += len(journal) - self._journal_read
         self._journal_read = len(journal)
         return count
-
-
-def new_tables(store: Store, steps: tuple[int, int] | None = None) -> WorkerTables:
-    """Empty tables for what one worker recorded in a store."""
-    return WorkerTables(store, steps=steps)

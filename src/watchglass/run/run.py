@@ -18,7 +18,7 @@ from watchglass.run.description import page_of, summary
 from watchglass.run.history import Phase
 from watchglass.run.lineage import Lineage, Seam, trace
 from watchglass.run.news import Cursor, News, cursor_of, news_of
-from watchglass.run.reading import Journal, Reading, new_tables
+from watchglass.run.reading import Reading
 from watchglass.run.recorded_step import RecordedStep
 from watchglass.run.selection import Selection
 from watchglass.run.statistics_table import StatisticsQuery
@@ -96,14 +96,8 @@ class Run:
         self.location = store.location
         self.manifest: Manifest = read_manifest(store)
         self.opened_steps = half_open(steps)
-        self.attempts: list[int] = []
         self.attempt = attempt or 0
         self.seams: tuple[Seam, ...] = ()
-        self.workers: list[str] = []
-        self.streams: list[str] = []
-        self.modes: list[Mode] = []
-        self.finished = False
-        self.journal = Journal()
         self.cursor = Cursor()
         self.reading = Reading(store, self.opened_steps)
         self.fixed_attempt = attempt
@@ -227,7 +221,7 @@ class Run:
                 tables = {attempt: found for attempt, found in tables.items() if attempt == self.fixed_attempt}
             over = bool(tables) and max(tables) < max(self.attempts, default=0)
             self._workers[chosen] = Worker(
-                chosen, tables or {self.attempt: new_tables(self.store)}, self._lineage, steps=self.opened_steps,
+                chosen, tables or {self.attempt: WorkerTables(self.store)}, self._lineage, steps=self.opened_steps,
                 over=over, before=self._before.pop(chosen, None),
             )  # fmt: skip
         return self._workers[chosen]
