@@ -29,16 +29,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from watchglass.records import STEPS, Fact, Mode, Role
+from watchglass.records import STEPS, Fact, Mode, Role, count
 from watchglass.run.selection import Selection
 from watchglass.run.tables import WorkerTables
 from watchglass.store import dtype_of
 
 #: What a ``resumed`` fact may say of where its step comes from; others, of later releases, pass for "unknown".
 SOURCES = ("optimizer", "scheduler", "booster", "given")
-#: Steps beyond this are nonsense of a damaged file.
-_MOST_STEPS = 1 << 53
-
 #: Steps that are read together in search of the first that has weights.
 _WINDOW = 256
 
@@ -111,9 +108,9 @@ class Seam:
             how = {"given": "as given", "weights": "the weights are the same"}.get(self.source, f"by the {self.source}")
             text = f"attempt {self.attempt} {known} ({how})"
         if self.replaced:
-            text += f"; it replaces {_steps(self.replaced)} that were made before"
+            text += f"; it replaces {count(self.replaced, 'step')} that were made before"
         if self.missing:
-            text += f"; {_steps(self.missing)} before it were never recorded"
+            text += f"; {count(self.missing, 'step')} before it were never recorded"
         return text
 
 
@@ -122,12 +119,10 @@ class Lineage:
     """The course of one training.
 
     Attributes:
-        starts: How its attempts began.
         parts: TRAIN steps that count, in order.
         seams: Where attempts are joined, in the order of attempts.
     """
 
-    starts: Mapping[int, Start]
     parts: tuple[Part, ...]
     seams: tuple[Seam, ...]
 
@@ -165,7 +160,7 @@ def trace(tables: Mapping[int, WorkerTables], matches: MutableMapping[int, int |
                 start = replace(start, shift=shift, source="weights")
         starts[attempt] = start
     parts, found = join(starts)
-    return Lineage(starts, tuple(parts), tuple(found))
+    return Lineage(tuple(parts), tuple(found))
 
 
 def start_of(facts: Iterable[Fact], trained: tuple[int, int] | None, attempt: int) -> Start | None:
@@ -182,9 +177,8 @@ def start_of(facts: Iterable[Fact], trained: tuple[int, int] | None, attempt: in
     for fact in facts:
         if fact.kind != "resumed":
             continue
-        step = _step(fact.data.get("start_step"))
-        given = fact.data.get("source")
-        if step is not None and step <= first:
+        step, given = fact.data.get("start_step"), fact.data.get("source")
+        if type(step) is int and 0 <= step <= first:
             # Steps may have been dropped behind it, never before it.
             first, source = step, str(given) if given in SOURCES else "unknown"
     return Start(first, trained[1] + 1, source)
@@ -205,7 +199,7 @@ def join(starts: Mapping[int, Start]) -> tuple[list[Part], list[Seam]]:
         while parts:
             last = parts.pop()
             # The newest part ends with its attempt, the others where they were joined before.
-            stop = _end(starts[last.attempt]) if last.stop is None else last.stop
+            stop = starts[last.attempt].end + last.shift if last.stop is None else last.stop
             replaced += max(0, stop - max(first, last.start))
             if last.start < first:
                 previous, missing = last.attempt, max(0, first - stop)
@@ -331,18 +325,6 @@ def _trained(tables: WorkerTables) -> NDArray[Any]:
     return steps[np.flatnonzero(steps["mode"] == Mode.TRAIN)]
 
 
-def _end(start: Start) -> int:
-    return start.end + start.shift
-
-
-def _step(value: Any) -> int | None:
-    return value if type(value) is int and 0 <= value < _MOST_STEPS else None
-
-
 def _bits(values: NDArray[np.float64]) -> NDArray[np.uint64]:
     # NaN is what NaN was.
     return np.ascontiguousarray(values, np.float64).view(np.uint64)
-
-
-def _steps(count: int) -> str:
-    return f"{count:,} step{'s' if count != 1 else ''}"

@@ -158,7 +158,7 @@ class Runs:
 
     def _repr_html_(self) -> str:
         header = ("name", "state", "models", "train_steps", "loss", "validation_loss", "findings", "worst", "problem")
-        rows = [[self._summary(each)[column] for column in header] for each in self.listed]
+        rows = [[self._summary(each).get(column) for column in header] for each in self.listed]
         return page(self.location, count(len(self), "run"), [name.replace("_", " ") for name in header], rows)
 
     def _summary(self, listed: ListedRun) -> dict[str, Any]:
@@ -176,17 +176,14 @@ class Runs:
             "loss": pa.float64(), "validation_loss": pa.float64(), "findings": pa.int64(), "worst": pa.string(),
             "seconds": pa.float64(), "problem": pa.string(), "location": pa.string(),
         }  # fmt: skip
-        rows = [self._summary(each) for each in self.listed]
-        return pa.table({name: pa.array([row[name] for row in rows], kind) for name, kind in kinds.items()})
+        return pa.Table.from_pylist([self._summary(each) for each in self.listed], pa.schema(kinds))
 
 
 def _summary(listed: ListedRun) -> dict[str, Any]:
-    found: dict[str, Any] = dict.fromkeys(
-        ("state", "attempts", "workers", "models", "train_steps", "eval_steps", "loss", "validation_loss", "findings",
-         "worst", "seconds")
-    )  # fmt: skip
-    created = listed.created_ns // 1000 or None
-    found.update(name=listed.name, created=created, problem=listed.problem or None, location=listed.location)
+    found: dict[str, Any] = {
+        "name": listed.name, "created": listed.created_ns // 1000 or None, "problem": listed.problem or None,
+        "location": listed.location,
+    }  # fmt: skip
     if listed.problem:
         return found
     try:

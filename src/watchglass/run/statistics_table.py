@@ -93,8 +93,7 @@ class StatisticsQuery:
             for name, row in worker.infos().items():
                 if name not in infos and matches(row):
                     infos[name] = row
-        tensors = list(infos.values())
-        layout = Layout(tensors, [worker.name for worker in team], self)
+        layout = Layout(list(infos.values()), [worker.name for worker in team], self)
         pieces = self._merged(team, layout) if self.merged else self._each(team, layout)
         tables, charges = [], Charges()
         for rows, worker_of in pieces:
@@ -179,9 +178,8 @@ class Layout:
         self.places = {info.name: place for place, info in enumerate(infos)}
         self.fields = query.fields if query.fields is not None else FIELDS
         self.stored = STATISTIC_FIELDS if query.merged else stored_fields(self.fields)
-        self._merged = query.merged
         self._workers = [*workers, "all"]
-        self._histograms = query.histograms
+        self._query = query
 
     def table(self, rows: Rows, worker: NDArray[np.int64]) -> pyarrow.Table:
         """One piece of the table; ``worker`` are places in the list of workers."""
@@ -202,7 +200,7 @@ class Layout:
         layers = np.array([info.layer_index for info in self.infos], np.int32)
         columns["layer_index"] = pa.array(layers[rows.name])
         columns["calls"], columns["sampled"] = pa.array(rows.batch.calls), pa.array(rows.batch.sampled)
-        if self._merged:
+        if self._query.merged:
             columns["workers"] = pa.array(rows.workers if rows.workers is not None else np.empty(0, np.int32))
         for name in self.fields:
             if name in EXACT:
@@ -210,7 +208,7 @@ class Layout:
             else:
                 found = column(rows.batch.values, name)
             columns[name] = pa.array(found.astype(np.int64) if name in _COUNTS else np.ascontiguousarray(found))
-        if self._histograms:
+        if self._query.histograms:
             columns.update(_histogram_columns(rows.batch.histograms, count))
         return pa.table(columns)
 
@@ -254,8 +252,8 @@ def _together(
     """As :func:`_spans`, over the steps of all workers: those of the one with the most, and what lies around them."""
     if not team:
         return
-    first = min(team, key=lambda worker: -len(worker.numbers(mode)))
-    low = min((next(iter(worker.numbers(mode)), 0) for worker in team), default=0)
+    first = max(team, key=lambda worker: len(worker.numbers(mode)))
+    low = min(next(iter(worker.numbers(mode)), 0) for worker in team)
     high = max(worker.numbers(mode).last for worker in team) + 1
     if steps is not None:
         low, high = max(low, steps[0]), min(high, steps[1])

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from watchglass.errors import NeverError
 from watchglass.records import STATISTIC_FIELDS, Mode, TensorInfo
-from watchglass.run.histograms import Histogram, LazyHistograms
+from watchglass.run.histograms import Histogram
 from watchglass.run.markup import page
 from watchglass.run.raw_tensors import as_array, as_torch, stored_tensor
 from watchglass.run.statistics import EXACT, check_reduction, stored_fields
@@ -97,7 +97,6 @@ class Tensor:
             numbers = tables.captured(tensor_id)
             return (np.fromiter(sorted(numbers), np.uint64, len(numbers)),)
 
-        self.run.worker(worker).info(self.name)
         for steps, _, _ in self.run.worker(worker).pieces(self.name, mode, captured):
             found += steps.tolist()
         return found
@@ -173,7 +172,6 @@ class Tensor:
         """Step -> value as by :meth:`value`, for the steps that have one; what was removed since is left out."""
         source = self.run.worker(worker)
         found: dict[int, Any] = {}
-        source.info(self.name)
         for steps, index, (_, values, _) in source.pieces(self.name, mode, WorkerTables.scalar_history):
             found.update(zip(steps.tolist(), values[index].tolist(), strict=True))
         numbers = source.numbers(mode)
@@ -234,8 +232,6 @@ class Tensor:
             InvalidValueError: There is no such reduction.
         """
         check_reduction(name)
-        source = self.run.worker(worker)
-        source.info(self.name)
         exact = EXACT.get(name)
 
         def read(tables: WorkerTables, tensor_id: int) -> tuple[NDArray[np.uint64], NDArray[np.float64]]:
@@ -245,7 +241,7 @@ class Tensor:
             steps, values = tables.reduction_history(tensor_id, exact[0])
             return steps, exact[1](values)
 
-        return source.history(self.name, mode, read)
+        return self.run.worker(worker).history(self.name, mode, read)
 
     @reads_again
     def histogram(self, step: int, mode: Mode = Mode.TRAIN, worker: str | None = None) -> Histogram:
@@ -289,11 +285,11 @@ class Tensor:
     @reads_again
     def _histograms(self, mode: Mode, worker: str | None) -> tuple[NDArray[np.int64], NDArray[np.float64], Histograms]:
         """Steps with a histogram, ascending, their rows of statistics and the histograms."""
-        source = self.run.worker(worker)
-        source.info(self.name)
         found_steps, found = [np.empty(0, np.int64)], [np.empty((0, len(STATISTIC_FIELDS)))]
         parts: list[Histograms] = []
-        for steps, index, (_, rows, lazy) in source.pieces(self.name, mode, _rows_of):
+        for steps, index, (_, rows, lazy) in self.run.worker(worker).pieces(
+            self.name, mode, lambda tables, tensor_id: tables.statistics.of_tensor(tensor_id)
+        ):
             histograms = (lazy.get() if lazy is not None else Histograms.none(len(rows))).take(index)
             known = np.flatnonzero(histograms.seen > 0)
             found_steps.append(steps[known])
@@ -325,10 +321,6 @@ class Tensor:
             return f"nothing of it was recorded at {mode.name} steps"
         shown = ", ".join(map(str, steps[:8])) + (f" and {len(steps) - 8} more" if len(steps) > 8 else "")
         return f"it was recorded at {shown}"
-
-
-def _rows_of(tables: WorkerTables, tensor_id: int) -> tuple[Any, Any, LazyHistograms | None]:
-    return tables.statistics.of_tensor(tensor_id)
 
 
 def _reduced(array: NDArray[Any], name: str) -> float:

@@ -219,7 +219,11 @@ class Worker:
             name: The tensor.
             mode: Of which steps.
             read: Gives for an attempt's tables and tensor id a tuple that begins with global steps.
+
+        Raises:
+            UnknownNameError: No attempt has the tensor.
         """
+        self.info(name)
         numbers = self.numbers(mode)
         for attempt, tables in self.attempts.items():
             info = tables.catalog.by_name(name)
@@ -251,7 +255,8 @@ class Worker:
         return self._phases(mode, by_model=True)
 
     def _phases(self, mode: Mode, *, by_model: bool) -> dict[int, list[Phase]]:
-        settled, marks = self._made.last_train_step, self._scalars_read()
+        settled = self._made.last_train_step
+        marks = {attempt: (tables.catalog.snapshot(), tables.log(SCALARS)) for attempt, tables in self.attempts.items()}
         known = self._entered.get(by_model)
         if known is None or not known.is_still(marks, self.columns):
             known = _Entered(0, marks, {}, {})
@@ -273,9 +278,6 @@ class Worker:
             tracker = found.trackers.setdefault(key, PhaseTracker())
             phases.setdefault(key, []).extend(tracker.enter(end, scalars))
         return found
-
-    def _scalars_read(self) -> dict[int, _Read]:
-        return {attempt: (tables.catalog.snapshot(), tables.log(SCALARS)) for attempt, tables in self.attempts.items()}
 
     def facts(self, kind: str | None = None, since: Mapping[int, int] | None = None) -> list[Fact]:
         """See :meth:`Run.facts`; without the first ones that were read of some attempts."""
