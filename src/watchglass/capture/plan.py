@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,12 +52,11 @@ class Keep:
 
 
 class _View:
-    """Answers for one set of collections that are due together, given as a bit for each; filled as it is asked."""
+    """Answers for one set of collections that are due together, also given as a bit for each; filled as it is asked."""
 
     __slots__ = ("due", "keeps", "roles", "tags")
 
-    def __init__(self, due: int, collections: Iterable[Collection]) -> None:
-        chosen = [collection for index, collection in enumerate(collections) if due >> index & 1]
+    def __init__(self, due: int, chosen: Sequence[Collection]) -> None:
         self.due = due
         self.keeps: dict[str, Keep | None] = {}
         self.roles = frozenset(role for collection in chosen for role in collection.looks_at)
@@ -120,12 +119,7 @@ class Plan:
 
     def due(self, mode: Mode, mode_step: int) -> bool:
         """Whether anything is to be captured at a step that opens now."""
-        schedules = self._schedules[mode]
-        if not schedules or self._is_silent(mode):
-            if mode is Mode.TRAIN:
-                self.chosen = False
-                self._train = self._view = self._view_of(0)
-            return False
+        schedules = () if self._is_silent(mode) else self._schedules[mode]
         chosen = mode is Mode.TRAIN and self.budget.due(mode_step) and self.budget.pays()
         due = 0
         by_budget = False
@@ -215,11 +209,7 @@ class Plan:
         """Collections that were due so far and hold nothing that was met, each with near names; each is given once."""
         told = self._awaited & self._was_due
         self._awaited &= ~told
-        return [
-            (collection.name, self._near(collection))
-            for index, collection in enumerate(self._collections)
-            if told >> index & 1
-        ]
+        return [(collection.name, self._near(collection)) for collection in self._of(told)]
 
     # -- inside ---------------------------------------------------------------------------------------------------
 
@@ -257,10 +247,13 @@ class Plan:
     def _bits(self, belongs: Callable[[Collection], bool]) -> int:
         return sum(1 << index for index, collection in enumerate(self._collections) if belongs(collection))
 
+    def _of(self, bits: int) -> list[Collection]:
+        return [collection for index, collection in enumerate(self._collections) if bits >> index & 1]
+
     def _view_of(self, due: int) -> _View:
         view = self._views.get(due)
         if view is None:
-            view = self._views[due] = _View(due, self._collections)
+            view = self._views[due] = _View(due, self._of(due))
         return view
 
     def _meet(self, name: str, role: Role, place: Place, tags: tuple[str, ...]) -> int:
@@ -275,8 +268,7 @@ class Plan:
             return None
         keep = self._combined.get(members)
         if keep is None:
-            chosen = [collection for index, collection in enumerate(self._collections) if members >> index & 1]
-            keep = self._combined[members] = _combined(chosen, self._config)
+            keep = self._combined[members] = _combined(self._of(members), self._config)
         return keep
 
     def _near(self, collection: Collection) -> tuple[str, ...]:
