@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from watchglass.capture.frameworks import Numbers, reader_of
 from watchglass.capture.pending import Later
-from watchglass.config import BUILT_IN_COLLECTIONS
+from watchglass.config import BUILT_IN_COLLECTIONS, MODE_NAMES
 from watchglass.errors import InvalidValueError
 from watchglass.record import Captured, OpenStep, Readback
 from watchglass.records import Mode, Role, TensorInfo
@@ -120,13 +120,8 @@ def mode_of(mode: Mode | str) -> Mode:
     Raises:
         InvalidValueError: None that a step can have.
     """
-    if isinstance(mode, Mode) and mode is not Mode.GLOBAL:
-        return mode
-    try:
-        found = Mode[str(mode).upper()]
-    except KeyError:
-        found = Mode.GLOBAL
-    if found is Mode.GLOBAL:
+    found = mode if isinstance(mode, Mode) else MODE_NAMES.get(str(mode).lower())
+    if found is None or found is Mode.GLOBAL:
         raise InvalidValueError(f'mode must be "train", "eval" or "predict" but got {mode!r}')
     return found
 

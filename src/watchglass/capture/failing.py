@@ -36,11 +36,6 @@ def failure_from(error: BaseException | None, trace: TracebackType | None = None
         error: What ended the process, or is about to.
         trace: Where, if the exception itself does not say.
     """
-    if isinstance(error, SystemExit) and not isinstance(error, TrainingStopped) and error.code not in (None, 0):
-        # Who catches an exception, prints it and exits means that exception.
-        inner = error.__context__
-        if inner is not None and not error.__suppress_context__:
-            return failure_from(inner)
     if error is None or isinstance(error, TrainingStopped):
         return None
     status: int | None = 1
@@ -48,6 +43,10 @@ def failure_from(error: BaseException | None, trace: TracebackType | None = None
     if isinstance(error, SystemExit):
         if error.code in (None, 0):
             return None
+        # Who catches an exception, prints it and exits means that exception.
+        inner = error.__context__
+        if inner is not None and not error.__suppress_context__:
+            return failure_from(inner)
         kind, status = "exit", error.code if isinstance(error.code, int) else 1
         message = "" if isinstance(error.code, int) else message
     elif isinstance(error, KeyboardInterrupt):
