@@ -58,7 +58,6 @@ class PyTorchAdapter:
         self._flow.models.on_numbered = self._numbered
         self._flow.begin_step = self._begin_step
         hook.clock.number_of = self._flow.models.settle
-        self._discover = discover
         self._discovery: Discovery | None = None
         saving = Saving(hook)
         self._capture = ModuleCapture(hook, self._flow.models, saving, self._flow.events)
@@ -78,7 +77,7 @@ class PyTorchAdapter:
         FirstBadModule(self._flow)
         _adapters[hook] = self
         hook.detach_with(lambda: _adapters.pop(hook, None))
-        self._install(hook)
+        self._install(hook, discover=discover)
 
     @staticmethod
     def of(hook: Hook) -> PyTorchAdapter | None:
@@ -92,7 +91,7 @@ class PyTorchAdapter:
         models.settle(models.number(root))
         self._unheard.each_step_updated(None)
 
-    def _install(self, hook: Hook) -> None:
+    def _install(self, hook: Hook, *, discover: bool) -> None:
         steady, updates, backwards = self.steady, self._updates, self._backwards
         guarded, shielded = hook.guarded, hook.guard.shielded
         # What it has seen comes before what is made of that.
@@ -121,14 +120,13 @@ class PyTorchAdapter:
             after_update=guarded(updates.after),
         )
         before, after = shielded(steady.before_update), shielded(steady.after_update)
-        steady.compiled_updates = CompiledUpdates(before, after, self._readings.forget)
-        beginnings = Switch(lambda: register_optimizer_step_pre_hook(before))
-        steady.listen_with(beginnings)
+        steady.compiled_updates = CompiledUpdates(before, after, self._readings.updates.forget)
+        beginnings = steady.listen_to_updates = Switch(lambda: register_optimizer_step_pre_hook(before))
         hook.detach_with(lambda: beginnings(False))
         beginnings(True)
         hook.detach_with(register_optimizer_step_post_hook(after).remove)
         hook.detach_with(self._capture.switch_off)
-        if self._discover:
+        if discover:
             self._discovery = Discovery(self._flow, self._calls)
             self._calls.between = self._discovery.between
         else:

@@ -102,7 +102,8 @@ class Readings:
         self._models = models
         self._known: weakref.WeakKeyDictionary[Optimizer, _Known] = weakref.WeakKeyDictionary()
         self._stale: dict[int, tuple[weakref.ref[Tensor], int]] = {}
-        self._updates = Updates(hook, saving)
+        #: Of the weights that were read last.
+        self.updates = Updates(hook, saving)
         #: How often the total gradient norm is taken beside captured steps.
         self.norm_pace = NormPace(hook.plan)
         self._described: weakref.WeakSet[Optimizer] = weakref.WeakSet()
@@ -193,15 +194,7 @@ class Readings:
         self._saving.save_all(step.records, Role.WEIGHT, known.weights)
         self._saving.save_all(step.records, Role.BIAS, known.biases)
         if self._hook.plan.wants(Role.UPDATE):
-            self._updates.take(step.records, optimizer, [row for row in known.rows if row[0].requires_grad])
-
-    def updated(self, step: OpenStep) -> None:
-        """Record the updates, now that the optimizer has changed the weights."""
-        self._updates.save(step.records)
-
-    def forget(self) -> None:
-        """Drop what was kept for an update that never came."""
-        self._updates.forget()
+            self.updates.take(step.records, optimizer, [row for row in known.rows if row[0].requires_grad])
 
     def norm(
         self, records: StepRecords, fresh: _Parameters, scale: Any, known: Rows | None = None, model: int = 0
@@ -346,8 +339,7 @@ def joined_norm(one: Any, other: Any) -> Any:
     """The norm of what two norms are of; either may be on its way from a device."""
     if isinstance(one, float) and isinstance(other, float):
         return math.hypot(one, other)
-    parts = one, other
-    return Later(lambda: math.hypot(*(part if isinstance(part, float) else float(part.resolve()) for part in parts)))
+    return Later(lambda: math.hypot(*(float(v if isinstance(v, float) else v.resolve()) for v in (one, other))))
 
 
 def is_bias(place: ParameterPlace) -> bool:

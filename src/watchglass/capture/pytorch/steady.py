@@ -73,11 +73,13 @@ class Steady:
         self.compiled_updates: CompiledUpdates
         #: Called on leaving where as many backwards ran as in a whole step, and no update was heard behind them.
         self.unheard: Callable[[], None] = lambda: None
+        #: How to hear, or no longer hear, that an optimizer is about to step.
+        self.listen_to_updates: Callable[[bool], None] = lambda on: None
         self._flow = flow
         self._hook = flow.hook
         self._readings = readings
         self._thread = get_ident()
-        flow.hook.in_quick_step = self.in_step
+        flow.hook.in_quick_step = lambda: self._at > _BETWEEN
         #: Backwards on threads that are not watched.
         self.elsewhere = 0
         self._at = _OFF
@@ -93,7 +95,6 @@ class Steady:
         self._random = False
         # Where it ends, where the norm is due next, and before which step to look which of them it is.
         self._end = self._norm_step = self._watchful = 0
-        self._listen_to_updates: Callable[[bool], None] = lambda on: None
         # The step that is under way: the sum of the losses of its backwards and their weight together, the rest is of
         # the last forward.
         self._step = 0
@@ -112,14 +113,6 @@ class Steady:
         self._first = 0
         self._since_ns = 0
         self._norm_ns = 0
-
-    def listen_with(self, listen_to_updates: Callable[[bool], None]) -> None:
-        """How to hear, or no longer hear, that an optimizer is about to step."""
-        self._listen_to_updates = listen_to_updates
-
-    def in_step(self) -> bool:
-        """Whether a step on this path is under way."""
-        return self._at > _BETWEEN
 
     @property
     def on(self) -> bool:
@@ -247,7 +240,7 @@ class Steady:
             self.leave()
             return
         self._norm_step = self._readings.norm_pace.next_due(self._step)
-        self._listen_to_updates(self._step == self._norm_step)
+        self.listen_to_updates(self._step == self._norm_step)
         self._watchful = min(self._end, self._step + 1 if self._step == self._norm_step else self._norm_step)
 
     def scaler_acts(self, full: Callable[..., Any]) -> Callable[..., Any]:
@@ -341,7 +334,7 @@ class Steady:
         steps = self._step - self._first
         if steps < _SOON and self._step < self._end:
             self._alike = 0
-        self._listen_to_updates(True)
+        self.listen_to_updates(True)
         for listener in self._flow.events.resting:
             listener(False)
         self._hook.turns.passed(self._model, steps)

@@ -170,7 +170,7 @@ class UpdatePoint:
             self._skipped_where(found, step, type(optimizer).__name__)
         if step.due:
             with torch.no_grad():
-                self._readings.updated(step)
+                self._readings.updates.save(step.records)
             self._tell(flow.events.update_ended, step, optimizer)
         self._readings.learning_rates(step, optimizer, self._optimizers[optimizer], self._several)
         for listener in flow.events.each_update_ended:
@@ -223,7 +223,7 @@ class UpdatePoint:
                 step.records.absorb(held.records)
         with torch.no_grad():
             if self._weights_read is not None and self._weights_read.global_step == step.global_step:
-                self._readings.updated(step)
+                self._readings.updates.save(step.records)
             model = self._meet(step, script, flow.objectives.of(script) or flow.objectives.recent())
             self._readings.describe(step, script, model)
         self._weights_read = self._late_gradients = None
@@ -249,7 +249,7 @@ class UpdatePoint:
             settle_start(optimizer, self._flow.models, self._flow.hook.resumption)
         scale = float(scaler.get_scale()) if _on_cpu(optimizer) else None
         self._skipped(step, "GradScaler.step", {"loss_scale": scale})
-        self._readings.forget()
+        self._readings.updates.forget()
         self._meet(step, optimizer)
         self._flow.objectives.updated(optimizer)
         self._end(step)
