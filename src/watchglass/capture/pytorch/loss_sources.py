@@ -168,8 +168,8 @@ class LossSources:
         if len(self._computed) < _MOST_NODES:
             self._computed.append(weakref.ref(result))
 
-    def loss_of(self, module: nn.Module, tensors: Iterable[tuple[str, Tensor]]) -> Tensor | None:
-        """The loss among what a module returned in an evaluation, without its gradient; None for none.
+    def loss_of(self, module: nn.Module, tensors: Iterable[tuple[str, Tensor]]) -> Any:
+        """The loss among what a module returned in an evaluation, a float or a readback of one; None for none.
 
         Of a module that was not trained yet, what a loss function inside of it returned.
         """
@@ -180,8 +180,8 @@ class LossSources:
             paths = tuple(path for path, tensor in given.items() if any(tensor is one for one in computed))[:1]
         if not paths or not given.keys() >= set(paths):
             return None
-        losses = [given[path].detach().reshape(()) for path in paths]
-        return losses[0] if len(losses) == 1 else torch.stack(losses).sum()
+        parts = [given[path].detach().reshape(()) for path in paths]
+        return losses.number(parts[0] if len(parts) == 1 else torch.stack(parts).sum())
 
 
 def _marks(loss: Tensor) -> dict[nn.Module, list[tuple[str, bool]]]:

@@ -12,7 +12,6 @@ from torch import nn
 from torch.compiler import is_compiling
 
 from watchglass.capture.planned import planned_steps
-from watchglass.capture.pytorch import losses
 from watchglass.capture.pytorch.compiled.calls import CompiledCall, is_compiled_in_place
 from watchglass.capture.pytorch.events import ForwardCall
 from watchglass.capture.pytorch.flow import Flow
@@ -306,18 +305,15 @@ class OutermostCalls:
 
     def _record_part(self, module: nn.Module, forward: Forward, tensors: list[tuple[str, torch.Tensor]]) -> None:
         """Record the loss that a module returned in training: that of the step may hold more than an evaluation's."""
-        loss = self._flow.sources.loss_of(module, tensors)
-        value = None if loss is None else losses.number(loss)
+        value = self._flow.sources.loss_of(module, tensors)
         if value is not None:
             forward.records.series.append((_PART, Role.LOSS, forward.weight, value))
 
     def _evaluated(self, module: nn.Module, forward: Forward, output: Any) -> None:
         """Record the loss of an evaluation that a module returned, in place of one that was found before."""
-        loss = self._flow.sources.loss_of(module, tensors_in(output))
-        value = None if loss is None else losses.number(loss)
-        if value is None:
-            return
-        self._record_loss(forward, value, _PART, value)
+        value = self._flow.sources.loss_of(module, tensors_in(output))
+        if value is not None:
+            self._record_loss(forward, value, _PART, value)
 
     def _record_loss(self, forward: Forward, loss: Any, part_name: str, part: Any) -> list[Any]:
         """Record the loss of an evaluation and the part of it that is comparable; returns the rows."""
