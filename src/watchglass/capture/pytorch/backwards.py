@@ -79,8 +79,7 @@ class Backwards:
             if evaluating:
                 flow.sources.computed(result)
             return
-        reduction = argument_of(function, "reduction", arguments, kwargs, "mean")
-        reduction = str(reduction)
+        reduction = str(argument_of(function, "reduction", arguments, kwargs, "mean"))
         ignored = argument_of(function, "ignore_index", arguments, kwargs, -100)
         with torch.no_grad():
             loss = losses.normalised(result, predictions, reduction)

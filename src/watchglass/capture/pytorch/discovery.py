@@ -121,8 +121,7 @@ class Discovery:
         self.start()
         if is_compiled_in_place(module):
             # Its calls are seen by no hook.
-            call = CompiledCall(module, self._flow.hook.guarded(self._called))
-            self._in_place[module] = call
+            call = self._in_place[module] = CompiledCall(module, self._flow.hook.guarded(self._called))
             self._flow.hook.detach_with(call.remove)
 
     def expect(self) -> None:
@@ -143,12 +142,9 @@ class Discovery:
 
     def _is_new(self, optimizer: Optimizer) -> bool:
         """Whether an optimizer has a parameter of no known model in the group that it was given last."""
-        groups = optimizer.param_groups
-        return bool(groups) and any(not self._known(each) for each in groups[-1]["params"])
-
-    def _known(self, parameter: Tensor) -> bool:
-        models = self._flow.models
-        return models.parameter(parameter) is not None or models.in_a_tree(parameter)
+        groups, models = optimizer.param_groups, self._flow.models
+        given = groups[-1]["params"] if groups else ()
+        return any(models.parameter(each) is None and not models.in_a_tree(each) for each in given)
 
     def find(self, parameters: Iterable[Tensor]) -> bool:
         """Watch the models that hold any of these parameters; returns whether there are any."""

@@ -96,9 +96,7 @@ class OtherModels:
             return any(parameter.requires_grad for parameter in parameters)
         counts = [(id(each), sum(len(group["params"]) for group in each.param_groups)) for each in optimizers]
         if counts != self._looked_up:
-            self._looked_up, self._held = (
-                counts,
-                {id(parameter) for each in optimizers for parameter in parameters_of(each)},
-            )
+            self._looked_up = counts
+            self._held = {id(parameter) for each in optimizers for parameter in parameters_of(each)}
             self._ours.clear()
         return any(id(parameter) in self._held for parameter in parameters)

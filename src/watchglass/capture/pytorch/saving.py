@@ -155,10 +155,8 @@ class Saving:
             return
         if keep.raw:
             records.raw.append(reduce.raw(tensor_id, value))
-        if keep.reductions:
-            for reduction in keep.reductions:
-                number = reduce.exact(value, reduction)
-                records.reductions.append((tensor_id, reduction, number))
+        for reduction in keep.reductions:
+            records.reductions.append((tensor_id, reduction, reduce.exact(value, reduction)))
 
     def readable(self, item: Item) -> Tensor | None:
         """A tensor's values as a plain one; None, and a warning the first time, where they cannot be read."""

@@ -298,8 +298,7 @@ class UpdatesByHand:
 
     def _tell(self) -> None:
         if self.on and not self.found and self._backwards:
-            fact = UnsteppedBackwards(self._backwards).to_fact("backward")
-            self._flow.hook.add_fact(fact)
+            self._flow.hook.add_fact(UnsteppedBackwards(self._backwards).to_fact("backward"))
         if self._past is not None:
             self._flow.hook.add_fact(self._past.to_fact(self._name))
 

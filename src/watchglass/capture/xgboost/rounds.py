@@ -67,7 +67,8 @@ class Rounds:
             # Of the first round: to ask a model before it would configure it before its time.
             with suppress(Exception):
                 self._hook.resumption.settle(model.num_boosted_rounds() - 1, "booster")
-        metrics, train = self.evaluations, self._training_set()
+        metrics = self.evaluations
+        train = _first(metrics, self._train, lambda name: "train" in name.lower())
         if train is None or self._loss_of(metrics[train]) is None:
             self._say_what_is_missing(train)
         if train is not None:
@@ -82,9 +83,6 @@ class Rounds:
                 # Of several sets the last: XGBoost itself stops early by that one.
                 self._add(evaluation, name, followed=name == others[-1])
             self._hook.clock.end(evaluation)
-
-    def _training_set(self) -> str | None:
-        return _first(self.evaluations, self._train, lambda name: "train" in name.lower())
 
     def _loss_of(self, metrics: Mapping[str, Any]) -> str | None:
         return _first(metrics, self._loss, _is_loss)

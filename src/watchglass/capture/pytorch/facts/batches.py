@@ -97,8 +97,7 @@ class Batches:
         if sketching:
             self._next_sketch[mode] = number + _SKETCH_INTERVAL
             for chosen in first_of_each_kind(samples):
-                sketched = Pending(chosen.sketch)
-                facts.append(("input_sketch", "forward", sketched))
+                facts.append(("input_sketch", "forward", Pending(chosen.sketch)))
         epoch = self._epoch
         if epoch is not None and epoch.waiting and mode is Mode.TRAIN:
             epoch.waiting = False
@@ -152,8 +151,7 @@ class Batches:
         while epoch.remove:
             epoch.remove.pop()()
         if len(epoch.batches) > 1:
-            data = Pending(epoch.data)
-            self._hook.current_records().facts.append(("batch", "first batches", data))
+            self._hook.current_records().facts.append(("batch", "first batches", Pending(epoch.data)))
 
 
 def _samples(arguments: Any, kwargs: Any) -> list[Sample]:

@@ -169,13 +169,9 @@ class Membership:
         }
 
     def _of(self, optimizer: Optimizer, parameters: list[Tensor]) -> dict[str, Any]:
-        places = [self._models.parameter(parameter) for parameter in parameters]
-        foreign = [
-            p for p, place in zip(parameters, places, strict=True) if place is None and not self._models.in_a_tree(p)
-        ]
-        frozen = [
-            place.name for p, place in zip(parameters, places, strict=True) if place is not None and not p.requires_grad
-        ]
+        placed = [(parameter, self._models.parameter(parameter)) for parameter in parameters]
+        foreign = [p for p, place in placed if place is None and not self._models.in_a_tree(p)]
+        frozen = [place.name for p, place in placed if place is not None and not p.requires_grad]
         return {
             "type": type(optimizer).__name__,
             "parameters": len(parameters),

@@ -73,15 +73,14 @@ class FirstBadModule:
                 self._later(step, "update point", lambda: self._last(names) if (names := bad.bad()) else None)
             return
         self._flow.hook.flush()
-        if self._armed.on or self._done:
-            if self._armed.on:
-                self._armed.gradients_failed(step, self._last(bad))
-            return
-        try:
-            answer = self._poisoned(step) or self._rerun.of_backward(step, bad)
-        except RefusedError as reason:
-            answer = self._last(bad).to_json("flags", refused=str(reason))
-        self._answer(step, "update point", answer)
+        if self._armed.on:
+            self._armed.gradients_failed(step, self._last(bad))
+        elif not self._done:
+            try:
+                answer = self._poisoned(step) or self._rerun.of_backward(step, bad)
+            except RefusedError as reason:
+                answer = self._last(bad).to_json("flags", refused=str(reason))
+            self._answer(step, "update point", answer)
 
     def _on_device(self, step: OpenStep, loss: Any) -> None:
         self._coming = loss

@@ -40,12 +40,8 @@ class Weights:
 
     def look(self) -> list[Weight]:
         """Look at all of them; of sharded ones at what is here."""
-        found = []
-        for place, parameter in self.places():
-            look = look_at(parameter)
-            if look is not None:
-                found.append(Weight(parameter, place, look))
-        return found
+        places = self.places()
+        return [Weight(each, place, look) for place, each in places if (look := look_at(each)) is not None]
 
     def bad(self) -> Weight | None:
         """The first on the CPU that is not finite."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -113,13 +114,10 @@ def _states(update: Update) -> Iterator[tuple[str, Tensor | None, Place, Any]]:
 
 
 def _single(state: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:
-    count = 0
-    for key, value in leaves_in(state):
-        if isinstance(value, Tensor) or (isinstance(value, (int, float)) and not isinstance(value, bool)):
-            yield key, value
-            count += 1
-            if count == _MOST_OF_ONE:
-                return
+    found = (
+        leaf for leaf in leaves_in(state) if isinstance(leaf[1], (Tensor, int, float)) and type(leaf[1]) is not bool
+    )
+    return itertools.islice(found, _MOST_OF_ONE)
 
 
 def _holder(optimizer: Optimizer) -> Optimizer:
