@@ -71,16 +71,14 @@ class XGBoostCallback(TrainingCallback):
         super().__init__()
         self._open_hook, self._close_hook = open_hook, close_hook
         self._train, self._loss = train, loss
-        self._hook: Hook | None = None
         self._rounds: Rounds | None = None
 
     def before_training(self, model: Any) -> Any:
         """Training begins: from here on it is watched. Returns the model as it came."""
         left: XGBoostCallback | None = getattr(_latest, "callback", None)
-        if left is not None and left._hook is not None:
-            left._close_hook(left._hook, "failed")
+        if left is not None and left._rounds is not None:
+            left._close_hook(left._rounds.hook, "failed")
         hook, _latest.callback = self._open_hook(), self
-        self._hook = hook
         rank = XGBoost().rank()
         hook.rank = lambda: rank
         self._rounds = Rounds(hook, self._train, self._loss)
@@ -109,11 +107,11 @@ class XGBoostCallback(TrainingCallback):
 
     def after_training(self, model: Any) -> Any:
         """The training has ended. Returns the model as it came."""
-        hook, rounds, self._hook, self._rounds, _latest.callback = self._hook, self._rounds, None, None, None
-        if hook is not None and rounds is not None:
+        rounds, self._rounds, _latest.callback = self._rounds, None, None
+        if rounds is not None:
             # Where another callback before this one stopped the training, we have not seen the last round end.
             rounds.end(model)
-            self._close_hook(hook, None)
+            self._close_hook(rounds.hook, None)
         return model
 
     def __deepcopy__(self, memo: dict[int, Any]) -> XGBoostCallback:

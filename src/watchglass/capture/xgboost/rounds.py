@@ -39,7 +39,7 @@ class Rounds:
     """
 
     def __init__(self, hook: Hook, train: str, loss: str) -> None:
-        self._hook, self._train, self._loss = hook, train, loss
+        self.hook, self._train, self._loss = hook, train, loss
         self._step: OpenStep | None = None
         self._until_end = ExitStack()
         self._kept: list[str] = []
@@ -52,9 +52,9 @@ class Rounds:
     def _begin(self, evaluations: Evaluations) -> None:
         # The same object in every round: it has the last one too, should another callback keep its end from us.
         self.evaluations = evaluations
-        self._step = self._until_end.enter_context(self._hook.step(Mode.TRAIN))
+        self._step = self._until_end.enter_context(self.hook.step(Mode.TRAIN))
         # Asked whatever the model is: in cross-validation nobody is to be told that the collection holds nothing.
-        keep, tags = self._hook.plan.keep, (_IMPORTANCE,)
+        keep, tags = self.hook.plan.keep, (_IMPORTANCE,)
         kept = [kind for kind in KINDS if keep(f"{_IMPORTANCE}/{kind}", Role.CUSTOM, tags=tags)]
         self._kept = kept if self._step.due else []
 
@@ -63,10 +63,10 @@ class Rounds:
         step, self._step = self._step, None
         if step is None:
             return
-        if self._hook.resumption.open and isinstance(model, Booster):
+        if self.hook.resumption.open and isinstance(model, Booster):
             # Of the first round: to ask a model before it would configure it before its time.
             with suppress(Exception):
-                self._hook.resumption.settle(model.num_boosted_rounds() - 1, "booster")
+                self.hook.resumption.settle(model.num_boosted_rounds() - 1, "booster")
         metrics = self.evaluations
         train = _first(metrics, self._train, lambda name: "train" in name.lower())
         if train is None or self._loss_of(metrics[train]) is None:
@@ -78,11 +78,11 @@ class Rounds:
         self._until_end.close()
         others = [name for name in metrics if name != train]
         if others:
-            evaluation = self._hook.clock.begin(Mode.EVAL)
+            evaluation = self.hook.clock.begin(Mode.EVAL)
             for name in others:
                 # Of several sets the last: XGBoost itself stops early by that one.
                 self._add(evaluation, name, followed=name == others[-1])
-            self._hook.clock.end(evaluation)
+            self.hook.clock.end(evaluation)
 
     def _loss_of(self, metrics: Mapping[str, Any]) -> str | None:
         return _first(metrics, self._loss, _is_loss)
@@ -93,11 +93,11 @@ class Rounds:
         for name, values in metrics.items():
             mean, *deviation = values[-1] if isinstance(values[-1], tuple) else values[-1:]
             if name == loss and followed:
-                self._hook.add_scalar(step.records, "loss", float(mean), Role.LOSS)
+                self.hook.add_scalar(step.records, "loss", float(mean), Role.LOSS)
             role = Role.LOSS if name == loss or _is_loss(name) else Role.METRIC
-            self._hook.add_scalar(step.records, f"{data}-{name}", float(mean), role)
+            self.hook.add_scalar(step.records, f"{data}-{name}", float(mean), role)
             if deviation:
-                self._hook.add_scalar(step.records, f"{data}-{name}-std", float(deviation[0]), Role.METRIC)
+                self.hook.add_scalar(step.records, f"{data}-{name}-std", float(deviation[0]), Role.METRIC)
 
     def _read(self, step: OpenStep, model: Booster) -> None:
         if not step.due and self._facts:
@@ -110,7 +110,7 @@ class Rounds:
         self._facts = facts
         for kind in self._kept:
             if kind in kinds_of(facts["optimizer"]["type"]):
-                self._hook.save_tensor(f"{_IMPORTANCE}/{kind}", importance(model, kind), _IMPORTANCE)
+                self.hook.save_tensor(f"{_IMPORTANCE}/{kind}", importance(model, kind), _IMPORTANCE)
 
     def _say_what_is_missing(self, train: str | None) -> None:
         if self._said:
