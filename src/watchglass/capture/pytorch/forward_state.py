@@ -21,18 +21,17 @@ _MOST_KEPT_BYTES = 4 << 20
 
 
 class Settings(NamedTuple):
-    """Settings of PyTorch that choose what a forward computes. Gradients are on: other forwards are not repeated."""
+    """Settings of PyTorch that choose what a forward on the CPU computes. Gradients are on: others are not repeated."""
 
-    autocast: tuple[str, torch.dtype] | None
+    autocast: torch.dtype | None
     deterministic: bool
     warn_only: bool
 
     @staticmethod
-    def now(device_type: str) -> Settings:
-        """The settings as they are, for a forward on this type of device."""
-        autocast = torch.is_autocast_enabled(device_type)
+    def now() -> Settings:
+        """The settings as they are."""
         return Settings(
-            (device_type, torch.get_autocast_dtype(device_type)) if autocast else None,
+            torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None,
             torch.are_deterministic_algorithms_enabled(),
             torch.is_deterministic_algorithms_warn_only_enabled(),
         )
@@ -41,9 +40,8 @@ class Settings(NamedTuple):
     def applied(self) -> Iterator[None]:
         """Inside, the settings are these."""
         before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-        device_type, dtype = self.autocast or ("cpu", torch.bfloat16)
         # Without its cache of converted weights: what a re-run puts there the training would find.
-        autocast = torch.autocast(device_type, dtype, enabled=self.autocast is not None, cache_enabled=False)
+        autocast = torch.autocast("cpu", self.autocast, enabled=self.autocast is not None, cache_enabled=False)
         torch.use_deterministic_algorithms(self.deterministic, warn_only=self.warn_only)
         try:
             with autocast, torch.enable_grad():

@@ -239,7 +239,7 @@ class OutermostCalls:
     def _state(self, step: OpenStep, root: nn.Module, arguments: Any, kwargs: Any) -> ForwardState:
         draws = self._habits.of(root)
         states = self._habits.begin(root) if step.due else draws.states()
-        return ForwardState(root, arguments, kwargs, Settings.now("cpu"), versions(arguments, kwargs), states, draws)
+        return ForwardState(root, arguments, kwargs, Settings.now(), versions(arguments, kwargs), states, draws)
 
     def after(self, root: nn.Module, arguments: Any, output: Any) -> None:
         """An outermost module has returned."""
@@ -348,16 +348,14 @@ class OutermostCalls:
 def describe_training(flow: Flow, step: OpenStep) -> None:
     """Record, once, what is being trained and how many steps it means to take."""
     models = flow.models
-    count = sum(parameter.numel() for root in models.roots() for parameter in unwrap(root).parameters())
     data: dict[str, Any] = {
         **described(models),
-        "parameters": count,
+        "parameters": sum(each.numel() for root in models.roots() for each in unwrap(root).parameters()),
         "roots": [type(unwrap(root)).__name__ for root in models.roots()],
         "compiled": any(is_compiled(root) for root in models.roots()),
     }
     step.records.facts.append(("model", "second step", data))
     given = flow.hook.config.planned_steps
-    planned: dict[str, Any] | None
-    planned = {"steps": given, "source": "as given"} if given else planned_steps(sys._getframe())
+    planned: dict[str, Any] | None = {"steps": given, "source": "as given"} if given else planned_steps(sys._getframe())
     if planned is not None:
-        step.records.facts.append(("planned_steps", str(planned["source"]), planned))
+        step.records.facts.append(("planned_steps", planned["source"], planned))
