@@ -141,7 +141,8 @@ def in_backward(seen: Seen) -> Found | None:
     if end.parent < 0:
         return Found("loss", None, "loss", "the gradient that the loss sends back is already not finite")
     around = seen.calls[end.parent].place
-    name = f"gradient/{maker.place.named('output', _path(maker.outputs, hit))}"
+    path = next(path for tensor, path in maker.outputs if tensor == hit)
+    name = f"gradient/{maker.place.named('output', path)}"
     sentence = f"going back through what {named(around)} does after {named(end.place)} the gradient became not finite"
     return Found("backward", around, name, sentence)
 
@@ -271,7 +272,3 @@ def _size(looks: Iterable[Look]) -> str:
 
 def _has(tensors: Sequence[tuple[int, str]], tensor: int) -> bool:
     return any(one == tensor for one, _ in tensors)
-
-
-def _path(tensors: Sequence[tuple[int, str]], tensor: int) -> str:
-    return next(path for one, path in tensors if one == tensor)

@@ -163,12 +163,10 @@ def _plain_constants(operation: Operation, values: Sequence[Any], axes: int) -> 
             # How many axes there are is not known of every node.
             count = max(1, axes) if operation.name != _LOGSUMEXP else 0
             found.append(tuple(sorted(_signed(axis) % count if count else _signed(axis) for axis in each)))
-        elif isinstance(value, bool) or value is None:
+        elif value is None or isinstance(value, (bool, float)):
             found.append(value)
         elif isinstance(value, int):
             found.append(float(_signed(value)))
-        elif isinstance(value, float):
-            found.append(value)
         else:
             return None
     return tuple(found)

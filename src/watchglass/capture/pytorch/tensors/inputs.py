@@ -42,14 +42,10 @@ class Inputs:
 
     def _input(self, entry: ModuleCall, path: str, tensor: Tensor) -> None:
         place, tags = entry.place, _tags(entry, path, tensor)
-        if not self._every:
-            if tags:
-                self._saving.save(entry.records, Role.INPUT, _item(place, path, tensor, tags))
-            return
-        if path == "0" and self._rectified.finds(place, tensor):
+        if self._every and path == "0" and self._rectified.finds(place, tensor):
             item = _item(place, path, tensor, (*tags, "relu_output"))
             self._rectified.save(entry.records, Role.INPUT, item)
-        else:
+        elif self._every or tags:
             self._saving.save(entry.records, Role.INPUT, _item(place, path, tensor, tags))
 
     def _called(self, call: ModuleCall) -> None:
