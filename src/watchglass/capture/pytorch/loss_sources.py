@@ -52,8 +52,7 @@ class LossSources:
     def __init__(self) -> None:
         #: Called with the module, a forward of an evaluation that was over before, and the loss that it had.
         self.on_found: Callable[[nn.Module, Forward, Any], None] = lambda module, forward, loss: None
-        self._kept: weakref.WeakKeyDictionary[nn.Module, list[tuple[Forward, dict[str, Any]]]]
-        self._kept = weakref.WeakKeyDictionary()
+        self._kept = weakref.WeakKeyDictionary[nn.Module, list[tuple[Forward, dict[str, Any]]]]()
         self._paths: weakref.WeakKeyDictionary[nn.Module, tuple[str, ...]] = weakref.WeakKeyDictionary()
         #: How scripts make losses of outputs.
         self.expressions = Expressions()

@@ -129,8 +129,7 @@ class Parents:
 
     def __init__(self) -> None:
         # With the name that it was registered under.
-        self._parents: weakref.WeakKeyDictionary[nn.Module, list[tuple[weakref.ref[nn.Module], str]]]
-        self._parents = weakref.WeakKeyDictionary()
+        self._parents = weakref.WeakKeyDictionary[nn.Module, list[tuple[weakref.ref[nn.Module], str]]]()
         # Modules with parameters, by identity: to hash one while it is made may fail.
         self._holders: dict[int, weakref.ref[nn.Module]] = {}
         self._most = 1024

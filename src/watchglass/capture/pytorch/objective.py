@@ -167,8 +167,7 @@ class Objectives:
         self.backwards = 0
         self._followed: list[_Followed] = []
         # Of each optimizer, with the number of its parameters and of changes to what is followed.
-        self._of_optimizers: weakref.WeakKeyDictionary[Optimizer, tuple[int, int, list[_Followed]]]
-        self._of_optimizers = weakref.WeakKeyDictionary()
+        self._of_optimizers = weakref.WeakKeyDictionary[Optimizer, tuple[int, int, list[_Followed]]]()
         self._changes = 0
         # Of all backwards since the last update, whatever they contributed to.
         self._recent: list[Loss] = []

@@ -113,8 +113,7 @@ class CompiledModules:
         self._number = next(_numbers)
         self._modules: list[weakref.ref[nn.Module]] = []
         # By module: what carries its hook, and what takes that off.
-        self._handles: weakref.WeakKeyDictionary[nn.Module, tuple[weakref.ref[nn.Module], list[Callable[[], None]]]]
-        self._handles = weakref.WeakKeyDictionary()
+        self._handles = weakref.WeakKeyDictionary[nn.Module, tuple[weakref.ref[nn.Module], list[Callable[[], None]]]]()
         self._roots: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._told: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         # Made when they are needed: this imports the compiler.
