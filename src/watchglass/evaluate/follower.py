@@ -122,7 +122,6 @@ class FollowedWorker:
         store: The run's store.
         tables: What it recorded and was not evaluated yet.
         reached: Order of the last step that it ended; None for none.
-        joined: Whether it announced itself.
         alone: Whether it trains by itself: no other worker waits for it, nor it for any.
         left: The ``left`` event, or None while it has not left.
         lost: Whether it was found dead without having left.
@@ -142,7 +141,6 @@ class FollowedWorker:
     store: Store
     tables: WorkerTables
     reached: Order | None = None
-    joined: bool = False
     alone: bool = False
     left: dict[str, Any] | None = None
     lost: bool = False
@@ -163,8 +161,7 @@ class FollowedWorker:
     _lowest: deque[int] = field(default_factory=deque)
     _whole: bool = True
     _waiting: list[Fact] = field(default_factory=list)
-    _since_forget: int = 0
-    _fetched: tuple[int, StatisticsRows] | None = None
+    _fetched: StatisticsRows | None = None
     _over: bool = False
 
     @property
@@ -175,7 +172,7 @@ class FollowedWorker:
     @property
     def active(self) -> bool:
         """Whether more may come from it."""
-        return self.joined and self.left is None and not self.lost
+        return self.events > 0 and self.left is None and not self.lost
 
     @property
     def group(self) -> str:
@@ -241,7 +238,7 @@ class FollowedWorker:
         if frame.kind == FrameKind.LIFECYCLE:
             for event in self.tables.lifecycle[self.events :]:
                 # A restarted process joins again under the same name.
-                self.joined, self.left = True, event if event["event"] == "left" else None
+                self.left = event if event["event"] == "left" else None
                 self.lost = self.lost and event["event"] != "joined"
                 self.alone = event.get("alone", self.alone) is True
                 if self.left is not None:
@@ -266,18 +263,19 @@ class FollowedWorker:
         Raises:
             StoreError, CompactedError: See :meth:`RunReader.poll`.
         """
-        number = self.queue[0].end.global_step
-        if self._fetched is None or self._fetched[0] != number:
-            self._fetched = number, self.tables.statistics.at(number) if tensors else StatisticsRows.none()
-        if closely and self._fetched[1].histograms is not None:
-            self._fetched[1].histograms.get()
+        if self._fetched is None:
+            number = self.queue[0].end.global_step
+            self._fetched = self.tables.statistics.at(number) if tensors else StatisticsRows.none()
+        if closely and self._fetched.histograms is not None:
+            self._fetched.histograms.get()
 
     def next_views(self, run_id: str) -> list[StepView]:
         """The views of the next queued step, one for each model that it belongs to; moves their histories on."""
         self.fetch()
         assert self._fetched is not None
-        (number, rows), self._fetched = self._fetched, None
+        rows, self._fetched = self._fetched, None
         ended = self.queue.popleft()
+        number = ended.end.global_step
         self.shown += 1
         if self._lowest[0] == number:
             self._lowest.popleft()
@@ -304,9 +302,7 @@ class FollowedWorker:
             self._models = ModelViews(run_id, self.attempt, self.worker)
         views = self._models.after(records)
         self.views = views or self.views
-        self._since_forget += 1
-        if self._since_forget >= _FORGET_EVERY:
-            self._since_forget = 0
+        if self.shown % _FORGET_EVERY == 0:
             self._forget(number)
         return views
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from watchglass.evaluate.engine.standing import Order
 from watchglass.evaluate.follower import Follower
 from watchglass.records import Mode, Observation
 from watchglass.run import JointStep, StepView
-from watchglass.store import Store, layout
+from watchglass.store import Store, layout, open_store
 
 #: Attempt and order of the last step of each worker that counts.
 Reached = Mapping[str, tuple[int, Order]]
@@ -19,15 +19,12 @@ class OtherRun:
 
     Args:
         location: Where it is, as the rule was told.
-        open_store: Opens it.
     """
 
-    def __init__(self, location: str, open_store: Callable[[str], Store]) -> None:
+    def __init__(self, location: str) -> None:
         self.location = location
-        self._open = open_store
         self._store: Store | None = None
         self._reached: dict[str, tuple[int, Order]] | None = None
-        self._run_id = ""
         self._cursors: dict[tuple[int, str, int, Mode], _Cursor] = {}
 
     @property
@@ -44,12 +41,12 @@ class OtherRun:
         Raises:
             NotARunError, MissingFileError, StoreError, CompactedError: See :class:`Follower`.
         """
-        if self._reached is None:
-            follower = self._follower(None)
-            reached = {view.worker: (view.attempt, view.order) for view in _views_of(follower)}
-            self._reached, self._run_id = reached, follower.run_id
+        follower = self._follower(None)
+        self._reached = {view.worker: (view.attempt, view.order) for view in _views_of(follower)}
         rows = {worker: [number, list(order)] for worker, (number, order) in self._reached.items()}
-        return Observation("other_run", attempt, None, {"run": self.location, "run_id": self._run_id, "reached": rows})
+        return Observation(
+            "other_run", attempt, None, {"run": self.location, "run_id": follower.run_id, "reached": rows}
+        )
 
     def pinned(self, seen: Observation) -> None:
         """Takes the pin of an earlier evaluation. One that says nothing is left alone."""
@@ -67,8 +64,6 @@ class OtherRun:
         Raises:
             NotARunError, MissingFileError, StoreError, CompactedError: See :class:`Follower`.
         """
-        if self._reached is None:
-            self.pin(view.attempt)
         assert self._reached is not None
         key = (view.attempt, view.worker, view.model, view.mode)
         cursor = self._cursors.get(key)
@@ -90,7 +85,7 @@ class OtherRun:
 
     def _follower(self, worker: str | None) -> Follower:
         if self._store is None:
-            self._store = self._open(self.location)
+            self._store = open_store(self.location)
         return Follower(self._store, workers=None if worker is None else (worker,))
 
     def _views(self, worker: str) -> Iterator[StepView]:

@@ -11,12 +11,12 @@ from watchglass.errors import CompactedError, InvalidValueError, StoreError
 from watchglass.evaluate.engine.beside import OtherRun
 from watchglass.evaluate.engine.folding import Folded
 from watchglass.evaluate.engine.guard import Guard, wakeable
-from watchglass.evaluate.engine.runner import RuleRunner, Stopped
+from watchglass.evaluate.engine.runner import RuleRunner
 from watchglass.evaluate.engine.standing import PartialEvaluation
 from watchglass.records import Finding, Mode, Observation, RuleStatus
 from watchglass.rules import Windows
 from watchglass.run import JointStep, Moment, StepView, Written
-from watchglass.store import layout, open_store
+from watchglass.store import layout
 
 
 class Engine:
@@ -74,7 +74,8 @@ class Engine:
         #: TRAIN steps seen, per attempt and worker.
         self.train_steps: dict[tuple[int, str], int] = {}
         self._compares = any(runner.compares for runner in self._runners)
-        self._others = {location: OtherRun(location, open_store) for location in self._compared()}
+        compared = [run for runner in self._runners for run in runner.compares.values() if run]
+        self._others = {location: OtherRun(location) for location in compared}
         self._pins: list[Observation] = []
         self._last: dict[tuple[int, str], dict[tuple[str, int], StepView]] = {}
         self._findings: list[tuple[tuple[Any, ...], Folded]] = []
@@ -162,7 +163,7 @@ class Engine:
         """Where each rule stands, in the order of the rules."""
         return tuple(runner.status(ended=self._ended) for runner in self._runners)
 
-    def take_errors(self) -> list[Stopped]:
+    def take_errors(self) -> list[Observation]:
         """Where and how rules raised since the last call."""
         return [error for runner in self._runners for error in runner.take_errors()]
 
@@ -217,9 +218,6 @@ class Engine:
             for other in self._others.values():
                 other.forget(attempt + 1)
         return new
-
-    def _compared(self) -> dict[str, None]:
-        return {run: None for runner in self._runners for run in runner.compares.values() if run}
 
     def _beside(self, view: StepView) -> dict[str, StepView | None]:
         found: dict[str, StepView | None] = {}

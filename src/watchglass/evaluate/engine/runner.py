@@ -21,7 +21,6 @@ from watchglass.evaluate.engine.observing import SHOWN, tick_of
 from watchglass.evaluate.engine.standing import (
     Fault,
     Met,
-    Order,
     RuleFacts,
     SeatKey,
     Tally,
@@ -59,15 +58,6 @@ class Kept(NamedTuple):
     worker: str
     model: int
     folded: Folded
-
-
-class Stopped(NamedTuple):
-    """Why an instance of a rule was stopped, for the journal."""
-
-    attempt: int
-    order: Order
-    rule: str
-    text: str
 
 
 @dataclass
@@ -159,7 +149,7 @@ class RuleRunner:
         self._seats: dict[SeatKey, _Seat] = {}
         self._heard: dict[tuple[int, str], list[Observation]] = {}
         self._so_far: tuple[WorkerFacts, ...] = ()
-        self._errors: list[Stopped] = []
+        self._errors: list[Observation] = []
         self._timeouts: list[Observation] = []
         self._stops: dict[SeatKey, Observation] = {}
 
@@ -285,7 +275,7 @@ class RuleRunner:
         """Findings that were seen again since the last call."""
         return [finding for seat in self._seats.values() for finding in seat.folding.take_changed()]
 
-    def take_errors(self) -> list[Stopped]:
+    def take_errors(self) -> list[Observation]:
         """Where and how the rule raised since the last call."""
         errors, self._errors = self._errors, []
         return errors
@@ -450,7 +440,8 @@ class RuleRunner:
                 raise CompactedError(f"{self.name} could not look at all of a step: {error}") from error
             text = _shortened(traceback.format_exc(limit=-8))
             self._fail(seat, about, f"raised at {_place(about)}:\n{text}")
-            self._errors.append(Stopped(about.attempt, about.order, self.name, text))
+            data = {"rule": self.name, "traceback": text}
+            self._errors.append(Observation("rule_error", about.attempt, about.order, data))
         finally:
             self.asking = None
         return None

@@ -181,12 +181,7 @@ class Evaluator:
         Raises:
             RunExistsError: Another evaluator has taken the journal over.
         """
-
-        def stayed() -> bool:
-            self._stay()
-            return True
-
-        self._outages.asked(stayed)
+        self._outages.asked(self._stay)
 
     def excuse(self, seconds: float) -> None:
         """Nobody could ask the store for so long: that was nobody's silence."""

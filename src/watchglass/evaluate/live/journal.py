@@ -157,8 +157,8 @@ class Journal:
         self._waiting.clear()
         return True
 
-    def conclude(self, attempt: int, ended: str) -> bool:
-        """Write down that everything was judged, so that nobody need open the run again to know; always True.
+    def conclude(self, attempt: int, ended: str) -> None:
+        """Write down that everything was judged, so that nobody need open the run again to know.
 
         Args:
             attempt: The newest attempt there was.
@@ -170,7 +170,6 @@ class Journal:
         if self._writer is not None:
             data = {"attempt": attempt, "ended": ended}
             self._store.write(layout.JUDGED, json.dumps(data).encode(), replace=True)
-        return True
 
     def renew(self) -> None:
         """Show that we live, where it is time to.

@@ -184,10 +184,8 @@ class Judging:
         """Tells what is new: where a rule took too long first, since nobody is to ask it there again."""
         self._reporting.journal.write(self.engine.take_observations())
         self._reporting.findings(found, self.workers.values())
-        for attempt, order, rule, text in self.engine.take_errors():
-            self._reporting.journal.write(
-                [Observation("rule_error", attempt, order, {"rule": rule, "traceback": text})]
-            )
+        if errors := self.engine.take_errors():
+            self._reporting.journal.write(errors)
 
     def _connect(self) -> None:
         """Joins a new engine and a new follower."""

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import TypeVar
 
 from watchglass.errors import CompactedError, StoreError
+
+_T = TypeVar("_T")
 
 #: Longest pause between tries of a store that is away.
 _LONGEST_PAUSE_S = 30.0
@@ -41,7 +44,7 @@ class Outages:
         """Seconds since which it has not answered; 0 while it does."""
         return 0.0 if self._since_s is None else time.monotonic() - self._since_s
 
-    def asked(self, question: Callable[[], bool]) -> bool | None:
+    def asked(self, question: Callable[[], _T]) -> _T | None:
         """The answer of ``question``; None where the store is away, or what was read has been compacted."""
         try:
             self._up_to_date()

@@ -20,7 +20,7 @@ from watchglass.records import Finding, Observation
 from watchglass.store import open_store
 
 #: What travels of a worker, as :class:`FollowedWorker` names it.
-WORKER = ("attempt", "worker", "reached", "joined", "alone", "left", "lost", "events", "losses", "ended", "lost_at")
+WORKER = ("attempt", "worker", "reached", "alone", "left", "lost", "events", "losses", "ended", "lost_at")
 #: Bytes that are read before an answer: no run keeps another one waiting.
 _MOST_BYTES = 16 << 20
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 
@@ -35,8 +35,6 @@ def replay_on_ray(
     config: EvaluatorConfig,
     *,
     address: str | None = None,
-    cores: int | None = None,
-    progress: Callable[[int, int], None] = lambda done, of: None,
 ) -> dict[str, Evaluation | WatchglassError]:
     """Evaluates rules over everything that was stored of some runs, on a Ray cluster. Writes nothing.
 
@@ -47,8 +45,6 @@ def replay_on_ray(
         runs: Locations of runs. The cluster has to see them: other machines do not see a folder of this one.
         config: Rules, thresholds, limits; its run does not matter.
         address: Address of a cluster, see :func:`cluster`; None for ``RAY_ADDRESS``, else one on this machine.
-        cores: Cores of one on this machine; all of them if None.
-        progress: Told of parts that are done, and of how many.
 
     Returns:
         What the rules say of each run, by its location as it was named; of a run that cannot be read, why.
@@ -76,16 +72,15 @@ def replay_on_ray(
             left -= found.objects if found.segments is not None else 0
     answers: dict[str, list[PartialEvaluation]] = {}
     if contents:
-        with cluster(address, cores=cores) as connected:
+        with cluster(address) as connected:
             parts = plan(list(contents.values()), len(config.rules), connected.cores, whole=engine.whole)
             requests = [request_of(part, config, files, contents[part.run]) for part in parts]
-            for done, (number, text) in enumerate(ask(connected, requests, _names(parts)), 1):
+            for number, text in ask(connected, requests, _names(parts)):
                 place = parts[number].run
                 try:
                     answers.setdefault(place, []).append(read_answer(text))
                 except WatchglassError as error:
                     errors.setdefault(place, error)
-                progress(done, len(parts))
     return {run: errors.get(place) or merge(answers[place], config.rules) for run, place in places.items()}
 
 
