@@ -58,11 +58,9 @@ def delivered(
     """Deliver one event as an evaluator does, in a process of its own; waits for it."""
     courier = Courier(spec, event, timeout_s, environ)
     try:
-        while True:
-            outcome = courier.poll()
-            if outcome is not None:
-                return outcome
+        while (outcome := courier.poll()) is None:
             time.sleep(0.01)
+        return outcome
     finally:
         courier.end()
 

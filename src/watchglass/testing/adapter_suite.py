@@ -138,11 +138,8 @@ class AdapterSuite(ABC):
         _equal(list(steps), list(range(self.steps)), "TRAIN steps with a loss")
         _close(losses, case.losses, "recorded training losses")
         if case.evaluation_losses:
-            _close(
-                [phase.means["loss"] for phase in run.phases(Mode.EVAL)],
-                case.evaluation_losses,
-                "recorded evaluation losses",
-            )
+            means = [phase.means["loss"] for phase in run.phases(Mode.EVAL)]
+            _close(means, case.evaluation_losses, "recorded evaluation losses")
 
     def test_tensors_are_read_only_when_due(self, tmp_path: Path) -> None:
         """Statistics come at the interval asked for, scalars of the training at every step."""
@@ -159,9 +156,8 @@ class AdapterSuite(ABC):
         for name in ("first", "second"):
             _, run = self.watch(tmp_path / name)
             rows = [info.to_json() for info in run.worker().tables.catalog]
-            _equal(
-                [row for row, count in Counter(row["name"] for row in rows).items() if count > 1], [], "double names"
-            )
+            names = Counter(row["name"] for row in rows)
+            _equal([name for name, count in names.items() if count > 1], [], "double names")
             catalogs.append({row.pop("name"): {**row, "tensor_id": 0} for row in rows})
         _equal(catalogs[0], catalogs[1], "tensors of two trainings that are the same")
 

@@ -179,9 +179,8 @@ class RuleSuite(ABC):
         for value in (np.nan, np.inf, 0.0, 1e-45):
             arrays = {name: np.full((4, 4), value, dtype=np.float32) for name in names}
             odd.append(Step(scalars={"loss": 1.0}, statistics=arrays, units={"a.output": [value == 0] * 4}))
-        odd.append(
-            Step(statistics={name: np.zeros((0, 4), dtype=np.float32) for name in names}, units={"a.output": []})
-        )
+        empty = {name: np.zeros((0, 4), dtype=np.float32) for name in names}
+        odd.append(Step(statistics=empty, units={"a.output": []}))
         odd.append(Step(facts={"initialization": {}, "optimizer": {}, "model": {}, "first_bad_module": {}}))
         nothing = {"text": "", "f32": np.nan, "f64": np.nan}
         kinds = [kind for kind in ROW_KINDS.values() if self.rule.streams and kind.name in self.rule.streams.kinds]
