@@ -85,10 +85,8 @@ def backtest(
     locations, problems = find_runs(runs)
     by_run, others = evaluate.labels_of_runs(known, [*locations, *problems])
     if others:
-        print_note(
-            f"{count(len(others), 'label')} of runs that are not given: {', '.join(others[:3])}"
-            + (", ..." if len(others) > 3 else "")
-        )
+        more = ", ..." if len(others) > 3 else ""
+        print_note(f"{count(len(others), 'label')} of runs that are not given: {', '.join(others[:3])}{more}")
 
     def one(run: str, progress: Callable[[int], None]) -> evaluate.TestedRun:
         return evaluate.tested(

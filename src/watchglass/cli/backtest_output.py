@@ -113,9 +113,9 @@ def _csv(test: Backtest) -> str:
     scores = _scores(test)
     writer.writerow([*test.swept, *_SCORE_COLUMNS, "pareto"])
     for spec, found, on_front in zip(test.specs, scores, front(scores), strict=True):
-        swept = [spec.parameters[name] for name in test.swept]
         numbers = asdict(found)
-        writer.writerow([*map(_plain, swept), *(_plain(numbers[name]) for name in _SCORE_COLUMNS), _plain(on_front)])
+        cells = [*_swept(test, spec), *(numbers[name] for name in _SCORE_COLUMNS), on_front]
+        writer.writerow(map(_plain, cells))
     return out.getvalue()
 
 

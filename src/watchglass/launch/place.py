@@ -69,11 +69,9 @@ def begin_attempt(
 def launch_key() -> str:
     """The same for all ranks of one launch, different for every other launch and for every restart by torchrun."""
     if environment.elastic_run_id():
-        if _several_machines():
-            return f"{environment.elastic_run_id()}/{environment.restart_count()}"
-        return (
-            f"{_parent()}/{environment.restart_count()}"  # torchrun's agent, which started every rank of this machine
-        )
+        # The parent is torchrun's agent, which started every rank of this machine.
+        launch = environment.elastic_run_id() if _several_machines() else _parent()
+        return f"{launch}/{environment.restart_count()}"
     job = environment.job_id()
     if job:
         names_meeting = environment.rendezvous() != ":" or not job.startswith("ranks/")

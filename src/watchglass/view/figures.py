@@ -81,8 +81,7 @@ def gradient_heatmap(run: Run) -> go.Figure | None:
     vectors, as those of normalisation layers, are left out while their gradients are finite: they are few numbers, so
     that their norms are small beside those of matrices although all is well.
     """
-    names = layer_names(run, Role.GRADIENT)
-    rows = [_GradientRow.of(run, name) for name in names]
+    rows = [_GradientRow.of(run, name) for name in layer_names(run, Role.GRADIENT)]
     rows = [row for row in rows if len(row.norms[0])]
     rows = [row for row in rows if not row.vector or row.broken] or rows
     if not rows:
@@ -494,12 +493,10 @@ def _curves(run: Run, name: str) -> list[_Curve]:
     for shade, model in zip(_shades(len(models)), models, strict=True):
         series, worker = series_name(name, model.model), model.worker or None
         whose = f"{model.name}{f' of {escape(model.worker)}' if worker else ''}, " if several else ""
-        validation = "validation" + (
-            f" ({escape(model.validation_of)})" if name == "loss" and model.validation_of else ""
-        )
+        of = f" ({escape(model.validation_of)})" if name == "loss" and model.validation_of else ""
         colours = (shade, shade) if several else (COLOURS["train"], COLOURS["eval"])
         found.append(_Curve(f"{whose}training", _scalar(run, series, worker), colours[0]))
-        found.append(_Curve(f"{whose}{validation}", _phase_means(run, series, worker), colours[1], markers=True))
+        found.append(_Curve(f"{whose}validation{of}", _phase_means(run, series, worker), colours[1], markers=True))
     return [curve for curve in found if len(curve.series[0])]
 
 

@@ -96,8 +96,7 @@ def render_report(run: Run, verdict: Verdict) -> str:
         head, found, tail = page.partition(f"<!--{mark}-->")
         assert found, mark
         page = head + text + tail
-    approximate = size(len(page.encode()))
-    return page.replace("<!--SIZE-->", approximate, 1)
+    return page.replace("<!--SIZE-->", size(len(page.encode())), 1)
 
 
 def _sections(title: str, parts: Sequence[str]) -> Sequence[str]:

@@ -33,10 +33,9 @@ def setting_rows(run: Run) -> Iterator[tuple[str, str]]:
         for position, group in enumerate(groups[:_MOST]):
             of = f", group {position + 1} of {len(groups)}" if len(groups) > 1 else ""
             yield "Optimizer", f"{_whose(data)}{kind}{of}: {_pairs(group)}"
-    for data in _different(run, "data_loader"):
-        yield "Data loader", _pairs(data)
-    for data in _different(run, "planned_steps"):
-        yield "Planned steps", _pairs(data)
+    for kind, label in (("data_loader", "Data loader"), ("planned_steps", "Planned steps")):
+        for data in _different(run, kind):
+            yield label, _pairs(data)
 
 
 def _different(run: Run, kind: str) -> list[Mapping[str, Any]]:
