@@ -46,7 +46,8 @@ class RunSearch:
                     "the runs"
                 )
             try:
-                if self._is_run(folder):
+                self.asked += 1
+                if self._store.size(f"{folder}/{layout.MANIFEST}".lstrip("/")) is not None:
                     found.append(folder)
                 elif depth < DEPTH:
                     waiting += [(path, depth + 1) for path in self._folders(folder) if path not in self._known]
@@ -56,10 +57,6 @@ class RunSearch:
                 self.unreadable[folder] = str(error)
         self._known.update(found)
         return sorted(found)
-
-    def _is_run(self, folder: str) -> bool:
-        self.asked += 1
-        return self._store.size(f"{folder}/{layout.MANIFEST}".lstrip("/")) is not None
 
     def _folders(self, folder: str) -> list[str]:
         self.asked += 1

@@ -110,8 +110,9 @@ class StatisticsQuery:
     def _merged(self, team: Sequence[Worker], layout: Layout) -> Iterator[tuple[Rows, NDArray[np.int64]]]:
         everybody = len(team)
         modes = [self.mode] if self.mode is not Mode.GLOBAL else STORED_MODES
-        placement = np.array([_placement(info) for info in layout.infos], np.int8)
-        width, partial = max(len(layout.infos), 1), PLACEMENTS.index("partial")
+        width, codes = max(len(layout.infos), 1), {name: code for code, name in enumerate(PLACEMENTS)}
+        partial = codes["partial"]
+        placement = np.array([codes.get(info.placement, partial) for info in layout.infos], np.int8)
         for mode in modes:
             for low, high in _together(team, mode, self.steps if self.mode is not Mode.GLOBAL else None, width):
                 merger = Merger(histograms=self.histograms)
@@ -262,10 +263,6 @@ def _together(
         if low < end:
             yield low, end
         low = max(low, end)
-
-
-def _placement(info: TensorInfo) -> int:
-    return PLACEMENTS.index(info.placement) if info.placement in PLACEMENTS else PLACEMENTS.index("partial")
 
 
 def _exact(tables: Any, batch: StatisticsBatch, fields: Sequence[str]) -> dict[str, NDArray[np.float64]]:

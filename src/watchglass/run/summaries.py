@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from watchglass.records import Mode, ModelSummary, Role, TensorInfo, model_name, series_name
 from watchglass.run.history import Phase
@@ -52,7 +51,7 @@ def _models_of(run: Run, name: str | None) -> tuple[ModelSummary, ...]:
     worker = run.worker(name)
     course, infos = worker.columns, worker.infos()
     losses = {
-        row.model: name
+        row.model
         for name, row in infos.items()
         if row.role is Role.LOSS and row.model is not None and name == series_name("loss", row.model)
     }
@@ -65,14 +64,15 @@ def _models_of(run: Run, name: str | None) -> tuple[ModelSummary, ...]:
     found = []
     for model, begin, end in zip(numbers, *edges.tolist(), strict=True):
         led = train["step"][begin:end]
-        steps, values = _trained(run, worker, model)
+        series = series_name("loss", model)
+        steps, values = run.scalars(series, worker=worker.name) if worker.has(series) else (led[:0], np.empty(0))
         trained = len(np.union1d(led, steps))
         evaluated = [phase for phase in phases.get(model, ()) if phase.train_step >= 0]
         # A target network is called without a loss: nothing that it came to could be said.
-        if trained or any(series_name("loss", model) in phase.means for phase in evaluated):
+        if trained or any(series in phase.means for phase in evaluated):
             loss = float(values[-1]) if len(values) else None
             summary = _summary(model, types.get(model, ""), trained, loss, evaluated)
-            found.append(replace(summary, validation_of=_other_loss(run, worker, model, evaluated)))
+            found.append(replace(summary, validation_of=_other_loss(run, worker, series, evaluated)))
     return tuple(found)
 
 
@@ -91,15 +91,8 @@ def _summary(model: int, kind: str, steps: int, loss: float | None, evaluated: S
     )
 
 
-def _trained(run: Run, worker: Worker, model: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Steps with a training loss, and the losses."""
-    name = series_name("loss", model)
-    return run.scalars(name, worker=worker.name) if worker.has(name) else (np.empty(0, np.int64), np.empty(0))
-
-
-def _other_loss(run: Run, worker: Worker, model: int, evaluated: Sequence[Phase]) -> str:
+def _other_loss(run: Run, worker: Worker, name: str, evaluated: Sequence[Phase]) -> str:
     """The loss function of the evaluations where the training loss is not just what it returned; "" where it is."""
-    name = series_name("loss", model)
     parts = [each for each in (evaluated[-1].means if evaluated else ()) if each.startswith(f"{name}/")]
     both = [each for each in parts if worker.has(each)]
     if not both or name not in evaluated[-1].means:
@@ -108,9 +101,7 @@ def _other_loss(run: Run, worker: Worker, model: int, evaluated: Sequence[Phase]
     for part in both:
         captured, values = run.scalars(part, worker=worker.name)
         _, left, right = np.intersect1d(steps, captured, return_indices=True)
-        same = np.isclose(
-            whole[left], values[right], rtol=SAME_LOSS, atol=SAME_LOSS_NEAR_ZERO, equal_nan=True
-        )  # fmt: skip
+        same = np.isclose(whole[left], values[right], rtol=SAME_LOSS, atol=SAME_LOSS_NEAR_ZERO, equal_nan=True)
         if same.all():
             return ""
     return both[0].removeprefix(f"{name}/")
@@ -131,9 +122,8 @@ def _types(worker: Worker, infos: Mapping[str, TensorInfo]) -> dict[int, str]:
         types = fact.data.get("module_types")
         for path, kind in types.items() if isinstance(types, dict) else ():
             head, _, tail = str(path).partition("_")
-            number = (
-                int(tail) - 1 if head == "model" and tail.isascii() and tail.isdigit() else 0 if path == "" else None
-            )
+            counted = head == "model" and tail.isascii() and tail.isdigit()
+            number = int(tail) - 1 if counted else 0 if path == "" else None
             if number is not None and number not in found and isinstance(kind, str):
                 found[number] = kind
     return found
