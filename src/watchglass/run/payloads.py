@@ -18,13 +18,8 @@ KEPT_BYTES = 256 << 20
 _MAPPED, _FETCHED_BYTES = 8, 64 << 20
 
 
-#: What a cache knows an owner by; never used again, unlike the address of an object.
-_tokens = count()
-
-
-def new_token() -> int:
-    """A key for :class:`Decoded` that nobody else has."""
-    return next(_tokens)
+#: Gives a key for :class:`Decoded` that nobody else has: never used again, unlike the address of an object.
+new_token = count().__next__
 
 
 class Decoded:

@@ -132,7 +132,8 @@ class LiveBatch:
                 self._stretches = _stretches(found.pop("global_step"))
                 return found
             except DamagedDataError as error:
-                self._is_damaged(error)
+                self._damaged, self._stretches = True, _stretches(np.zeros(0, np.uint64))
+                self._problem(self.frame, error)
         return _no_columns(names)
 
     def may_have_histograms(self) -> bool:
@@ -178,10 +179,6 @@ class LiveBatch:
             histograms = Histograms.none(len(rows)) if known is None else known.take(rows)
         keys = {name: columns[name][rows] for name in _KEYS}
         return StatisticsBatch(global_step=numbers[rows], values=values, histograms=histograms, **keys)
-
-    def _is_damaged(self, error: DamagedDataError) -> None:
-        self._damaged, self._stretches = True, _stretches(np.zeros(0, np.uint64))
-        self._problem(self.frame, error)
 
 
 class CompactedBlock:

@@ -103,16 +103,12 @@ class StoredStatistics:
         if self._store is not None:
             self._blocks.append(CompactedBlock(frame, self._store, self._payloads, self._problem))
 
-    def check(self) -> None:
-        """Look into every frame that nobody asked for so far, so that those that make no sense are told."""
-        self._number()
-
     def at(self, global_step: int) -> StatisticsRows:
         """Rows of a step, one per tensor (the last one written), by tensor; empty where nothing was captured.
 
         Without those that were written because of a finding, which must never feed a rule.
         """
-        self._number()
+        self.look_into()
         found: list[StatisticsRows] = []
         for block in self._blocks:
             chunk = block.chunk(global_step) if block.first <= global_step <= block.last else None
@@ -202,7 +198,7 @@ class StoredStatistics:
 
     def forget(self, before: int) -> None:
         """Drop the rows of earlier steps."""
-        self._number()
+        self.look_into()
         self._charges.forget(before)
         for step in [step for step in self._ranges if step < before]:
             del self._ranges[step]
@@ -223,8 +219,8 @@ class StoredStatistics:
                 self._payloads.ahead([each.frame for each in self._batches[number : number + _AHEAD]])
             yield batch
 
-    def _number(self) -> None:
-        """Find out which steps new frames hold."""
+    def look_into(self) -> None:
+        """Find out which steps new frames hold, and which of them make no sense."""
         if self._indexed == len(self._batches):
             return
         with self._lock:

@@ -120,7 +120,6 @@ class WorkerTables:
         self._facts_seen: dict[int, None] = {}
         # Not self: what only a cycle keeps alive stays in memory for long.
         self.statistics = StoredStatistics(store, self._problems.add)
-        self._source = ""
         self._charges = Charges()
         if steps is not None:
             self.statistics.within = (0, 0)
@@ -136,7 +135,7 @@ class WorkerTables:
     @property
     def problems(self) -> list[Problem]:
         """Whole frames, and rows of frames, whose content makes no sense; they are left out."""
-        self.statistics.check()
+        self.statistics.look_into()
         return self._problems.all()
 
     def ingest(self, frame: Frame) -> Ingested:
@@ -146,9 +145,7 @@ class WorkerTables:
         """
         if frame.schema != _SCHEMA:
             return _NOTHING
-        if frame.source != self._source:
-            self._source = frame.source
-            self.statistics.found_in(frame.source)
+        self.statistics.found_in(frame.source)
         if self._range is not None and ROW_KINDS.get(frame.kind, STEPS) in of_steps() and frame.kind != FACTS.number:
             # Whether their steps are wanted is known once those have ended.
             self._open.append(frame)
@@ -157,15 +154,14 @@ class WorkerTables:
 
     def _take(self, frame: Frame) -> Ingested:
         self._left_out = []
-        added = _NOTHING
         try:
             added = self._add(frame)
         except DamagedDataError as error:
             self._problems.add(frame, error)
-        else:
-            if self._left_out:
-                others = f" (and {count(len(self._left_out) - 1, 'more row')})" if len(self._left_out) > 1 else ""
-                self._problems.add(frame, DamagedDataError(f"{self._left_out[0]}{others}"))
+            return _NOTHING
+        if self._left_out:
+            others = f" (and {count(len(self._left_out) - 1, 'more row')})" if len(self._left_out) > 1 else ""
+            self._problems.add(frame, DamagedDataError(f"{self._left_out[0]}{others}"))
         return added
 
     def _add(self, frame: Frame) -> Ingested:
