@@ -60,9 +60,8 @@ class Cost:
         self._plan.budget.cost_ns += cost_ns
         self._plan.budget.train_ns += cost_ns
 
-    def step_ended(self, step: OpenStep, own_step: int | None = None) -> None:
+    def step_ended(self, step: OpenStep, own_step: int) -> None:
         """A TRAIN step is over, with this number among those of its model; its cost becomes facts of it."""
-        own_step = step.mode_step if own_step is None else own_step
         self._steps += 1
         cost_ns, self.callbacks_ns = self.callbacks_ns, 0
         duration_ns = step.end_ns - (self._last_end_ns or step.start_ns)

@@ -65,7 +65,7 @@ class Account:
             self.cost.device_ns += self._late_ns
             timed = due and len(self.captured) % self.device_turn == 0
             self._late_ns = self.device_turn * self.device_ns if timed else 0
-            self.cost.step_ended(step)
+            self.cost.step_ended(step, step.mode_step)
             self.facts += [(self.number, kind, data) for kind, _, data in step.records.facts]
             self.captured += [self.number] if due else []
             self.number += 1
