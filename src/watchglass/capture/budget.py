@@ -175,7 +175,9 @@ class Budget:
         self.step_ns += 0.1 * (step_ns - self.step_ns) if self.step_ns else step_ns
         if captured:
             self._spacing = self.spacing(step)
-            self._calm_down()
+            self._calm += 1
+            if self._calm % _CALM_CAPTURES == 0:
+                self._least = max(1, self._least // 2)
             if self.captures <= _WARMUP_CAPTURES:
                 return False
             self._background_ns.append(background_ns + device_ns)
@@ -217,11 +219,6 @@ class Budget:
         self.cost_ns, self.train_ns, self.captures = before.cost_ns, before.train_ns, before.captures
         self._captures_ns, self._elsewhere_ns = before._captures_ns, before._elsewhere_ns
         self._each_ns.extend(before._each_ns)
-
-    def _calm_down(self) -> None:
-        self._calm += 1
-        if self._calm % _CALM_CAPTURES == 0:
-            self._least = max(1, self._least // 2)
 
     def _paid(self, cost_ns: int, beside_ns: float) -> None:
         if self.captures == 1:

@@ -113,21 +113,18 @@ class _Reading:
     """One look at the graph of a loss."""
 
     def __init__(self, output: Output) -> None:
-        self._output = output
+        #: Finds outputs of the model.
+        self.output = output
         self._left = _MOST_NODES
         self.paths: set[str] = set()
         self.operations: set[Operation] = set()
-
-    def is_output(self, node: Any, number: int) -> bool:
-        """Whether the model made this."""
-        return self._output(node, number) is not None
 
     def tree(self, node: Any, number: int) -> Any:
         """Operations from a node down to the outputs, as nested tuples."""
         self._left -= 1
         if node is None:
             return _OTHER
-        path = self._output(node, number)
+        path = self.output(node, number)
         if path is not None:
             self.paths.add(path)
             return "output", (path,), ()
@@ -203,7 +200,7 @@ def _summed(node: Any, number: int, reading: _Reading) -> tuple[int, int] | None
         if not waiting:
             return found
         node, number = waiting.pop(0)
-        if node is None or reading.is_output(node, number):
+        if node is None or reading.output(node, number) is not None:
             continue
         waiting += node.next_functions
         operation = operations.of_node(node)

@@ -7,6 +7,7 @@ tensor of floats whose last axis is as long as that. So the ``gate_proj`` of a g
 
 from __future__ import annotations
 
+import functools
 import re
 import weakref
 from collections.abc import Iterable
@@ -48,14 +49,10 @@ class Routers:
     """
 
     def __init__(self, hook: Hook, models: Models, saving: Saving, events: Events) -> None:
-        self._plan = hook.plan
         self._models = models
         self._saving = saving
         self._known: weakref.WeakKeyDictionary[nn.Module, _Router | None] = weakref.WeakKeyDictionary()
-        events.module_listeners.append((self._wants, self._called))
-
-    def _wants(self) -> bool:
-        return self._plan.wants_tag(_TAG)
+        events.module_listeners.append((functools.partial(hook.plan.wants_tag, _TAG), self._called))
 
     def _called(self, call: ModuleCall) -> None:
         if call.module not in self._known:
