@@ -92,8 +92,7 @@ class Batches:
         facts = call.forward.records.facts
         if "batch" in self._kinds and samples:
             iterations = dict(self._iterations)
-            data = Pending(lambda: {**hashed([samples]), "iterations": iterations})
-            facts.append(("batch", "forward", data))
+            facts.append(("batch", "forward", Pending(lambda: {**hashed([samples]), "iterations": iterations})))
         if sketching:
             self._next_sketch[mode] = number + _SKETCH_INTERVAL
             for chosen in first_of_each_kind(samples):

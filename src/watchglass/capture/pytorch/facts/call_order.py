@@ -19,8 +19,6 @@ from watchglass.capture.pytorch import public_calls as calls
 from watchglass.capture.pytorch.facts.subjects import Subjects
 from watchglass.record import OpenStep
 
-_ZERO_GRAD = ".zero_grad"
-
 
 class CallOrder:
     """Listens to the calls and records what is new about their order.
@@ -43,7 +41,7 @@ class CallOrder:
             calls.OPTIMIZER_ZERO_GRAD: lambda args, kwargs: rounds.zero_grad(
                 named("optimizer", args[0]) + ".zero_grad"
             ),
-            calls.MODULE_ZERO_GRAD: lambda args, kwargs: note(named("module", args[0]) + _ZERO_GRAD),
+            calls.MODULE_ZERO_GRAD: lambda args, kwargs: note(named("module", args[0]) + ".zero_grad"),
             calls.SCHEDULER_STEP: lambda args, kwargs: note(named("scheduler", args[0]) + ".step"),
             calls.SCALER_UNSCALE: lambda args, kwargs: note(named("scaler", args[0]) + ".unscale_"),
             calls.SCALER_STEP: lambda args, kwargs: rounds.scaler_step(named("scaler", args[0]) + ".step"),
@@ -83,7 +81,6 @@ class CallOrder:
             self._write()
 
     def _write(self) -> None:
-        objects = self._subjects.describe()
+        data = {**self.rounds.record(), "objects": self._subjects.describe()}
         self._last_version = self._subjects.version
-        data = {**self.rounds.record(), "objects": objects}
         self._hook.current_records().facts.append(("calls", "wrapped functions", data))
