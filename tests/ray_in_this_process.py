@@ -70,4 +70,4 @@ class Processes:
 
 
 def elsewhere(ray: Processes) -> Callable[..., Judging]:
-    return judging_on(Cluster(ray, ours=True))  # type: ignore[arg-type]
+    return judging_on(Cluster(ray))  # type: ignore[arg-type]

@@ -44,7 +44,7 @@ def seen(needs: Needs, views: Iterable[StepView]) -> list[str]:
     need, told = NeedSeen(needs), []
     for view in views:
         need.look(view)
-        told.append(need.reason() if need.certain else "")
+        told.append(need.met.reason if need.met.certain else "")
     return told
 
 

@@ -365,14 +365,14 @@ class RuleRunner:
 
     def _met(self) -> dict[tuple[str, int], tuple[Met, ...]]:
         rows = {("", 0): self._unseen(), **self._needs}
-        return {key: (*map(_met, needs), *self._of_windows()) for key, needs in rows.items()}
+        return {key: (*(need.met for need in needs), *self._of_windows()) for key, needs in rows.items()}
 
     def _over_all(self) -> Iterator[Met]:
         """What becomes of each need over all workers and models, as far as anybody asks."""
         rows = [self._needs[key] for key in self._in_order] or [self._unseen()]
         for number, need in enumerate(self._all_needs):
             if not need.optional:
-                yield best(_met(row[number]) for row in rows)
+                yield best(row[number].met for row in rows)
         yield from self._of_windows()
 
     def _of_windows(self) -> tuple[Met, ...]:
@@ -473,10 +473,6 @@ def _place(about: About) -> str:
 def _is_open(need: NeedSeen) -> bool:
     """Whether to look for it at further steps; whether an optional one is met changes nothing."""
     return not need.needs.optional and (not need.satisfied or need.needs.max_interval is not None)
-
-
-def _met(need: NeedSeen) -> Met:
-    return Met(need.satisfied, need.reason(), need.certain)
 
 
 def _shortened(text: str) -> str:

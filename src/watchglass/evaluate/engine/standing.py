@@ -70,24 +70,16 @@ class WorkerFacts:
 
     def to_json(self) -> dict[str, Any]:
         """These facts as plain JSON types."""
-        return {
-            "attempt": self.attempt, "worker": self.worker,
-            "findings": [[list(order), finding.to_json()] for order, finding in self.findings],
-            "dropped": self.dropped,
-            "fault": [list(self.fault.order), self.fault.text] if self.fault is not None else None,
-            "not_applicable": self.not_applicable, "model": self.model,
-        }  # fmt: skip
+        findings = [[list(order), finding.to_json()] for order, finding in self.findings]
+        fault = None if self.fault is None else [list(self.fault.order), self.fault.text]
+        return {**vars(self), "findings": findings, "fault": fault}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> WorkerFacts:
         """The facts that :meth:`to_json` gave."""
-        fault = data["fault"]
-        return cls(
-            data["attempt"], data["worker"],
-            tuple((_order(order), Finding.from_json(finding)) for order, finding in data["findings"]),
-            data["dropped"], Fault(_order(fault[0]), fault[1]) if fault is not None else None, data["not_applicable"],
-            data["model"],
-        )  # fmt: skip
+        findings = tuple((_order(order), Finding.from_json(finding)) for order, finding in data["findings"])
+        fault = None if data["fault"] is None else Fault(_order(data["fault"][0]), data["fault"][1])
+        return cls(**{**data, "findings": findings, "fault": fault})
 
 
 @dataclass(frozen=True)

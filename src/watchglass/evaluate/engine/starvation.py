@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from watchglass.config import BUILT_IN_COLLECTIONS, FACTS, Schedule
+from watchglass.evaluate.engine.standing import Met
 from watchglass.records import Fact, Mode, Role, count
 from watchglass.rules import Needs, collections_for, without_layers
 from watchglass.run import Selection, StepView
@@ -143,20 +144,13 @@ class NeedSeen:
             # A plan counts the TRAIN steps of a model.
             self._due += any(p.schedule.holds(view.model_step, view.captured > 0) for p in self._planned)
 
-    def reason(self) -> str:
-        """Why the rule starves, or "". It does not change with every step that it goes on."""
-        return self._reason()[0]
-
     @property
-    def certain(self) -> bool:
-        """Whether the reason can be told while the training goes on: what it misses is not just late."""
-        needs = self.needs
-        if needs.optional:
-            return False
-        if not self.satisfied and self._reason()[1]:
-            return True
+    def met(self) -> Met:
+        """Where it stands. The reason does not change with every step that it goes on."""
+        needs, (reason, stays) = self.needs, self._reason()
         # An evaluation may come any time, so only the end shows that there was none.
-        return needs.modes == (Mode.TRAIN,) and (self.satisfied or self._waited_long())
+        shown = needs.modes == (Mode.TRAIN,) and (self.satisfied or self._waited_long())
+        return Met(self.satisfied, reason, not needs.optional and (stays or shown))
 
     def _reason(self) -> tuple[str, bool]:
         """The reason, and whether the plan says that it stays: worked out anew where something has changed."""

@@ -44,11 +44,9 @@ _TOKEN = secrets.token_hex(32)
 class Cluster:
     """A cluster that this process is connected to; made by :func:`cluster`."""
 
-    def __init__(self, ray: ModuleType, *, ours: bool) -> None:
+    def __init__(self, ray: ModuleType) -> None:
         #: The module, typed as it is: its functions have no types that hold over its versions.
         self.ray: Any = ray
-        #: Whether it was started here and ends with us.
-        self.ours = ours
         self._checked_s = time.monotonic()
 
     @property
@@ -119,7 +117,7 @@ def cluster(address: str | None = None, *, cores: int | None = None) -> Iterator
         with importing("--engine ray needs Ray", "ray"):
             import ray
         if ray.is_initialized():
-            yield Cluster(ray, ours=False)  # whoever called us has one
+            yield Cluster(ray)  # whoever called us has one
             return
         folder = _folder() if ours else None
         try:
@@ -127,7 +125,7 @@ def cluster(address: str | None = None, *, cores: int | None = None) -> Iterator
                 try:
                     with _ending_in_order():
                         _connect(ray, address, folder, cores)
-                        yield Cluster(ray, ours=ours)
+                        yield Cluster(ray)
                 finally:
                     ray.shutdown()
         finally:

@@ -105,7 +105,7 @@ def test_it_says_and_writes_what_an_evaluator_here_does(run: Path, own: Any, lat
 
 
 def test_all_an_evaluator_asks_of_a_judging_is_there(run: Path) -> None:
-    there = JudgingElsewhere(Cluster(Processes(), ours=True), LocalStore(run), config_of(run))  # type: ignore[arg-type]
+    there = JudgingElsewhere(Cluster(Processes()), LocalStore(run), config_of(run))  # type: ignore[arg-type]
     assert [name for name in vars(Judging) if not name.startswith("_") and not hasattr(there, name)] == []
 
 
