@@ -43,6 +43,7 @@ from watchglass.config.plugins import (
     Contract as Contract,
     built as built,
     faults_of as faults_of,
+    file_and_class as file_and_class,
     find_class as find_class,
     name_of as name_of,
     names_file as names_file,

@@ -11,12 +11,12 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from watchglass.config import RuleSpec, names_file, read_regular
+from watchglass.config import RuleSpec, file_and_class, names_file, read_regular
 from watchglass.errors import MissingFileError
 
 #: A file of rules is shorter than this.
@@ -30,7 +30,7 @@ def read_rule_files(rules: Sequence[RuleSpec]) -> dict[str, str]:
         MissingFileError: There is no such file, or it is no text.
     """
     found: dict[str, str] = {}
-    for path in {_file_of(rule.name) for rule in rules if names_file(rule.name)}:
+    for path in {file_and_class(rule.name)[0] for rule in rules if names_file(rule.name)}:
         try:
             found[_absolute(path)] = read_regular(path, _MOST_BYTES).decode()
         except (OSError, UnicodeDecodeError) as error:
@@ -40,7 +40,7 @@ def read_rule_files(rules: Sequence[RuleSpec]) -> dict[str, str]:
 
 def absolute_rules(rules: Sequence[RuleSpec]) -> tuple[RuleSpec, ...]:
     """The same rules for a process in another working directory."""
-    return tuple(_at(rule, {_file_of(rule.name): _absolute(_file_of(rule.name))}) for rule in rules)
+    return tuple(_at(rule, _absolute) for rule in rules)
 
 
 def place_rule_files(
@@ -53,7 +53,7 @@ def place_rule_files(
     """
     places = {path: _place(path, source.encode()) for path, source in files.items()}
     moved = {here: path for path, here in places.items() if here != path}
-    return tuple(_at(rule, places) for rule in rules), moved
+    return tuple(_at(rule, lambda path: places.get(path, path)) for rule in rules), moved
 
 
 def _place(path: str, source: bytes) -> str:
@@ -76,20 +76,14 @@ def _folder() -> Path:
     return folder
 
 
-def _file_of(name: str) -> str:
-    """The file in the name of a rule, ``"path/to/file.py:MyRule"``."""
-    path, colon, class_name = name.rpartition(":")
-    return path if colon and not class_name.endswith(".py") else name
-
-
 def _absolute(path: str) -> str:
     """As an import writes it into tracebacks, which are part of what a rule says: not made any shorter."""
     return os.path.join(os.getcwd(), path)
 
 
-def _at(rule: RuleSpec, places: Mapping[str, str]) -> RuleSpec:
-    """A rule with its file elsewhere; one that no place is given for is left as it is."""
+def _at(rule: RuleSpec, place: Callable[[str], str]) -> RuleSpec:
+    """A rule with its file elsewhere."""
     if not names_file(rule.name):
         return rule
-    path = _file_of(rule.name)
-    return replace(rule, name=places.get(path, path) + rule.name[len(path) :])
+    path, _ = file_and_class(rule.name)
+    return replace(rule, name=place(path) + rule.name[len(path) :])
