@@ -107,7 +107,8 @@ def seen_from(name: str, folder: str | os.PathLike[str]) -> str:
     path, class_name = file_and_class(name)
     if not path.endswith(".py"):
         return name
-    return os.path.abspath(os.path.join(folder, path)) + (f":{class_name}" if class_name else "")
+    # ".." stays: behind a symbolic link it leads elsewhere than the text says.
+    return os.path.join(os.getcwd(), folder, path) + (f":{class_name}" if class_name else "")
 
 
 def find_class(name: str, built_in: Mapping[str, str], contract: Contract, *, also: Iterable[str] = ()) -> type[Any]:

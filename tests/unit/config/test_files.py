@@ -280,7 +280,7 @@ def test_a_file_of_actions_is_found_from_the_file_that_names_it(
     )
     monkeypatch.chdir(tmp_path)
     own, built_in = read_actions("project/watchglass.toml", named=True)
-    assert own.name == str(tmp_path / "project" / "deeper" / "mine.py") + (":Mine" if ":" in named else "")
+    assert own.name == f"{tmp_path}/project/{named}"
     assert (own.parameters, built_in.name) == ({"path": "here.txt"}, "Webhook")
     monkeypatch.chdir(tmp_path / "project" / "deeper")
     found = find_file()
