@@ -104,11 +104,9 @@ def seen_from(name: str, folder: str | os.PathLike[str]) -> str:
         name: What somebody wrote, ``"my_actions.py:MyAction"``; a built-in name stays as it is.
         folder: Where a relative path begins.
     """
-    path, class_name = file_and_class(name)
-    if not path.endswith(".py"):
-        return name
+    in_file = file_and_class(name)[0].endswith(".py")
     # ".." stays: behind a symbolic link it leads elsewhere than the text says.
-    return os.path.join(os.getcwd(), folder, path) + (f":{class_name}" if class_name else "")
+    return os.path.join(os.getcwd(), folder, name) if in_file else name
 
 
 def find_class(name: str, built_in: Mapping[str, str], contract: Contract, *, also: Iterable[str] = ()) -> type[Any]:

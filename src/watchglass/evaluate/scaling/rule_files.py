@@ -8,7 +8,6 @@ from __future__ import annotations
 import atexit
 import functools
 import hashlib
-import os
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +15,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from watchglass.config import RuleSpec, file_and_class, names_file, read_regular
+from watchglass.config import RuleSpec, file_and_class, names_file, read_regular, seen_from
 from watchglass.errors import MissingFileError
 
 #: A file of rules is shorter than this.
@@ -32,7 +31,7 @@ def read_rule_files(rules: Sequence[RuleSpec]) -> dict[str, str]:
     found: dict[str, str] = {}
     for path in {file_and_class(rule.name)[0] for rule in rules if names_file(rule.name)}:
         try:
-            found[_absolute(path)] = read_regular(path, _MOST_BYTES).decode()
+            found[seen_from(path, "")] = read_regular(path, _MOST_BYTES).decode()
         except (OSError, UnicodeDecodeError) as error:
             raise MissingFileError(f"the rule file {path} cannot be read: {error}") from None
     return dict(sorted(found.items()))
@@ -40,7 +39,7 @@ def read_rule_files(rules: Sequence[RuleSpec]) -> dict[str, str]:
 
 def absolute_rules(rules: Sequence[RuleSpec]) -> tuple[RuleSpec, ...]:
     """The same rules for a process in another working directory."""
-    return tuple(_at(rule, _absolute) for rule in rules)
+    return tuple(replace(rule, name=seen_from(rule.name, "")) for rule in rules)
 
 
 def place_rule_files(
@@ -74,11 +73,6 @@ def _folder() -> Path:
     folder = Path(tempfile.mkdtemp(prefix="watchglass-rules-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
-
-
-def _absolute(path: str) -> str:
-    """As an import writes it into tracebacks, which are part of what a rule says: not made any shorter."""
-    return os.path.join(os.getcwd(), path)
 
 
 def _at(rule: RuleSpec, place: Callable[[str], str]) -> RuleSpec:
