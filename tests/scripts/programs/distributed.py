@@ -7,7 +7,7 @@
 # ///
 
 import os
-import socket
+import tempfile
 
 import torch
 import torch.distributed as dist
@@ -17,10 +17,11 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 
-def train(rank, world_size, port):
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(world_size))
+def train(rank, world_size, folder):
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(world_size))
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", rank=rank, world_size=world_size)
+    # Of a store in rank 0 that leaves first, the other rank may wait for ever.
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world_size)
     torch.manual_seed(0)
     model = DistributedDataParallel(nn.Sequential(nn.Linear(6, 24), nn.ReLU(), nn.Linear(24, 2)))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -39,7 +40,5 @@ def train(rank, world_size, port):
 
 
 if __name__ == "__main__":
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    mp.spawn(train, (2, port), nprocs=2)
+    with tempfile.TemporaryDirectory() as folder:
+        mp.spawn(train, (2, folder), nprocs=2)
