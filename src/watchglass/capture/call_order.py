@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-#: Calls of a round that are kept, and different rounds that are told apart.
+#: Calls of a round that are kept, and different rounds that are distinguished.
 _LONGEST, _MOST_ORDERS = 96, 32
 #: Rounds between two records that tell nothing but that known orders come in other shares.
 _APART = 16
@@ -76,7 +76,7 @@ class CallOrder:
         """An optimizer's gradients are cleared."""
         order = self._order
         if not self._updated and not self._stepping and name in order and "backward" in order[order.index(name) :]:
-            # Gradients thrown away again without an update: a training that never steps has rounds too.
+            # Gradients thrown away again without an update: a run that never steps has rounds too.
             self._cut()
         self.note(name)
 

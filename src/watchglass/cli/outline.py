@@ -53,7 +53,7 @@ def sections_of(run: Run, path: str, *, every: bool) -> Iterator[Section]:
 
     Args:
         run: The run.
-        path: Its location as somebody wrote it.
+        path: Its location as the user wrote it.
         every: List every tensor.
     """
     whose = f" of {run.worker().name}" if len(run.workers) > 1 else ""
@@ -68,7 +68,7 @@ def sections_of(run: Run, path: str, *, every: bool) -> Iterator[Section]:
 
 
 def _evaluators(run: Run) -> list[str]:
-    """Who keeps the journal now, in words; none where nobody does."""
+    """Who keeps the journal now, in words; none where no process does."""
     try:
         holder = lease_holder(run.store)
     except WatchglassError:

@@ -36,7 +36,7 @@ def rm(
             if not yes:
                 _ask(store, removal)
             with working(f"removing {store.location}"):
-                check_idle(store, even_if_unseen=force)  # somebody may have come while we asked
+                check_idle(store, even_if_unseen=force)  # a reader may have begun while the user was asked
                 remove(store, removal)
             typer.echo(f"{printable(store.location)} is removed ({size(removal.bytes)})")
             if removal.foreign:

@@ -36,7 +36,7 @@ def find_file(named: Any = None) -> Path | None:
     directory.
 
     Args:
-        named: A path, None where nobody named one.
+        named: A path, None where none was named.
 
     Raises:
         InvalidValueError: What is named is no path.

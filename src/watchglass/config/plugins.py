@@ -55,7 +55,7 @@ def built(cls: type[T], name: str, parameters: Mapping[str, Any]) -> T:
 
     Args:
         cls: The class.
-        name: What somebody wrote for it.
+        name: What the user wrote for it.
         parameters: Those that were given.
 
     Raises:
@@ -101,7 +101,7 @@ def seen_from(name: str, folder: str | os.PathLike[str]) -> str:
     """A name that means the same in every working directory: where it is that of a file, its path is absolute.
 
     Args:
-        name: What somebody wrote, ``"my_actions.py:MyAction"``; a built-in name stays as it is.
+        name: What the user wrote, ``"my_actions.py:MyAction"``; a built-in name stays as it is.
         folder: Where a relative path begins.
     """
     in_file = file_and_class(name)[0].endswith(".py")

@@ -18,7 +18,7 @@ KEPT_BYTES = 256 << 20
 _MAPPED, _FETCHED_BYTES = 8, 64 << 20
 
 
-#: Gives a key for :class:`Decoded` that nobody else has: never used again, unlike the address of an object.
+#: Gives a key for :class:`Decoded` that no other object has: never used again, unlike the address of an object.
 new_token = count().__next__
 
 

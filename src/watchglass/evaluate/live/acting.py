@@ -67,7 +67,7 @@ class Acting:
                 key = key_among([line.key for line in self._lines], action.name)
                 self._lines.append(deliveries(key, spec, action, store, clock=clock))
         grace_s = min((stop.grace_s for stop in self._stops if stop.grace_s is not None), default=config.grace_s)
-        # One protocol for all of them: a training is stopped once.
+        # One protocol for all of them: a training run is stopped once.
         self._stopping = Stopping(store, config.attempt, grace_s=grace_s, poll_s=config.poll_s)
 
     @property

@@ -158,7 +158,7 @@ class Journal:
         return True
 
     def conclude(self, attempt: int, ended: str) -> None:
-        """Write down that everything was judged, so that nobody need open the run again to know.
+        """Write down that everything was judged, so that no evaluator has to open the run again to know.
 
         Args:
             attempt: The newest attempt there was.

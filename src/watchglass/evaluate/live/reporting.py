@@ -24,7 +24,7 @@ class Reporting:
 
         Args:
             store: The run's store.
-            config: What the evaluator was told.
+            config: The settings of the evaluator.
             run_id: Identifier of the run.
             output: Where lines are printed, None for nowhere.
             label: What each line begins with, where several runs are followed.

@@ -19,13 +19,13 @@ from watchglass.records import Mode, Observation
 from watchglass.run import StepView
 from watchglass.store import Attendance, Claim, Store, has_attempt, is_alive, pace_of
 
-#: How long somebody may take to recover a worker's last steps before nothing more is expected of it.
+#: How long another process may take to recover a worker's last steps before nothing more is expected of it.
 _HARVEST_NS = 30_000_000_000
 #: Silence after which a worker whose launcher saw it end has lost its last flush, beyond two flush intervals.
 _AFTER_LAUNCH_S = 5.0
 #: Steps may take longer than anybody thought: so many of them may pass in silence.
 _SILENT_STEPS = 10
-#: TRAIN steps of which the typical length is told.
+#: TRAIN steps of which the typical length is reported.
 _STEPS = 32
 
 
@@ -77,7 +77,7 @@ class WorkerLiveness:
         return self._attendance.launch_ended(attempt, worker) is not None
 
     def launch_succeeded(self, attempt: int) -> bool:
-        """Whether the first launcher's training ended in order: nobody will start it again."""
+        """Whether the first launcher's training run ended in order: no process will start it again."""
         end = self._attendance.launch_ended(attempt)
         return end is not None and end.exit_status in (0, 86)
 

@@ -117,7 +117,7 @@ def cluster(address: str | None = None, *, cores: int | None = None) -> Iterator
         with importing("--engine ray needs Ray", "ray"):
             import ray
         if ray.is_initialized():
-            yield Cluster(ray)  # whoever called us has one
+            yield Cluster(ray)  # the caller has one
             return
         folder = _folder() if ours else None
         try:
