@@ -1,6 +1,6 @@
 """watchglass: an open training debugger.
 
-``watchglass run train.py`` watches a training without changes to the script; :func:`watch` does it in one line.
+``watchglass run train.py`` watches a training run without changes to the script; :func:`watch` does it in one line.
 Importing this package imports no machine-learning framework, and almost nothing else: names load when first used.
 """
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from watchglass.config import Collection
     from watchglass.errors import (
         DeliverLater,
-        NeverError,
-        NoMoreError,
-        NotYetError,
+        EndOfRunError,
+        StepNotReadyError,
+        StepNotRecordedError,
         TrainingStopped,
-        Undeliverable,
+        UndeliverableError,
         UnknownNameError,
     )
     from watchglass.records import Event, Finding, Mode, ModuleKind, Role, Severity
@@ -35,8 +35,8 @@ _HOMES = {
     "capture": ("Hook",),
     "config": ("Collection",),
     "errors": (
-        "DeliverLater", "NeverError", "NoMoreError", "NotYetError", "TrainingStopped", "Undeliverable",
-        "UnknownNameError",
+        "DeliverLater", "EndOfRunError", "StepNotReadyError", "StepNotRecordedError", "TrainingStopped",
+        "UndeliverableError", "UnknownNameError",
     ),
     "records": ("Event", "Finding", "Mode", "ModuleKind", "Role", "Severity"),
     "rules": ("Needs", "Rule"),
@@ -45,10 +45,10 @@ _HOMES = {
 }  # fmt: skip
 
 __all__ = [
-    "Action", "Collection", "DeliverLater", "Event", "Finding", "Hook", "Mode", "ModuleKind", "Needs", "NeverError",
-    "NoMoreError", "NotYetError", "Role", "Rule", "Run", "Runs", "Severity", "TrainingStopped", "Undeliverable",
-    "UnknownNameError", "__version__", "open_run", "open_runs", "save_scalar", "save_tensor", "watch",
-    "xgboost_callback",
+    "Action", "Collection", "DeliverLater", "EndOfRunError", "Event", "Finding", "Hook", "Mode", "ModuleKind", "Needs",
+    "Role", "Rule", "Run", "Runs", "Severity", "StepNotReadyError", "StepNotRecordedError", "TrainingStopped",
+    "UndeliverableError", "UnknownNameError", "__version__", "open_run", "open_runs", "save_scalar", "save_tensor",
+    "watch", "xgboost_callback",
 ]  # fmt: skip
 
 

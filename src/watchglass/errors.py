@@ -21,16 +21,16 @@ class UnknownNameError(WatchglassError, LookupError):
     """A name that nothing has: a rule, a collection, a tensor, a parameter. The message lists near names."""
 
 
-class NotYetError(UnknownNameError):
-    """A step or value that the run does not have yet and may still get: waiting makes sense."""
+class StepNotReadyError(UnknownNameError):
+    """A step or value that the run has not recorded yet and may still record. The caller may wait for it."""
 
 
-class NeverError(UnknownNameError):
-    """Something that was not recorded and never will be, since its step is over: waiting makes no sense."""
+class StepNotRecordedError(UnknownNameError):
+    """A step or value that was not recorded and never will be, since the run is past its step. Do not wait for it."""
 
 
-class NoMoreError(UnknownNameError):
-    """A step beyond the last one of a training that has ended."""
+class EndOfRunError(UnknownNameError):
+    """A step beyond the last one of a run that has ended."""
 
 
 class MissingFileError(WatchglassError, FileNotFoundError):
@@ -112,7 +112,7 @@ class ClusterError(WatchglassError, RuntimeError):
     """A Ray cluster that cannot be reached, or that cannot do what it was asked."""
 
 
-class Undeliverable(WatchglassError, RuntimeError):
+class UndeliverableError(WatchglassError, RuntimeError):
     """Raised by an action for an event that it will never be able to deliver: it is not tried again."""
 
 

@@ -12,7 +12,7 @@ from torch import nn
 import watchglass
 from train_twice import train
 from watchglass import open_run
-from watchglass.errors import NeverError
+from watchglass.errors import StepNotRecordedError
 from watchglass.store import LocalStore, was_removed
 
 
@@ -31,7 +31,7 @@ def test_the_newest_raw_tensors_are_kept(tmp_path: Path) -> None:
     assert 0 < len(kept) < 20
     weight = open_run(tmp_path / "run").tensor("weight")
     assert weight.value(19).shape == (4, 12)
-    with pytest.raises(NeverError, match="removed"):
+    with pytest.raises(StepNotRecordedError, match="removed"):
         weight.value(0)
     assert was_removed(store, "attempts/0000/tensors/worker_0-00000000.safetensors")
     assert not was_removed(store, kept[-1].path)

@@ -28,10 +28,10 @@ KINDS = ("finding", "status")
 class Action(Subscription):
     """Something that is done about events. Subclasses become keyword-only dataclasses by themselves.
 
-    Each event is delivered in a process of its own, by a new instance, and with a time limit. :meth:`act` returns when
-    it is done; an exception means that it failed and is tried again, :class:`~watchglass.errors.Undeliverable` that
-    trying again makes no sense. It may be called twice for one event (an evaluator was killed between the delivery and
-    writing down that it was made): ``event.id`` is then the same.
+    Each event is delivered in a separate process, by a new instance, and with a time limit. :meth:`act` returns when
+    it is done. After an exception the event is delivered again later, except after
+    :class:`~watchglass.errors.UndeliverableError`. An event can be delivered twice, with the same
+    ``event.id``: the evaluator was killed after a delivery and before it noted the delivery.
 
     Attributes:
         takes_summaries: Whether it is given events of kind ``"summary"`` too.
@@ -58,7 +58,7 @@ class Action(Subscription):
         """Deliver one event; called in a process of its own.
 
         Raises:
-            Undeliverable: It cannot be delivered, now or later.
+            UndeliverableError: It cannot be delivered, now or later.
             DeliverLater: It shall be tried again, after a stated time.
             Exception: It failed, and is tried again.
         """

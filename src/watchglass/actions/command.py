@@ -14,7 +14,7 @@ from watchglass.actions.courier import in_memory
 from watchglass.actions.templates import check_template, fields_of, filled, variables_in
 from watchglass.actions.variables import concealed
 from watchglass.config import environment, parameter
-from watchglass.errors import InvalidValueError, Undeliverable
+from watchglass.errors import InvalidValueError, UndeliverableError
 from watchglass.records import Event
 
 #: Prefix of the variables that tell the program what the event says.
@@ -73,9 +73,9 @@ class Command(Action):
                     words, stdin=told, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environ
                 )
             except (FileNotFoundError, PermissionError, NotADirectoryError) as error:
-                raise Undeliverable(f"{self._concealed(words[0])} cannot be called: {error.strerror}") from None
+                raise UndeliverableError(f"{self._concealed(words[0])} cannot be called: {error.strerror}") from None
             except ValueError:
-                raise Undeliverable("an argument holds a character that no argument can hold") from None
+                raise UndeliverableError("an argument holds a character that no argument can hold") from None
         last = self._concealed(_last_words(process))
         if process.returncode != 0:
             how = f"exit status {process.returncode}" if process.returncode > 0 else f"signal {-process.returncode}"

@@ -15,7 +15,7 @@ from watchglass.actions.courier import LONGEST_REASON
 from watchglass.actions.registry import build_action, find_action
 from watchglass.actions.variables import check_variables, concealed, resolved
 from watchglass.config import ActionSpec
-from watchglass.errors import DeliverLater, Undeliverable, WatchglassError
+from watchglass.errors import DeliverLater, UndeliverableError, WatchglassError
 from watchglass.records import Event, from_json
 from watchglass.store import redacted
 
@@ -75,7 +75,7 @@ def deliver(
 def _built(spec: ActionSpec, environ: Mapping[str, str]) -> Action:
     cls = find_action(spec.name)
     if not issubclass(cls, Action):
-        raise Undeliverable(f"{cls.__name__} is not delivered in a process of its own")
+        raise UndeliverableError(f"{cls.__name__} is not delivered in a process of its own")
     parameters = spec.parameters
     if cls.reads_environment:
         check_variables(cls.__name__, parameters, environ)

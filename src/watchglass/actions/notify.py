@@ -11,7 +11,7 @@ from watchglass.actions.action import Action
 from watchglass.actions.templates import check_template, fields_of, filled
 from watchglass.actions.variables import has_variable, without_address
 from watchglass.config import parameter
-from watchglass.errors import InvalidValueError, Undeliverable, importing
+from watchglass.errors import InvalidValueError, UndeliverableError, importing
 from watchglass.records import Event, Severity
 
 _TITLES = {
@@ -100,7 +100,7 @@ class Notify(Action):
                     reason = f"address {number} of urls: {without_address(said.reason(), url)}"
                     failed[reason] = bool(_REFUSED.search(reason))
         if failed:
-            raise (Undeliverable if all(failed.values()) else ConnectionError)("; ".join(failed))
+            raise (UndeliverableError if all(failed.values()) else ConnectionError)("; ".join(failed))
 
 
 class _Said(logging.Handler):

@@ -19,7 +19,7 @@ from urllib.parse import quote, urlsplit
 from watchglass.actions.action import Action
 from watchglass.actions.variables import has_variable
 from watchglass.config import parameter, scheme_of
-from watchglass.errors import DeliverLater, InvalidValueError, Undeliverable, importing
+from watchglass.errors import DeliverLater, InvalidValueError, UndeliverableError, importing
 from watchglass.records import Event
 
 _SECRET_PREFIX = "whsec_"
@@ -140,14 +140,14 @@ def _post(url: str, headers: dict[str, str], body: bytes, timeout_s: float) -> N
             status, after_s = error.code, _after_s(error.headers.get("Retry-After"))
         said = f"answered with {status} {http.client.responses.get(status, '')}".rstrip()
         if 300 <= status < 400:
-            raise Undeliverable(f"{said}; give the address that it leads to, redirects are not followed") from None
+            raise UndeliverableError(f"{said}; give the address that it leads to, redirects are not followed") from None
         if status in _LATER or status >= 500:
             raise DeliverLater(said, after_s) from None
-        raise Undeliverable(said) from None
+        raise UndeliverableError(said) from None
     except urllib.error.URLError as error:
         reason = error.reason
         if isinstance(reason, ssl.SSLCertVerificationError):
-            raise Undeliverable(f"its certificate is not trusted: {reason.verify_message}") from None
+            raise UndeliverableError(f"its certificate is not trusted: {reason.verify_message}") from None
         words = getattr(reason, "strerror", None) or reason
         raise DeliverLater(f"cannot be reached: {words}") from None
     except (OSError, http.client.HTTPException) as error:

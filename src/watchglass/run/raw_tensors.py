@@ -8,7 +8,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from watchglass.errors import InvalidValueError, MissingExtraError, MissingFileError, NeverError, StoreError
+from watchglass.errors import InvalidValueError, MissingExtraError, MissingFileError, StepNotRecordedError, StoreError
 from watchglass.records import TensorInfo
 from watchglass.run.tables import RawPlace
 from watchglass.store import Store, StoredTensor, as_numbers, load_tensor
@@ -50,7 +50,7 @@ class RawTensors:
 
         Raises:
             InvalidValueError: It is larger than what may still be read.
-            NeverError: Its file was removed since.
+            StepNotRecordedError: Its file was removed since.
             DamagedDataError: Its file is no safetensors file.
             StoreError: The store refused.
         """
@@ -81,14 +81,14 @@ def stored_tensor(
         most_bytes: The most that it may have; None for any.
 
     Raises:
-        NeverError: Its file was removed.
+        StepNotRecordedError: Its file was removed.
         DamagedDataError: Its file is no safetensors file.
         InvalidValueError: It has more bytes.
     """
     try:
         return load_tensor(store, place.file, place.key, most_bytes=most_bytes)
     except MissingFileError:
-        raise NeverError(
+        raise StepNotRecordedError(
             f"the whole tensor {name} of {where} was removed from the run, by its retention or by hand ({place.file}); "
             "reduction() and statistics() have what was recorded of it"
         ) from None

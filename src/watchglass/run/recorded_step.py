@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from watchglass.config import suggest
-from watchglass.errors import CompactedError, NeverError, UnknownNameError
+from watchglass.errors import CompactedError, StepNotRecordedError, UnknownNameError
 from watchglass.records import Fact, Mode, Role, StepEnd, TensorInfo, UnitKind, count
 from watchglass.run.catalog import Catalog
 from watchglass.run.histograms import Histogram, LazyHistograms
@@ -127,14 +127,16 @@ class RecordedStep:
 
         Raises:
             UnknownNameError: There is no such name.
-            NeverError: Neither was recorded here, or the whole tensor was removed since.
+            StepNotRecordedError: Neither was recorded here, or the whole tensor was removed since.
         """
         if name in self.scalars:
             return self.scalars[name]
         info = self._info(name)
         place = self._raw.get(info.tensor_id)
         if place is None:
-            raise NeverError(f"no value of {name} was recorded at {self._here}; ask statistics() for its numbers")
+            raise StepNotRecordedError(
+                f"no value of {name} was recorded at {self._here}; ask statistics() for its numbers"
+            )
         stored = stored_tensor(self._store, place, name, self._here)
         return as_numbers(stored) if as_float32 else as_array(stored)
 
@@ -143,7 +145,7 @@ class RecordedStep:
 
         Raises:
             UnknownNameError: There is no such tensor.
-            NeverError: It was not captured here.
+            StepNotRecordedError: It was not captured here.
             InvalidValueError: There is no such reduction.
         """
         row = self._row(tensor)
@@ -154,12 +156,12 @@ class RecordedStep:
 
         Raises:
             UnknownNameError: There is no such tensor.
-            NeverError: No histogram of it was captured here.
+            StepNotRecordedError: No histogram of it was captured here.
         """
         row = self._row(name)
         found = self._rows.where(np.arange(len(self._rows)) == row)
         if not found.histograms.seen[0]:
-            raise NeverError(
+            raise StepNotRecordedError(
                 f"no histogram of {name} was captured at {self._here}; ask for it in a collection (save_histogram=True)"
             )
         return Histogram.of(found.histograms, found.values[0])
@@ -183,7 +185,9 @@ class RecordedStep:
         self._info(name)
         row = self._rows.row(name)
         if row is None:
-            raise NeverError(f"no statistics of {name} were captured at {self._here}; it has {_some(self._rows.names)}")
+            raise StepNotRecordedError(
+                f"no statistics of {name} were captured at {self._here}; it has {_some(self._rows.names)}"
+            )
         return row
 
 

@@ -69,8 +69,8 @@ class Run:
     was resumed they go on, and a step that was repeated is seen once, as the newest attempt has it. ``worker``
     arguments are names such as ``"worker_1"``, the worker with the lowest rank where they are None.
 
-    What takes a step raises :class:`NotYetError` for one that is still to come, :class:`NoMoreError` for one beyond
-    the end of the training, and :class:`NeverError` for one that was left out for good: all of them are
+    Methods that take a step raise :class:`StepNotReadyError` for a step that is still to come, :class:`EndOfRunError`
+    for one after the end of the run, and :class:`StepNotRecordedError` for one that was not recorded. All three are
     :class:`UnknownNameError`.
 
     Attributes:
@@ -197,9 +197,9 @@ class Run:
             poll_s: Time between two looks; as often as the store bears it if None.
 
         Raises:
-            NotYetError: The time is over; the message says how far the run is.
-            NoMoreError: The training ended, or all its workers died, before that step.
-            NeverError: It was left out: later steps are complete.
+            StepNotReadyError: The time is over; the message says how far the run is.
+            EndOfRunError: The training ended, or all its workers died, before that step.
+            StepNotRecordedError: It was left out: later steps are complete.
             UnknownNameError: There is no such worker.
         """
         wait_for(self, steps, mode, worker, timeout_s, poll_s)
@@ -281,7 +281,7 @@ class Run:
 
         Raises:
             InvalidValueError: The regular expression or the role is none.
-            NotYetError, NeverError, NoMoreError: There is no such complete step.
+            StepNotReadyError, StepNotRecordedError, EndOfRunError: There is no such complete step.
         """
         source = self.worker(worker)
         matches = Selection(role, module=module, regex=regex, collection=collection).matcher()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from watchglass.errors import NeverError
+from watchglass.errors import StepNotRecordedError
 from watchglass.records import STATISTIC_FIELDS, Mode, TensorInfo
 from watchglass.run.histograms import Histogram
 from watchglass.run.markup import page
@@ -50,8 +50,9 @@ class Tensor:
     Steps are steps of a mode, counted from 0 within the mode (``Mode.GLOBAL``: over all modes). ``worker`` is a name
     such as ``"worker_1"``, the one with the lowest rank where it is None.
 
-    What takes a step raises :class:`NotYetError` for one that is still to come, :class:`NoMoreError` for one beyond
-    the end of the training, and :class:`NeverError` where nothing was recorded; all are :class:`UnknownNameError`.
+    Methods that take a step raise :class:`StepNotReadyError` for a step that is still to come, :class:`EndOfRunError`
+    for one after the end of the run, and :class:`StepNotRecordedError` for one that was not recorded. All three are
+    :class:`UnknownNameError`.
 
     Attributes:
         run: The run.
@@ -120,7 +121,7 @@ class Tensor:
             worker: Whose tensor.
 
         Raises:
-            NotYetError, NeverError, NoMoreError: There is no such complete step.
+            StepNotReadyError, StepNotRecordedError, EndOfRunError: There is no such complete step.
         """
         info = self.run.worker(worker).info(self.name)
         if step is None:
@@ -148,8 +149,9 @@ class Tensor:
                 come with the dtypes of ml-dtypes.
 
         Raises:
-            NeverError: Neither was recorded there, or it was removed since; the message says at which steps it was.
-            NotYetError, NoMoreError: There is no such complete step.
+            StepNotRecordedError: Neither was recorded there, or it was removed since; the message names the steps that
+                have one.
+            StepNotReadyError, EndOfRunError: There is no such complete step.
             MissingExtraError: The dtype needs ml-dtypes, which is not installed.
         """
         found = self._value(step, mode, worker)
@@ -182,7 +184,7 @@ class Tensor:
             if info is not None and info.tensor_id in tables.raw(place.global_step):
                 try:
                     found[step] = self.value(step, mode, worker, as_float32=as_float32)
-                except NeverError:
+                except StepNotRecordedError:
                     found.pop(step, None)
         return dict(sorted(found.items()))
 
@@ -196,8 +198,8 @@ class Tensor:
 
         Raises:
             InvalidValueError: There is no such reduction.
-            NeverError: It was not captured at that step.
-            NotYetError, NoMoreError: There is no such complete step.
+            StepNotRecordedError: It was not captured at that step.
+            StepNotReadyError, EndOfRunError: There is no such complete step.
         """
         check_reduction(name)
         tables, number = recorded_at(self.run, step, mode, worker)
@@ -218,7 +220,7 @@ class Tensor:
             return _reduced(as_numbers(stored_tensor(self.run.store, place, self.name, f"step {step}")), name)
         what = f"{name} of {self.name} was" if name in EXACT else f"statistics of {self.name} were"
         cure = f"; ask for it in a collection (reductions={name!r})" if name in EXACT else ""
-        raise NeverError(f"no {what} captured at {mode.name} step {step}{cure}; {self._where(mode, worker)}")
+        raise StepNotRecordedError(f"no {what} captured at {mode.name} step {step}{cure}; {self._where(mode, worker)}")
 
     @reads_again
     def reductions(
@@ -248,8 +250,8 @@ class Tensor:
         """How the elements were spread at a step.
 
         Raises:
-            NeverError: No histogram was captured at that step.
-            NotYetError, NoMoreError: There is no such complete step.
+            StepNotRecordedError: No histogram was captured at that step.
+            StepNotReadyError, EndOfRunError: There is no such complete step.
         """
         tables, number = recorded_at(self.run, step, mode, worker)
         rows = tables.statistics.at(number)
@@ -259,7 +261,7 @@ class Tensor:
             found = rows.histograms.take(chosen).get()
             if found.seen[0] > 0:
                 return Histogram.of(found, rows.values[chosen[0]])
-        raise NeverError(
+        raise StepNotRecordedError(
             f"no histogram of {self.name} was captured at {mode.name} step {step}; ask for it in a collection "
             f"(save_histogram=True); {self._where(mode, worker)}"
         )
@@ -306,7 +308,7 @@ class Tensor:
         for row_id, value, _ in tables.scalars(number):
             if row_id == info.tensor_id:
                 return value
-        raise NeverError(
+        raise StepNotRecordedError(
             f"no value of {self.name} was recorded at {mode.name} step {step}; to keep whole tensors save it in a "
             f"collection, and for its statistics use reduction(); {self._where(mode, worker)}"
         )

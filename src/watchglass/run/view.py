@@ -302,7 +302,7 @@ class StepView:
 
         Raises:
             InvalidValueError: The rule has declared no such need, or reads too much at this step.
-            NeverError: The tensor was removed from the run since.
+            StepNotRecordedError: The tensor was removed from the run since.
             DamagedDataError, StoreError: Its file is damaged, or the store refused.
         """
         info, raw = self.catalog.by_name(name), self.records.raw

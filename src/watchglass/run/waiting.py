@@ -6,7 +6,14 @@ import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, TypeVar
 
-from watchglass.errors import CompactedError, InvalidValueError, NeverError, NoMoreError, NotYetError, UnknownNameError
+from watchglass.errors import (
+    CompactedError,
+    EndOfRunError,
+    InvalidValueError,
+    StepNotReadyError,
+    StepNotRecordedError,
+    UnknownNameError,
+)
 from watchglass.records import Mode
 from watchglass.run.payloads import compacted_meanwhile
 from watchglass.run.steps import Place
@@ -25,9 +32,9 @@ def locate(run: Run, worker: Worker, step: int, mode: Mode) -> Place:
     """Where a complete step was recorded.
 
     Raises:
-        NotYetError: It is not complete yet.
-        NeverError: It was not recorded, while later ones were, or the run was opened without it.
-        NoMoreError: The training ended before it.
+        StepNotReadyError: It is not complete yet.
+        StepNotRecordedError: It was not recorded, while later ones were, or the run was opened without it.
+        EndOfRunError: The training ended before it.
         InvalidValueError: It is no step.
     """
     numbers = worker.numbers(mode)
@@ -78,17 +85,21 @@ def missing_step(run: Run, worker: Worker, step: int, mode: Mode, *, ended: bool
     if run.opened_steps is not None and mode is Mode.TRAIN:
         low, high = run.opened_steps
         if not low <= step < high:
-            return NeverError(f"no {what} here: {run.location} was opened with steps {low} to {high - 1} only")
+            return StepNotRecordedError(
+                f"no {what} here: {run.location} was opened with steps {low} to {high - 1} only"
+            )
     last = numbers.last
     if mode is Mode.GLOBAL and not ended:
         # Steps of one mode end in order, but what began behind the last TRAIN step may still be open.
         rows = worker.columns
         last = int(rows["number"][rows["mode"] == Mode.TRAIN].max(initial=-1))
     if step < last:
-        return NeverError(f"{run.location} has no {what} and never will: later ones are there; it has {numbers}")
+        return StepNotRecordedError(
+            f"{run.location} has no {what} and never will: later ones are there; it has {numbers}"
+        )
     if ended:
-        return NoMoreError(f"{run.location} has no {what}: the training ended before; it has {numbers}")
-    return NotYetError(
+        return EndOfRunError(f"{run.location} has no {what}: the training ended before; it has {numbers}")
+    return StepNotReadyError(
         f"{run.location} has no {what} yet; it has {numbers} and goes on: wait_for_steps({step}) waits for it"
     )
 
@@ -121,11 +132,11 @@ def wait_for(
             return
         source, step = waiting
         error = missing_step(run, source, step, mode, ended=ended)
-        if not isinstance(error, NotYetError):
+        if not isinstance(error, StepNotReadyError):
             raise error
         passed = now() - begun
         if timeout_s is not None and passed >= timeout_s:
-            raise NotYetError(
+            raise StepNotReadyError(
                 f"{run.location} has no complete {Mode(mode).name} step {step} of {source.name} yet, after waiting "
                 f"{timeout_s:g} s; it has {source.numbers(mode)}"
             )

@@ -48,7 +48,7 @@ def test_what_raises_is_tried_again(action: Write) -> None:
 
 
 def test_undeliverable_is_not(action: Write) -> None:
-    outcome = delivered(action("raise watchglass.Undeliverable('nobody is there')"), example_event())
+    outcome = delivered(action("raise watchglass.UndeliverableError('nobody is there')"), example_event())
     assert (outcome.done, outcome.again, outcome.reason) == (False, False, "nobody is there")
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from watchglass.errors import NeverError
+from watchglass.errors import StepNotRecordedError
 from watchglass.records import Mode, Role
 from watchglass.run import open_run
 from watchglass.testing import RunBuilder
@@ -122,7 +122,7 @@ def test_one_attempt_alone_has_its_own_numbers(path):
     assert "attempt 0" in repr(first)
     second = open_run(path, attempt=1)
     assert second.steps() == list(range(6, 13))
-    with pytest.raises(NeverError, match="it has 6 to 12"):
+    with pytest.raises(StepNotRecordedError, match="it has 6 to 12"):
         second.step(3)
 
 
@@ -133,5 +133,5 @@ def test_a_range_of_the_course_is_opened_alone(path):
     assert len(part.steps(Mode.EVAL)) == 1
     assert part.scalars("loss", Mode.EVAL)[1].tolist() == [1005.0]
     assert part.statistics(fields=["max"]).to_pandas()["max"].tolist() == [4.0, 106.0]
-    with pytest.raises(NeverError, match="opened with steps 4 to 7 only"):
+    with pytest.raises(StepNotRecordedError, match="opened with steps 4 to 7 only"):
         part.step(9)

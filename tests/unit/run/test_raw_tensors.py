@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from watchglass.errors import InvalidValueError, MissingExtraError, NeverError
+from watchglass.errors import InvalidValueError, MissingExtraError, StepNotRecordedError
 from watchglass.run import open_run
 from watchglass.store import LocalStore, RawTensor, load_tensor, write_tensors
 from watchglass.testing import Step, build_run
@@ -127,6 +127,6 @@ def test_a_tensor_that_was_removed_says_so(path):
     for file in Path(path).glob("attempts/*/tensors/*"):
         file.unlink()
     for ask in (run.tensor("f4").value, run.tensor("f4").torch, lambda step: run.step(step).value("f4")):
-        with pytest.raises(NeverError, match="was removed from the run"):
+        with pytest.raises(StepNotRecordedError, match="was removed from the run"):
             ask(0)
     assert run.tensor("f4").values() == {}

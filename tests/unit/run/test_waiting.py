@@ -2,7 +2,13 @@
 
 import pytest
 
-from watchglass.errors import InvalidValueError, NeverError, NoMoreError, NotYetError, UnknownNameError
+from watchglass.errors import (
+    EndOfRunError,
+    InvalidValueError,
+    StepNotReadyError,
+    StepNotRecordedError,
+    UnknownNameError,
+)
 from watchglass.records import Mode
 from watchglass.run import open_run
 from watchglass.run.waiting import wait_for
@@ -47,29 +53,29 @@ def test_every_accessor_tells_the_three_apart(tmp_path, ask):
         for _ in range(3):
             builder.step(scalars={"loss": 1.0})
         run = open_run(tmp_path / "run")
-        with pytest.raises(NotYetError, match=r"0 to 2 and goes on: wait_for_steps\(3\)"):
+        with pytest.raises(StepNotReadyError, match=r"0 to 2 and goes on: wait_for_steps\(3\)"):
             ask(run, 3)
         with pytest.raises(InvalidValueError, match="whole numbers from 0"):
             ask(run, -1)
         builder.leave()
         run.refresh()
-        with pytest.raises(NoMoreError, match="ended before; it has 0 to 2"):
+        with pytest.raises(EndOfRunError, match="ended before; it has 0 to 2"):
             ask(run, 3)
     part = open_run(tmp_path / "run", steps=(0, 2))
-    with pytest.raises(NeverError, match="opened with steps 0 to 1 only"):
+    with pytest.raises(StepNotRecordedError, match="opened with steps 0 to 1 only"):
         ask(part, 2)
-    for error in (NotYetError, NeverError, NoMoreError):
+    for error in (StepNotReadyError, StepNotRecordedError, EndOfRunError):
         assert issubclass(error, UnknownNameError)
         assert issubclass(error, LookupError)
 
 
 def test_what_was_not_recorded_at_a_complete_step_is_never(tmp_path):
     run = open_run(build_run(tmp_path / "run", [Step({"loss": 1.0}), Step({"lr": 1.0})]))
-    with pytest.raises(NeverError, match="recorded at 0"):
+    with pytest.raises(StepNotRecordedError, match="recorded at 0"):
         run.tensor("loss").value(1)
-    with pytest.raises(NeverError):
+    with pytest.raises(StepNotRecordedError):
         run.step(1).value("loss")
-    with pytest.raises(NeverError):
+    with pytest.raises(StepNotRecordedError):
         run.step(1).reduction("loss", "mean")
 
 
@@ -79,7 +85,7 @@ def test_over_all_modes_an_open_training_step_is_not_yet(tmp_path):
         builder.step(scalars={"loss": 1.0}, mode=Mode.EVAL)
         run = open_run(tmp_path / "run")
         assert run.mode_step(1) == (Mode.EVAL, 0)
-        with pytest.raises(NotYetError):
+        with pytest.raises(StepNotReadyError):
             run.mode_step(2)
 
 
@@ -99,10 +105,12 @@ def test_waiting_is_over_when_the_time_is(tmp_path):
     with RunBuilder(tmp_path / "run") as builder:
         builder.step(scalars={"loss": 1.0})
         run, clock = open_run(tmp_path / "run"), Clock()
-        with pytest.raises(NotYetError, match=r"TRAIN step 1 of worker_0 yet, after waiting 2.2 s; it has 0 to 0"):
+        with pytest.raises(
+            StepNotReadyError, match=r"TRAIN step 1 of worker_0 yet, after waiting 2.2 s; it has 0 to 0"
+        ):
             clock.wait(run, 1, timeout_s=2.2)
         assert sum(clock.slept) == pytest.approx(2.2)
-        with pytest.raises(NotYetError):
+        with pytest.raises(StepNotReadyError):
             run.wait_for_steps(1, timeout_s=0)
         run.wait_for_steps([0], timeout_s=0)
         for wrong in ({"timeout_s": -1}, {"poll_s": 0}):
@@ -122,7 +130,7 @@ def test_waiting_ends_with_the_training(tmp_path):
             builder.leave()
 
         clock = Clock(last)
-        with pytest.raises(NoMoreError, match="it has 0 to 1"):
+        with pytest.raises(EndOfRunError, match="it has 0 to 1"):
             clock.wait(run, 5)
         assert len(clock.slept) == 1
 
@@ -130,7 +138,7 @@ def test_waiting_ends_with_the_training(tmp_path):
 def test_waiting_ends_when_all_workers_have_died(tmp_path):
     run = open_run(build_run(tmp_path / "run", [Step({"loss": 1.0})], status=None))
     clock = Clock()
-    with pytest.raises(NoMoreError):
+    with pytest.raises(EndOfRunError):
         clock.wait(run, 1, timeout_s=None)
     assert clock.time <= 2.0
 
@@ -139,14 +147,14 @@ def test_a_step_is_complete_when_every_worker_has_ended_it(tmp_path):
     with RunBuilder(tmp_path / "run", workers=2) as builder:
         builder.step(scalars={"loss": 1.0}, workers=[0])
         run = open_run(tmp_path / "run")
-        with pytest.raises(NotYetError, match="of worker_1 yet"):
+        with pytest.raises(StepNotReadyError, match="of worker_1 yet"):
             Clock().wait(run, 0)
         Clock().wait(run, 0, worker="worker_0")
         clock = Clock(lambda: builder.step(scalars={"loss": 1.0}, workers=[1]))
         clock.wait(run, 0)
         # Only the first evaluates; the other is past that once it goes on, or has left.
         builder.step(scalars={"loss": 1.0}, mode=Mode.EVAL, workers=[0])
-        with pytest.raises(NotYetError):
+        with pytest.raises(StepNotReadyError):
             Clock().wait(run, 0, mode=Mode.EVAL)
         Clock(lambda: builder.step(scalars={"loss": 1.0}, workers=[1])).wait(run, 0, mode=Mode.EVAL)
 
