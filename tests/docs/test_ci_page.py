@@ -23,8 +23,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from command_line import training
 from watchglass.cli import main
 from watchglass.evaluate import MetricsServer
+from watchglass.evaluate.live.snapshot import RunSnapshot
 from watchglass.evaluate.many.metrics import MOST_RUNS, MOST_SCALARS, MOST_WORKERS
-from watchglass.evaluate.many.snapshot import RunSnapshot
 from watchglass.testing import assert_trains_healthy, build_run
 from watchglass.view import json_schema
 

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from watchglass.evaluate.live.anew import starting_anew as starting_anew
     from watchglass.evaluate.live.judging import Judging as Judging
     from watchglass.evaluate.live.resending import Resent as Resent, resend as resend
+    from watchglass.evaluate.live.snapshot import Snapshots as Snapshots
     from watchglass.evaluate.live.ticking import tick_times as tick_times
     from watchglass.evaluate.many.following import (
         OUT_OF_TIME as OUT_OF_TIME,
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
     )
     from watchglass.evaluate.many.member import Followed as Followed
     from watchglass.evaluate.many.metrics import MetricsServer as MetricsServer
-    from watchglass.evaluate.many.snapshot import Snapshots as Snapshots
     from watchglass.evaluate.replaying import replay as replay, replay_part as replay_part
     from watchglass.evaluate.scaling.cluster import cluster as cluster
     from watchglass.evaluate.scaling.judging_elsewhere import judging_on as judging_on
@@ -69,7 +69,7 @@ _HOMES = {
     "many.following": ("OUT_OF_TIME", "follow", "follow_runs", "what_is_at"),
     "many.member": ("Followed",),
     "many.metrics": ("MetricsServer",),
-    "many.snapshot": ("Snapshots",),
+    "live.snapshot": ("Snapshots",),
     "replaying": ("replay", "replay_part"),
     "scaling.cluster": ("cluster",),
     "scaling.judging_elsewhere": ("judging_on",),

@@ -169,6 +169,10 @@ class FollowedWorker:
         """The newest step, as the model that leads it sees it; None before the first."""
         return self.views[0] if self.views else None
 
+    def newest_scalars(self, most: int) -> dict[str, float]:
+        """See :meth:`ModelViews.newest_scalars`, of the steps that were shown."""
+        return self._models.newest_scalars(most) if self._models is not None else {}
+
     @property
     def active(self) -> bool:
         """Whether more may come from it."""

@@ -6,7 +6,7 @@ and in replay alike; nothing in it depends on when data arrived.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -62,6 +62,11 @@ class Series:
             self._buffer = np.resize(self._buffer, min(2 * self._end, 2 * self._limit))
         self._buffer[self._end] = value
         self._end += 1
+
+    @property
+    def newest(self) -> float:
+        """The last value; there is one."""
+        return float(self._buffer[self._end - 1])
 
     def last(self, count: int | None = None) -> npt.NDArray[np.float64]:
         """A copy of the last ``count`` values, oldest first; of all that are kept when None."""
@@ -160,6 +165,10 @@ class History:
         """The last values of a scalar in a mode, oldest first; empty when it was never recorded."""
         series = self._series.get((mode, name))
         return series.last(last) if series is not None else np.empty(0)
+
+    def newest(self, mode: Mode) -> Iterator[tuple[str, float]]:
+        """The last value of each scalar in a mode, in the order in which they first appeared."""
+        return ((name, series.newest) for (of, name), series in self._series.items() if of is mode)
 
     def latest_fact(self, kind: str) -> Fact | None:
         """The latest fact of a kind at or before the newest step, one about this model before any other; or None."""

@@ -46,6 +46,20 @@ class ModelViews:
                 self._between[0] = 0
         return self._of_several(records)
 
+    def newest_scalars(self, most: int) -> dict[str, float]:
+        """The last TRAIN value of each scalar, by its name in the run.
+
+        Args:
+            most: How many scalars at most: those that appeared first, of the model of the newest step first.
+        """
+        found: dict[str, float] = {}
+        for view in sorted(self._newest.values(), key=lambda view: view.records.end.global_step, reverse=True):
+            for name, value in view.history.newest(Mode.TRAIN):
+                if len(found) == most:
+                    return found
+                found.setdefault(view.recorded_name(name), value)
+        return found
+
     def _of_several(self, records: StepRecords) -> list[StepView]:
         end = records.end
         losses = {info.model for info, _, _ in records.scalars if info.role is Role.LOSS and info.model is not None}

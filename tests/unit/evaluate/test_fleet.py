@@ -18,11 +18,11 @@ from watchglass.evaluate import Snapshots, replay
 from watchglass.evaluate.live.evaluator import Evaluator
 from watchglass.evaluate.many.fleet import Fleet
 from watchglass.evaluate.many.member import State
-from watchglass.records import Severity, Status
+from watchglass.records import Mode, Severity, Status
 from watchglass.run import open_run
 from watchglass.store import JournalWriter, LocalStore, layout, lease_holder, this_process
 from watchglass.store.media.objects import ObjectStore
-from watchglass.testing import RunBuilder, build_run
+from watchglass.testing import RunBuilder, Step, build_run
 
 pytestmark = pytest.mark.usefixtures("impatient")
 
@@ -227,18 +227,35 @@ def test_the_last_value_of_a_scalar_is_known_while_the_run_goes_on(tmp_path: Pat
         assert before[0].scalars["loss"] == 0.5, "nobody changes what another thread may be reading"
 
 
-def test_scalars_of_ever_new_names_are_not_all_kept(
-    tmp_path: Path, heard: Heard, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("watchglass.evaluate.many.snapshot.MOST_KEPT", 5)
-    monkeypatch.setattr("watchglass.evaluate.many.fleet._PUBLISH_S", 0.0)
+def test_a_snapshot_says_what_a_run_that_is_opened_says(tmp_path: Path, heard: Heard) -> None:
+    """Also of what was recorded once, long ago: the scalars are those that rules look back on."""
+    steps = [Step({"loss": 1.0 - n / 200, **({"once": 7.0} if n == 3 else {})}) for n in range(150)]
     snapshots = Snapshots()
-    with RunBuilder(tmp_path / "run") as builder, following(tmp_path, heard, snapshots=snapshots) as fleet:
-        for number in range(12):
-            builder.step(scalars={"loss": 0.5, f"loss_of_{number}": 0.5})
-            turn_until(fleet, lambda: snapshots.newest and f"loss_of_{number}" in snapshots.newest[0].scalars)  # noqa: B023
-            assert "loss" in snapshots.newest[0].scalars
-            assert len(snapshots.newest[0].scalars) <= 5
+    with following(tmp_path, heard, snapshots=snapshots) as fleet:
+        build_run(tmp_path / "run", [*steps, *SICK], workers=2)
+        turn_until(fleet, lambda: heard.ends)
+    (found,), run = snapshots.newest, open_run(tmp_path / "run").snapshot()
+    assert found.findings
+    assert [each.to_json() for each in found.findings] == [each.to_json() for each in run.journal.findings]
+    assert (found.attempt, list(found.statuses)) == (run.attempt, run.journal.statuses)
+    assert found.train_steps == {worker: len(run.steps(worker=worker)) for worker in run.workers}
+    last = {name: run.scalars(name)[1][-1] for name in run.tensor_names() if len(run.scalars(name)[1])}
+    assert found.scalars.keys() == last.keys() >= {"loss", "once"}
+    assert [str(found.scalars[name]) for name in last] == [str(value) for value in last.values()]
+
+
+def test_the_scalars_of_the_attempt_before_stay_until_the_next_one_trains(tmp_path: Path, heard: Heard) -> None:
+    snapshots = Snapshots()
+    with following(tmp_path, heard, snapshots=snapshots) as fleet:
+        with RunBuilder(tmp_path / "run") as builder:
+            builder.step(scalars={"loss": 0.5})
+            turn_until(fleet, lambda: snapshots.newest and snapshots.newest[0].scalars)
+        with RunBuilder(tmp_path / "run") as builder:
+            builder.step(Step({"loss": 9.0}, mode=Mode.EVAL))
+            turn_until(fleet, lambda: snapshots.newest and snapshots.newest[0].attempt == 1)
+            assert snapshots.newest[0].scalars == {"loss": 0.5}
+            builder.step(scalars={"loss": 0.25})
+            turn_until(fleet, lambda: snapshots.newest[0].scalars == {"loss": 0.25})
 
 
 def test_a_training_is_stopped_through_the_store(tmp_path: Path, heard: Heard) -> None:

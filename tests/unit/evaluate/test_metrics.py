@@ -15,8 +15,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from watchglass.errors import InvalidValueError, MissingExtraError
 from watchglass.evaluate import MetricsServer, Snapshots
+from watchglass.evaluate.live.snapshot import RunSnapshot
 from watchglass.evaluate.many.metrics import MOST_RUNS, MOST_SCALARS, MOST_WORKERS
-from watchglass.evaluate.many.snapshot import RunSnapshot
 from watchglass.records import Finding, Mode, RuleStatus, Severity, Status
 
 HOSTILE = 'a"b\\c\nd{e="f"} 1\n# TYPE x counter \ud800'

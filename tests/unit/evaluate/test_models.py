@@ -13,7 +13,6 @@ from moments import views_shown
 from trainings import evaluation, in_turns, modules, of_model, training, with_evaluations
 from watchglass.config import EvaluatorConfig, RuleSpec
 from watchglass.evaluate import Follower, PartialEvaluation, merge, replay, replay_part
-from watchglass.evaluate.many.snapshot import Gauges
 from watchglass.records import MOST_MODELS, Mode, Role, Severity, Status
 from watchglass.rules import default_rules, signals
 from watchglass.store import LocalStore
@@ -237,13 +236,26 @@ def test_models_beyond_the_limit_are_not_judged(run_path: Path) -> None:
     assert [view.model for view in views_of(run_path)] == list(range(1, MOST_MODELS + 1))
 
 
-def test_gauges_have_the_series_of_each_model_by_their_names_in_the_run(run_path: Path) -> None:
-    both = [Step({"loss": 1.0, "model_2/loss": 5.0, "temperature": 0.5}), Step({"model_2/loss": 4.0}, model=1)]
-    follower, gauges = Follower(LocalStore(built(run_path, *both))), Gauges()
-    seen = [gauges.scalars(follower.workers.values()) for _ in views_shown(follower.poll(full=True))]
-    assert seen == [
-        {"loss": 1.0, "model_2/loss": 5.0, "temperature": 0.5}, {"loss": 1.0, "model_2/loss": 4.0, "temperature": 0.5},
-    ]  # fmt: skip
+def test_the_newest_scalars_of_each_model_have_their_names_in_the_run(run_path: Path) -> None:
+    both = [
+        Step({"loss": 1.0, "model_2/loss": 5.0, "temperature": 0.5}),
+        Step({"model_2/loss": 4.0}, model=1),
+        Step({"model_2/loss": 9.0, "temperature": 0.9}, mode=Mode.EVAL, model=1),
+    ]
+    follower = Follower(LocalStore(built(run_path, *both)))
+    seen = [follower.workers[0, "worker_0"].newest_scalars(9) for _ in views_shown(follower.poll(full=True))]
+    after = {"loss": 1.0, "model_2/loss": 4.0, "temperature": 0.5}
+    assert seen == [{"loss": 1.0, "model_2/loss": 5.0, "temperature": 0.5}, after, after]
+
+
+def test_the_newest_scalars_are_those_that_appeared_first_where_there_are_too_many(run_path: Path) -> None:
+    """A name that came once is there as long as one that comes at every step; the model of the newest step is first."""
+    steps = [Step({"loss": 2.0 - n, f"once_{n}": n, "model_2/loss": 7.0}) for n in range(9)]
+    follower = Follower(LocalStore(built(run_path, *steps)))
+    assert len(list(follower.poll(full=True)))
+    scalars = follower.workers[0, "worker_0"].newest_scalars
+    assert scalars(2) == {"loss": -6.0, "once_0": 0.0}
+    assert len(scalars(99)) == 11
 
 
 def test_gradients_of_one_model_that_are_not_finite_say_nothing_of_another_in_the_same_step(run_path: Path) -> None:

@@ -21,9 +21,9 @@ from watchglass.evaluate.live.anew import left_out, own_lease
 from watchglass.evaluate.live.judging import Judging
 from watchglass.evaluate.live.outages import Outages, slept
 from watchglass.evaluate.live.reporting import Reporting
+from watchglass.evaluate.live.snapshot import RunSnapshot
 from watchglass.evaluate.live.ticking import Ticking
 from watchglass.evaluate.live.worker_liveness import WorkerLiveness
-from watchglass.evaluate.many.snapshot import RunSnapshot
 from watchglass.records import Observation
 from watchglass.store import Claim, Pin, Store, open_store, pace_of, pin
 
@@ -317,7 +317,8 @@ class Evaluator:
             statuses=self._judging.statuses(),
             findings=tuple(self._judging.findings),
             train_steps=steps_by_worker(self._judging.train_steps),
-            scalars=self._judging.scalars(),
+            # An attempt without a TRAIN step leaves those of the attempt before.
+            scalars=self._judging.scalars() or self._snapshot.scalars,
             ended=_ends(workers) if self._finished else "",
             deliveries=self._reporting.acting.counts,
             read_s=self._news_s,

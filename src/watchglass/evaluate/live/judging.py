@@ -12,13 +12,14 @@ from watchglass.evaluate.follower import FollowedWorker, Follower, Key
 from watchglass.evaluate.live.anew import start_without
 from watchglass.evaluate.live.reporting import Reporting
 from watchglass.evaluate.live.worker_liveness import WorkerLiveness, step_of
-from watchglass.evaluate.many.snapshot import Gauges
 from watchglass.records import Finding, Observation, RuleStatus
 from watchglass.run import JointStep, Moment
 from watchglass.store import Store, holder_of, is_alive, layout, pace_of
 
 #: How long is read on of a training that goes on, by an evaluator that was told to go.
 _LAST_LOOK_S = 3.0
+#: Scalars of which a snapshot holds the last value; a run may have any number of names.
+_MOST_SCALARS = 1000
 
 
 class Judging:
@@ -50,7 +51,6 @@ class Judging:
         self.follower = Follower(store, attempt=config.attempt)
         self.engine = _engine(config, self.follower.run_id)
         self._is_drained = False
-        self._gauges = Gauges()
         self._ended_streams: set[str] = set()
         self._looked_s = -math.inf
         self._connect()
@@ -90,8 +90,10 @@ class Judging:
         return self.engine.statuses()
 
     def scalars(self) -> Mapping[str, float]:
-        """See :meth:`Gauges.scalars`."""
-        return self._gauges.scalars(self.workers.values())
+        """The last TRAIN value of each scalar, of the first worker of the newest attempt that has steps."""
+        shown = [worker for worker in self.workers.values() if worker.views]
+        first = min(shown, key=lambda worker: (-worker.attempt, layout.worker_order(worker.worker)), default=None)
+        return first.newest_scalars(_MOST_SCALARS) if first is not None else {}
 
     def take_changed(self) -> Sequence[Finding]:
         """See :meth:`Engine.take_changed`."""

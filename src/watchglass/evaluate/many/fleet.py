@@ -18,8 +18,8 @@ from watchglass.config import EvaluatorConfig
 from watchglass.errors import DamagedDataError, InvalidValueError, StoreError, WatchglassError
 from watchglass.evaluate.live.judging import Judging
 from watchglass.evaluate.live.outages import slept
+from watchglass.evaluate.live.snapshot import Snapshots
 from watchglass.evaluate.many.member import Audience, Common, Member, State
-from watchglass.evaluate.many.snapshot import Snapshots
 from watchglass.run import RunSearch
 from watchglass.store import Store, pace_of
 from watchglass.view import printable

@@ -12,9 +12,9 @@ from watchglass.config import EvaluatorConfig
 from watchglass.errors import ForkedError, MissingFileError, RunExistsError, StoreError
 from watchglass.evaluate.live.evaluator import Evaluator
 from watchglass.evaluate.live.judging import Judging
+from watchglass.evaluate.live.snapshot import Snapshots
 from watchglass.evaluate.many.fleet import Fleet
 from watchglass.evaluate.many.member import Audience, Followed, was_removed
-from watchglass.evaluate.many.snapshot import Snapshots
 from watchglass.run import RunSearch
 from watchglass.store import Store, layout, open_store, pace_of
 

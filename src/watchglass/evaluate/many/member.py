@@ -16,7 +16,7 @@ from watchglass.evaluate.live.anew import own_lease
 from watchglass.evaluate.live.evaluator import Evaluator
 from watchglass.evaluate.live.journal import judged_attempt
 from watchglass.evaluate.live.judging import Judging
-from watchglass.evaluate.many.snapshot import RunSnapshot
+from watchglass.evaluate.live.snapshot import RunSnapshot
 from watchglass.store import (
     LEASE_EXPIRY_S,
     Claim,

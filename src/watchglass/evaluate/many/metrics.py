@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from watchglass.errors import InvalidValueError, importing
-from watchglass.evaluate.many.snapshot import RunSnapshot
+from watchglass.evaluate.live.snapshot import RunSnapshot
 from watchglass.records import Severity, Status
 
 if TYPE_CHECKING:

@@ -88,7 +88,7 @@ class JudgingElsewhere:
         return self._statuses
 
     def scalars(self) -> Mapping[str, float]:
-        """See :meth:`Gauges.scalars`."""
+        """See :meth:`Judging.scalars`."""
         return self._scalars
 
     def take_changed(self) -> Sequence[Finding]:
