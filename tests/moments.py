@@ -1,12 +1,19 @@
-"""The steps among the moments of a run, and steps as moments."""
+"""The steps among the moments of a run, steps as moments, and a run with an evaluator that follows it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
+from watchglass.config import EvaluatorConfig, RuleSpec
+from watchglass.evaluate import replay
 from watchglass.evaluate.engine.engine import Engine
+from watchglass.evaluate.live.evaluator import Evaluator
+from watchglass.evaluate.live.ticking import Ticking
 from watchglass.records import Finding
 from watchglass.run import AttemptEnd, JointStep, Moment, StepView
+from watchglass.store import LocalStore
+from watchglass.testing import Batch, FakeClock, RunBuilder, Step
 
 
 def views_shown(moments: Iterable[Moment]) -> Iterator[tuple[StepView, ...]]:
@@ -22,3 +29,55 @@ def feed(engine: Engine, *views: StepView) -> list[Finding]:
 def finish(engine: Engine) -> list[Finding]:
     """Says to an engine that the run has ended."""
     return engine.show(AttemptEnd())
+
+
+class FollowedCase:
+    """A run whose workers are this process, with an evaluator whose clock moves only in :meth:`wait`."""
+
+    def __init__(self, path: Path, specs: tuple[RuleSpec, ...], workers: int = 1) -> None:
+        self.specs, self.clock = specs, FakeClock()
+        self.builder, self.store = RunBuilder(path, workers=workers), LocalStore(path)
+        self.evaluator = self._started()
+
+    def _started(self) -> Evaluator:
+        evaluator = Evaluator(EvaluatorConfig(self.store.location, None, self.specs), store=self.store)
+        evaluator._ticking = Ticking(evaluator._liveness, self.clock)
+        evaluator.open(lambda seconds: False, patience_s=0.0)
+        return evaluator
+
+    def write(self, *given: Step | Batch) -> None:
+        """Writes rows, which the evaluator reads."""
+        for each in given:
+            self.builder.batch(each) if isinstance(each, Batch) else self.builder.step(each)
+        while self.evaluator.turn():
+            pass
+
+    def wait(self, *seconds: float) -> None:
+        """The evaluator looks at workers and reads, before and after each of these times."""
+        for each in (*seconds, 0.0):
+            self.evaluator._liveness.look(0.0)
+            self.write()
+            self.clock.advance(each)
+
+    def again(self) -> None:
+        """Another evaluator follows the run from here on."""
+        self.evaluator.close()
+        self.evaluator = self._started()
+
+    def messages(self, rule: str) -> list[str]:
+        """What a rule found so far."""
+        return [found.message for found in self.evaluator.evaluation().findings if found.rule == rule]
+
+    def end(self) -> None:
+        """Ends the run and its evaluation, which a replay must equal."""
+        self.builder.leave()
+        self.builder.close()
+        self.write()
+        self.evaluator.finish()
+        self.assert_replay_equals_live()
+
+    def assert_replay_equals_live(self) -> None:
+        """The evaluator found the same as a replay."""
+        live, replayed = self.evaluator.evaluation(), replay(self.store, self.specs)
+        assert [found.to_json() for found in replayed.findings] == [found.to_json() for found in live.findings]
+        assert replayed.statuses == live.statuses

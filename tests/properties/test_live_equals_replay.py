@@ -268,7 +268,7 @@ class Windowed(Rule):
     seen: int = state(int)
     def check_step(self, step):
         self.seen += 1
-        what = [(window.stream, window.clock, window.start_ns) for window in step.windows]
+        what = [(s.stream, s.clock, s.start_ns, s.end_ns, s.rows("samples").tolist()) for s in step.streams]
         yield self.finding(step, severity=Severity.INFO, subject=f"{self.seen}", message=f"{what}")
     def check_window(self, window):
         rows = window.rows("samples")["value"].tolist()

@@ -74,8 +74,8 @@ class Rule:
     Attributes:
         needs: What it has to be shown.
         calibrations: Sets of parameters by name, beside the defaults: ``{"sagemaker": {"threshold": 1e-7}}``.
-        streams: Of which rows and how long the windows are that :meth:`check_window` and :attr:`StepView.windows` show;
-            None for none: then no stream is read.
+        streams: The kinds of rows and the length of the windows that :meth:`check_window` and :attr:`StepView.streams`
+            show; None for none: then no stream is read.
         compares: Parameters that hold the location of another run, whose steps come with every view, see
             :meth:`StepView.beside`; "" for none.
         default: Whether a built-in rule is evaluated where no rule is named. Its section ``Costs`` says what it needs.

@@ -26,13 +26,13 @@ class JointStep:
         views: What each worker recorded, in rank order; with several models, a view for each model of the step.
         group: ``""`` for the ranks of a training run, else the worker that trains by itself.
         observed: What the evaluator observed since the step before.
-        windows: See :attr:`StepView.windows`.
+        streams: See :attr:`StepView.streams`.
     """
 
     views: tuple[StepView, ...]
     group: str = ""
     observed: tuple[Observation, ...] = ()
-    windows: tuple[Window, ...] = ()
+    streams: tuple[Window, ...] = ()
 
     #: What a finding about all workers has instead of the name of one.
     worker = ""
@@ -45,9 +45,9 @@ class JointStep:
             return (self,)
         return tuple(replace(self, views=tuple(v for v in self.views if v.model == m)) for m in models)
 
-    def showing(self, windows: tuple[Window, ...]) -> JointStep:
-        """The same step with the last windows of streams."""
-        return replace(self, views=tuple(replace(v, windows=windows) for v in self.views), windows=windows)
+    def showing(self, streams: tuple[Window, ...]) -> JointStep:
+        """The same step with the recent rows of streams."""
+        return replace(self, views=tuple(replace(v, streams=streams) for v in self.views), streams=streams)
 
     @property
     def first(self) -> StepView:

@@ -101,8 +101,9 @@ class StepView:
         observed: What the evaluator observed since the step before.
         others: The same step of other runs, by the rule's parameter that names the run.
         model: Number of the model, 0 for the first or only one.
-        windows: Of each stream the last window, as the rule has declared them, that was over by the watermark which the
-            journal notes before this step. None for a worker that trains by itself.
+        streams: For each stream that goes on, its recent rows: those of its last whole window and all later ones up to
+            ``end_ns``, the watermark that ended this window. The journal notes this watermark before the step. A rule
+            sets kinds and length of windows in :attr:`Rule.streams`. Empty for a worker that trains by itself.
     """
 
     run_id: str
@@ -114,7 +115,7 @@ class StepView:
     observed: tuple[Observation, ...] = ()
     others: Mapping[str, StepView | None] = field(default_factory=dict)
     model: int = 0
-    windows: tuple[Window, ...] = ()
+    streams: tuple[Window, ...] = ()
     #: Several rules ask for the same rows of a step.
     _selected: dict[Any, Statistics] = field(default_factory=dict, init=False, repr=False, compare=False)
 

@@ -70,7 +70,7 @@ def shown(make: Callable[[], Rule], path: str | Path, *, restarted: bool = False
     cutting = None if streams is None else Cutting(streams, follower.run_id)
     for moment in follower.read_all():
         if isinstance(moment, JointStep):
-            step = moment if cutting is None else moment.showing(cutting.newest(moment.attempt))
+            step = moment if cutting is None else moment.showing(cutting.recent(moment.attempt))
             parts: Sequence[Any] = step.by_model if joint else step.views
             for part in parts:
                 key = ("" if joint else part.worker, part.model)

@@ -8,20 +8,18 @@ from typing import Any
 import numpy as np
 import pytest
 
+from moments import FollowedCase
 from watchglass.config import EvaluatorConfig, RuleSpec
 from watchglass.errors import InvalidValueError, PluginFileError
 from watchglass.evaluate import PartialEvaluation, merge, replay, replay_part
 from watchglass.evaluate.engine.engine import Engine
-from watchglass.evaluate.live.evaluator import Evaluator
-from watchglass.evaluate.live.ticking import Ticking
 from watchglass.evaluate.scaling.contents import RunContents
 from watchglass.evaluate.scaling.plan import plan
 from watchglass.records import Observation, Status
 from watchglass.rules import Rule
 from watchglass.run import JointStep, StepView
 from watchglass.run.stored import StoredStatistics
-from watchglass.store import LocalStore
-from watchglass.testing import FakeClock, RunBuilder, Silence, Step, build_run
+from watchglass.testing import RunBuilder, Silence, Step, build_run
 
 RULES = '''
 from watchglass.records import Severity
@@ -80,44 +78,6 @@ def losses(*values: float, **more: Any) -> list[Step]:
     return [Step(scalars={"loss": value}, **more) for value in values]
 
 
-class Case:
-    """A run whose workers are this process, with an evaluator whose clock stands still."""
-
-    def __init__(self, path: Path, specs: tuple[RuleSpec, ...], workers: int = 1) -> None:
-        self.specs, self.clock = specs, FakeClock()
-        self.builder = RunBuilder(path, workers=workers)
-        self.store = LocalStore(path)
-        self.evaluator = self.begun()
-
-    def begun(self) -> Evaluator:
-        evaluator = Evaluator(EvaluatorConfig(self.store.location, None, self.specs), store=self.store)
-        evaluator._ticking = Ticking(evaluator._liveness, self.clock)
-        evaluator.open(lambda seconds: False, patience_s=0.0)
-        return evaluator
-
-    def wait(self, *seconds: float) -> None:
-        for each in (*seconds, 0.0):
-            self.evaluator._liveness.look(0.0)
-            while self.evaluator.turn():
-                pass
-            self.clock.advance(each)
-
-    def again(self) -> None:
-        self.evaluator.close()
-        self.evaluator = self.begun()
-
-    def messages(self, rule: str) -> list[str]:
-        return [found.message for found in self.evaluator.evaluation().findings if found.rule == rule]
-
-    def end(self) -> None:
-        self.builder.leave()
-        self.wait()
-        self.evaluator.finish()
-        live, replayed = self.evaluator.evaluation(), replay(self.store, self.specs)
-        assert [found.to_json() for found in replayed.findings] == [found.to_json() for found in live.findings]
-        assert replayed.statuses == live.statuses
-
-
 def test_a_rule_sees_workers_apart_or_together(rules: Any, tmp_path: Path) -> None:
     with pytest.raises(InvalidValueError, match="Both has check and check_step; a rule has one of them"):
 
@@ -156,7 +116,7 @@ def test_one_instance_for_each_model_and_for_each_worker_that_trains_by_itself(t
 
 
 def test_ticks_come_ever_more_rarely_while_a_worker_is_waited_for(run_path: Path, rules: Any) -> None:
-    case = Case(run_path, rules("Waits", "Counts", "Fails"), workers=2)
+    case = FollowedCase(run_path, rules("Waits", "Counts", "Fails"), workers=2)
     case.wait(1.0)
     case.builder.step(scalars={"loss": 1.0})
     case.wait(0.9, 0.2, *[1.0] * 200)
@@ -182,7 +142,7 @@ def test_ticks_come_ever_more_rarely_while_a_worker_is_waited_for(run_path: Path
 
 
 def test_ticks_are_recorded_where_a_rule_looks_at_them(run_path: Path, rules: Any) -> None:
-    case = Case(run_path, rules("Together"))
+    case = FollowedCase(run_path, rules("Together"))
     case.wait(100.0, 100.0)
     case.end()
     from watchglass.run import open_run
@@ -212,7 +172,7 @@ def test_a_made_up_run_has_ticks(run_path: Path, rules: Any) -> None:
 
 def test_a_rank_that_comes_late_takes_part_from_then_on(run_path: Path, rules: Any) -> None:
     """Also for an evaluator that finds it there from the beginning."""
-    case = Case(run_path, rules("Together"), workers=2)
+    case = FollowedCase(run_path, rules("Together"), workers=2)
     late = sorted(run_path.rglob("worker_1-*"))
     for segment in late:
         segment.rename(run_path.parent / segment.name)

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from moments import FollowedCase
 from watchglass.config import EvaluatorConfig, RuleSpec
 from watchglass.errors import InvalidValueError, PluginFileError
 from watchglass.evaluate import PartialEvaluation, merge, replay, replay_part
 from watchglass.evaluate.engine.engine import Engine
-from watchglass.evaluate.live.evaluator import Evaluator
 from watchglass.records import ROW_KINDS, Field, Observation, RowKey, RowKind, Status
 from watchglass.rules import Rule, Windows
 from watchglass.run import open_run
@@ -45,7 +45,7 @@ class Both(Rule):
     streams = Windows(kinds=("samples", "spans"), length_s=20)
     seen: list = state(list)
     def check_step(self, step):
-        self.seen.append(f"step {step.mode_step} {[window.start_ns // 10**9 for window in step.windows]}")
+        self.seen.append(f"step {step.mode_step} {[recent.start_ns // 10**9 for recent in step.streams]}")
         return ()
     def check_window(self, window):
         self.seen.append(f"window {window.number} {len(window.rows('samples'))} {len(window.rows('spans'))}")
@@ -57,12 +57,18 @@ class Both(Rule):
         yield self.finding(step, severity=Severity.INFO, message=", ".join(self.seen))
 
 class Views(Rule):
-    """Says at each step of a worker which windows were over."""
+    """Says at each step of a worker from when to when there are rows of streams, and their values."""
     needs = (Needs(scalars=("loss",)),)
     streams = Windows(kinds=("samples",), length_s=10)
     def check(self, view):
-        what = [(window.start_ns // 10**9, len(window.rows("samples"))) for window in view.windows]
+        what = [
+            (each.start_ns / 1e9, each.end_ns / 1e9, each.rows("samples")["value"].tolist()) for each in view.streams
+        ]
         yield self.finding(view, severity=Severity.INFO, subject=f"{view.mode_step}", message=f"{what}")
+
+class Finer(Views):
+    """Says the same of shorter windows."""
+    streams = Windows(kinds=("samples",), length_s=0.5)
 
 class Raises(Rule):
     """Raises at the second window."""
@@ -95,45 +101,6 @@ def steps(count: int, seconds: float = 5.0, **more: Any) -> list[Step]:
     return [Step(scalars={"loss": 1.0}, seconds=seconds, **more) for _ in range(count)]
 
 
-class Case:
-    """A run whose workers are this process, with an evaluator."""
-
-    def __init__(self, path: Path, specs: tuple[RuleSpec, ...], workers: int = 1) -> None:
-        self.specs, self.builder, self.store = specs, RunBuilder(path, workers=workers), LocalStore(path)
-        self.evaluator = self.begun()
-
-    def begun(self) -> Evaluator:
-        evaluator = Evaluator(EvaluatorConfig(self.store.location, None, self.specs), store=self.store)
-        evaluator.open(lambda seconds: False, patience_s=0.0)
-        return evaluator
-
-    def write(self, *given: Step | Batch) -> None:
-        for each in given:
-            self.builder.batch(each) if isinstance(each, Batch) else self.builder.step(each)
-        while self.evaluator.turn():
-            pass
-
-    def again(self) -> None:
-        self.evaluator.close()
-        self.evaluator = self.begun()
-
-    def messages(self, rule: str) -> list[str]:
-        return [found.message for found in self.evaluator.evaluation().findings if found.rule == rule]
-
-    def end(self) -> None:
-        self.builder.leave()
-        self.builder.close()
-        while self.evaluator.turn():
-            pass
-        self.evaluator.finish()
-        self.replayed()
-
-    def replayed(self) -> None:
-        live, again = self.evaluator.evaluation(), replay(self.store, self.specs)
-        assert [found.to_json() for found in again.findings] == [found.to_json() for found in live.findings]
-        assert again.statuses == live.statuses
-
-
 def noted(path: Path) -> list[tuple[Any, ...]]:
     """Place, stream and seconds of what was noted of streams."""
     rows = open_run(path).journal.observations
@@ -142,7 +109,7 @@ def noted(path: Path) -> list[tuple[Any, ...]]:
 
 
 def test_a_window_is_shown_once_the_watermark_has_passed_its_end(run_path: Path, rules: Any) -> None:
-    case = Case(run_path, rules("Busy"))
+    case = FollowedCase(run_path, rules("Busy"))
     case.write(samples((0, 1), (8, 2), (9.5, 3)))  # 1 to 11 s
     assert case.messages("Busy") == ["system 0 to 10: [1.0, 2.0] None"]
     case.write(*steps(1), samples((1, 4), seconds=5))
@@ -163,7 +130,7 @@ def test_a_window_is_shown_once_the_watermark_has_passed_its_end(run_path: Path,
 
 
 def test_what_windows_show_ahead_of_all_steps_is_a_status_soon(run_path: Path, rules: Any) -> None:
-    case = Case(run_path, rules("Busy"))
+    case = FollowedCase(run_path, rules("Busy"))
     case.write()
     case.write(samples((0, 1)))
     case.evaluator._liveness._looked_s = 0.0
@@ -198,12 +165,12 @@ def test_windows_of_a_run_that_nobody_followed_come_in_the_order_of_the_clocks(r
         "window 1 2 0, step 7 [20], window 2 1 0"
     )
     assert views[:2] == [("worker_0", "[]"), ("worker_1", "[]")]
-    assert views[-1] == ("worker_1", "[(30, 1)]")  # the window from 30 s on, with one sample
+    assert views[-1] == ("worker_1", "[(30.0, 41.0, [3.0])]")  # from 30 s on, with one sample
 
 
 def test_steps_windows_and_ticks_are_one_sequence_live_and_in_replay(run_path: Path, rules: Any) -> None:
     """Streams that come late, between steps, and in the hands of another evaluator."""
-    case = Case(run_path, rules("Both", "Busy", "Views"), workers=2)
+    case = FollowedCase(run_path, rules("Both", "Busy", "Views"), workers=2)
     case.write(*steps(3))
     case.write(samples((1, 1)), samples((1, 2)), samples((1, 3)))
     case.again()
@@ -211,14 +178,42 @@ def test_steps_windows_and_ticks_are_one_sequence_live_and_in_replay(run_path: P
     case.again()
     case.write()
     case.write(*steps(1))
-    assert case.messages("Views")[-1] == "[(40, 1), (0, 1)]"  # of system, and of disk
+    assert case.messages("Views")[-1] == "[(40.0, 51.0, [5.0]), (0.0, 11.0, [4.0])]"  # of system, and of disk
     case.end()
     (message,) = case.messages("Both")
     assert message.startswith("step 0 [], step 1 [], step 2 [], window 0 2 0, step 3 [0], step 4 [0], ")
 
 
+_GIVEN = [
+    [samples((0, 1), (8, 2), (11, 3), seconds=13), *steps(1, seconds=20)],  # 1 to 14 s
+    [samples((1, 4), seconds=3), *steps(1, seconds=20)],  # to 17 s
+    [samples((2.5, 5), (4, 6), seconds=5), *steps(1, seconds=20)],  # to 22 s
+]
+
+
+def test_a_step_shows_rows_up_to_the_watermark_that_ended_the_last_window_of_the_rule(
+    run_path: Path, rules: Any
+) -> None:
+    case = FollowedCase(run_path, rules("Views", "Finer"))
+    for batch in _GIVEN:
+        case.write(*batch)
+    assert case.messages("Views") == [
+        "[(0.0, 14.0, [1.0, 2.0, 3.0])]", "[(0.0, 14.0, [1.0, 2.0, 3.0])]", "[(10.0, 22.0, [3.0, 4.0, 5.0, 6.0])]",
+    ]  # fmt: skip
+    assert case.messages("Finer") == ["[(12.0, 14.0, [3.0])]", "[(15.0, 17.0, [4.0])]", "[(21.0, 22.0, [6.0])]"]
+    assert noted(run_path) == [(0, "system", 14.0), (1, "system", 17.0), (2, "system", 22.0)]
+    case.end()
+
+
+def test_the_rows_that_a_rule_sees_at_a_step_do_not_depend_on_the_other_rules(run_path: Path, rules: Any) -> None:
+    run = build_run(run_path, [each for batch in _GIVEN for each in batch])
+    both, alone = replay(run, rules("Views", "Finer")), replay(run, rules("Views"))
+    assert [f.message for f in alone.findings] == [f.message for f in both.findings if f.rule == "Views"]
+    assert len(alone.findings) == 3
+
+
 def test_what_comes_after_the_last_word_of_the_evaluator_changes_nothing(run_path: Path, rules: Any) -> None:
-    case = Case(run_path, rules("Busy"))
+    case = FollowedCase(run_path, rules("Busy"))
     case.write(samples((1, 1)), *steps(2))
     case.builder.leave()
     case.write()
@@ -226,7 +221,8 @@ def test_what_comes_after_the_last_word_of_the_evaluator_changes_nothing(run_pat
     case.builder.batch(samples((1, 2), seconds=30))
     case.builder.batch(samples((1, 2), seconds=30, stream="disk"))
     case.builder.close()
-    case.replayed()
+    case.assert_replay_equals_live()
+    assert case.messages("Busy") == ["system 0 to 10: [1.0] None"]
 
 
 def test_an_open_window_of_a_run_that_goes_on_is_not_shown(run_path: Path, rules: Any) -> None:
@@ -244,7 +240,7 @@ def test_an_open_window_of_a_run_that_goes_on_is_not_shown(run_path: Path, rules
 
 
 def test_where_an_evaluator_was_killed_the_clocks_order_the_rest(run_path: Path, rules: Any) -> None:
-    case = Case(run_path, rules("Busy", "Both"))
+    case = FollowedCase(run_path, rules("Busy", "Both"))
     case.write(*steps(4))
     case.write(samples((1, 1)))
     case.evaluator.close()
@@ -261,7 +257,7 @@ def test_where_an_evaluator_was_killed_the_clocks_order_the_rest(run_path: Path,
 def test_a_stream_that_goes_on_by_another_clock_is_lost_by_the_one_before(
     run_path: Path, rules: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    case = Case(run_path, rules("Busy"))
+    case = FollowedCase(run_path, rules("Busy"))
     case.write(samples((1, 1)), samples((1, 2), seconds=5))
     segments = SegmentWriter._header
 
@@ -284,7 +280,7 @@ def test_a_stream_that_goes_on_by_another_clock_is_lost_by_the_one_before(
 
 @pytest.mark.parametrize("released", [True, False])
 def test_a_stream_is_lost_once_its_writer_has_ended_and_may_go_on(run_path: Path, rules: Any, released: bool) -> None:
-    case = Case(run_path, rules("Busy"))
+    case = FollowedCase(run_path, rules("Busy"))
     case.write(samples((1, 1), (13, 2), seconds=15))
     writer, until_ns = case.builder._streams["system"]
     if released:
@@ -344,7 +340,7 @@ def test_no_stream_is_read_where_no_rule_looks_at_windows(run_path: Path, monkey
     run = build_run(run_path, [samples((1, 1)), *steps(2)])
     monkeypatch.delattr("watchglass.store.RunReader.streams")
     assert replay(run).train_steps == 2
-    case = Case(run_path.with_name("live"), ())
+    case = FollowedCase(run_path.with_name("live"), ())
     case.write(samples((1, 1)), *steps(2))
     assert case.evaluator.evaluation().train_steps == 2
     case.end()
@@ -397,7 +393,7 @@ def test_wrong_declarations_are_refused(tmp_path: Path) -> None:
 
 
 def test_observations_of_streams_are_plain_json(run_path: Path, rules: Any) -> None:
-    case = Case(run_path, rules("Busy"))
+    case = FollowedCase(run_path, rules("Busy"))
     case.write(samples((1, 1)))
     case.end()
     seen = [each for each in open_run(run_path).journal.observations if each.kind == "watermark"]

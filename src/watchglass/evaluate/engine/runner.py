@@ -176,7 +176,7 @@ class RuleRunner:
             compared = [({p: found.get(run) for p, run in self.compares.items()}, view) for view, found in pairs]
             step = replace(step, views=tuple(replace(view, others=found) for found, view in compared))
         if self.cutting is not None and not step.group:
-            step = step.showing(self.cutting.newest(step.attempt))
+            step = step.showing(self.cutting.recent(step.attempt))
         new: list[Finding] = []
         if not self.joint:
             for view in step.views:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,11 +16,11 @@ _Key = tuple[int, str, int]
 
 
 class Cutting:
-    """The windows of one rule. For one thread; it keeps of each stream the rows of the open window and the last window.
+    """The windows of one rule. For one thread; it keeps the rows of the last window of each stream, and all later ones.
 
-    A window begins at a multiple of its length by the clock of its stream, and is there once a watermark has passed its
-    end. So windows follow from what is stored, whatever the pieces in which it was read. Stretches without rows are no
-    windows.
+    A window begins at a multiple of its length by the clock of its stream. It is over once a watermark has passed its
+    end. So windows follow from the stored data, in whatever pieces a reader gets it. A stretch without rows is no
+    window.
 
     Args:
         windows: What the rule has declared.
@@ -29,16 +30,16 @@ class Cutting:
     def __init__(self, windows: Windows, run_id: str) -> None:
         self.windows, self._run_id = windows, run_id
         self._open: dict[_Key, dict[str, NDArray[Any]]] = {}
-        self._last: dict[_Key, Window] = {}
+        self._recent: dict[_Key, Window] = {}
         #: Whether any row of the kinds has come.
         self.seen = False
 
-    def newest(self, attempt: int) -> tuple[Window, ...]:
-        """The last window of each stream that goes on."""
-        return tuple(window for key, window in self._last.items() if key[0] == attempt)
+    def recent(self, attempt: int) -> tuple[Window, ...]:
+        """See :attr:`StepView.streams`."""
+        return tuple(recent for key, recent in self._recent.items() if key[0] == attempt)
 
     def cut(self, written: Written) -> list[Window]:
-        """The windows that are over by a watermark, in their order; of a stream that is lost also the open one."""
+        """The windows that a watermark ends, in their order; of a stream that is lost also the open window."""
         key = (written.attempt, written.stream, written.clock)
         rows = self._open.setdefault(key, {})
         for kind in self.windows.kinds:
@@ -47,7 +48,7 @@ class Cutting:
                 more = more[np.argsort(more["time_ns"], kind="stable")]
                 rows[kind] = np.concatenate([rows[kind], more]) if kind in rows else more
                 self.seen = True
-        found = []
+        found, recent = [], rows
         length_ns = self.windows.length_ns
         while rows:
             start_ns = min(int(table["time_ns"][0]) for table in rows.values()) // length_ns * length_ns
@@ -63,11 +64,12 @@ class Cutting:
                     tables={kind: rows[kind][:place] for kind, place in places.items() if place},
                 )
             )  # fmt: skip
+            recent = rows
             rows = {kind: rows[kind][place:] for kind, place in places.items() if place < len(rows[kind])}
         self._open[key] = rows
         if found:
-            self._last[key] = found[-1]
+            self._recent[key] = replace(found[-1], end_ns=written.until_ns, tables=recent)
         if written.lost:
             del self._open[key]
-            self._last.pop(key, None)
+            self._recent.pop(key, None)
         return found
