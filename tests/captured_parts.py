@@ -17,7 +17,7 @@ from watchglass.capture import Hook
 from watchglass.capture.pytorch.events import Events, ForwardCall, LossCall, ModuleCall, Update
 from watchglass.capture.pytorch.models import Models
 from watchglass.capture.pytorch.saving import Item
-from watchglass.record import Forward, OpenStep, StepRecords
+from watchglass.record import CapturedRecords, Forward, OpenStep
 from watchglass.records import Role
 
 
@@ -29,12 +29,12 @@ class Recording:
     tensors: dict[str, list[Tensor]] = field(default_factory=dict)
     items: dict[str, tuple[Role, Item]] = field(default_factory=dict)
 
-    def save(self, records: StepRecords, role: Role, item: Item) -> int | None:
+    def save(self, records: CapturedRecords, role: Role, item: Item) -> int | None:
         saved = self.save_all(records, role, (item,))
         return saved[0] if saved else None
 
     def save_all(
-        self, records: StepRecords, role: Role, items: Sequence[Item], scale: Tensor | None = None
+        self, records: CapturedRecords, role: Role, items: Sequence[Item], scale: Tensor | None = None
     ) -> list[int]:
         assert not torch.is_grad_enabled()
         ids = []

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from watchglass.record import Captured, OpenStep
-from watchglass.record.encoding import encode_steps
-from watchglass.record.flight import FlightRecorder
+from watchglass.record.flight_recorder import FlightRecorder
+from watchglass.record.step_encoding import encode_steps
 from watchglass.records import Mode, Reduction, Role, TensorInfo, UnitKind
 from watchglass.stats import histograms_of, of_array
 from watchglass.store import (

@@ -19,7 +19,7 @@ from servers.proxy import Proxy
 from watchglass import Hook
 from watchglass.capture import worker as worker_module
 from watchglass.errors import StoreError
-from watchglass.record import opening
+from watchglass.record import writer_opening
 from watchglass.records import SCALARS
 from watchglass.store import (
     FrameKind,
@@ -169,8 +169,8 @@ def hasten(monkeypatch: pytest.MonkeyPatch, *, patience_s: float = 20.0) -> None
     monkeypatch.setattr(sending, "LONGEST_PAUSE_S", 0.1)
     monkeypatch.setattr(sending, "PATIENCE_S", patience_s)
     monkeypatch.setattr(worker_module, "PATIENCE_S", patience_s)
-    monkeypatch.setattr(opening, "_FIRST_PAUSE_S", 0.02)
-    monkeypatch.setattr(opening, "_LONGEST_PAUSE_S", 0.1)
+    monkeypatch.setattr(writer_opening, "_FIRST_PAUSE_S", 0.02)
+    monkeypatch.setattr(writer_opening, "_LONGEST_PAUSE_S", 0.1)
     quick = functools.partial(credentials.Patience, connect_s=1.0, request_s=5.0, retry_s=0.05)
     monkeypatch.setattr(credentials, "Patience", quick)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from obstore.store import MemoryStore
 
-from watchglass.store import pace_of
+from watchglass.store import intervals_for
 from watchglass.store.media.credentials import Patience
 from watchglass.store.media.objects import PIECE, ObjectStore
 
@@ -24,7 +24,7 @@ def page() -> str:
 
 def row_of(workers: int) -> str:
     memory = MemoryStore()
-    pace = pace_of(ObjectStore("memory://", "", lambda request_s, tries: memory), workers)
+    pace = intervals_for(ObjectStore("memory://", "", lambda request_s, tries: memory), workers)
     segments, looks, lists = 60 * workers / pace.flush_s, 60 * workers / pace.control_s, 60 / pace.poll_s
     usd = 60 * ((segments + lists) * WRITE_USD + (looks + segments) * READ_USD)
     return (
@@ -44,8 +44,8 @@ def test_the_formula_is_that_of_the_pace(page: str) -> None:
     store = ObjectStore("memory://", "", lambda request_s, tries: memory)
     for workers in (1, 2, 100, 1024, 5000):
         expected = min(60.0, 5 + 55 * (workers - 1) / 1023)
-        assert pace_of(store, workers).flush_s == pytest.approx(expected)
-        assert pace_of(store, workers).control_s == pytest.approx(expected)
+        assert intervals_for(store, workers).flush_s == pytest.approx(expected)
+        assert intervals_for(store, workers).control_s == pytest.approx(expected)
 
 
 def test_limits_are_those_of_the_code(page: str) -> None:

@@ -191,7 +191,7 @@ def test_a_recorder_that_breaks_is_reported_and_the_training_goes_on(
         assert train(model, 40) == expected
         watched._recorder._thread.join(PATIENCE_S)  # type: ignore[union-attr]
         train(model, 40)
-        assert not watched._recorder._intake._steps, "nobody would ever take them out again"
+        assert not watched._recorder._queue._steps, "nobody would ever take them out again"
     assert ["nothing more is recorded" in record.message for record in caplog.records] == [True]
 
 

@@ -291,7 +291,7 @@ def test_a_stop_is_heard_while_nothing_can_be_sent(
 ) -> None:
     """What waits to be sent and what looks for a stop do not wait for each other."""
     hasten(monkeypatch)
-    monkeypatch.setattr("watchglass.store.pace._FLUSH_S", 0.1)
+    monkeypatch.setattr("watchglass.store.polling_intervals._FLUSH_S", 0.1)
     faulty = FaultyBucket(s3_location, s3_proxy, monkeypatch)
     hook = hook_of(faulty)
     train(hook, range(5))

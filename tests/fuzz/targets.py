@@ -248,7 +248,7 @@ def terminal_text(choices: Choices) -> None:
 def stops(choices: Choices) -> None:
     """What a training and an evaluator read under control/."""
     from watchglass.actions import Stopping
-    from watchglass.control import StoreMailbox, Worker
+    from watchglass.control import StoreMailbox, WorkerProgress
     from watchglass.records import Finding, Mode, Severity
 
     store = _store()
@@ -264,7 +264,7 @@ def stops(choices: Choices) -> None:
     action.found(
         Finding("a", "R", Severity.ERROR, 0, 0, 1, Mode.TRAIN, "worker_0", (), None, None, "m", attempt=0)
     )  # fmt: skip
-    action.tick([Worker("worker_0", True, 3, 0.1, None)])
+    action.tick([WorkerProgress("worker_0", True, 3, 0.1, None)])
     _empty(store, "control")
 
 

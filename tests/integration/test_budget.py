@@ -130,7 +130,7 @@ KILLED = """
         F.cross_entropy(model(torch.randn(4, 8)), torch.tensor([0, 1, 2, 0])).backward()
         optimizer.step()
     recorder = current_hook()._recorder
-    while recorder._whole_kept < recorder._intake.whole_put:
+    while recorder._whole_kept < recorder._queue.whole_put:
         time.sleep(0.01)
     os.kill(os.getpid(), signal.SIGKILL)
 """

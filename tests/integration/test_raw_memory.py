@@ -13,13 +13,13 @@ import watchglass
 from train_twice import train
 from waiting import until
 from watchglass import open_run
-from watchglass.record import StepRecords
+from watchglass.record import CapturedRecords
 
 
 def held() -> int:
     """Raw tensors that steps hold."""
     gc.collect()
-    return sum(len(found.raw) for found in gc.get_objects() if type(found) is StepRecords)
+    return sum(len(found.raw) for found in gc.get_objects() if type(found) is CapturedRecords)
 
 
 def test_raw_tensors_go_once_they_are_written(tmp_path: Path) -> None:

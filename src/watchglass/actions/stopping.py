@@ -12,10 +12,11 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from watchglass.control import Agreement, Clock, Stop, Worker
+from watchglass.config import Clock
+from watchglass.control import Agreement, Stop, WorkerProgress
 from watchglass.errors import StoreError, WatchglassError
 from watchglass.records import Finding, Observation
-from watchglass.store import Store, pace_of, read_manifest, signal_owner
+from watchglass.store import Store, intervals_for, read_manifest, signal_owner
 
 #: How long workers are looked for where none is known.
 _ANSWER_S = 5.0
@@ -37,7 +38,7 @@ class Stopping:
         grace_s: float = 30.0,
         poll_s: float | None = None,
         clock: Clock = time,
-        send_signal: Callable[[Worker, int], str] | None = None,
+        send_signal: Callable[[WorkerProgress, int], str] | None = None,
     ) -> None:
         """Nothing is stopped yet.
 
@@ -77,7 +78,7 @@ class Stopping:
         stop = self._stops[finding.attempt] = self._make(finding)
         return stop.request()
 
-    def tick(self, workers: Sequence[Worker]) -> list[Observation]:
+    def tick(self, workers: Sequence[WorkerProgress]) -> list[Observation]:
         """Goes on: commits a step once all have answered, signals once the grace time is over."""
         return [
             observation
@@ -100,7 +101,7 @@ class _Stop:
         grace_s: float,
         poll_s: float | None,
         clock: Clock,
-        send_signal: Callable[[Worker, int], str],
+        send_signal: Callable[[WorkerProgress, int], str],
     ) -> None:
         self._store, self._finding, self._attempt = store, finding, finding.attempt
         self._grace_s, self._clock, self._send = grace_s, clock, send_signal
@@ -121,7 +122,7 @@ class _Stop:
         self._begun_s = self._clock.monotonic()
         return [self._observation("stop_requested")] if new else []
 
-    def tick(self, workers: Sequence[Worker]) -> list[Observation]:
+    def tick(self, workers: Sequence[WorkerProgress]) -> list[Observation]:
         if self.done:
             return []
         active = [worker for worker in workers if worker.active]
@@ -137,7 +138,7 @@ class _Stop:
                 return []
         return self._enforce(active)
 
-    def _commit(self, active: Sequence[Worker]) -> list[Observation]:
+    def _commit(self, active: Sequence[WorkerProgress]) -> list[Observation]:
         committed = self._agreement.commit(active)
         if committed is None:
             return []
@@ -145,10 +146,10 @@ class _Stop:
         self._committed_s = self._clock.monotonic()
         return [self._observation("stop_committed", stop_at_step=commit.at_step, seen=dict(seen))] if new else []
 
-    def _enforce(self, active: Sequence[Worker]) -> list[Observation]:
+    def _enforce(self, active: Sequence[WorkerProgress]) -> list[Observation]:
         """SIGTERM after the grace time, SIGKILL ten seconds later, to processes that are proven to be workers."""
         # The committed step lies a delay ahead, and a worker that was not asked has yet to look.
-        late_s = pace_of(self._store, len(active)).control_s + self._agreement.delay_s(len(active))
+        late_s = intervals_for(self._store, len(active)).control_s + self._agreement.delay_s(len(active))
         grace_s = self._grace_s + (0.0 if self._store.appends else late_s)
         if self._committed_s is None or self._waited(self._committed_s) < grace_s:
             return []
@@ -160,7 +161,7 @@ class _Stop:
             return self._signal(active, signal.SIGKILL)
         return []
 
-    def _signal(self, active: Sequence[Worker], number: signal.Signals) -> list[Observation]:
+    def _signal(self, active: Sequence[WorkerProgress], number: signal.Signals) -> list[Observation]:
         """What was sent, and to whom nothing could be."""
         seen: list[Observation] = []
         for worker in active:
@@ -179,7 +180,7 @@ class _Stop:
         return Observation(kind, self._attempt, None, {**data, "finding": self._finding.id})
 
 
-def _signal(store: Store, worker: Worker, number: int) -> str:
+def _signal(store: Store, worker: WorkerProgress, number: int) -> str:
     if worker.claim is None:
         return "it has no claim"
     try:

@@ -27,7 +27,7 @@ from watchglass.capture.worker import WorkerOpening
 from watchglass.config import SessionConfig, environment
 from watchglass.control import Commit, Mailbox
 from watchglass.errors import InvalidValueError, TrainingStopped
-from watchglass.record import OpenStep, Recorder, SteadyRow, StepClock, StepRecords
+from watchglass.record import CapturedRecords, OpenStep, Recorder, SteadyRow, StepClock
 from watchglass.records import Fact, Failure, Mode, Role, TensorInfo, count, series_name
 
 _log = logging.getLogger("watchglass")
@@ -95,7 +95,7 @@ class Hook:
         #: Whether a stop has been committed.
         self.stopping = False
         # Saved between steps; belongs to the next one.
-        self._carried = StepRecords()
+        self._carried = CapturedRecords()
         #: Whether a step of :meth:`quick_step` has begun and is not over.
         self.in_quick_step: Callable[[], bool] = lambda: False
         # Whether the script saves something after an update; then the last step waits for it here, up to the next one.
@@ -165,7 +165,7 @@ class Hook:
         return self._ids.get(name)
 
     def add_scalar(
-        self, records: StepRecords, name: str, value: Any, role: Role, weight: float = 1.0, model: int | None = None
+        self, records: CapturedRecords, name: str, value: Any, role: Role, weight: float = 1.0, model: int | None = None
     ) -> None:
         """Record one number; several of one name in a step are averaged by weight.
 
@@ -205,12 +205,12 @@ class Hook:
         self.close()
         raise TrainingStopped(reason)
 
-    def current_records(self) -> StepRecords:
+    def current_records(self) -> CapturedRecords:
         """Records of the step that is open; between steps those of the next one."""
         step = self.clock.evaluation or self.clock.train
         return self._carried if step is None else step.records
 
-    def saved_records(self) -> StepRecords:
+    def saved_records(self) -> CapturedRecords:
         """Records of what a script saves by hand: of the step that is open or, up to the next one, was the last."""
         step = self.clock.evaluation or self.clock.train
         if step is not None:
@@ -254,7 +254,7 @@ class Hook:
         if whole or carried.scalars or carried.saved or carried.facts or carried.statistics or carried.raw:
             loss_id, rate_id = self._quick_ids
             carried.scalars += [(loss_id, weight, loss), (rate_id, 1.0, learning_rate)]
-            self._carried = StepRecords()
+            self._carried = CapturedRecords()
             step = SteadyRow._make(row).opened(carried)
             step.model = self._quick_model
             self._put_late()
@@ -437,7 +437,7 @@ class Hook:
         carried = self._carried
         if carried.scalars or carried.saved or carried.facts or carried.statistics or carried.raw:
             step.records.absorb(self._carried)
-            self._carried = StepRecords()
+            self._carried = CapturedRecords()
         if step.mode is Mode.TRAIN:
             own = self.turns.ended(step.model, step.optimizers, step.mode_step, captured=step.due)
             self.ensure_started()

@@ -35,11 +35,11 @@ from watchglass.store import (
     create_attempt,
     create_run,
     encode_lifecycle,
+    intervals_for,
     is_alive,
     is_untouched,
     layout,
     open_store,
-    pace_of,
     read_manifest,
     release_worker,
     this_process,
@@ -279,14 +279,14 @@ def _claim(store: Store, place: _Place) -> int:
 
 def _mailbox(store: Store, attempt: int, worker: str) -> Mailbox:
     mailbox = StoreMailbox(store, attempt, worker)
-    return mailbox if store.appends else BackgroundMailbox(mailbox, pace_of(store, environment.world_size()))
+    return mailbox if store.appends else BackgroundMailbox(mailbox, intervals_for(store, environment.world_size()))
 
 
 class WorkerWriter:
     """Segments and raw tensors of one worker. Used by the recorder's thread alone.
 
     Attributes:
-        rings: See :class:`~watchglass.record.opening.FrameWriter`, also for the others.
+        rings: See :class:`~watchglass.record.writer_opening.FrameWriter`, also for the others.
     """
 
     def __init__(
@@ -314,7 +314,7 @@ class WorkerWriter:
         self._segments = SegmentWriter(self._written_to, attempt, worker, first=claims_before == 0)
         # Files of tensors are not looked for: whoever had this rank before has written fewer than that.
         self._flushes = claims_before * _MOST_FLUSHES
-        self.flush_s = pace_of(store, environment.world_size()).flush_s
+        self.flush_s = intervals_for(store, environment.world_size()).flush_s
         self.urgent_s = 0.0 if store.appends else _URGENT_SHARE * self.flush_s
         self.patience_s, self.closing_s = (0.0, 0.0) if spool is None else (PATIENCE_S, _CLOSING_S)
         if spool is not None and self._raw is not None:

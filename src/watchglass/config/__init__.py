@@ -1,6 +1,7 @@
 """What users configure, validated once, and the one reader of the environment."""
 
 from watchglass.config import environment as environment
+from watchglass.config.clock import Clock as Clock
 from watchglass.config.collection import (
     BUILT_IN_COLLECTIONS as BUILT_IN_COLLECTIONS,
     DEFAULT_COLLECTIONS as DEFAULT_COLLECTIONS,

@@ -6,11 +6,11 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
+from watchglass.config import Clock
 from watchglass.control.messages import Change, Commit, decode_acknowledgement, encode
 from watchglass.errors import DamagedDataError, RunExistsError
-from watchglass.store import Claim, Store, layout, pace_of
+from watchglass.store import Claim, Store, intervals_for, layout
 
 #: What a request and its answer may take beyond the pace, in seconds; on an object store a poll more.
 _SLACK_S = 0.2
@@ -19,7 +19,7 @@ _ANSWER_S = 5.0
 
 
 @dataclass(frozen=True)
-class Worker:
+class WorkerProgress:
     """What the evaluator may know of a worker.
 
     Attributes:
@@ -37,16 +37,6 @@ class Worker:
     step_s: float
     claim: Claim | None
     attempt: int = 0
-
-
-class Clock(Protocol):
-    """What an agreement needs of a clock; the module :mod:`time` is one."""
-
-    def monotonic(self) -> float:
-        """Seconds since an arbitrary moment."""
-
-    def time_ns(self) -> int:
-        """Wall time, nanoseconds since 1970."""
 
 
 class Agreement:
@@ -93,7 +83,7 @@ class Agreement:
         self._requested_s = self._clock.monotonic()
         return new
 
-    def commit(self, active: Sequence[Worker]) -> tuple[Commit, Mapping[str, int | None], bool] | None:
+    def commit(self, active: Sequence[WorkerProgress]) -> tuple[Commit, Mapping[str, int | None], bool] | None:
         """Commits a step once all workers have acknowledged, or had the time to.
 
         Returns:
@@ -101,7 +91,7 @@ class Agreement:
             workers are waited for.
         """
         assert self._requested_s is not None
-        pace = pace_of(self._store, len(active))
+        pace = intervals_for(self._store, len(active))
         seen: Mapping[str, int | None] = {}
         if len(active) > 1:
             answer_s = max(_ANSWER_S, pace.control_s + self.delay_s(len(active)))
@@ -117,11 +107,11 @@ class Agreement:
 
     def delay_s(self, workers: int) -> float:
         """Seconds from an acknowledgement until the last of so many workers has read the commit, at most."""
-        pace = pace_of(self._store, workers)
+        pace = intervals_for(self._store, workers)
         poll_s = pace.poll_s if self._poll_s is None else self._poll_s
         return 2 * (poll_s + pace.answer_s) + _SLACK_S + (0.0 if self._store.appends else poll_s)
 
-    def _margin(self, active: Sequence[Worker]) -> int:
+    def _margin(self, active: Sequence[WorkerProgress]) -> int:
         """Steps between the furthest worker and the committed one: enough for all to read the commit before it.
 
         One worker alone waits for no other: it is not even asked, and acts at its next boundary. Several need the time
@@ -134,7 +124,7 @@ class Agreement:
             return 2
         return max(2, math.ceil(self.delay_s(len(active)) / min(lengths)) + 1)
 
-    def _acknowledged(self, active: Sequence[Worker]) -> dict[str, int | None]:
+    def _acknowledged(self, active: Sequence[WorkerProgress]) -> dict[str, int | None]:
         """The TRAIN step that each worker has acknowledged; None where it has not."""
         kind, attempt, number = self._change.kind, self._attempt, self._number
         ranges = [(layout.control_seen(kind, attempt, number, worker.name), 0, 4096) for worker in active]

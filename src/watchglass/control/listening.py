@@ -11,7 +11,7 @@ from typing import Protocol
 
 from watchglass.control.messages import Acknowledgement, Change, Commit, Stop, decode_commit, encode
 from watchglass.errors import MissingFileError
-from watchglass.store import Pace, Store, layout
+from watchglass.store import PollingIntervals, Store, layout
 
 _log = logging.getLogger("watchglass")
 
@@ -81,7 +81,7 @@ class BackgroundMailbox:
         pace: How often: ``control_s``, and ``answer_s`` while a change is requested.
     """
 
-    def __init__(self, mailbox: StoreMailbox, pace: Pace) -> None:
+    def __init__(self, mailbox: StoreMailbox, pace: PollingIntervals) -> None:
         self._mailbox = mailbox
         self._pace = pace
         self._train_step = -1

@@ -25,7 +25,7 @@ from watchglass.launch.job import Job
 from watchglass.launch.place import begin_attempt
 from watchglass.launch.signals import SignalWatch
 from watchglass.launch.training import exit_status, run_training
-from watchglass.record import is_anything_left
+from watchglass.record import has_unharvested
 from watchglass.records import Failure, Verdict, from_json
 from watchglass.store import attempts, layout, open_store, write_launch_end
 from watchglass.supervise import EvaluatorProcess, Supervision
@@ -221,7 +221,7 @@ def _harvest(run: str, attempt: int, problems: list[str]) -> None:
     """Recover what a killed worker recorded last, before the evaluator concludes that nothing more comes."""
     try:
         store = open_store(run)
-        if is_anything_left(store, attempt):
+        if has_unharvested(store, attempt):
             from watchglass.record import harvest  # here, for what it imports
 
             harvest(store, by="launcher", attempt=attempt)

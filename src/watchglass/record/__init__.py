@@ -5,25 +5,36 @@ from typing import TYPE_CHECKING
 from watchglass.lazy_imports import lazily
 
 if TYPE_CHECKING:
-    from watchglass.record.clock import StepClock
     from watchglass.record.harvesting import Harvest, harvest, recovered_steps
-    from watchglass.record.left import is_anything_left
-    from watchglass.record.opening import FrameWriter
+    from watchglass.record.open_steps import Captured, CapturedRecords, Forward, OpenStep, Readback, SteadyRow
     from watchglass.record.recorder import Recorder
-    from watchglass.record.steps import Captured, Forward, OpenStep, Readback, SteadyRow, StepRecords
+    from watchglass.record.step_clock import StepClock
+    from watchglass.record.unharvested import has_unharvested
+    from watchglass.record.writer_opening import FrameWriter
 
 _HOMES = {
-    "clock": ("StepClock",),
+    "step_clock": ("StepClock",),
     "harvesting": ("Harvest", "harvest", "recovered_steps"),
-    "left": ("is_anything_left",),
-    "opening": ("FrameWriter",),
+    "unharvested": ("has_unharvested",),
+    "writer_opening": ("FrameWriter",),
     "recorder": ("Recorder",),
-    "steps": ("Captured", "Forward", "OpenStep", "Readback", "SteadyRow", "StepRecords"),
+    "open_steps": ("Captured", "Forward", "OpenStep", "Readback", "SteadyRow", "CapturedRecords"),
 }  # fmt: skip
 
 __all__ = [
-    "Captured", "Forward", "FrameWriter", "Harvest", "OpenStep", "Readback", "Recorder", "SteadyRow", "StepClock",
-    "StepRecords", "harvest", "is_anything_left", "recovered_steps",
+    "Captured",
+    "CapturedRecords",
+    "Forward",
+    "FrameWriter",
+    "Harvest",
+    "OpenStep",
+    "Readback",
+    "Recorder",
+    "SteadyRow",
+    "StepClock",
+    "harvest",
+    "has_unharvested",
+    "recovered_steps",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:

@@ -10,9 +10,9 @@ from functools import partial
 from typing import Any
 
 from watchglass.errors import StoreError, WatchglassError
-from watchglass.record.encoding import encode_singly, encode_steps
-from watchglass.record.opening import FrameWriter
-from watchglass.record.steps import OpenStep, SteadyRow, losses
+from watchglass.record.open_steps import OpenStep, SteadyRow, losses
+from watchglass.record.step_encoding import encode_singly, encode_steps
+from watchglass.record.writer_opening import FrameWriter
 from watchglass.records import STEPS, Encoding, RowKind, TensorInfo, of_steps
 from watchglass.store import RawTensor, decode_rows, decode_statistics, scan
 

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from watchglass.errors import DamagedDataError, InvalidValueError, RunExistsError
-from watchglass.record.encoding import encode_steps
-from watchglass.record.flight import recovered_row, unpack
-from watchglass.record.left import claims_left
-from watchglass.record.steps import OpenStep
+from watchglass.record.flight_recorder import recovered_row, unpack
+from watchglass.record.open_steps import OpenStep
+from watchglass.record.step_encoding import encode_steps
+from watchglass.record.unharvested import unharvested_claims
 from watchglass.records import FACTS, REDUCTIONS, ROW_KINDS, SCALARS, UNITS, Role, TensorInfo
 from watchglass.store import (
     Claim,
@@ -44,7 +44,7 @@ from watchglass.store import (
     release_worker,
     rings_held,
     scan,
-    send_left,
+    send_abandoned,
     this_process,
 )
 
@@ -85,7 +85,7 @@ def harvest(store: Store, *, by: str, attempt: int | None = None) -> list[Harves
     run_id = read_manifest(store).run_id
     found = []
     for number, worker, claims in _places(store, run_id, attempt):
-        left = claims_left(store, claims)
+        left = unharvested_claims(store, claims)
         label = {"run": run_id, "attempt": number, "worker": worker}
         if not left or any(rings_held(store, claim.rings, label) for claim in left):
             continue
@@ -144,7 +144,7 @@ def _is_ours(claim: Claim) -> bool:
 def _sent(store: Store, claim: Claim, label: dict[str, Any]) -> int:
     """Send what waits in the spool of a claim; returns the number of objects."""
     try:
-        return send_left(store, claim.spool, label) if claim.spool else 0
+        return send_abandoned(store, claim.spool, label) if claim.spool else 0
     except RunExistsError as error:
         _log.warning("watchglass: %s", error)
         return 0

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from watchglass.record.steps import Captured, OpenStep
+from watchglass.record.open_steps import Captured, OpenStep
 from watchglass.records import REDUCTIONS, STATISTIC_FIELDS, UNITS, Origin, Reduction
 from watchglass.stats import Histograms, merge, merge_histograms
 from watchglass.store import StatisticsBatch, table_of

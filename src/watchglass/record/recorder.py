@@ -1,7 +1,7 @@
 """The recorder: one thread per worker that turns finished steps into frames and writes them.
 
-The training's thread only appends to a queue, see :mod:`watchglass.record.intake`. Everything that costs (waiting for a
-device, averaging, merging, encoding, writing, looking for changes) happens on this thread.
+The training's thread only appends to a queue, see :mod:`watchglass.record.step_queue`. Everything that costs (waiting
+for a device, averaging, merging, encoding, writing, looking for changes) happens on this thread.
 """
 
 from __future__ import annotations
@@ -16,13 +16,12 @@ from typing import Any, NamedTuple
 from watchglass.control import Commit, Listener, Mailbox
 from watchglass.errors import WatchglassError
 from watchglass.record.backlog import Backlog
-from watchglass.record.encoding import encode_ending
-from watchglass.record.flight import FlightRecorder
-from watchglass.record.intake import Intake
-from watchglass.record.observed import ObservedCost
-from watchglass.record.opening import FrameWriter, Opening, has_ended, open_patiently
-from watchglass.record.steps import OpenStep, SteadyRow
-from watchglass.record.work import Work
+from watchglass.record.flight_recorder import FlightRecorder
+from watchglass.record.open_steps import OpenStep, SteadyRow
+from watchglass.record.recording_cost import ObservedCost, ThreadTime
+from watchglass.record.step_encoding import encode_ending
+from watchglass.record.step_queue import StepQueue
+from watchglass.record.writer_opening import FrameWriter, Opening, has_ended, open_patiently
 from watchglass.records import Failure, TensorInfo
 from watchglass.store import encode_facts
 
@@ -34,7 +33,7 @@ _KEEP_S, _CONTROL_S, _BACKOFF_S = 0.05, 0.2, 5.0
 _MOST_ROWS = 1024
 
 
-class Ending(NamedTuple):
+class WorkerEnding(NamedTuple):
     """How a worker leaves.
 
     Attributes:
@@ -86,10 +85,10 @@ class Recorder:
         self._unhurried_s: float | None = None
         self._wake = threading.Event()
         self.flight = FlightRecorder()
-        self._intake = Intake(queue_bytes, self.flight, self._wake)
-        #: Methods of :class:`~watchglass.record.intake.Intake` itself: a steady training calls the first at every step.
+        self._queue = StepQueue(queue_bytes, self.flight, self._wake)
+        #: Methods of the queue itself: the training thread calls the first at every steady step.
         self.put_row, self.add_tensor, self.add_fact = (
-            self._intake.put_row, self._intake.add_tensor, self._intake.add_fact,
+            self._queue.put_row, self._queue.add_tensor, self._queue.add_fact,
         )  # fmt: skip
         self._kept: tuple[list[OpenStep | SteadyRow], list[TensorInfo]] = ([], [])
         self._whole_kept = 0
@@ -97,10 +96,10 @@ class Recorder:
         self._listener = Listener(on_commit)
         self._on_look: Callable[[], None] | None = on_look
         self.row_ids = (0, 0)
-        self.work = Work()
+        self.work = ThreadTime()
         self.observed = ObservedCost()
         self._has_ended = False
-        self._closing: Ending | None = None
+        self._closing: WorkerEnding | None = None
         self._thread: threading.Thread | None = None
 
     @property
@@ -111,17 +110,17 @@ class Recorder:
     @property
     def pressure(self) -> bool:
         """Whether so much waits that captures should become rarer."""
-        return self._intake.pressure
+        return self._queue.pressure
 
     @property
     def peak_bytes(self) -> int:
         """Most bytes that waited at once."""
-        return self._intake.peak_bytes
+        return self._queue.peak_bytes
 
     @property
     def dropped(self) -> dict[str, int]:
         """How much was dropped so far, by what it was."""
-        return {kind: number + self._backlog.lost[kind] for kind, number in self._intake.dropped.items()}
+        return {kind: number + self._backlog.lost[kind] for kind, number in self._queue.dropped.items()}
 
     def start(self) -> None:
         """Start the thread; before the first training step there is none."""
@@ -134,11 +133,11 @@ class Recorder:
 
     def drop(self) -> None:
         """Count a step that whoever would put it has no room for."""
-        self._intake.dropped["steps"] += 1
+        self._queue.dropped["steps"] += 1
 
     def put(self, step: OpenStep) -> None:
         """Queue a finished step, without what the queue has no room for."""
-        self._intake.put(step)
+        self._queue.put(step)
 
     def urgent(self) -> None:
         """Write what is queued now instead of at the next interval."""
@@ -157,7 +156,7 @@ class Recorder:
         """
         if self._thread is None:
             return True
-        self._closing = Ending(status, counters, failure)
+        self._closing = WorkerEnding(status, counters, failure)
         self._wake.set()
         return has_ended(self._thread, lambda: timeout_s + self._more_s(), lambda: self._unhurried_s is not None)
 
@@ -179,7 +178,7 @@ class Recorder:
         try:
             self._write_until_closed()
         except Exception as error:  # the training must not notice, whatever broke
-            self._backlog.lost["steps"] += self._intake.shut() + len(self._kept[0])
+            self._backlog.lost["steps"] += self._queue.shut() + len(self._kept[0])
             self._kept = ([], [])
             _log.warning("watchglass: nothing more is recorded: %s: %s", type(error).__name__, error)
             with suppress(Exception):
@@ -219,7 +218,7 @@ class Recorder:
                 last_look = now
                 self._look()
             # Where writing is rare, what waits must not fill the queue until then.
-            wait_s = backoff_s or (0.0 if self._intake.fills else urgent_s if urgent else interval_s)
+            wait_s = backoff_s or (0.0 if self._queue.fills else urgent_s if urgent else interval_s)
             if closing is None and now - last_flush < wait_s:
                 continue
             last_flush, urgent = now, False
@@ -237,15 +236,15 @@ class Recorder:
             except Exception as error:
                 self._on_look = None
                 _log.warning("watchglass: %s: %s; the run is recorded all the same", type(error).__name__, error)
-        self._listener.look(self._intake.train_step)
+        self._listener.look(self._queue.train_step)
 
     def _keep(self) -> bool:
         """Copy what waits to where it survives this process; returns whether there were whole steps."""
-        if self._intake.whole_put == self._whole_kept and len(self._intake) < _MOST_ROWS:
+        if self._queue.whole_put == self._whole_kept and len(self._queue) < _MOST_ROWS:
             return False
         started = time.thread_time_ns()
-        put = self._intake.whole_put
-        steps, tensors = self._intake.take()
+        put = self._queue.whole_put
+        steps, tensors = self._queue.take()
         self.flight.keep(steps, tensors)
         self._whole_kept = put
         self._kept[0].extend(steps)
@@ -253,16 +252,16 @@ class Recorder:
         self.work.done(started, steps)
         return True
 
-    def _flush(self, writer: FrameWriter, closing: Ending | None) -> bool:
+    def _flush(self, writer: FrameWriter, closing: WorkerEnding | None) -> bool:
         started = time.thread_time_ns()
-        last_steps, last_tensors = self._intake.take()
+        last_steps, last_tensors = self._queue.take()
         steps, tensors = [*self._kept[0], *last_steps], [*self._kept[1], *last_tensors]
         self._kept = ([], [])
-        self._intake.let_go(steps)
+        self._queue.let_go(steps)
         self.observed.add(steps)
         backlog = self._backlog
         backlog.add_steps(steps, tensors, writer, self.row_ids)
-        facts = self._intake.take_facts()
+        facts = self._queue.take_facts()
         if facts:
             backlog.add(encode_facts(facts))
         try:

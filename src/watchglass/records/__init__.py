@@ -4,12 +4,12 @@ Rooms meet here and never at each other's classes. Everything is immutable and c
 fixed-size rows; nothing here imports a framework, Arrow or any other room but :mod:`watchglass.errors`.
 """
 
-from watchglass.records.ending import (
+from watchglass.records.events import Event as Event
+from watchglass.records.failure import (
     BypassedUpdates as BypassedUpdates,
     Failure as Failure,
     UnsteppedBackwards as UnsteppedBackwards,
 )
-from watchglass.records.events import Event as Event
 from watchglass.records.findings import (
     Finding as Finding,
     Observation as Observation,
@@ -19,7 +19,8 @@ from watchglass.records.findings import (
     number_from_json as number_from_json,
     number_to_json as number_to_json,
 )
-from watchglass.records.handing import as_json as as_json, from_json as from_json
+from watchglass.records.json_records import as_json as as_json, from_json as from_json
+from watchglass.records.plurals import count as count
 from watchglass.records.rows import (
     FACTS as FACTS,
     FINDINGS as FINDINGS,
@@ -67,4 +68,3 @@ from watchglass.records.verdict import (
     Verdict as Verdict,
     judged as judged,
 )
-from watchglass.records.wording import count as count

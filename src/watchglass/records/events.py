@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from watchglass.records.findings import Finding, RuleStatus, Severity, Status
-from watchglass.records.wording import count
+from watchglass.records.plurals import count
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from watchglass.records.ending import BypassedUpdates, Failure
+from watchglass.records.failure import BypassedUpdates, Failure
 from watchglass.records.findings import Finding, RuleStatus, Severity
 
 

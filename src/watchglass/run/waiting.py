@@ -20,7 +20,7 @@ from watchglass.run.steps import Place
 from watchglass.run.stored import StatisticsRows
 from watchglass.run.tables import WorkerTables
 from watchglass.run.worker import Worker
-from watchglass.store import pace_of
+from watchglass.store import intervals_for
 
 if TYPE_CHECKING:
     from watchglass.run.run import Run
@@ -119,7 +119,7 @@ def wait_for(
     wanted: list[int] = list(steps) if isinstance(steps, Iterable) else [steps]
     if timeout_s is not None and not timeout_s >= 0:
         raise InvalidValueError(f"timeout_s must be at least 0 but got {timeout_s}")
-    pace = pace_of(run.store, len(run.workers))
+    pace = intervals_for(run.store, len(run.workers))
     pause = pace.poll_s if poll_s is None else poll_s
     if not pause > 0:
         raise InvalidValueError(f"poll_s must be more than 0 but got {poll_s}")

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
         this_process as this_process,
     )
     from watchglass.store.compaction.compaction import Compaction as Compaction, compact as compact
-    from watchglass.store.compaction.condensing import compacted_file as compacted_file
     from watchglass.store.compaction.generations import Covered as Covered, newest_generation as newest_generation
     from watchglass.store.compaction.pins import Pin as Pin, pin as pin
     from watchglass.store.compaction.removal import (
@@ -34,11 +33,12 @@ if TYPE_CHECKING:
         remove_raw as remove_raw,
         was_removed as was_removed,
     )
+    from watchglass.store.compaction.segment_compactor import compacted_file as compacted_file
     from watchglass.store.contract import (
         Buffer as Buffer,
         Content as Content,
-        Entry as Entry,
         Store as Store,
+        StoredObject as StoredObject,
         WrapperStore as WrapperStore,
         check_path as check_path,
     )
@@ -77,7 +77,7 @@ if TYPE_CHECKING:
         rows_bytes as rows_bytes,
         table_of as table_of,
     )
-    from watchglass.store.encoding.statistics import (
+    from watchglass.store.encoding.statistics_batch import (
         StatisticsBatch as StatisticsBatch,
         decode_columns as decode_columns,
         decode_histograms as decode_histograms,
@@ -116,16 +116,14 @@ if TYPE_CHECKING:
     )
     from watchglass.store.media.local import LocalStore as LocalStore
     from watchglass.store.media.locations import open_store as open_store
-    from watchglass.store.memory import Charges as Charges, MemoryBudget as MemoryBudget
-    from watchglass.store.pace import Pace as Pace, pace_of as pace_of
+    from watchglass.store.memory_budget import Charges as Charges, MemoryBudget as MemoryBudget
     from watchglass.store.parquet.statistics import ParquetStatistics as ParquetStatistics
+    from watchglass.store.polling_intervals import (
+        PollingIntervals as PollingIntervals,
+        intervals_for as intervals_for,
+    )
     from watchglass.store.reader import Problem as Problem, RunReader as RunReader, describe as describe
     from watchglass.store.redaction import redact as redact, redacted as redacted
-    from watchglass.store.rings.places import (
-        owners_of_rings as owners_of_rings,
-        rings_exist as rings_exist,
-        rings_held as rings_held,
-    )
     from watchglass.store.rings.ring import (
         ABSENT as ABSENT,
         ABSENT_BITS as ABSENT_BITS,
@@ -135,9 +133,14 @@ if TYPE_CHECKING:
         left_on_this_machine as left_on_this_machine,
         read_rings as read_rings,
     )
+    from watchglass.store.rings.ring_paths import (
+        owners_of_rings as owners_of_rings,
+        rings_exist as rings_exist,
+        rings_held as rings_held,
+    )
     from watchglass.store.signalling import signal_owner as signal_owner
+    from watchglass.store.spool.abandoned import send_abandoned as send_abandoned
     from watchglass.store.spool.folder import spool_exists as spool_exists
-    from watchglass.store.spool.left import send_left as send_left
     from watchglass.store.spool.sending import PATIENCE_S as PATIENCE_S
     from watchglass.store.spool.spool import Spool as Spool
     from watchglass.store.writer import (
@@ -153,12 +156,12 @@ _HOMES = {
         "lease_holder", "read_claims", "release_worker", "this_process",
     ),
     "compaction.compaction": ("Compaction", "compact"),
-    "compaction.condensing": ("compacted_file",),
+    "compaction.segment_compactor": ("compacted_file",),
     "compaction.generations": ("Covered", "newest_generation"),
     "compaction.pins": ("Pin", "pin"),
     "compaction.removal": ("Removal", "check_idle", "plan_removal", "remove"),
     "compaction.retention": ("RawRetention", "remove_raw", "was_removed"),
-    "contract": ("Buffer", "Content", "Entry", "Store", "WrapperStore", "check_path"),
+    "contract": ("Buffer", "Content", "StoredObject", "Store", "WrapperStore", "check_path"),
     "encoding.codec": (
         "decode_catalog", "decode_facts", "decode_finding", "decode_header", "decode_lifecycle", "decode_observation",
         "decode_raw_index", "decode_status", "decode_step_ends", "decode_step_rows", "decode_watermark",
@@ -167,7 +170,7 @@ _HOMES = {
     ),
     "encoding.frames": ("Frame", "FrameKind", "encode_frame", "scan"),
     "encoding.rows": ("decode_rows", "dtype_of", "encode_rows", "rows_bytes", "table_of"),
-    "encoding.statistics": (
+    "encoding.statistics_batch": (
         "StatisticsBatch", "decode_columns", "decode_histograms", "decode_statistics", "encode_statistics",
         "has_histograms", "statistics_matrix",
     ),
@@ -184,16 +187,16 @@ _HOMES = {
     ),
     "media.local": ("LocalStore",),
     "media.locations": ("open_store",),
-    "memory": ("Charges", "MemoryBudget"),
-    "pace": ("Pace", "pace_of"),
+    "memory_budget": ("Charges", "MemoryBudget"),
+    "polling_intervals": ("PollingIntervals", "intervals_for"),
     "parquet.statistics": ("ParquetStatistics",),
     "reader": ("Problem", "RunReader", "describe"),
     "redaction": ("redact", "redacted"),
-    "rings.places": ("owners_of_rings", "rings_exist", "rings_held"),
+    "rings.ring_paths": ("owners_of_rings", "rings_exist", "rings_held"),
     "rings.ring": ("ABSENT", "ABSENT_BITS", "LeftBehind", "Rings", "RowWriter", "left_on_this_machine", "read_rings"),
     "signalling": ("signal_owner",),
     "spool.folder": ("spool_exists",),
-    "spool.left": ("send_left",),
+    "spool.abandoned": ("send_abandoned",),
     "spool.sending": ("PATIENCE_S",),
     "spool.spool": ("Spool",),
     "writer": ("JournalWriter", "SegmentWriter", "StreamWriter"),

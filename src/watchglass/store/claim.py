@@ -19,8 +19,8 @@ from typing import Any
 
 from watchglass.errors import DamagedDataError, MissingFileError, RunExistsError
 from watchglass.store import layout
-from watchglass.store.contract import Entry, Store
-from watchglass.store.documents import MAX_BYTES
+from watchglass.store.contract import Store, StoredObject
+from watchglass.store.json_documents import MAX_BYTES
 from watchglass.store.spool.folder import is_given_up
 
 
@@ -222,7 +222,7 @@ def holder_of(store: Store, path: str) -> Claim | None:
     return None if not claims or claims[-1].released else claims[-1]
 
 
-def paths_of_claims(entries: Sequence[Entry]) -> dict[str, list[str]]:
+def paths_of_claims(entries: Sequence[StoredObject]) -> dict[str, list[str]]:
     """The paths of each worker's claims, oldest first and up to the first gap, in order of rank.
 
     Args:

@@ -7,7 +7,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from mmap import mmap
-from typing import Protocol
 
 from watchglass.errors import InvalidValueError, MissingFileError, StoreError
 
@@ -27,7 +26,7 @@ Buffer = bytearray | mmap
 
 
 @dataclass(frozen=True)
-class Entry:
+class StoredObject:
     """One object of a store.
 
     Attributes:
@@ -37,16 +36,6 @@ class Entry:
 
     path: str
     size: int
-
-
-class Clock(Protocol):
-    """What writers and readers need of a clock; the module :mod:`time` is one."""
-
-    def time_ns(self) -> int:
-        """Wall time, nanoseconds since 1970."""
-
-    def monotonic_ns(self) -> int:
-        """A time that never jumps, nanoseconds since an arbitrary moment."""
 
 
 class Store(ABC):
@@ -93,7 +82,7 @@ class Store(ABC):
         """
 
     @abstractmethod
-    def list(self, prefix: str = "", after: str = "") -> list[Entry]:
+    def list(self, prefix: str = "", after: str = "") -> list[StoredObject]:
         """All objects below the folder ``prefix`` whose path sorts behind ``after``, sorted by path.
 
         Recursive; empty where there is no such folder. The order is that of the path's characters, not of folders.
@@ -187,7 +176,7 @@ class WrapperStore(Store):
         """See :meth:`Store.append`."""
         self.behind().append(path, data)
 
-    def list(self, prefix: str = "", after: str = "") -> list[Entry]:
+    def list(self, prefix: str = "", after: str = "") -> list[StoredObject]:
         """See :meth:`Store.list`."""
         return self.behind().list(prefix, after)
 

@@ -19,7 +19,7 @@ from watchglass.records import Failure
 from watchglass.store import layout
 from watchglass.store.claim import Claim, claims_of_workers, is_alive, paths_of_claims, read_claims, this_process
 from watchglass.store.contract import Store
-from watchglass.store.documents import MAX_BYTES, document
+from watchglass.store.json_documents import MAX_BYTES, document
 from watchglass.store.manifest import launcher_of
 
 #: Seconds between the renewals of the journal's lease, and after how many without one its holder counts as gone.

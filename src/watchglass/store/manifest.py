@@ -14,7 +14,7 @@ from watchglass.records import FORMAT_VERSION, count
 from watchglass.store import layout
 from watchglass.store.claim import Claim
 from watchglass.store.contract import Store
-from watchglass.store.documents import read_document
+from watchglass.store.json_documents import read_document
 from watchglass.store.redaction import redact
 
 _PRODUCT = "watchglass"

@@ -6,12 +6,13 @@ import time
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
+from watchglass.config import Clock
 from watchglass.errors import CompactedError, DamagedDataError, MissingFileError, StoreError
 from watchglass.store import layout
 from watchglass.store.compaction.generations import Covered, Generation, newest_generation
-from watchglass.store.contract import Clock, Entry, Store
-from watchglass.store.discovery import Discovery
+from watchglass.store.contract import Store, StoredObject
 from watchglass.store.encoding.frames import HEADER_BYTES, MAX_PAYLOAD, Frame, FrameKind, frame_length, scan
+from watchglass.store.segment_discovery import SegmentDiscovery
 
 #: Bytes read at a time. A frame that is longer is read by itself.
 _CHUNK = 4 << 20
@@ -56,7 +57,7 @@ class _Sequence:
     taken: int = 0
     """Bytes read so far."""
 
-    def found(self, seq: int, entry: Entry) -> None:
+    def found(self, seq: int, entry: StoredObject) -> None:
         """Note a listed segment. Of two with one number the later bucket counts: the first was a write that failed."""
         known = self.paths.get(seq, "")
         if seq < self.seq or entry.path < known:
@@ -105,7 +106,7 @@ class RunReader:
         self._leave = leave if store.appends else ()
         self._attempt = attempt
         self._workers = workers
-        self._discovery = Discovery(store, attempt, clock)
+        self._discovery = SegmentDiscovery(store, attempt, clock)
         self._sequences: dict[tuple[int, str], _Sequence] = {}
         self._folders: dict[str, _Sequence] = {}
         self._journal_frames: list[Frame] = []
@@ -237,7 +238,7 @@ class RunReader:
         for covered in generation.covers if generation is not None else ():
             if covered.segments and self._wants(covered):
                 sequence = self._sequences[covered.attempt, covered.worker] = _Sequence(seq=covered.segments - 1)
-                sequence.found(sequence.seq, Entry(covered.frames, covered.bytes))
+                sequence.found(sequence.seq, StoredObject(covered.frames, covered.bytes))
 
     def _check_generation(self, *, unread_only: bool = False) -> None:
         """Whatever is missing may be in a generation that was written since."""

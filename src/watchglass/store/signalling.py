@@ -16,10 +16,10 @@ from contextlib import suppress
 from typing import Any
 
 from watchglass.config import open_regular
+from watchglass.store import locked_files
 from watchglass.store.claim import Claim, is_alive
 from watchglass.store.contract import Store
-from watchglass.store.rings import file as ring_file
-from watchglass.store.rings.places import paths_of_rings
+from watchglass.store.rings.ring_paths import paths_of_rings
 
 #: ``struct flock``: type, whence, start, length, pid; macOS and the BSDs have another order.
 _LINUX = sys.platform.startswith("linux")
@@ -76,7 +76,7 @@ def _opened(path: Any, label: Mapping[str, Any]) -> int | None:
         return None
     with suppress(OSError):
         # A second name could be that of a file which another program has locked.
-        if os.fstat(descriptor).st_nlink == 1 and ring_file.is_ring(descriptor, path.suffix[1:], label):
+        if os.fstat(descriptor).st_nlink == 1 and locked_files.is_ring(descriptor, path.suffix[1:], label):
             return descriptor
     os.close(descriptor)
     return None

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from watchglass.actions import Stopping, StopTraining
-from watchglass.control import Worker
+from watchglass.control import WorkerProgress
 from watchglass.errors import MissingFileError, StoreError
 from watchglass.records import Finding, Mode, Severity
-from watchglass.store import Claim, LocalStore, create_attempt, create_run, layout, pace_of, this_process
+from watchglass.store import Claim, LocalStore, create_attempt, create_run, intervals_for, layout, this_process
 
 
 class FakeClock:
@@ -51,9 +51,9 @@ class Protocol:
             send_signal=options.pop("send_signal", self.sent),
             **options,
         )
-        self.workers = [Worker(f"worker_{n}", True, 7, 0.05, this_process()) for n in range(workers)]
+        self.workers = [WorkerProgress(f"worker_{n}", True, 7, 0.05, this_process()) for n in range(workers)]
 
-    def sent(self, worker: Worker, number: int) -> str:
+    def sent(self, worker: WorkerProgress, number: int) -> str:
         self.signals.append((worker.claim.pid, number))
         return ""
 
@@ -250,7 +250,7 @@ def test_on_an_object_store_the_margin_covers_its_slower_pace(tmp_path: Path) ->
         appends = False
 
     protocol = Protocol(tmp_path, 2, store=Objects(tmp_path))
-    pace = pace_of(protocol.store, 2)
+    pace = intervals_for(protocol.store, 2)
     protocol.stop.found(FINDING)
     protocol.answers(0, 100)
     assert protocol.tick(pace.control_s) == [], "the other has not had the time to look"

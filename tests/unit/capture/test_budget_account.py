@@ -12,7 +12,7 @@ from watchglass.capture.cost import Cost
 from watchglass.capture.plan import Plan
 from watchglass.config import Collection, SessionConfig
 from watchglass.record import OpenStep
-from watchglass.record.work import Work
+from watchglass.record.recording_cost import ThreadTime
 from watchglass.records import Mode
 
 US, MS = 1_000, 1_000_000
@@ -22,7 +22,7 @@ US, MS = 1_000, 1_000_000
 class Thread:
     """Stands for the recorder."""
 
-    work: Work = field(default_factory=Work)
+    work: ThreadTime = field(default_factory=ThreadTime)
     pressure: bool = False
     peak_bytes: int = 0
 

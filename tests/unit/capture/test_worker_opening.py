@@ -21,15 +21,15 @@ from watchglass.errors import NotARunError, RunExistsError, StoreError
 from watchglass.store import (
     FrameKind,
     LocalStore,
-    Pace,
+    PollingIntervals,
     RawTensor,
     Store,
     claim_worker,
     create_attempt,
     create_run,
     decode_lifecycle,
+    intervals_for,
     layout,
-    pace_of,
     read_claims,
     release_worker,
     scan,
@@ -302,7 +302,7 @@ def test_a_look_for_a_stop_that_nobody_asked_for_is_one_question_about_a_size(re
 
 
 def test_who_asks_patiently_never_waits_for_the_store(remote: Remote) -> None:
-    pace = Pace(flush_s=1, control_s=0.01, answer_s=0.01, poll_s=1, liveness_s=1)
+    pace = PollingIntervals(flush_s=1, control_s=0.01, answer_s=0.01, poll_s=1, liveness_s=1)
     remote.failures = ["size"] * 3
     control = BackgroundMailbox(StoreMailbox(remote, 0, "worker_0"), pace)
     assert control.poll(7) == []
@@ -318,7 +318,7 @@ def test_a_process_that_ends_looks_for_no_stop(remote: Remote, monkeypatch: pyte
         raise RuntimeError("can't create new thread at interpreter shutdown")
 
     monkeypatch.setattr(threading.Thread, "start", start)
-    control = BackgroundMailbox(StoreMailbox(remote, 0, "worker_0"), Pace(0.01, 0.01, 0.01, 0.01, 0.01))
+    control = BackgroundMailbox(StoreMailbox(remote, 0, "worker_0"), PollingIntervals(0.01, 0.01, 0.01, 0.01, 0.01))
     assert control.poll(3) == []
     control.close()
 
@@ -365,7 +365,7 @@ def test_a_place_that_somebody_else_writes_to_is_not_waited_for(remote: Remote) 
 
 
 def test_an_object_store_is_looked_at_as_rarely_as_it_is_written_to(remote: Remote) -> None:
-    pace = pace_of(remote, 1024)
+    pace = intervals_for(remote, 1024)
     control = BackgroundMailbox(StoreMailbox(remote, 0, "worker_0"), pace)
     until(lambda: remote.asked["size"] == 1)
     for _ in range(100):

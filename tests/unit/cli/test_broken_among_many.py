@@ -13,7 +13,7 @@ from command_line import Watchglass, training
 from fuzz.hostile import Part, frame, frames_of
 from watchglass.errors import StoreError
 from watchglass.run import open_run, open_runs
-from watchglass.store import Entry, FrameKind, LocalStore
+from watchglass.store import FrameKind, LocalStore, StoredObject
 from watchglass.testing import build_run
 
 
@@ -74,7 +74,7 @@ def test_an_error_that_nobody_expected_is_one_of_its_run(
 ) -> None:
     whole = LocalStore.list
 
-    def listed(self: LocalStore, prefix: str = "", after: str = "") -> list[Entry]:
+    def listed(self: LocalStore, prefix: str = "", after: str = "") -> list[StoredObject]:
         if self.location.endswith("bad"):
             raise error
         return whole(self, prefix, after)

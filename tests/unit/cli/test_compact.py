@@ -324,7 +324,7 @@ def test_export_refuses_histograms_of_impossibly_many_elements(
     if compacted:
         with monkeypatch.context() as patched:
             patched.setattr("watchglass.store.encoding.histogram_columns._check", lambda *_: None)
-            patched.setattr("watchglass.store.compaction.condensing._check_statistics", lambda *_: None)
+            patched.setattr("watchglass.store.compaction.segment_compactor._check_statistics", lambda *_: None)
             assert compact(store).written
     said = watchglass("export", tmp_path / "run", "-o", tmp_path / "tables", "--histograms")
     assert said.status == 0, said.err

@@ -13,7 +13,7 @@ from dead_workers import TENSORS, DeadWorker
 from watchglass import open_run
 from watchglass.errors import StoreError
 from watchglass.store import LocalStore, claims_of_worker
-from watchglass.store.rings import places, ring
+from watchglass.store.rings import ring, ring_paths
 
 
 @pytest.fixture(autouse=True)
@@ -80,7 +80,7 @@ def test_one_that_looks_dead_and_still_writes_is_left_alone(
 ) -> None:
     """As of a container, whose processes cannot be seen: the lock of its rings can."""
     run = killed()
-    monkeypatch.setattr(places.ring_file, "_locked", _held)
+    monkeypatch.setattr(ring_paths.locked_files, "_locked", _held)
     assert "recovered" not in watchglass("check", run).err
     assert len(claims_of_worker(LocalStore(run), 0, "worker_0")) == 1
 

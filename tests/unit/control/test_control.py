@@ -18,7 +18,7 @@ from watchglass.control import (
     ProfileWindow,
     Stop,
     StoreMailbox,
-    Worker,
+    WorkerProgress,
     decode_acknowledgement,
     decode_commit,
     encode,
@@ -34,8 +34,8 @@ CHANGES: list[Change] = [
 KINDS = (Stop, PlanChange, ProfileWindow)
 
 
-def worker(rank: int, train_step: int = 7) -> Worker:
-    return Worker(f"worker_{rank}", True, train_step, 0.05, None)
+def worker(rank: int, train_step: int = 7) -> WorkerProgress:
+    return WorkerProgress(f"worker_{rank}", True, train_step, 0.05, None)
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.kind)

@@ -17,8 +17,8 @@ from dead_workers import DEAD, TENSORS, DeadWorker, dead, step
 from watchglass import open_run
 from watchglass.errors import StoreError
 from watchglass.record import harvest, recovered_steps
-from watchglass.record.flight import FlightRecorder
-from watchglass.record.steps import SteadyRow
+from watchglass.record.flight_recorder import FlightRecorder
+from watchglass.record.open_steps import SteadyRow
 from watchglass.records import Mode, Role
 from watchglass.run import Run
 from watchglass.stats import of_array

@@ -14,9 +14,9 @@ from waiting import PATIENCE_S, until
 from watchglass.control import Commit, Stop
 from watchglass.errors import ForkedError, NoRoomError, NotARunError, RunExistsError, StoreError
 from watchglass.record import Captured, OpenStep, Recorder, SteadyRow
-from watchglass.record.encoding import ROW_BYTES, row_bytes
-from watchglass.record.flight import FlightRecorder
-from watchglass.record.intake import Intake
+from watchglass.record.flight_recorder import FlightRecorder
+from watchglass.record.step_encoding import ROW_BYTES, row_bytes
+from watchglass.record.step_queue import StepQueue
 from watchglass.records import Fact, Mode, Reduction, Role, TensorInfo, UnitKind
 from watchglass.run import WorkerTables
 from watchglass.stats import of_array
@@ -148,7 +148,7 @@ def test_a_full_queue_drops_raw_tensors_then_statistics_then_scalars_and_facts_a
     made = recorder(writer, queue_bytes=8 * full)
     kept: list[set[str]] = []
     for number in range(60):
-        all_share = made._intake.waiting_bytes / (8 * full)
+        all_share = made._queue.waiting_bytes / (8 * full)
         # Each step that kept its raw tensor waits with it.
         share = all_share - sum("raw" in each for each in kept) * (full - light) / (8 * full)
         made.put(step(number))
@@ -189,7 +189,7 @@ def test_there_is_pressure_while_statistics_are_being_dropped_and_no_longer() ->
     assert pressed == [False] * 7 + [True] * 5
     made.start()
     made.urgent()
-    while made._intake.waiting_bytes:
+    while made._queue.waiting_bytes:
         time.sleep(0.001)
     assert not made.pressure
     made.close("finished", {})
@@ -226,7 +226,7 @@ def test_there_is_room_again_once_records_were_taken() -> None:
     made.start()
     for number in range(40):
         made.put(step(number))
-        while made._intake.waiting_bytes:
+        while made._queue.waiting_bytes:
             made.urgent()
     assert not made.pressure
     made.close("finished", {})
@@ -289,8 +289,8 @@ def test_a_recorder_that_has_failed_keeps_nothing_and_counts(caplog: pytest.LogC
     assert made.close("finished", {})
     made.put(step(1))
     made.put_row(SteadyRow(2, 2, 30, 35, 0.25, 0.1, 1.0))
-    assert not made._intake._steps
-    assert not made._intake.waiting_bytes
+    assert not made._queue._steps
+    assert not made._queue.waiting_bytes
     assert made.dropped["steps"] == 3
     assert ["nothing more is recorded" in message for message in caplog.messages] == [False, True]
     assert "waits in memory" in caplog.messages[0]
@@ -320,7 +320,7 @@ def test_a_recorder_that_breaks_counts_what_had_not_arrived_and_holds_nothing_of
     made.put(step(6))
     assert made.dropped["steps"] == 7
     assert not made.pressure
-    assert not any((made._intake._steps, made._intake._tensors, made._intake._facts, *made._kept))
+    assert not any((made._queue._steps, made._queue._tensors, made._queue._facts, *made._kept))
     assert not made._backlog.waiting_bytes
 
 
@@ -350,11 +350,11 @@ def test_what_wakes_the_thread_is_there_when_it_wakes() -> None:
 
     class Wake(threading.Event):
         def set(self) -> None:
-            seen.append(len(intake))
+            seen.append(len(queue))
 
-    intake = Intake(1 << 10, FlightRecorder(), Wake())
-    intake.put(step(0))
-    intake.put(step(1, raw=0))
+    queue = StepQueue(1 << 10, FlightRecorder(), Wake())
+    queue.put(step(0))
+    queue.put(step(1, raw=0))
     assert seen == [1], "only raw tensors fill the queue before its time"
 
 
@@ -457,7 +457,7 @@ def test_a_step_that_cannot_be_encoded_is_lost_alone(caplog: pytest.LogCaptureFi
                 whole.records.scalars = [(LOSS, 1.0, NeverComes())]  # type: ignore[list-item]
             made.put(whole)
         made.urgent()
-        while made._intake.waiting_bytes:
+        while made._queue.waiting_bytes:
             pass
     assert made.close("finished", {})
     tables = writer.tables()
@@ -487,7 +487,7 @@ class Failing(Opening):
 def test_a_store_that_is_away_at_the_start_is_waited_for_and_what_fits_the_queue_is_written(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("watchglass.record.opening._FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr("watchglass.record.writer_opening._FIRST_PAUSE_S", 0.001)
     writer = Writer()
     opening = Failing(writer, [StoreError("away")] * 5)
     made = Recorder(opening, flush_interval_s=600.0, queue_bytes=1 << 20)
@@ -510,7 +510,7 @@ def test_a_store_that_never_comes_is_given_up_after_the_training(
 ) -> None:
     opening = Failing(Writer(), [StoreError("away")] * 10_000)
     opening.patience_s = patience_s
-    monkeypatch.setattr("watchglass.record.opening._QUIET_S", 0.0)
+    monkeypatch.setattr("watchglass.record.writer_opening._QUIET_S", 0.0)
     made = Recorder(opening, flush_interval_s=600.0, queue_bytes=1 << 20)
     made.start()
     made.put(step(0))
@@ -615,7 +615,7 @@ def test_what_fills_the_queue_is_written_before_its_time_so_that_nothing_is_drop
     writer = Counting(flush_s=600.0, urgent_s=600.0)
     made = opened(writer, queue_bytes=300 * row_bytes(step(0, raw=0).records))
     # The training is as slow as it takes: nobody else may write what fills the queue.
-    flushes(made, writer, lambda: until(lambda: not made._intake.fills), least=2)
+    flushes(made, writer, lambda: until(lambda: not made._queue.fills), least=2)
     assert not any(made.dropped.values())
 
 

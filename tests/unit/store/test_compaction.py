@@ -36,7 +36,7 @@ from watchglass.store import (
     release_worker,
     this_process,
 )
-from watchglass.store.compaction import compaction, condensing, pins
+from watchglass.store.compaction import compaction, pins, segment_compactor
 from watchglass.store.compaction.lease import CompactionLease
 from watchglass.testing import RunBuilder
 
@@ -76,7 +76,7 @@ def test_a_run_in_an_object_store(tmp_path: Path, s3_location: str) -> None:
 def test_blocks_of_steps_become_files_before_the_ends_of_their_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(condensing, "BLOCK_ROWS", 20)
+    monkeypatch.setattr(segment_compactor, "BLOCK_ROWS", 20)
     store = small_run(tmp_path / "run", workers=1)
     before = content(store)
     compact(store)
@@ -468,7 +468,7 @@ def test_a_pin_is_renewed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 def test_after_a_crash_at_any_operation_everything_is_there_and_the_next_compaction_finishes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, done: bool
 ) -> None:
-    monkeypatch.setattr(condensing, "BLOCK_ROWS", 30)
+    monkeypatch.setattr(segment_compactor, "BLOCK_ROWS", 30)
     template = tmp_path / "template"
     small_run(template, workers=1, steps=12)
     compact(LocalStore(template))
@@ -490,7 +490,7 @@ def test_after_a_crash_at_any_operation_everything_is_there_and_the_next_compact
         else:
             finished = True
         monkeypatch.undo()
-        monkeypatch.setattr(condensing, "BLOCK_ROWS", 30)
+        monkeypatch.setattr(segment_compactor, "BLOCK_ROWS", 30)
         after = LocalStore(folder)
         assert content(after) == before
         compact(after)

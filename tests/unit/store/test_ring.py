@@ -15,8 +15,8 @@ import pytest
 
 from watchglass.errors import RunExistsError
 from watchglass.store import ABSENT, ABSENT_BITS, LocalStore, Rings, RowWriter, read_rings, rings_exist
+from watchglass.store.locked_files import HEADER_BYTES
 from watchglass.store.rings import ring
-from watchglass.store.rings.file import HEADER_BYTES
 from watchglass.store.rings.ring import ENTRY_BYTES, ROWS, EntryRing, RowRing
 
 LABEL = {"run": "r", "attempt": 0, "worker": "worker_0"}

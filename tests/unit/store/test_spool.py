@@ -32,12 +32,12 @@ from watchglass.store import (
     is_alive,
     layout,
     left_on_this_machine,
-    send_left,
+    locked_files,
+    send_abandoned,
     spool_exists,
     this_process,
 )
-from watchglass.store.rings import file as ring_file
-from watchglass.store.spool import folder as spool_folder, left as left_behind, sending, spool
+from watchglass.store.spool import abandoned, folder as spool_folder, sending, spool
 
 __all__ = ["spools"]
 
@@ -314,24 +314,24 @@ def left(remote: Remote) -> str:
         assert process.stdout is not None
         name = process.stdout.readline().strip()
         with pytest.raises(RunExistsError, match="is being written"):
-            send_left(remote, name, LABEL)
+            send_abandoned(remote, name, LABEL)
         process.kill()
     assert spool_exists(name)
     return name
 
 
 def test_what_a_killed_process_left_is_sent_in_order_and_once(remote: Remote, left: str) -> None:
-    assert send_left(remote, left, LABEL) == 10
+    assert send_abandoned(remote, left, LABEL) == 10
     assert remote.written == [path for seq in range(5) for path in (segment(seq), tensors(seq))]
     assert remote.read(segment(3)) == b"3"
     assert not spool_exists(left)
-    assert send_left(remote, left, LABEL) == 0
+    assert send_abandoned(remote, left, LABEL) == 0
 
 
 def test_half_of_it_may_be_there_already(remote: Remote, left: str) -> None:
     for seq in range(3):
         LocalStore.write(remote, segment(seq), b"%d" % seq)
-    assert send_left(remote, left, LABEL) == 10
+    assert send_abandoned(remote, left, LABEL) == 10
     assert len(remote.written) == 7
 
 
@@ -340,10 +340,10 @@ def test_a_folder_that_somebody_removes_meanwhile_leaves_nothing_open(
     remote: Remote, left: str, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
     """Folders for temporary files are cleaned up by the system, too."""
-    opened: list[spool_folder.LeftSpool] = []
+    opened: list[spool_folder.AbandonedSpool] = []
 
-    def watched(name: str, label: Any) -> spool_folder.LeftSpool | None:
-        found = spool_folder.open_left(name, label)
+    def watched(name: str, label: Any) -> spool_folder.AbandonedSpool | None:
+        found = spool_folder.open_abandoned(name, label)
         if found is not None:
             opened.append(found)
             if when == "before":
@@ -354,13 +354,13 @@ def test_a_folder_that_somebody_removes_meanwhile_leaves_nothing_open(
         if when == "after" and not list(Path(left).glob("*~*")):
             shutil.rmtree(left)
 
-    monkeypatch.setattr(left_behind, "open_left", watched)
+    monkeypatch.setattr(abandoned, "open_abandoned", watched)
     if when == "before":
         with pytest.raises(StoreError, match="cannot be read"):
-            send_left(remote, left, LABEL)
+            send_abandoned(remote, left, LABEL)
     else:
-        assert send_left(remote, left, LABEL, told) > 1
-    assert send_left(remote, left, LABEL) == 0
+        assert send_abandoned(remote, left, LABEL, told) > 1
+    assert send_abandoned(remote, left, LABEL) == 0
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(opened[0]._lock)
 
@@ -370,17 +370,17 @@ def test_a_store_that_goes_away_again_gets_the_rest_another_time(remote: Remote,
         remote.away = path == segment(2)
 
     with pytest.raises(StoreError, match="away"):
-        send_left(remote, left, LABEL, enough)
+        send_abandoned(remote, left, LABEL, enough)
     assert spool_exists(left)
     assert len(remote.written) == 5
     remote.away = False
-    assert send_left(remote, left, LABEL) == 5
+    assert send_abandoned(remote, left, LABEL) == 5
     assert remote.written == [path for seq in range(5) for path in (segment(seq), tensors(seq))]
 
 
 def test_an_object_that_was_being_written_when_the_process_died_is_no_object(remote: Remote, left: str) -> None:
     (Path(left) / "000000000010.part").write_bytes(b"hal")
-    assert send_left(remote, left, LABEL) == 10
+    assert send_abandoned(remote, left, LABEL) == 10
 
 
 @pytest.mark.parametrize(
@@ -395,12 +395,12 @@ def test_a_spool_holds_nothing_but_what_its_worker_may_write(remote: Remote, lef
     from urllib.parse import quote
 
     (Path(left) / f"000000000099~{quote(path, safe='')}").write_bytes(b"planted")
-    assert send_left(remote, left, LABEL) == 10
+    assert send_abandoned(remote, left, LABEL) == 10
     assert all("worker_0" in entry.path and remote.read(entry.path) != b"planted" for entry in remote.list())
 
 
 def test_a_spool_of_another_run_is_left_alone(remote: Remote, left: str) -> None:
-    assert send_left(remote, left, {**LABEL, "run": "another"}) == 0
+    assert send_abandoned(remote, left, {**LABEL, "run": "another"}) == 0
     assert spool_exists(left)
     assert remote.written == []
 
@@ -418,7 +418,7 @@ def test_a_claim_can_name_nothing_but_a_spool_of_this_user(remote: Remote, left:
                  f"{private}/link.spool", f"{private}/notes", f"{private}/../{private.name}/{Path(left).name}/..",
                  f"{private}/{Path(left).name}/label"):  # fmt: skip
         assert not spool_exists(name), name
-        assert send_left(remote, name, LABEL) == 0
+        assert send_abandoned(remote, name, LABEL) == 0
     assert spool_exists(left)
 
 
@@ -435,10 +435,10 @@ def test_a_spool_that_nobody_comes_for_is_forgotten_after_a_week_unless_its_writ
         assert process.stdout is not None
         living = process.stdout.readline().strip()
         os.utime(living, (long_ago, long_ago))
-        ring_file.private_folder(Path(left).parent.parent)
+        locked_files.private_folder(Path(left).parent.parent)
         assert spool_exists(left), "it is not a week old"
         os.utime(left, (long_ago, long_ago))
-        ring_file.private_folder(Path(left).parent.parent)
+        locked_files.private_folder(Path(left).parent.parent)
         assert not spool_exists(left)
         assert spool_exists(living)
         assert spool_exists(ours.folder)
@@ -610,7 +610,7 @@ def test_what_a_living_process_has_given_up_anybody_may_send(remote: Remote, ope
     assert is_alive(replace(claim, spool=other.folder))
     assert left_on_this_machine().count(LABEL) == 1
     remote.away = False
-    assert send_left(remote, one.folder, LABEL) == 1
+    assert send_abandoned(remote, one.folder, LABEL) == 1
     assert not spool_exists(one.folder)
 
 

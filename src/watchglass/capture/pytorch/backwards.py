@@ -20,7 +20,7 @@ from watchglass.capture.pytorch.forward_state import ForwardState
 from watchglass.capture.pytorch.losses_by_hand import BY_HAND
 from watchglass.capture.pytorch.objective import Objective
 from watchglass.capture.pytorch.public_calls import argument_of
-from watchglass.record import Forward, StepRecords
+from watchglass.record import CapturedRecords, Forward
 from watchglass.records import Role
 
 _MAX_SCALED = 64
@@ -90,7 +90,7 @@ class Backwards:
         if value is None:
             return
         # With gradients on it shows later only that a forward was an evaluation.
-        later = forward.records if evaluating else StepRecords()
+        later = forward.records if evaluating else CapturedRecords()
         records = forward.records if evaluating or due else later
         if not (forward.has_loss or (forward.training and not evaluating)):
             forward.has_loss = True

@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 
 from watchglass.capture.places import ParameterPlace, Place
 from watchglass.capture.pytorch.exhaustion import is_out_of_memory, tell_exhaustion
-from watchglass.record import Forward, OpenStep, Readback, StepRecords
+from watchglass.record import CapturedRecords, Forward, OpenStep, Readback
 
 if TYPE_CHECKING:
     from watchglass.capture.pytorch.readings import LateGradients
@@ -63,7 +63,7 @@ class ModuleCall:
         outermost: Whether this is the call of an outermost module, as it begins.
     """
 
-    records: StepRecords
+    records: CapturedRecords
     place: Place
     module: nn.Module
     arguments: tuple[Any, ...]
@@ -189,7 +189,7 @@ class Events:
         """A captured forward begins: choose who hears of its modules. Most parts have no use for most forwards."""
         self.module_called = [listener for wants, listener in self.module_listeners if wants()]
 
-    def tell(self, listeners: list[Callable[[_Told], None]], told: _Told, records: StepRecords) -> None:
+    def tell(self, listeners: list[Callable[[_Told], None]], told: _Told, records: CapturedRecords) -> None:
         """Call listeners; a part for which memory runs out is called no more, and ``records`` say so."""
         for listener in tuple(listeners):
             try:

@@ -6,7 +6,7 @@ import logging
 
 import torch
 
-from watchglass.record import StepRecords
+from watchglass.record import CapturedRecords
 
 _log = logging.getLogger("watchglass")
 _Error: type[Exception] = getattr(torch, "OutOfMemoryError", torch.cuda.OutOfMemoryError)
@@ -20,7 +20,7 @@ def is_out_of_memory(error: Exception) -> bool:
     return isinstance(error, RuntimeError) and "allocate memory" in str(error)
 
 
-def tell_exhaustion(records: StepRecords, what: str, error: Exception) -> None:
+def tell_exhaustion(records: CapturedRecords, what: str, error: Exception) -> None:
     """Say that something is captured no more, in a warning and in a fact."""
     reason = (str(error).splitlines() or [""])[0] or type(error).__name__
     _log.warning(

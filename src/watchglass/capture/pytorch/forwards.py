@@ -26,7 +26,7 @@ from watchglass.capture.pytorch.reduce import version_of
 from watchglass.capture.pytorch.saving import Item, Saving
 from watchglass.capture.pytorch.tensors.activations import Rectified
 from watchglass.capture.pytorch.tensors.entries import InputsWanted
-from watchglass.record import StepRecords
+from watchglass.record import CapturedRecords
 from watchglass.records import ModuleKind, Role
 
 _log = logging.getLogger("watchglass")
@@ -58,7 +58,7 @@ class ModuleCapture:
         self._events = events
         self._inputs_wanted = InputsWanted(hook)
         self._functional = False
-        self._records: StepRecords | None = None
+        self._records: CapturedRecords | None = None
         self._root: nn.Module | None = None
         # Whether any of it is compiled: looked up once for each forward.
         self._root_compiled: bool | None = None
@@ -71,7 +71,7 @@ class ModuleCapture:
         self.compiled = CompiledModules(hook.guard, hook.guarded(self._entered_compiled), hook.guarded(self._observed))
         hook.detach_with(self.compiled.remove)
         #: Where to, when a module returns from compiled code in no forward that was heard of.
-        self.records_of: Callable[[nn.Module, Any, bool], StepRecords | None] = lambda module, output, grad: None
+        self.records_of: Callable[[nn.Module, Any, bool], CapturedRecords | None] = lambda module, output, grad: None
         # Called as they are, not compiled, although the compiler is in use.
         self._eager: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         # Reported as not capturable.
@@ -82,7 +82,7 @@ class ModuleCapture:
         """Whether it is switched on, if only for what is called from compiled code."""
         return self._records is not None or self.compiled.on
 
-    def switch_on(self, records: StepRecords, root: nn.Module) -> None:
+    def switch_on(self, records: CapturedRecords, root: nn.Module) -> None:
         """Capture every module call below ``root`` into ``records`` from now on."""
         self._records = records
         self._root, self._root_compiled = root, None
@@ -161,7 +161,7 @@ class ModuleCapture:
                 entry = ModuleCall(records, place, module, arguments)
                 self._events.tell(self._events.module_entered, entry, records)
 
-    def _returned(self, records: StepRecords, module: nn.Module, arguments: Any, output: Any) -> None:
+    def _returned(self, records: CapturedRecords, module: nn.Module, arguments: Any, output: Any) -> None:
         place = self._place(module)
         if place is None:
             return
@@ -190,7 +190,7 @@ class ModuleCapture:
             place = self._models.module(module)
         return place
 
-    def _output(self, records: StepRecords, place: Place, path: str, tensor: Tensor) -> None:
+    def _output(self, records: CapturedRecords, place: Place, path: str, tensor: Tensor) -> None:
         if not (tensor.is_floating_point() or tensor.is_complex()):
             return
         is_model = place.index == 0

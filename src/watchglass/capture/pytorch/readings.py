@@ -34,7 +34,7 @@ from watchglass.capture.pytorch.reduce import (
 from watchglass.capture.pytorch.saving import Item, Saving
 from watchglass.capture.pytorch.updates import Updates
 from watchglass.config import chosen_facts
-from watchglass.record import OpenStep, StepRecords
+from watchglass.record import CapturedRecords, OpenStep
 from watchglass.records import STATISTIC_FIELDS, Role, TensorInfo, series_name
 from watchglass.stats import Rows
 
@@ -197,7 +197,7 @@ class Readings:
             self.updates.take(step.records, optimizer, [row for row in known.rows if row[0].requires_grad])
 
     def norm(
-        self, records: StepRecords, fresh: _Parameters, scale: Any, known: Rows | None = None, model: int = 0
+        self, records: CapturedRecords, fresh: _Parameters, scale: Any, known: Rows | None = None, model: int = 0
     ) -> list[str] | LateGradients:
         """Record the total gradient norm; returns the names of non-finite gradients, in order of the model.
 
@@ -241,7 +241,7 @@ class Readings:
             return None
 
     def _norm_on_device(
-        self, records: StepRecords, gradients: list[Tensor], names: list[str], scale: Any, sharded: bool, model: int
+        self, records: CapturedRecords, gradients: list[Tensor], names: list[str], scale: Any, sharded: bool, model: int
     ) -> LateGradients:
         """:meth:`norm` where gradients live on devices, on several perhaps, and on the CPU beside them."""
         groups: dict[tuple[torch.device, torch.dtype], list[int]] = {}
@@ -258,7 +258,7 @@ class Readings:
             norms.append((DeviceRows(norm), indices))
         return LateGradients(norms, names)
 
-    def _add_norm(self, records: StepRecords, norm: Any, sharded: bool, model: int) -> None:
+    def _add_norm(self, records: CapturedRecords, norm: Any, sharded: bool, model: int) -> None:
         """Record the norm of one optimizer's gradients; with those of others of the model it becomes one norm."""
         scalars, name = records.scalars, series_name("gradient_norm", model)
         known_id = self._hook.id_of(name)

@@ -18,7 +18,7 @@ from watchglass.capture.pytorch.compiled.graphs import captured
 from watchglass.capture.pytorch.device.statistics import DeviceStatistics
 from watchglass.capture.pytorch.exhaustion import is_out_of_memory, tell_exhaustion
 from watchglass.capture.pytorch.reduce import is_plain
-from watchglass.record import Captured, StepRecords
+from watchglass.record import Captured, CapturedRecords
 from watchglass.records import Role, TensorInfo
 
 _log = logging.getLogger("watchglass")
@@ -73,19 +73,19 @@ class Saving:
             return None
         return self._hook.plan.keep(item.name, role, item.place, item.tags)
 
-    def give_up(self, records: StepRecords, role: Role, error: Exception) -> None:
+    def give_up(self, records: CapturedRecords, role: Role, error: Exception) -> None:
         """Memory ran out for tensors of a role: save none of them from now on."""
         if role not in self._given_up:
             self._given_up.add(role)
             tell_exhaustion(records, f"{role.value.replace('_', ' ')} tensors", error)
 
-    def save(self, records: StepRecords, role: Role, item: Item) -> int | None:
+    def save(self, records: CapturedRecords, role: Role, item: Item) -> int | None:
         """Save one tensor; returns its id, or None where it is not kept or cannot be read."""
         saved = self.save_all(records, role, (item,))
         return saved[0] if saved else None
 
     def save_all(
-        self, records: StepRecords, role: Role, items: Sequence[Item], scale: Tensor | None = None
+        self, records: CapturedRecords, role: Role, items: Sequence[Item], scale: Tensor | None = None
     ) -> list[int]:
         """Save tensors with one look at each; returns the ids of those that are kept.
 
@@ -109,7 +109,7 @@ class Saving:
             self.give_up(records, role, error)
             return []
 
-    def _saved(self, records: StepRecords, role: Role, items: Sequence[Item], scale: Tensor | None) -> list[int]:
+    def _saved(self, records: CapturedRecords, role: Role, items: Sequence[Item], scale: Tensor | None) -> list[int]:
         # Runs for every tensor of a captured step: what was answered before is looked up here, not asked for.
         keeps, known = self._hook.plan.answers, self._ids[role]
         given_up = role in self._given_up
@@ -147,7 +147,7 @@ class Saving:
             records.statistics.append(Captured(saved, rows, sampled, histograms))
         return ids
 
-    def _save_more(self, records: StepRecords, keep: Keep, tensor_id: int, item: Item, value: Tensor) -> None:
+    def _save_more(self, records: CapturedRecords, keep: Keep, tensor_id: int, item: Item, value: Tensor) -> None:
         if keep.shape:
             shape = list((value if item.whole is None else item.whole).shape)
             records.facts.append(("shape", "capture", {"tensor": item.name, "shape": shape}))

@@ -26,7 +26,7 @@ from watchglass.capture.pytorch.objective import Objective, groups
 from watchglass.capture.pytorch.readings import LateGradients, Readings, describe_bad
 from watchglass.capture.pytorch.steady import Steady
 from watchglass.config import chosen_facts
-from watchglass.record import OpenStep, StepRecords
+from watchglass.record import CapturedRecords, OpenStep
 from watchglass.records import Mode, Role, series_name
 
 #: Steps of an optimizer after which its parameters are taken for those of no module.
@@ -203,10 +203,10 @@ class UpdatePoint:
         known = self._weights_read
         if step.due and (known is None or known.global_step != step.global_step):
             self._flow.hook.plan.resume()
-            self._weights_read = known = replace(step, records=StepRecords())
+            self._weights_read = known = replace(step, records=CapturedRecords())
             self._readings.weights(known, script)
         # Micro-batches add up: those of the last backward before the update are those that it uses.
-        self._late_gradients = late = replace(step, records=StepRecords())
+        self._late_gradients = late = replace(step, records=CapturedRecords())
         self._gradients_are_final(late, scaled=False)
         self._look_at_gradients(late, script, min(self._readings.models_of(script), default=0), None)
 

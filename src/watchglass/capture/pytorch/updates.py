@@ -15,7 +15,7 @@ from watchglass.capture.pytorch.exhaustion import is_out_of_memory
 from watchglass.capture.pytorch.reduce import plain
 from watchglass.capture.pytorch.saving import Item, Saving
 from watchglass.capture.update_copies import UpdateCopies, Wanted, sample_stride
-from watchglass.record import StepRecords
+from watchglass.record import CapturedRecords
 from watchglass.records import Role
 
 
@@ -34,7 +34,7 @@ class Updates:
         self._before: list[tuple[tuple[Item, int], Tensor]] = []
 
     def take(
-        self, records: StepRecords, optimizer: Optimizer, parameters: Iterable[tuple[Tensor, str, ParameterPlace]]
+        self, records: CapturedRecords, optimizer: Optimizer, parameters: Iterable[tuple[Tensor, str, ParameterPlace]]
     ) -> None:
         """Copy what an optimizer is about to change, or the group whose turn it is."""
         self._before = []
@@ -48,7 +48,7 @@ class Updates:
             self._saving.give_up(records, Role.UPDATE, error)
             self._copies.free()
 
-    def save(self, records: StepRecords) -> None:
+    def save(self, records: CapturedRecords) -> None:
         """Record the updates, now that the optimizer has changed the parameters."""
         before, self._before = self._before, []
         items = []

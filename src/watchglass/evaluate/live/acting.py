@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from watchglass.actions import Action, Stopping, StopTraining, build_action
-from watchglass.config import ActionSpec, EvaluatorConfig, absolute
-from watchglass.control import Clock, Worker
+from watchglass.config import ActionSpec, Clock, EvaluatorConfig, absolute
+from watchglass.control import WorkerProgress
 from watchglass.evaluate.live.deliveries import MOST_AT_ONCE, Deliveries, key_among
 from watchglass.evaluate.live.event_ids import event_id, is_event
 from watchglass.records import Event, Finding, Observation, RuleStatus
@@ -154,7 +154,7 @@ class Acting:
             told += self._accepted(event)
         return told
 
-    def tick(self, workers: Sequence[Worker]) -> list[Observation]:
+    def tick(self, workers: Sequence[WorkerProgress]) -> list[Observation]:
         """Goes on with stops and deliveries; returns what shall be written."""
         return [*self._stopping.tick(workers), *self._deliver(now=False)]
 

@@ -12,8 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from watchglass.actions import Action, Courier, Outcome
-from watchglass.config import ActionSpec
-from watchglass.control import Clock
+from watchglass.config import ActionSpec, Clock
 from watchglass.errors import StoreError
 from watchglass.evaluate.live.event_ids import event_id
 from watchglass.records import Event, Observation

@@ -14,7 +14,7 @@ from watchglass.evaluate.live.reporting import Reporting
 from watchglass.evaluate.live.worker_liveness import WorkerLiveness, step_of
 from watchglass.records import Finding, Observation, RuleStatus
 from watchglass.run import JointStep, Moment
-from watchglass.store import Store, holder_of, is_alive, layout, pace_of
+from watchglass.store import Store, holder_of, intervals_for, is_alive, layout
 
 #: How long is read on of a training that goes on, by an evaluator that was told to go.
 _LAST_LOOK_S = 3.0
@@ -129,7 +129,7 @@ class Judging:
         """Reads and judges what is new, at most about so many bytes; returns whether anything was."""
         before = self.follower.frames
         self._judge(self.follower.poll(max_bytes=max_bytes))
-        if time.monotonic() - self._looked_s >= pace_of(self._store).liveness_s:
+        if time.monotonic() - self._looked_s >= intervals_for(self._store).liveness_s:
             self._looked_s = time.monotonic()
             self._look_at_streams()
         return self.follower.frames != before

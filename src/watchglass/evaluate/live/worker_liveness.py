@@ -11,13 +11,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from watchglass.control import Worker
+from watchglass.control import WorkerProgress
 from watchglass.errors import WatchglassError
 from watchglass.evaluate.follower import FollowedWorker, Key
 from watchglass.record import harvest
 from watchglass.records import Mode, Observation
 from watchglass.run import StepView
-from watchglass.store import Attendance, Claim, Store, has_attempt, is_alive, pace_of
+from watchglass.store import Attendance, Claim, Store, has_attempt, intervals_for, is_alive
 
 #: How long another process may take to recover a worker's last steps before nothing more is expected of it.
 _HARVEST_NS = 30_000_000_000
@@ -124,13 +124,13 @@ class WorkerLiveness:
             self._train_steps[attempt, worker] = train_step
             self._lengths.setdefault((attempt, worker), deque(maxlen=_STEPS)).append(seconds)
 
-    def workers(self, workers: Collection[FollowedWorker]) -> list[Worker]:
+    def workers(self, workers: Collection[FollowedWorker]) -> list[WorkerProgress]:
         """For actions: those that were read, and those of the newest attempt that have only claimed their place yet."""
         attempt = self.newest
         read = [self._read(worker) for worker in workers]
         known = {worker.name for worker in read if worker.attempt == attempt}
         silent = [
-            Worker(name, True, -1, 0.0, claim, attempt)
+            WorkerProgress(name, True, -1, 0.0, claim, attempt)
             for name, claim in self.claims(attempt).items()
             if name not in known and not claim.released and not claim.harvest
         ]
@@ -186,12 +186,12 @@ class WorkerLiveness:
                 awaited = True
         return awaited
 
-    def _read(self, worker: FollowedWorker) -> Worker:
+    def _read(self, worker: FollowedWorker) -> WorkerProgress:
         key = worker.attempt, worker.worker
         claim = self.claims(worker.attempt).get(worker.worker)
         # Where only the last steps of a worker are written down, nothing trains.
         trains = claim is None or (not claim.harvest and is_alive(claim) is not False)
-        return Worker(
+        return WorkerProgress(
             worker.worker, worker.active and trains, self._train_steps.get(key, -1), self._step_s(key), claim,
             worker.attempt,
         )  # fmt: skip
@@ -212,7 +212,7 @@ class WorkerLiveness:
         if alive is not None:
             return not alive
         silent_s = time.monotonic() - self._heard[key][1] if key in self._heard else 0.0
-        flush_s = pace_of(self._store, len(self.claims(attempt))).flush_s
+        flush_s = intervals_for(self._store, len(self.claims(attempt))).flush_s
         if self.launch_ended(attempt, name) and silent_s > 2 * flush_s + _AFTER_LAUNCH_S:
             return True
         limit_s = self._lost_after_s if lost_after_s is None else lost_after_s

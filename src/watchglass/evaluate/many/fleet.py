@@ -21,7 +21,7 @@ from watchglass.evaluate.live.outages import slept
 from watchglass.evaluate.live.snapshot import Snapshots
 from watchglass.evaluate.many.member import Audience, Common, Member, State
 from watchglass.run import RunSearch
-from watchglass.store import Store, pace_of
+from watchglass.store import Store, intervals_for
 from watchglass.view import printable
 
 #: A quiet run is asked again after this share of the time for which it has been quiet; at the latest after so many
@@ -167,7 +167,7 @@ class Fleet:
     def _give_turn(self, now_s: float) -> None:
         _, _, member = heapq.heappop(self._waiting)
         if member.state is State.FOUND and len(self._reading) >= _CATCHING_UP:
-            self._push(member, now_s + pace_of(self._store).poll_s)
+            self._push(member, now_s + intervals_for(self._store).poll_s)
             return
         try:
             again_s = member.turn()

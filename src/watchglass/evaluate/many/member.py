@@ -23,10 +23,10 @@ from watchglass.store import (
     RenewalWatch,
     Store,
     has_attempt,
+    intervals_for,
     is_alive,
     layout,
     lease_holder,
-    pace_of,
     read_manifest,
 )
 from watchglass.view import printable
@@ -308,7 +308,7 @@ class Member:
         """
         store, now_s = self._store, self._common.clock()
         try:
-            if now_s < self._looked_s + pace_of(store).liveness_s:
+            if now_s < self._looked_s + intervals_for(store).liveness_s:
                 return not store.appends or store.size(layout.MANIFEST) is not None
             self._looked_s = now_s
             return read_manifest(store).run_id == self._run_id

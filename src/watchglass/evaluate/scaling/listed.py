@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from watchglass.store import Entry, Store, WrapperStore, layout
+from watchglass.store import Store, StoredObject, WrapperStore, layout
 
 _SEGMENTS = re.compile(re.escape(layout.segments(0)).replace("0000", "[0-9]+"))
 #: A segment as it travels: worker, attempt, flush bucket, number, bytes.
@@ -24,14 +24,14 @@ class ListedStore(WrapperStore):
 
     def __init__(self, store: Store, rows: Iterable[Row]) -> None:
         super().__init__(store)
-        self._segments: dict[str, list[Entry]] = {}
+        self._segments: dict[str, list[StoredObject]] = {}
         for worker, attempt, bucket, seq, size in rows:
             path = layout.segment(attempt, bucket, worker, seq)
-            self._segments.setdefault(layout.segments(attempt), []).append(Entry(path, size))
+            self._segments.setdefault(layout.segments(attempt), []).append(StoredObject(path, size))
         for entries in self._segments.values():
             entries.sort(key=lambda entry: entry.path)
 
-    def list(self, prefix: str = "", after: str = "") -> list[Entry]:
+    def list(self, prefix: str = "", after: str = "") -> list[StoredObject]:
         """See :meth:`Store.list`; segments of an attempt are those that were listed."""
         if not _SEGMENTS.fullmatch(prefix):
             return super().list(prefix, after)

@@ -16,13 +16,13 @@ from itertools import count
 from watchglass.errors import DamagedDataError, MissingFileError, RunExistsError, StoreError
 from watchglass.store import layout, manifest
 from watchglass.store.claim import Claim, is_alive
-from watchglass.store.compaction.condensing import UnfitError, check_condensed, condense
 from watchglass.store.compaction.generations import Covered, Generation, generation_numbers, newest_generation
 from watchglass.store.compaction.lease import CompactionLease
 from watchglass.store.compaction.pins import PinRecord, pins
-from watchglass.store.contract import Entry, Store
+from watchglass.store.compaction.segment_compactor import UnfitError, check_condensed, condense
+from watchglass.store.contract import Store, StoredObject
 from watchglass.store.liveness import claimed
-from watchglass.store.rings.places import owners_of_rings
+from watchglass.store.rings.ring_paths import owners_of_rings
 from watchglass.store.spool.folder import spool_exists
 
 
@@ -54,13 +54,13 @@ class Compaction:
 
 
 @dataclass
-class _Worker:
+class _WorkerSegments:
     """The segments of one worker behind what the newest generation holds of it, and whether they are compacted now."""
 
     attempt: int
     name: str
     covered: Covered | None
-    segments: dict[int, Entry] = field(default_factory=dict)
+    segments: dict[int, StoredObject] = field(default_factory=dict)
     fit: bool = False
 
     @property
@@ -112,16 +112,16 @@ class _Compactor:
         self._lease.tick()
         self._also()
 
-    def _found(self) -> list[_Worker]:
+    def _found(self) -> list[_WorkerSegments]:
         """All workers with segments or compacted data, by attempt, then rank."""
         covers = self._newest.covers if self._newest is not None else ()
-        found = {(each.attempt, each.worker): _Worker(each.attempt, each.worker, each) for each in covers}
+        found = {(each.attempt, each.worker): _WorkerSegments(each.attempt, each.worker, each) for each in covers}
         for attempt in manifest.attempts(self._store):
             for entry in self._store.list(layout.segments(attempt)):
                 name = layout.parse_segment(entry.path)
                 if name is None or name.attempt != attempt:
                     continue
-                worker = found.setdefault((attempt, name.worker), _Worker(attempt, name.worker, None))
+                worker = found.setdefault((attempt, name.worker), _WorkerSegments(attempt, name.worker, None))
                 # Of two segments with one number the later bucket counts, and listings are sorted.
                 if name.seq >= worker.first:
                     worker.segments[name.seq] = entry
@@ -179,7 +179,7 @@ class _Compactor:
         result.statistics_bytes = sum(size for path, size in result.objects.items() if path.endswith(".parquet"))
         self._newest = generation
 
-    def _condensed(self, number: int, worker: _Worker) -> list[tuple[Covered, int]]:
+    def _condensed(self, number: int, worker: _WorkerSegments) -> list[tuple[Covered, int]]:
         """What a generation has of a worker, with its rows of statistics; without its segments where they are unsound.
 
         Raises:
@@ -272,7 +272,7 @@ class _Compactor:
         except (UnfitError, MissingFileError) as error:
             raise DamagedDataError(f"{error}; nothing of {store.location} was deleted") from error
 
-    def _keep(self, worker: _Worker, reason: str) -> None:
+    def _keep(self, worker: _WorkerSegments, reason: str) -> None:
         self.result.kept.append(f"{worker.name} of attempt {worker.attempt} stays as it is: {reason}")
 
     def _delete_own(self, stems: tuple[str, ...] = ("",)) -> None:
@@ -315,7 +315,7 @@ def _may_write(store: Store, worker: str, claims: list[Claim]) -> str:
     return ""
 
 
-def _replaced(store: Store, newest: Generation) -> Iterator[Entry]:
+def _replaced(store: Store, newest: Generation) -> Iterator[StoredObject]:
     """Objects that the newest generation stands in place of."""
     covers = {(each.attempt, each.worker): each.segments for each in newest.covers}
     for attempt in sorted({attempt for attempt, _ in covers}):

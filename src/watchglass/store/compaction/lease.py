@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, suppress
 from watchglass.errors import RunExistsError, StoreError
 from watchglass.store import claim, layout
 from watchglass.store.contract import Store
-from watchglass.store.documents import read_document
+from watchglass.store.json_documents import read_document
 
 #: Seconds between renewals, and after how many without one a holder that cannot be seen from here counts as gone.
 _RENEWAL_S, _EXPIRY_S = 15.0, 300.0

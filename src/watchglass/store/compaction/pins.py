@@ -13,7 +13,7 @@ from watchglass.store import layout
 from watchglass.store.claim import Claim, is_alive, this_process
 from watchglass.store.compaction.generations import newest_generation
 from watchglass.store.contract import Store
-from watchglass.store.documents import MAX_BYTES, document
+from watchglass.store.json_documents import MAX_BYTES, document
 
 #: Seconds for which a pin holds unless it is renewed, and between its renewals.
 PIN_EXPIRY_S, PIN_RENEWAL_S = 300.0, 60.0

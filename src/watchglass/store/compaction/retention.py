@@ -11,12 +11,12 @@ from itertools import islice
 
 from watchglass.errors import DamagedDataError, MissingFileError
 from watchglass.store import layout
-from watchglass.store.compaction.condensing import UnfitError, whole_frames
 from watchglass.store.compaction.generations import Covered, newest_generation
+from watchglass.store.compaction.segment_compactor import UnfitError, whole_frames
 from watchglass.store.contract import Store
-from watchglass.store.documents import read_document
 from watchglass.store.encoding.codec import decode_header, decode_raw_index
 from watchglass.store.encoding.frames import FrameKind
+from watchglass.store.json_documents import read_document
 
 
 def was_removed(store: Store, path: str) -> bool:

@@ -29,10 +29,10 @@ from watchglass.records import (
     StepEnd,
     TensorInfo,
 )
-from watchglass.store.encoding.axes import MAX_AXES
 from watchglass.store.encoding.frames import FrameKind
 from watchglass.store.encoding.json_payloads import json_frame, json_object, json_record, json_records
 from watchglass.store.encoding.rows import decode_rows, encode_rows, table_of
+from watchglass.store.encoding.tensors import MAX_AXES
 
 #: In the order of the arguments of StepEnd.
 _STEP_END_COLUMNS = ("global_step", "mode", "mode_step", "train_step", "start_ns", "end_ns", "captures", "model")

@@ -19,10 +19,11 @@ from watchglass.errors import DamagedDataError, InvalidValueError, UnknownNameEr
 from watchglass.stats import DTYPE_CODES, numbers
 from watchglass.store import layout
 from watchglass.store.contract import Store
-from watchglass.store.encoding.axes import MAX_AXES
 
 #: Longest header in bytes that is read.
 MAX_HEADER = 16 << 20
+#: Most axes that NumPy gives an array.
+MAX_AXES = 64 if int(np.__version__.partition(".")[0]) >= 2 else 32
 #: Bytes of a file that is not mapped that are read first: most headers, and small tensors, are in them.
 _FIRST_READ = 64 << 10
 

@@ -15,7 +15,7 @@ from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 from watchglass.errors import InvalidValueError, MissingExtraError, StoreError
-from watchglass.store.media.failures import NO_CREDENTIALS
+from watchglass.store.media.request_failures import NO_CREDENTIALS
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore as Client

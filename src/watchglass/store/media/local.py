@@ -15,7 +15,7 @@ from pathlib import Path
 
 from watchglass.config import NotRegularError, open_regular
 from watchglass.errors import DamagedDataError, MissingFileError, RunExistsError, StoreError
-from watchglass.store.contract import MAX_PATH, Buffer, Content, Entry, Store, check_path, check_range, is_path
+from watchglass.store.contract import MAX_PATH, Buffer, Content, Store, StoredObject, check_path, check_range, is_path
 
 _CURES = {
     errno.ENOSPC: "the disk is full; free space or choose another folder",
@@ -180,14 +180,14 @@ class LocalStore(Store):
             except NotADirectoryError:
                 return not os.path.lexists(self.root)  # a file further up leaves nothing here
 
-    def list(self, prefix: str = "", after: str = "") -> list[Entry]:
+    def list(self, prefix: str = "", after: str = "") -> list[StoredObject]:
         """See :meth:`Store.list`. Links, temporary files and names that :func:`check_path` refuses are left out.
 
         Raises:
             DamagedDataError: ``prefix`` is a link or leads through one.
         """
         self._unlinked(check_path(prefix, folder=True), prefix, "list")
-        entries: list[Entry] = []
+        entries: list[StoredObject] = []
         with _translated("list", self.root / prefix):
             self._collect(prefix, after, entries)
         entries.sort(key=lambda entry: entry.path)
@@ -210,7 +210,7 @@ class LocalStore(Store):
             raise MissingFileError(f"{self.location} was removed while it was in use; nothing more is written there")
         _make_folder(folder)
 
-    def _collect(self, folder: str, after: str, entries: MutableSequence[Entry]) -> None:
+    def _collect(self, folder: str, after: str, entries: MutableSequence[StoredObject]) -> None:
         """Append the entries below ``folder``; folders that lie wholly before ``after`` are not opened."""
         try:
             with os.scandir(self.root / folder) as found:
@@ -227,7 +227,7 @@ class LocalStore(Store):
                     self._collect(path, after, entries)
             elif path > after and item.is_file(follow_symlinks=False):
                 with suppress(FileNotFoundError):  # deleted since the folder was read
-                    entries.append(Entry(path, item.stat(follow_symlinks=False).st_size))
+                    entries.append(StoredObject(path, item.stat(follow_symlinks=False).st_size))
 
 
 def folders_below(root: Path) -> Iterator[tuple[Path, list[str]]]:

@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from watchglass.errors import MissingFileError, StoreError
-from watchglass.store.contract import Buffer, Content, Entry, Store, check_path, check_range, is_path
+from watchglass.store.contract import Buffer, Content, Store, StoredObject, check_path, check_range, is_path
 from watchglass.store.media.credentials import Patience
-from watchglass.store.media.doubts import MARK, Doubts
-from watchglass.store.media.failures import What, understood
 from watchglass.store.media.parallel import at_once
+from watchglass.store.media.request_failures import FailureKind, understood
 from watchglass.store.media.requests import ChangedError, OutOfRangeError, Requests
+from watchglass.store.media.uncertain_writes import MARK, UncertainWrites
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore as Client
@@ -56,7 +56,7 @@ class ObjectStore(Store):
         self.location = location
         self._prefix = check_path(prefix, folder=True)
         self._requests = Requests(location, connect, patience or Patience())
-        self._doubts = Doubts()
+        self._doubts = UncertainWrites()
 
     def __repr__(self) -> str:
         return f"ObjectStore({self.location!r})"
@@ -124,7 +124,7 @@ class ObjectStore(Store):
             f"cannot append to {self._requests.shown(path)}: object stores take whole objects; write a new one"
         )
 
-    def list(self, prefix: str = "", after: str = "") -> list[Entry]:
+    def list(self, prefix: str = "", after: str = "") -> list[StoredObject]:
         """See :meth:`Store.list`. One request per 1,000 objects; names that :func:`check_path` refuses are left out.
 
         Azure lists what sorts before ``after`` too, and it is left out here.
@@ -137,13 +137,13 @@ class ObjectStore(Store):
         # A start that is no path (only ever a bound of what to list) is compared here instead of by the server.
         offset = self._key(after) if is_path(after) else None
 
-        def collect(client: Client) -> list[Entry]:
-            entries: list[Entry] = []
+        def collect(client: Client) -> list[StoredObject]:
+            entries: list[StoredObject] = []
             for page in client.list(self._key(prefix) or None, offset=offset, chunk_size=1000):
                 for found in page:
                     path = self._below(found["path"])
                     if path > after and is_path(path):
-                        entries.append(Entry(path, found["size"]))
+                        entries.append(StoredObject(path, found["size"]))
             return entries
 
         return sorted(self._requests.ask("list", prefix, collect), key=lambda entry: entry.path)
@@ -211,7 +211,7 @@ class ObjectStore(Store):
             try:
                 client.put(key, views or b"", mode="create", use_multipart=False, attributes={MARK: mark})
             except Exception as error:
-                if doubtful and understood(error).what is What.EXISTS and _mark_of(client, key) == mark:
+                if doubtful and understood(error).what is FailureKind.EXISTS and _mark_of(client, key) == mark:
                     return
                 doubtful = True
                 raise

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from watchglass.errors import ForkedError, MissingFileError, RunExistsError, StoreError, WatchglassError
 from watchglass.store.media.credentials import Patience
-from watchglass.store.media.failures import Failure, What, understood
+from watchglass.store.media.request_failures import FailureKind, RequestFailure, understood
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore as Client
@@ -113,21 +113,23 @@ class Requests:
             now = time.monotonic()
             deadline = deadline or now + self.patience.retry_s
             waited = pause * _chance.uniform(0.5, 1.0)
-            if failure.what is not What.PASSING or now + waited > deadline:
+            if failure.what is not FailureKind.PASSING or now + waited > deadline:
                 raise self._error(verb, path, failure)
             time.sleep(waited)
             pause = min(2 * pause, self.patience.longest_pause_s)
 
-    def _error(self, verb: str, path: str, failure: Failure) -> WatchglassError:
-        if failure.what is What.EXISTS and verb == "write":
+    def _error(self, verb: str, path: str, failure: RequestFailure) -> WatchglassError:
+        if failure.what is FailureKind.EXISTS and verb == "write":
             return self.exists(path)
-        if failure.what is What.MISSING:
+        if failure.what is FailureKind.MISSING:
             if verb == "write":
                 return StoreError(
                     f"cannot write {self.shown(path)}: there is no such bucket; create it or check its name"
                 )
             return self.missing(path)
-        kind = {What.OUT_OF_RANGE: OutOfRangeError, What.CHANGED: ChangedError}.get(failure.what, StoreError)
+        kind = {FailureKind.OUT_OF_RANGE: OutOfRangeError, FailureKind.CHANGED: ChangedError}.get(
+            failure.what, StoreError
+        )
         return kind(f"cannot {verb} {self.shown(path)}: {failure.cure}")
 
     def _suitable(self, carried: int, tries: bool) -> Client:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from watchglass.records import COUNT_FIELDS, STATISTIC_FIELDS, STATISTICS
 from watchglass.store.encoding.rows import dtype_of
-from watchglass.store.encoding.statistics import KEYS as KEYS_OF_ROWS
+from watchglass.store.encoding.statistics_batch import KEYS as KEYS_OF_ROWS
 
 #: Columns that each row has beside its statistics, with the dtypes that a batch has them in; first those of the order.
 KEYS: tuple[tuple[str, Any], ...] = tuple(

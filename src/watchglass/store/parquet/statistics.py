@@ -16,7 +16,7 @@ from watchglass.records import COUNT_FIELDS, STATISTIC_FIELDS
 from watchglass.stats import Histograms
 from watchglass.store.contract import Store
 from watchglass.store.encoding.arrow_columns import as_array
-from watchglass.store.encoding.statistics import StatisticsBatch
+from watchglass.store.encoding.statistics_batch import StatisticsBatch
 from watchglass.store.parquet import columns as parquet_columns, count_matrices
 from watchglass.store.parquet.guard import check_pages
 from watchglass.store.parquet.index import Group, end_bytes, read_index

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from watchglass.errors import InvalidValueError
 from watchglass.records import COUNT_FIELDS, STATISTIC_FIELDS
 from watchglass.stats import Histograms
-from watchglass.store.encoding.statistics import StatisticsBatch
+from watchglass.store.encoding.statistics_batch import StatisticsBatch
 from watchglass.store.parquet import columns as parquet_columns, count_matrices
 from watchglass.store.parquet.index import add_index
 

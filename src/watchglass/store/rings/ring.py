@@ -30,12 +30,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from watchglass.store import layout
+from watchglass.store import layout, locked_files
 from watchglass.store.contract import Store
+from watchglass.store.locked_files import HEADER_BYTES
 from watchglass.store.media.local import LocalStore
-from watchglass.store.rings import file as ring_file
-from watchglass.store.rings.file import HEADER_BYTES
-from watchglass.store.rings.places import paths_of_rings
+from watchglass.store.rings.ring_paths import paths_of_rings
 from watchglass.store.spool import folder as spool_folder
 
 #: Rows kept: those of the time that the recorder's thread may be busy elsewhere. A power of two.
@@ -68,11 +67,11 @@ class RowRing:
     def __init__(self, path: Path, label: Mapping[str, Any]) -> None:
         size = HEADER_BYTES + ROWS * _ROW.size
         self.path = path
-        self._descriptor = ring_file.create(path, "rows", label, size, reserve=True)
+        self._descriptor = locked_files.create(path, "rows", label, size, reserve=True)
         try:
             self.buffer = mmap.mmap(self._descriptor, size)
         except BaseException:
-            ring_file.close(self._descriptor, path, discard=True)
+            locked_files.close(self._descriptor, path, discard=True)
             raise
         # The first touch of a page costs a fault, which the training should not pay.
         self.buffer[HEADER_BYTES:] = bytes(size - HEADER_BYTES)
@@ -80,7 +79,7 @@ class RowRing:
     def close(self, *, discard: bool) -> None:
         """Unmap it; ``discard`` removes the file."""
         self.buffer.close()
-        ring_file.close(self._descriptor, self.path, discard=discard)
+        locked_files.close(self._descriptor, self.path, discard=discard)
 
 
 class RowWriter:
@@ -147,7 +146,7 @@ class EntryRing:
     def __init__(self, path: Path, label: Mapping[str, Any], capacity: int = ENTRY_BYTES) -> None:
         self.path = path
         self.capacity = capacity
-        self._descriptor = ring_file.create(path, "entries", label, HEADER_BYTES + capacity, reserve=False)
+        self._descriptor = locked_files.create(path, "entries", label, HEADER_BYTES + capacity, reserve=False)
         self._position = 0
         self._number = 0
 
@@ -174,7 +173,7 @@ class EntryRing:
 
     def close(self, *, discard: bool) -> None:
         """Close it; ``discard`` removes the file."""
-        ring_file.close(self._descriptor, self.path, discard=discard)
+        locked_files.close(self._descriptor, self.path, discard=discard)
 
 
 class Rings:
@@ -200,7 +199,7 @@ class Rings:
         self.names: tuple[str, ...] = ()
         self.refused: tuple[str, ...] = ()
         try:
-            self.rows = RowRing(ring_file.private_folder(_MEMORY) / f"{name}.rows", label)
+            self.rows = RowRing(locked_files.private_folder(_MEMORY) / f"{name}.rows", label)
             self.names += (str(self.rows.path),)
         except (OSError, ValueError) as error:
             self.refused += (f"rows: {error}",)
@@ -251,7 +250,7 @@ def read_rings(store: Store, names: Sequence[str], label: Mapping[str, Any]) -> 
     rows, ids, entries, paths = np.empty(0, ROW_DTYPE), (0, 0), [], []
     for path in paths_of_rings(store, names):
         kind = path.suffix[1:]
-        data = ring_file.read(path, kind, label)
+        data = locked_files.read(path, kind, label)
         if data is None:
             continue
         paths.append(path)
@@ -290,11 +289,11 @@ def _entry_ring(store: Store, label: Mapping[str, Any], name: str) -> tuple[Entr
         shown = f"{layout.attempt_path(label['attempt'])}/.{name}"
         with suppress(OSError):
             return EntryRing(store.root / shown, label), shown
-    path = ring_file.private_folder(Path(tempfile.gettempdir())) / name
+    path = locked_files.private_folder(Path(tempfile.gettempdir())) / name
     return EntryRing(path, label), str(path)
 
 
 def left_on_this_machine() -> list[Any]:
     """What the rings and spools outside of runs are of whose writers are gone: labels, as they were made with."""
     parents = {_MEMORY, Path(tempfile.gettempdir()), spool_folder.parent_folder()}
-    return [label for parent in sorted(parents) for label in ring_file.labels_left(parent)]
+    return [label for parent in sorted(parents) for label in locked_files.abandoned_labels(parent)]

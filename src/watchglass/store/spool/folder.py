@@ -18,10 +18,9 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from watchglass.config import read_regular
-from watchglass.store import layout
+from watchglass.store import layout, locked_files
 from watchglass.store.contract import Content, is_path
 from watchglass.store.media.local import write_new
-from watchglass.store.rings import file as ring_file
 
 #: Bytes that stay free on the disk: a training writes checkpoints there, too.
 RESERVE_BYTES = 256 << 20
@@ -69,11 +68,13 @@ class SpoolFolder:
             OSError: There is no room, or no folder can be made.
         """
         name = f"{worker}-{os.getpid()}-{os.urandom(4).hex()}.spool"
-        self.path = ring_file.private_folder(parent_folder()) / name
+        self.path = locked_files.private_folder(parent_folder()) / name
         _check_room(self.path.parent, 0)
         self.path.mkdir(mode=0o700)
         try:
-            self._lock = ring_file.create(self.path / _LABEL, "spool", label, ring_file.HEADER_BYTES, reserve=False)
+            self._lock = locked_files.create(
+                self.path / _LABEL, "spool", label, locked_files.HEADER_BYTES, reserve=False
+            )
         except BaseException:
             with suppress(OSError):
                 self.path.rmdir()
@@ -101,13 +102,13 @@ class SpoolFolder:
         """Let go of the folder; with nothing in it, it is removed, else it is anybody's, see :func:`is_given_up`."""
         with suppress(OSError):
             if any(_objects(self.path)):
-                (self.path / ring_file.GIVEN_UP).touch()
+                (self.path / locked_files.GIVEN_UP).touch()
             else:
                 _remove(self.path)
         os.close(self._lock)
 
 
-class LeftSpool:
+class AbandonedSpool:
     """A folder whose writer is gone; nobody else reads it meanwhile, and closing it lets go of it."""
 
     def __init__(self, path: Path, label: Mapping[str, Any], lock: int) -> None:
@@ -150,10 +151,10 @@ def spool_exists(name: str) -> bool:
 def is_given_up(name: str) -> bool:
     """Whether the folder that a claim names is on this machine, and its writer has let go of what is in it."""
     path = _path(name)
-    return path is not None and (path / ring_file.GIVEN_UP).is_file()
+    return path is not None and (path / locked_files.GIVEN_UP).is_file()
 
 
-def open_left(name: str, label: Mapping[str, Any]) -> LeftSpool | None:
+def open_abandoned(name: str, label: Mapping[str, Any]) -> AbandonedSpool | None:
     """The folder that a claim names; None where there is none, or one of another worker.
 
     Raises:
@@ -162,8 +163,8 @@ def open_left(name: str, label: Mapping[str, Any]) -> LeftSpool | None:
     path = _path(name)
     if path is None:
         return None
-    lock = ring_file.lock_left(path / _LABEL, "spool", label)
-    return None if lock is None else LeftSpool(path, label, lock)
+    lock = locked_files.lock_abandoned(path / _LABEL, "spool", label)
+    return None if lock is None else AbandonedSpool(path, label, lock)
 
 
 def read_object(found: SpooledObject) -> bytes:
@@ -183,7 +184,7 @@ def read_object(found: SpooledObject) -> bytes:
 def _path(name: str) -> Path | None:
     """The folder of a claim, which may be anybody's: in a folder of this user alone, or nothing."""
     folder, _, last = name.rpartition("/")
-    if not ring_file.SPOOL_NAME.match(last) or not ring_file.is_private(folder):
+    if not locked_files.SPOOL_NAME.match(last) or not locked_files.is_private(folder):
         return None
     path = Path(name)
     return path if path.is_dir() and not path.is_symlink() else None

@@ -14,8 +14,8 @@ from contextlib import suppress
 from watchglass.errors import RunExistsError
 from watchglass.store import layout
 from watchglass.store.contract import Store
+from watchglass.store.spool.abandoned import write_once
 from watchglass.store.spool.folder import SpooledObject, read_object
-from watchglass.store.spool.left import write_once
 
 _log = logging.getLogger("watchglass")
 

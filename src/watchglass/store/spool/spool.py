@@ -2,7 +2,7 @@
 
 Whoever writes hands an object over to the disk and goes on. A thread of the spool's own sends the objects in their
 order, one after another, and tries again for as long as it takes. Should the process die, the folder is what it leaves:
-:func:`~watchglass.store.spool.left.send_left` sends that, from any process of this machine.
+:func:`~watchglass.store.spool.abandoned.send_abandoned` sends that, from any process of this machine.
 """
 
 from __future__ import annotations

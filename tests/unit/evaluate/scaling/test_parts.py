@@ -25,7 +25,7 @@ from watchglass.evaluate.scaling.plan import Part, plan
 from watchglass.evaluate.scaling.rule_files import absolute_rules, place_rule_files, read_rule_files
 from watchglass.evaluate.scaling.tasks import answer, read_answer, request_of
 from watchglass.rules import default_rules
-from watchglass.store import Entry, LocalStore, compact, layout
+from watchglass.store import LocalStore, StoredObject, compact, layout
 from watchglass.testing import RunBuilder, build_run
 
 OWN = """
@@ -100,7 +100,7 @@ class Objects(LocalStore):
         self.asked["segment" if layout.parse_segment(path) else "read"] += 1
         return super().read(path, start, end)
 
-    def list(self, prefix: str = "", after: str = "") -> list[Entry]:
+    def list(self, prefix: str = "", after: str = "") -> list[StoredObject]:
         self.asked["list segments" if "segments" in prefix else "list"] += 1
         return super().list(prefix, after)
 

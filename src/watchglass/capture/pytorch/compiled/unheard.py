@@ -14,7 +14,7 @@ from torch import nn
 
 from watchglass.capture.pytorch.flow import Flow
 from watchglass.capture.pytorch.forwards import ModuleCapture, first_tensor
-from watchglass.record import Forward, OpenStep, StepRecords
+from watchglass.record import CapturedRecords, Forward, OpenStep
 
 _log = logging.getLogger("watchglass")
 
@@ -55,7 +55,7 @@ class UnheardForwards:
         if capture.compiled.any and flow.hook.turns.next_due(0 if step is None else step.model, next_step) == next_step:
             capture.compiled.switch(True)
 
-    def records_of(self, module: nn.Module, output: Any, grad: bool) -> StepRecords | None:
+    def records_of(self, module: nn.Module, output: Any, grad: bool) -> CapturedRecords | None:
         """Where to what a module returned, as far as anybody knows outside of any forward; None for nowhere."""
         flow, clock = self._flow, self._flow.hook.clock
         forward, before = self._forward, clock.train

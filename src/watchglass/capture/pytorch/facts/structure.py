@@ -14,7 +14,7 @@ from watchglass.capture.pytorch.events import ForwardCall, Update
 from watchglass.capture.pytorch.facts.subjects import Subjects
 from watchglass.capture.pytorch.models import Models
 from watchglass.capture.pytorch.modules import parameters_of, unwrap
-from watchglass.record import StepRecords
+from watchglass.record import CapturedRecords
 from watchglass.records import Mode
 
 _MOST_NAMED = 32
@@ -139,7 +139,7 @@ class Membership:
             self._subjects.name("optimizer", optimizer)
             self._tell(self._hook.current_records(), self._subjects.optimizers())
 
-    def _tell(self, records: StepRecords, optimizers: list[Optimizer]) -> None:
+    def _tell(self, records: CapturedRecords, optimizers: list[Optimizer]) -> None:
         data = self._data(optimizers)
         if data != self._told:
             self._told = data

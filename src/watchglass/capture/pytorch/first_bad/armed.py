@@ -24,7 +24,7 @@ from watchglass.capture.pytorch.first_bad.trace import Trace
 from watchglass.capture.pytorch.first_bad.weights import Weight, Weights
 from watchglass.capture.pytorch.flow import Flow
 from watchglass.capture.pytorch.modules import is_compiled, unwrap
-from watchglass.record import Forward, OpenStep, StepRecords
+from watchglass.record import CapturedRecords, Forward, OpenStep
 
 #: Steps after which it is given up.
 STEPS = 64
@@ -104,7 +104,7 @@ class Armed:
             found = culprits.of_gradients(trace.seen for _, trace in self._traces)
             self._answer(step, step.records, "update point", found or last)
 
-    def judge_later(self, step: OpenStep, *, gradients: bool, records: StepRecords | None = None) -> None:
+    def judge_later(self, step: OpenStep, *, gradients: bool, records: CapturedRecords | None = None) -> None:
         """Leave what was looked at on a device in this step to the recorder's thread.
 
         Args:
@@ -210,7 +210,7 @@ class Armed:
         if current is not None and not flow.in_backward and current[0] is flow.forward:
             current[1].returned(module, arguments, output)
 
-    def _answer(self, step: OpenStep, records: StepRecords, source: str, found: Found, **more: Any) -> None:
+    def _answer(self, step: OpenStep, records: CapturedRecords, source: str, found: Found, **more: Any) -> None:
         if not self._answered:
             self._answered = True
             records.facts.append(("first_bad_module", source, found.to_json("armed", step=step.mode_step, **more)))

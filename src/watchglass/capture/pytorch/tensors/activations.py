@@ -21,7 +21,7 @@ from watchglass.capture.pytorch.modules import WEIGHTED
 from watchglass.capture.pytorch.nested import tensors_in
 from watchglass.capture.pytorch.reduce import inactive_units, plain
 from watchglass.capture.pytorch.saving import Item, Saving
-from watchglass.record import StepRecords
+from watchglass.record import CapturedRecords
 from watchglass.records import ModuleKind, Role, UnitKind
 
 RELU_NODES = ("ReluBackward0", "ThresholdBackwardBackward0", "HardtanhBackward0")
@@ -67,7 +67,7 @@ class Rectified:
         self._nodes.add(node)
         return True
 
-    def save(self, records: StepRecords, role: Role, item: Item) -> None:
+    def save(self, records: CapturedRecords, role: Role, item: Item) -> None:
         """Save a tensor, and which of its units are inactive."""
         tensor_id = self._saving.save(records, role, item)
         if tensor_id is None or item.unit_axis is None:
@@ -126,7 +126,7 @@ class FunctionalActivations:
             if all(returned.node is not node for returned in self._returned):
                 self._returned.append(_Returned(node, tensor, tensor._version, call.place, path))
 
-    def _look(self, records: StepRecords, tensor: Tensor) -> None:
+    def _look(self, records: CapturedRecords, tensor: Tensor) -> None:
         for node in _nodes_behind(tensor.grad_fn):
             if node not in self._seen:
                 self._seen.add(node)
@@ -134,7 +134,7 @@ class FunctionalActivations:
                 if tag in self._wanted and node.next_functions:
                     self._save_input(records, tag, chain(node.next_functions[0][0], REARRANGED))
 
-    def _save_input(self, records: StepRecords, tag: str, given: list[Any]) -> None:
+    def _save_input(self, records: CapturedRecords, tag: str, given: list[Any]) -> None:
         for returned in self._returned:
             # One that was overwritten since, as by ``tanh_``, is no longer the input.
             if returned.tensor._version == returned.version and any(returned.node is other for other in given):

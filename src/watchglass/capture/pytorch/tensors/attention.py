@@ -19,7 +19,7 @@ from watchglass.capture.pytorch.public_calls import PublicCall
 from watchglass.capture.pytorch.saving import Item, Saving
 from watchglass.capture.pytorch.tensors.attention_rows import rows_of_attention, some_sequences
 from watchglass.capture.pytorch.tensors.entries import is_open
-from watchglass.record import StepRecords
+from watchglass.record import CapturedRecords
 from watchglass.records import Role
 
 _TAG = "attention"
@@ -109,7 +109,7 @@ class Attention:
         if given.get("need_weights", True) and given.get("static_k") is None:
             self._carefully(where, functools.partial(self._repeat, *where, given))
 
-    def _repeat(self, records: StepRecords, place: Place, given: _Given) -> None:
+    def _repeat(self, records: CapturedRecords, place: Place, given: _Given) -> None:
         self._again = []
         try:
             F.multi_head_attention_forward(**some_sequences(given))
@@ -119,7 +119,7 @@ class Attention:
         for one in heard:
             self._save(records, place, one)
 
-    def _where(self) -> tuple[StepRecords, Place] | None:
+    def _where(self) -> tuple[CapturedRecords, Place] | None:
         call = self._call
         if call is None or not is_open(self._hook, call.step):
             # The forward was left by an exception; what is heard now belongs to none that is captured.
@@ -128,7 +128,7 @@ class Attention:
         place = self._stack[-1][1] if self._stack else None
         return None if place is None or place.path in self._refused else (call.forward.records, place)
 
-    def _carefully(self, where: tuple[StepRecords, Place], look: Callable[[], None]) -> None:
+    def _carefully(self, where: tuple[CapturedRecords, Place], look: Callable[[], None]) -> None:
         """Attention comes in more shapes than are known here: what cannot be read is said once and left alone."""
         records, place = where
         try:
@@ -139,7 +139,7 @@ class Attention:
             reason = f"{type(error).__name__}: {error}"[:500]
             records.facts.append(("attention_unreadable", place.path, {"reason": reason}))
 
-    def _save(self, records: StepRecords, place: Place, given: _Given) -> None:
+    def _save(self, records: CapturedRecords, place: Place, given: _Given) -> None:
         query, key = given["query"], given["key"]
         if query.is_nested or hasattr(query, "to_local"):
             raise ValueError("queries are nested or sharded")

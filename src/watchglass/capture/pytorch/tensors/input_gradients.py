@@ -17,7 +17,7 @@ from watchglass.capture.pytorch.nested import tensors_in
 from watchglass.capture.pytorch.public_calls import SCALER_SCALE
 from watchglass.capture.pytorch.saving import Item, Saving
 from watchglass.capture.pytorch.tensor_hooks import hear_gradient
-from watchglass.record import OpenStep, StepRecords
+from watchglass.record import CapturedRecords, OpenStep
 from watchglass.records import Mode, Role
 
 _TAG = "input_gradients"
@@ -26,7 +26,7 @@ _TAG = "input_gradients"
 class _Watched:
     """An input whose gradient is awaited."""
 
-    def __init__(self, guard: Guard, records: StepRecords, tensor: Tensor, name: str, place: Place) -> None:
+    def __init__(self, guard: Guard, records: CapturedRecords, tensor: Tensor, name: str, place: Place) -> None:
         self.records = records
         self.name = name
         self.place = place

@@ -19,7 +19,7 @@ from watchglass.capture.pytorch.models import Models
 from watchglass.capture.pytorch.nested import leaves_in
 from watchglass.capture.pytorch.reduce import DeviceRows, plain
 from watchglass.capture.pytorch.saving import Item, Saving
-from watchglass.record import StepRecords
+from watchglass.record import CapturedRecords
 from watchglass.records import Role
 
 #: Most tensors and numbers that are taken of one parameter's state: LBFGS keeps a history of a hundred.
@@ -66,7 +66,7 @@ class OptimizerState:
         self._taken.update(f"{prefix}/{name}" for name in names)
         return prefix
 
-    def _save_numbers(self, records: StepRecords, numbers: list[tuple[str, Place, Any]]) -> None:
+    def _save_numbers(self, records: CapturedRecords, numbers: list[tuple[str, Place, Any]]) -> None:
         plan, hook = self._hook.plan, self._hook
         elsewhere: dict[torch.device, list[tuple[str, Tensor]]] = {}
         for name, place, value in numbers:

@@ -11,9 +11,9 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from watchglass.record.encoding import ROW_BYTES, row_bytes
-from watchglass.record.flight import FlightRecorder
-from watchglass.record.steps import OpenStep, SteadyRow, StepRecords, losses
+from watchglass.record.flight_recorder import FlightRecorder
+from watchglass.record.open_steps import CapturedRecords, OpenStep, SteadyRow, losses
+from watchglass.record.step_encoding import ROW_BYTES, row_bytes
 from watchglass.records import Fact, TensorInfo
 
 #: Shares of the queue's bound beyond which a step loses its raw tensors, its statistics, its scalars and facts, and
@@ -24,7 +24,7 @@ _RAW_SHARE, _STATISTICS_SHARE, _SCALARS_SHARE, _STEP_SHARE = 0.5, 0.75, 1, 2
 _EARLY_SHARE = 0.125
 
 
-class Intake:
+class StepQueue:
     """Finished steps on their way to the recorder's thread, with the catalog rows and facts that go with them.
 
     The training's thread puts and the recorder's takes. Each counter has one writer, so that no lock is needed.
@@ -121,7 +121,7 @@ class Intake:
         if not self._shut:
             self._facts.append(fact)
 
-    def _shorten(self, records: StepRecords, share: float) -> None:
+    def _shorten(self, records: CapturedRecords, share: float) -> None:
         """Drop what a queue that is full to this share has no room for; the step's end stays, which makes it whole."""
         dropped = self.dropped
         dropped["raw"] += len(records.raw)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from watchglass.record import OpenStep, SteadyRow
-from watchglass.record.observed import ObservedCost
+from watchglass.record.recording_cost import ObservedCost
 from watchglass.records import Mode
 
 

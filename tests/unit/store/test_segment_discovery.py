@@ -226,7 +226,7 @@ def test_a_clock_far_behind_is_found_within_half_a_minute(objects, clock):
 
 
 def test_listings_of_everything_become_rarer_the_more_there_is_to_list(objects, clock, monkeypatch):
-    monkeypatch.setattr("watchglass.store.discovery.PAGE", 1)
+    monkeypatch.setattr("watchglass.store.segment_discovery.PAGE", 1)
     writer, reader = writer_of(objects, 0, clock), RunReader(objects, clock=clock)
     for number in range(40):
         writer.write([fact(number)])

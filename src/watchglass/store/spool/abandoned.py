@@ -9,12 +9,12 @@ from typing import Any, TypeVar
 
 from watchglass.errors import RunExistsError, StoreError
 from watchglass.store.contract import Store
-from watchglass.store.spool.folder import open_left, read_object
+from watchglass.store.spool.folder import open_abandoned, read_object
 
 _Read = TypeVar("_Read")
 
 
-def send_left(
+def send_abandoned(
     store: Store, name: str, label: Mapping[str, Any], sent: Callable[[str], None] = lambda path: None
 ) -> int:
     """Send what a worker left in the folder that its claim names; twice is harmless.
@@ -32,7 +32,7 @@ def send_left(
         StoreError: The store refused, or the disk; what is not sent stays, and it may be tried again.
         RunExistsError: Its writer lives, or the run holds other objects under these names.
     """
-    left = open_left(name, label)
+    left = open_abandoned(name, label)
     if left is None:
         return 0
     number, done = 0, False

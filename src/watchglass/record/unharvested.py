@@ -7,17 +7,17 @@ from collections.abc import Sequence
 from watchglass.store import Claim, Store, claims_of_workers, is_alive, rings_exist, spool_exists
 
 
-def is_anything_left(store: Store, attempt: int) -> bool:
+def has_unharvested(store: Store, attempt: int) -> bool:
     """Whether :func:`~watchglass.record.harvest` would find something of an attempt on this machine.
 
     Raises:
         StoreError: The store refused.
         DamagedDataError: A claim cannot be read.
     """
-    return any(claims_left(store, claims) for claims in claims_of_workers(store, attempt).values())
+    return any(unharvested_claims(store, claims) for claims in claims_of_workers(store, attempt).values())
 
 
-def claims_left(store: Store, claims: Sequence[Claim]) -> list[Claim]:
+def unharvested_claims(store: Store, claims: Sequence[Claim]) -> list[Claim]:
     """Claims of one worker that name files which are here, and whose process has let go of them; oldest first."""
     last = {(claim.rings, claim.spool): claim for claim in claims if claim.rings or claim.spool}
     return [

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from watchglass.errors import RunExistsError
+from watchglass.store import locked_files
 from watchglass.store.contract import Store
 from watchglass.store.media.local import LocalStore
-from watchglass.store.rings import file as ring_file
 
 _ATTEMPT = re.compile(r"attempts/\d{4,9}\Z", re.ASCII)
 
@@ -35,7 +35,7 @@ def rings_held(store: Store, names: Sequence[str], label: Mapping[str, Any]) -> 
     """Whether a process still writes these rings, although its claim looks from here as if it were dead."""
     for path in paths_of_rings(store, names):
         try:
-            descriptor = ring_file.lock_left(path, path.suffix[1:], label)
+            descriptor = locked_files.lock_abandoned(path, path.suffix[1:], label)
         except RunExistsError:
             return True
         if descriptor is not None:
@@ -48,9 +48,9 @@ def paths_of_rings(store: Store, names: Sequence[str]) -> list[Path]:
     found = []
     for name in names:
         folder, _, last = name.rpartition("/")
-        if not ring_file.NAME.match(last):
+        if not locked_files.NAME.match(last):
             continue
-        if ring_file.is_private(folder):
+        if locked_files.is_private(folder):
             found.append(Path(name))
         elif isinstance(store, LocalStore) and _ATTEMPT.match(folder) and not _is_linked(store.root, folder):
             found.append(store.root / folder / last)

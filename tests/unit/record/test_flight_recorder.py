@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 from watchglass.errors import DamagedDataError
-from watchglass.record import Captured, OpenStep, StepRecords
-from watchglass.record.encoding import encode_steps
-from watchglass.record.flight import FlightRecorder, pack, settle, unpack
-from watchglass.record.steps import Forward, SteadyRow
+from watchglass.record import Captured, CapturedRecords, OpenStep
+from watchglass.record.flight_recorder import FlightRecorder, pack, settle, unpack
+from watchglass.record.open_steps import Forward, SteadyRow
+from watchglass.record.step_encoding import encode_steps
 from watchglass.records import Mode, Reduction, Role, TensorInfo, UnitKind
 from watchglass.stats import Histograms, histograms_of, of_array
 from watchglass.store import ABSENT, LocalStore, Rings, read_rings, scan
@@ -43,7 +43,7 @@ def full_step(number: int = 7, *, device: bool = False) -> OpenStep:
     tensors = [random.normal(size=(4, 5)), random.normal(size=300) * 1e-300, np.array([np.nan, np.inf, 0.0])]
     rows = np.stack([of_array(tensor) for tensor in tensors])
     step = OpenStep(number, Mode.TRAIN, number - 1, number - 1, 10**15, updated=True, end_ns=10**15 + 77, model=3)
-    step.records = StepRecords(
+    step.records = CapturedRecords(
         scalars=[(1, 32.0, later(0.1)), (1, 16.0, float("nan")), (2, 0.0, -np.inf), (3, 1.0, np.float64(5))],
         statistics=[
             Captured([4, 5, 6], later(rows), False, later(histograms_of(tensors))),
@@ -71,7 +71,7 @@ def test_a_kept_step_is_encoded_to_the_same_bytes(mode: Mode, device: bool) -> N
 def test_every_field_of_a_step_is_kept() -> None:
     """Whoever adds one has to say here what becomes of it."""
     assert set(Captured._fields) == {"ids", "values", "sampled", "histograms"}
-    assert {field.name for field in dataclasses.fields(StepRecords)} == {
+    assert {field.name for field in dataclasses.fields(CapturedRecords)} == {
         "scalars", "statistics", "reductions", "units", "facts",
         "raw",  # too large: left out
         "series",  # named as the step ends, before it is kept
@@ -173,7 +173,7 @@ def test_steps_rows_and_tensors_come_back(opened: tuple[FlightRecorder, LocalSto
     assert entries[0] == [info(1, "loss"), info(2, "learning_rate")]
     losses = [0.5 if n % 2 else 0.25 for n in range(5)]
     expected = [
-        SteadyRow(n, n, n, n + 1, losses[n], 0.1, 8.0).opened(StepRecords([(1, 8.0, losses[n]), (2, 1.0, 0.1)]))
+        SteadyRow(n, n, n, n + 1, losses[n], 0.1, 8.0).opened(CapturedRecords([(1, 8.0, losses[n]), (2, 1.0, 0.1)]))
         for n in range(5)
     ]
     assert entries[1] == expected

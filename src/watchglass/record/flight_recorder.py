@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from watchglass.errors import DamagedDataError
 from watchglass.record.merging import joined, resolved
-from watchglass.record.steps import Captured, OpenStep, SteadyRow, StepRecords
+from watchglass.record.open_steps import Captured, CapturedRecords, OpenStep, SteadyRow
 from watchglass.records import Mode, Reduction, TensorInfo, UnitKind
 from watchglass.stats import Histograms
 from watchglass.store import (
@@ -151,7 +151,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_leave_all)
 
 
-def settle(records: StepRecords) -> None:
+def settle(records: CapturedRecords) -> None:
     """Replace everything that is still on its way from a device by the numbers; waits for them."""
     records.scalars = [(i, w, v if type(v) is float else float(resolved(v))) for i, w, v in records.scalars]
     records.statistics = joined(
@@ -219,7 +219,7 @@ def recovered_row(row: Any, ids: tuple[int, int]) -> OpenStep:
     ]
     return OpenStep(
         int(row["global_step"]), Mode.TRAIN, mode_step, mode_step, start_ns,
-        updated=True, end_ns=end_ns, model=model, records=StepRecords(scalars=scalars),
+        updated=True, end_ns=end_ns, model=model, records=CapturedRecords(scalars=scalars),
     )  # fmt: skip
 
 
@@ -237,7 +237,7 @@ def unpack(content: bytes) -> list[OpenStep] | list[TensorInfo]:
             loss_id, rate_id = _ROW_IDS.unpack_from(content)
             rows = (SteadyRow(*row) for row in _ROW.iter_unpack(content[_ROW_IDS.size :]))
             return [
-                row.opened(StepRecords([(loss_id, row.weight, row.loss), (rate_id, 1.0, row.learning_rate)]))
+                row.opened(CapturedRecords([(loss_id, row.weight, row.loss), (rate_id, 1.0, row.learning_rate)]))
                 for row in rows
             ]
         if kind == _STEP:
@@ -257,7 +257,7 @@ def _step(content: bytes) -> OpenStep:
     for count in (number, mode_step, train_step, start_ns, end_ns):
         if type(count) is not int or not -1 <= count < 1 << 63:
             raise ValueError(f"{count!r} is no number of a step and no time")
-    records = StepRecords(
+    records = CapturedRecords(
         scalars=[(_id(tensor_id), float(weight), float(value)) for tensor_id, weight, value in head["scalars"]],
         statistics=[_captured(arrays, bool(sampled), binned) for sampled, binned in head["statistics"]],
         reductions=[(_id(tensor_id), Reduction(kind), float(value)) for tensor_id, kind, value in head["reductions"]],

@@ -20,7 +20,7 @@ _PROVIDER = re.compile(r"credential provider: (\w{1,64})")
 _OUT_OF_RANGE = re.compile(r"Invalid range|Wanted range|InvalidRange")
 
 
-class What(Enum):
+class FailureKind(Enum):
     """What kind of failure it was, as far as callers act on it."""
 
     MISSING = "missing"
@@ -32,7 +32,7 @@ class What(Enum):
 
 
 @dataclass(frozen=True)
-class Failure:
+class RequestFailure:
     """One failed request.
 
     Attributes:
@@ -40,7 +40,7 @@ class Failure:
         cure: What happened and what to do about it: the second half of a sentence.
     """
 
-    what: What
+    what: FailureKind
     cure: str
 
 
@@ -77,21 +77,21 @@ _BY_STATUS = {
 }
 #: By words in the client's message, the first that occur: where there was no answer.
 _NO_ANSWER = {
-    "redirect": Failure(What.REFUSED, _CURES["PermanentRedirect"]),
-    "InvalidPathError|parse path": Failure(
-        What.REFUSED,
+    "redirect": RequestFailure(FailureKind.REFUSED, _CURES["PermanentRedirect"]),
+    "InvalidPathError|parse path": RequestFailure(
+        FailureKind.REFUSED,
         "an object there has a name that no run has, with '..', an empty part or a control character; remove it or "
         "choose another prefix",
     ),
-    "dns error": Failure(What.PASSING, f"the server's name is unknown; {_AWAY}"),
-    "ConnectionRefused": Failure(What.PASSING, f"the server refuses connections; {_AWAY}"),
-    "Timeout|TimedOut|timed out": Failure(What.PASSING, f"the server did not answer in time; {_AWAY}"),
-    "certificate": Failure(What.REFUSED, "the server's certificate is not trusted; check the endpoint"),
-    "URL scheme is not allowed|BadScheme": Failure(
-        What.REFUSED, "the endpoint must begin with https:// or http://; check AWS_ENDPOINT_URL"
+    "dns error": RequestFailure(FailureKind.PASSING, f"the server's name is unknown; {_AWAY}"),
+    "ConnectionRefused": RequestFailure(FailureKind.PASSING, f"the server refuses connections; {_AWAY}"),
+    "Timeout|TimedOut|timed out": RequestFailure(FailureKind.PASSING, f"the server did not answer in time; {_AWAY}"),
+    "certificate": RequestFailure(FailureKind.REFUSED, "the server's certificate is not trusted; check the endpoint"),
+    "URL scheme is not allowed|BadScheme": RequestFailure(
+        FailureKind.REFUSED, "the endpoint must begin with https:// or http://; check AWS_ENDPOINT_URL"
     ),
-    "HTTP error|error sending request|error decoding response body": Failure(
-        What.PASSING, f"the connection broke; {_AWAY}"
+    "HTTP error|error sending request|error decoding response body": RequestFailure(
+        FailureKind.PASSING, f"the connection broke; {_AWAY}"
     ),
 }
 NO_CREDENTIALS = (
@@ -100,7 +100,7 @@ NO_CREDENTIALS = (
 )
 
 
-def understood(error: Exception) -> Failure:
+def understood(error: Exception) -> RequestFailure:
     """What an exception of the client means.
 
     The kinds are taken from the exception's type, status and code; where a later version of the client words its
@@ -113,38 +113,46 @@ def understood(error: Exception) -> Failure:
     found = _CODE.search(text)
     code = found[1] if found else ""
     if code in ("NoSuchBucket", "ContainerNotFound"):
-        return Failure(What.REFUSED, _CURES[code])
+        return RequestFailure(FailureKind.REFUSED, _CURES[code])
     if _METADATA.search(text):
-        return Failure(What.REFUSED, NO_CREDENTIALS)
+        return RequestFailure(FailureKind.REFUSED, NO_CREDENTIALS)
     if code in ("ConditionalRequestConflict", "OperationAborted"):
-        return Failure(What.PASSING, "another process is writing it; try again")
+        return RequestFailure(FailureKind.PASSING, "another process is writing it; try again")
     if isinstance(error, FileNotFoundError) or status == 404:
-        return Failure(What.MISSING, "it does not exist")
+        return RequestFailure(FailureKind.MISSING, "it does not exist")
     if name == "PreconditionError" or status == 412:
-        return Failure(What.EXISTS if name == "AlreadyExistsError" else What.CHANGED, "another process changed it")
+        return RequestFailure(
+            FailureKind.EXISTS if name == "AlreadyExistsError" else FailureKind.CHANGED, "another process changed it"
+        )
     if name == "AlreadyExistsError":
-        return Failure(What.EXISTS, "it exists")
+        return RequestFailure(FailureKind.EXISTS, "it exists")
     if status == 416 or _OUT_OF_RANGE.search(text):
-        return Failure(What.OUT_OF_RANGE, "the range begins behind its end")
+        return RequestFailure(FailureKind.OUT_OF_RANGE, "the range begins behind its end")
     return _of_status(status, code) or _of_no_answer(text, name)
 
 
-def _of_status(status: int, code: str) -> Failure | None:
+def _of_status(status: int, code: str) -> RequestFailure | None:
     if not status:
         return None
     said = f" ({code})" if code else ""
     if status in (408, 425, 429) or (status >= 500 and status not in _BY_STATUS):
-        return Failure(What.PASSING, f"the server answers with {status}{said}; it is overloaded or in trouble")
+        return RequestFailure(
+            FailureKind.PASSING, f"the server answers with {status}{said}; it is overloaded or in trouble"
+        )
     cure = _CURES.get(code) or _BY_STATUS.get(status) or "check the location and the endpoint"
-    return Failure(What.REFUSED, f"{cure} (status {status}{said.replace('(', '').replace(')', '')})")
+    return RequestFailure(FailureKind.REFUSED, f"{cure} (status {status}{said.replace('(', '').replace(')', '')})")
 
 
-def _of_no_answer(text: str, name: str) -> Failure:
+def _of_no_answer(text: str, name: str) -> RequestFailure:
     provider = _PROVIDER.search(text)
     if provider:
-        what = What.PASSING if re.search("Connect|Timeout", provider[1]) else What.REFUSED
-        return Failure(what, f"the AWS profile gives no credentials ({provider[1]}); log in again or mend the profile")
+        what = FailureKind.PASSING if re.search("Connect|Timeout", provider[1]) else FailureKind.REFUSED
+        return RequestFailure(
+            what, f"the AWS profile gives no credentials ({provider[1]}); log in again or mend the profile"
+        )
     for words, failure in _NO_ANSWER.items():
         if re.search(words, f"{name}: {text}"):
             return failure
-    return Failure(What.REFUSED, f"the client failed ({name}); check the location, the endpoint and the credentials")
+    return RequestFailure(
+        FailureKind.REFUSED, f"the client failed ({name}); check the location, the endpoint and the credentials"
+    )

@@ -13,8 +13,9 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from watchglass.config import Clock
 from watchglass.store import layout, manifest
-from watchglass.store.contract import Clock, Entry, Store
+from watchglass.store.contract import Store, StoredObject
 
 #: Buckets before the newest that every poll lists again, for workers whose clocks are behind.
 SKEW_BUCKETS = 2
@@ -38,11 +39,11 @@ class _Newest:
     """The newest segment of a worker, and when it was last seen to be new or longer (seconds)."""
 
     name: layout.SegmentName
-    entry: Entry
+    entry: StoredObject
     heard_s: float
 
 
-class Discovery:
+class SegmentDiscovery:
     """Finds the segments of a run, again and again. For one thread.
 
     Args:
@@ -64,7 +65,7 @@ class Discovery:
         self._quiet = 0
         self._first = True
 
-    def find(self, *, full: bool = False) -> list[tuple[layout.SegmentName, Entry]]:
+    def find(self, *, full: bool = False) -> list[tuple[layout.SegmentName, StoredObject]]:
         """Segments that may be new or longer than before; those that are known come again.
 
         Args:
@@ -88,19 +89,19 @@ class Discovery:
         self._note(found, now_s)
         return found
 
-    def _glance(self) -> Iterator[tuple[layout.SegmentName, Entry]]:
+    def _glance(self) -> Iterator[tuple[layout.SegmentName, StoredObject]]:
         """The newest segments that have grown, and their successors where a writer puts them now."""
         for newest in self._newest.values():
             name = newest.name
             if name.attempt == self.attempts - 1:
                 size = self._store.size(newest.entry.path)
                 if size is not None and size != newest.entry.size:
-                    yield name, Entry(newest.entry.path, size)
+                    yield name, StoredObject(newest.entry.path, size)
                 following = name._replace(bucket=max(name.bucket, self._today()), seq=name.seq + 1)
                 path = layout.segment(*following)
                 size = self._store.size(path)
                 if size is not None:
-                    yield following, Entry(path, size)
+                    yield following, StoredObject(path, size)
 
     def _today(self) -> int:
         """The bucket of this minute."""
@@ -119,8 +120,8 @@ class Discovery:
             self.attempts += 1
         return self.attempts > before
 
-    def _list_all(self, now_s: float) -> list[tuple[layout.SegmentName, Entry]]:
-        found: list[tuple[layout.SegmentName, Entry]] = []
+    def _list_all(self, now_s: float) -> list[tuple[layout.SegmentName, StoredObject]]:
+        found: list[tuple[layout.SegmentName, StoredObject]] = []
         requests = 0
         for attempt in range(self._only or 0, self.attempts):
             entries = self._store.list(layout.segments(attempt))
@@ -129,16 +130,16 @@ class Discovery:
         self._full_s = now_s + max(FULL_EVERY_S, _REQUEST_S * requests)
         return found
 
-    def _list_newest(self) -> list[tuple[layout.SegmentName, Entry]]:
+    def _list_newest(self) -> list[tuple[layout.SegmentName, StoredObject]]:
         if not self.attempts:
             return []
         newest = self.attempts - 1
         after = layout.segments(newest, self._base - SKEW_BUCKETS)
         return _named(self._store.list(layout.segments(newest), after))
 
-    def _note(self, found: list[tuple[layout.SegmentName, Entry]], now_s: float) -> None:
+    def _note(self, found: list[tuple[layout.SegmentName, StoredObject]], now_s: float) -> None:
         """Remember the newest segment of each worker, and from which bucket on to list."""
-        latest: dict[tuple[int, str], tuple[layout.SegmentName, Entry]] = {}
+        latest: dict[tuple[int, str], tuple[layout.SegmentName, StoredObject]] = {}
         for name, entry in found:
             known = latest.get((name.attempt, name.worker))
             if known is None or (name.seq, name.bucket) >= (known[0].seq, known[0].bucket):
@@ -168,6 +169,6 @@ class Discovery:
             self._base = max((newest.name.bucket for newest in team), default=0)
 
 
-def _named(entries: list[Entry]) -> list[tuple[layout.SegmentName, Entry]]:
+def _named(entries: list[StoredObject]) -> list[tuple[layout.SegmentName, StoredObject]]:
     named = ((layout.parse_segment(entry.path), entry) for entry in entries)
     return [(name, entry) for name, entry in named if name is not None]

@@ -61,7 +61,7 @@ def is_private(folder: str) -> bool:
     return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
 
 
-def labels_left(parent: Path) -> list[Any]:
+def abandoned_labels(parent: Path) -> list[Any]:
     """What the rings and spools below ``parent`` are of whose writers are gone."""
     folder = parent / f"watchglass-{os.getuid()}"
     found = []
@@ -163,7 +163,7 @@ def read(path: Path, kind: str, label: Mapping[str, Any]) -> bytes | None:
     Raises:
         RunExistsError: Its writer lives.
     """
-    descriptor = lock_left(path, kind, label)
+    descriptor = lock_abandoned(path, kind, label)
     if descriptor is None:
         return None
     with os.fdopen(descriptor, "rb") as file, suppress(OSError):
@@ -172,7 +172,7 @@ def read(path: Path, kind: str, label: Mapping[str, Any]) -> bytes | None:
     return None
 
 
-def lock_left(path: Path, kind: str, label: Mapping[str, Any]) -> int | None:
+def lock_abandoned(path: Path, kind: str, label: Mapping[str, Any]) -> int | None:
     """A descriptor of a file with this label whose writer is gone, locked; None where there is no such one.
 
     Raises:

@@ -1,6 +1,6 @@
 """How often each party touches a store: often where that is a system call, rarely where it is a request.
 
-Everything that is done again and again while a run is written or followed takes its pace from here, so that the
+Everything that is done again and again while a run is written or followed takes its interval from here, so that the
 requests of a run per minute can be stated: docs/object-stores.md has the table.
 """
 
@@ -15,7 +15,7 @@ _FLUSH_S, _FLUSH_OF_MANY_S, _MANY = 5.0, 60.0, 1024
 
 
 @dataclass(frozen=True)
-class Pace:
+class PollingIntervals:
     """Seconds between what is done again and again.
 
     Attributes:
@@ -33,15 +33,17 @@ class Pace:
     liveness_s: float
 
 
-def pace_of(store: Store, workers: int = 1) -> Pace:
-    """The pace for a store that ``workers`` workers write to.
+def intervals_for(store: Store, workers: int = 1) -> PollingIntervals:
+    """The interval for a store that ``workers`` workers write to.
 
     A local folder is looked at many times a second. Workers of an object store write every 5 s, and ever more rarely
     the more of them there are, up to every 60 s at 1,024: so all of them together make some 35 requests per second at
     most, half of them writing and half looking for a stop.
     """
     if store.appends:
-        return Pace(flush_s=0.5, control_s=0.2, answer_s=0.2, poll_s=0.1, liveness_s=1.0)
+        return PollingIntervals(flush_s=0.5, control_s=0.2, answer_s=0.2, poll_s=0.1, liveness_s=1.0)
     share = min(1.0, max(0, workers - 1) / (_MANY - 1))
     flush_s = _FLUSH_S + share * (_FLUSH_OF_MANY_S - _FLUSH_S)
-    return Pace(flush_s=flush_s, control_s=flush_s, answer_s=max(1.0, flush_s / 6), poll_s=1.0, liveness_s=15.0)
+    return PollingIntervals(
+        flush_s=flush_s, control_s=flush_s, answer_s=max(1.0, flush_s / 6), poll_s=1.0, liveness_s=15.0
+    )

@@ -26,7 +26,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from watchglass.record.steps import Forward, OpenStep
+from watchglass.record.open_steps import Forward, OpenStep
 from watchglass.records import Mode
 
 #: Forwards with gradients that no backward ran through yet and that are captured, in one step; and how many of them may

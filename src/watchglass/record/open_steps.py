@@ -1,4 +1,4 @@
-"""What is gathered for a step while it is open, see :mod:`watchglass.record.clock` for what belongs to which."""
+"""What is gathered for a step while it is open, see :mod:`watchglass.record.step_clock` for what belongs to which."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Captured(NamedTuple):
 
 
 @dataclass(slots=True)
-class StepRecords:
+class CapturedRecords:
     """What was captured for one step or one forward, in the order in which it was captured.
 
     Attributes:
@@ -74,7 +74,7 @@ class StepRecords:
         """Leave out what was captured of tensors."""
         self.statistics, self.reductions, self.units, self.raw = [], [], [], []
 
-    def absorb(self, other: StepRecords) -> None:
+    def absorb(self, other: CapturedRecords) -> None:
         """Append everything of another."""
         self.scalars += other.scalars
         self.saved += other.saved
@@ -100,7 +100,7 @@ class Forward:
         self.training = training
         self.backpropagated = False
         self.weight = 1.0
-        self.records = StepRecords()
+        self.records = CapturedRecords()
         # Whether it is a call without gradients that is a part of a TRAIN step of other models.
         self.helps = False
         # Whether its loss as an evaluation is among the records, which it may share with others.
@@ -141,7 +141,7 @@ class SteadyRow(NamedTuple):
     learning_rate: float
     weight: float
 
-    def opened(self, records: StepRecords) -> OpenStep:
+    def opened(self, records: CapturedRecords) -> OpenStep:
         """The same as a step with records."""
         return OpenStep(
             self.global_step, Mode.TRAIN, self.mode_step, self.mode_step, self.start_ns,
@@ -175,7 +175,7 @@ class OpenStep:
     optimizers: set[int] = field(default_factory=set)
     models: set[int] = field(default_factory=set)
     forwards: list[Forward] = field(default_factory=list)
-    records: StepRecords = field(default_factory=StepRecords)
+    records: CapturedRecords = field(default_factory=CapturedRecords)
 
     def resume(self) -> None:
         """Capture it again, if that was paused."""

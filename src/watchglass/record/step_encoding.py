@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from watchglass.errors import InvalidValueError, StoreError
 from watchglass.record.merging import reductions_of, resolved, statistics_of, units_of
-from watchglass.record.steps import OpenStep, SteadyRow, StepRecords
+from watchglass.record.open_steps import CapturedRecords, OpenStep, SteadyRow
 from watchglass.records import REDUCTIONS, SCALARS, STATISTIC_FIELDS, STEPS, UNITS, Fact, Failure, Mode, TensorInfo
 from watchglass.store import (
     RawTensor,
@@ -30,7 +30,7 @@ from watchglass.store import (
 #: About how many bytes a row of statistics, its histogram and a fact take while they wait.
 _STATISTICS_BYTES, _HISTOGRAM_BYTES, _FACT_BYTES = 8 * len(STATISTIC_FIELDS), 512, 256
 _STEPS_AT_A_TIME = 16
-#: What a :class:`~watchglass.record.steps.SteadyRow` counts in the queue.
+#: What a :class:`~watchglass.record.open_steps.SteadyRow` counts in the queue.
 ROW_BYTES = 128
 #: Most rows and bins of one frame: far below what a frame may hold and a reader decodes at once.
 _FRAME_ROWS, _FRAME_BINS = 1 << 16, 1 << 22
@@ -39,7 +39,7 @@ _LONG = "it is longer than a frame may be"
 _Row = TypeVar("_Row")
 
 
-def row_bytes(records: StepRecords) -> int:
+def row_bytes(records: CapturedRecords) -> int:
     """About how many bytes these records hold while they wait."""
     size = 256 + 32 * len(records.scalars) + _FACT_BYTES * len(records.facts)
     if records.statistics or records.units or records.raw or records.reductions:

@@ -27,7 +27,7 @@ from watchglass.store.encoding.frames import (
     scan,
 )
 from watchglass.store.encoding.rows import dtype_of
-from watchglass.store.encoding.statistics import FLAT, StatisticsBatch, decode_statistics
+from watchglass.store.encoding.statistics_batch import FLAT, StatisticsBatch, decode_statistics
 from watchglass.store.parquet.index import end_crc
 from watchglass.store.parquet.statistics import ParquetStatistics
 from watchglass.store.parquet.writing import encode_block, sorted_rows

@@ -12,7 +12,7 @@ MARK = "watchglasswrite"
 _MOST = 4096
 
 
-class Doubts:
+class UncertainWrites:
     """Marks of exclusive writes that failed and may have succeeded nevertheless. For several threads."""
 
     def __init__(self) -> None:

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from watchglass.errors import StoreError
-from watchglass.record import Captured, OpenStep, SteadyRow, StepRecords, encoding as encoding_module
-from watchglass.record.encoding import encode_steps, row_bytes
+from watchglass.record import Captured, CapturedRecords, OpenStep, SteadyRow, step_encoding
+from watchglass.record.step_encoding import encode_steps, row_bytes
 from watchglass.records import SCALARS, Mode, Reduction, Role, TensorInfo, UnitKind
 from watchglass.run import WorkerTables
 from watchglass.stats import exact_reduction, histograms_of, merge, of_array
@@ -25,7 +25,7 @@ class Later:
 
 def whole(number, mode=Mode.TRAIN, **records):
     end = 1000 * number + 7
-    return OpenStep(number, mode, number, number, 1000 * number, end_ns=end, records=StepRecords(**records))
+    return OpenStep(number, mode, number, number, 1000 * number, end_ns=end, records=CapturedRecords(**records))
 
 
 def captured(*pairs, sampled=False, histograms=True):
@@ -144,13 +144,13 @@ def test_bitmaps_need_no_statistics_beside_them():
 
 
 def test_a_large_flush_is_written_in_several_frames(monkeypatch):
-    monkeypatch.setattr(encoding_module, "_FRAME_ROWS", 40)
+    monkeypatch.setattr(step_encoding, "_FRAME_ROWS", 40)
     arrays = [np.arange(1.0, 30.0)] * 100
     step = whole(0, statistics=[captured(*enumerate(arrays))])
     frames = [frame for frame in scan(b"".join(encode_steps([step], [], no_tensors))).frames if frame.kind == 4]
     assert [len(decode_statistics(frame.payload)) for frame in frames] == [25, 25, 25, 25]
-    monkeypatch.setattr(encoding_module, "_FRAME_ROWS", 1000)
-    monkeypatch.setattr(encoding_module, "_FRAME_BINS", 600)
+    monkeypatch.setattr(step_encoding, "_FRAME_ROWS", 1000)
+    monkeypatch.setattr(step_encoding, "_FRAME_BINS", 600)
     encoded = encode_steps([step], [], no_tensors)
     assert max(len(decode_statistics(f.payload).histograms.keys) for f in scan(b"".join(encoded)).frames[:-1]) <= 600
     tables = read(encoded, range(100))
@@ -192,7 +192,7 @@ def test_what_waits_is_counted_with_its_histograms_and_raw_tensors():
     bare = row_bytes(whole(0, statistics=[captured((1, array), histograms=False)]).records)
     full = row_bytes(whole(0, statistics=[captured((1, array))]).records)
     raw = row_bytes(whole(0, raw=[RawTensor(1, array), (2, array)]).records)
-    assert row_bytes(StepRecords()) < bare < full
+    assert row_bytes(CapturedRecords()) < bare < full
     assert raw >= 16_000
 
 
