@@ -30,7 +30,7 @@ from simulated_runs import Simulated, simulate
 from tables import Table, machine, sentence, versions
 from watchglass.config import EvaluatorConfig
 from watchglass.evaluate import PartialEvaluation, merge, replay_part
-from watchglass.evaluate.engine.standing import RuleFacts, WorkerFacts
+from watchglass.evaluate.engine.rule_status import RuleFacts, WorkerFacts
 from watchglass.evaluate.scaling.cluster import cluster
 from watchglass.evaluate.scaling.contents import RunContents, contents_of
 from watchglass.evaluate.scaling.plan import Part, plan

@@ -99,7 +99,7 @@ def follow(
         following = _Following(
             config, fail_on, wait, timeout, until_idle, interruption, snapshots, engine == "ray", ray_address
         )
-        with evaluate.starting_anew():
+        with evaluate.may_restart():
             status = following.follow()
     return _SIGNALLED + interruption.number if interruption.number else status
 

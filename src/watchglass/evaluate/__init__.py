@@ -25,15 +25,15 @@ if TYPE_CHECKING:
     from watchglass.evaluate.diagnosis import diagnose as diagnose
     from watchglass.evaluate.engine.observing import journal_of as journal_of, tick_of as tick_of
     from watchglass.evaluate.engine.partial import merge as merge
-    from watchglass.evaluate.engine.standing import PartialEvaluation as PartialEvaluation
+    from watchglass.evaluate.engine.rule_status import PartialEvaluation as PartialEvaluation
     from watchglass.evaluate.engine.windowing import Cutting as Cutting
     from watchglass.evaluate.evaluation import Evaluation as Evaluation
     from watchglass.evaluate.explanation import explain as explain, find_findings as find_findings
     from watchglass.evaluate.follower import Follower as Follower
     from watchglass.evaluate.judgement import is_judged as is_judged, verdict as verdict
-    from watchglass.evaluate.live.anew import starting_anew as starting_anew
     from watchglass.evaluate.live.judging import Judging as Judging
     from watchglass.evaluate.live.resending import Resent as Resent, resend as resend
+    from watchglass.evaluate.live.restart_without_rule import may_restart as may_restart
     from watchglass.evaluate.live.snapshot import Snapshots as Snapshots
     from watchglass.evaluate.live.ticking import tick_times as tick_times
     from watchglass.evaluate.many.following import (
@@ -57,12 +57,12 @@ _HOMES = {
     "diagnosis": ("diagnose",),
     "engine.observing": ("journal_of", "tick_of"),
     "engine.partial": ("merge",),
-    "engine.standing": ("PartialEvaluation",),
+    "engine.rule_status": ("PartialEvaluation",),
     "engine.windowing": ("Cutting",),
     "evaluation": ("Evaluation",),
     "explanation": ("explain", "find_findings"),
     "follower": ("Follower",),
-    "live.anew": ("starting_anew",),
+    "live.restart_without_rule": ("may_restart",),
     "live.judging": ("Judging",),
     "live.resending": ("Resent", "resend"),
     "live.ticking": ("tick_times",),

@@ -12,7 +12,7 @@ from watchglass.errors import CompactedError
 from watchglass.evaluate.engine.engine import Engine
 from watchglass.evaluate.engine.observing import journal_of
 from watchglass.evaluate.engine.partial import merge
-from watchglass.evaluate.engine.standing import PartialEvaluation
+from watchglass.evaluate.engine.rule_status import PartialEvaluation
 from watchglass.evaluate.evaluation import Evaluation, most_steps
 from watchglass.evaluate.follower import Follower
 from watchglass.records import Observation

@@ -77,7 +77,7 @@ class Rule:
         streams: The kinds of rows and the length of the windows that :meth:`check_window` and :attr:`StepView.streams`
             show; None for none: then no stream is read.
         compares: Parameters that hold the location of another run, whose steps come with every view, see
-            :meth:`StepView.beside`; "" for none.
+            :meth:`StepView.reference`; "" for none.
         default: Whether a built-in rule is evaluated where no rule is named. Its section ``Costs`` says what it needs.
         state_version: Raise it when the meaning of a state field changes; older state is then refused.
     """

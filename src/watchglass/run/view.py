@@ -329,8 +329,8 @@ class StepView:
         """What the evaluator observed since the step before: ``"worker_lost"``, ``"worker_returned"``."""
         return [seen for seen in self.observed if kind is None or seen.kind == kind]
 
-    def beside(self, parameter: str) -> StepView | None:
-        """The same mode step of another run, of the same worker or else of the first one; None where it has none.
+    def reference(self, parameter: str) -> StepView | None:
+        """The same mode step of a reference run, of the same worker or else of the first one; None where it has none.
 
         Args:
             parameter: The parameter of the rule that says which run, one of its ``compares``.

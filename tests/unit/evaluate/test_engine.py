@@ -13,7 +13,7 @@ from watchglass.errors import InvalidValueError, NotARunError
 from watchglass.evaluate import replay
 from watchglass.evaluate.engine.engine import Engine
 from watchglass.evaluate.engine.folding import MOST_FINDINGS
-from watchglass.evaluate.engine.starvation import NeedSeen
+from watchglass.evaluate.engine.unmet_needs import NeedSeen
 from watchglass.evaluate.live.evaluator import Evaluator
 from watchglass.records import Mode, Status
 from watchglass.rules import default_rules

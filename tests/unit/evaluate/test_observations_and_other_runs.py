@@ -40,7 +40,7 @@ class Differs(Rule):
     compares = ("other_run",)
     other_run: str = parameter("", help="the other run")
     def check(self, view):
-        other = view.beside("other_run")
+        other = view.reference("other_run")
         theirs = other.scalar("loss") if other is not None else None
         if theirs != view.scalar("loss"):
             yield self.finding(

@@ -211,7 +211,7 @@ def test_a_store_that_refuses_histograms_is_no_fault_of_the_rule(
     evaluator.open(lambda seconds: False, patience_s=0.0)
     for _ in range(40):
         evaluator.turn()
-        evaluator._outages.backoff_s = 0.0
+        evaluator._retry.backoff_s = 0.0
     evaluator.finish()
     assert refusals[0] > 9
     evaluation = evaluator.evaluation()

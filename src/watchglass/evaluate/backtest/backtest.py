@@ -15,7 +15,7 @@ from typing import Any
 from watchglass.config import EvaluatorConfig, RuleSpec
 from watchglass.evaluate.backtest.labels import Label
 from watchglass.evaluate.engine.partial import merge
-from watchglass.evaluate.engine.standing import RuleFacts
+from watchglass.evaluate.engine.rule_status import RuleFacts
 from watchglass.evaluate.replaying import replay_part
 from watchglass.records import Finding, Mode, RuleStatus, Severity, Status
 

@@ -8,11 +8,11 @@ from typing import Any
 
 from watchglass.config import RuleSpec
 from watchglass.errors import CompactedError, InvalidValueError, StoreError
-from watchglass.evaluate.engine.beside import OtherRun
 from watchglass.evaluate.engine.folding import Folded
 from watchglass.evaluate.engine.guard import Guard, wakeable
+from watchglass.evaluate.engine.reference_run import ReferenceRun
+from watchglass.evaluate.engine.rule_status import PartialEvaluation
 from watchglass.evaluate.engine.runner import RuleRunner
-from watchglass.evaluate.engine.standing import PartialEvaluation
 from watchglass.records import Finding, Mode, Observation, RuleStatus
 from watchglass.rules import Windows
 from watchglass.run import JointStep, Moment, StepView, Written
@@ -75,7 +75,7 @@ class Engine:
         self.train_steps: dict[tuple[int, str], int] = {}
         self._compares = any(runner.compares for runner in self._runners)
         compared = [run for runner in self._runners for run in runner.compares.values() if run]
-        self._others = {location: OtherRun(location) for location in compared}
+        self._others = {location: ReferenceRun(location) for location in compared}
         self._pins: list[Observation] = []
         self._last: dict[tuple[int, str], dict[tuple[str, int], StepView]] = {}
         self._findings: list[tuple[tuple[Any, ...], Folded]] = []
@@ -196,7 +196,7 @@ class Engine:
             if view.mode is Mode.TRAIN and view.leads:
                 key = (view.attempt, view.worker)
                 self.train_steps[key] = self.train_steps.get(key, 0) + 1
-        others = [self._beside(view) for view in step.views] if self._compares else []
+        others = [self._references(view) for view in step.views] if self._compares else []
         new: list[Finding] = []
         with wakeable():
             for runner in self._runners:
@@ -219,7 +219,7 @@ class Engine:
                 other.forget(attempt + 1)
         return new
 
-    def _beside(self, view: StepView) -> dict[str, StepView | None]:
+    def _references(self, view: StepView) -> dict[str, StepView | None]:
         found: dict[str, StepView | None] = {}
         for location, other in self._others.items():
             try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from watchglass.evaluate.engine.standing import Order
+from watchglass.evaluate.engine.rule_status import Order
 from watchglass.records import Finding
 
 #: Distinct findings that are kept per rule, worker and attempt; further ones are counted.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from watchglass.config import RuleSpec
 from watchglass.errors import InvalidValueError
-from watchglass.evaluate.engine.standing import Met, PartialEvaluation, RuleFacts, WorkerFacts, status_of
+from watchglass.evaluate.engine.rule_status import Met, PartialEvaluation, RuleFacts, WorkerFacts, status_of
 from watchglass.evaluate.evaluation import Evaluation, most_steps
 from watchglass.records import Finding, count
 from watchglass.store import layout

@@ -18,7 +18,7 @@ from watchglass.errors import CompactedError, PluginFileError, StoreError, Watch
 from watchglass.evaluate.engine.folding import Folded, Folding
 from watchglass.evaluate.engine.guard import CallTimeout, Guard
 from watchglass.evaluate.engine.observing import SHOWN, tick_of
-from watchglass.evaluate.engine.standing import (
+from watchglass.evaluate.engine.rule_status import (
     Fault,
     Met,
     RuleFacts,
@@ -30,7 +30,7 @@ from watchglass.evaluate.engine.standing import (
     need_order,
     silence,
 )
-from watchglass.evaluate.engine.starvation import NeedSeen
+from watchglass.evaluate.engine.unmet_needs import NeedSeen
 from watchglass.evaluate.engine.windowing import Cutting
 from watchglass.records import Finding, Observation, RuleStatus, Severity, Status
 from watchglass.rules import Rule, build_rule

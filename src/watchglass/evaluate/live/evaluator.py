@@ -17,11 +17,11 @@ from watchglass.errors import WatchglassError
 from watchglass.evaluate.evaluation import Evaluation, most_steps, steps_by_worker
 from watchglass.evaluate.follower import FollowedWorker
 from watchglass.evaluate.live.acting import ACTION_PATIENCE_S
-from watchglass.evaluate.live.anew import left_out, own_lease
 from watchglass.evaluate.live.judging import Judging
-from watchglass.evaluate.live.outages import Outages, slept
 from watchglass.evaluate.live.reporting import Reporting
+from watchglass.evaluate.live.restart_without_rule import left_out, own_lease
 from watchglass.evaluate.live.snapshot import RunSnapshot
+from watchglass.evaluate.live.store_retry import StoreRetry, slept
 from watchglass.evaluate.live.ticking import Ticking
 from watchglass.evaluate.live.worker_liveness import WorkerLiveness
 from watchglass.records import Observation
@@ -79,7 +79,7 @@ class Evaluator:
         self._judging = judging(self._store, config)
         self._reporting = Reporting(self._store, config, self._judging.run_id, output, label)
         self._journal, self._say = self._reporting.journal, self._reporting.say
-        self._outages = Outages(lambda: self.poll_s, self._say, self._begin_again)
+        self._retry = StoreRetry(lambda: self.poll_s, self._say, self._begin_again)
         self._liveness = WorkerLiveness(
             self._store, config.attempt, lost_after_s=config.lost_after_s, observed=self._judging.observed
         )
@@ -97,12 +97,12 @@ class Evaluator:
     @property
     def pause_s(self) -> float:
         """Seconds until the next turn makes sense: longer while the store is away."""
-        return max(_ANSWER_S if self._judging.waits else self.poll_s, self._outages.backoff_s)
+        return max(_ANSWER_S if self._judging.waits else self.poll_s, self._retry.backoff_s)
 
     @property
     def away_s(self) -> float:
         """Seconds since which the store has not answered; 0 while it does."""
-        return self._outages.away_s
+        return self._retry.away_s
 
     def open(self, pause: Callable[[float], bool], *, patience_s: float = _LEASE_S, gone: Claim | None = None) -> None:
         """Takes the lease of the journal, waiting for an evaluator of an earlier attempt that is about to end.
@@ -160,13 +160,13 @@ class Evaluator:
         Raises:
             RunExistsError: Another evaluator has taken the journal over.
         """
-        new = self._outages.asked(lambda: self._turn(max_bytes))
+        new = self._retry.asked(lambda: self._turn(max_bytes))
         if new is None:
-            return self._outages.outdated
-        if self._outages.away:
+            return self._retry.outdated
+        if self._retry.away:
             away_s = self.away_s
             self._say(f"the store answers again, after {away_s:.0f} s; nothing was missed")
-            self._outages.over()
+            self._retry.over()
             self.excuse(away_s)
         return new
 
@@ -181,7 +181,7 @@ class Evaluator:
         Raises:
             RunExistsError: Another evaluator has taken the journal over.
         """
-        self._outages.asked(self._stay)
+        self._retry.asked(self._stay)
 
     def excuse(self, seconds: float) -> None:
         """Nobody could ask the store for so long: that was nobody's silence."""
@@ -197,9 +197,9 @@ class Evaluator:
         """Whether nothing more will come: the lifeline is gone and every worker that joined has left or is dead."""
         if lifeline_open:
             return False
-        if self._outages.away:
+        if self._retry.away:
             return self.away_s > _PATIENCE_S
-        return self._outages.asked(lambda: self._waits(_SILENCE_S)) is False
+        return self._retry.asked(lambda: self._waits(_SILENCE_S)) is False
 
     def ended(self) -> str:
         """How the training ended, in words, once nothing more is expected of it; "" while it goes on.
@@ -207,7 +207,7 @@ class Evaluator:
         For who has no lifeline: the training has ended when all its workers have left or were lost, and no new attempt
         came for a moment.
         """
-        if self._judging.waits or self._outages.away or self._outages.asked(lambda: self._waits(None)) is not False:
+        if self._judging.waits or self._retry.away or self._retry.asked(lambda: self._waits(None)) is not False:
             return ""
         newest = self._liveness.newest
         team = [worker for worker in self._judging.workers.values() if worker.attempt == newest]
@@ -243,7 +243,7 @@ class Evaluator:
         Raises:
             RunExistsError: Another evaluator has taken the journal over.
         """
-        insist = functools.partial(self._outages.insist, patience_s=patience_s, pause=pause)
+        insist = functools.partial(self._retry.insist, patience_s=patience_s, pause=pause)
         try:
             read = insist(lambda: self._judging.drain(self._is_active))
             if read and not self._is_active():
@@ -263,7 +263,7 @@ class Evaluator:
 
     def close(self) -> None:
         """Gives the lease back, and lets go of what it holds; what a store that is away keeps ends by itself."""
-        away = self._outages.away
+        away = self._retry.away
         self._judging.close()
         self._reporting.acting.leave()
         self._journal.close(give_back=not away)

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from watchglass.config import EvaluatorConfig
 from watchglass.evaluate.engine.engine import Engine
 from watchglass.evaluate.follower import FollowedWorker, Follower, Key
-from watchglass.evaluate.live.anew import start_without
 from watchglass.evaluate.live.reporting import Reporting
+from watchglass.evaluate.live.restart_without_rule import start_without
 from watchglass.evaluate.live.worker_liveness import WorkerLiveness, step_of
 from watchglass.records import Finding, Observation, RuleStatus
 from watchglass.run import JointStep, Moment

@@ -23,7 +23,7 @@ from types import FrameType
 from watchglass.config import EvaluatorConfig
 from watchglass.errors import StoreError, WatchglassError
 from watchglass.evaluate.judgement import is_judged, verdict
-from watchglass.evaluate.live import anew
+from watchglass.evaluate.live import restart_without_rule
 from watchglass.evaluate.live.evaluator import Evaluator
 from watchglass.records import as_json
 from watchglass.run import open_run
@@ -116,12 +116,12 @@ def main(arguments: list[str]) -> int:
     lifeline = _Lifeline(0)
     opened = False
     try:
-        told = anew.handed_over() or lifeline.first_line().decode()
-        if not told:
-            return 0  # our starter has ended before it could say anything
-        config = EvaluatorConfig.from_line(told)
+        line = restart_without_rule.handed_over() or lifeline.first_line().decode()
+        if not line:
+            return 0  # the starter has ended before it sent the configuration
+        config = EvaluatorConfig.from_line(line)
         evaluator = Evaluator(config, output=sys.stderr, at_work=lifeline.answer)
-        anew.allow(told)
+        restart_without_rule.allow(line)
         evaluator.open(lifeline.wait)
         opened = True
         with closing(evaluator):

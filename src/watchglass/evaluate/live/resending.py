@@ -13,7 +13,7 @@ from watchglass.errors import InvalidValueError, MissingFileError
 from watchglass.evaluate.live.deliveries import DeadLetter, key_among, observation_of
 from watchglass.evaluate.live.event_ids import is_event
 from watchglass.evaluate.live.journal import Journal
-from watchglass.evaluate.live.outages import slept
+from watchglass.evaluate.live.store_retry import slept
 from watchglass.records import Event, Observation
 from watchglass.store import Store, intervals_for, layout
 

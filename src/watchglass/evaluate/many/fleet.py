@@ -17,8 +17,8 @@ from typing import TextIO
 from watchglass.config import EvaluatorConfig
 from watchglass.errors import DamagedDataError, InvalidValueError, StoreError, WatchglassError
 from watchglass.evaluate.live.judging import Judging
-from watchglass.evaluate.live.outages import slept
 from watchglass.evaluate.live.snapshot import Snapshots
+from watchglass.evaluate.live.store_retry import slept
 from watchglass.evaluate.many.member import Audience, Common, Member, State
 from watchglass.run import RunSearch
 from watchglass.store import Store, intervals_for

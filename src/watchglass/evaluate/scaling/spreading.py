@@ -11,7 +11,7 @@ from watchglass.config import EvaluatorConfig, absolute
 from watchglass.errors import ClusterError, WatchglassError
 from watchglass.evaluate.engine.engine import Engine
 from watchglass.evaluate.engine.partial import merge
-from watchglass.evaluate.engine.standing import PartialEvaluation
+from watchglass.evaluate.engine.rule_status import PartialEvaluation
 from watchglass.evaluate.evaluation import Evaluation
 from watchglass.evaluate.scaling.cluster import Cluster, cluster, in_short
 from watchglass.evaluate.scaling.contents import RunContents, contents_of

@@ -16,7 +16,7 @@ from typing import Any
 from watchglass import __version__, errors
 from watchglass.config import EvaluatorConfig
 from watchglass.errors import ClusterError, DamagedDataError, WatchglassError, in_a_line
-from watchglass.evaluate.engine.standing import PartialEvaluation
+from watchglass.evaluate.engine.rule_status import PartialEvaluation
 from watchglass.evaluate.replaying import replay_part
 from watchglass.evaluate.scaling.contents import RunContents
 from watchglass.evaluate.scaling.listed import ListedStore

@@ -14,7 +14,7 @@ _T = TypeVar("_T")
 _LONGEST_PAUSE_S = 30.0
 
 
-class Outages:
+class StoreRetry:
     """Whether the store answers, and what is done where it does not. For one thread."""
 
     def __init__(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from watchglass.config import BUILT_IN_COLLECTIONS, FACTS, Schedule
-from watchglass.evaluate.engine.standing import Met
+from watchglass.evaluate.engine.rule_status import Met
 from watchglass.records import Fact, Mode, Role, count
 from watchglass.rules import Needs, collections_for, without_layers
 from watchglass.run import Selection, StepView

@@ -1,10 +1,10 @@
-"""Other runs, step by step beside the one that is evaluated, and no further than they were when that began."""
+"""Reference runs: read step by step with the evaluated run, up to the steps they had when the evaluation began."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from watchglass.evaluate.engine.standing import Order
+from watchglass.evaluate.engine.rule_status import Order
 from watchglass.evaluate.follower import Follower
 from watchglass.records import Mode, Observation
 from watchglass.run import JointStep, StepView
@@ -14,11 +14,11 @@ from watchglass.store import Store, layout, open_store
 Reached = Mapping[str, tuple[int, Order]]
 
 
-class OtherRun:
-    """Another run, as far as it was at one moment. For one thread; asks the store when it is asked.
+class ReferenceRun:
+    """Another run, up to the steps that it had when it was pinned. For one thread; reads the store on demand.
 
     Args:
-        location: Where it is, as the rule was told.
+        location: The value of the rule's parameter.
     """
 
     def __init__(self, location: str) -> None:
@@ -29,11 +29,11 @@ class OtherRun:
 
     @property
     def is_pinned(self) -> bool:
-        """Whether it is known how far it counts."""
+        """Whether it is known up to which steps it counts."""
         return self._reached is not None
 
     def pin(self, attempt: int) -> Observation:
-        """What it has by now: nothing that comes later is ever looked at. Read once, by its step ends alone.
+        """The steps that it has now; later ones are never shown. Reads only the ends of its steps, once.
 
         Args:
             attempt: The attempt of the run that is evaluated.
@@ -73,11 +73,11 @@ class OtherRun:
         return cursor.at(view.mode_step)
 
     def forget(self, before: int) -> None:
-        """Lets go of what attempts before this one looked at."""
+        """Closes the cursors of attempts before this one."""
         self._cursors = {key: cursor for key, cursor in self._cursors.items() if key[0] >= before}
 
     def close(self) -> None:
-        """Lets go of the store."""
+        """Closes the store."""
         self._cursors.clear()
         if self._store is not None:
             self._store.close()
@@ -103,7 +103,7 @@ def _views_of(follower: Follower) -> Iterator[StepView]:
 
 
 class _Cursor:
-    """Steps of one mode and model of a worker, looked at in rising order. Of two with one number the earlier counts."""
+    """Steps of one mode and model of a worker, read in ascending order. Of two with one number the first counts."""
 
     def __init__(self, views: Iterator[StepView], model: int, mode: Mode) -> None:
         self._views = (view for view in views if view.mode is mode and view.model == model)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from watchglass.evaluate.engine.standing import WorkerFacts, status_of
+from watchglass.evaluate.engine.rule_status import WorkerFacts, status_of
 from watchglass.records import Status
 
 

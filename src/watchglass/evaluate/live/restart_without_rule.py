@@ -1,8 +1,9 @@
-"""Starting this process anew without a rule that is stuck where nothing reaches it.
+"""Restarting this process without a rule that is stuck in code which nothing interrupts.
 
-A thread that is stuck in code that is not Python cannot be ended, but the process can begin again as the same process:
-same id, same start time, same standard streams, so that whoever started it sees nothing, and its lease of the journal
-is still its own. What it was told, and what it must leave out, is handed over in memory, in an open descriptor.
+A thread that is stuck in code that is not Python cannot be ended. But the process can execute its command line again
+and stays the same process: same id, same start time, same standard streams. So its starter notices nothing, and the
+process keeps its lease of the journal. Its configuration, and the rules to leave out, are handed over in memory, in an
+open descriptor.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from watchglass.records import Observation
 from watchglass.store import Claim, Store, lease_holder
 
 #: Environment variable with the number of the descriptor, for the moment between two starts.
-_VARIABLE = "WATCHGLASS_STARTED_ANEW"
+_VARIABLE = "WATCHGLASS_RESTARTED"
 
 
 @dataclass
@@ -29,13 +30,13 @@ class _Process:
     """What this process knows of its starts.
 
     Attributes:
-        allowed: Whether it may start anew.
-        told: What it was told when it began.
+        allowed: Whether it may restart.
+        configuration: The text that it got when it began.
         left_out: The rules that earlier starts of it left out, by identifier of the run.
     """
 
     allowed: bool = False
-    told: str = ""
+    configuration: str = ""
     left_out: list[tuple[str, Observation]] = field(default_factory=list)
 
 
@@ -43,34 +44,34 @@ _process = _Process()
 
 
 def handed_over() -> str | None:
-    """What an earlier start of this process was told; None where this is the first. Takes up what it left out."""
+    """The configuration of an earlier start of this process; None in the first one. Leaves out the same rules."""
     number = os.environ.pop(_VARIABLE, "")
     if not number.isdigit():
         return None
     try:
         with os.fdopen(int(number), "rb") as file:
             data = json.loads(file.read())
-        told = str(data["told"])
+        configuration = str(data["configuration"])
         _process.left_out = [(str(run_id), Observation.from_json(seen)) for run_id, seen in data["left_out"]]
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
-    return told
+    return configuration
 
 
-def allow(told: str = "") -> None:
-    """From now on this process may start itself anew: it does nothing but evaluate.
+def allow(configuration: str = "") -> None:
+    """From now on this process may restart: it does nothing but evaluate.
 
     Args:
-        told: What it was told beside its command line.
+        configuration: The text that it got beside its command line.
     """
-    _process.allowed, _process.told = True, told
+    _process.allowed, _process.configuration = True, configuration
 
 
 @contextmanager
-def starting_anew() -> Iterator[None]:
-    """While this lasts, this process may start itself anew, by the command line it was started with.
+def may_restart() -> Iterator[None]:
+    """While this lasts, this process may restart, by the command line with which it was started.
 
-    It takes up what an earlier start of it left out.
+    It leaves out the rules that an earlier start of it left out.
     """
     handed_over()
     _process.allowed = True
@@ -86,16 +87,16 @@ def left_out(run_id: str) -> list[Observation]:
 
 
 def start_without(run_id: str, seen: Observation) -> None:
-    """Starts this process anew where that is allowed, and else says what is the matter. For any thread."""
+    """Restarts this process without the rule, where that is allowed; else reports the reason. For any thread."""
     what = f"{seen.data.get('rule')} is stuck on {seen.data.get('worker')} in code that cannot be interrupted"
     then = "the evaluator starts again without it" if _process.allowed else "nothing goes on until it returns"
     with suppress(OSError):
         os.write(2, f"watchglass: {what}; {then}\n".encode())
     if not _process.allowed:
         return
-    deliveries.end_all()  # else nobody would wait for them, and they would be made once more beside themselves
+    deliveries.end_all()  # else they would go on unattended, and be made a second time
     rows = [(run, left.to_json()) for run, left in [*_process.left_out, (run_id, seen)]]
-    held = in_memory(json.dumps({"told": _process.told, "left_out": rows}).encode())
+    held = in_memory(json.dumps({"configuration": _process.configuration, "left_out": rows}).encode())
     os.set_inheritable(held.fileno(), True)
     os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, _VARIABLE: str(held.fileno())})
 

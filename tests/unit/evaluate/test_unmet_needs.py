@@ -15,7 +15,7 @@ from watchglass.capture.plan import Plan
 from watchglass.config import Collection, RuleSpec, SessionConfig
 from watchglass.evaluate import replay
 from watchglass.evaluate.engine.engine import Engine
-from watchglass.evaluate.engine.starvation import NeedSeen
+from watchglass.evaluate.engine.unmet_needs import NeedSeen
 from watchglass.records import Mode, Role, Status, UnitKind
 from watchglass.rules import Needs
 from watchglass.run import StepView
