@@ -185,9 +185,9 @@ def test_steps_windows_and_ticks_are_one_sequence_live_and_in_replay(run_path: P
 
 
 _GIVEN = [
-    [samples((0, 1), (8, 2), (11, 3), seconds=13), *steps(1, seconds=20)],  # 1 to 14 s
-    [samples((1, 4), seconds=3), *steps(1, seconds=20)],  # to 17 s
-    [samples((2.5, 5), (4, 6), seconds=5), *steps(1, seconds=20)],  # to 22 s
+    [samples((0, 1), (8, 2), (11, 3), seconds=13), *steps(1, seconds=14)],  # 1 to 14 s
+    [samples((1, 4), seconds=3), *steps(1, seconds=3)],  # to 17 s
+    [samples((2.5, 5), (4, 6), seconds=5), *steps(1, seconds=5)],  # to 22 s
 ]
 
 
