@@ -32,8 +32,8 @@ from watchglass.evaluate import Follower
 from watchglass.evaluate.engine.engine import Engine
 from watchglass.evaluate.engine.guard import Guard
 from watchglass.rules import default_rules
-from watchglass.run import WorkerTables
 from watchglass.store import FrameKind, LocalStore, RunReader, Store
+from watchglass.tables import WorkerTables
 
 _FOLLOWER, _READING = "follower, from frames to views", "reading and decoding alone"
 #: Steps after which memory and cost per step count.

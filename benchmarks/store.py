@@ -29,7 +29,7 @@ from figures import Result, arguments, exponent, measure
 from simulated_runs import Simulated, Tensors, flush_frames, simulate, with_scalars
 from watchglass.evaluate import Follower, replay
 from watchglass.records import SCALARS, Mode, StepEnd
-from watchglass.run import JointStep, open_run
+from watchglass.run import open_run
 from watchglass.store import (
     FrameKind,
     LocalStore,
@@ -48,6 +48,7 @@ from watchglass.store import (
     table_of,
     write_tensors,
 )
+from watchglass.tables import JointStep
 
 TENSORS = 300
 _NAME = "gradient/blocks.0.linear_0.weight"

@@ -11,8 +11,8 @@ from watchglass.evaluate.engine.engine import Engine
 from watchglass.evaluate.live.evaluator import Evaluator
 from watchglass.evaluate.live.ticking import Ticking
 from watchglass.records import Finding
-from watchglass.run import AttemptEnd, JointStep, Moment, StepView
 from watchglass.store import LocalStore
+from watchglass.tables import AttemptEnd, JointStep, Moment, StepView
 from watchglass.testing import Batch, FakeClock, RunBuilder, Step
 
 

@@ -11,7 +11,6 @@ import numpy as np
 from faulty_store import FaultyStore, Killed
 from watchglass.errors import CompactedError, StoreError
 from watchglass.records import SCALARS, STATISTIC_FIELDS, Fact, Mode, Role, StepEnd, TensorInfo
-from watchglass.run import WorkerTables
 from watchglass.store import (
     RunReader,
     SegmentWriter,
@@ -26,6 +25,7 @@ from watchglass.store import (
     encode_step_ends,
     this_process,
 )
+from watchglass.tables import WorkerTables
 
 _TENSORS = [TensorInfo(0, "loss", Role.LOSS), TensorInfo(1, "fc1.weight", Role.WEIGHT)]
 

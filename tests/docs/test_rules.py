@@ -14,7 +14,7 @@ from watchglass.config import RuleSpec
 from watchglass.evaluate import replay
 from watchglass.records import ModuleKind
 from watchglass.rules import built_in_knowledge, documentation, find_rule, rule_names
-from watchglass.run import Statistics, StepView
+from watchglass.tables import Statistics, StepView
 from watchglass.testing import Step, build_run
 
 PAGE = Path(__file__).parents[2] / "docs" / "rules.md"

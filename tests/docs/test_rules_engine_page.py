@@ -18,7 +18,7 @@ from watchglass.evaluate.engine.folding import MOST_FINDINGS
 from watchglass.evaluate.engine.runner import MOST_AT_ONCE
 from watchglass.evaluate.follower import PLACED
 from watchglass.records import Status
-from watchglass.run.history import SERIES_LIMIT
+from watchglass.tables.history import SERIES_LIMIT
 from watchglass.testing import Step, build_run
 
 PAGE = Path(__file__).parents[2] / "docs" / "rules-engine.md"

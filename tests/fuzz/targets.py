@@ -24,9 +24,9 @@ from fuzz.whole_runs import run_among_many, run_api, run_command, run_harvest, r
 from watchglass import store as room
 from watchglass.errors import WatchglassError
 from watchglass.records import REDUCTIONS, SCALARS, UNITS
-from watchglass.run import WorkerTables
 from watchglass.stats import edges, quantiles
 from watchglass.store import Frame, FrameKind, LocalStore
+from watchglass.tables import WorkerTables
 
 Target = Callable[[Choices], None]
 

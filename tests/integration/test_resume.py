@@ -20,9 +20,10 @@ from fake_device import DEVICE, FakeDevice, move
 from watchglass import Hook, Mode
 from watchglass.capture.pytorch import counters
 from watchglass.errors import InvalidValueError
-from watchglass.run import Worker, WorkerTables
-from watchglass.run.lineage import Lineage, Part, trace
+from watchglass.run import Worker
+from watchglass.run.numbering.lineage import Lineage, Part, trace
 from watchglass.store import LocalStore, RunReader
+from watchglass.tables import WorkerTables
 
 pytestmark = pytest.mark.usefixtures("preloaded_python")
 

@@ -14,7 +14,8 @@ from watchglass.errors import CompactedError
 from watchglass.evaluate.streamed import Streamed
 from watchglass.records import ROW_KINDS, Fact, Observation, RowKey, StepEnd
 from watchglass.rules import Windows
-from watchglass.run import (
+from watchglass.store import Frame, FrameKind, Problem, RunReader, Store, layout, read_manifest, step_ends
+from watchglass.tables import (
     AttemptEnd,
     Catalog,
     JointStep,
@@ -26,7 +27,6 @@ from watchglass.run import (
     StepView,
     WorkerTables,
 )
-from watchglass.store import Frame, FrameKind, Problem, RunReader, Store, layout, read_manifest, step_ends
 
 Order = tuple[int, int, int]
 #: Attempt and name of a worker.

@@ -11,8 +11,8 @@ import numpy as np
 from watchglass.errors import DamagedDataError
 from watchglass.records import ROW_KINDS, Observation, RowKind
 from watchglass.rules import Windows
-from watchglass.run import Streams, Written
 from watchglass.store import Frame, Problem, decode_rows, describe, dtype_of
+from watchglass.tables import Streams, Written
 
 
 class Streamed:

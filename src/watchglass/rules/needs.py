@@ -8,7 +8,7 @@ from typing import Any
 from watchglass.config import parameter, validate
 from watchglass.errors import InvalidValueError
 from watchglass.records import ROW_KINDS, STATISTIC_FIELDS, Mode, ModuleKind, Role, RowKey, TensorInfo, UnitKind
-from watchglass.run import Selection
+from watchglass.tables import Selection
 
 #: Columns of :meth:`StepView.statistics`.
 _STATISTICS = (

@@ -31,7 +31,7 @@ from watchglass.errors import InvalidValueError
 from watchglass.records import Finding, Mode, Severity
 from watchglass.rules.knowledge import built_in_knowledge
 from watchglass.rules.needs import Needs, Windows
-from watchglass.run import Between, JointStep, StepView, Tick, Window
+from watchglass.tables import Between, JointStep, StepView, Tick, Window
 
 T = TypeVar("T")
 _STATE = "watchglass.state"

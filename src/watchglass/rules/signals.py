@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from watchglass.records import Mode, Role
 from watchglass.rules import levels
-from watchglass.run import Statistics, StepView
 from watchglass.stats import median
+from watchglass.tables import Statistics, StepView
 
 
 def loss_name(view: StepView) -> str | None:

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from watchglass.records import Fact, Finding, Mode, Observation, RuleStatus
-from watchglass.run.lineage import Part
-from watchglass.run.row_log import RowLog
+from watchglass.run.numbering.lineage import Part
+from watchglass.tables import RowLog
 
 if TYPE_CHECKING:
     from watchglass.run.run import Run

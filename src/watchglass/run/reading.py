@@ -6,8 +6,6 @@ from copy import copy
 
 from watchglass.errors import CompactedError, DamagedDataError
 from watchglass.records import Finding, Observation, RuleStatus
-from watchglass.run.streams import Streams
-from watchglass.run.tables import WorkerTables
 from watchglass.store import (
     Frame,
     FrameKind,
@@ -20,6 +18,7 @@ from watchglass.store import (
     describe,
     layout,
 )
+from watchglass.tables import Streams, WorkerTables
 
 #: How often a run may be compacted under a reader that begins again each time, before that is an error.
 _MOST_RESTARTS = 8

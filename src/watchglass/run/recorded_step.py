@@ -13,17 +13,22 @@ from numpy.typing import NDArray
 from watchglass.config import suggest
 from watchglass.errors import CompactedError, StepNotRecordedError, UnknownNameError
 from watchglass.records import Fact, Mode, Role, StepEnd, TensorInfo, UnitKind, count
-from watchglass.run.catalog import Catalog
-from watchglass.run.histograms import Histogram, LazyHistograms
 from watchglass.run.markup import page
-from watchglass.run.raw_tensors import as_array, stored_tensor
-from watchglass.run.selection import Selection
-from watchglass.run.statistics import Statistics
-from watchglass.run.steps import Place
-from watchglass.run.stored import StatisticsRows
-from watchglass.run.tables import RawPlace, WorkerTables
+from watchglass.run.numbering.steps import Place
 from watchglass.stats import Histograms
 from watchglass.store import Store, as_numbers
+from watchglass.tables import (
+    Catalog,
+    Histogram,
+    LazyHistograms,
+    RawPlace,
+    Selection,
+    Statistics,
+    StatisticsRows,
+    WorkerTables,
+    as_array,
+    stored_tensor,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,7 +146,7 @@ class RecordedStep:
         return as_numbers(stored) if as_float32 else as_array(stored)
 
     def reduction(self, tensor: str, name: str) -> float:
-        """One number of a tensor, from :data:`~watchglass.run.REDUCTIONS`, as far as it was recorded.
+        """One number of a tensor, from :data:`~watchglass.tables.REDUCTIONS`, as far as it was recorded.
 
         Raises:
             UnknownNameError: There is no such tensor.

@@ -13,19 +13,16 @@ from numpy.typing import NDArray
 from watchglass.config import suggest
 from watchglass.errors import InvalidValueError, UnknownNameError
 from watchglass.records import Fact, Mode, ModelSummary, Role, judged
-from watchglass.run.course import STORED_MODES
 from watchglass.run.description import page_of, summary
-from watchglass.run.history import Phase
-from watchglass.run.lineage import Lineage, Seam, trace
 from watchglass.run.news import Cursor, News, cursor_of, news_of
+from watchglass.run.numbering.course import STORED_MODES
+from watchglass.run.numbering.lineage import Lineage, Seam, trace
+from watchglass.run.numbering.steps import Range, half_open
 from watchglass.run.reading import Reading
 from watchglass.run.recorded_step import RecordedStep
-from watchglass.run.selection import Selection
-from watchglass.run.statistics_table import StatisticsQuery
-from watchglass.run.steps import Range, half_open
+from watchglass.run.statistics_query import StatisticsQuery
 from watchglass.run.summaries import models_of
 from watchglass.run.table import Table, run_query
-from watchglass.run.tables import WorkerTables
 from watchglass.run.tensor import Tensor
 from watchglass.run.waiting import locate, reading_again, statistics_again, wait_for
 from watchglass.run.worker import Worker
@@ -40,6 +37,7 @@ from watchglass.store import (
     read_claims,
     read_manifest,
 )
+from watchglass.tables import Phase, Selection, WorkerTables
 
 
 def open_run(path: str | os.PathLike[str], *, attempt: int | None = None, steps: Range | None = None) -> Run:
@@ -359,7 +357,7 @@ class Run:
             merged: One row per step and tensor over all workers: what each recorded of its part of the tensor, or of
                 its own data, is put together, see :mod:`watchglass.run.merged`.
             histograms: Add the columns ``histogram_seen, histogram_low, histogram_high, histogram_counts``.
-            fields: Which of :data:`~watchglass.run.REDUCTIONS`; all stored and the usual derived ones if None.
+            fields: Which of :data:`~watchglass.tables.REDUCTIONS`; all stored and the usual derived ones if None.
 
         Raises:
             InvalidValueError: A role, regular expression, field or range that is none.
@@ -383,7 +381,7 @@ class Run:
         Raises:
             UnknownNameError: There is no such table.
         """
-        from watchglass.run.tabular import table_of  # with Arrow, which costs a fifth of a second
+        from watchglass.run.arrow_tables import table_of  # with Arrow, which costs a fifth of a second
 
         return table_of(self, name)
 
@@ -397,7 +395,7 @@ class Run:
             InvalidValueError: The query makes no sense.
             MissingExtraError: DuckDB is not installed.
         """
-        from watchglass.run.tabular import tables_for
+        from watchglass.run.arrow_tables import tables_for
 
         return run_query(query, tables_for(self, query))
 

@@ -10,15 +10,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from watchglass.records import Mode, ModelSummary, Role, TensorInfo, model_name, series_name
-from watchglass.run.history import Phase
+from watchglass.tables import SAME_LOSS, SAME_LOSS_NEAR_ZERO, Phase
 
 if TYPE_CHECKING:
     from watchglass.run.run import Run
     from watchglass.run.worker import Worker
-
-#: A training loss is what a function returned where they differ by no more, relatively or near zero: a penalty below
-#: that changes nothing.
-SAME_LOSS, SAME_LOSS_NEAR_ZERO = 0.02, 1e-9
 
 
 def leaders_of(run: Run) -> tuple[str | None, ...]:

@@ -13,14 +13,20 @@ from numpy.typing import ArrayLike, NDArray
 
 from watchglass.errors import StepNotRecordedError
 from watchglass.records import STATISTIC_FIELDS, Mode, TensorInfo
-from watchglass.run.histograms import Histogram
 from watchglass.run.markup import page
-from watchglass.run.raw_tensors import as_array, as_torch, stored_tensor
-from watchglass.run.statistics import EXACT, check_reduction, stored_fields
-from watchglass.run.tables import WorkerTables
 from watchglass.run.waiting import reading_again, recorded_at
 from watchglass.stats import Histograms, column, exact_reduction, of_array, quantiles
 from watchglass.store import StoredTensor, as_numbers
+from watchglass.tables import (
+    EXACT,
+    Histogram,
+    WorkerTables,
+    as_array,
+    as_torch,
+    check_reduction,
+    stored_fields,
+    stored_tensor,
+)
 
 if TYPE_CHECKING:
     from watchglass.run.run import Run
@@ -190,7 +196,7 @@ class Tensor:
 
     @reads_again
     def reduction(self, step: int, name: str, mode: Mode = Mode.TRAIN, worker: str | None = None) -> float:
-        """One number at a step, from :data:`~watchglass.run.REDUCTIONS`; NaN where the tensor had no finite value.
+        """One number at a step, from :data:`~watchglass.tables.REDUCTIONS`; NaN where the tensor had no finite value.
 
         ``median``, ``prod``, ``abs_median``, ``abs_min`` and ``abs_prod`` are exact and recorded only where a
         collection asks for them; :meth:`quantiles` estimates a median. What was not recorded is computed from the

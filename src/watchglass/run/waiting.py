@@ -15,12 +15,10 @@ from watchglass.errors import (
     UnknownNameError,
 )
 from watchglass.records import Mode
-from watchglass.run.payloads import compacted_meanwhile
-from watchglass.run.steps import Place
-from watchglass.run.stored import StatisticsRows
-from watchglass.run.tables import WorkerTables
+from watchglass.run.numbering.steps import Place
 from watchglass.run.worker import Worker
 from watchglass.store import intervals_for
+from watchglass.tables import StatisticsRows, WorkerTables, compacted_meanwhile
 
 if TYPE_CHECKING:
     from watchglass.run.run import Run

@@ -15,15 +15,11 @@ from numpy.typing import NDArray
 from watchglass.config import suggest
 from watchglass.errors import UnknownNameError
 from watchglass.records import SCALARS, STEPS, Fact, Mode, StepEnd, TensorInfo
-from watchglass.run.catalog import Catalog
-from watchglass.run.course import STORED_MODES, Course, counting, course_of
-from watchglass.run.history import Phase, PhaseTracker
-from watchglass.run.lineage import Lineage
-from watchglass.run.row_log import RowLog
-from watchglass.run.steps import Place, StepNumbers
-from watchglass.run.stored import last_index_of_each
-from watchglass.run.tables import WorkerTables
+from watchglass.run.numbering.course import STORED_MODES, Course, counting, course_of
+from watchglass.run.numbering.lineage import Lineage
+from watchglass.run.numbering.steps import Place, StepNumbers
 from watchglass.store import dtype_of, step_ends
+from watchglass.tables import Catalog, Phase, PhaseTracker, RowLog, WorkerTables, last_index_of_each
 
 #: Steps that become records at a time.
 _AT_ONCE = 1 << 12

@@ -27,8 +27,8 @@ from watchglass.config import RuleSpec, describe
 from watchglass.evaluate import Cutting, Follower, journal_of, replay, tick_of
 from watchglass.records import ROW_KINDS, Finding, Mode, ModuleKind, Observation, Severity, Status
 from watchglass.rules import Rule, built_in_knowledge, documentation
-from watchglass.run import JointStep, StepView, Written
 from watchglass.store import open_store
+from watchglass.tables import JointStep, StepView, Written
 from watchglass.testing import Batch, Silence, Step, build_run
 from watchglass.testing.layers import Modules
 

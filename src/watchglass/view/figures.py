@@ -22,7 +22,8 @@ from watchglass.run import leaders_of
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-    from watchglass.run import Phase, Run
+    from watchglass.run import Run
+    from watchglass.tables import Phase
 
 Series = tuple[npt.NDArray[Any], npt.NDArray[np.float64]]
 

@@ -8,8 +8,9 @@ import pytest
 from figures import Result, exponent, show
 from simulated_runs import Simulated, Tensors, simulate
 from store import BENCHMARKS
-from watchglass.run import WorkerTables, open_run
+from watchglass.run import open_run
 from watchglass.store import LocalStore, RunReader
+from watchglass.tables import WorkerTables
 
 
 def test_the_exponent_is_that_of_the_power() -> None:

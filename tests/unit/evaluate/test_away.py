@@ -184,7 +184,7 @@ def test_a_step_is_not_lost_with_the_answer_that_its_statistics_wait_for(
     run_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is beyond the memory for payloads is fetched when its step is shown."""
-    monkeypatch.setattr("watchglass.run.payloads.KEPT_BYTES", 0)
+    monkeypatch.setattr("watchglass.tables.payloads.KEPT_BYTES", 0)
     build_run(run_path, [Step({}, {"fc.weight": np.ones(4)})] * 20, workers=2, steps_per_flush=1)
     for seed in range(3):
         store, chance = Objects(run_path), np.random.default_rng(seed)

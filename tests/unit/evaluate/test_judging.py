@@ -12,8 +12,8 @@ from watchglass.errors import CompactedError, StoreError
 from watchglass.evaluate import replay
 from watchglass.evaluate.live.evaluator import Evaluator
 from watchglass.records import Finding
-from watchglass.run import AttemptEnd, Moment
 from watchglass.store import FrameKind, LocalStore, RunReader, decode_observation
+from watchglass.tables import AttemptEnd, Moment
 from watchglass.testing import RunBuilder, Step, build_run
 
 RULES = '''

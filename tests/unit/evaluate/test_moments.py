@@ -17,8 +17,8 @@ from watchglass.evaluate.scaling.contents import RunContents
 from watchglass.evaluate.scaling.plan import plan
 from watchglass.records import Observation, Status
 from watchglass.rules import Rule
-from watchglass.run import JointStep, StepView
-from watchglass.run.stored import StoredStatistics
+from watchglass.tables import JointStep, StepView
+from watchglass.tables.stored_statistics import StoredStatistics
 from watchglass.testing import RunBuilder, Silence, Step, build_run
 
 RULES = '''

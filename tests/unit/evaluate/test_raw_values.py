@@ -16,8 +16,8 @@ from watchglass.errors import StoreError
 from watchglass.evaluate import Follower, replay
 from watchglass.records import Finding, Mode, Role, Severity, Status, TensorInfo
 from watchglass.rules import Needs, Rule, capture_of
-from watchglass.run import StepView
 from watchglass.store import LocalStore
+from watchglass.tables import StepView
 from watchglass.testing import RunBuilder
 
 RULES = f"{Path(__file__)}"

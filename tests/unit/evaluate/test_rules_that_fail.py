@@ -192,7 +192,7 @@ def _captured(count: int) -> list[Step]:
 def test_a_store_that_refuses_histograms_is_no_fault_of_the_rule(
     run_path: Path, rules, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from watchglass.run import LazyHistograms
+    from watchglass.tables import LazyHistograms
 
     monkeypatch.setattr("watchglass.evaluate.engine.runner._looking_closer", set())
     build_run(run_path, _captured(6), modules={"fc": "Linear"})

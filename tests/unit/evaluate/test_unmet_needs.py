@@ -18,7 +18,7 @@ from watchglass.evaluate.engine.engine import Engine
 from watchglass.evaluate.engine.unmet_needs import NeedSeen
 from watchglass.records import Mode, Role, Status, UnitKind
 from watchglass.rules import Needs
-from watchglass.run import StepView
+from watchglass.tables import StepView
 from watchglass.testing import Step, build_run
 from watchglass.testing.rule_suite import views_of
 

@@ -16,8 +16,8 @@ from watchglass.evaluate.engine.engine import Engine
 from watchglass.records import ROW_KINDS, Field, Observation, RowKey, RowKind, Status
 from watchglass.rules import Rule, Windows
 from watchglass.run import open_run
-from watchglass.run.stored import StoredStatistics
 from watchglass.store import FrameKind, LocalStore, SegmentWriter, StreamWriter, encode_frame
+from watchglass.tables.stored_statistics import StoredStatistics
 from watchglass.testing import Batch, RunBuilder, Silence, Step, build_run
 
 SECOND = 1_000_000_000

@@ -48,7 +48,7 @@ def test_rooms_are_entered_by_their_doors(repository: Path) -> None:
         ("from watchglass.store import open_store", []),
         ("from watchglass.store.reader import RunReader", ["watchglass.store.reader"]),
         ("def f():\n    import watchglass.store.reader", ["watchglass.store.reader"]),
-        ("from watchglass.run.view import StepView", []),
+        ("from watchglass.run.worker import Worker", []),
         ("from watchglass.records import Mode", []),
     ],
 )

@@ -18,9 +18,9 @@ from watchglass.record.flight_recorder import FlightRecorder
 from watchglass.record.step_encoding import ROW_BYTES, row_bytes
 from watchglass.record.step_queue import StepQueue
 from watchglass.records import Fact, Mode, Reduction, Role, TensorInfo, UnitKind
-from watchglass.run import WorkerTables
 from watchglass.stats import of_array
 from watchglass.store import RawTensor, Rings, scan
+from watchglass.tables import WorkerTables
 
 LOSS, WEIGHT = 1, 2
 TENSORS = [TensorInfo(LOSS, "loss", Role.LOSS, dtype="float64"), TensorInfo(WEIGHT, "w", Role.WEIGHT, shape=(4,))]

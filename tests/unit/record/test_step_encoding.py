@@ -7,10 +7,10 @@ from watchglass.errors import StoreError
 from watchglass.record import Captured, CapturedRecords, OpenStep, SteadyRow, step_encoding
 from watchglass.record.step_encoding import encode_steps, row_bytes
 from watchglass.records import SCALARS, Mode, Reduction, Role, TensorInfo, UnitKind
-from watchglass.run import WorkerTables
 from watchglass.stats import exact_reduction, histograms_of, merge, of_array
 from watchglass.store import FrameKind, RawTensor, decode_rows, decode_statistics, scan
 from watchglass.store.encoding import json_payloads
+from watchglass.tables import WorkerTables
 
 
 class Later:

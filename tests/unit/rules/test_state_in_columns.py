@@ -13,8 +13,8 @@ from watchglass.config import RuleSpec
 from watchglass.records import Finding, Mode, ModuleKind, Role, StepEnd, TensorInfo, UnitKind
 from watchglass.rules import Rule, build_rule
 from watchglass.rules.rule import state
-from watchglass.run import Catalog, History, StepRecords, StepView
 from watchglass.stats import of_array
+from watchglass.tables import Catalog, History, StepRecords, StepView
 
 WEIGHTS, UNITS = 40, 8
 CATALOG = Catalog(

@@ -13,7 +13,7 @@ from watchglass.config import RuleSpec
 from watchglass.errors import InvalidValueError
 from watchglass.evaluate import Evaluation, replay
 from watchglass.records import Status
-from watchglass.run import History
+from watchglass.tables import History
 from watchglass.testing import Step, build_run
 
 RULES = """

@@ -9,8 +9,8 @@ import pytest
 from numpy.typing import NDArray
 
 from watchglass.records import STATISTIC_FIELDS, Mode, Role, StepEnd, TensorInfo
-from watchglass.run import Catalog, History, LazyHistograms, Statistics, StepRecords, StepView
 from watchglass.stats import column, histograms_of, of_array
+from watchglass.tables import Catalog, History, LazyHistograms, Statistics, StepRecords, StepView
 
 ROLES = (Role.WEIGHT, Role.GRADIENT, Role.UPDATE)
 COUNT = 12

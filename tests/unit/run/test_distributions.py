@@ -6,19 +6,11 @@ import pytest
 from watchglass import records
 from watchglass.errors import InvalidValueError, UnknownNameError
 from watchglass.records import Mode, Reduction, Role
-from watchglass.run import (
-    REDUCTIONS,
-    History,
-    Statistics,
-    StepRecords,
-    StepView,
-    WorkerTables,
-    open_run,
-    sources as sources_module,
-)
-from watchglass.run.stored import StoredStatistics
+from watchglass.run import open_run
 from watchglass.stats import exact_reduction, histograms_of
 from watchglass.store import LocalStore, RunReader, decode_histograms, dtype_of, encode_rows, scan
+from watchglass.tables import REDUCTIONS, History, Statistics, StepRecords, StepView, WorkerTables, sources
+from watchglass.tables.stored_statistics import StoredStatistics
 from watchglass.testing import Row, Step, build_run
 
 #: What a hook configuration of SageMaker Debugger may ask for, beside the abs_ forms.
@@ -180,7 +172,7 @@ def test_histograms_are_decoded_only_when_asked_for_and_once(run, monkeypatch):
         decoded.append(len(payload))
         return decode_histograms(payload)
 
-    monkeypatch.setattr(sources_module, "decode_histograms", counting)
+    monkeypatch.setattr(sources, "decode_histograms", counting)
     fresh = open_run(run.location)
     fresh.tensor("fc1.weight").reductions("mean")
     statistics = fresh.step(2).statistics()
@@ -200,7 +192,7 @@ def test_a_loop_over_steps_reads_each_step_once(tmp_path, monkeypatch):
         decoded.append(len(payload))
         return decode_histograms(payload)
 
-    monkeypatch.setattr(sources_module, "decode_histograms", counting)
+    monkeypatch.setattr(sources, "decode_histograms", counting)
     for kind, name in ((StoredStatistics, "of_tensor"), (WorkerTables, "reduction_history")):
         monkeypatch.setattr(kind, name, lambda *args, **more: courses.append(args))
     for n in range(12):

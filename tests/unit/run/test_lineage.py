@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 
 from watchglass.records import STEPS, Fact, Mode, StepEnd
-from watchglass.run import Worker, WorkerTables
-from watchglass.run.lineage import Part, Seam, Start, evaluations, join, matching_step, start_of, trace
-from watchglass.run.row_log import StepEnds
-from watchglass.run.stored import StoredStatistics
+from watchglass.run import Worker
+from watchglass.run.numbering.lineage import Part, Seam, Start, evaluations, join, matching_step, start_of, trace
 from watchglass.store import LocalStore, RunReader, step_rows, table_of
+from watchglass.tables import WorkerTables
+from watchglass.tables.row_log import StepEnds
+from watchglass.tables.stored_statistics import StoredStatistics
 from watchglass.testing import RunBuilder
 
 

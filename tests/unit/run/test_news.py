@@ -3,7 +3,8 @@
 import numpy as np
 
 from watchglass.records import SCALARS, Fact, Mode, Role, StepEnd, TensorInfo
-from watchglass.run import course, open_run
+from watchglass.run import open_run
+from watchglass.run.numbering import course
 from watchglass.store import (
     LocalStore,
     SegmentWriter,

@@ -7,8 +7,9 @@ import pytest
 
 from watchglass.errors import InvalidValueError, MissingFileError, NotARunError, UnknownNameError
 from watchglass.records import SCALARS, Finding, Mode, Observation, Reduction, Role, RuleStatus, Severity, Status
-from watchglass.run import Catalog, Run, Tensor, WorkerTables, open_run
+from watchglass.run import Run, Tensor, open_run
 from watchglass.store import dtype_of, encode_rows, open_store
+from watchglass.tables import Catalog, WorkerTables
 from watchglass.testing import RunBuilder, Step, build_run
 
 

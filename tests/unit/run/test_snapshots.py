@@ -7,9 +7,10 @@ import pytest
 
 from watchglass.errors import CompactedError, InvalidValueError
 from watchglass.records import Fact, Mode
-from watchglass.run import course, open_run
-from watchglass.run.history import PhaseTracker
+from watchglass.run import open_run
+from watchglass.run.numbering import course
 from watchglass.store import LocalStore, compact
+from watchglass.tables.history import PhaseTracker
 from watchglass.testing import RunBuilder, Step, build_run
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from watchglass.errors import InvalidValueError, MissingExtraError, UnknownNameError
 from watchglass.records import STATISTIC_FIELDS, Finding, Mode, Reduction, Severity
-from watchglass.run import open_run, statistics_table
+from watchglass.run import open_run, statistics_query as statistics_table
 from watchglass.stats import column, histograms_of, of_array
 from watchglass.testing import Row, Step, build_run
 

@@ -9,10 +9,10 @@ import pytest
 
 from watchglass.errors import CompactedError
 from watchglass.records import STATISTIC_FIELDS, Fact, Mode, Origin, Reduction, Role, TensorInfo, UnitKind
-from watchglass.run import WorkerTables, payloads, problems, sources
-from watchglass.run.payloads import Decoded, new_token
 from watchglass.stats import column, of_array
 from watchglass.store import Frame, FrameKind, LocalStore, RunReader, SegmentWriter, compact, encode_frame
+from watchglass.tables import WorkerTables, payloads, problems, sources
+from watchglass.tables.payloads import Decoded, new_token
 from watchglass.testing import Row, Step, build_run
 
 

@@ -15,8 +15,8 @@ from watchglass.evaluate.engine.rule_status import PartialEvaluation
 from watchglass.evaluate.engine.runner import RuleRunner
 from watchglass.records import Finding, Mode, Observation, RuleStatus
 from watchglass.rules import Windows
-from watchglass.run import JointStep, Moment, StepView, Written
 from watchglass.store import layout
+from watchglass.tables import JointStep, Moment, StepView, Written
 
 
 class Engine:

@@ -7,8 +7,8 @@ from contextlib import suppress
 
 from watchglass.errors import DamagedDataError
 from watchglass.records import Observation
-from watchglass.run import Tick
 from watchglass.store import FrameKind, RunReader, Store, decode_observation
+from watchglass.tables import Tick
 
 #: What every evaluator observes where it comes to pass, and rules are shown with the next step.
 SHOWN = frozenset({"worker_lost", "worker_returned"})

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from watchglass.evaluate.engine.rule_status import Order
 from watchglass.evaluate.follower import Follower
 from watchglass.records import Mode, Observation
-from watchglass.run import JointStep, StepView
 from watchglass.store import Store, layout, open_store
+from watchglass.tables import JointStep, StepView
 
 #: Attempt and order of the last step of each worker that counts.
 Reached = Mapping[str, tuple[int, Order]]

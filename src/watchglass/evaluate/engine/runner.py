@@ -34,8 +34,8 @@ from watchglass.evaluate.engine.unmet_needs import NeedSeen
 from watchglass.evaluate.engine.windowing import Cutting
 from watchglass.records import Finding, Observation, RuleStatus, Severity, Status
 from watchglass.rules import Rule, build_rule
-from watchglass.run import MOST_RAW_BYTES, Between, JointStep, RawTensors, StepView, Window, Written
 from watchglass.store import decode_finding, encode_record, scan
+from watchglass.tables import MOST_RAW_BYTES, Between, JointStep, RawTensors, StepView, Window, Written
 
 _T = TypeVar("_T")
 #: What an instance is asked about.

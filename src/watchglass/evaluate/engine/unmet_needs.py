@@ -14,7 +14,7 @@ from watchglass.config import BUILT_IN_COLLECTIONS, FACTS, Schedule
 from watchglass.evaluate.engine.rule_status import Met
 from watchglass.records import Fact, Mode, Role, count
 from watchglass.rules import Needs, collections_for, without_layers
-from watchglass.run import Selection, StepView
+from watchglass.tables import Selection, StepView
 
 #: Captures of a planned collection without what it should hold, after which it is not expected any more.
 _FEW_DUE = 4

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from watchglass.rules import Windows
-from watchglass.run import Window, Written
+from watchglass.tables import Window, Written
 
 #: Attempt, stream and clock.
 _Key = tuple[int, str, int]

@@ -13,8 +13,8 @@ from watchglass.evaluate.live.reporting import Reporting
 from watchglass.evaluate.live.restart_without_rule import start_without
 from watchglass.evaluate.live.worker_liveness import WorkerLiveness, step_of
 from watchglass.records import Finding, Observation, RuleStatus
-from watchglass.run import JointStep, Moment
 from watchglass.store import Store, holder_of, intervals_for, is_alive, layout
+from watchglass.tables import JointStep, Moment
 
 #: How long is read on of a training that goes on, by an evaluator that was told to go.
 _LAST_LOOK_S = 3.0

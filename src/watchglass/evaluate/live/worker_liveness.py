@@ -16,8 +16,8 @@ from watchglass.errors import WatchglassError
 from watchglass.evaluate.follower import FollowedWorker, Key
 from watchglass.record import harvest
 from watchglass.records import Mode, Observation
-from watchglass.run import StepView
 from watchglass.store import Attendance, Claim, Store, has_attempt, intervals_for, is_alive
+from watchglass.tables import StepView
 
 #: How long another process may take to recover a worker's last steps before nothing more is expected of it.
 _HARVEST_NS = 30_000_000_000

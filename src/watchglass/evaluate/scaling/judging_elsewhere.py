@@ -20,8 +20,8 @@ from watchglass.evaluate.scaling.followed_run import WORKER, FollowedRun
 from watchglass.evaluate.scaling.rule_files import absolute_rules, read_rule_files
 from watchglass.evaluate.scaling.tasks import error_of, outfit_of
 from watchglass.records import Finding, Observation, RuleStatus
-from watchglass.run import WorkerTables
 from watchglass.store import Store, read_manifest
+from watchglass.tables import WorkerTables
 
 #: How often a process that dies is begun again without having got any further.
 RETRIES = 4

@@ -14,7 +14,7 @@ from watchglass.records import Finding, Mode, ModuleKind, Role, Severity, Tensor
 from watchglass.rules import signals
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
-from watchglass.run import Selection, StepView
+from watchglass.tables import Selection, StepView
 
 _ENOUGH_CAPTURES = 16
 

@@ -12,8 +12,8 @@ from watchglass.records import Finding, Mode, Role, Severity
 from watchglass.rules import levels, signals
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
-from watchglass.run import StepView
 from watchglass.stats import median
+from watchglass.tables import StepView
 
 _WINDOW = 64
 

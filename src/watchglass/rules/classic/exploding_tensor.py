@@ -13,8 +13,8 @@ from watchglass.rules import levels, signals
 from watchglass.rules.classic.first_bad import find_culprit
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
-from watchglass.run import Statistics, StepView
 from watchglass.stats import median
+from watchglass.tables import Statistics, StepView
 
 #: A non-finite value in one of these means that the training itself is broken.
 _VITAL = (Role.LOSS, Role.GRADIENT, Role.WEIGHT, Role.BIAS, Role.UPDATE, Role.OPTIMIZER_STATE)

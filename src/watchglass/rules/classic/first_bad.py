@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from watchglass.records import Fact, Role, TensorInfo
-from watchglass.run import Statistics, StepView
+from watchglass.tables import Statistics, StepView
 
 #: Where a first_bad_module fact says it was, and the symptom that this is.
 _SYMPTOMS = {

@@ -14,8 +14,8 @@ from watchglass.records import Finding, Mode, Severity
 from watchglass.rules import levels, signals
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
-from watchglass.run import StepView
 from watchglass.stats import median
+from watchglass.tables import StepView
 
 #: Ratio from which on a loss has risen clearly, after the first steps.
 _CLEARLY = 4.0

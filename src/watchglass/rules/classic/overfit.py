@@ -11,7 +11,7 @@ from watchglass.records import Finding, Mode, Role, Severity
 from watchglass.rules import levels, signals
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
-from watchglass.run import SAME_LOSS, SAME_LOSS_NEAR_ZERO, Phase, Selection, StepView
+from watchglass.tables import SAME_LOSS, SAME_LOSS_NEAR_ZERO, Phase, Selection, StepView
 
 #: What the names of losses begin with that a function, or the model, returned.
 _PART = "loss/"

@@ -12,7 +12,7 @@ from watchglass.records import Finding, Mode, ModuleKind, Role, Severity
 from watchglass.rules import signals
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
-from watchglass.run import StepView
+from watchglass.tables import StepView
 
 
 class PoorWeightInitialization(Rule):

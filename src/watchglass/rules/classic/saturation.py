@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from watchglass.records import ModuleKind, Role
 from watchglass.rules import signals
-from watchglass.run import Statistics, StepView
+from watchglass.tables import Statistics, StepView
 
 #: Derivative per layer below which an activation must be saturating: that of a sigmoid is at most 0.25, that of GELU
 #: or SiLU about 0.5 near zero, that of ReLU 0.7 in the root mean square.

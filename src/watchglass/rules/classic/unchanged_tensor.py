@@ -13,7 +13,7 @@ from watchglass.records import Finding, Mode, Role, Severity
 from watchglass.rules import signals
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
-from watchglass.run import Statistics, StepView
+from watchglass.tables import Statistics, StepView
 
 #: Irrational-looking weights of the statistics in a tensor's fingerprint, so that changes do not cancel.
 _FINGERPRINT = {

@@ -14,7 +14,7 @@ from watchglass.rules import signals
 from watchglass.rules.classic.saturation import saturating_between
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
-from watchglass.run import Selection, Statistics, StepView
+from watchglass.tables import Selection, Statistics, StepView
 
 
 class _Depth(NamedTuple):

@@ -13,8 +13,8 @@ from watchglass.records import Finding, Mode, Role, Severity, count
 from watchglass.rules import signals
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
-from watchglass.run import StepView
 from watchglass.stats import median
+from watchglass.tables import StepView
 
 
 class WeightUpdateRatio(Rule):

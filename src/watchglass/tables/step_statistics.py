@@ -11,11 +11,11 @@ import numpy.typing as npt
 from watchglass.config import EXACT_REDUCTIONS
 from watchglass.errors import InvalidValueError
 from watchglass.records import STATISTIC_FIELDS, Reduction, TensorInfo, count
-from watchglass.run.catalog import Catalog
-from watchglass.run.histograms import LazyHistograms
-from watchglass.run.selection import Selection
-from watchglass.run.tensor_group import TensorGroup
 from watchglass.stats import DERIVED, Histograms, column, finite_count, quantiles
+from watchglass.tables.catalog import Catalog
+from watchglass.tables.histograms import LazyHistograms
+from watchglass.tables.selection import Selection
+from watchglass.tables.tensor_group import TensorGroup
 
 Column = npt.NDArray[np.float64]
 _Found = TypeVar("_Found")

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from watchglass.records import TensorInfo, count
-from watchglass.run.selection import ALL, Selection
-from watchglass.run.tensor_group import TensorGroup
+from watchglass.tables.selection import ALL, Selection
+from watchglass.tables.tensor_group import TensorGroup
 
 #: Ids above this are not looked up in a dense table, so that a damaged row cannot ask for gigabytes.
 _DENSE_LIMIT = 1 << 22

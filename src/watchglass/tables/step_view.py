@@ -23,16 +23,16 @@ from watchglass.records import (
     model_name,
     series_name,
 )
-from watchglass.run.catalog import Catalog
-from watchglass.run.histograms import LazyHistograms
-from watchglass.run.history import BaselineKey, History, Phase
-from watchglass.run.raw_tensors import RawTensors
-from watchglass.run.selection import Selection
-from watchglass.run.statistics import Statistics
 from watchglass.stats import RollingBaseline, column as column_of
+from watchglass.tables.catalog import Catalog
+from watchglass.tables.histograms import LazyHistograms
+from watchglass.tables.history import BaselineKey, History, Phase
+from watchglass.tables.raw_tensors import RawTensors
+from watchglass.tables.selection import Selection
+from watchglass.tables.step_statistics import Statistics
 
 if TYPE_CHECKING:
-    from watchglass.run.moments import Window
+    from watchglass.tables.moments import Window
 
 __all__ = ["Phase", "Statistics", "StepRecords", "StepView"]
 

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from watchglass.errors import InvalidValueError, MissingExtraError, MissingFileError, StepNotRecordedError, StoreError
 from watchglass.records import TensorInfo
-from watchglass.run.tables import RawPlace
 from watchglass.store import Store, StoredTensor, as_numbers, load_tensor
+from watchglass.tables.worker_tables import RawPlace
 
 #: Bytes of whole tensors that one rule may read at one step.
 MOST_RAW_BYTES = 64 << 20

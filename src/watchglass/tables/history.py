@@ -19,6 +19,10 @@ from watchglass.stats import DERIVED, RollingBaseline
 #: Values of a scalar that a view can look back on. Bounds the evaluator's memory whatever the length of a run.
 SERIES_LIMIT = 4096
 
+#: Two losses are the same where they differ by no more than this, relatively or near zero. A penalty on the weights
+#: below this limit changes nothing.
+SAME_LOSS, SAME_LOSS_NEAR_ZERO = 0.02, 1e-9
+
 #: ("scalar", name) or ("statistic", column, tensor name): a series that the engine keeps a baseline of.
 BaselineKey = tuple[str, ...]
 

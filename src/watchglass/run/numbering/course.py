@@ -10,10 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from watchglass.records import Mode
-from watchglass.run.lineage import Lineage, Part
-from watchglass.run.row_log import RowLog
-from watchglass.run.stored import last_index_of_each
-from watchglass.run.tables import WorkerTables
+from watchglass.run.numbering.lineage import Lineage, Part
+from watchglass.tables import RowLog, WorkerTables, last_index_of_each
 
 #: The modes that steps are recorded in.
 STORED_MODES = (Mode.TRAIN, Mode.EVAL, Mode.PREDICT)

@@ -27,10 +27,6 @@ from watchglass.records import (
     count,
     of_steps,
 )
-from watchglass.run.catalog import Catalog
-from watchglass.run.problems import Problems
-from watchglass.run.row_log import RowLog, StepEnds
-from watchglass.run.stored import StoredStatistics, last_index_of_each
 from watchglass.store import (
     Charges,
     Frame,
@@ -48,6 +44,10 @@ from watchglass.store import (
     rows_bytes,
     table_of,
 )
+from watchglass.tables.catalog import Catalog
+from watchglass.tables.problems import Problems
+from watchglass.tables.row_log import RowLog, StepEnds
+from watchglass.tables.stored_statistics import StoredStatistics, last_index_of_each
 
 #: Schema that this release reads, the same for all kinds so far. Frames of later schemas are left out.
 _SCHEMA = 1

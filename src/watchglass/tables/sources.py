@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from watchglass.errors import DamagedDataError, MissingFileError
 from watchglass.records import STATISTIC_FIELDS, STATISTICS
-from watchglass.run.payloads import OnProblem, Payloads, compacted_meanwhile, new_token
 from watchglass.stats import Histograms
 from watchglass.store import (
     Frame,
@@ -27,6 +26,7 @@ from watchglass.store import (
     newest_generation,
     statistics_matrix,
 )
+from watchglass.tables.payloads import OnProblem, Payloads, compacted_meanwhile, new_token
 
 #: Most rows of a block that are read at a time to be looked at step by step.
 _CHUNK_ROWS = 1 << 17

@@ -10,8 +10,8 @@ from operator import itemgetter
 from typing import Any
 
 from watchglass.errors import DamagedDataError
-from watchglass.run.tables import WorkerTables
 from watchglass.store import Frame, FrameKind, Problem, decode_header, decode_watermark, describe, layout
+from watchglass.tables.worker_tables import WorkerTables
 
 
 class StreamPart:

@@ -26,7 +26,7 @@ class StepNumbers:
     """The complete steps of a mode over the attempts that count, ascending.
 
     Args:
-        rows: The steps as rows of :data:`~watchglass.run.course.COURSE`, one for each.
+        rows: The steps as rows of :data:`~watchglass.run.numbering.course.COURSE`, one for each.
         name: The column that they ascend by.
     """
 

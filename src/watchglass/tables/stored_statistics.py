@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from watchglass.records import STATISTIC_FIELDS, Origin
-from watchglass.run.histograms import LazyHistograms
-from watchglass.run.payloads import OnProblem, Payloads
-from watchglass.run.sources import ROW_BYTES, CompactedBlock, LiveBatch, Wanted, batch_bytes
 from watchglass.stats import Histograms
 from watchglass.store import Charges, Frame, StatisticsBatch, Store
+from watchglass.tables.histograms import LazyHistograms
+from watchglass.tables.payloads import OnProblem, Payloads
+from watchglass.tables.sources import ROW_BYTES, CompactedBlock, LiveBatch, Wanted, batch_bytes
 
 #: Parts are there beside what is made of them: joined, and once more where they have to be put in order.
 _TOGETHER = 3

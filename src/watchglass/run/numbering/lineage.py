@@ -30,9 +30,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from watchglass.records import STEPS, Fact, Mode, Role, count
-from watchglass.run.selection import Selection
-from watchglass.run.tables import WorkerTables
 from watchglass.store import dtype_of
+from watchglass.tables import Selection, WorkerTables
 
 #: What a ``resumed`` fact may say of where its step comes from; others, of later releases, pass for "unknown".
 SOURCES = ("optimizer", "scheduler", "booster", "given")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from watchglass.records import MOST_MODELS, Fact, Mode, Role, StepEnd, TensorInfo, model_name
-from watchglass.run.catalog import Catalog
-from watchglass.run.history import History
-from watchglass.run.view import StepRecords, StepView
+from watchglass.tables.catalog import Catalog
+from watchglass.tables.history import History
+from watchglass.tables.step_view import StepRecords, StepView
 
 
 class ModelViews:

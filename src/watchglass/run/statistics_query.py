@@ -11,13 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from watchglass.records import COUNT_FIELDS, STATISTIC_FIELDS, Mode, TensorInfo
-from watchglass.run.course import STORED_MODES
 from watchglass.run.merged import PLACEMENTS, Merger
-from watchglass.run.selection import Selection
-from watchglass.run.statistics import EXACT, check_reduction, stored_fields
+from watchglass.run.numbering.course import STORED_MODES
 from watchglass.run.worker import Worker
 from watchglass.stats import Histograms, column, edges
 from watchglass.store import Charges, StatisticsBatch
+from watchglass.tables import EXACT, Selection, check_reduction, stored_fields
 
 if TYPE_CHECKING:
     import pyarrow

@@ -30,12 +30,11 @@ from watchglass.records import (
     number_from_json,
     number_to_json,
 )
-from watchglass.run.selection import Selection
-from watchglass.run.statistics_table import FIELDS, Layout, Rows, StatisticsQuery, spans, texts
+from watchglass.run.statistics_query import FIELDS, Layout, Rows, StatisticsQuery, spans, texts
 from watchglass.run.table import Table
-from watchglass.run.tables import WorkerTables
 from watchglass.run.waiting import reading_again
 from watchglass.run.worker import Worker
+from watchglass.tables import Selection, WorkerTables
 
 if TYPE_CHECKING:
     from watchglass.run.run import Run

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from watchglass.records import ROW_KINDS, Mode, Observation
-from watchglass.run.view import StepView
 from watchglass.store import dtype_of
+from watchglass.tables.step_view import StepView
 
 #: What stands for the step of an instance that was shown no step yet.
 _NO_STEP = (-1, 0, -1)
