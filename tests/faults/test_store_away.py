@@ -70,7 +70,7 @@ def test_a_store_that_is_away_for_a_while_loses_nothing(faulty: Faulty, caplog: 
     told = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     told = [message for message in told if "no stop request" not in message]
     assert len(told) == 1, "one line for one time that it was away"
-    assert "wait" in told[0]
+    assert "buffered" in told[0]
 
 
 def test_permission_that_is_lost_and_given_back_loses_nothing(faulty: Faulty) -> None:
@@ -137,7 +137,7 @@ def test_a_store_that_is_away_at_the_end_gets_the_rest_by_a_harvest(
         process.stdin.close()
         said = process.stderr.read()
         assert process.wait(PATIENCE_S) == 0
-    assert "bytes of worker_0 wait in" in said
+    assert "bytes of worker_0 are buffered in" in said
     assert "watchglass follow" in said
     faulty.restore()
     store = faulty.store()
@@ -337,7 +337,7 @@ def test_a_process_ends_although_its_store_never_answers(s3_location: str, s3_pr
         said, told = process.communicate("\n", timeout=PATIENCE_S)
         assert process.returncode == 0, told
     assert said.split()[-1] == "59"
-    assert "wait in" in told
+    assert "buffered in" in told
     s3_proxy.restore()
     harvest(open_store(s3_location), by="test")
     assert Recorded(open_store(s3_location)).steps == list(range(60))

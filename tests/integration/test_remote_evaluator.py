@@ -22,7 +22,7 @@ from waiting import until
 from watchglass import Mode, open_run
 from watchglass.errors import EXIT_STOPPED, MissingFileError
 from watchglass.launch import Job
-from watchglass.launch.place import begin_attempt
+from watchglass.launch.shared_attempt import begin_attempt
 from watchglass.records import Finding
 from watchglass.run import Run
 from watchglass.store import layout, lease_holder, open_store
@@ -173,7 +173,7 @@ def test_it_survives_a_store_that_is_away_for_it_alone(
         )
     )
     s3_proxy.cut()
-    said_by(follower.stderr, "the store does not answer and is asked again")
+    said_by(follower.stderr, "store unreachable, retrying")
     broken.touch()
     at = int(said_by(training.stdout, "broken at").split()[-1])
     s3_proxy.restore()
@@ -181,7 +181,7 @@ def test_it_survives_a_store_that_is_away_for_it_alone(
     assert ended(training)[0] == 0
     status, _, err = ended(follower)
     assert status == 1
-    assert "the store answers again" in err
+    assert "store reachable again" in err
     assert [(f.rule, f.step) for f in open_run(s3_location).journal.findings if f.rule == "ExplodingTensor"] == [
         ("ExplodingTensor", at)
     ]
@@ -229,7 +229,7 @@ def test_ctrl_c_ends_following_and_not_the_training(processes: Sides, s3_locatio
 def test_a_run_that_never_starts_and_one_without_steps_are_told(processes: Sides, s3_location: str) -> None:
     status, out, err = ended(processes.follow(f"{s3_location}/none", "--wait", "2"))
     assert (status, out) == (2, "")
-    assert f"no run has begun at {s3_location}/none" in err
+    assert f"no run at or below {s3_location}/none" in err
 
     processes.script.write_text("print('nothing to train')")
     follower = processes.follow(f"{s3_location}/empty")
@@ -254,7 +254,7 @@ def test_runs_below_a_prefix_get_a_path_each(processes: Sides, s3_location: str)
 
 
 def test_two_launches_in_one_second_get_a_run_each(s3_location: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("watchglass.launch.place.time.time", lambda: 1.7e9)
+    monkeypatch.setattr("watchglass.launch.shared_attempt.time.time", lambda: 1.7e9)
     job = Job("train.py", runs=f"{s3_location}/runs")
     with ThreadPoolExecutor(4) as pool:
         placed = list(pool.map(lambda _: begin_attempt(job), range(4)))

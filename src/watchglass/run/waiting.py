@@ -1,4 +1,4 @@
-"""Steps that are there, still to come, or never: the errors that tell them apart, and waiting for those to come."""
+"""Steps that a reader asks for: where they were recorded, the error for one that was not, and how to wait for one."""
 
 from __future__ import annotations
 
@@ -79,12 +79,12 @@ def missing_step(run: Run, worker: Worker, step: int, mode: Mode, *, ended: bool
     """
     if isinstance(step, bool) or not hasattr(step, "__index__") or step < 0:
         raise InvalidValueError(f"steps are whole numbers from 0 but got {step!r}")
-    numbers, what = worker.numbers(mode), f"complete {Mode(mode).name} step {step}"
+    numbers, what = worker.numbers(mode), f"{Mode(mode).name} step {step}"
     if run.opened_steps is not None and mode is Mode.TRAIN:
         low, high = run.opened_steps
         if not low <= step < high:
             return StepNotRecordedError(
-                f"no {what} here: {run.location} was opened with steps {low} to {high - 1} only"
+                f"{what} was not read: {run.location} was opened with steps {low} to {high - 1} only"
             )
     last = numbers.last
     if mode is Mode.GLOBAL and not ended:
@@ -92,13 +92,11 @@ def missing_step(run: Run, worker: Worker, step: int, mode: Mode, *, ended: bool
         rows = worker.columns
         last = int(rows["number"][rows["mode"] == Mode.TRAIN].max(initial=-1))
     if step < last:
-        return StepNotRecordedError(
-            f"{run.location} has no {what} and never will: later ones are there; it has {numbers}"
-        )
+        return StepNotRecordedError(f"{run.location}: {what} was not recorded (later steps exist); it has {numbers}")
     if ended:
-        return EndOfRunError(f"{run.location} has no {what}: the training ended before; it has {numbers}")
+        return EndOfRunError(f"{run.location}: {what} does not exist, the run ended before it; it has {numbers}")
     return StepNotReadyError(
-        f"{run.location} has no {what} yet; it has {numbers} and goes on: wait_for_steps({step}) waits for it"
+        f"{run.location}: {what} is not complete yet; it has {numbers}; to wait for it: wait_for_steps({step})"
     )
 
 
@@ -135,7 +133,7 @@ def wait_for(
         passed = now() - begun
         if timeout_s is not None and passed >= timeout_s:
             raise StepNotReadyError(
-                f"{run.location} has no complete {Mode(mode).name} step {step} of {source.name} yet, after waiting "
+                f"{run.location}: {Mode(mode).name} step {step} of {source.name} is not complete after "
                 f"{timeout_s:g} s; it has {source.numbers(mode)}"
             )
         team = [run.worker(worker)] if worker is not None else [run.worker(name) for name in run.workers]

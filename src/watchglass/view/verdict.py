@@ -265,9 +265,9 @@ def length(verdict: Verdict) -> str:
 def saved(verdict: Verdict) -> str:
     """What a stop has saved: steps, time, and cost where there is a price."""
     if verdict.steps_saved is None or verdict.seconds_saved is None:
-        return "what that saved is not known, since the number of planned steps is not (--planned-steps)"
+        return "savings unknown: pass --planned-steps N"
     if not verdict.steps_saved:
-        return "nothing was saved, since all planned steps had been run"
+        return "nothing saved: all planned steps had run"
     cost = ""
     if verdict.cost_saved is not None and verdict.price_per_hour is not None:
         cost = f" and {money(verdict.cost_saved)}"

@@ -176,7 +176,7 @@ def test_following_a_run_whose_end_could_not_be_read_ends_without_a_verdict(
     monkeypatch.setattr(Evaluator, "finish", functools.partialmethod(Evaluator.finish, patience_s=0.0))
     config = EvaluatorConfig(store.location, None, default_rules())
     followed = follow(config, lambda seconds: True, timeout_s=20.0)
-    assert (followed.ended, followed.left_off) == ("", "the store does not answer any more")
+    assert (followed.ended, followed.left_off) == ("", "store unreachable")
     assert {status.status for status in followed.evaluation.statuses} == {Status.IN_PROGRESS}
 
 

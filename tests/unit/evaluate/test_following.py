@@ -63,7 +63,7 @@ def test_where_nothing_is_yet_what_comes_first_decides(tmp_path: Path) -> None:
 
 def test_waiting_ends_with_its_time_or_when_somebody_says_so(tmp_path: Path) -> None:
     (tmp_path / "notes").mkdir()
-    with pytest.raises(MissingFileError, match=r"no run has begun at .*, nor below it; .* --wait"):
+    with pytest.raises(MissingFileError, match=r"no run at or below .*; .* --wait"):
         what_is_at(str(tmp_path), pausing(), wait_s=0.05)
     assert what_is_at(str(tmp_path), pausing(most=3)) == ""
 
@@ -74,7 +74,7 @@ def test_a_store_that_is_away_is_asked_until_the_wait_is_over(tmp_path: Path, mo
     Away.refuses = 4
     build_run(tmp_path / "run", STEPS)
     assert what_is_at(store.location, pausing(), tell=said.append) == "run"
-    assert said == ["the store does not answer and is asked again: the store is away"]
+    assert said == ["store unreachable, retrying: the store is away"]
     Away.refuses = 1_000_000
     with pytest.raises(StoreError, match="the store is away"):
         what_is_at(store.location, pausing(), wait_s=0.05)

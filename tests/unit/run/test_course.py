@@ -122,7 +122,9 @@ def test_one_attempt_alone_has_its_own_numbers(path):
     assert "attempt 0" in repr(first)
     second = open_run(path, attempt=1)
     assert second.steps() == list(range(6, 13))
-    with pytest.raises(StepNotRecordedError, match="it has 6 to 12"):
+    with pytest.raises(
+        StepNotRecordedError, match="TRAIN step 3 was not recorded \\(later steps exist\\); it has 6 to 12"
+    ):
         second.step(3)
 
 

@@ -53,13 +53,13 @@ def test_every_accessor_tells_the_three_apart(tmp_path, ask):
         for _ in range(3):
             builder.step(scalars={"loss": 1.0})
         run = open_run(tmp_path / "run")
-        with pytest.raises(StepNotReadyError, match=r"0 to 2 and goes on: wait_for_steps\(3\)"):
+        with pytest.raises(StepNotReadyError, match=r"it has 0 to 2; to wait for it: wait_for_steps\(3\)"):
             ask(run, 3)
         with pytest.raises(InvalidValueError, match="whole numbers from 0"):
             ask(run, -1)
         builder.leave()
         run.refresh()
-        with pytest.raises(EndOfRunError, match="ended before; it has 0 to 2"):
+        with pytest.raises(EndOfRunError, match="ended before it; it has 0 to 2"):
             ask(run, 3)
     part = open_run(tmp_path / "run", steps=(0, 2))
     with pytest.raises(StepNotRecordedError, match="opened with steps 0 to 1 only"):
@@ -106,7 +106,7 @@ def test_waiting_is_over_when_the_time_is(tmp_path):
         builder.step(scalars={"loss": 1.0})
         run, clock = open_run(tmp_path / "run"), Clock()
         with pytest.raises(
-            StepNotReadyError, match=r"TRAIN step 1 of worker_0 yet, after waiting 2.2 s; it has 0 to 0"
+            StepNotReadyError, match=r"TRAIN step 1 of worker_0 is not complete after 2.2 s; it has 0 to 0"
         ):
             clock.wait(run, 1, timeout_s=2.2)
         assert sum(clock.slept) == pytest.approx(2.2)
@@ -147,7 +147,7 @@ def test_a_step_is_complete_when_every_worker_has_ended_it(tmp_path):
     with RunBuilder(tmp_path / "run", workers=2) as builder:
         builder.step(scalars={"loss": 1.0}, workers=[0])
         run = open_run(tmp_path / "run")
-        with pytest.raises(StepNotReadyError, match="of worker_1 yet"):
+        with pytest.raises(StepNotReadyError, match="of worker_1 is not complete"):
             Clock().wait(run, 0)
         Clock().wait(run, 0, worker="worker_0")
         clock = Clock(lambda: builder.step(scalars={"loss": 1.0}, workers=[1]))

@@ -154,7 +154,7 @@ def test_a_full_spool_refuses_raw_tensors_first_and_takes_more_when_it_can(remot
     remote.away = True
     one = open_spool()
     one.write(tensors(0), bytes(7000))
-    with pytest.raises(NoRoomError, match=r"7000 bytes wait in .*worker_0-.*\.spool"):
+    with pytest.raises(NoRoomError, match=r"7000 bytes are buffered in .*worker_0-.*\.spool"):
         one.write(tensors(1), bytes(1000))
     one.write(segment(0), bytes(2900))
     with pytest.raises(NoRoomError, match="raise spool_bytes"):
@@ -178,7 +178,7 @@ def test_a_disk_that_is_full_is_done_without_as_far_as_memory_goes(
     assert "No space left" in caplog.text
     # The disk has room again, but nothing may overtake: what dies with the process must be the end.
     one.write(segment(2), bytes(300))
-    with pytest.raises(NoRoomError, match="900 bytes wait in memory"):
+    with pytest.raises(NoRoomError, match="900 bytes are buffered in memory"):
         one.write(segment(3), bytes(200))
     assert len(list(Path(one.folder).glob("*~*"))) == 1
     remote.away = False
@@ -208,7 +208,7 @@ def test_a_disk_that_refuses_in_the_middle_leaves_nothing_behind(
 def test_raw_tensors_leave_room_in_memory_as_they_do_on_the_disk(remote: Remote, open_spool: Any) -> None:
     remote.away = True
     one = open_spool(most_bytes=0, memory_bytes=1000)
-    with pytest.raises(NoRoomError, match="do not fit into 750"):
+    with pytest.raises(NoRoomError, match="exceed the limit of 750"):
         one.write(tensors(0), bytes(751))
     one.write(tensors(0), bytes(750))
     one.write(segment(0), bytes(250))
@@ -454,7 +454,7 @@ def test_the_end_gives_up_in_time_and_says_what_waits_where(
     one.write(segment(0), bytes(123))
     one.close(0.05)
     told = caplog.messages[-1]
-    assert "123 bytes of worker_0 wait in" in told
+    assert "123 bytes of worker_0 are buffered in" in told
     assert one.folder in told
     assert "watchglass follow" in told
     assert spool_exists(one.folder)
@@ -485,7 +485,7 @@ def test_a_store_that_never_answers_ends_nobodys_end(
     one.write(segment(0), b"x")
     one.close(0.05)
     remote.gate.set()
-    assert "wait in" in caplog.text
+    assert "buffered in" in caplog.text
 
 
 def test_the_end_says_what_it_waits_for(
@@ -496,7 +496,7 @@ def test_the_end_says_what_it_waits_for(
     one = open_spool()
     one.write(segment(0), bytes(123))
     one.close(0.3)
-    (told,) = [message for message in caplog.messages if "training is over" in message]
+    (told,) = [message for message in caplog.messages if "script has ended" in message]
     assert "123 bytes of worker_0" in told
     assert f"Ctrl-C leaves the rest in {one.folder}" in told
 

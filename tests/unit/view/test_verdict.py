@@ -154,9 +154,9 @@ def test_what_several_workers_saw_alike_is_said_once(sick_verdict: Verdict) -> N
         ({"price_per_hour": 0.0, "cost_saved": 0.0}, "about 37 s and 0.00 not spent"),
         ({"steps_saved": 1}, "1 step not run"),
         ({"steps_saved": 0, "seconds_saved": 0.0, "price_per_hour": 2.0, "cost_saved": 0.0},
-         "nothing was saved, since all planned steps had been run"),
+         "nothing saved: all planned steps had run"),
         ({"steps_saved": None, "seconds_saved": None, "planned_train_steps": None},
-         "what that saved is not known, since the number of planned steps is not (--planned-steps)"),
+         "savings unknown: pass --planned-steps N"),
     ],
 )  # fmt: skip
 def test_what_a_stop_has_saved(sick_verdict: Verdict, changes: dict[str, Any], said: str) -> None:

@@ -21,11 +21,11 @@ def is_out_of_memory(error: Exception) -> bool:
 
 
 def tell_exhaustion(records: CapturedRecords, what: str, error: Exception) -> None:
-    """Say that something is captured no more, in a warning and in a fact."""
+    """Log and record that capture of one kind of tensors has stopped."""
     reason = (str(error).splitlines() or [""])[0] or type(error).__name__
     _log.warning(
-        "watchglass: %s are captured no more, for memory ran out (%s); the training goes on. Lower "
-        "capture_memory_bytes, keep less of them, or leave them out of collections",
+        "watchglass: stopped capturing %s: out of memory (%s); the run continues. Lower capture_memory_bytes, or keep "
+        "fewer of these tensors in collections",
         what, reason,
     )  # fmt: skip
     records.facts.append(("capture_out_of_memory", what, {"error": f"{type(error).__name__}: {reason}"}))

@@ -165,7 +165,7 @@ class Evaluator:
             return self._retry.outdated
         if self._retry.away:
             away_s = self.away_s
-            self._say(f"the store answers again, after {away_s:.0f} s; nothing was missed")
+            self._say(f"store reachable again after {away_s:.0f} s; no data was lost")
             self._retry.over()
             self.excuse(away_s)
         return new

@@ -52,7 +52,7 @@ class StoreRetry:
         except StoreError as error:
             if self._since_s is None:
                 self._since_s = time.monotonic()
-                self._say(f"the store does not answer and is asked again: {error}")
+                self._say(f"store unreachable, retrying: {error}")
             self.backoff_s = min(_LONGEST_PAUSE_S, max(self._poll_s(), 2 * self.backoff_s))
         except CompactedError:
             self.outdated = True
@@ -84,7 +84,7 @@ class StoreRetry:
             except StoreError as refused:
                 error = str(refused)
             if time.monotonic() >= give_up_s or not pause(self._poll_s()):
-                self._say(f"not everything could be evaluated and written; watchglass check does it again. {error}")
+                self._say(f"not all steps were evaluated and written; to evaluate them: watchglass check. {error}")
                 self._since_s = time.monotonic() if self._since_s is None else self._since_s
                 return False
 

@@ -65,18 +65,17 @@ def what_is_at(
                     if not store.appends:
                         search_s = begun_s + max(_MOST_WAITING_S, _SEARCH_REQUEST_S * search.asked)
                 if refused is not None:
-                    tell("the store answers again")
+                    tell("store reachable again")
                 refused = None
             except ForkedError:
                 raise
             except StoreError as error:
                 if refused is None:
-                    tell(f"the store does not answer and is asked again: {error}")
+                    tell(f"store unreachable, retrying: {error}")
                 refused = error
             if time.monotonic() > give_up_s:
                 raise refused or MissingFileError(
-                    f"no run has begun at {store.location}, nor below it; check the location, or wait longer for it "
-                    "with --wait"
+                    f"no run at or below {store.location}; check the location, or wait longer with --wait"
                 )
             if not pause(pause_s):
                 return ""
@@ -205,5 +204,5 @@ def _to_its_end(
     snapshots.publish([evaluator.snapshot()])
     evaluation = evaluator.evaluation()
     if ended and not evaluation.ended:
-        return Followed(evaluation, "", "the store does not answer any more")
+        return Followed(evaluation, "", "store unreachable")
     return Followed(evaluation, ended, left_off)

@@ -207,13 +207,13 @@ class Sending:
         if not self._away:
             self._away = True
             where = self._folder or "memory"
-            _log.warning("watchglass: %s; what is recorded waits in %s and is sent later", error, where)
+            _log.warning("watchglass: %s; records are buffered in %s and sent later", error, where)
 
     def _tell_waiting(self, patience_s: float) -> None:
-        left = f"leaves the rest in {self._folder}" if self.on_disk else "gives it up"
+        left = f"leaves the rest in {self._folder}" if self.on_disk else "discards the rest"
         _log.warning(
-            "watchglass: the training is over; %d bytes of %s are still on their way to %s, and the process waits for "
-            "them until nothing has moved for %.0f s; Ctrl-C %s",
+            "watchglass: the script has ended; %d bytes of %s are still being sent to %s. The process exits after "
+            "that, or after %.0f s without progress; Ctrl-C %s",
             self.on_disk + self.in_memory, self._worker, self._store.location, patience_s, left,
         )  # fmt: skip
 
@@ -223,11 +223,12 @@ class Sending:
         where = self._store.location
         if self.on_disk:
             _log.warning(
-                "watchglass: %s is away: %d bytes of %s wait in %s; `watchglass follow %s` on this machine sends them, "
-                "and so does the next attempt", where, self.on_disk, self._worker, self._folder, where,
+                "watchglass: %s is unreachable: %d bytes of %s are buffered in %s. To send them, run "
+                "`watchglass follow %s` on this machine, or start the next attempt",
+                where, self.on_disk, self._worker, self._folder, where,
             )  # fmt: skip
         if self.in_memory:
             _log.warning(
-                "watchglass: %s is away: %d bytes of %s waited in memory, for the disk takes nothing, and are lost "
-                "but for what the flight recorder holds", where, self.in_memory, self._worker,
+                "watchglass: %s is unreachable: %d bytes of %s were buffered in memory, since the disk refused them. "
+                "They are lost, except the last steps in the flight recorder", where, self.in_memory, self._worker,
             )  # fmt: skip

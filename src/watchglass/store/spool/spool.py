@@ -102,8 +102,8 @@ class Spool(WrapperStore):
         room = _room(self._most_bytes, path)
         if self._sending.on_disk + size > room:
             raise NoRoomError(
-                f"the spool is full: {self._sending.on_disk} bytes wait in {self.folder} for {self.location}, "
-                f"and {size} more do not fit into {room:.0f}; see to the store, or raise spool_bytes"
+                f"the spool is full: {self._sending.on_disk} bytes are buffered in {self.folder} for {self.location}, "
+                f"and {size} more exceed the limit of {room:.0f}; check the store, or raise spool_bytes"
             )
         try:
             found = self._folder.add(self._number, path, data, size)
@@ -111,7 +111,7 @@ class Spool(WrapperStore):
             if not self.refused:
                 self.refused = error.strerror or str(error)
                 _log.warning(
-                    "watchglass: %s cannot be written (%s); what %s does not take waits in memory, at most %d bytes",
+                    "watchglass: %s cannot be written (%s); records for %s are buffered in memory, at most %d bytes",
                     self.folder, self.refused, self.location, self._most_in_memory,
                 )  # fmt: skip
             return None
@@ -122,8 +122,9 @@ class Spool(WrapperStore):
         room = _room(self._most_in_memory, path)
         if self._sending.in_memory + size > room:
             raise NoRoomError(
-                f"{self._sending.in_memory} bytes wait in memory for {self.location}, and {size} more do not fit into "
-                f"{room:.0f}; see to the store, and give the disk at {spool_folder.parent_folder()} room"
+                f"{self._sending.in_memory} bytes are buffered in memory for {self.location}, and {size} more exceed "
+                f"the limit of {room:.0f}; check the store, and free space on the disk of "
+                f"{spool_folder.parent_folder()}"
             )
         return SpooledObject(self._number, path, size, content=data if isinstance(data, bytes) else b"".join(data))
 

@@ -149,7 +149,7 @@ def test_a_process_whose_store_refuses_is_asked_again_and_told_all_it_was_to_kno
         turned(evaluator)
     evaluator.finish()
     assert len(ray.outfits) == 1
-    assert "the store does not answer and is asked again: unreachable" in output.getvalue()
+    assert "store unreachable, retrying: unreachable" in output.getvalue()
     assert {each.message for each in evaluator.evaluation().findings} >= {"worker_1 before 31"}
     replayed = replay(run, config_of(run, own("Losses")).rules)
     assert [each.to_json() for each in evaluator.evaluation().findings] == [
