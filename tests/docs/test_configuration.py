@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from watchglass.cli import main
-from watchglass.cli.capturing import given_settings
+from watchglass.cli.capture_options import given_settings
 from watchglass.config import (
     BUILT_IN_COLLECTIONS,
     DEFAULT_COLLECTIONS,

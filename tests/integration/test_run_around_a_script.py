@@ -47,8 +47,8 @@ def test_a_second_start_is_a_new_attempt_of_the_same_run(tmp_path: Path) -> None
     manifest = (tmp_path / "here" / "run.json").read_bytes()
     done = run(tmp_path, "--run", "here", "--evaluator=none")
     assert done.stderr.splitlines() == [
-        "watchglass: run directory here, which is a run already: this is attempt 1; judged nowhere yet, "
-        "follow it with: watchglass follow here",
+        "watchglass: run directory here, attempt 1 of an existing run; not being evaluated; "
+        "to evaluate it: watchglass follow here",
         "watchglass: recorded; for the verdict: watchglass check here",
     ]
     assert (tmp_path / "here" / "run.json").read_bytes() == manifest

@@ -15,7 +15,7 @@ _HERE = Path(__file__).parent
 FOR_SCRIPTS = ("torch", "torch.optim", "torch.utils.data", "torch._dynamo", "numpy")
 #: Modules that the commands of watchglass import.
 FOR_COMMANDS = (
-    "watchglass.cli.app", "watchglass.cli.run", "watchglass.cli.check", "watchglass.cli.judge", "watchglass.launch",
+    "watchglass.cli.app", "watchglass.cli.run", "watchglass.cli.check", "watchglass.cli.verdicts", "watchglass.launch",
     "watchglass.evaluate.live.process", "watchglass.evaluate.judgement", "watchglass.run.run", "pyarrow.ipc",
     "rich.console",
 )  # fmt: skip

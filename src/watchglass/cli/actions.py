@@ -9,7 +9,7 @@ import typer
 
 from watchglass import evaluate, view
 from watchglass.cli.failure import COULD_NOT, print_note
-from watchglass.cli.options import ActionsFile
+from watchglass.cli.shared_options import ActionsFile
 from watchglass.cli.terminal import stdout_console, working
 from watchglass.errors import InvalidValueError
 

@@ -11,9 +11,9 @@ import typer
 
 import watchglass
 from watchglass import view
-from watchglass.cli.evaluating import Calibration, Causes, Rules, RuleTimeout, asked_of_explain, evaluator_config
+from watchglass.cli.evaluator_options import Calibration, Causes, Rules, RuleTimeout, asked_of_explain, evaluator_config
 from watchglass.cli.failure import CLEAN, COULD_NOT, FINDINGS, print_error, print_note, print_warning
-from watchglass.cli.options import Engine, FailOn, PricePerHour, RayAddress, check_choice, check_engine
+from watchglass.cli.shared_options import Engine, FailOn, PricePerHour, RayAddress, check_choice, check_engine
 from watchglass.cli.terminal import print_verdict, stdout_console
 from watchglass.config import EvaluatorConfig
 from watchglass.records import Verdict, count
@@ -86,21 +86,21 @@ def check(
     if output is not None:
         example = f"watchglass.{FORMATS[output_format]}"
         target = view.check_output_path(output, replace=force, cure="--force", example=example)
-    from watchglass.cli.judge import replayed_all
+    from watchglass.cli.verdicts import replayed_all
 
     config = evaluator_config(
         run=run, rules=rules, calibration=calibration, causes=causes, rule_timeout=rule_timeout,
         price_per_hour=price_per_hour,
     )  # fmt: skip
     verdicts, many = replayed_all(config, on_ray=engine == "ray", address=ray_address)
-    told = _Told(
+    report = _Report(
         verdicts, many, view.Terms(fail_on, allow_unfinished), asked_of_explain(rules, calibration, causes), config
     )
-    _tell(told, output_format, target, quiet=quiet)
-    return concluded(verdicts, told.terms)
+    _print(report, output_format, target, quiet=quiet)
+    return concluded(verdicts, report.terms)
 
 
-class _Told(NamedTuple):
+class _Report(NamedTuple):
     """What is printed.
 
     Attributes:
@@ -118,23 +118,23 @@ class _Told(NamedTuple):
     config: EvaluatorConfig
 
 
-def _tell(told: _Told, output_format: str, target: Path | None, *, quiet: bool) -> None:
+def _print(report: _Report, output_format: str, target: Path | None, *, quiet: bool) -> None:
     """Prints the document or writes it into a file, and what could not be read of each run on stderr."""
     if target is not None:
-        document = "".join(_rendered(output_format, told))
+        document = "".join(_rendered(output_format, report))
         written = view.write_whole(target, document.encode("utf-8", "backslashreplace"))
         if not quiet:
-            print_note(f"{_headline(told.verdicts, many=told.many)}; written to {target} ({view.size(written)})")
+            print_note(f"{_headline(report.verdicts, many=report.many)}; written to {target} ({view.size(written)})")
     elif quiet:
         pass
     elif output_format == "text":
-        _print_text(told, stdout_console())
+        _print_text(report, stdout_console())
     else:
-        for part in _rendered(output_format, told):
+        for part in _rendered(output_format, report):
             typer.echo(part, nl=False)
-    for verdict in told.verdicts:
+    for verdict in report.verdicts:
         for problem in verdict.problems:
-            print_warning(f"{verdict.run}: {problem}" if told.many else problem)
+            print_warning(f"{verdict.run}: {problem}" if report.many else problem)
 
 
 def concluded(verdicts: Sequence[Verdict], terms: view.Terms) -> int:
@@ -152,9 +152,9 @@ def concluded(verdicts: Sequence[Verdict], terms: view.Terms) -> int:
     return next(status for status in (FINDINGS, COULD_NOT, CLEAN) if status in found or status == CLEAN)
 
 
-def _rendered(output_format: str, told: _Told) -> Iterator[str]:
+def _rendered(output_format: str, report: _Report) -> Iterator[str]:
     """A document in one of :data:`FORMATS`."""
-    verdicts, many, terms, _, config = told
+    verdicts, many, terms, _, config = report
     if output_format == "json":
         yield view.json_document(verdicts, terms, many=many)
     elif output_format == "sarif":
@@ -167,19 +167,19 @@ def _rendered(output_format: str, told: _Told) -> Iterator[str]:
         from rich.console import Console
 
         document = io.StringIO()
-        _print_text(told, Console(file=document, force_terminal=False))
+        _print_text(report, Console(file=document, force_terminal=False))
         yield document.getvalue()
 
 
-def _print_text(told: _Told, console: Console) -> None:
-    for verdict in told.verdicts:
-        if told.many and not console.is_terminal:  # where the frame has no title
+def _print_text(report: _Report, console: Console) -> None:
+    for verdict in report.verdicts:
+        if report.many and not console.is_terminal:  # where the frame has no title
             console.file.write(f"{view.printable(verdict.run)}\n")
-        print_verdict(console, verdict, told.asked)
-        if told.many:
+        print_verdict(console, verdict, report.asked)
+        if report.many:
             console.file.write("\n")
-    if told.many:
-        console.file.write(f"{_headline(told.verdicts, many=True)}\n")
+    if report.many:
+        console.file.write(f"{_headline(report.verdicts, many=True)}\n")
 
 
 def _headline(verdicts: Sequence[Verdict], *, many: bool) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from watchglass.cli.failure import print_note
-from watchglass.cli.options import Force, RunPath
+from watchglass.cli.shared_options import Force, RunPath
 from watchglass.cli.terminal import working
 from watchglass.errors import InvalidValueError
 from watchglass.records import count

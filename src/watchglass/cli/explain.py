@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from watchglass import evaluate, view
-from watchglass.cli.evaluating import Calibration, Causes, Rules, evaluator_config
+from watchglass.cli.evaluator_options import Calibration, Causes, Rules, evaluator_config
 from watchglass.cli.failure import print_warning
-from watchglass.cli.options import PricePerHour, check_choice, price_of
+from watchglass.cli.shared_options import PricePerHour, check_choice, price_of
 from watchglass.cli.terminal import print_rows, stdout_console
 from watchglass.errors import InvalidValueError
 from watchglass.records import Verdict
@@ -79,7 +79,7 @@ def _judged(
     run: str, rules: list[str] | None, calibration: str, causes: list[str] | None, price_per_hour: str | None
 ) -> tuple[Run, Verdict, dict[str, RuleDocumentation]]:
     """The run, the verdict on it, and what its rules say of themselves, as far as they are at hand."""
-    from watchglass.cli.judge import judged, replayed
+    from watchglass.cli.verdicts import judged, replayed
     from watchglass.rules import rule_names
 
     if rules is None and calibration == "default":

@@ -8,7 +8,7 @@ import typer
 
 from watchglass import view
 from watchglass.cli.failure import print_warning
-from watchglass.cli.options import RunPath, check_choice
+from watchglass.cli.shared_options import RunPath, check_choice
 from watchglass.cli.terminal import working
 from watchglass.records import count
 

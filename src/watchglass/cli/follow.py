@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 from watchglass import evaluate
-from watchglass.cli import evaluating, options
+from watchglass.cli import evaluator_options, shared_options
 from watchglass.cli.failure import COULD_NOT, print_note
 from watchglass.config import EvaluatorConfig
 from watchglass.errors import InvalidValueError
@@ -58,24 +58,24 @@ _MetricsHost = Annotated[
 
 def follow(
     run: _RunOrPrefix,
-    rules: evaluating.Rules = None,
-    calibration: evaluating.Calibration = "default",
-    stop_on: evaluating.StopOn = None,
-    action: evaluating.Actions = None,
-    config_file: options.ActionsFile = None,
-    fail_on: options.FailOn = "warning",
+    rules: evaluator_options.Rules = None,
+    calibration: evaluator_options.Calibration = "default",
+    stop_on: evaluator_options.StopOn = None,
+    action: evaluator_options.Actions = None,
+    config_file: shared_options.ActionsFile = None,
+    fail_on: shared_options.FailOn = "warning",
     wait: _Wait = 600.0,
     timeout: _Timeout = None,
     until_idle: _UntilIdle = None,
     lost_after: _LostAfter = 600.0,
-    causes: evaluating.Causes = None,
-    rule_timeout: evaluating.RuleTimeout = 30.0,
-    price_per_hour: options.PricePerHour = None,
+    causes: evaluator_options.Causes = None,
+    rule_timeout: evaluator_options.RuleTimeout = 30.0,
+    price_per_hour: shared_options.PricePerHour = None,
     metrics_port: _MetricsPort = None,
     metrics_host: _MetricsHost = None,
-    engine: options.Engine = "local",
-    ray_address: options.RayAddress = None,
-    quiet: options.Quiet = False,
+    engine: shared_options.Engine = "local",
+    ray_address: shared_options.RayAddress = None,
+    quiet: shared_options.Quiet = False,
 ) -> int:
     """Evaluate rules on a run, or on all runs below a prefix, while they are written, on any machine that sees them.
 
@@ -83,13 +83,13 @@ def follow(
     are written into the run; the verdict comes on stdout when the training has ended. With --stop-on the training is
     stopped through the store. The exit status is that of check. Ctrl-C ends following, not the training.
     """
-    options.check_choice("--fail-on", fail_on, ("warning", "error", "never"))
-    options.check_engine(engine, ray_address)
+    shared_options.check_choice("--fail-on", fail_on, ("warning", "error", "never"))
+    shared_options.check_engine(engine, ray_address)
     for option, seconds in (("--wait", wait), ("--timeout", timeout), ("--until-idle", until_idle)):
         _check_seconds(option, seconds, 0)
     _check_seconds("--lost-after", lost_after, 1)
 
-    config = evaluating.evaluator_config(
+    config = evaluator_options.evaluator_config(
         run=run, rules=rules, calibration=calibration, stop_on=stop_on, actions=action,
         config_file=config_file, causes=causes, rule_timeout=rule_timeout, lost_after=lost_after,
         price_per_hour=price_per_hour, quiet=quiet, acts=True,
@@ -135,7 +135,7 @@ class _Following:
         return self._runs(left_s) if kind == "prefix" else COULD_NOT
 
     def _run(self, timeout_s: float | None) -> int:
-        from watchglass.cli.concluding import conclude
+        from watchglass.cli.follow_output import conclude
 
         config = self.config
         if self.on_ray:
@@ -159,9 +159,9 @@ class _Following:
         return conclude(config, followed.evaluation, self.fail_on, ended=bool(followed.ended))
 
     def _runs(self, timeout_s: float | None) -> int:
-        from watchglass.cli.concluding import Console
+        from watchglass.cli.follow_output import RunsReport
 
-        config, console = self.config, Console(self.config, self.fail_on)
+        config, console = self.config, RunsReport(self.config, self.fail_on)
         self._note(f"following the runs below {config.run}")
         with evaluate.cluster(self.ray_address) if self.on_ray else nullcontext() as cluster:
 

@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from watchglass import view
-from watchglass.cli.evaluating import Causes
-from watchglass.cli.options import PricePerHour, RunPath, price_of
+from watchglass.cli.evaluator_options import Causes
+from watchglass.cli.shared_options import PricePerHour, RunPath, price_of
 from watchglass.cli.terminal import working
 
 
@@ -20,7 +20,7 @@ def report(
     price_per_hour: PricePerHour = None,
 ) -> None:
     """Write a self-contained HTML report of a run: verdict, figures, findings. It opens with no network."""
-    from watchglass.cli.judge import judged
+    from watchglass.cli.verdicts import judged
 
     price = price_of(price_per_hour)
     view.check_report_path(output, replace=force)

@@ -10,7 +10,7 @@ import typer
 
 import watchglass.run
 from watchglass.cli.failure import print_note
-from watchglass.cli.options import Force
+from watchglass.cli.shared_options import Force
 from watchglass.cli.terminal import working
 from watchglass.config import joined
 from watchglass.errors import InvalidValueError, NotARunError, WatchglassError

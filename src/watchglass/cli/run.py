@@ -11,14 +11,14 @@ import typer
 from typer.core import TyperCommand
 
 from watchglass import view
-from watchglass.cli import capturing, evaluating, options
+from watchglass.cli import capture_options, evaluator_options, shared_options
 from watchglass.cli.failure import print_note, print_warning, show_traceback
 from watchglass.cli.terminal import print_verdict_beside, progress, working
 from watchglass.config import DEFAULT_RUNS, EvaluatorConfig, environment
 from watchglass.errors import EXIT_STOPPED, LaunchError
 
 if TYPE_CHECKING:
-    from watchglass.launch import Job, Outcome
+    from watchglass.launch import Job, LaunchOutcome
 
 
 class RunCommand(TyperCommand):
@@ -99,27 +99,27 @@ def run(
     run_directory: RunDirectory = None,
     runs: RunsFolder = None,
     evaluator: EvaluatorKind = "local",
-    rules: evaluating.Rules = None,
-    calibration: evaluating.Calibration = "default",
-    stop_on: evaluating.StopOn = None,
-    action: evaluating.Actions = None,
-    causes: evaluating.Causes = None,
-    rule_timeout: evaluating.RuleTimeout = 30.0,
-    price_per_hour: options.PricePerHour = None,
-    config: capturing.ConfigFile = None,
-    collection: capturing.Collections = None,
-    save_interval: capturing.SaveInterval = None,
-    save_raw: capturing.SaveRaw = None,
-    save_all: capturing.SaveAll = False,
-    include_workers: capturing.IncludeWorkers = None,
-    overhead_budget: capturing.OverheadBudget = None,
-    planned_steps: capturing.PlannedSteps = None,
+    rules: evaluator_options.Rules = None,
+    calibration: evaluator_options.Calibration = "default",
+    stop_on: evaluator_options.StopOn = None,
+    action: evaluator_options.Actions = None,
+    causes: evaluator_options.Causes = None,
+    rule_timeout: evaluator_options.RuleTimeout = 30.0,
+    price_per_hour: shared_options.PricePerHour = None,
+    config: capture_options.ConfigFile = None,
+    collection: capture_options.Collections = None,
+    save_interval: capture_options.SaveInterval = None,
+    save_raw: capture_options.SaveRaw = None,
+    save_all: capture_options.SaveAll = False,
+    include_workers: capture_options.IncludeWorkers = None,
+    overhead_budget: capture_options.OverheadBudget = None,
+    planned_steps: capture_options.PlannedSteps = None,
     report: ReportFile = None,
     compact: Annotated[
         bool, typer.Option("--compact", help="Compact the run when the training has ended, as 'watchglass compact'.")
     ] = False,
     no_capture: Annotated[bool, typer.Option("--no-capture", help="Run the script as if by python alone.")] = False,
-    quiet: options.Quiet = False,
+    quiet: shared_options.Quiet = False,
 ) -> int:
     """Run a training script under watch, without a change to it.
 
@@ -134,7 +134,7 @@ def run(
     if not words and module is None:
         raise LaunchError("run needs the script to run: watchglass run [options] train.py ARGS")
     if runs is not None and run_directory is not None:
-        raise LaunchError("--run names the run and --runs a place for many; leave one of them out")
+        raise LaunchError("use either --run or --runs, not both")
     target, *arguments = words or () if module is None else (module, *(words or ()))
     job = Job(
         target, tuple(arguments), is_module=module is not None, run=run_directory,
@@ -143,18 +143,18 @@ def run(
     if no_capture or environment.disabled():
         return run_untouched(job)
     _check(evaluator, rules, stop_on, report, action)
-    given = capturing.given_settings(
+    given = capture_options.given_settings(
         collections=collection, save_interval=save_interval, save_raw=save_raw, save_all=save_all,
         include_workers=include_workers, overhead_budget=overhead_budget, planned_steps=planned_steps,
     )  # fmt: skip
     told = None
     if evaluator == "local":
-        told = evaluating.evaluator_config(
+        told = evaluator_options.evaluator_config(
             rules=rules, calibration=calibration, stop_on=stop_on, actions=action, config_file=config, causes=causes,
             rule_timeout=rule_timeout, price_per_hour=price_per_hour, quiet=quiet, acts=True,
         )  # fmt: skip
-    file, settings = capturing.with_file(config, given, told)
-    after = _After(report, options.price_of(price_per_hour), file, compact, quiet)
+    file, settings = capture_options.with_file(config, given, told)
+    after = _After(report, shared_options.price_of(price_per_hour), file, compact, quiet)
     return _launch(replace(job, evaluator=told, settings=settings), after)
 
 
@@ -201,13 +201,13 @@ def _launch(job: Job, after: _After) -> int:
 
 
 def _announcement(job: Job, run: str, attempt: int, file: str | None) -> str:
-    again = f", which is a run already: this is attempt {attempt}" if attempt else ""
+    again = f", attempt {attempt} of an existing run" if attempt else ""
     settings = f", settings from {file}" if file else ""
-    follow = "" if job.evaluator else f"; judged nowhere yet, follow it with: watchglass follow {run}"
+    follow = "" if job.evaluator else f"; not being evaluated; to evaluate it: watchglass follow {run}"
     return f"run directory {run}{again}{settings}{follow}"
 
 
-def _conclude(job: Job, outcome: Outcome, after: _After) -> None:
+def _conclude(job: Job, outcome: LaunchOutcome, after: _After) -> None:
     """The verdict on stderr, behind the script's own last words, and the report."""
     told, verdict, run = job.evaluator, outcome.verdict, None
     if told is None and not after.quiet:
@@ -216,7 +216,7 @@ def _conclude(job: Job, outcome: Outcome, after: _After) -> None:
         print_note(f"for the verdict: watchglass check {outcome.run}")
         return
     if after.report is not None or (verdict is None and told is not None and not after.quiet):
-        from watchglass.cli.judge import judged, replayed
+        from watchglass.cli.verdicts import judged, replayed
 
         if told is not None:
             run, verdict = judged(outcome.run, causes=told.causes, price_per_hour=after.price)
@@ -226,7 +226,7 @@ def _conclude(job: Job, outcome: Outcome, after: _After) -> None:
         # Known to the launcher only, and not written into the run.
         verdict = replace(verdict, capture={**verdict.capture, "beside_cpu_ns": outcome.beside_cpu_s * 1e9})
         if not after.quiet:
-            print_verdict_beside(verdict, evaluating.asked_of_explain(None, "default", told.causes))
+            print_verdict_beside(verdict, evaluator_options.asked_of_explain(None, "default", told.causes))
     if after.report is not None and run is not None and verdict is not None:
         print_note(f"report {after.report} ({view.size(view.write_report(run, verdict, after.report))})")
 
@@ -249,7 +249,7 @@ def _compact(run: str, *, quiet: bool) -> None:
             print_note(reason)
 
 
-def _recorded(outcome: Outcome) -> str:
+def _recorded(outcome: LaunchOutcome) -> str:
     end = "stopped by request; " if outcome.exit_status == EXIT_STOPPED else ""
     if outcome.failure is not None:
         end = f"failed: {view.failure_sentence(outcome.failure)}; "
@@ -260,7 +260,7 @@ def _check(
     evaluator: str, rules: list[str] | None, stop_on: str | None, report: str | None, actions: list[str] | None
 ) -> None:
     """Refuse before the training what could not be done with it or after it."""
-    options.check_choice("--evaluator", evaluator, ("local", "none"))
+    shared_options.check_choice("--evaluator", evaluator, ("local", "none"))
     elsewhere = {
         "with --evaluator none no rule is evaluated here; give --rules to watchglass follow or check": rules,
         "something can only be done about findings where rules are evaluated; drop --evaluator none, or give --action "

@@ -9,7 +9,7 @@ import typer
 
 from watchglass import view
 from watchglass.cli.failure import print_warning
-from watchglass.cli.options import RunPath
+from watchglass.cli.shared_options import RunPath
 from watchglass.cli.terminal import print_table, stdout_console, working
 from watchglass.errors import MissingFileError, NotARunError
 from watchglass.records import count
@@ -27,8 +27,8 @@ def show(
 
     Of a folder that holds runs and is none itself: the runs.
     """
-    from watchglass.cli.outline import head_of, sections_of
-    from watchglass.cli.recovering import mention_unrecovered, recover
+    from watchglass.cli.recovery import mention_unrecovered, recover
+    from watchglass.cli.run_contents import head_of, sections_of
     from watchglass.run import open_run, open_runs
 
     console = stdout_console()

@@ -13,7 +13,7 @@ from watchglass.errors import InvalidValueError
 from watchglass.records import ModuleKind, Role
 
 
-class BuiltIn(NamedTuple):
+class BuiltInCollection(NamedTuple):
     """What a collection that exists in every run holds.
 
     Attributes:
@@ -31,35 +31,37 @@ class BuiltIn(NamedTuple):
 
 
 #: Collections that exist in every run.
-BUILT_IN_COLLECTIONS: dict[str, BuiltIn] = {
-    "all": BuiltIn("every tensor that the training has by itself"),
-    "default": BuiltIn("what a script saves under no other collection", (Role.CUSTOM,)),
-    "weights": BuiltIn("parameters that are no biases, before the update", (Role.WEIGHT,)),
-    "biases": BuiltIn("biases, before the update", (Role.BIAS,)),
-    "gradients": BuiltIn("gradients as the optimizer sees them", (Role.GRADIENT,)),
-    "updates": BuiltIn("what an update changed in each parameter", (Role.UPDATE,)),
-    "optimizer_variables": BuiltIn("state of the optimizers, by their own names", (Role.OPTIMIZER_STATE,)),
-    "inputs": BuiltIn("inputs of modules", (Role.INPUT,)),
-    "outputs": BuiltIn("outputs of modules", (Role.OUTPUT,)),
-    "layers": BuiltIn("inputs and outputs of modules", (Role.INPUT, Role.OUTPUT)),
-    "labels": BuiltIn("what a loss compares with", (Role.LABEL,)),
-    "predictions": BuiltIn("what a loss judges", (Role.PREDICTION,)),
-    "losses": BuiltIn("losses", (Role.LOSS,), every_step=True),
-    "metrics": BuiltIn("accuracy, norms, learning rates and what a script saves", (Role.METRIC,), every_step=True),
-    "learning_rate": BuiltIn("learning rates", (), ("learning_rate",), every_step=True),
-    "model_input": BuiltIn("inputs of the model", (), ("model_input",)),
-    "model_output": BuiltIn("outputs of the model", (Role.OUTPUT,), ("model_output",)),
-    "input_image": BuiltIn("inputs of the model that are images", (), ("input_image",)),
-    "input_sequence": BuiltIn("inputs of the model that are sequences of tokens", (), ("input_sequence",)),
-    "input_gradients": BuiltIn("gradients with respect to floating-point inputs", (), ("input_gradients",)),
-    "relu_input": BuiltIn("inputs of ReLU", (), ("relu_input",)),
-    "relu_output": BuiltIn("outputs of ReLU", (Role.OUTPUT,), ("relu_output",)),
-    "tanh_input": BuiltIn("inputs of tanh", (), ("tanh_input",)),
-    "sigmoid_input": BuiltIn("inputs of sigmoid", (), ("sigmoid_input",)),
-    "attention": BuiltIn("largest logit and entropy of each attention head", (), ("attention",)),
-    "router": BuiltIn("load and logits of routers in mixtures of experts", (), ("router",)),
-    "logsumexp": BuiltIn("log-sum-exp of the logits that a loss judges", (), ("logsumexp",)),
-    "feature_importance": BuiltIn("importance of each feature to boosted trees", (), ("feature_importance",)),
+BUILT_IN_COLLECTIONS: dict[str, BuiltInCollection] = {
+    "all": BuiltInCollection("every tensor that the training has by itself"),
+    "default": BuiltInCollection("what a script saves under no other collection", (Role.CUSTOM,)),
+    "weights": BuiltInCollection("parameters that are no biases, before the update", (Role.WEIGHT,)),
+    "biases": BuiltInCollection("biases, before the update", (Role.BIAS,)),
+    "gradients": BuiltInCollection("gradients as the optimizer sees them", (Role.GRADIENT,)),
+    "updates": BuiltInCollection("what an update changed in each parameter", (Role.UPDATE,)),
+    "optimizer_variables": BuiltInCollection("state of the optimizers, by their own names", (Role.OPTIMIZER_STATE,)),
+    "inputs": BuiltInCollection("inputs of modules", (Role.INPUT,)),
+    "outputs": BuiltInCollection("outputs of modules", (Role.OUTPUT,)),
+    "layers": BuiltInCollection("inputs and outputs of modules", (Role.INPUT, Role.OUTPUT)),
+    "labels": BuiltInCollection("what a loss compares with", (Role.LABEL,)),
+    "predictions": BuiltInCollection("what a loss judges", (Role.PREDICTION,)),
+    "losses": BuiltInCollection("losses", (Role.LOSS,), every_step=True),
+    "metrics": BuiltInCollection(
+        "accuracy, norms, learning rates and what a script saves", (Role.METRIC,), every_step=True
+    ),
+    "learning_rate": BuiltInCollection("learning rates", (), ("learning_rate",), every_step=True),
+    "model_input": BuiltInCollection("inputs of the model", (), ("model_input",)),
+    "model_output": BuiltInCollection("outputs of the model", (Role.OUTPUT,), ("model_output",)),
+    "input_image": BuiltInCollection("inputs of the model that are images", (), ("input_image",)),
+    "input_sequence": BuiltInCollection("inputs of the model that are sequences of tokens", (), ("input_sequence",)),
+    "input_gradients": BuiltInCollection("gradients with respect to floating-point inputs", (), ("input_gradients",)),
+    "relu_input": BuiltInCollection("inputs of ReLU", (), ("relu_input",)),
+    "relu_output": BuiltInCollection("outputs of ReLU", (Role.OUTPUT,), ("relu_output",)),
+    "tanh_input": BuiltInCollection("inputs of tanh", (), ("tanh_input",)),
+    "sigmoid_input": BuiltInCollection("inputs of sigmoid", (), ("sigmoid_input",)),
+    "attention": BuiltInCollection("largest logit and entropy of each attention head", (), ("attention",)),
+    "router": BuiltInCollection("load and logits of routers in mixtures of experts", (), ("router",)),
+    "logsumexp": BuiltInCollection("log-sum-exp of the logits that a loss judges", (), ("logsumexp",)),
+    "feature_importance": BuiltInCollection("importance of each feature to boosted trees", (), ("feature_importance",)),
 }
 
 #: Collections that rules ask for are called so where they are a part of a built-in one: ``"rules.outputs.linear"``.
@@ -133,7 +135,7 @@ class Collection(SaveSettings):
         return any(getattr(self, name) for name in _SELECTORS)
 
     @property
-    def built_in(self) -> BuiltIn | None:
+    def built_in(self) -> BuiltInCollection | None:
         """What its name selects, None where it is a new one."""
         if self.name == "default" and self.narrows:
             return None  # as in SageMaker Debugger: these tensors too, whatever they are

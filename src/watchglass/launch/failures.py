@@ -16,7 +16,7 @@ from watchglass.records import Failure
 _MOST_BYTES = 1 << 20
 
 
-class _Told(NamedTuple):
+class _UncaughtException(NamedTuple):
     """A line: what ended a process, whether the launcher started it, and whether it trained or was a rank."""
 
     failure: Failure
@@ -50,7 +50,7 @@ class Failures:
             os.unlink(self.path)
         return None if exit_status == 0 else replace(_reason(told, exit_status), exit_status=exit_status)
 
-    def _told(self) -> list[_Told]:
+    def _told(self) -> list[_UncaughtException]:
         try:
             with open(open_regular(self.path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0)), "rb") as file:
                 lines = file.read(_MOST_BYTES).splitlines()
@@ -59,7 +59,7 @@ class Failures:
         return [told for told in map(_line, lines) if told is not None]
 
 
-def _reason(told: list[_Told], exit_status: int) -> Failure:
+def _reason(told: list[_UncaughtException], exit_status: int) -> Failure:
     """The earliest exception of a process that trains or is a rank, else that of the process that was started.
 
     Launchers of ranks (torchrun, ``mp.spawn``) fail because one of these did. What another helper process died of says
@@ -71,10 +71,14 @@ def _reason(told: list[_Told], exit_status: int) -> Failure:
     return Failure("signal" if exit_status > 128 else "exit")
 
 
-def _line(line: bytes) -> _Told | None:
+def _line(line: bytes) -> _UncaughtException | None:
     try:
         table: Any = json.loads(line)
     except (ValueError, RecursionError):
         return None
     failure = Failure.from_json(table)
-    return None if failure is None else _Told(failure, table.get("first") is True, table.get("trains") is True)
+    return (
+        None
+        if failure is None
+        else _UncaughtException(failure, table.get("first") is True, table.get("trains") is True)
+    )

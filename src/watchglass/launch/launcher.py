@@ -22,9 +22,9 @@ from watchglass.launch.evaluator import PATIENCE_OF_RANKS_S, PATIENCE_S, evaluat
 from watchglass.launch.failures import Failures
 from watchglass.launch.interpreter import check_bootstrap_possible, with_bootstrap
 from watchglass.launch.job import Job
-from watchglass.launch.place import begin_attempt
+from watchglass.launch.shared_attempt import begin_attempt
 from watchglass.launch.signals import SignalWatch
-from watchglass.launch.training import exit_status, run_training
+from watchglass.launch.training_process import exit_status, run_training
 from watchglass.record import has_unharvested
 from watchglass.records import Failure, Verdict, from_json
 from watchglass.store import attempts, layout, open_store, write_launch_end
@@ -38,7 +38,7 @@ _STOP_SIGNALS = (signal.SIGTERM, signal.SIGKILL)
 
 
 @dataclass(frozen=True)
-class Outcome:
+class LaunchOutcome:
     """How a launched training ended.
 
     Attributes:
@@ -135,7 +135,7 @@ def launch(
     started: Callable[[str, int], None] = lambda run, attempt: None,
     say: Callable[[str], None] = lambda sentence: None,
     waiting: Waiting = lambda: nullcontext(lambda _: None),
-) -> Outcome:
+) -> LaunchOutcome:
     """Run a training script under watch and return when it, and everything we started for it, has ended.
 
     Main thread only: it takes over the signals of this process meanwhile.
@@ -155,7 +155,7 @@ def launch(
     leads = environment.rank() == 0
     if _restarted_after_stop(run, attempt):
         note = "torchrun restarted a run that was stopped by request; it stays stopped"
-        return Outcome(EXIT_STOPPED, run, attempt, leads, False, 0.0, (note,))
+        return LaunchOutcome(EXIT_STOPPED, run, attempt, leads, False, 0.0, (note,))
     problems: list[str] = []
     config = replace(job.evaluator, run=run, attempt=attempt) if leads and job.evaluator else None
     if leads:
@@ -175,7 +175,7 @@ def launch(
         before_s = _seconds_of_children()
         evaluated = evaluation.finish(signals, waiting, problems)
         beside_cpu_s = _seconds_of_children() - before_s + time.process_time()
-        return Outcome(
+        return LaunchOutcome(
             status, run, attempt, leads, evaluated, seconds, tuple(problems), failure, evaluation.verdict, beside_cpu_s
         )
 

@@ -7,7 +7,7 @@ from watchglass.lazy_imports import lazily
 
 if TYPE_CHECKING:
     from watchglass.rules.built_in import default_rules as default_rules, rule_names as rule_names
-    from watchglass.rules.capturing import (
+    from watchglass.rules.capture_settings import (
         capture_for as capture_for,
         capture_of as capture_of,
         collections_for as collections_for,
@@ -17,28 +17,32 @@ if TYPE_CHECKING:
         built_in_knowledge as built_in_knowledge,
         load_knowledge as load_knowledge,
     )
-    from watchglass.rules.naming import parse_rules as parse_rules
     from watchglass.rules.needs import Needs as Needs, Windows as Windows
     from watchglass.rules.registry import (
         CONTRACT as CONTRACT,
+        RULE_SETS as RULE_SETS,
         RuleDocumentation as RuleDocumentation,
         build_rule as build_rule,
         documentation as documentation,
+        expand as expand,
         find_rule as find_rule,
+        rules_of_set as rules_of_set,
     )
     from watchglass.rules.rule import Rule as Rule, state as state
-    from watchglass.rules.sets import RULE_SETS as RULE_SETS, expand as expand, rules_of_set as rules_of_set
+    from watchglass.rules.rule_texts import parse_rules as parse_rules
     from watchglass.rules.signals import without_layers as without_layers
 
 _HOMES = {
     "built_in": ("default_rules", "rule_names"),
-    "capturing": ("capture_for", "capture_of", "collections_for"),
+    "capture_settings": ("capture_for", "capture_of", "collections_for"),
     "knowledge": ("Knowledge", "built_in_knowledge", "load_knowledge"),
-    "naming": ("parse_rules",),
+    "rule_texts": ("parse_rules",),
     "needs": ("Needs", "Windows"),
-    "registry": ("CONTRACT", "RuleDocumentation", "build_rule", "documentation", "find_rule"),
+    "registry": (
+        "CONTRACT", "RULE_SETS", "RuleDocumentation", "build_rule", "documentation", "expand", "find_rule",
+        "rules_of_set",
+    ),
     "rule": ("Rule", "state"),
-    "sets": ("RULE_SETS", "expand", "rules_of_set"),
     "signals": ("without_layers",),
 }  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""The built-in rules by name: what may be asked of them without importing one."""
+"""The built-in rules by name, with their modules and sets, without importing a rule."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import NamedTuple
 from watchglass.config import RuleSpec
 
 
-class BuiltIn(NamedTuple):
+class BuiltInRule(NamedTuple):
     """Where a built-in rule is, and which sets hold it.
 
     Attributes:
         module: Its module in this package, imported when the rule is first asked for.
-        sets: Sets of :data:`~watchglass.rules.sets.RULE_SETS`, all of which is ``"all"``. Those of ``"default"`` are
-            evaluated where no rule is named; they declare ``default = True``, too. It stands here so that a training
-            process need not import them to plan what it captures.
+        sets: Names of its sets in :data:`~watchglass.rules.registry.RULE_SETS`, except ``"all"``, which has every rule.
+            Rules of ``"default"`` are evaluated when the user names none; each declares ``default = True``. The sets
+            are listed here, so that a training process plans its capture without importing the rules.
     """
 
     module: str
@@ -23,15 +23,15 @@ class BuiltIn(NamedTuple):
 
 #: Built-in rules by name, in the order in which they are evaluated and listed.
 BUILT_IN = {
-    "ExplodingTensor": BuiltIn("classic.exploding_tensor", "default sagemaker llm vision trees"),
-    "ExplodingGradient": BuiltIn("classic.exploding_gradient", "default llm vision"),
-    "VanishingGradient": BuiltIn("classic.vanishing_gradient", "default sagemaker llm vision"),
-    "DeadRelu": BuiltIn("classic.dead_relu", "default sagemaker vision"),
-    "PoorWeightInitialization": BuiltIn("classic.poor_weight_initialization", "default sagemaker llm vision"),
-    "WeightUpdateRatio": BuiltIn("classic.weight_update_ratio", "default sagemaker llm vision"),
-    "UnchangedTensor": BuiltIn("classic.unchanged_tensor", "default sagemaker llm vision"),
-    "LossNotDecreasing": BuiltIn("classic.loss_not_decreasing", "default sagemaker llm vision trees"),
-    "Overfit": BuiltIn("classic.overfit", "default sagemaker llm vision trees"),
+    "ExplodingTensor": BuiltInRule("classic.exploding_tensor", "default sagemaker llm vision trees"),
+    "ExplodingGradient": BuiltInRule("classic.exploding_gradient", "default llm vision"),
+    "VanishingGradient": BuiltInRule("classic.vanishing_gradient", "default sagemaker llm vision"),
+    "DeadRelu": BuiltInRule("classic.dead_relu", "default sagemaker vision"),
+    "PoorWeightInitialization": BuiltInRule("classic.poor_weight_initialization", "default sagemaker llm vision"),
+    "WeightUpdateRatio": BuiltInRule("classic.weight_update_ratio", "default sagemaker llm vision"),
+    "UnchangedTensor": BuiltInRule("classic.unchanged_tensor", "default sagemaker llm vision"),
+    "LossNotDecreasing": BuiltInRule("classic.loss_not_decreasing", "default sagemaker llm vision trees"),
+    "Overfit": BuiltInRule("classic.overfit", "default sagemaker llm vision trees"),
 }
 
 

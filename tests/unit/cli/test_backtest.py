@@ -12,7 +12,7 @@ import pytest
 
 from command_line import Watchglass
 from watchglass.cli import backtest as verb
-from watchglass.cli.sweeping import parse_sweeps
+from watchglass.cli.sweep_option import parse_sweeps
 from watchglass.config import RuleSpec
 from watchglass.errors import InvalidValueError, WatchglassError
 from watchglass.testing import Step, build_run
@@ -351,7 +351,7 @@ def test_ranges() -> None:
      ("-1e3", "-1e3"), (-1.5, -1.5), ("runs/a", "runs/a"), (None, ""), (True, "true"), ("-inf", "-inf")],
 )  # fmt: skip
 def test_no_cell_begins_a_formula(value: object, cell: object) -> None:
-    from watchglass.cli.backtest_output import _plain
+    from watchglass.cli.backtest import _plain
 
     assert _plain(value) == cell
 

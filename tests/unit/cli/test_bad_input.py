@@ -89,7 +89,7 @@ def script(tmp_path: Path) -> Path:
         (["run", "--stop-on", "fire", "train.py"], "--stop-on must be one of error, warning but got 'fire'"),
         (["run", "--stop-on", "error", "--evaluator", "none", "train.py"], "give --stop-on to watchglass follow"),
         (["run", "--evaluator", "remote", "train.py"], "--evaluator must be one of local, none but got 'remote'"),
-        (["run", "--run", "a", "--runs", "b", "train.py"], "leave one of them out"),
+        (["run", "--run", "a", "--runs", "b", "train.py"], "not both"),
         (["run", "--run", "ftp://x/y", "train.py"], "begin with one of s3://"),
         (["follow", "healthy", "--rules", "Overfitt"], '(did you mean "Overfit"?)'),
         (["follow", "healthy", "--stop-on", "fire"], "--stop-on must be one of error, warning but got 'fire'"),
@@ -163,7 +163,7 @@ def test_a_fault_of_ours_is_one_line_too(
     def fail(*_: object) -> Said:
         raise KeyError("a\nfault")
 
-    monkeypatch.setattr("watchglass.cli.judge.replayed", fail)
+    monkeypatch.setattr("watchglass.cli.verdicts.replayed", fail)
     assert watchglass("check", healthy).error == r"KeyError: 'a\nfault' (not expected; --debug shows where)"
 
 

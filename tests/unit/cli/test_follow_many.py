@@ -111,9 +111,7 @@ def test_trainings_that_go_on_when_the_time_is_over_have_no_clean_answer(watchgl
 def test_where_nothing_ever_comes_one_line_says_so(watchglass: Watchglass, tmp_path: Path) -> None:
     said = watchglass("follow", tmp_path / "nothing", "--wait", "0.2")
     assert said.status == 2
-    assert said.err.splitlines()[1].startswith(
-        f"watchglass: error: no run has begun at {tmp_path / 'nothing'}, nor below"
-    )
+    assert said.err.splitlines()[1].startswith(f"watchglass: error: no run at or below {tmp_path / 'nothing'};")
 
 
 def test_a_run_that_begins_later_is_followed_as_a_run(watchglass: Watchglass, tmp_path: Path) -> None:
@@ -131,7 +129,7 @@ def test_findings_count_also_where_the_store_is_away_when_the_verdict_is_asked_f
     def away(location: str) -> None:
         raise StoreError(f"cannot read {location}: the store is away")
 
-    monkeypatch.setattr("watchglass.cli.concluding.open_run", away)
+    monkeypatch.setattr("watchglass.cli.follow_output.open_run", away)
     for run, status in ((broken, 1), (healthy, 2)):
         said = watchglass("follow", run)
         assert (said.status, said.out) == (status, "")

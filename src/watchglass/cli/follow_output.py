@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 from watchglass import evaluate, view
 from watchglass.cli.check import concluded
-from watchglass.cli.evaluating import asked_of_explain
+from watchglass.cli.evaluator_options import asked_of_explain
 from watchglass.cli.failure import CLEAN, COULD_NOT, FINDINGS, print_error, print_note, print_warning
-from watchglass.cli.judge import verdict_on
 from watchglass.cli.terminal import print_table, print_verdict, stdout_console
+from watchglass.cli.verdicts import verdict_on
 from watchglass.config import EvaluatorConfig
 from watchglass.errors import WatchglassError
 from watchglass.records import Finding, count
@@ -65,8 +65,8 @@ class _Row:
     status: int
 
 
-class Console:
-    """Tells what becomes of many runs while they are followed, and in a table at the end.
+class RunsReport:
+    """Reports on many runs while they are followed, and prints a table of them at the end.
 
     Args:
         config: What evaluators are told, with the prefix as its run.

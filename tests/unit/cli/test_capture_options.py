@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from command_line import Watchglass
-from watchglass.cli.capturing import given_settings, parse_collections, parse_percent
+from watchglass.cli.capture_options import given_settings, parse_collections, parse_percent
 from watchglass.config import Collection, ModeSteps, SessionConfig
-from watchglass.launch import Job, Outcome
+from watchglass.launch import Job, LaunchOutcome
 
 
 @pytest.mark.parametrize(
@@ -59,11 +59,11 @@ def jobs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Job]:
     """Jobs that would have been launched."""
     launched: list[Job] = []
 
-    def launch(job: Job, *, started: Any, **_: Any) -> Outcome:
+    def launch(job: Job, *, started: Any, **_: Any) -> LaunchOutcome:
         job.check()
         launched.append(job)
         started("runs/x", 0)
-        return Outcome(0, "runs/x", 0, leads=False, evaluated=True, seconds=0.0)
+        return LaunchOutcome(0, "runs/x", 0, leads=False, evaluated=True, seconds=0.0)
 
     monkeypatch.setattr("watchglass.launch.launch", launch)
     (tmp_path / "train.py").write_text("")

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from watchglass.cli.options import check_choice, price_of
+from watchglass.cli.shared_options import check_choice, price_of
 from watchglass.config import CALIBRATIONS, EvaluatorConfig
 from watchglass.records import Severity
 from watchglass.session import action_specs, rule_specs

@@ -7,7 +7,7 @@ from contextlib import closing
 from dataclasses import replace
 
 from watchglass import evaluate
-from watchglass.cli.recovering import mention_unrecovered, recover
+from watchglass.cli.recovery import mention_unrecovered, recover
 from watchglass.cli.terminal import working
 from watchglass.config import EvaluatorConfig
 from watchglass.errors import WatchglassError, in_a_line

@@ -14,7 +14,7 @@ import pytest
 
 from watchglass.errors import LaunchError, NotARunError, StoreError
 from watchglass.launch import Job
-from watchglass.launch.place import begin_attempt, launch_key
+from watchglass.launch.shared_attempt import begin_attempt, launch_key
 from watchglass.store import (
     Claim,
     Store,
