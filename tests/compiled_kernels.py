@@ -16,8 +16,8 @@ import triton
 from triton.backends.compiler import GPUTarget
 
 from watchglass.capture.cost import Memory
-from watchglass.capture.pytorch.device import statistics as device, triton_kernels
-from watchglass.capture.pytorch.device.statistics import DeviceStatistics
+from watchglass.capture.pytorch.device import device_statistics as device, triton_kernels
+from watchglass.capture.pytorch.device.device_statistics import DeviceStatistics
 from watchglass.stats import DTYPE_CODES
 
 DTYPES = [getattr(torch, name) for name in DTYPE_CODES if hasattr(torch, name)]

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from watchglass.capture.cost import Memory
-from watchglass.capture.pytorch.device import statistics as device
-from watchglass.capture.pytorch.device.statistics import DeviceStatistics
+from watchglass.capture.pytorch.device import device_statistics as device
+from watchglass.capture.pytorch.device.device_statistics import DeviceStatistics
 from watchglass.records import STATISTIC_FIELDS
 from watchglass.stats import DTYPE_CODES, Histograms, pure
 
@@ -30,12 +30,12 @@ class Account:
 
 def use_triton(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Compute with Triton's interpreter, in small pieces, so that small tensors have many; returns the module."""
-    from watchglass.capture.pytorch.device import triton_rows
+    from watchglass.capture.pytorch.device import triton_statistics
 
     monkeypatch.setattr(device, "_has_triton", lambda device: True)
     for name, size in (("_TILE", 64), ("_WIDE_TILE", 32), ("_SHARES", 4)):
-        monkeypatch.setattr(triton_rows, name, size)
-    return triton_rows
+        monkeypatch.setattr(triton_statistics, name, size)
+    return triton_statistics
 
 
 def found(

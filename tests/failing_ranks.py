@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from failing import Bad, to_nan
 from ranks import WORLD, Network, rows
 
-#: The step from which on rank 0 spoils what it computes, late enough for the steady path, and how many there are.
+#: The step from which on rank 0 spoils what it computes, late enough for the fast path, and how many there are.
 FAILS, STEPS = 14, 17
 
 

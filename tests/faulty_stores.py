@@ -17,7 +17,7 @@ import pytest
 
 from servers.proxy import Proxy
 from watchglass import Hook
-from watchglass.capture import worker as worker_module
+from watchglass.capture import worker_files as worker_module
 from watchglass.errors import StoreError
 from watchglass.record import writer_opening
 from watchglass.records import SCALARS

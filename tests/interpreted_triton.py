@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from device_cases import Account, assert_alike, found, reference, use_triton, values
-from watchglass.capture.pytorch.device import readback, statistics as device
-from watchglass.capture.pytorch.device.statistics import DeviceStatistics
+from watchglass.capture.pytorch.device import device_statistics as device, readback
+from watchglass.capture.pytorch.device.device_statistics import DeviceStatistics
 from watchglass.stats import of_array
 
 

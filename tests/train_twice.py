@@ -22,7 +22,7 @@ EVERYTHING = (
     "input_gradients", "relu_input", "relu_output", "tanh_input", "sigmoid_input", "attention", "router", "logsumexp",
 )  # fmt: skip
 
-#: Steps after which a training takes the steady path, and some of that.
+#: Steps after which a training takes the fast path, and some of that.
 STEPS = 24
 ALL = list(range(STEPS))
 

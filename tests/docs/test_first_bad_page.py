@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from watchglass.capture.pytorch.first_bad.armed import STEPS
+from watchglass.capture.pytorch.first_bad.watch_next_steps import STEPS
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "first-bad-module.md").read_text(encoding="utf-8")
 CODE = ROOT / "src" / "watchglass" / "capture" / "pytorch" / "first_bad"
-SOURCE = "".join((CODE / f"{name}.py").read_text() for name in ("search", "rerun", "replaying", "separate"))
+SOURCE = "".join((CODE / f"{name}.py").read_text() for name in ("search", "rerun", "forward_replay", "collectives"))
 REASONS = re.findall(r"^\| `([a-z][^`]* [^`]*)` \|", TEXT, re.MULTILINE)
 
 

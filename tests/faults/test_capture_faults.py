@@ -19,25 +19,25 @@ from torch import nn
 import watchglass
 from waiting import PATIENCE_S
 from watchglass import Mode, open_run
-from watchglass.capture import resuming
+from watchglass.capture import resumption
 from watchglass.capture.pytorch import public_calls
 from watchglass.capture.pytorch.backwards import Backwards
-from watchglass.capture.pytorch.forwards import ModuleCapture
-from watchglass.capture.pytorch.outermost import OutermostCalls
-from watchglass.capture.pytorch.readings import Readings
+from watchglass.capture.pytorch.exact_updates import Updates
+from watchglass.capture.pytorch.module_capture import ModuleCapture
+from watchglass.capture.pytorch.parameter_reader import ParameterReader
+from watchglass.capture.pytorch.root_calls import RootCalls
 from watchglass.capture.pytorch.update_point import UpdatePoint
-from watchglass.capture.pytorch.updates import Updates
 from watchglass.errors import StoreError
 from watchglass.record.backlog import Backlog
 from watchglass.store import LocalStore
 
 CALLBACKS = [
-    (OutermostCalls, "before"), (OutermostCalls, "after"), (OutermostCalls, "_open"),
+    (RootCalls, "before"), (RootCalls, "after"), (RootCalls, "_open"),
     (ModuleCapture, "_after_module"), (ModuleCapture, "switch_on"),
     (Backwards, "loss_computed"), (Backwards, "before_backward"), (Backwards, "after_backward"),
     (UpdatePoint, "before"), (UpdatePoint, "after"), (UpdatePoint, "_read_gradients"),
-    (Readings, "begin"), (Readings, "weights"), (Readings, "gradients"), (Updates, "save"),
-    (Readings, "norm"), (Readings, "learning_rates"), (Readings, "describe"),
+    (ParameterReader, "begin"), (ParameterReader, "weights"), (ParameterReader, "gradients"), (Updates, "save"),
+    (ParameterReader, "norm"), (ParameterReader, "learning_rates"), (ParameterReader, "describe"),
 ]  # fmt: skip
 
 
@@ -94,22 +94,22 @@ def test_a_fault_in_any_callback_leaves_the_training_as_it_was(
         else:
             assert not after, "a process that never trained writes nothing"
     else:
-        assert owner in (Readings, Updates), "every other callback is called often enough to break"
+        assert owner in (ParameterReader, Updates), "every other callback is called often enough to break"
 
 
-def test_a_fault_on_the_steady_path_is_recorded_although_no_step_is_open(
+def test_a_fault_on_the_fast_path_is_recorded_although_no_step_is_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*args: Any) -> bool:
         raise RuntimeError("injected")
 
-    monkeypatch.setattr(Readings, "quick_norm", broken)
+    monkeypatch.setattr(ParameterReader, "quick_norm", broken)
     expected, model = train(network(), 60), network()
     with watchglass.watch(model, run=tmp_path / "run", save_interval=1000, overhead_budget=1.0):
         assert train(model, 60) == expected
     run = open_run(tmp_path / "run")
     (fact,) = run.facts("capture_fault")
-    assert fact.source == "Steady.before_update"
+    assert fact.source == "FastPath.before_update"
     assert 8 < fact.global_step == run.steps()[-1]
 
 
@@ -130,7 +130,7 @@ def test_an_evaluator_that_cannot_start_ends_no_recording(tmp_path: Path, caplog
 def test_evaluations_before_the_first_training_step_are_dropped_with_a_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(resuming, "_MAX_EARLY_STEPS", 3)
+    monkeypatch.setattr(resumption, "_MAX_EARLY_STEPS", 3)
     with watchglass.Hook(tmp_path / "run", strict=True) as hook:
         for mode in ("eval",) * 5 + ("train",):
             with hook.step(mode):
@@ -146,7 +146,7 @@ def test_out_of_memory_inside_capture_ends_the_capture_only(tmp_path: Path, monk
     def exhausted(*args: Any) -> Any:
         raise MemoryError
 
-    monkeypatch.setattr(Readings, "weights", exhausted)
+    monkeypatch.setattr(ParameterReader, "weights", exhausted)
     model = network()
     with watchglass.watch(model, run=tmp_path / "run"):
         assert train(model) == expected

@@ -337,9 +337,9 @@ def test_an_output_that_cannot_be_read_is_left_out_and_nothing_else_is(
     # A class of its own: what has been said of one is not said again in a process.
     known = {"list": Iteration, "mapping": Items, "dataclass": Fields, "tensor": Forbidding}.get(kind)
     if known is not None:
-        from watchglass.capture.pytorch import nested
+        from watchglass.capture.pytorch import nested_tensors
 
-        nested._classes.pop(known, None)
+        nested_tensors._classes.pop(known, None)
 
     def training(watch: Watch) -> Any:
         model = Outer(returned)

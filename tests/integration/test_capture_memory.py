@@ -20,7 +20,7 @@ from train_twice import Watch, trained_twice
 from watchglass import Run, open_run
 from watchglass.capture import update_copies
 from watchglass.capture.pytorch import reduce
-from watchglass.capture.pytorch.device import block_rows
+from watchglass.capture.pytorch.device import torch_statistics
 from watchglass.stats import of_array
 
 STEPS = 8
@@ -262,7 +262,7 @@ def test_on_a_device_working_memory_is_beside_the_bound_and_small(tmp_path: Path
     (left,) = (event for event in run.worker().lifecycle if event["event"] == "left")
     held = left["counters"]["peak_bytes"]["xpu:0"]
     # A block for each of six tensors at most.
-    assert 1 << 14 < held <= bound + block_rows.peak_bytes([torch.empty(1)] * 6) < 5 << 20
+    assert 1 << 14 < held <= bound + torch_statistics.peak_bytes([torch.empty(1)] * 6) < 5 << 20
 
 
 def test_a_bounded_capture_changes_nothing(tmp_path: Path) -> None:

@@ -189,7 +189,7 @@ def test_there_is_a_graph_for_captured_steps_and_one_for_others_and_nothing_is_c
             train(call, model, data, 30)
             adapter = PyTorchAdapter.of(hook)
             assert adapter is not None
-            assert adapter.steady.on
+            assert adapter.fast_path.on
             with torch.no_grad():
                 call(data[0])
             train(call, model, data, 10)

@@ -27,13 +27,13 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import watchglass
 from train_twice import EVERYTHING, bits
-from watchglass.capture import Hook, around_importlib_bootstrap, guard, lifetime
+from watchglass.capture import Hook, exit_and_fork, guard, wrappers_importlib_bootstrap
 from watchglass.capture.pytorch import PyTorchAdapter
-from watchglass.capture.pytorch.facts.subjects import Subjects
+from watchglass.capture.pytorch.facts.object_names import ObjectNames
 from watchglass.capture.pytorch.module_hooks import unsaved
 
 _OURS = str(Path(watchglass.__file__).parent)
-_AROUND = around_importlib_bootstrap.__file__
+_AROUND = wrappers_importlib_bootstrap.__file__
 #: What may lie between others and our code.
 _TRUSTED = (guard.__file__, _AROUND)
 
@@ -262,7 +262,7 @@ def test_a_callable_past_the_guard_is_seen(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(guard.Guard, "shielded", unguarded)
     observer = Observer()
     outcome(steadily, tmp_path / "run", observer, save_interval=16)
-    assert any("steady.py:Steady.after_update" in seen for seen in observer.unguarded)
+    assert any("fast_path.py:FastPath.after_update" in seen for seen in observer.unguarded)
 
 
 def test_a_closed_strict_hook_raises_into_no_later_run(tmp_path: Path) -> None:
@@ -288,7 +288,7 @@ def test_the_end_of_an_object_is_heard_by_way_of_the_guard() -> None:
         """Something that gets a name."""
 
     subject, linear = Subject(), nn.Linear(1, 1)
-    subjects = Subjects()
+    subjects = ObjectNames()
     subjects.name("optimizer", subject)
     remove = unsaved(linear.register_forward_pre_hook(lambda *given: None))
     with Observer() as observer:
@@ -296,14 +296,14 @@ def test_the_end_of_an_object_is_heard_by_way_of_the_guard() -> None:
         gc.collect()
     remove()
     ended = {name.split(":")[0].rpartition("/")[2] for name in observer.guarded}
-    assert ended == {"subjects.py", "module_hooks.py"}
+    assert ended == {"object_names.py", "module_hooks.py"}
 
 
 def test_ends_of_processes_take_no_harm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     registered: list[Callable[[], None]] = []
     monkeypatch.setattr(atexit, "register", registered.append)
     monkeypatch.setattr(os, "register_at_fork", lambda **functions: registered.extend(functions.values()))
-    monkeypatch.setattr(lifetime, "_registered", False)
+    monkeypatch.setattr(exit_and_fork, "_registered", False)
 
     class Broken:
         """Something to close that cannot be closed."""
@@ -318,7 +318,7 @@ def test_ends_of_processes_take_no_harm(monkeypatch: pytest.MonkeyPatch, tmp_pat
             raise InjectedError("forking")
 
     watcher = Broken()
-    lifetime.close_at_exit(watcher)
+    exit_and_fork.close_at_exit(watcher)
     try:
         assert len(registered) == 2
         for ending in registered:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import watchglass
 from failing import Act, Bad, Poisoned, Training, fact_of, facts_of, network, to_nan
 from watchglass import open_run
-from watchglass.capture import norm_pace
+from watchglass.capture import norm_interval
 from watchglass.capture.pytorch import forward_state
 from watchglass.evaluate import replay
 
@@ -74,7 +74,7 @@ def test_the_rerun_leaves_no_trace_in_the_training(tmp_path: Path) -> None:
         assert torch.equal(torch.nan_to_num(value), torch.nan_to_num(watched[1][name])), name
 
 
-#: At a captured step, and where the steady path is taken.
+#: At a captured step, and where the fast path is taken.
 @pytest.mark.parametrize(("at", "interval"), [(3, 1), (30, 1), (30, 1000)])
 @pytest.mark.parametrize("place", [0, 5])
 def test_poisoned_weights_never_make_the_first_layer_guilty(tmp_path: Path, place: int, at: int, interval: int) -> None:
@@ -97,7 +97,7 @@ def test_poisoned_weights_are_named_where_only_a_gradient_tells(
 ) -> None:
     """An infinite weight before a sigmoid: the loss is finite, and the layer before is sent zero times infinity."""
     # Gradients are looked at in every step, which else the budget decides.
-    monkeypatch.setattr(norm_pace, "_MAX_INTERVAL", 1)
+    monkeypatch.setattr(norm_interval, "_MAX_INTERVAL", 1)
     torch.manual_seed(0)
     training = Training(nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 8), nn.Sigmoid(), nn.Linear(8, 3)))
 
@@ -123,7 +123,7 @@ def test_weights_that_an_unseen_gradient_has_poisoned_are_blamed_on_its_update(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between captures nothing may look at gradients: then the next loss tells, and no module of it is guilty."""
-    monkeypatch.setattr(norm_pace, "_SHARE", 0.0)
+    monkeypatch.setattr(norm_interval, "_SHARE", 0.0)
     training = Training(network(Poisoned.apply))
     facts = facts_of(
         tmp_path / "run", training, lambda step: training.spoil(step >= 30), steps=33, save_interval=1000
@@ -280,7 +280,7 @@ class Returning(nn.Module):
 
 @pytest.mark.parametrize(("at", "by"), [(3, "outputs"), (30, "loss")])
 def test_a_model_that_returns_its_loss_is_verified_by_it(tmp_path: Path, at: int, by: str) -> None:
-    # At step 30 the steady path is taken, which keeps nothing that a model returns.
+    # At step 30 the fast path is taken, which keeps nothing that a model returns.
     training = Training(Returning())
     training.loss = lambda: training.model(inputs=training.inputs, labels=training.labels)["loss"]  # type: ignore[method-assign]
     found = fact_of(tmp_path / "run", training, at, save_interval=1000)

@@ -19,10 +19,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from failing import Bad, Poisoned, Training, fact_of, facts_of, network, to_nan
 from watchglass import Hook, open_run
-from watchglass.capture import norm_pace
+from watchglass.capture import norm_interval
 from watchglass.capture.pytorch import PyTorchAdapter, forward_state
-from watchglass.capture.pytorch.first_bad.looks import look_at
-from watchglass.capture.pytorch.first_bad.separate import RefusedError, alone
+from watchglass.capture.pytorch.first_bad.collectives import RefusedError, alone
+from watchglass.capture.pytorch.first_bad.extremes import look_at
 
 Forward = Callable[[nn.Module, Tensor], Tensor]
 
@@ -191,7 +191,7 @@ def test_a_backward_from_a_loss_that_nobody_knows(
 ) -> None:
     """The loss is no function of PyTorch, and what it sent back is too large to keep, or comes unheard."""
     training = of_loss(Training(network(Poisoned.apply)), lambda: (training.model(training.inputs) ** 2).mean())
-    monkeypatch.setattr(norm_pace, "_MAX_INTERVAL", 1)
+    monkeypatch.setattr(norm_interval, "_MAX_INTERVAL", 1)
     if interval == 1:
         monkeypatch.setattr(forward_state, "_MOST_KEPT_BYTES", 100)
     facts = facts_of(

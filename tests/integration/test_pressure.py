@@ -29,7 +29,7 @@ def train(path: Path, **settings: object) -> tuple[Run, list[tuple[bool, int]]]:
             F.cross_entropy(model(torch.randn(4, 8)), torch.tensor([0, 1, 2, 0])).backward()
             optimizer.step()
             budget = hook.plan.budget
-            seen.append((hook._recorder.pressure, budget.spacing(budget._steps + budget._steady_steps)))
+            seen.append((hook._recorder.pressure, budget.spacing(budget._steps + budget._fast_steps)))
     return open_run(path), seen
 
 

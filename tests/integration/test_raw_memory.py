@@ -27,7 +27,7 @@ def test_raw_tensors_go_once_they_are_written(tmp_path: Path) -> None:
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     settings: dict[str, Any] = {"collections": ["weights"], "save_raw": True, "save_interval": 20}
     with watchglass.watch(model, run=tmp_path / "run", strict=True, flush_interval_s=0.05, **settings) as hook:
-        for number in range(45):  # the last ones on the steady path
+        for number in range(45):  # the last ones on the fast path
             train(model, optimizer, number)
 
         def all_written() -> bool:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 import watchglass
 from fake_device import DEVICE, FakeDevice, move
 from watchglass import Hook, Mode
-from watchglass.capture.pytorch import counters
+from watchglass.capture.pytorch import update_counters
 from watchglass.errors import InvalidValueError
 from watchglass.run import Worker
 from watchglass.run.numbering.lineage import Lineage, Part, trace
@@ -34,10 +34,12 @@ LEFT, SAVED = 12, 9
 @pytest.fixture(autouse=True)
 def optimizers_of_this_test_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that another test left somewhere, in a cache of PyTorch's compiler for one, is like a second one of ours."""
-    every = counters._all
+    every = update_counters._all
     strangers = list(every(torch.optim.Optimizer))
     monkeypatch.setattr(
-        counters, "_all", lambda kind: (each for each in every(kind) if all(each is not other for other in strangers))
+        update_counters,
+        "_all",
+        lambda kind: (each for each in every(kind) if all(each is not other for other in strangers)),
     )
 
 
@@ -212,7 +214,7 @@ def test_a_run_may_begin_with_somebody_elses_checkpoint(tmp_path: Path) -> None:
 
 
 def test_numbers_of_a_resumed_training_are_those_of_one_that_was_not(tmp_path: Path) -> None:
-    """The steady path, the flight recorder and the plan follow the clock: bit for bit the same training."""
+    """The fast path, the flight recorder and the plan follow the clock: bit for bit the same training."""
     make = COUNTING["Adam"]
     settings = {"save_interval": 8}
     state, first = attempt(make, tmp_path / "run", None, LEFT, **settings)
@@ -336,10 +338,10 @@ def test_a_scheduler_whose_turn_comes_later_is_not_believed() -> None:
     later = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=100)
     first = torch.optim.lr_scheduler.ConstantLR(optimizer)
     both = torch.optim.lr_scheduler.SequentialLR(optimizer, [first, later], [10])
-    assert counters._scheduled(optimizer) is None
+    assert update_counters._scheduled(optimizer) is None
     del both
     gc.collect()
-    assert counters._scheduled(optimizer) == later.last_epoch
+    assert update_counters._scheduled(optimizer) == later.last_epoch
 
 
 def test_a_scheduler_that_may_count_epochs_is_not_believed(tmp_path: Path) -> None:
@@ -422,13 +424,13 @@ def test_a_counter_that_never_comes_is_given_up(tmp_path: Path, monkeypatch: pyt
 
 
 def late(monkeypatch: pytest.MonkeyPatch, looks: int) -> None:
-    found = counters._counters
+    found = update_counters._counters
 
     def there(optimizer: torch.optim.Optimizer) -> tuple[list[int], list[Tensor], bool]:
         return [], [torch.tensor(float(max(found(optimizer)[0])))], True
 
-    monkeypatch.setattr(counters, "_counters", there)
-    monkeypatch.setattr(counters, "DeviceRows", lambda values: Slow(values, looks))
+    monkeypatch.setattr(update_counters, "_counters", there)
+    monkeypatch.setattr(update_counters, "DeviceRows", lambda values: Slow(values, looks))
 
 
 def test_a_device_is_not_waited_for(tmp_path: Path) -> None:

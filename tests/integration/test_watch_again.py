@@ -23,7 +23,7 @@ def train(model: nn.Module, steps: int) -> None:
         optimizer.step()
 
 
-def test_other_settings_hold_at_once_also_on_the_steady_path(run_path: Path) -> None:
+def test_other_settings_hold_at_once_also_on_the_fast_path(run_path: Path) -> None:
     model = nn.Linear(4, 3)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with watchglass.watch(model, run=run_path, save_interval=1000, strict=True) as hook:
@@ -31,7 +31,7 @@ def test_other_settings_hold_at_once_also_on_the_steady_path(run_path: Path) -> 
             if number == 40:
                 adapter = PyTorchAdapter.of(hook)
                 assert adapter is not None
-                assert adapter.steady.on
+                assert adapter.fast_path.on
                 assert watchglass.watch(model, save_interval=10) is hook
             optimizer.zero_grad()
             F.cross_entropy(model(torch.randn(8, 4)), torch.randint(0, 3, (8,))).backward()

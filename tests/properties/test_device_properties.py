@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from device_cases import DTYPES, INTERPRETED, found, use_triton
 from kernel_calls import stored
-from watchglass.capture.pytorch.device import block_rows, pieces
+from watchglass.capture.pytorch.device import tensor_groups, torch_statistics
 from watchglass.stats import DTYPE_CODES, histograms_of, merge, merge_histograms, numbers, of_array
 
 SPECIAL = [
@@ -43,9 +43,9 @@ examples = settings(
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Small pieces, so that small tensors have many; NumPy warns where the interpreter computes silently on a GPU."""
-    monkeypatch.setattr(block_rows, "_BLOCK", 64)
-    monkeypatch.setattr(block_rows, "_BLOCKS", 4)
-    monkeypatch.setattr(pieces, "COPIED_BYTES", 1024)
+    monkeypatch.setattr(torch_statistics, "_BLOCK", 64)
+    monkeypatch.setattr(torch_statistics, "_BLOCKS", 4)
+    monkeypatch.setattr(tensor_groups, "COPIED_BYTES", 1024)
     if INTERPRETED:
         use_triton(monkeypatch)
     with np.errstate(all="ignore"):
@@ -151,8 +151,8 @@ def test_large_tensors_are_within_the_bound_that_is_stated(
     monkeypatch: pytest.MonkeyPatch, kind: str, size: int
 ) -> None:
     """Constants are the worst: every addition of a block is rounded in the same direction."""
-    monkeypatch.setattr(block_rows, "_BLOCK", 1 << 14)
-    monkeypatch.setattr(block_rows, "_BLOCKS", 1 << 6)
+    monkeypatch.setattr(torch_statistics, "_BLOCK", 1 << 14)
+    monkeypatch.setattr(torch_statistics, "_BLOCKS", 1 << 6)
     generator = np.random.default_rng(size)
     values = generator.standard_normal(size)
     if kind == "constant":

@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING
 from watchglass.lazy_imports import lazily
 
 if TYPE_CHECKING:
-    from watchglass.capture.failing import failure_from, report_uncaught
     from watchglass.capture.frameworks import FRAMEWORKS, Entry, Framework, Numbers, attach, framework, owner_of
     from watchglass.capture.hook import Hook
+    from watchglass.capture.process_failure import failure_from, report_uncaught
 
 _HOMES = {
-    "failing": ("failure_from", "report_uncaught"),
+    "process_failure": ("failure_from", "report_uncaught"),
     "frameworks": ("FRAMEWORKS", "Entry", "Framework", "Numbers", "attach", "framework", "owner_of"),
     "hook": ("Hook",),
 }

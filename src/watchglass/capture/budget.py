@@ -36,8 +36,8 @@ _MIN_CAPTURES = 4
 #: Of steps that are not captured the first few are looked at, and then one in this number.
 _MIN_IDLE, _SAMPLED = 4, 8
 MAX_INTERVAL = 4096
-#: Most that a step on the steady path costs, as a share of what an idle step costs on the full path.
-_STEADY_SHARE = 0.25
+#: Most that a step on the fast path costs, as a share of what an idle step costs on the full path.
+_FAST_SHARE = 0.25
 #: Parts of the allowance and of the share that remain for captures even where imports, and bookkeeping at every step,
 #: use more than the rest.
 _FLOOR_ALLOWANCE, _FLOOR_SHARE = 0.5, 0.25
@@ -78,7 +78,7 @@ class Budget:
         self._each_ns: deque[float] = deque(maxlen=_CAPTURE_WINDOW)
         self._captures_ns = 0.0
         self._elsewhere_ns = 0.0
-        self._steps = self._steady_steps = 0
+        self._steps = self._fast_steps = 0
         self._standing_ns = 0.0
         # The shortest interval at which records can be written as fast as they come, and captures since it was raised.
         self._least = 1
@@ -198,9 +198,9 @@ class Budget:
             duration_ns: What they took together.
             extra_ns: What callbacks took of it beside that part.
         """
-        self.cost_ns += int(steps * _STEADY_SHARE * self._idle()) + extra_ns
+        self.cost_ns += int(steps * _FAST_SHARE * self._idle()) + extra_ns
         self.train_ns += duration_ns
-        self._steady_steps += steps
+        self._fast_steps += steps
 
     def relieve(self) -> bool:
         """Records cannot be written as fast as they come: capture half as often; returns whether the interval changed.
@@ -265,8 +265,8 @@ class Budget:
         # Our thread writes what several captures brought at once, so its share of one is an average.
         extra_ns = max(0.0, median(self._due_ns) - idle_ns) + fmean(self._background_ns)
         extra_ns *= len(self._planned) / max(1, sum(self._planned))
-        steady = self._steady_steps / (self._steady_steps + self._steps)
-        each_ns = idle_ns * (1 - steady * (1 - _STEADY_SHARE)) + self._standing_ns
+        fast_path = self._fast_steps / (self._fast_steps + self._steps)
+        each_ns = idle_ns * (1 - fast_path * (1 - _FAST_SHARE)) + self._standing_ns
         allowed_ns = max(self.share * step_ns - each_ns, self.share * step_ns * _FLOOR_SHARE)
         interval = 1
         while interval < MAX_INTERVAL and extra_ns / interval > allowed_ns:

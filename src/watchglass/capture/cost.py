@@ -97,7 +97,7 @@ class Cost:
             step.records.facts.append(("capture_cost", "budget", {**self.report(), **self._recorder.report()}))
 
     def quick_steps_ended(self, steps: int, duration_ns: int, extra_ns: int) -> None:
-        """So many steps on the steady path took so long together, and ``extra_ns`` beside what each of them costs."""
+        """So many steps on the fast path took so long together, and ``extra_ns`` beside what each of them costs."""
         if steps:
             self._steps += steps
             self._last_end_ns = time.monotonic_ns()

@@ -2,7 +2,7 @@
 
 Whatever a framework, a module, an optimizer, a loader, the interpreter or a compiler calls of ours is a callback that
 went through :meth:`Guard.guarded` or :meth:`Guard.shielded`, outermost, or a function made by
-:func:`~watchglass.capture.around_importlib_bootstrap.around`. A fault ends the capture, never the training.
+:func:`~watchglass.capture.wrappers_importlib_bootstrap.around`. A fault ends the capture, never the training.
 """
 
 from __future__ import annotations

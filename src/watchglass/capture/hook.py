@@ -14,16 +14,16 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from typing import Any, TypeVar
 
-from watchglass.capture.by_hand import ByHand, mode_of
+from watchglass.capture.alternating_optimizers import AlternatingOptimizers
 from watchglass.capture.cost import Cost
 from watchglass.capture.destination import check_destination
-from watchglass.capture.failing import failure_from
+from watchglass.capture.exit_and_fork import close_at_exit
 from watchglass.capture.guard import Guard
-from watchglass.capture.lifetime import close_at_exit
+from watchglass.capture.manual_loop import ManualLoop, mode_of
 from watchglass.capture.plan import Plan
-from watchglass.capture.resuming import Resumption
-from watchglass.capture.turns import Turns
-from watchglass.capture.worker import WorkerOpening
+from watchglass.capture.process_failure import failure_from
+from watchglass.capture.resumption import Resumption
+from watchglass.capture.worker_files import WorkerOpening
 from watchglass.config import SessionConfig, environment
 from watchglass.control import Commit, Mailbox
 from watchglass.errors import InvalidValueError, TrainingStopped
@@ -71,7 +71,9 @@ class Hook:
         self.plan = Plan(self.config, lambda: self.rank() or 0)
         self._plan_changed = True
         self.clock = StepClock(self._finished, self._due)
-        self.turns = Turns(lambda step: self.plan.due(Mode.TRAIN, step), lambda step: self.plan.next_due(step))
+        self.alternating = AlternatingOptimizers(
+            lambda step: self.plan.due(Mode.TRAIN, step), lambda step: self.plan.next_due(step)
+        )
         self.active = True
         #: This process's rank in its group, asked at the first training step; None where it trains by itself.
         self.rank: Callable[[], int | None] = environment.group_rank
@@ -88,7 +90,7 @@ class Hook:
         self.on_close: list[Callable[[], None]] = []
         self._ids: dict[Any, int] = {}
         self._names: dict[str, int] = {}
-        self._by_hand = ByHand(self)
+        self._by_hand = ManualLoop(self)
         self._pid = os.getpid()
         self._stop: tuple[int, str] | None = None
         self._stopped = False
@@ -439,7 +441,7 @@ class Hook:
             step.records.absorb(self._carried)
             self._carried = CapturedRecords()
         if step.mode is Mode.TRAIN:
-            own = self.turns.ended(step.model, step.optimizers, step.mode_step, captured=step.due)
+            own = self.alternating.ended(step.model, step.optimizers, step.mode_step, captured=step.due)
             self.ensure_started()
             self.cost.step_ended(step, own)
             if step.due:
@@ -451,7 +453,7 @@ class Hook:
 
     def _due(self, mode: Mode, mode_step: int) -> bool:
         if mode is Mode.TRAIN:
-            return self.turns.opens(mode_step, self.clock.called)
+            return self.alternating.opens(mode_step, self.clock.called)
         return self.plan.due(mode, mode_step)
 
     def _tell_unmatched(self, step: OpenStep) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from watchglass.capture.budget import Budget
-from watchglass.capture.places import NOWHERE, Place
+from watchglass.capture.module_places import NOWHERE, Place
 from watchglass.config import (
     DEFAULT_COLLECTIONS,
     EXACT_REDUCTIONS,

@@ -40,7 +40,7 @@ class UpdateCopies:
     def __init__(self, copied: Callable[[Any, Any], Any], hold: Callable[[str, int], None]) -> None:
         self._copied = copied
         self._hold = hold
-        self._turns: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._rotation: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         # By the parameter's identity: memory that is used again, since fresh pages cost more than the copying.
         self._copies: dict[int, tuple[weakref.ref[Any], Any]] = {}
         self._held = 0
@@ -61,7 +61,7 @@ class UpdateCopies:
                 room = bound
             room -= wanted.values.nbytes
             groups[-1].append(wanted)
-        turn = self._turns[optimizer] = (self._turns.get(optimizer, -1) + 1) % len(groups)
+        turn = self._rotation[optimizer] = (self._rotation.get(optimizer, -1) + 1) % len(groups)
         group = groups[turn]
         more = sum(wanted.values.nbytes for wanted in group if self._memory_of(wanted) is None)
         if self._held + more > bound:

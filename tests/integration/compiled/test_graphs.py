@@ -72,7 +72,7 @@ def step(model: nn.Module, optimizer: torch.optim.Optimizer, number: int) -> flo
     return loss.item()
 
 
-#: Whole steps that are captured, before others take the steady path: on a GPU they never do for more than a forward.
+#: Whole steps that are captured, before others take the fast path: on a GPU they never do for more than a forward.
 CAPTURED = (3, 4, 9, 10)
 
 

@@ -192,6 +192,6 @@ def test_any_loop_is_recorded_alike_and_left_alone(tmp_path: Path, course: Cours
 
 @pytest.mark.parametrize("odd", ODD)
 def test_each_oddity_amid_plain_steps(tmp_path: Path, odd: str) -> None:
-    """Alone, at the start, on the steady path, twice in a row, and before an evaluation; compared as above."""
+    """Alone, at the start, on the fast path, twice in a row, and before an evaluation; compared as above."""
     course = [(2, odd), (18, odd), (0, odd), (18, odd), (1, "evaluate")]
     trained_twice(tmp_path, training_of(course), discovered=odd not in ELSEWHERE)

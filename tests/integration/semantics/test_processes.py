@@ -62,7 +62,7 @@ class InterruptibleSGD(torch.optim.Optimizer):
         return loss
 
 
-@pytest.mark.parametrize("when", [3, 20], ids=["early", "on the steady path"])
+@pytest.mark.parametrize("when", [3, 20], ids=["early", "on the fast path"])
 @pytest.mark.parametrize("closure", [False, True], ids=["plain", "closure"])
 @pytest.mark.parametrize("where", ["forward", "backward", "step"])
 def test_a_notebook_cell_that_was_interrupted_is_run_again(

@@ -55,7 +55,7 @@ def test_a_copy_of_a_watched_model_is_a_model_of_its_own(tmp_path: Path, way: st
         seen, copies = [], []
         for number in ALL:
             seen.append(train(model, optimizer, number))
-            if number in (3, 20):  # before the steady path, and on it
+            if number in (3, 20):  # before the fast path, and on it
                 one = WAYS[way](model)
                 if way != "copy":  # a shallow copy shares hooks and weights, and is the watched model for all we know
                     other = torch.optim.SGD(one.parameters(), 0.1)
@@ -133,7 +133,7 @@ def test_what_was_saved_at_any_moment_loads_where_watchglass_is_not_installed(tm
             if number in (16, 19):
                 save(f"after the backward of step {number}")
             optimizer.step()
-        save("on the steady path")
+        save("on the fast path")
     save("after")
     code = textwrap.dedent(LOADING)
     done = subprocess.run(
@@ -248,7 +248,7 @@ def test_a_watched_model_is_scripted_and_traced_as_one_that_is_not_watched(tmp_p
         script()
         for number in ALL:
             losses.append(train(model, optimizer, number))
-            if number in (0, 7, 20):  # as it begins, and on the steady path
+            if number in (0, 7, 20):  # as it begins, and on the fast path
                 script()
         with torch.no_grad():
             losses.append(model(inputs))

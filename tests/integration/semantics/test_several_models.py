@@ -309,14 +309,14 @@ def test_a_search_that_builds_many_models_keeps_none_of_them(tmp_path: Path) -> 
         gc.collect()
         alive = [number for number, reference in enumerate(gone) if reference() is not None]
         assert alive == []
-        assert len(adapter._flow.models) <= 2
+        assert len(adapter._current.models) <= 2
     run = open_run(tmp_path / "run")
     assert steps_of(run) == [0] * STEPS + [trial for trial in range(1, 40) for _ in range(3)]
     assert steps_of(run, Mode.EVAL) == []
     assert len(series(run, "model_40/loss")) == 3
 
 
-def test_a_later_model_takes_the_steady_path_as_well(tmp_path: Path) -> None:
+def test_a_later_model_takes_the_fast_path_as_well(tmp_path: Path) -> None:
     torch.manual_seed(0)
     kept, taken = [], [0, 0]
     said: list[float] = []
@@ -333,7 +333,7 @@ def test_a_later_model_takes_the_steady_path_as_well(tmp_path: Path) -> None:
                 loss = F.cross_entropy(model(inputs), labels)
                 loss.backward()
                 optimizer.step()
-                taken[fold] += adapter.steady.on
+                taken[fold] += adapter.fast_path.on
                 said += [loss.item()] if fold else []
     run = open_run(tmp_path / "run")
     assert min(taken) > 20

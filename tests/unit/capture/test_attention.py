@@ -16,10 +16,10 @@ from captured_parts import Stage
 from watchglass.capture.pytorch.tensors import attention_rows
 from watchglass.capture.pytorch.tensors.attention import Attention
 from watchglass.capture.pytorch.tensors.attention_rows import rows_of_attention, spread
-from watchglass.capture.pytorch.tensors.entries import Entries
+from watchglass.capture.pytorch.tensors.module_entry import ModuleEntry
 from watchglass.records import Role
 
-PARTS = (Attention, Entries)
+PARTS = (Attention, ModuleEntry)
 WIDTH, HEADS, LENGTH, BATCH = 8, 2, 5, 3
 
 

@@ -26,8 +26,8 @@ from device_cases import (
     use_triton,
     values,
 )
-from watchglass.capture.pytorch.device import block_rows, pieces, statistics as device
-from watchglass.capture.pytorch.device.statistics import DeviceStatistics
+from watchglass.capture.pytorch.device import device_statistics as device, tensor_groups, torch_statistics
+from watchglass.capture.pytorch.device.device_statistics import DeviceStatistics
 from watchglass.records import STATISTIC_FIELDS
 from watchglass.stats import histograms_of, of_array, sample
 
@@ -38,8 +38,8 @@ HAS_TRITON = importlib.util.find_spec("triton") is not None
 @pytest.fixture(params=["blocks", *(["triton"] if INTERPRETED else [])])
 def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Every way of computing, in small pieces, so that small tensors have many."""
-    monkeypatch.setattr(block_rows, "_BLOCK", 64)
-    monkeypatch.setattr(block_rows, "_BLOCKS", 4)
+    monkeypatch.setattr(torch_statistics, "_BLOCK", 64)
+    monkeypatch.setattr(torch_statistics, "_BLOCKS", 4)
     if request.param == "triton":
         use_triton(monkeypatch)
     return str(request.param)
@@ -137,7 +137,7 @@ def test_tensors_that_are_not_contiguous(path: str) -> None:
 
 def test_nothing_is_copied_of_a_dense_tensor() -> None:
     tensor = torch.randn(4, 5, 6).permute(2, 0, 1)
-    (group,) = pieces.groups([tensor], None)
+    (group,) = tensor_groups.groups([tensor], None)
     assert group.nbytes == 0
     assert group.flat()[0][0].data_ptr() == tensor.data_ptr()
 
@@ -212,7 +212,7 @@ def test_without_triton_it_goes_on_and_says_so_once(
 ) -> None:
     monkeypatch.setattr(device, "_has_triton", lambda device: True)
     monkeypatch.setitem(sys.modules, "triton", None)
-    monkeypatch.delitem(sys.modules, "watchglass.capture.pytorch.device.triton_rows", raising=False)
+    monkeypatch.delitem(sys.modules, "watchglass.capture.pytorch.device.triton_statistics", raising=False)
     monkeypatch.delitem(sys.modules, "watchglass.capture.pytorch.device.triton_kernels", raising=False)
     package = sys.modules["watchglass.capture.pytorch"]
     monkeypatch.delattr(package, "triton_rows", raising=False)

@@ -14,8 +14,8 @@ from torch.profiler import ProfilerActivity, profile
 from device_cases import Account, found, values
 from fake_device import FakeDevice, OnDevice
 from watchglass.capture import Hook
-from watchglass.capture.pytorch.device import block_rows, readback
-from watchglass.capture.pytorch.device.statistics import DeviceStatistics
+from watchglass.capture.pytorch.device import readback, torch_statistics
+from watchglass.capture.pytorch.device.device_statistics import DeviceStatistics
 from watchglass.capture.pytorch.saving import Saving
 
 
@@ -81,13 +81,13 @@ def test_blocks_hold_no_more_than_is_stated(dtype: str) -> None:
     tensor, older = values(dtype, 3_000_000), values(dtype, 3_000_000, 1)
     settings: Any = {"histograms": True, "seed": 0, "time": readback.DeviceTime(lambda ns: None)}
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
-        block_rows.summaries([tensor, tensor], [older, older], 3.0, **settings)
+        torch_statistics.summaries([tensor, tensor], [older, older], 3.0, **settings)
     held = peak = 0
     for event in profiled.profiler.kineto_results.events():
         if event.name() == "[memory]":
             held += event.nbytes()
             peak = max(peak, held)
-    assert 1 << 20 < peak <= block_rows.peak_bytes([tensor, tensor])
+    assert 1 << 20 < peak <= torch_statistics.peak_bytes([tensor, tensor])
 
 
 class FakeEvent:

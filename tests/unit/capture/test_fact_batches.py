@@ -15,8 +15,8 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from facts_of import batch, classifier, facts, facts_by_step, watching
 from watchglass import Mode, open_run
-from watchglass.capture.pytorch.facts.samples import sample
-from watchglass.capture.samples import LIMIT, hash_of, positions
+from watchglass.capture.input_sketches import LIMIT, hash_of, positions
+from watchglass.capture.pytorch.facts.input_samples import sample
 
 
 def hash_one(tensor: Tensor) -> str:

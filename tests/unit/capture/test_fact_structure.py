@@ -325,10 +325,11 @@ def test_a_training_whose_facts_are_recorded_is_bit_identical(run_path: Path, in
     "callback",
     [
         "batches.Batches._iterated", "batches.Batches.forward_began", "call_order.CallOrder._write",
-        "clips.ClipCalls._clipped", "leftovers.Leftovers._look_at_all", "leftovers.Leftovers.update_began",
-        "loss_calls.LossCalls.loss_computed", "loss_scales.LossScales._after_step",
-        "loss_scales.LossScales._after_update", "structure.Membership._data", "structure.Membership._strange_step",
-        "structure.TrainingFlags._data", "samples.Sample.octets",
+        "clips.ClipCalls._clipped", "leftover_gradients.Leftovers._look_at_all",
+        "leftover_gradients.Leftovers.update_began", "loss_calls.LossCalls.loss_computed",
+        "loss_scales.LossScales._after_step", "loss_scales.LossScales._after_update",
+        "model_structure.Membership._data", "model_structure.Membership._strange_step",
+        "model_structure.TrainingFlags._data", "input_samples.Sample.octets",
     ],
 )  # fmt: skip
 def test_a_fault_in_a_fact_leaves_the_training_as_it_was(

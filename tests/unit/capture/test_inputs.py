@@ -12,13 +12,13 @@ from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 
 from captured_parts import Stage
-from watchglass.capture.pytorch.tensors.activations import FunctionalActivations
-from watchglass.capture.pytorch.tensors.entries import Entries
+from watchglass.capture.pytorch.tensors.functional_activations import FunctionalActivations
 from watchglass.capture.pytorch.tensors.input_gradients import InputGradients
 from watchglass.capture.pytorch.tensors.inputs import Inputs
+from watchglass.capture.pytorch.tensors.module_entry import ModuleEntry
 from watchglass.records import Role
 
-PARTS = (Entries, Inputs, FunctionalActivations, InputGradients)
+PARTS = (ModuleEntry, Inputs, FunctionalActivations, InputGradients)
 
 
 class Functional(nn.Module):

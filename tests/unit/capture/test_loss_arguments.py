@@ -16,7 +16,7 @@ from captured_parts import Stage
 from fake_device import DEVICE, FakeDevice, move
 from watchglass import Mode, open_run
 from watchglass.capture.pytorch.public_calls import LOSS_FUNCTIONS
-from watchglass.capture.pytorch.tensors.targets import LossArguments, logsumexp
+from watchglass.capture.pytorch.tensors.loss_arguments import LossArguments, logsumexp
 from watchglass.records import Role
 
 BOTH = {"collections": ["labels", "predictions"]}

@@ -20,25 +20,25 @@ from watchglass.capture.pytorch import public_calls as calls
 from watchglass.capture.pytorch.backwards import Backwards
 from watchglass.capture.pytorch.compiled.calls import Compilations
 from watchglass.capture.pytorch.compiled.graphs import unless_captured
+from watchglass.capture.pytorch.compiled.hidden_forwards import HiddenForwards
 from watchglass.capture.pytorch.compiled.scripting import script_unwatched
-from watchglass.capture.pytorch.compiled.unheard import UnheardForwards
 from watchglass.capture.pytorch.compiled.updates import CompiledUpdates
-from watchglass.capture.pytorch.discovery import Discovery
 from watchglass.capture.pytorch.facts import Facts
+from watchglass.capture.pytorch.fast_path import FastPath, FullPath
 from watchglass.capture.pytorch.first_bad.search import FirstBadModule
-from watchglass.capture.pytorch.flow import Flow
-from watchglass.capture.pytorch.forwards import ModuleCapture
+from watchglass.capture.pytorch.handwritten_updates import HandwrittenUpdates
+from watchglass.capture.pytorch.model_discovery import Discovery
+from watchglass.capture.pytorch.module_capture import ModuleCapture
 from watchglass.capture.pytorch.module_hooks import Switch
-from watchglass.capture.pytorch.modules import ModuleTree
-from watchglass.capture.pytorch.other_models import OtherModels
-from watchglass.capture.pytorch.outermost import OutermostCalls, describe_training
-from watchglass.capture.pytorch.readings import Readings
+from watchglass.capture.pytorch.module_tree import ModuleTree
+from watchglass.capture.pytorch.parameter_reader import ParameterReader
+from watchglass.capture.pytorch.root_calls import RootCalls, describe_training
 from watchglass.capture.pytorch.saving import Saving
-from watchglass.capture.pytorch.steady import Full, Steady
 from watchglass.capture.pytorch.tensors.parts import TENSOR_PARTS
+from watchglass.capture.pytorch.training_state import TrainingState
+from watchglass.capture.pytorch.unoptimized_weights import UnoptimizedWeights
+from watchglass.capture.pytorch.unwatched_models import UnwatchedModels
 from watchglass.capture.pytorch.update_point import UpdatePoint
-from watchglass.capture.pytorch.updates_by_hand import UpdatesByHand
-from watchglass.capture.pytorch.weights_outside import WeightsOutside
 from watchglass.record import OpenStep
 from watchglass.records import UnsteppedBackwards
 
@@ -54,27 +54,27 @@ class PyTorchAdapter:
     """
 
     def __init__(self, hook: Hook, *, discover: bool) -> None:
-        self._flow = Flow(hook)
-        self._flow.models.on_numbered = self._numbered
-        self._flow.begin_step = self._begin_step
-        hook.clock.number_of = self._flow.models.settle
+        self._current = TrainingState(hook)
+        self._current.models.on_numbered = self._numbered
+        self._current.begin_step = self._begin_step
+        hook.clock.number_of = self._current.models.settle
         self._discovery: Discovery | None = None
         saving = Saving(hook)
-        self._capture = ModuleCapture(hook, self._flow.models, saving, self._flow.events)
-        self._readings = Readings(hook, self._flow.models, saving)
-        self.steady = Steady(self._flow, self._readings)
-        self._calls = OutermostCalls(self._flow, self._capture, self.steady)
-        self._unheard = UnheardForwards(self._flow, self._capture)
-        self._backwards = Backwards(self._flow)
-        self._updates = UpdatePoint(self._flow, self._readings, self._capture, self.steady, self._unknown)
-        self._by_hand = UpdatesByHand(self._flow, self._updates, self._without_optimizer, self._find)
+        self._capture = ModuleCapture(hook, self._current.models, saving, self._current.events)
+        self._readings = ParameterReader(hook, self._current.models, saving)
+        self.fast_path = FastPath(self._current, self._readings)
+        self._calls = RootCalls(self._current, self._capture, self.fast_path)
+        self._unheard = HiddenForwards(self._current, self._capture)
+        self._backwards = Backwards(self._current)
+        self._updates = UpdatePoint(self._current, self._readings, self._capture, self.fast_path, self._unknown)
+        self._by_hand = HandwrittenUpdates(self._current, self._updates, self._without_optimizer, self._find)
         self._backwards.on_begin = self._before_backward
-        self.steady.unheard = self._by_hand.look_back
+        self.fast_path.unheard = self._by_hand.look_back
         self._backwards.on_end = self._by_hand.after_backward
-        WeightsOutside(hook, self._flow.models, saving, self._updates.optimizers)
+        UnoptimizedWeights(hook, self._current.models, saving, self._updates.optimizers)
         for part in TENSOR_PARTS:
-            part(hook, self._flow.models, saving, self._flow.events)
-        FirstBadModule(self._flow)
+            part(hook, self._current.models, saving, self._current.events)
+        FirstBadModule(self._current)
         _adapters[hook] = self
         hook.detach_with(lambda: _adapters.pop(hook, None))
         self._install(hook, discover=discover)
@@ -87,20 +87,22 @@ class PyTorchAdapter:
     def attach(self, root: nn.Module) -> None:
         """Watch a model whose outermost call is ``root``."""
         self._calls.attach(root)
-        models = self._flow.models
+        models = self._current.models
         models.settle(models.number(root))
         self._unheard.each_step_updated(None)
 
     def _install(self, hook: Hook, *, discover: bool) -> None:
-        steady, updates, backwards = self.steady, self._updates, self._backwards
+        fast_path, updates, backwards = self.fast_path, self._updates, self._backwards
         guarded, shielded = hook.guarded, hook.guard.shielded
         # What it has seen comes before what is made of that.
-        hook.on_settle.insert(0, steady.settle)
+        hook.on_settle.insert(0, fast_path.settle)
         hook.on_end.append(self._tell_elsewhere)
-        acts, detach = steady.scaler_acts, hook.detach_with
+        acts, detach = fast_path.scaler_acts, hook.detach_with
         before_scaler_step = acts(guarded(updates.before_scaler_step))
         after_scaler_step = acts(unless_captured(guarded(updates.after_scaler_step)))
-        detach(calls.EVERY_BACKWARD.listen(hook.guard, before=steady.before_backward, ended=steady.after_backward))
+        detach(
+            calls.EVERY_BACKWARD.listen(hook.guard, before=fast_path.before_backward, ended=fast_path.after_backward)
+        )
         detach(calls.SCALER_SCALE.listen(hook.guard, after=acts(guarded(backwards.loss_scaled))))
         detach(calls.SCALER_STEP.listen(hook.guard, before=before_scaler_step, ended=after_scaler_step))
         for name, call in calls.LOSSES.items():
@@ -109,29 +111,29 @@ class PyTorchAdapter:
         rest = functools.partial(calls.HEARERS_OF_LOSSES.rest, hook)
         rest(False)
         detach(lambda: rest(True))
-        self._flow.events.resting.append(rest)
+        self._current.events.resting.append(rest)
         # Behind what wraps the same functions: what is wrapped last is restored first.
-        Facts(hook, self._flow.models, self._flow.events)
-        steady.full = Full(
+        Facts(hook, self._current.models, self._current.events)
+        fast_path.full = FullPath(
             before_forward=unless_captured(guarded(self._before_forward)),
             before_backward=unless_captured(guarded(backwards.before_backward)),
             after_backward=guarded(backwards.after_backward),
             before_update=unless_captured(guarded(updates.before)),
             after_update=guarded(updates.after),
         )
-        before, after = shielded(steady.before_update), shielded(steady.after_update)
-        steady.compiled_updates = CompiledUpdates(before, after, self._readings.updates.forget)
-        beginnings = steady.listen_to_updates = Switch(lambda: register_optimizer_step_pre_hook(before))
+        before, after = shielded(fast_path.before_update), shielded(fast_path.after_update)
+        fast_path.compiled_updates = CompiledUpdates(before, after, self._readings.updates.forget)
+        beginnings = fast_path.listen_to_updates = Switch(lambda: register_optimizer_step_pre_hook(before))
         hook.detach_with(lambda: beginnings(False))
         beginnings(True)
         hook.detach_with(register_optimizer_step_post_hook(after).remove)
         hook.detach_with(self._capture.switch_off)
         if discover:
-            self._discovery = Discovery(self._flow, self._calls)
+            self._discovery = Discovery(self._current, self._calls)
             self._calls.between = self._discovery.between
         else:
-            self._calls.between = OtherModels(self._flow, self._updates.optimizers).between
-        Compilations(hook, self._flow.models, self._calls, self._capture, self._discovery, self._unheard)
+            self._calls.between = UnwatchedModels(self._current, self._updates.optimizers).between
+        Compilations(hook, self._current.models, self._calls, self._capture, self._discovery, self._unheard)
         script_unwatched(hook)
 
     def _before_forward(self, root: nn.Module, arguments: Any, kwargs: Any) -> None:
@@ -143,14 +145,14 @@ class PyTorchAdapter:
         self._by_hand.before_backward(roots)
 
     def _numbered(self, tree: ModuleTree | None, provisional: int, number: int) -> None:
-        self._flow.hook.clock.renumber(provisional, number)
+        self._current.hook.clock.renumber(provisional, number)
         if tree is not None:
-            self._flow.objectives.follow(tree)
+            self._current.objectives.follow(tree)
 
     def _tell_elsewhere(self) -> None:
-        if self.steady.elsewhere:
+        if self.fast_path.elsewhere:
             reason = "the loop ran in a thread that is not watched; call watchglass.watch in the thread that trains"
-            self._flow.hook.add_fact(UnsteppedBackwards(self.steady.elsewhere, reason).to_fact("backward"))
+            self._current.hook.add_fact(UnsteppedBackwards(self.fast_path.elsewhere, reason).to_fact("backward"))
 
     def _without_optimizer(self) -> bool:
         return self._discovery is not None and not self._discovery.has_optimizers
@@ -164,12 +166,12 @@ class PyTorchAdapter:
         return self._discovery is not None and self._discovery.unknown(optimizer)
 
     def _begin_step(self, step: OpenStep) -> None:
-        flow = self._flow
+        current = self._current
         if step.due:
             self._readings.begin()
-            flow.events.tell(flow.events.step_began, step, step.records)
-        if step.mode_step == flow.hook.clock.first_train_step + 1:
+            current.events.tell(current.events.step_began, step, step.records)
+        if step.mode_step == current.hook.clock.first_train_step + 1:
             # Not at the first: by the second step every model has been called.
-            describe_training(flow, step)
+            describe_training(current, step)
         if self._discovery is not None:
             self._discovery.step_began()

@@ -14,12 +14,12 @@ from torch import Tensor
 from watchglass.capture.pytorch import losses
 from watchglass.capture.pytorch.device.readback import DeviceRows
 from watchglass.capture.pytorch.events import LossCall
-from watchglass.capture.pytorch.expressions import Expression
-from watchglass.capture.pytorch.flow import Flow
 from watchglass.capture.pytorch.forward_state import ForwardState
-from watchglass.capture.pytorch.losses_by_hand import BY_HAND
+from watchglass.capture.pytorch.handwritten_losses import BY_HAND
+from watchglass.capture.pytorch.loss_expressions import Expression
 from watchglass.capture.pytorch.objective import Objective
 from watchglass.capture.pytorch.public_calls import argument_of
+from watchglass.capture.pytorch.training_state import TrainingState
 from watchglass.record import CapturedRecords, Forward
 from watchglass.records import Role
 
@@ -29,8 +29,8 @@ _MAX_SCALED = 64
 class Backwards:
     """Finds the loss of each forward, and its accuracy where it has one."""
 
-    def __init__(self, flow: Flow) -> None:
-        self._flow = flow
+    def __init__(self, current: TrainingState) -> None:
+        self._current = current
         #: Called with the roots of a backward before it runs, and as it has ended.
         self.on_begin: Callable[[Sequence[Any]], None] = lambda roots: None
         self.on_end: Callable[[], None] = lambda: None
@@ -45,26 +45,26 @@ class Backwards:
 
     def loss_computed(self, function: str, arguments: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         """A loss function returned; it belongs to the last forward while that one's step is open."""
-        flow, clock = self._flow, self._flow.hook.clock
+        current, clock = self._current, self._current.hook.clock
         if not isinstance(result, Tensor):
             return
-        forward = flow.forward
+        forward = current.forward
         if (
             forward is None
-            or flow.in_backward
-            or flow.silent
-            or flow.is_of_another(function, (*arguments, *kwargs.values()))
+            or current.in_backward
+            or current.silent
+            or current.is_of_another(function, (*arguments, *kwargs.values()))
         ):
             return
         # A model may compute its loss itself; what that is given is worth the same, what it returns is an output.
-        inside = flow.forward_depth > 0
+        inside = current.forward_depth > 0
         evaluating, step = clock.evaluation is not None, clock.train
         due = clock.evaluation.due if clock.evaluation is not None else step is not None and step.due
         if not evaluating:
             if step is None or step.updated:
                 return
-            if arguments and not inside and flow.output is not None and arguments[0] is flow.output():
-                flow.loss = weakref.ref(result)
+            if arguments and not inside and current.output is not None and arguments[0] is current.output():
+                current.loss = weakref.ref(result)
                 if isinstance(forward.state, ForwardState):
                     forward.state.loss_call = (function, arguments[1:], kwargs)
             if not due and forward.training:
@@ -74,10 +74,10 @@ class Backwards:
         if due:
             call = LossCall(forward, function, predictions, target, arguments, kwargs, result, not evaluating)
             with torch.no_grad():
-                flow.events.tell(flow.events.loss_computed, call, forward.records)
+                current.events.tell(current.events.loss_computed, call, forward.records)
         if inside:
             if evaluating:
-                flow.sources.computed(result)
+                current.sources.computed(result)
             return
         reduction = str(argument_of(function, "reduction", arguments, kwargs, "mean"))
         ignored = argument_of(function, "ignore_index", arguments, kwargs, -100)
@@ -107,7 +107,7 @@ class Backwards:
             forward.if_evaluated = [*forward.if_evaluated, *later.series]
 
     def _is_classification(self, function: str, predictions: Any, target: Any) -> bool:
-        if not losses.is_classification(function, predictions, target, self._flow.inputs):
+        if not losses.is_classification(function, predictions, target, self._current.inputs):
             return False
         if function not in losses.BY_SIGN:
             return True
@@ -136,32 +136,32 @@ class Backwards:
             gradients: Those that it was given, or None.
             chosen: Whether it is only for some tensors.
         """
-        flow = self._flow
-        if flow.silent:
+        current = self._current
+        if current.silent:
             return
-        if flow.in_backward:
-            flow.recomputed = True
+        if current.in_backward:
+            current.recomputed = True
             self._inner += 1
             return
         roots = tensors if isinstance(tensors, (tuple, list)) else (tensors,)
         self.on_begin(roots)
         # On devices a backward runs on threads of autograd's, and with it whatever it calls: an optimizer, for one.
-        flow.in_backward = flow.hook.guard.waiting = True
+        current.in_backward = current.hook.guard.waiting = True
         self._trained_before = []
         self._chained = False
         self._everywhere = not chosen
-        step = flow.hook.clock.train
+        step = current.hook.clock.train
         open_step = None if step is None or step.updated else step
         weights = gradients if isinstance(gradients, (tuple, list)) else (gradients,) * len(roots)
         plain = [self._unscaled(root) if isinstance(root, Tensor) else root for root in roots]
         found = [self._number(root, weight) for root, weight in zip(plain, weights, strict=False)]
         numbers = [number for number in found if number is not None]
         value = numbers[0] if len(numbers) == 1 else Objective.sum_of(numbers) if numbers else None
-        within = open_step is not None and flow.forward is not None
-        weight = flow.forward.weight if within and flow.forward is not None else 1.0
-        flow.objectives.begin(value, weight, plain=isinstance(tensors, Tensor) and gradients is None and not chosen)
+        within = open_step is not None and current.forward is not None
+        weight = current.forward.weight if within and current.forward is not None else 1.0
+        current.objectives.begin(value, weight, plain=isinstance(tensors, Tensor) and gradients is None and not chosen)
         if len(roots) == 1 and gradients is None and isinstance(roots[0], Tensor):
-            made = flow.sources.started_from(roots[0], scaled=plain[0] is not roots[0])
+            made = current.sources.started_from(roots[0], scaled=plain[0] is not roots[0])
             if made is not None and within and not chosen and step is not None and step.due:
                 self._record_by_hand(plain[0], value, made)
         if open_step is not None:
@@ -169,31 +169,31 @@ class Backwards:
         if open_step is None or len(roots) != 1 or gradients is not None or value is None:
             return
         step = open_step
-        self._chained = flow.loss is not None and roots[0] is flow.loss()
-        if self._chained and flow.forward is not None:
-            flow.chained += 1
-            flow.forward.backpropagated = True
+        self._chained = current.loss is not None and roots[0] is current.loss()
+        if self._chained and current.forward is not None:
+            current.chained += 1
+            current.forward.backpropagated = True
         else:
-            flow.chained = 0
+            current.chained = 0
         if type(value) is float:
-            state = flow.forward.state if flow.forward is not None else None
+            state = current.forward.state if current.forward is not None else None
             if isinstance(state, ForwardState):
                 state.loss = value
             if math.isfinite(value):
                 return
-        for listener in flow.events.loss_suspected:
+        for listener in current.events.loss_suspected:
             listener(step, value)
 
     def after_backward(self) -> None:
         """That backward is over: now it is known which forwards it ran through."""
-        flow = self._flow
-        if flow.silent:
+        current = self._current
+        if current.silent:
             return
         if self._inner:
             self._inner -= 1
             return
-        flow.in_backward = flow.hook.guard.waiting = False
-        step = flow.hook.clock.train
+        current.in_backward = current.hook.guard.waiting = False
+        step = current.hook.clock.train
         trained_before, self._trained_before = self._trained_before, []
         through: list[Forward] = []
         for forward, before in zip(step.forwards if step is not None else (), trained_before, strict=False):
@@ -204,12 +204,12 @@ class Backwards:
                 through.append(forward)
         # Where it failed, or was only for some tensors, that a forward was reached says nothing of parameters.
         everywhere = self._everywhere and sys.exc_info()[0] is None
-        flow.objectives.end({forward.model for forward in through} if everywhere else ())
+        current.objectives.end({forward.model for forward in through} if everywhere else ())
         self.on_end()
 
     def _record_by_hand(self, loss: Tensor, value: Any, made: Expression) -> None:
         """Record what evaluations have of a loss that the script writes with tensor operations."""
-        forward = self._flow.forward
+        forward = self._current.forward
         if type(value) is not float and made.divisor != 1:
             with torch.no_grad():
                 value = losses.number(loss.detach() / made.divisor)

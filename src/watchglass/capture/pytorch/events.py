@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from watchglass.capture.places import ParameterPlace, Place
-from watchglass.capture.pytorch.exhaustion import is_out_of_memory, tell_exhaustion
+from watchglass.capture.module_places import ParameterPlace, Place
+from watchglass.capture.pytorch.out_of_memory import is_out_of_memory, tell_exhaustion
 from watchglass.record import CapturedRecords, Forward, OpenStep, Readback
 
 if TYPE_CHECKING:
-    from watchglass.capture.pytorch.readings import LateGradients
+    from watchglass.capture.pytorch.parameter_reader import LateGradients
 
 _Told = TypeVar("_Told")
 
@@ -123,7 +123,7 @@ class Events:
         forward_began: An outermost module is about to be called.
         evaluation_began: The same of the first forward of an evaluation, which need not be captured.
         module_entered: A module is about to run; only while something wants inputs, see
-            :class:`~watchglass.capture.pytorch.tensors.entries.Entries`.
+            :class:`~watchglass.capture.pytorch.tensors.module_entry.ModuleEntry`.
         module_listeners: Whoever may want to hear that a module has returned, each behind the question that it is asked
             as a captured forward begins: whether it wants to in this one.
         module_called: Those of them that do: a module has returned.

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from watchglass.capture.pytorch.nested import tensors_in
-from watchglass.capture.pytorch.randomness import Draws, Randomness
+from watchglass.capture.pytorch.nested_tensors import tensors_in
+from watchglass.capture.pytorch.random_state import Draws, Randomness
 
 #: Arguments that hold no tensor.
 PLAIN = (type(None), bool, int, float, str, bytes, torch.dtype, torch.device, torch.Size)

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Iterator
 
 from torch import Tensor, nn
 
-from watchglass.capture.places import ParameterPlace, Place
-from watchglass.capture.pytorch.modules import ModuleTree, Parents, inside, unwrap
+from watchglass.capture.module_places import ParameterPlace, Place
+from watchglass.capture.pytorch.module_tree import ModuleTree, Parents, inside, unwrap
 
 #: Tensors of no module, after which those that are gone are forgotten.
 _MOST_LOOSE = 256

@@ -21,8 +21,8 @@ from typing import Any
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from watchglass.capture.around_importlib_bootstrap import RAISED, around, with_another
 from watchglass.capture.guard import harmless
+from watchglass.capture.wrappers_importlib_bootstrap import RAISED, around, with_another
 
 _Table = OrderedDict[int, Any]
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from watchglass.capture.pytorch.modules import ModuleTree, parameters_of
+from watchglass.capture.pytorch.module_tree import ModuleTree, parameters_of
 from watchglass.capture.pytorch.reduce import DeviceRows, plain, version_of
 
 #: Parameters of one model, or of one optimizer, that are followed; of all together, after which a further model has one
@@ -313,7 +313,7 @@ def groups(objectives: Mapping[int, Objective]) -> dict[int, set[int]]:
 
 
 def total(values: Iterable[float]) -> float:
-    """The sum, added one by one as the steady path does: ``sum`` rounds otherwise since Python 3.12."""
+    """The sum, added one by one as the fast path does: ``sum`` rounds otherwise since Python 3.12."""
     result = 0.0
     for value in values:
         result += value

@@ -30,8 +30,8 @@ from torch.compiler import is_compiling
 from torch.optim import Optimizer, lr_scheduler
 from torch.optim.lr_scheduler import LRScheduler
 
-from watchglass.capture.around_importlib_bootstrap import RAISED, around
 from watchglass.capture.guard import Guard
+from watchglass.capture.wrappers_importlib_bootstrap import RAISED, around
 
 Before = Callable[[tuple[Any, ...], dict[str, Any]], None]
 After = Callable[[tuple[Any, ...], dict[str, Any], Any], None]

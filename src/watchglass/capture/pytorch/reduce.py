@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from watchglass.capture.deferred_facts import DeferredNumbers
 from watchglass.capture.initialization import Symmetry
-from watchglass.capture.pending import Later
-from watchglass.capture.pytorch.device.pieces import readable
-from watchglass.capture.pytorch.device.statistics import DeviceRows
+from watchglass.capture.pytorch.device.device_statistics import DeviceRows
+from watchglass.capture.pytorch.device.tensor_groups import readable
 from watchglass.config import environment
 from watchglass.records import Reduction
 from watchglass.stats import DTYPE_CODES, exact_reduction, native, numbers, pure
@@ -150,7 +150,7 @@ def exact(tensor: Tensor, reduction: Reduction) -> Any:
     if tensor.is_cpu:
         return exact_reduction(_decoded(tensor.numpy(), name), reduction)
     rows = DeviceRows(tensor)
-    return Later(lambda: exact_reduction(_decoded(rows.resolve(), name), reduction), rows.nbytes)
+    return DeferredNumbers(lambda: exact_reduction(_decoded(rows.resolve(), name), reduction), rows.nbytes)
 
 
 def _stored(tensor: Tensor) -> tuple[Tensor, str]:

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from watchglass.capture.hook import Hook
-from watchglass.capture.places import NOWHERE, Place
+from watchglass.capture.module_places import NOWHERE, Place
 from watchglass.capture.plan import Keep
 from watchglass.capture.pytorch import reduce
 from watchglass.capture.pytorch.compiled.graphs import captured
-from watchglass.capture.pytorch.device.statistics import DeviceStatistics
-from watchglass.capture.pytorch.exhaustion import is_out_of_memory, tell_exhaustion
+from watchglass.capture.pytorch.device.device_statistics import DeviceStatistics
+from watchglass.capture.pytorch.out_of_memory import is_out_of_memory, tell_exhaustion
 from watchglass.capture.pytorch.reduce import is_plain
 from watchglass.record import Captured, CapturedRecords
 from watchglass.records import Role, TensorInfo

@@ -14,17 +14,17 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from watchglass.capture.around_importlib_bootstrap import RAISED, around
-from watchglass.capture.pending import Pending
-from watchglass.capture.pytorch.counters import settle_start
-from watchglass.capture.pytorch.device.statistics import DeviceRows
+from watchglass.capture.deferred_facts import DeferredFact
+from watchglass.capture.pytorch.device.device_statistics import DeviceRows
 from watchglass.capture.pytorch.events import Update
-from watchglass.capture.pytorch.flow import Flow
-from watchglass.capture.pytorch.forwards import ModuleCapture
-from watchglass.capture.pytorch.modules import parameters_of
+from watchglass.capture.pytorch.fast_path import FastPath
+from watchglass.capture.pytorch.module_capture import ModuleCapture
+from watchglass.capture.pytorch.module_tree import parameters_of
 from watchglass.capture.pytorch.objective import Objective, groups
-from watchglass.capture.pytorch.readings import LateGradients, Readings, describe_bad
-from watchglass.capture.pytorch.steady import Steady
+from watchglass.capture.pytorch.parameter_reader import LateGradients, ParameterReader, describe_bad
+from watchglass.capture.pytorch.training_state import TrainingState
+from watchglass.capture.pytorch.update_counters import settle_start
+from watchglass.capture.wrappers_importlib_bootstrap import RAISED, around
 from watchglass.config import chosen_facts
 from watchglass.record import CapturedRecords, OpenStep
 from watchglass.records import Mode, Role, series_name
@@ -50,25 +50,25 @@ class UpdatePoint:
     """Callbacks of optimizers and scalers.
 
     Args:
-        flow: Where the training is.
+        current: Where the training is.
         readings: What is read of parameters.
         capture: Switched off at the update.
-        steady: Told of every step that is over, so that it learns.
+        fast_path: Told of every step that is over, so that it learns.
         unknown: Called when an optimizer steps parameters of no known model; returns whether models are looked for.
     """
 
     def __init__(
         self,
-        flow: Flow,
-        readings: Readings,
+        current: TrainingState,
+        readings: ParameterReader,
         capture: ModuleCapture,
-        steady: Steady,
+        fast_path: FastPath,
         unknown: Callable[[Optimizer], bool],
     ) -> None:
-        self._flow = flow
+        self._current = current
         self._readings = readings
         self._capture = capture
-        self._steady = steady
+        self._fast_path = fast_path
         self._unknown = unknown
         # With the number of the first of their groups.
         self._optimizers: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
@@ -84,7 +84,7 @@ class UpdatePoint:
         # What was read for an update by hand that may come: weights and gradients.
         self._weights_read: OpenStep | None = None
         self._late_gradients: OpenStep | None = None
-        flow.hook.on_finished.append(self._record_left)
+        current.hook.on_finished.append(self._record_left)
         # The step that was updated last, and what the gradients of each model were of.
         self._objectives: tuple[int, dict[int, Objective]] = (-1, {})
 
@@ -94,17 +94,17 @@ class UpdatePoint:
 
     def before(self, optimizer: Optimizer, arguments: Any, kwargs: Any) -> Any:
         """An optimizer is about to step; returns changed arguments when there is a closure to be wrapped."""
-        flow = self._flow
-        for listener in flow.events.optimizer_steps:
+        current = self._current
+        for listener in current.events.optimizer_steps:
             listener(optimizer)
         self._stepped_in_scaler = True
-        if flow.update_depth:
+        if current.update_depth:
             if _inside_another():
-                flow.update_depth += 1
+                current.update_depth += 1
                 self._plain = False
                 return None  # super().step(), or an optimizer that another one holds
-            flow.leave_update()
-        if optimizer in flow.foreign:
+            current.leave_update()
+        if optimizer in current.foreign:
             return None
         self._plain = len(arguments) == 1 and not kwargs and not self._in_scaler
         closure = kwargs.get("closure", arguments[1] if len(arguments) > 1 else None)
@@ -112,57 +112,57 @@ class UpdatePoint:
             # The closure may be the first to call the model.
             late = functools.partial(self._begin_late, optimizer)
             return None if closure is None else self._with_closure(late, arguments, kwargs, closure)
-        before = flow.hook.clock.train
+        before = current.hook.clock.train
         if before is None or id(optimizer) in before.optimizers:
-            flow.hook.check_stop()
+            current.hook.check_stop()
         step = self._begin(optimizer, closure=closure is not None)
         if closure is not None:
             read = functools.partial(self._read_gradients, step, optimizer)
             return self._with_closure(read, arguments, kwargs, closure)
         self._read_gradients(step, optimizer)
         if step.due:
-            self._tell(flow.events.update_began, step, optimizer)
+            self._tell(current.events.update_began, step, optimizer)
         return None
 
     def _begin_late(self, optimizer: Optimizer) -> None:
         """The closure of an optimizer of unknown parameters has returned."""
-        if not self._flow.update_depth and self._ours(optimizer):
+        if not self._current.update_depth and self._ours(optimizer):
             self._read_gradients(self._begin(optimizer, closure=True), optimizer)
 
     def _begin(self, optimizer: Optimizer, *, closure: bool) -> OpenStep:
-        flow = self._flow
-        before = flow.hook.clock.train
+        current = self._current
+        before = current.hook.clock.train
         self.on_step(optimizer)
-        flow.update_depth = 1
+        current.update_depth = 1
         self._first_objectives = None
-        step = flow.hook.clock.begin_update(id(optimizer))
-        if flow.hook.resumption.open:
-            settle_start(optimizer, flow.models, flow.hook.resumption)
+        step = current.hook.clock.begin_update(id(optimizer))
+        if current.hook.resumption.open:
+            settle_start(optimizer, current.models, current.hook.resumption)
         # Not with the first forward: one with gradients on may be all that this process ever does.
-        flow.hook.ensure_started()
+        current.hook.ensure_started()
         if step is not before:
-            self._flow.begin_step(step)
+            self._current.begin_step(step)
             if not closure:
                 self._readings.trust()
         if step.due:
             # An evaluation in the middle of the step has asked the plan about its own.
-            flow.hook.plan.resume()
+            current.hook.plan.resume()
             with torch.no_grad():
                 self._readings.weights(step, optimizer)
         return step
 
     def after(self, optimizer: Optimizer, arguments: Any, kwargs: Any) -> None:
         """An optimizer has stepped."""
-        flow = self._flow
-        for hears in flow.events.optimizer_stepped:
+        current = self._current
+        for hears in current.events.optimizer_stepped:
             hears(optimizer)
-        if flow.update_depth > 1:
-            flow.update_depth -= 1  # whichever it is: its beginning was counted as well
+        if current.update_depth > 1:
+            current.update_depth -= 1  # whichever it is: its beginning was counted as well
             return
-        if not flow.update_depth or optimizer not in self._optimizers:
+        if not current.update_depth or optimizer not in self._optimizers:
             return
-        flow.update_depth = 0
-        step = flow.hook.clock.train
+        current.update_depth = 0
+        step = current.hook.clock.train
         if step is None:
             return
         found = optimizer.__dict__.get("found_inf")
@@ -171,17 +171,17 @@ class UpdatePoint:
         if step.due:
             with torch.no_grad():
                 self._readings.updates.save(step.records)
-            self._tell(flow.events.update_ended, step, optimizer)
+            self._tell(current.events.update_ended, step, optimizer)
         self._readings.learning_rates(step, optimizer, self._optimizers[optimizer], self._several)
-        for listener in flow.events.each_update_ended:
+        for listener in current.events.each_update_ended:
             listener(step, optimizer)
         objective = next(iter(self._objectives[1].values()), None) if len(self._objectives[1]) == 1 else None
         plain = self._plain and len(self._optimizers) == 1
-        learned = self._steady.learn(step, optimizer, objective, plain=plain)
-        flow.objectives.updated(optimizer)
+        learned = self._fast_path.learn(step, optimizer, objective, plain=plain)
+        current.objectives.updated(optimizer)
         self._end(step)
         if learned:
-            self._steady.enter()
+            self._fast_path.enter()
 
     def may_be_by_hand(self, script: Any, *, read: bool) -> None:
         """A backward has ended, and lines of the script may change parameters before the next begins.
@@ -190,19 +190,19 @@ class UpdatePoint:
             script: Stands for them, a :class:`WrittenByHand`.
             read: Read weights and gradients as they are now, where the step is captured: later they may be others.
         """
-        clock = self._flow.hook.clock
+        clock = self._current.hook.clock
         step = clock.train
         if step is None or step.updated:
             # Of tensors with no module around them; given up again should nothing change.
             step = clock.begin_update(id(script))
             step.optimizers.discard(id(script))
-            self._flow.begin_step(step)
+            self._current.begin_step(step)
             self._readings.trust()
         if not read:
             return
         known = self._weights_read
         if step.due and (known is None or known.global_step != step.global_step):
-            self._flow.hook.plan.resume()
+            self._current.hook.plan.resume()
             self._weights_read = known = replace(step, records=CapturedRecords())
             self._readings.weights(known, script)
         # Micro-batches add up: those of the last backward before the update are those that it uses.
@@ -212,22 +212,22 @@ class UpdatePoint:
 
     def by_hand(self, script: Any, *, replaced: bool) -> None:
         """Lines of the script have changed parameters since the last backward, or replaced them: that step is over."""
-        flow = self._flow
-        step = flow.hook.clock.train
+        current = self._current
+        step = current.hook.clock.train
         if step is None or step.updated:
             return
         step.optimizers.add(id(script))
-        flow.hook.ensure_started()
+        current.hook.ensure_started()
         for held in (self._weights_read, self._late_gradients):
             if held is not None and held.global_step == step.global_step:
                 step.records.absorb(held.records)
         with torch.no_grad():
             if self._weights_read is not None and self._weights_read.global_step == step.global_step:
                 self._readings.updates.save(step.records)
-            model = self._meet(step, script, flow.objectives.of(script) or flow.objectives.recent())
+            model = self._meet(step, script, current.objectives.of(script) or current.objectives.recent())
             self._readings.describe(step, script, model)
         self._weights_read = self._late_gradients = None
-        flow.objectives.updated(script)
+        current.objectives.updated(script)
         if replaced:
             self._readings.look_again(script)
         self._end(step)
@@ -241,17 +241,17 @@ class UpdatePoint:
         """When no optimizer stepped, or a fused one did nothing, the update was skipped: that too ends the step."""
         scaler, optimizer = args[0], args[1] if len(args) > 1 else kwargs["optimizer"]
         self._in_scaler = False
-        clock = self._flow.hook.clock
+        clock = self._current.hook.clock
         if self._stepped_in_scaler or clock.train is None or not self._ours(optimizer):
             return
         step = clock.begin_update(id(optimizer))
-        if self._flow.hook.resumption.open:
-            settle_start(optimizer, self._flow.models, self._flow.hook.resumption)
+        if self._current.hook.resumption.open:
+            settle_start(optimizer, self._current.models, self._current.hook.resumption)
         scale = float(scaler.get_scale()) if _on_cpu(optimizer) else None
         self._skipped(step, "GradScaler.step", {"loss_scale": scale})
         self._readings.updates.forget()
         self._meet(step, optimizer)
-        self._flow.objectives.updated(optimizer)
+        self._current.objectives.updated(optimizer)
         self._end(step)
 
     def _skipped_where(self, found: Tensor, step: OpenStep, source: str) -> None:
@@ -262,10 +262,10 @@ class UpdatePoint:
             return
         with torch.no_grad():
             told = DeviceRows(found.detach().reshape(()).float())
-        self._skipped(step, source, Pending(lambda: {"loss_scale": None} if told.resolve() else None))
+        self._skipped(step, source, DeferredFact(lambda: {"loss_scale": None} if told.resolve() else None))
 
     def _skipped(self, step: OpenStep, source: str, data: Any) -> None:
-        if "step_skipped" in chosen_facts(self._flow.hook.config.facts):
+        if "step_skipped" in chosen_facts(self._current.hook.config.facts):
             step.records.facts.append(("step_skipped", source, data))
 
     def _ours(self, optimizer: Optimizer) -> bool:
@@ -274,7 +274,7 @@ class UpdatePoint:
         if not self._readings.parameters(optimizer):
             self._tries[optimizer] = tries = self._tries.get(optimizer, 0) + 1
             if tries > _MOST_TRIES or not self._unknown(optimizer):
-                self._flow.foreign.add(optimizer)
+                self._current.foreign.add(optimizer)
                 return False
             if not self._readings.parameters(optimizer) and not self._take_loose(optimizer):
                 return False
@@ -291,7 +291,7 @@ class UpdatePoint:
             return False
         for group, parameters in enumerate(group["params"] for group in optimizer.param_groups):
             for index, parameter in enumerate(parameters):
-                self._flow.models.add_loose(parameter, f"optimizer0/group{group}/{index}")
+                self._current.models.add_loose(parameter, f"optimizer0/group{group}/{index}")
         return bool(self._readings.parameters(optimizer))
 
     def _free_number(self, groups: int) -> int:
@@ -307,15 +307,15 @@ class UpdatePoint:
         self, then: Callable[[], None], arguments: Any, kwargs: Any, closure: Callable[[], Any]
     ) -> tuple[Any, Any]:
         """The arguments of a step whose closure calls ``then`` as it returns."""
-        flow = self._flow
-        returned = flow.hook.guarded(then)
+        current = self._current
+        returned = current.hook.guarded(then)
 
         def begin(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-            flow.in_closure = True
+            current.in_closure = True
             return True
 
         def end(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-            flow.in_closure = False
+            current.in_closure = False
             if result is not RAISED:
                 returned()
 
@@ -336,7 +336,7 @@ class UpdatePoint:
         """
         step.models |= self._readings.models_of(optimizer)
         if found is None:
-            found = self._flow.objectives.of(optimizer)
+            found = self._current.objectives.of(optimizer)
         self._first_objectives = found
         if self._objectives[0] != step.global_step:
             self._objectives = (step.global_step, {})
@@ -344,7 +344,7 @@ class UpdatePoint:
         for model, objective in found.items():
             known[model] = objective.joined(known[model]) if model in known else objective
         led = groups(known)
-        hook = self._flow.hook
+        hook = self._current.hook
         for leader, members in led.items():
             hook.clock.leaders.update(dict.fromkeys(members, leader))
         losses = {hook.id_of(series_name("loss", model)) for model in known}
@@ -357,14 +357,14 @@ class UpdatePoint:
     def _record_left(self, step: OpenStep) -> None:
         """A step is over: one that no optimizer updated was updated by hand, or is the last and was left half done."""
         if step.mode is Mode.TRAIN and not step.optimizers:
-            found = self._flow.objectives.take()
+            found = self._current.objectives.take()
             self._record_losses(step, found, groups(found))
             step.model = min(found, default=step.model)
 
     def _record_losses(self, step: OpenStep, found: dict[int, Objective], led: dict[int, set[int]]) -> None:
         for leader, members in led.items():
             objective = functools.reduce(Objective.joined, (found[model] for model in members))
-            self._flow.hook.add_scalar(step.records, "loss", objective.value, Role.LOSS, objective.weight, leader)
+            self._current.hook.add_scalar(step.records, "loss", objective.value, Role.LOSS, objective.weight, leader)
 
     def _read_gradients(self, step: OpenStep, optimizer: Optimizer) -> None:
         scale = getattr(optimizer, "grad_scale", None)
@@ -378,13 +378,13 @@ class UpdatePoint:
         self._look_at_gradients(step, optimizer, model, scale, scaled=scaled)
 
     def _gradients_are_final(self, step: OpenStep, *, scaled: bool) -> None:
-        for listener in self._flow.events.each_update_began:
+        for listener in self._current.events.each_update_began:
             listener(step, scaled)
 
     def _look_at_gradients(
         self, step: OpenStep, optimizer: Optimizer, model: int, scale: Any, *, scaled: bool = False
     ) -> None:
-        if not (step.due or self._readings.norm_pace.due(step.mode_step) or self._flow.every_gradient):
+        if not (step.due or self._readings.norm_pace.due(step.mode_step) or self._current.every_gradient):
             return
         with torch.no_grad():
             fresh = self._readings.fresh_gradients(optimizer, step.due)
@@ -392,9 +392,9 @@ class UpdatePoint:
             bad = self._readings.norm(step.records, fresh, scale, known, model)
         if not bad or scaled:
             return
-        data = Pending(bad.describe) if isinstance(bad, LateGradients) else describe_bad(bad)
+        data = DeferredFact(bad.describe) if isinstance(bad, LateGradients) else describe_bad(bad)
         step.records.facts.append(("nonfinite_gradients", "update point", data))
-        for listener in self._flow.events.gradients_suspected:
+        for listener in self._current.events.gradients_suspected:
             listener(step, bad)
 
     def _tell(self, listeners: list[Callable[[Update], None]], step: OpenStep, optimizer: Optimizer) -> None:
@@ -402,19 +402,19 @@ class UpdatePoint:
             scale = getattr(optimizer, "grad_scale", None)
             update = Update(step, optimizer, self._readings.parameters(optimizer), scale)
             with torch.no_grad():
-                self._flow.events.tell(listeners, update, step.records)
+                self._current.events.tell(listeners, update, step.records)
 
     def _end(self, step: OpenStep) -> None:
-        flow = self._flow
+        current = self._current
         self._capture.switch_off()
-        for listener in flow.events.each_step_updated:
+        for listener in current.events.each_step_updated:
             listener(step)
-        flow.hook.clock.end_update()
-        flow.hook.updated(step)
+        current.hook.clock.end_update()
+        current.hook.updated(step)
         for forward in step.forwards:
             forward.state = None
-        flow.quiet_steps += 1
-        flow.sources.forget()
+        current.quiet_steps += 1
+        current.sources.forget()
 
 
 def _inside_another() -> bool:

@@ -14,17 +14,17 @@ import torch
 from torch import nn
 from torch.compiler import is_compiling
 
-from watchglass.capture.around_importlib_bootstrap import RAISED, around
 from watchglass.capture.hook import Hook
 from watchglass.capture.pytorch.models import Models
-from watchglass.capture.pytorch.modules import unwrap
+from watchglass.capture.pytorch.module_tree import unwrap
 from watchglass.capture.pytorch.public_calls import Nest, PublicCall
+from watchglass.capture.wrappers_importlib_bootstrap import RAISED, around
 
 if TYPE_CHECKING:
-    from watchglass.capture.pytorch.compiled.unheard import UnheardForwards
-    from watchglass.capture.pytorch.discovery import Discovery
-    from watchglass.capture.pytorch.forwards import ModuleCapture
-    from watchglass.capture.pytorch.outermost import OutermostCalls
+    from watchglass.capture.pytorch.compiled.hidden_forwards import HiddenForwards
+    from watchglass.capture.pytorch.model_discovery import Discovery
+    from watchglass.capture.pytorch.module_capture import ModuleCapture
+    from watchglass.capture.pytorch.root_calls import RootCalls
 
 #: What Module.compile compiles is heard of as a module.
 _COMPILING = Nest()
@@ -88,10 +88,10 @@ class Compilations:
         self,
         hook: Hook,
         models: Models,
-        calls: OutermostCalls,
+        calls: RootCalls,
         capture: ModuleCapture,
         discovery: Discovery | None,
-        unheard: UnheardForwards,
+        unheard: HiddenForwards,
     ) -> None:
         self._models, self._calls = models, calls
         self._capture, self._discovery, self._unheard = capture, discovery, unheard

@@ -22,8 +22,14 @@ from torch.compiler import is_compiling
 from watchglass.capture.guard import Guard, harmless
 from watchglass.capture.pytorch.compiled.graphs import captured
 from watchglass.capture.pytorch.module_hooks import Unsaved, unsaved
-from watchglass.capture.pytorch.modules import compiled_parts, is_compiling_wrapper, is_wrapper, runs_compiled, unwrap
-from watchglass.capture.pytorch.nested import tensors_in
+from watchglass.capture.pytorch.module_tree import (
+    compiled_parts,
+    is_compiling_wrapper,
+    is_wrapper,
+    runs_compiled,
+    unwrap,
+)
+from watchglass.capture.pytorch.nested_tensors import tensors_in
 
 #: Whether compiled code is to hand over what its modules return. The compiler guards on it: a plain global.
 _capturing = False

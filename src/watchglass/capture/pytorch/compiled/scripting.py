@@ -20,10 +20,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from watchglass.capture.around_importlib_bootstrap import around
 from watchglass.capture.hook import Hook
-from watchglass.capture.pytorch import operations
+from watchglass.capture.pytorch import loss_operations
 from watchglass.capture.pytorch.module_hooks import taken_off
+from watchglass.capture.wrappers_importlib_bootstrap import around
 
 #: Hooks that watch, with the thread of each.
 _watching: list[tuple[Hook, int]] = []
@@ -52,7 +52,7 @@ def _wrap(name: str) -> None:
 
     def begin(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         given = args[0] if args else kwargs.get("obj")
-        operations.restore()
+        loss_operations.restore()
         if name == "script" and not isinstance(given, nn.Module):
             if isinstance(given, type) and len(args) <= 1:
                 # Names in a class are looked up where it was scripted: one call further out than it seems.

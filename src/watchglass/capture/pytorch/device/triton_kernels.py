@@ -1,4 +1,4 @@
-"""The kernels of :mod:`watchglass.capture.pytorch.device.triton_rows`: what runs on the device.
+"""The kernels of :mod:`watchglass.capture.pytorch.device.triton_statistics`: what runs on the device.
 
 A launch has one program for each *share* of a tensor, whose row of statistics it writes, and one for each thousand
 elements that histograms look at. A second launch joins the rows of all shares of each tensor. Every element is what

@@ -13,11 +13,11 @@ from watchglass.capture.pytorch.events import Events
 from watchglass.capture.pytorch.facts.batches import Batches
 from watchglass.capture.pytorch.facts.call_order import CallOrder
 from watchglass.capture.pytorch.facts.clips import ClipCalls
-from watchglass.capture.pytorch.facts.leftovers import Leftovers
+from watchglass.capture.pytorch.facts.leftover_gradients import Leftovers
 from watchglass.capture.pytorch.facts.loss_calls import LossCalls
 from watchglass.capture.pytorch.facts.loss_scales import LossScales
-from watchglass.capture.pytorch.facts.structure import Membership, TrainingFlags
-from watchglass.capture.pytorch.facts.subjects import Subjects
+from watchglass.capture.pytorch.facts.model_structure import Membership, TrainingFlags
+from watchglass.capture.pytorch.facts.object_names import ObjectNames
 from watchglass.capture.pytorch.models import Models
 from watchglass.config import chosen_facts
 
@@ -41,7 +41,7 @@ class Facts:
         self._hook = hook
         self._models = models
         self._events = events
-        self._subjects = Subjects()
+        self._subjects = ObjectNames()
         # By the kinds of facts that a part records: it, and what ends its listening.
         self._parts: dict[frozenset[str], tuple[Any, ExitStack]] = {}
         self._resting = False
@@ -95,7 +95,7 @@ class Facts:
         calls.FACTS.rest(self, True)
 
 
-_Maker = Callable[[Hook, Models, Subjects, ExitStack, frozenset[str]], Any]
+_Maker = Callable[[Hook, Models, ObjectNames, ExitStack, frozenset[str]], Any]
 _MAKERS: dict[frozenset[str], _Maker] = {
     _CALLS: lambda hook, models, subjects, leave, kinds: CallOrder(hook, subjects, leave),
     frozenset({"clip"}): lambda hook, models, subjects, leave, kinds: ClipCalls(hook, leave),

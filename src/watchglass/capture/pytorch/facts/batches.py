@@ -17,17 +17,17 @@ import torch
 from torch import nn
 from torch.compiler import is_compiling
 
+from watchglass.capture.deferred_facts import DeferredFact
 from watchglass.capture.hook import Hook
-from watchglass.capture.pending import Pending
+from watchglass.capture.input_sketches import Sample, first_of_each_kind, hashed
 from watchglass.capture.pytorch import public_calls as calls
 from watchglass.capture.pytorch.events import ForwardCall
-from watchglass.capture.pytorch.facts.samples import sample
-from watchglass.capture.pytorch.facts.subjects import Subjects
+from watchglass.capture.pytorch.facts.input_samples import sample
+from watchglass.capture.pytorch.facts.object_names import ObjectNames
 from watchglass.capture.pytorch.models import Models
 from watchglass.capture.pytorch.module_hooks import Unsaved, unsaved
-from watchglass.capture.pytorch.modules import is_compiled
-from watchglass.capture.pytorch.nested import tensors_in
-from watchglass.capture.samples import Sample, first_of_each_kind, hashed
+from watchglass.capture.pytorch.module_tree import is_compiled
+from watchglass.capture.pytorch.nested_tensors import tensors_in
 from watchglass.records import Mode
 
 #: Tensors of a call that are sampled, and batches of an epoch that are hashed.
@@ -70,7 +70,7 @@ class Batches:
         self._hook = hook
         self._models = models
         self._kinds = kinds
-        self._loaders = Subjects()
+        self._loaders = ObjectNames()
         self._iterations: dict[str, int] = {}
         self._epoch: _EpochStart | None = None
         self._next_sketch = dict.fromkeys(Mode, 0)
@@ -92,11 +92,11 @@ class Batches:
         facts = call.forward.records.facts
         if "batch" in self._kinds and samples:
             iterations = dict(self._iterations)
-            facts.append(("batch", "forward", Pending(lambda: {**hashed([samples]), "iterations": iterations})))
+            facts.append(("batch", "forward", DeferredFact(lambda: {**hashed([samples]), "iterations": iterations})))
         if sketching:
             self._next_sketch[mode] = number + _SKETCH_INTERVAL
             for chosen in first_of_each_kind(samples):
-                facts.append(("input_sketch", "forward", Pending(chosen.sketch)))
+                facts.append(("input_sketch", "forward", DeferredFact(chosen.sketch)))
         epoch = self._epoch
         if epoch is not None and epoch.waiting and mode is Mode.TRAIN:
             epoch.waiting = False
@@ -150,7 +150,7 @@ class Batches:
         while epoch.remove:
             epoch.remove.pop()()
         if len(epoch.batches) > 1:
-            self._hook.current_records().facts.append(("batch", "first batches", Pending(epoch.data)))
+            self._hook.current_records().facts.append(("batch", "first batches", DeferredFact(epoch.data)))
 
 
 def _samples(arguments: Any, kwargs: Any) -> list[Sample]:

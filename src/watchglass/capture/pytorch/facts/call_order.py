@@ -16,7 +16,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from watchglass.capture import call_order
 from watchglass.capture.hook import Hook
 from watchglass.capture.pytorch import public_calls as calls
-from watchglass.capture.pytorch.facts.subjects import Subjects
+from watchglass.capture.pytorch.facts.object_names import ObjectNames
 from watchglass.record import OpenStep
 
 
@@ -29,7 +29,7 @@ class CallOrder:
         leave: What ends the listening.
     """
 
-    def __init__(self, hook: Hook, subjects: Subjects, leave: ExitStack) -> None:
+    def __init__(self, hook: Hook, subjects: ObjectNames, leave: ExitStack) -> None:
         self._hook = hook
         self._subjects = subjects
         self._last_version = 0

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from watchglass.capture.pytorch.events import LossCall
-from watchglass.capture.pytorch.tensors.activations import REARRANGED, chain
+from watchglass.capture.pytorch.tensors.functional_activations import REARRANGED, chain
 
 #: Different calls that are told apart; whoever has more has shapes that mean nothing to a rule.
 _MOST_CALLS = 32

@@ -9,17 +9,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from watchglass.capture import culprits
-from watchglass.capture.culprits import Found
-from watchglass.capture.pytorch.first_bad.looks import look_at
-from watchglass.capture.pytorch.first_bad.replaying import alike, loss_of, refusal, repeat, unchanged, verified
-from watchglass.capture.pytorch.first_bad.separate import RefusedError, alone
+from watchglass.capture import first_bad_analysis
+from watchglass.capture.first_bad_analysis import Found
+from watchglass.capture.pytorch.first_bad.collectives import RefusedError, alone
+from watchglass.capture.pytorch.first_bad.extremes import look_at
+from watchglass.capture.pytorch.first_bad.forward_replay import alike, loss_of, refusal, repeat, unchanged, verified
 from watchglass.capture.pytorch.first_bad.trace import Trace
 from watchglass.capture.pytorch.first_bad.weights import Weights
-from watchglass.capture.pytorch.flow import Flow
 from watchglass.capture.pytorch.forward_state import ForwardState
-from watchglass.capture.pytorch.modules import unwrap
-from watchglass.capture.pytorch.nested import tensors_in
+from watchglass.capture.pytorch.module_tree import unwrap
+from watchglass.capture.pytorch.nested_tensors import tensors_in
+from watchglass.capture.pytorch.training_state import TrainingState
 from watchglass.record import Forward, OpenStep
 
 _NOT_REPEATED = "the forward did not repeat itself: it depends on more than was recorded"
@@ -30,13 +30,13 @@ class Rerun:
     """Repeats forwards while the weights are still those of the failing one.
 
     Args:
-        flow: Where the training is.
+        current: Where the training is.
         weights: The parameters.
     """
 
-    def __init__(self, flow: Flow, weights: Weights) -> None:
-        self._flow = flow
-        self._hook = flow.hook
+    def __init__(self, current: TrainingState, weights: Weights) -> None:
+        self._current = current
+        self._hook = current.hook
         self._weights = weights
 
     def of_forward(self, step: OpenStep) -> dict[str, Any]:
@@ -45,7 +45,7 @@ class Rerun:
         Raises:
             RefusedError: No re-run can tell.
         """
-        state = _state(self._flow.forward)
+        state = _state(self._current.forward)
         given = self._given(state)
         if given is not None:
             return given.to_json("flags")
@@ -53,8 +53,8 @@ class Rerun:
             outputs = self._outputs(state, trace, graph=False)
             by = _checked(state, outputs, loss_of(state, outputs))
         function = state.loss_call[0] if state.loss_call is not None else "the loss"
-        found = culprits.of_loss([trace.seen], function, chained=self._flow.chained > 0)
-        last = self._flow.forward
+        found = first_bad_analysis.of_loss([trace.seen], function, chained=self._current.chained > 0)
+        last = self._current.forward
         if found.place is None and any(each is not last and not each.backpropagated for each in step.forwards):
             raise RefusedError("the loss was made of several forwards, of which only the last can be repeated")
         return _told(found, by)
@@ -65,7 +65,7 @@ class Rerun:
         Raises:
             RefusedError: No re-run can tell.
         """
-        state = _state(self._flow.forward)
+        state = _state(self._current.forward)
         wanted = [parameter for place, parameter in self._weights.places() if place.name in bad]
         with self._rerun(state, graph=True, taken=sum(parameter.nbytes for parameter in wanted)) as trace:
             outputs = self._outputs(state, trace, graph=True)
@@ -74,9 +74,9 @@ class Rerun:
             with torch.enable_grad(), alone():
                 heads, sent = _heads(state, outputs, loss)
                 gradients = torch.autograd.grad(heads, wanted, sent, allow_unused=True)
-        found = culprits.in_backward(trace.seen)
+        found = first_bad_analysis.in_backward(trace.seen)
         if found is None and not all(map(_is_finite, gradients)):
-            found = culprits.last_gradient(bad[-1], self._weights.place_of(bad[-1]))
+            found = first_bad_analysis.last_gradient(bad[-1], self._weights.place_of(bad[-1]))
         if found is None:
             several = sum(other.backpropagated for other in step.forwards) > 1
             last = "the backward of the step's last forward is finite, and only that can be repeated"
@@ -88,14 +88,14 @@ class Rerun:
         if not unchanged(state):
             return None
         root = unwrap(state.root)
-        place = self._flow.models.module(root)
+        place = self._current.models.module(root)
         for path, tensor in tensors_in((state.arguments, state.kwargs)):
             look = look_at(tensor) if tensor.is_floating_point() or tensor.is_complex() else None
             if look is None or not look.bad or place is None:
                 continue
             if tensor.requires_grad:
                 raise RefusedError("what the last model was given came out of a computation before it")
-            return culprits.in_data(place, path[2:])
+            return first_bad_analysis.in_data(place, path[2:])
         return None
 
     @contextmanager
@@ -106,7 +106,7 @@ class Rerun:
         if reason:
             raise RefusedError(reason)
         gradients = self._hook.guard if graph else None
-        trace = Trace(self._flow.models.module, state.kwargs, room=room, graph=graph, gradients=gradients)
+        trace = Trace(self._current.models.module, state.kwargs, room=room, graph=graph, gradients=gradients)
         try:
             with self._hook.guard.suspended():
                 yield trace

@@ -15,16 +15,16 @@ from typing import Any
 
 from torch.optim import Optimizer
 
-from watchglass.capture import culprits
-from watchglass.capture.culprits import Found
-from watchglass.capture.pending import Pending
+from watchglass.capture import first_bad_analysis
+from watchglass.capture.deferred_facts import DeferredFact
+from watchglass.capture.first_bad_analysis import Found
 from watchglass.capture.pytorch.device.readback import DeviceRows
-from watchglass.capture.pytorch.first_bad.armed import Armed
+from watchglass.capture.pytorch.first_bad.collectives import RefusedError
 from watchglass.capture.pytorch.first_bad.rerun import Rerun
-from watchglass.capture.pytorch.first_bad.separate import RefusedError
+from watchglass.capture.pytorch.first_bad.watch_next_steps import NextStepsWatch
 from watchglass.capture.pytorch.first_bad.weights import Weights
-from watchglass.capture.pytorch.flow import Flow
-from watchglass.capture.pytorch.readings import LateGradients
+from watchglass.capture.pytorch.parameter_reader import LateGradients
+from watchglass.capture.pytorch.training_state import TrainingState
 from watchglass.record import OpenStep, Readback
 
 _LATE = "on a device the loss is read late, when the update has changed the weights"
@@ -36,26 +36,26 @@ class FirstBadModule:
     """Looks once per training, at the first sign of a non-finite value.
 
     Args:
-        flow: Where the training is.
+        current: Where the training is.
     """
 
-    def __init__(self, flow: Flow) -> None:
-        self._flow = flow
-        self._weights = Weights(flow.models)
-        self._rerun = Rerun(flow, self._weights)
-        self._armed = Armed(flow, self._weights)
+    def __init__(self, current: TrainingState) -> None:
+        self._current = current
+        self._weights = Weights(current.models)
+        self._rerun = Rerun(current, self._weights)
+        self._armed = NextStepsWatch(current, self._weights)
         self._done = False
         # Set by the recorder's thread, the first to know what comes from a device.
         self._late = False
         self._coming: DeviceRows | None = None
-        flow.events.add(self)
+        current.events.add(self)
 
     def loss_suspected(self, step: OpenStep, loss: float | Readback) -> None:
         """A backward begins from a loss that is not finite, or that the recorder's thread will be the first to know."""
         if not isinstance(loss, float):
             self._on_device(step, loss)
             return
-        self._flow.hook.flush()
+        self._current.hook.flush()
         step.records.facts.append(("nonfinite_loss", "backward", {"value": str(loss)}))
         if self._armed.on:
             self._armed.loss_failed(step, loss)
@@ -72,7 +72,7 @@ class FirstBadModule:
             if not self._done:
                 self._later(step, "update point", lambda: self._last(names) if (names := bad.bad()) else None)
             return
-        self._flow.hook.flush()
+        self._current.hook.flush()
         if self._armed.on:
             self._armed.gradients_failed(step, self._last(bad))
         elif not self._done:
@@ -89,7 +89,7 @@ class FirstBadModule:
             self._armed.arm(step)
         if self._armed.on:
             self._armed.losses.append(loss)
-        step.records.facts.append(("nonfinite_loss", "backward", Pending(lambda: _failed(loss))))
+        step.records.facts.append(("nonfinite_loss", "backward", DeferredFact(lambda: _failed(loss))))
         if not self._done:
             self._later(step, "loss", lambda: _LOSS if _failed(loss) else None)
 
@@ -125,7 +125,7 @@ class FirstBadModule:
             self._late = True
             return found.to_json("flags", refused=_LATE)
 
-        step.records.facts.append(("first_bad_module", source, Pending(make)))
+        step.records.facts.append(("first_bad_module", source, DeferredFact(make)))
 
     def _poisoned(self, step: OpenStep) -> dict[str, Any] | None:
         bad = self._weights.bad()
@@ -139,7 +139,7 @@ class FirstBadModule:
         return bad.found(what).to_json("flags", optimizer=writer, updated_at=last)
 
     def _last(self, bad: Sequence[str]) -> Found:
-        return culprits.last_gradient(bad[-1], self._weights.place_of(bad[-1]))
+        return first_bad_analysis.last_gradient(bad[-1], self._weights.place_of(bad[-1]))
 
 
 def _failed(loss: DeviceRows) -> dict[str, Any] | None:

@@ -12,13 +12,13 @@ import torch.nn.functional as F
 from torch import nn
 
 from watchglass.capture.hook import Hook
-from watchglass.capture.places import Place
+from watchglass.capture.module_places import Place
 from watchglass.capture.pytorch.events import Events, ForwardCall, ModuleCall
 from watchglass.capture.pytorch.models import Models
 from watchglass.capture.pytorch.public_calls import PublicCall
 from watchglass.capture.pytorch.saving import Item, Saving
 from watchglass.capture.pytorch.tensors.attention_rows import rows_of_attention, some_sequences
-from watchglass.capture.pytorch.tensors.entries import is_open
+from watchglass.capture.pytorch.tensors.module_entry import is_open
 from watchglass.record import CapturedRecords
 from watchglass.records import Role
 

@@ -9,11 +9,11 @@ from torch import Tensor
 
 from watchglass.capture.guard import Guard
 from watchglass.capture.hook import Hook
-from watchglass.capture.places import Place
+from watchglass.capture.module_places import Place
 from watchglass.capture.pytorch.events import Events, ForwardCall, Update
 from watchglass.capture.pytorch.models import Models
-from watchglass.capture.pytorch.modules import unwrap
-from watchglass.capture.pytorch.nested import tensors_in
+from watchglass.capture.pytorch.module_tree import unwrap
+from watchglass.capture.pytorch.nested_tensors import tensors_in
 from watchglass.capture.pytorch.public_calls import SCALER_SCALE
 from watchglass.capture.pytorch.saving import Item, Saving
 from watchglass.capture.pytorch.tensor_hooks import hear_gradient

@@ -5,14 +5,14 @@ from __future__ import annotations
 from torch import Tensor
 
 from watchglass.capture.hook import Hook
-from watchglass.capture.places import Place
+from watchglass.capture.module_places import Place
 from watchglass.capture.pytorch.events import Events, ForwardCall, ModuleCall
 from watchglass.capture.pytorch.models import Models
-from watchglass.capture.pytorch.modules import unit_axis
-from watchglass.capture.pytorch.nested import tensors_in
+from watchglass.capture.pytorch.module_tree import unit_axis
+from watchglass.capture.pytorch.nested_tensors import tensors_in
 from watchglass.capture.pytorch.saving import Item, Saving
-from watchglass.capture.pytorch.tensors.activations import Rectified
-from watchglass.capture.pytorch.tensors.entries import InputsWanted
+from watchglass.capture.pytorch.tensors.functional_activations import Rectified
+from watchglass.capture.pytorch.tensors.module_entry import InputsWanted
 from watchglass.records import ModuleKind, Role
 
 _MODULE_TAGS = {"Tanh": "tanh_input", "Sigmoid": "sigmoid_input"}

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 from torch.optim import LBFGS, Optimizer
 
+from watchglass.capture.deferred_facts import DeferredNumbers
 from watchglass.capture.hook import Hook
-from watchglass.capture.pending import Later
-from watchglass.capture.places import NOWHERE, Place
+from watchglass.capture.module_places import NOWHERE, Place
 from watchglass.capture.pytorch.events import Events, Update
 from watchglass.capture.pytorch.models import Models
-from watchglass.capture.pytorch.nested import leaves_in
+from watchglass.capture.pytorch.nested_tensors import leaves_in
 from watchglass.capture.pytorch.reduce import DeviceRows, plain
 from watchglass.capture.pytorch.saving import Item, Saving
 from watchglass.record import CapturedRecords
@@ -89,7 +89,7 @@ class OptimizerState:
             together = DeviceRows(torch.stack([value.float() for _, value in found]))
             for index, (name, _) in enumerate(found):
                 hook.add_scalar(
-                    records, name, Later(functools.partial(_element, together, index)), Role.OPTIMIZER_STATE
+                    records, name, DeferredNumbers(functools.partial(_element, together, index)), Role.OPTIMIZER_STATE
                 )
 
 

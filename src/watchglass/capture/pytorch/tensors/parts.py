@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from watchglass.capture.pytorch.tensors.activations import FunctionalActivations
 from watchglass.capture.pytorch.tensors.attention import Attention
-from watchglass.capture.pytorch.tensors.entries import Entries
+from watchglass.capture.pytorch.tensors.functional_activations import FunctionalActivations
 from watchglass.capture.pytorch.tensors.input_gradients import InputGradients
 from watchglass.capture.pytorch.tensors.inputs import Inputs
+from watchglass.capture.pytorch.tensors.loss_arguments import LossArguments
+from watchglass.capture.pytorch.tensors.module_entry import ModuleEntry
 from watchglass.capture.pytorch.tensors.optimizer_state import OptimizerState
 from watchglass.capture.pytorch.tensors.routers import Routers
-from watchglass.capture.pytorch.tensors.targets import LossArguments
 
-#: Attention must know that a forward began before it is told which modules are called, and Entries tells of them.
+#: Attention must know that a forward began before it is told which modules are called, and ModuleEntry tells of them.
 TENSOR_PARTS = (
-    Attention, Entries, Inputs, FunctionalActivations, InputGradients, OptimizerState, LossArguments, Routers,
+    Attention, ModuleEntry, Inputs, FunctionalActivations, InputGradients, OptimizerState, LossArguments, Routers,
 )  # fmt: skip

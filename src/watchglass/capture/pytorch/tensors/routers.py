@@ -17,10 +17,10 @@ import torch
 from torch import Tensor, nn
 
 from watchglass.capture.hook import Hook
-from watchglass.capture.places import Place
+from watchglass.capture.module_places import Place
 from watchglass.capture.pytorch.events import Events, ModuleCall
 from watchglass.capture.pytorch.models import Models
-from watchglass.capture.pytorch.nested import tensors_in
+from watchglass.capture.pytorch.nested_tensors import tensors_in
 from watchglass.capture.pytorch.saving import Item, Saving
 from watchglass.records import Role
 

@@ -1,0 +1,148 @@
+"""Models and optimizers that take turns, as those of a GAN do: each gets its captured steps.
+
+A plan counts the steps of a model. Which model a TRAIN step belongs to is known at its end only; as it opens, what came
+the last time is taken for what comes now, and before there was a last time, the model that is called. Where the guess
+was wrong and a step that was due went by, the next one of that model is captured in its place.
+
+Where two optimizers of one model take turns, every even interval would meet the same one of them for ever. So what a
+captured step is to the optimizer that updates in it, the first step after it is to each other optimizer.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+#: How many steps of one kind in a row are told apart, and how many kinds of steps.
+_LONGEST_RUN, _MOST_KINDS = 1024, 64
+
+#: A model and the optimizers that updated it.
+_Kind = tuple[int, frozenset[int]]
+
+
+@dataclass(slots=True)
+class _Model:
+    """What is known of one model.
+
+    Attributes:
+        steps: How many TRAIN steps of it are over.
+        kinds: What updated it so far.
+        last: What updated it last; None before the first step.
+        alternates: Whether something that had updated it came back after something else: an optimizer that takes the
+            place of another for good, as in the next phase of a run, takes no turns with it.
+        planned: The last step that the plan named, by its own number; -1 before the first.
+        captured: What updated it in the steps captured since.
+        owed: A step that was due and went by, by its own number; -1 for none.
+    """
+
+    steps: int = 0
+    kinds: set[_Kind] = field(default_factory=set)
+    last: _Kind | None = None
+    alternates: bool = False
+    planned: int = -1
+    captured: set[_Kind] = field(default_factory=set)
+    owed: int = -1
+
+
+class AlternatingOptimizers:
+    """Decides which TRAIN steps are captured. For one thread.
+
+    Args:
+        due: The plan's answer for a step of a model, by its own number; asked again for an earlier one where a later
+            one is to be like that.
+        next_due: The first step of a model from a given one on that the plan names.
+    """
+
+    def __init__(self, due: Callable[[int], bool], next_due: Callable[[int], int]) -> None:
+        self._due = due
+        self._next_due = next_due
+        self._models: defaultdict[int, _Model] = defaultdict(_Model)
+        self._total = 0
+        # What came after so many steps of a kind in a row, and after a kind where a model was called, the last time.
+        self._after_run: dict[tuple[_Kind | None, int], _Kind] = {}
+        self._after_call: dict[tuple[_Kind | None, int], _Kind] = {}
+        self._last: _Kind | None = None
+        self._run = 0
+        self._called: int | None = None
+        self._expected = 0
+        # The step that was owed to the expected model and for which the open one is captured.
+        self._paid = -1
+
+    def opens(self, mode_step: int, called: int | None) -> bool:
+        """Whether the TRAIN step that opens now is captured.
+
+        Args:
+            mode_step: Its number.
+            called: Number of the model whose call opens it, None where none does.
+        """
+        self._called, self._paid = called, -1
+        kind = self._after_run.get((self._last, self._run))
+        if kind is None and called is not None:
+            kind = self._after_call.get((self._last, called))
+        if kind is not None:
+            self._expected = kind[0]
+        elif called is not None:
+            self._expected = called
+        elif self._last is not None:
+            self._expected = self._last[0]
+        model = self._models[self._expected]
+        own = self.own_step(self._expected, mode_step)
+        if self._due(own):
+            model.planned, model.owed = own, -1
+            model.captured.clear()
+            return True
+        if model.owed >= 0:
+            self._paid = model.planned = model.owed
+            model.owed = -1
+            model.captured.clear()
+            return self._due(model.planned)
+        if not model.alternates or model.planned < 0 or kind is None or kind in model.captured:
+            return False
+        return self._due(model.planned)
+
+    def own_step(self, model: int, mode_step: int) -> int:
+        """Number of a TRAIN step among those of a model; the steps before this process are the first model's."""
+        known = self._models.get(model)
+        before = 0 if known is None else known.steps
+        first = next(iter(self._models), model)
+        return before + mode_step - self._total if model == first else before
+
+    def next_due(self, model: int, mode_step: int) -> int:
+        """The first TRAIN step from ``mode_step`` on that the plan names, if all of them are of one model."""
+        own = self.own_step(model, mode_step)
+        return self._next_due(own) - own + mode_step
+
+    def ended(self, step_model: int, optimizers: Iterable[int], mode_step: int, *, captured: bool) -> int:
+        """A TRAIN step of a model was updated by these; returns its number among those of the model."""
+        kind = (step_model, frozenset(optimizers))
+        own = self.own_step(step_model, mode_step)
+        model = self._models[step_model]
+        if self._expected != step_model and self._paid >= 0:
+            self._models[self._expected].owed = self._paid
+        if captured:
+            model.captured.add(kind)
+            model.owed = -1
+        elif self._expected != step_model and self._next_due(own) == own:
+            model.owed = own
+        if len(model.kinds) > _MOST_KINDS:
+            model.kinds.clear()
+            model.captured.clear()
+        model.alternates |= kind != model.last and kind in model.kinds
+        model.kinds.add(kind)
+        model.last = kind
+        if len(self._after_run) > _LONGEST_RUN * _MOST_KINDS:
+            self._after_run.clear()
+            self._after_call.clear()
+        self._after_run[self._last, self._run] = kind
+        if self._called is not None:
+            self._after_call[self._last, self._called] = kind
+        self._run = min(self._run + 1, _LONGEST_RUN) if kind == self._last else 1
+        self._last = kind
+        self.passed(step_model, 1)
+        return own
+
+    def passed(self, model: int, steps: int) -> None:
+        """So many TRAIN steps of a model went by, none of them captured, each like the one before."""
+        self._models[model].steps += steps
+        self._total += steps

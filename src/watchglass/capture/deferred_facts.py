@@ -1,0 +1,51 @@
+"""Numbers and data of facts that the training's thread does not wait for or work out."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+_log = logging.getLogger("watchglass")
+
+
+class DeferredNumbers:
+    """What the recorder's thread makes of numbers once they have come from their device.
+
+    Args:
+        make: Waits for them and makes it.
+        nbytes: Bytes on the host until then.
+    """
+
+    __slots__ = ("nbytes", "resolve")
+
+    def __init__(self, make: Callable[[], Any], nbytes: int = 0) -> None:
+        self.resolve = make
+        self.nbytes = nbytes
+
+
+class DeferredFact:
+    """A fact's data that the recorder's thread makes when it writes the step.
+
+    Args:
+        make: Makes the data: plain JSON values, or None to leave the fact out. Holds copies only.
+    """
+
+    __slots__ = ("_data", "_make")
+
+    def __init__(self, make: Callable[[], dict[str, Any] | None]) -> None:
+        self._make: Callable[[], dict[str, Any] | None] | None = make
+        self._data: dict[str, Any] | None = None
+
+    def resolve(self) -> dict[str, Any] | None:
+        """The data, made at the first call; None where there is nothing to say.
+
+        A fault leaves the fact out, not what else is written with it.
+        """
+        make, self._make = self._make, None
+        if make is not None:
+            try:
+                self._data = make()
+            except Exception as error:
+                _log.debug("watchglass: a fact was left out: %s: %s", type(error).__name__, error)
+        return self._data

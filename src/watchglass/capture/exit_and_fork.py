@@ -1,0 +1,79 @@
+"""The ends of a process that is watched: it exits, or it forks."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import multiprocessing.util
+import os
+import sys
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from watchglass.capture.guard import harmless
+from watchglass.capture.process_failure import exit_text, failure_from, keep_interrupt, report, uncaught
+
+if TYPE_CHECKING:
+    from watchglass.capture.hook import Hook
+
+
+_watchers: list[Hook] = []
+_registered = False
+
+
+def close_at_exit(watcher: Hook) -> None:
+    """Close a watcher when the process ends, also in a child of multiprocessing, which runs no ``atexit``."""
+    global _registered
+    if not _registered:
+        _registered = True
+        os.register_at_fork(after_in_child=harmless(_tell_of_fork))
+    _watchers.append(watcher)
+    exit_text.open()
+    end = functools.partial(harmless(_end), watcher)
+    atexit.register(end)
+    watcher.on_close.append(lambda: _forget(watcher, end))
+    # Also in a process that is no child yet: a spawned one becomes one only when its main module has been imported, and
+    # forgets nothing then.
+    _close_with_child(watcher)
+    # A forked child of multiprocessing forgets what its parent wanted to do at the end, and may yet become a worker.
+    multiprocessing.util.register_after_fork(watcher, harmless(_close_with_child))
+
+
+def _close_with_child(watcher: Hook) -> None:
+    finalizer = multiprocessing.util.Finalize(watcher, harmless(_end_of_child), (watcher,), exitpriority=100)
+    watcher.on_close.append(finalizer.cancel)
+
+
+def _end(watcher: Hook) -> None:
+    # Where nothing caught it, Python has printed and kept it, whatever prints exceptions here.
+    error = uncaught()
+    try:
+        _close(watcher, error, getattr(sys, "last_traceback", None))
+    finally:
+        keep_interrupt(error)
+
+
+def _end_of_child(watcher: Hook) -> None:
+    # multiprocessing finalizes while the exception is on its way, and prints it afterwards.
+    error = sys.exc_info()[1]
+    report(error, trains=watcher.started)
+    _close(watcher, error, None)
+
+
+def _close(watcher: Hook, error: BaseException | None, trace: TracebackType | None) -> None:
+    failure = failure_from(error, trace)
+    watcher.close("failed" if failure is not None else None, failure)
+
+
+def _forget(watcher: Hook, end: Callable[[], None]) -> None:
+    atexit.unregister(end)
+    if watcher in _watchers:
+        _watchers.remove(watcher)
+    if not _watchers:
+        exit_text.close()
+
+
+def _tell_of_fork() -> None:
+    for watcher in _watchers:
+        watcher.forked()

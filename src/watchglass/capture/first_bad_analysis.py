@@ -1,0 +1,274 @@
+"""Where the first bad value arose, from what was seen of all module calls. Pure: reads numbers only."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from watchglass.capture.module_places import Place
+
+
+class Look:
+    """The smallest and the largest value of a tensor, both NaN where it holds one.
+
+    Attributes:
+        low: The smallest.
+        high: The largest.
+        coming: Both on the device where they still are; None once they are here.
+    """
+
+    __slots__ = ("coming", "high", "low")
+
+    def __init__(self, low: float = math.nan, high: float = math.nan, coming: Any = None) -> None:
+        self.low = low
+        self.high = high
+        self.coming = coming
+
+    @property
+    def bad(self) -> bool:
+        """It holds NaN or positive infinity."""
+        return not self.high < math.inf
+
+    @property
+    def sunk(self) -> bool:
+        """It holds negative infinity and is no mask: those hold zeros beside it."""
+        return self.low == -math.inf and self.high != 0.0
+
+    @property
+    def finite(self) -> bool:
+        """All its values are finite."""
+        return self.low > -math.inf and self.high < math.inf
+
+    @property
+    def magnitude(self) -> float:
+        """The largest magnitude."""
+        return max(abs(self.low), abs(self.high))
+
+
+@dataclass(slots=True)
+class Call:
+    """One call of a module.
+
+    Attributes:
+        place: The module's.
+        parent: Index of the call inside which it was made, -1 for none.
+        inputs: ``(tensor, path)`` of what it was given by position; the outermost one also by keyword.
+        outputs: The same of what it returned.
+    """
+
+    place: Place
+    parent: int
+    inputs: list[tuple[int, str]] = field(default_factory=list)
+    outputs: list[tuple[int, str]] = field(default_factory=list)
+
+
+@dataclass
+class Seen:
+    """What was seen of all module calls of a forward, and of its backward.
+
+    Attributes:
+        calls: The calls, in the order in which they began.
+        events: ``(call, returned)``: what happened, in order.
+        looks: One for each tensor.
+        gradients: ``(tensor, look)`` of gradients, in the order of the backward.
+    """
+
+    calls: list[Call] = field(default_factory=list)
+    events: list[tuple[int, bool]] = field(default_factory=list)
+    looks: list[Look] = field(default_factory=list)
+    gradients: list[tuple[int, Look]] = field(default_factory=list)
+
+
+class Found(NamedTuple):
+    """An answer.
+
+    Attributes:
+        where: ``weights``, ``input``, ``forward``, ``loss`` or ``backward``.
+        place: The module at fault, None where it is none.
+        tensor: Name of the first bad tensor.
+        sentence: Says it.
+    """
+
+    where: str
+    place: Place | None
+    tensor: str
+    sentence: str
+
+    def to_json(self, level: str, **more: Any) -> dict[str, Any]:
+        """Data of a ``first_bad_module`` fact."""
+        place = self.place
+        return {
+            "level": level, "where": self.where, "module": place.path if place else "",
+            "module_type": place.module_type if place else "", "tensor": self.tensor, "sentence": self.sentence,
+            "refused": "", **more,
+        }  # fmt: skip
+
+
+def in_forward(seen: Seen) -> Found | None:
+    """The first module call that turned finite values into others, None where all are finite.
+
+    A module inside another returns first, so the innermost is named. Negative infinity alone is how masks are made: it
+    counts where NaN or positive infinity came of it, or where the model returned it.
+    """
+    for at, (index, returned) in enumerate(seen.events):
+        call = seen.calls[index]
+        for tensor, path in call.outputs if returned else call.inputs:
+            if seen.looks[tensor].bad:
+                return _made(seen, at, call, path) if returned else _given(seen, call, path)
+    if any(look.sunk for look in ends(seen)):
+        return _sinker(seen, len(seen.events), "")
+    return None
+
+
+def in_backward(seen: Seen) -> Found | None:
+    """Where, in the order of the backward, a gradient first became bad; None where those of all tensors are finite."""
+    hit = next((tensor for tensor, look in seen.gradients if not look.finite), None)
+    if hit is None:
+        return None
+    takers = _takers(seen, hit)
+    if takers:
+        place = takers[0].place
+        through = " or ".join(dict.fromkeys(named(call.place) for call in takers))
+        sentence = f"going back through {through} the gradient became not finite"
+        return Found("backward", place, f"gradient/{place.named('output', takers[0].outputs[0][1])}", sentence)
+    makers = [call for call in seen.calls if _has(call.outputs, hit)]
+    if not makers:
+        return Found("backward", None, "", "a gradient became not finite in a computation between modules")
+    # Calls are in the order in which they began: of those that returned the tensor the first contains the others.
+    end, maker = makers[0], makers[-1]
+    if end.parent < 0:
+        return Found("loss", None, "loss", "the gradient that the loss sends back is already not finite")
+    around = seen.calls[end.parent].place
+    path = next(path for tensor, path in maker.outputs if tensor == hit)
+    name = f"gradient/{maker.place.named('output', path)}"
+    sentence = f"going back through what {named(around)} does after {named(end.place)} the gradient became not finite"
+    return Found("backward", around, name, sentence)
+
+
+def _takers(seen: Seen, hit: int) -> list[Call]:
+    """Innermost calls that were given a tensor and through which its gradient came."""
+    reached = {tensor for tensor, _ in seen.gradients}
+    taken = [
+        index
+        for index, call in enumerate(seen.calls)
+        if _has(call.inputs, hit) and not _has(call.outputs, hit) and any(one in reached for one, _ in call.outputs)
+    ]
+    outer = {index for one in taken for index in _around(seen, one)}
+    return [seen.calls[index] for index in taken if index not in outer]
+
+
+def _around(seen: Seen, index: int) -> Iterator[int]:
+    while (index := seen.calls[index].parent) >= 0:
+        yield index
+
+
+def in_data(place: Place, path: str) -> Found:
+    """The outermost module was given what is not finite."""
+    return Found("input", place, place.named("input", path), f"the data given to {named(place)} is not finite")
+
+
+def in_loss(seen: Iterable[Seen], function: str) -> Found:
+    """All modules are finite, the loss is not."""
+    largest = max((look.magnitude for each in seen for look in ends(each) if look.finite), default=0.0)
+    sentence = f"all modules are finite (largest output magnitude {largest:.3g}); {function} made the loss not finite"
+    return Found("loss", None, "loss", sentence)
+
+
+def of_loss(seen: Sequence[Seen], function: str, *, chained: bool) -> Found:
+    """Why a loss is not finite.
+
+    Args:
+        seen: Its forwards.
+        function: What made it.
+        chained: Whether that was given just what the last of them returned.
+    """
+    found = next(filter(None, map(in_forward, seen)), None)
+    # A loss function that was given finite outputs made what is not, whatever was masked out before.
+    if found is None or (chained and all(look.finite for each in seen for look in ends(each))):
+        return in_loss(seen, function)
+    return found
+
+
+def of_gradients(seen: Iterable[Seen]) -> Found | None:
+    """Where gradients became not finite, None where all are finite."""
+    return next(filter(None, map(in_backward, seen)), None)
+
+
+def ends(seen: Seen) -> list[Look]:
+    """What the outermost modules returned."""
+    return [seen.looks[tensor] for call in seen.calls if call.parent < 0 for tensor, _ in call.outputs]
+
+
+def last_gradient(name: str, place: Place | None) -> Found:
+    """Of parameters whose gradients are not finite, the last: backward runs from the last layer to the first."""
+    sentence = f"the gradient of {name} is the first in backward order that is not finite"
+    return Found("backward", place, f"gradient/{name}", sentence)
+
+
+def named(place: Place) -> str:
+    """A module in a sentence."""
+    return f"{place.path} ({place.module_type})" if place.path else f"the model itself ({place.module_type})"
+
+
+def _made(seen: Seen, at: int, call: Call, path: str) -> Found:
+    """A module returned the first bad value."""
+    inputs = [seen.looks[tensor] for tensor, _ in call.inputs]
+    sunk = _any_sunk(seen, call.inputs)
+    if sunk:
+        sinker = _sinker(seen, at, f", of which {named(call.place)} made values that are not finite")
+        if sinker is not None:
+            return sinker
+    name = call.place.named("output", path)
+    if not inputs:
+        # Given integers, or by keyword, which is not looked at.
+        return Found("forward", call.place, name, f"{named(call.place)} made values that are not finite")
+    kind = "inputs that hold negative infinity" if sunk else f"finite inputs{_size(inputs)}"
+    return Found("forward", call.place, name, f"{named(call.place)} turned {kind} into values that are not finite")
+
+
+def _given(seen: Seen, call: Call, path: str) -> Found:
+    """A module was given the first bad value: it came from the data, or out of a function between two modules."""
+    if call.parent < 0:
+        return in_data(call.place, path)
+    name = call.place.named("input", path)
+    around = seen.calls[call.parent].place
+    sentence = f"{named(around)} made values that are not finite before it called {named(call.place)}"
+    return Found("forward", around, name, sentence)
+
+
+def _sinker(seen: Seen, before: int, then: str) -> Found | None:
+    """Where negative infinity came from that was seen before this event; None where no module made it."""
+    sank = [
+        index
+        for index, returned in seen.events[:before]
+        if returned and _any_sunk(seen, seen.calls[index].outputs) and not _any_sunk(seen, seen.calls[index].inputs)
+    ]
+    outer = {around for index in sank for around in _around(seen, index)}
+    inner = [seen.calls[index] for index in sank if index not in outer]
+    if inner:
+        call = inner[-1]
+        path = next(path for tensor, path in call.outputs if seen.looks[tensor].sunk)
+        size = _size([seen.looks[tensor] for tensor, _ in call.inputs])
+        sentence = f"{named(call.place)} turned finite inputs{size} into negative infinity{then}"
+        return Found("forward", call.place, call.place.named("output", path), sentence)
+    for call in seen.calls:
+        for tensor, path in call.inputs if call.parent < 0 else ():
+            if seen.looks[tensor].sunk:
+                sentence = f"the data given to {named(call.place)} holds negative infinity{then}"
+                return Found("input", call.place, call.place.named("input", path), sentence)
+    return None
+
+
+def _any_sunk(seen: Seen, tensors: Sequence[tuple[int, str]]) -> bool:
+    return any(seen.looks[tensor].sunk for tensor, _ in tensors)
+
+
+def _size(looks: Iterable[Look]) -> str:
+    found = [look.magnitude for look in looks if look.finite]
+    return f" (largest magnitude {max(found):.3g})" if found else ""
+
+
+def _has(tensors: Sequence[tuple[int, str]], tensor: int) -> bool:
+    return any(one == tensor for one, _ in tensors)

@@ -1,0 +1,91 @@
+"""Forwards that no hook hears of: a compiled function calls the model, and no hook of its runs outside compiled code.
+
+Such a forward shows where its modules hand over what they return, so at captured steps only. Whether a step is captured
+must be known before its forward then. Between captured steps these steps come from their updates alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Any
+
+from torch import nn
+
+from watchglass.capture.pytorch.module_capture import ModuleCapture, first_tensor
+from watchglass.capture.pytorch.training_state import TrainingState
+from watchglass.record import CapturedRecords, Forward, OpenStep
+
+_log = logging.getLogger("watchglass")
+
+#: Captured steps without a sign of a forward after which that is reported.
+_PATIENCE = 2
+
+
+class HiddenForwards:
+    """Opens forwards as their first module returns.
+
+    Args:
+        current: Where the training is.
+        capture: What modules hand over goes there.
+    """
+
+    def __init__(self, current: TrainingState, capture: ModuleCapture) -> None:
+        self._current = current
+        self._capture = capture
+        self._forward: Forward | None = None
+        # Captured steps in a row that had no forward; None when that has been reported.
+        self._missing: int | None = 0
+        capture.records_of = self.records_of
+        current.events.add(self)
+
+    def expect(self) -> None:
+        """Something was compiled that may call any module."""
+        self._capture.expect_compiled()
+        self.each_step_updated(None)
+
+    def each_step_updated(self, step: OpenStep | None) -> None:
+        """After the update of ``step``, or before the first: be ready if the next one is captured."""
+        current, capture = self._current, self._capture
+        if step is not None:
+            if any(forward is not self._forward for forward in step.forwards):
+                return
+            self._report(step)
+        next_step = current.hook.clock.next_train_step
+        if (
+            capture.compiled.any
+            and current.hook.alternating.next_due(0 if step is None else step.model, next_step) == next_step
+        ):
+            capture.compiled.switch(True)
+
+    def records_of(self, module: nn.Module, output: Any, grad: bool) -> CapturedRecords | None:
+        """Where to what a module returned, as far as anybody knows outside of any forward; None for nowhere."""
+        current, clock = self._current, self._current.hook.clock
+        forward, before = self._forward, clock.train
+        if not grad or current.in_backward or current.update_depth:
+            return None
+        if forward is None or forward.backpropagated or before is None or before.updated:
+            forward = self._forward = current.forward = clock.forward(grad=True, training=module.training)
+            # Nothing will show which backward runs through it.
+            forward.marked = False
+            batch = first_tensor((output,), None)
+            forward.weight = float(batch.shape[0]) if batch is not None and batch.dim() else 1.0
+            if clock.train is not None and clock.train is not before:
+                current.begin_step(clock.train)
+        return forward.records if clock.train is not None and clock.train.due else None
+
+    def _report(self, step: OpenStep) -> None:
+        if self._missing is None or not step.due:
+            return
+        # Where nothing was compiled, the training may do without calling its modules.
+        self._missing = self._missing + 1 if not step.forwards and "torch._dynamo" in sys.modules else 0
+        if self._missing >= _PATIENCE:
+            self._missing = None
+            names = [type(root).__name__ for root in self._current.models.roots()]
+            step.records.facts.append(("not_capturable", "calls are not heard", {"modules": names}))
+            _log.warning(
+                "watchglass: activations of %s are not capturable: its calls are not heard, as when a function that "
+                "calls it was compiled and called before, where it is TorchScript, or where its forward is called "
+                "directly; call watchglass.watch before the function's first call, and the module itself",
+                ", ".join(names) or "the model",
+            )

@@ -1,0 +1,187 @@
+"""Statistics of tensors that live on a device, brought back without a wait.
+
+Nothing may be read back in the training's thread. So everything is computed whatever the tensors hold, and comes to the
+host by asynchronous copies that the recorder's thread waits for. On a GPU with Triton what a step has computed is
+gathered and comes in one copy (``triton_rows``); elsewhere PyTorch's own operators compute it (``block_rows``). Counts,
+minima, maxima and histograms are those of the native kernel, bit for bit; sums differ in their rounding.
+
+What this holds on a device is small however large tensors are, and all of it is in the account: copies of tensors that
+cannot be read as they lie take 16 MiB at most; with Triton tables take 8 MB, and what is gathered on a stream 41 MB;
+without it a call takes 42 MB, and little for its results.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from watchglass.capture.cost import Memory
+from watchglass.capture.deferred_facts import DeferredNumbers
+from watchglass.capture.pytorch.device import torch_statistics
+from watchglass.capture.pytorch.device.readback import DeviceRows, DeviceTime
+from watchglass.capture.pytorch.device.tensor_groups import groups, joined_histograms, joined_rows
+from watchglass.capture.pytorch.out_of_memory import is_out_of_memory
+
+if TYPE_CHECKING:
+    from watchglass.capture.pytorch.device.triton_statistics import Gathering, Plan, Plans, Size
+
+__all__ = ["DeviceRows", "DeviceStatistics"]
+
+_log = logging.getLogger("watchglass")
+#: Rows, rows of shares and bins that a gathering has room for at first; doubled where a step needs more ...
+_ROOM = (64, 4096, 1 << 16)
+#: ... up to here: 0.9 MB, 23 MB and 17 MB.
+_MOST = (8192, 1 << 18, 1 << 22)
+
+
+class Account(Protocol):
+    """Where costs are written down: a :class:`~watchglass.capture.Hook`."""
+
+    memory: Memory
+    device_ns: int
+
+
+class _Read(NamedTuple):
+    """What is read together: tensors of one device, the rest as of :meth:`DeviceStatistics.summaries`."""
+
+    values: list[Tensor]
+    older: list[Tensor] | None
+    scale: Tensor | float | None
+    histograms: bool
+    seed: int
+
+
+class DeviceStatistics:
+    """Statistics of tensors on all devices. For the training's thread; what it returns is for the recorder's.
+
+    Args:
+        account: Where device memory and device time are written down.
+    """
+
+    def __init__(self, account: Account) -> None:
+        self._account = account
+        self._time = DeviceTime(self._spent)
+        self._open: dict[Any, Gathering] = {}
+        self._rooms: dict[Any, Size] = {}
+        self._plans: dict[torch.device, Plans] = {}
+        self._triton: Any = None
+        self._failed = False
+
+    def summaries(
+        self,
+        tensors: Sequence[Tensor],
+        before: Sequence[Tensor] | None = None,
+        scale: Tensor | float | None = None,
+        *,
+        histograms: bool = True,
+        seed: int = 0,
+    ) -> tuple[Any, Any]:
+        """Readbacks of rows of statistics and of histograms (or None) of tensors on one device.
+
+        Arguments are those of :func:`watchglass.capture.pytorch.reduce.summaries`.
+        """
+        parts: list[tuple[Any, Any]] = []
+        owners: list[int] = []
+        name = str(tensors[0].device)
+        for group in groups(tensors, before):
+            self._account.memory.hold(name, group.nbytes)
+            try:
+                parts.append(self._together(_Read(*group.flat(), scale, histograms, seed)))
+            finally:
+                self._account.memory.hold(name, -group.nbytes)
+            owners += group.owners
+        if len(parts) == 1 and len(owners) == len(tensors):
+            return parts[0]
+        rows, binned = zip(*parts, strict=True)
+        joined = DeferredNumbers(functools.partial(joined_histograms, binned, owners)) if histograms else None
+        return DeferredNumbers(functools.partial(joined_rows, rows, owners)), joined
+
+    def send(self) -> None:
+        """Send what has been gathered to the host, as a step ends; never raises."""
+        for key in list(self._open):
+            self._close(key)
+        self._time.turn()
+
+    def _together(self, read: _Read) -> tuple[Any, Any]:
+        """The same of contiguous tensors of one dimension."""
+        device = read.values[0].device
+        if not self._failed and _has_triton(device):
+            try:
+                return self._gathered(read, device)
+            except Exception as error:
+                if is_out_of_memory(error):
+                    raise
+                self._give_up(device, error)
+        held = torch_statistics.peak_bytes(read.values, histograms=read.histograms)
+        self._account.memory.hold(str(device), held)
+        try:
+            return torch_statistics.summaries(*read[:3], histograms=read.histograms, seed=read.seed, time=self._time)
+        finally:
+            self._account.memory.hold(str(device), -held)
+
+    def _gathered(self, read: _Read, device: torch.device) -> tuple[Any, Any]:
+        if self._triton is None:
+            # Only here: it is large, and most machines without a GPU have no Triton.
+            from watchglass.capture.pytorch.device import triton_statistics
+
+            self._triton = triton_statistics
+        stream = torch.cuda.current_stream(device) if device.type == "cuda" else None
+        plans = self._plans.get(device)
+        with torch.cuda.device(device if stream else -1):
+            if plans is None:
+                self._triton.prepare(device)
+                plans = self._plans[device] = self._triton.Plans(self._holder(device))
+            plan = plans.of(read.values, read.older, read.histograms, stream)
+            while (found := self._room((device, stream), plan).add(plan, read.scale, read.seed)) is None:
+                pass
+        return found[0], found[1] if read.histograms else None
+
+    def _room(self, key: Any, plan: Plan) -> Gathering:
+        """What gathers on a stream, with room for the plan."""
+        gathering = self._open.get(key)
+        if gathering is not None and gathering.has_room(plan.needed):
+            return gathering
+        room = self._rooms.get(key, self._triton.Size(*_ROOM))
+        if gathering is not None:
+            if not gathering.sent:
+                room = self._triton.Size(*(min(2 * size, most) for size, most in zip(room, _MOST, strict=True)))
+            self._close(key)
+        self._rooms[key] = room
+        size = self._triton.Size(*map(max, room, plan.needed))
+        # Rows begin and end where bins may: at a multiple of 16 bytes.
+        made: Gathering = self._triton.Gathering(*key, size._replace(rows=-(-size.rows // 2) * 2), self._time)
+        self._open[key] = made
+        self._account.memory.hold(str(key[0]), made.nbytes)
+        return made
+
+    def _close(self, key: Any) -> None:
+        gathering = self._open.pop(key)
+        self._account.memory.hold(str(key[0]), -gathering.nbytes)
+        try:
+            gathering.send()
+        except Exception as error:
+            self._give_up(key[0], error)
+
+    def _give_up(self, device: torch.device, error: Exception) -> None:
+        if not self._failed:
+            self._failed = True
+            reason = (str(error).splitlines() or [""])[0]
+            _log.warning(
+                "watchglass: statistics on %s go without Triton, slower: %s: %s", device, type(error).__name__, reason
+            )
+
+    def _holder(self, device: torch.device) -> Callable[[int], None]:
+        name, memory = str(device), self._account.memory
+        return lambda size: memory.hold(name, size)
+
+    def _spent(self, nanoseconds: int) -> None:
+        self._account.device_ns += nanoseconds
+
+
+def _has_triton(device: torch.device) -> bool:
+    return device.type == "cuda"

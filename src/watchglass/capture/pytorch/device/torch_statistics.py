@@ -1,0 +1,302 @@
+"""Statistics on any device, by PyTorch's own operators: where there is no Triton.
+
+Elements are copied, a block to a row, into memory of a fixed size, and what a row of statistics needs of them is
+computed there in place, in float64. The blocks' rows are joined on the host. So a call takes at most 42 MB on the
+device however large the tensors are, and until they are sent 176 bytes for every 16,384 elements and 4.4 kB for every
+histogram (33.6 kB where elements are computed in float64). The same elements give the same bits. Nothing depends on
+what the tensors hold, so nothing waits for them.
+
+Of n elements ``sum`` and ``abs_sum`` are off by at most ``(n / 65536 + 17000) * 2**-53 * abs_sum``, ``l2`` by as much
+of itself, in whatever order PyTorch adds up a block; ``m2`` by ``1e-10 * m2 + 1e-17 * l2**2``. On devices without
+float64 (MPS) sums are of float32, and numbers that are computed in float64 elsewhere are rounded to it.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from watchglass.capture.deferred_facts import DeferredNumbers
+from watchglass.capture.pytorch.device.readback import (
+    NARROW_SIDE,
+    WIDE_SIDE,
+    DeviceRows,
+    DeviceTime,
+    histogram_width,
+    histograms_from,
+)
+from watchglass.records import HISTOGRAM_MANTISSA_BITS, STATISTIC_FIELDS
+from watchglass.stats import Histograms, Rows, empty, sample_sizes
+
+#: Elements of a block, and blocks that are looked at together.
+_BLOCK, _BLOCKS = 1 << 14, 1 << 6
+#: Bytes that are held for an element of them: the block's, and two operands with what is made of them.
+_BYTES = 40
+#: As in :mod:`watchglass.stats.elements`.
+_SAMPLED_ABOVE, _RUN, _STRATA = 1 << 16, 16, 1 << 10
+#: Elements whose bins are found together.
+_TOGETHER = 1 << 19
+_PARTS = 1 << HISTOGRAM_MANTISSA_BITS
+_WIDE = {
+    getattr(torch, name)
+    for name in ("float64", "int64", "int32", "uint32", "uint64", "complex64", "complex128")
+    if hasattr(torch, name)
+}
+#: Dtypes that few operators take.
+_AWKWARD = {getattr(torch, name) for name in ("bool", "uint16", "uint32", "uint64") if hasattr(torch, name)}
+_NAN, _POSITIVE, _NEGATIVE = (STATISTIC_FIELDS.index(name) for name in ("nan", "posinf", "neginf"))
+_MIN, _MAX, _SUM, _M2, _L2 = (STATISTIC_FIELDS.index(name) for name in ("min", "max", "sum", "m2", "l2"))
+
+
+def summaries(
+    tensors: Sequence[Tensor],
+    before: Sequence[Tensor] | None,
+    scale: Tensor | float | None,
+    *,
+    histograms: bool,
+    seed: int,
+    time: DeviceTime,
+) -> tuple[DeferredNumbers, DeferredNumbers | None]:
+    """Readbacks of rows of statistics and of histograms of tensors on one device; see :func:`reduce.summaries`.
+
+    Args:
+        tensors: Contiguous, of one dimension.
+        before: The same.
+        scale: Everything is divided by this number.
+        histograms: Whether to make them.
+        seed: Draws what histograms look at.
+        time: Measures what is launched.
+    """
+    elements = [tensor.numel() for tensor in tensors]
+    pairs = [(tensor, None if before is None else before[index]) for index, tensor in enumerate(tensors)]
+    with time.span(tensors[0].device):
+        blocks = DeviceRows(torch.cat(list(_blocks(pairs, scale))))
+        rows = DeferredNumbers(functools.partial(_received, blocks, elements, time))
+        if not histograms:
+            return rows, None
+        widths = [_width(tensor) for tensor in tensors]
+        counts = DeviceRows(_counts(pairs, scale, widths, seed))
+    return rows, DeferredNumbers(functools.partial(_binned, counts, widths, elements, seed))
+
+
+def _received(values: DeviceRows, elements: Sequence[int], time: DeviceTime) -> Rows:
+    """Rows of statistics, float64[n, 11], of rows of blocks; waits for the device."""
+    rows = np.asarray(values.resolve(), np.float64)
+    time.read()
+    size = np.array(elements, np.int64)
+    blocks = np.maximum(1, -(-size // _BLOCK))
+    starts = np.cumsum(blocks) - blocks
+    within = np.arange(len(rows)) - np.repeat(starts, blocks)
+    rows[:, 0] = np.clip(np.repeat(size, blocks) - within * _BLOCK, 0, _BLOCK)
+    # What fills up a block is NaN; the device has counted finite elements in the place of NaN.
+    finite = rows[:, _NAN].copy()
+    rows[:, _NAN] = rows[:, 0] - finite - rows[:, _POSITIVE] - rows[:, _NEGATIVE]
+    return _joined(rows, finite, starts, blocks)
+
+
+def _binned(counts: DeviceRows, widths: Sequence[int], elements: Sequence[int], seed: int) -> Histograms:
+    """Histograms, of counts of all bins; waits for the device."""
+    seen = sample_sizes(np.array(elements, np.int64), seed)
+    return histograms_from(counts.resolve(), np.array(widths, np.int64), seen)
+
+
+def peak_bytes(tensors: Sequence[Tensor], *, histograms: bool = True) -> int:
+    """What :func:`summaries` holds on the device at most."""
+    blocks = sum(max(1, -(-tensor.numel() // _BLOCK)) for tensor in tensors)
+    bins = sum(_width(tensor) for tensor in tensors) if histograms else 0
+    return min(blocks, _BLOCKS) * _BLOCK * _BYTES + 2 * blocks * len(STATISTIC_FIELDS) * 8 + 4 * bins
+
+
+def _width(tensor: Tensor) -> int:
+    """Bins of a tensor."""
+    return histogram_width(_dtype(tensor) is torch.float64)
+
+
+def _blocks(pairs: Sequence[tuple[Tensor, Tensor | None]], scale: Tensor | float | None) -> Iterator[Tensor]:
+    """What :func:`_reduced` finds of all blocks of all tensors, in their order; an empty tensor has one."""
+    total = sum(max(1, -(-tensor.numel() // _BLOCK)) for tensor, _ in pairs)
+    device = pairs[0][0].device
+    extreme = any(tensor.dtype in (torch.float64, torch.complex128) for tensor, _ in pairs)
+    work = torch.empty((min(total, _BLOCKS), _BLOCK), dtype=_accumulator(device), device=device).fill_(math.nan)
+    used = 0
+    for tensor, older in pairs:
+        begin, size = 0, tensor.numel()
+        while begin == 0 or begin < size:
+            end = min(size, begin + (len(work) - used) * _BLOCK)
+            part = slice(begin, end)
+            work.view(-1)[used * _BLOCK : used * _BLOCK + end - begin].copy_(
+                _numbers(tensor[part], None if older is None else older[part], scale)
+            )
+            used += max(1, -(-(end - begin) // _BLOCK))
+            if used == len(work):
+                yield _reduced(work, extreme)
+                work.fill_(math.nan)
+                used = 0
+            if end == begin:
+                break
+            begin = end
+    if used:
+        yield _reduced(work[:used], extreme)
+
+
+def _reduced(work: Tensor, extreme: bool) -> Tensor:
+    """Of each row the columns of a row of statistics, [n, 11]: finite elements in the place of NaN, no count."""
+    bad = (work > -math.inf).logical_and_(work < math.inf).logical_not_()
+    finite = work.shape[1] - bad.sum(1)
+    counted = [finite, (work == math.inf).sum(1), (work == -math.inf).sum(1)]
+    low = work.masked_fill_(bad, math.inf).amin(1)
+    high = work.masked_fill_(bad, -math.inf).amax(1)
+    counted.append((work.masked_fill_(bad, 0) == 0).sum(1) - (work.shape[1] - finite))
+    largest = torch.ones_like(low)
+    if extreme:
+        # Squares of float64 may overflow or vanish.
+        largest = torch.where(finite > 0, torch.maximum(low.abs(), high.abs()), largest)
+        largest = torch.where(largest > 0, largest, torch.ones_like(largest))
+        work.div_(largest[:, None])
+    total = work.sum(1)
+    absolute, norm = torch.linalg.vector_norm(work, 1, dim=1), torch.linalg.vector_norm(work, dim=1)
+    work.sub_((total / finite.clamp(min=1))[:, None]).masked_fill_(bad, 0)
+    spread = torch.linalg.vector_norm(work, dim=1) * largest
+    columns = [torch.zeros_like(low), *counted, low, high, total * largest, absolute * largest, spread * spread,
+               norm * largest]  # fmt: skip
+    return torch.stack([column.to(work.dtype) for column in columns], dim=1)
+
+
+def _joined(rows: Rows, finite: NDArray[np.float64], starts: NDArray[np.int64], blocks: NDArray[np.int64]) -> Rows:
+    """Of consecutive rows one, by exact counts and Chan's formula for all at once."""
+    result = empty(len(starts))
+    for column in (0, _NAN, _POSITIVE, _NEGATIVE, _NEGATIVE + 1, _SUM, _SUM + 1):
+        result[:, column] = np.add.reduceat(rows[:, column], starts)
+    number = np.add.reduceat(finite, starts)
+    some = finite > 0
+    with np.errstate(invalid="ignore", over="ignore"):
+        low = np.minimum.reduceat(np.where(some, rows[:, _MIN], np.inf), starts)
+        high = np.maximum.reduceat(np.where(some, rows[:, _MAX], -np.inf), starts)
+        mean = np.repeat(result[:, _SUM] / np.maximum(number, 1), blocks)
+        gap = np.where(some, rows[:, _SUM] / np.maximum(finite, 1) - mean, 0.0)
+        gap[np.isnan(gap)] = np.inf  # where sums of float64 overflow the spread does, too
+        result[:, _M2] = np.add.reduceat(rows[:, _M2] + np.where(some, gap * gap * finite, 0.0), starts)
+        largest = np.maximum.reduceat(rows[:, _L2], starts)
+        divisor = np.where((largest > 0) & (largest < np.inf), largest, 1.0)
+        squares = np.add.reduceat(np.square(rows[:, _L2] / np.repeat(divisor, blocks)), starts)
+        result[:, _L2] = np.where(largest < np.inf, divisor * np.sqrt(squares), largest)
+    result[:, _MIN] = np.where(number > 0, low, np.nan)
+    result[:, _MAX] = np.where(number > 0, high, np.nan)
+    return result
+
+
+def _numbers(tensor: Tensor, older: Tensor | None, scale: Tensor | float | None) -> Tensor:
+    """Elements as :func:`watchglass.stats.numbers` has them; as they are where nothing is to be computed."""
+    if tensor.is_complex():
+        parts = torch.view_as_real(tensor.to(torch.complex128))
+        # Part by part: PyTorch subtracts complex numbers by way of a product, which makes NaN of infinities.
+        tensor = _magnitudes(parts if older is None else parts - torch.view_as_real(older.to(torch.complex128)))
+    elif older is not None:
+        tensor = tensor.to(_dtype(tensor)) - older.to(_dtype(tensor))
+    if scale is not None:
+        if isinstance(scale, Tensor):
+            scale = scale.detach().reshape(())
+            if scale.device not in (tensor.device, torch.device("cpu")):
+                scale = scale.to(tensor.device, non_blocking=True)
+        tensor = tensor.to(_dtype(tensor)) / scale
+    return tensor
+
+
+def _magnitudes(parts: Tensor) -> Tensor:
+    """Of complex numbers, given as their two parts in a last axis."""
+    parts = parts.abs()
+    larger, smaller = parts.amax(-1), parts.amin(-1)
+    ratio = torch.where(larger > 0, smaller / larger, larger)
+    result = larger * (1 + ratio * ratio).sqrt()
+    return result.masked_fill_((parts == math.inf).any(-1), math.inf)
+
+
+def _counts(
+    pairs: Sequence[tuple[Tensor, Tensor | None]], scale: Tensor | float | None, widths: list[int], seed: int
+) -> Tensor:
+    """How many elements fall into each bin of each tensor, int32[sum(widths)]."""
+    device = pairs[0][0].device
+    counts = torch.zeros(sum(widths), dtype=torch.int32, device=device)
+    drawn = _mixed(seed, device) if any(tensor.numel() > _SAMPLED_ABOVE for tensor, _ in pairs) else counts
+    sizes = sample_sizes(np.array([tensor.numel() for tensor, _ in pairs], np.int64), seed)
+    waiting: dict[int, list[tuple[Tensor, int]]] = {}
+    first = 0
+    for (tensor, older), width, size in zip(pairs, widths, sizes, strict=True):
+        index = _sampled(tensor.numel(), int(size), drawn)
+        values = _numbers(_at(tensor, index), None if older is None else _at(older, index), scale)
+        together = waiting.setdefault(width, [])
+        together.append((values.to(torch.float64 if width == 2 * WIDE_SIDE else torch.float32), first))
+        if sum(sample.numel() for sample, _ in together) > _TOGETHER:
+            _count(counts, waiting.pop(width), width // 2)
+        first += width
+    for width, together in waiting.items():
+        _count(counts, together, width // 2)
+    return counts
+
+
+def _count(counts: Tensor, samples: list[tuple[Tensor, int]], side: int) -> None:
+    """Count elements of samples into bins, each sample's from a place of its own on; zeros and non-finite ones not."""
+    values = torch.cat([sample for sample, _ in samples])
+    fraction, exponent = torch.frexp(values)  # 0.5 <= |fraction| < 1
+    part = ((2 * fraction.abs() - 1) * _PARTS).to(torch.int64)
+    least = -149 if side == NARROW_SIDE else -1074
+    place = ((exponent.to(torch.int64) - 1 - least) * _PARTS + part).clamp_(0, side - 1)
+    bins = torch.where(fraction < 0, side - 1 - place, side + place)
+    begin = 0
+    for sample, first in samples:
+        bins[begin : begin + sample.numel()].add_(first)
+        begin += sample.numel()
+    counts.scatter_add_(0, bins, ((values.abs() < math.inf) & (values != 0)).to(torch.int32))
+
+
+def _sampled(size: int, number: int, drawn: Tensor) -> Tensor | None:
+    """The ``number`` indices that :func:`watchglass.stats.sample` gives, on the device; None for all."""
+    if size <= _SAMPLED_ABOVE:
+        return None
+    runs = -(-size // _RUN)
+    stratum = runs // _STRATA
+    strata = torch.arange(-(-runs // stratum), device=drawn.device)
+    chosen = strata * stratum + ((drawn[: len(strata)] * stratum) >> 32)
+    return (chosen[:, None] * _RUN + torch.arange(_RUN, device=drawn.device)).view(-1)[:number]
+
+
+def _at(tensor: Tensor, index: Tensor | None) -> Tensor:
+    """Elements at these places."""
+    if index is None:
+        return tensor
+    if tensor.dtype in _AWKWARD or tensor.dtype.itemsize == 1:
+        tensor = tensor.to(_dtype(tensor))
+    return tensor[index]
+
+
+def _mixed(seed: int, device: torch.device) -> Tensor:
+    """32 bits for each stratum that look drawn at random (splitmix64), int64[2 * _STRATA]."""
+    z = _signed(seed) + torch.arange(1, 2 * _STRATA + 1, device=device) * _signed(0x9E3779B97F4A7C15)
+    z = (z ^ _shifted(z, 30)) * _signed(0xBF58476D1CE4E5B9)
+    z = (z ^ _shifted(z, 27)) * _signed(0x94D049BB133111EB)
+    return _shifted(z ^ _shifted(z, 31), 32)
+
+
+def _shifted(z: Tensor, by: int) -> Tensor:
+    """As if the bits were those of an unsigned number."""
+    return (z >> by) & ((1 << (64 - by)) - 1)
+
+
+def _signed(bits: int) -> int:
+    bits &= (1 << 64) - 1
+    return bits - (1 << 64) if bits >> 63 else bits
+
+
+def _dtype(tensor: Tensor) -> torch.dtype:
+    """What a tensor's elements are computed in."""
+    return _accumulator(tensor.device) if tensor.dtype in _WIDE else torch.float32
+
+
+def _accumulator(device: torch.device) -> torch.dtype:
+    return torch.float32 if device.type == "mps" else torch.float64

@@ -1,0 +1,91 @@
+"""Exact updates: what parameters are after an optimizer's step, less copies of what they were before it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from watchglass.capture.hook import Hook
+from watchglass.capture.module_places import ParameterPlace
+from watchglass.capture.pytorch.device.tensor_groups import memory_order
+from watchglass.capture.pytorch.out_of_memory import is_out_of_memory
+from watchglass.capture.pytorch.reduce import plain
+from watchglass.capture.pytorch.saving import Item, Saving
+from watchglass.capture.update_copies import UpdateCopies, Wanted, sample_stride
+from watchglass.record import CapturedRecords
+from watchglass.records import Role
+
+
+class Updates:
+    """Saves what updates change, as ``update/fc1.weight``.
+
+    Copies never take more than ``capture_memory_bytes`` together. Of a parameter that is larger than that by itself a
+    fixed sample of elements is copied, and what is saved is marked so.
+    """
+
+    def __init__(self, hook: Hook, saving: Saving) -> None:
+        self._hook = hook
+        self._saving = saving
+        self._copies = UpdateCopies(_copied, hook.cost.memory.hold)
+        # Parameters, of how many elements one is copied, and the copies.
+        self._before: list[tuple[tuple[Item, int], Tensor]] = []
+
+    def take(
+        self, records: CapturedRecords, optimizer: Optimizer, parameters: Iterable[tuple[Tensor, str, ParameterPlace]]
+    ) -> None:
+        """Copy what an optimizer is about to change, or the group whose turn it is."""
+        self._before = []
+        bound = self._hook.config.capture_memory_bytes
+        wanted = (self._wanted(*row, bound) for row in parameters)
+        try:
+            self._before = self._copies.take(optimizer, filter(None, wanted), bound)
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            self._saving.give_up(records, Role.UPDATE, error)
+            self._copies.free()
+
+    def save(self, records: CapturedRecords) -> None:
+        """Record the updates, now that the optimizer has changed the parameters."""
+        before, self._before = self._before, []
+        items = []
+        for (item, stride), old in before:
+            item = item._replace(before=old)
+            if stride > 1:
+                # It may have other memory now.
+                values = plain(item.tensor)
+                sample = None if values is None else _in_memory_order(values).reshape(-1)[::stride]
+                if sample is None or sample.shape != old.shape:
+                    continue
+                item = item._replace(tensor=sample, whole=item.tensor, sampled=True)
+            items.append(item)
+        if items and not self._saving.save_all(records, Role.UPDATE, items):
+            self._copies.free()
+
+    def forget(self) -> None:
+        """Drop what was kept for an update that never came."""
+        self._before = []
+
+    def _wanted(self, parameter: Tensor, name: str, place: ParameterPlace, bound: int) -> Wanted | None:
+        item = Item(parameter, f"update/{name}", place.place, unit_axis=0 if parameter.dim() else None, trainable=True)
+        values = self._saving.readable(item) if self._saving.keep(Role.UPDATE, item) is not None else None
+        if values is None:
+            return None
+        if values.nbytes <= bound:
+            return Wanted(parameter, values, (item, 1))
+        ordered = _in_memory_order(values)
+        stride = sample_stride(ordered.shape, values.element_size(), bound)
+        if not stride or not ordered.is_contiguous():
+            return None
+        return Wanted(parameter, ordered.view(-1)[::stride], (item, stride))
+
+
+def _in_memory_order(values: Tensor) -> Tensor:
+    return values.permute(memory_order(values))
+
+
+def _copied(values: Tensor, memory: Tensor | None) -> Tensor:
+    return (torch.empty_like(values, requires_grad=False) if memory is None else memory).copy_(values)

@@ -1,0 +1,65 @@
+"""Bounded copies of input tensors: which elements are taken, :mod:`~watchglass.capture.input_sketches` says."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from watchglass.capture.input_sketches import LIMIT, Sample, positions
+from watchglass.capture.pytorch.compiled.graphs import in_graph_capture
+from watchglass.capture.pytorch.reduce import DeviceRows
+
+_MOST_INDICES = 16
+_indices: dict[tuple[int, torch.device], Tensor] = {}
+
+
+def sample(path: str, tensor: Tensor) -> Sample | None:
+    """A sample of a tensor; None of one whose values cannot be read now."""
+    if hasattr(tensor, "to_local"):
+        tensor = tensor.to_local()
+    if tensor.is_meta or tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested:
+        return None
+    if in_graph_capture(tensor):
+        return None
+    try:
+        with torch.no_grad():
+            return _sample(path, tensor.detach())
+    except (RuntimeError, NotImplementedError, TypeError):
+        return None  # inside torch.func, or a kind of tensor of somebody's own
+
+
+def _sample(path: str, tensor: Tensor) -> Sample:
+    taken = _taken(tensor)
+    size = taken.numel()
+    if taken.is_complex():
+        taken = torch.view_as_real(taken.resolve_conj()).reshape(-1)
+    octets = taken.view(torch.uint8)
+    # To NumPy at once: raises here, where it is caught, for what only looks like a tensor (inside torch.func).
+    copied = octets.numpy() if octets.device.type == "cpu" else DeviceRows(octets)
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    return Sample(path, tuple(tensor.shape), dtype, tensor.numel(), size, copied)
+
+
+def _taken(tensor: Tensor) -> Tensor:
+    total = tensor.numel()
+    if total <= LIMIT:
+        return tensor.reshape(-1).clone()
+    key = (total, tensor.device)
+    index = _indices.get(key)
+    if index is None:
+        if len(_indices) >= _MOST_INDICES:
+            _indices.clear()
+        # Worked out on its device: nothing is copied there, which would wait.
+        index = _indices[key] = positions(torch.arange, total, device=tensor.device)
+    if tensor.is_contiguous():
+        return tensor.view(-1).index_select(0, index)
+    return tensor[_coordinates(index, tensor.shape)]
+
+
+def _coordinates(index: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, ...]:
+    """Flat indices by axis. ``torch.unravel_index`` sends the shape to the device, and waits for that."""
+    found: list[Tensor] = []
+    for size in reversed(shape):
+        found.append(index % size)
+        index = index // size
+    return tuple(reversed(found))

@@ -1,0 +1,101 @@
+"""Fact ``leftover_gradients``: gradients of the step before that a step's backward is added to.
+
+That is what a forgotten ``zero_grad`` does, and it shows in the gradients however a training clears them: by hand, by
+an optimizer of its own, or in place.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from watchglass.capture.deferred_facts import DeferredFact
+from watchglass.capture.hook import Hook
+from watchglass.capture.pytorch import public_calls as calls
+from watchglass.capture.pytorch.compiled.graphs import in_graph_capture
+from watchglass.capture.pytorch.events import Update
+from watchglass.capture.pytorch.facts.object_names import ObjectNames
+from watchglass.capture.pytorch.module_tree import parameters_of
+from watchglass.capture.pytorch.reduce import DeviceRows, plain
+from watchglass.record import OpenStep
+
+#: Parameters of an optimizer that are looked at, and elements of each of their gradients.
+_PARAMETERS, _ELEMENTS, _CORNER = 4, 4096, 8
+
+
+class Leftovers:
+    """Looks at some gradients before the first backward of a captured step."""
+
+    def __init__(self, hook: Hook, subjects: ObjectNames, leave: ExitStack) -> None:
+        self._subjects = subjects
+        self._thread = threading.get_ident()
+        self._armed = False
+        self._found: dict[str, list[Any]] = {}
+        self._parameters: weakref.WeakKeyDictionary[Optimizer, list[weakref.ref[Tensor]]] = weakref.WeakKeyDictionary()
+        self._told: dict[str, tuple[int, bool]] = {}
+        self._look = hook.guarded(self._look_at_all)
+        leave.callback(calls.BACKWARD.listen(hook.guard, before=self._backward))
+
+    def step_began(self, step: OpenStep) -> None:
+        """A captured step has begun: look when its first backward comes."""
+        self._found.clear()
+        # Opened by its update (compiled code hides the forward): its backward is over.
+        self._armed = not step.optimizers
+
+    def _backward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self._armed and threading.get_ident() == self._thread:
+            self._armed = False
+            self._look()
+
+    def _look_at_all(self) -> None:
+        with torch.no_grad():
+            for optimizer in self._subjects.optimizers():
+                gradients = [parameter.grad for parameter in self._some_of(optimizer)]
+                self._found[self._subjects.name("optimizer", optimizer)] = [_nonzero(g) for g in gradients]
+
+    def _some_of(self, optimizer: Optimizer) -> list[Tensor]:
+        """A few of its parameters, from the first to the last."""
+        known = self._parameters.get(optimizer)
+        chosen = [parameter for reference in known or () if (parameter := reference()) is not None]
+        if not chosen:
+            every = [parameter for parameter in parameters_of(optimizer) if parameter.requires_grad]
+            step = max(1, (len(every) - 1) // (_PARAMETERS - 1)) if every else 1
+            chosen = every[::step][:_PARAMETERS]
+            self._parameters[optimizer] = [weakref.ref(parameter) for parameter in chosen]
+        return chosen
+
+    def update_began(self, update: Update) -> None:
+        """A captured step's update: the optimizer's own gradients are the ones that matter."""
+        name = self._subjects.name("optimizer", update.optimizer)
+        found = self._found.pop(name, None)
+        if found:
+            update.step.records.facts.append(("leftover_gradients", "first backward", self._pending(name, found)))
+
+    def _pending(self, name: str, found: list[Any]) -> Any:
+        present = sum(value is not None for value in found)
+
+        def data() -> dict[str, Any] | None:
+            nonzero = sum(bool(value.resolve() if isinstance(value, DeviceRows) else value) for value in found)
+            if self._told.get(name) == (present > 0, nonzero > 0):
+                return None
+            self._told[name] = (present > 0, nonzero > 0)
+            return {"optimizer": name, "looked_at": len(found), "present": present, "nonzero": nonzero}
+
+        return DeferredFact(data)
+
+
+def _nonzero(gradient: Tensor | None) -> Any:
+    """Whether any of some elements is not zero: a bool, or a readback of one; None where there is no gradient."""
+    value = plain(gradient) if gradient is not None else None
+    if value is None or in_graph_capture(value):
+        return None
+    # A corner of it: a slice costs the same whatever the tensor's size and strides.
+    some = value.reshape(-1)[:_ELEMENTS] if value.is_contiguous() else value[(slice(0, _CORNER),) * value.dim()]
+    some = some.float() if some.element_size() == 1 else some  # eight-bit floats have no any()
+    return bool(some.any()) if some.device.type == "cpu" else DeviceRows(some.any())

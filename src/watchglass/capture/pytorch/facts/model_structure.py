@@ -1,0 +1,196 @@
+"""Facts ``training_flags`` and ``membership``: how the model is set up, and which of it the optimizers have."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from watchglass.capture.hook import Hook
+from watchglass.capture.pytorch.events import ForwardCall, Update
+from watchglass.capture.pytorch.facts.object_names import ObjectNames
+from watchglass.capture.pytorch.models import Models
+from watchglass.capture.pytorch.module_tree import parameters_of, unwrap
+from watchglass.record import CapturedRecords
+from watchglass.records import Mode
+
+_MOST_NAMED = 32
+#: Forwards that were looked at, after which the modules of a model are listed again.
+_LIST_AGAIN = 64
+#: Steps of an optimizer after which its parameters are taken for those of no model.
+_STRANGE_STEPS = 8
+_MOST_STRANGE = 4096
+
+
+class _Modules:
+    """The modules of one model, held weakly, and what was last told of them."""
+
+    def __init__(self) -> None:
+        self.uses = 0
+        self.rows: list[tuple[weakref.ref[nn.Module], str]] = []
+        self.told: dict[Mode, list[bool]] = {}
+
+    def flags(self, root: nn.Module) -> list[bool]:
+        """``training`` of each, in order; the list of modules is made again now and then."""
+        if self.uses % _LIST_AGAIN == 0:
+            self.rows = [(weakref.ref(module), path) for path, module in root.named_modules()]
+        self.uses += 1
+        return [module.training for reference, _ in self.rows if (module := reference()) is not None]
+
+
+class TrainingFlags:
+    """Records ``module.training`` of all modules of a model when it differs from the last forward of that mode."""
+
+    def __init__(self, models: Models) -> None:
+        self._models = models
+        self._known: weakref.WeakKeyDictionary[nn.Module, _Modules] = weakref.WeakKeyDictionary()
+
+    def forward_began(self, call: ForwardCall) -> None:
+        """A captured forward is about to run."""
+        modules = self._known.get(call.root)
+        if modules is None:
+            modules = self._known[call.root] = _Modules()
+        flags = modules.flags(call.root)
+        if flags != modules.told.get(call.step.mode):
+            modules.told[call.step.mode] = flags
+            call.forward.records.facts.append(("training_flags", "forward", self._data(call.root, modules)))
+
+    def evaluation_began(self, call: ForwardCall) -> None:
+        """The first forward of an evaluation is about to run."""
+        self.forward_began(call)
+
+    def _data(self, root: nn.Module, modules: _Modules) -> dict[str, Any]:
+        by_path: dict[str, bool] = {}
+        different: list[list[Any]] = []
+        sensitive: dict[str, list[int]] = {}
+        for reference, path in modules.rows:
+            module = reference()
+            if module is None:
+                continue
+            kind, by_path[path] = type(module).__name__, module.training
+            if module.training != by_path.get(path.rpartition(".")[0], root.training):
+                place = self._models.module(module)
+                different.append([place.path if place is not None else path, kind, module.training])
+            if _is_sensitive(module):
+                sensitive.setdefault(kind, [0, 0])[0 if module.training else 1] += 1
+        return {
+            "model": type(unwrap(root)).__name__,
+            "training": root.training,
+            "modules": len(by_path),
+            "in_training": sum(by_path.values()),
+            # Only where a flag differs from that of the module around it: enough to know all.
+            "different": different[:_MOST_NAMED],
+            "different_count": len(different),
+            # By type: how many are in training mode and how many are not, of those that act on it.
+            "sensitive": sensitive,
+        }
+
+
+def _is_sensitive(module: nn.Module) -> bool:
+    """Whether a module of PyTorch does something else in training: drops elements, or takes the batch's statistics."""
+    kind = type(module).__name__
+    if "Dropout" in kind:
+        return getattr(module, "p", 1.0) != 0
+    if isinstance(module, (nn.MultiheadAttention, nn.RNNBase)):
+        return module.dropout != 0
+    return "BatchNorm" in kind or isinstance(module, nn.RReLU)
+
+
+class Membership:
+    """Compares the parameters of the optimizers with those of the models."""
+
+    def __init__(self, hook: Hook, models: Models, subjects: ObjectNames) -> None:
+        self._hook = hook
+        self._models = models
+        self._subjects = subjects
+        self._captures = 0
+        self._seen: tuple[Any, ...] = ()
+        self._told: dict[str, Any] = {}
+        # Steps of optimizers, by id, that have had no parameter of any model so far; None once one had.
+        self._strange: dict[int, int | None] = {}
+
+    def update_ended(self, update: Update) -> None:
+        """A captured step's update is over, and gradients still show which parameters it used."""
+        self._subjects.name("optimizer", update.optimizer)
+        self._captures += 1
+        optimizers = self._subjects.optimizers()
+        seen = (len(self._models), *(len(group["params"]) for each in optimizers for group in each.param_groups))
+        # Freezing changes no number of parameters: looked at again at the first, second, fourth, eighth capture.
+        if seen == self._seen and self._captures & (self._captures - 1):
+            return
+        self._seen = seen
+        self._tell(update.step.records, optimizers)
+
+    def optimizer_stepped(self, optimizer: Optimizer) -> None:
+        """Any optimizer has stepped: one whose parameters are all foreign makes no step of the training."""
+        if self._strange.get(id(optimizer), 0) is not None:
+            self._strange_step(optimizer)
+
+    def _strange_step(self, optimizer: Optimizer) -> None:
+        if len(self._strange) > _MOST_STRANGE:
+            self._strange.clear()
+        steps = (self._strange.get(id(optimizer)) or 0) + 1
+        known = any(self._models.parameter(parameter) is not None for parameter in parameters_of(optimizer))
+        self._strange[id(optimizer)] = None if known or steps == _STRANGE_STEPS else steps
+        if not known and steps == _STRANGE_STEPS and len(self._models):
+            self._subjects.name("optimizer", optimizer)
+            self._tell(self._hook.current_records(), self._subjects.optimizers())
+
+    def _tell(self, records: CapturedRecords, optimizers: list[Optimizer]) -> None:
+        data = self._data(optimizers)
+        if data != self._told:
+            self._told = data
+            records.facts.append(("membership", "update", data))
+
+    def _data(self, optimizers: list[Optimizer]) -> dict[str, Any]:
+        owned: dict[int, int] = {}
+        by_optimizer = {}
+        for optimizer in optimizers:
+            parameters = parameters_of(optimizer)
+            for parameter in parameters:
+                owned[id(parameter)] = owned.get(id(parameter), 0) + 1
+            by_optimizer[self._subjects.name("optimizer", optimizer)] = self._of(optimizer, parameters)
+        left_out, twice, trainable = [], [], 0
+        for parameter, name in self._trainable():
+            trainable += 1
+            if id(parameter) not in owned:
+                left_out.append((parameter, name))
+            elif owned[id(parameter)] > 1:
+                twice.append(name)
+        return {
+            "optimizers": by_optimizer,
+            "trainable": trainable,
+            "left_out": _named(name for _, name in left_out),
+            "left_out_with_gradient": sum(parameter.grad is not None for parameter, _ in left_out),
+            "twice": _named(twice),
+        }
+
+    def _of(self, optimizer: Optimizer, parameters: list[Tensor]) -> dict[str, Any]:
+        placed = [(parameter, self._models.parameter(parameter)) for parameter in parameters]
+        foreign = [p for p, place in placed if place is None and not self._models.in_a_tree(p)]
+        frozen = [place.name for p, place in placed if place is not None and not p.requires_grad]
+        return {
+            "type": type(optimizer).__name__,
+            "parameters": len(parameters),
+            "foreign": len(foreign),
+            "foreign_with_gradient": sum(parameter.grad is not None for parameter in foreign),
+            "foreign_shapes": [list(parameter.shape) for parameter in foreign[:_MOST_NAMED]],
+            "frozen": _named(frozen),
+        }
+
+    def _trainable(self) -> Iterable[tuple[Tensor, str]]:
+        """Parameters of the models that may be trained, with their names in the run."""
+        for tree in self._models:
+            owner = tree.owner
+            for parameter in owner.parameters() if owner is not None else ():
+                place = tree.parameter(parameter)
+                if parameter.requires_grad and place is not None:
+                    yield parameter, place.name
+
+
+def _named(names: Iterable[str]) -> dict[str, Any]:
+    every = list(names)
+    return {"count": len(every), "names": every[:_MOST_NAMED]}

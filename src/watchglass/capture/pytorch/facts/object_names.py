@@ -1,0 +1,81 @@
+"""Names of the optimizers, schedulers, scalers, modules and loaders whose calls are facts, in order of appearance."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from watchglass.capture.guard import harmless
+from watchglass.capture.pytorch.public_calls import is_heard
+
+#: Objects of a kind that get a number of their own; the rest share one name (an optimizer per parameter).
+_MOST_NUMBERED = 8
+
+
+class ObjectNames:
+    """Gives ``"optimizer"``, ``"optimizer_2"``, ``"scheduler"`` to objects, which it holds weakly."""
+
+    def __init__(self) -> None:
+        self._names: dict[int, tuple[weakref.ref[Any], str]] = {}
+        self._counts: dict[str, int] = {}
+        self._parts: set[int] = set()
+        #: Grows whenever there is something new to say.
+        self.version = 0
+
+    def name(self, kind: str, subject: Any) -> str:
+        """Name of an object; ``kind`` is the first part of it."""
+        known = self._names.get(id(subject))
+        # An id may be used again once its object is gone.
+        if known is not None and known[0]() is subject:
+            return known[1]
+        count = self._counts[kind] = self._counts.get(kind, 0) + 1
+        name = kind if count == 1 else f"{kind}_{count}" if count <= _MOST_NUMBERED else f"{kind}_more"
+        self._names[id(subject)] = (weakref.ref(subject, self._forgetter(id(subject))), name)
+        self._parts.discard(id(subject))
+        self.version += 1
+        return name
+
+    def _forgetter(self, key: int) -> Callable[[weakref.ref[Any]], None]:
+        names = self._names
+
+        def forget(reference: weakref.ref[Any]) -> None:
+            if key in names and names[key][0] is reference:
+                del names[key]
+
+        return harmless(forget)
+
+    def is_part(self, scheduler: Any) -> None:
+        """A scheduler belongs to another and is stepped by it, never by the training."""
+        self.name("scheduler", scheduler)
+        self._parts.add(id(scheduler))
+
+    def optimizers(self) -> list[Optimizer]:
+        """The optimizers met, while they live."""
+        return [subject for subject in self._alive() if isinstance(subject, Optimizer)]
+
+    def describe(self) -> dict[str, dict[str, Any]]:
+        """What each name stands for; the first eight of a kind."""
+        return {
+            name: _describe(subject, self)
+            for name, subject in ((self._names[id(subject)][1], subject) for subject in self._alive())
+            if not name.endswith("_more") and id(subject) not in self._parts
+        }
+
+    def _alive(self) -> list[Any]:
+        return [subject for reference, _ in list(self._names.values()) if (subject := reference()) is not None]
+
+
+def _describe(subject: Any, subjects: ObjectNames) -> dict[str, Any]:
+    data: dict[str, Any] = {"type": type(subject).__name__}
+    if isinstance(subject, Optimizer):
+        # Schedulers of PyTorch, and most others, leave this in the groups: tells of one that was made before us.
+        data["scheduled"] = any("initial_lr" in group for group in subject.param_groups)
+    if isinstance(subject, LRScheduler):
+        optimizer = getattr(subject, "optimizer", None)
+        data["optimizer"] = subjects.name("optimizer", optimizer) if isinstance(optimizer, Optimizer) else None
+        data["heard"] = is_heard(type(subject).step)
+    return data

@@ -1,0 +1,382 @@
+"""The fast path: what watching costs on a step of which only the loss and the learning rate are kept.
+
+Most steps of a training run are alike: its one model is called, a backward runs, its one optimizer steps (with gradient
+accumulation the first two several times). Once so many steps in a row were seen to be like that on the full path, the
+steps between two captures take this one: callbacks as the model is called, as a backward begins and as the optimizer
+has stepped, of a few instructions each, which do nothing but follow the pattern; whatever else is listened to on the
+full path rests meanwhile. The first deviation (an evaluation, a second optimizer, a loss that is not finite, a stop)
+leaves it: the full path gets what was seen of the step so far, as if that had been on all along.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+import weakref
+from collections.abc import Callable
+from threading import get_ident
+from time import monotonic_ns
+from typing import Any, NamedTuple
+
+from torch import Tensor, is_grad_enabled, nn
+from torch.compiler import is_compiling
+from torch.optim import Optimizer
+
+from watchglass.capture.pytorch.compiled.updates import CompiledUpdates
+from watchglass.capture.pytorch.forward_state import ForwardState, Settings, versions
+from watchglass.capture.pytorch.module_capture import first_tensor
+from watchglass.capture.pytorch.module_tree import inside
+from watchglass.capture.pytorch.objective import Objective
+from watchglass.capture.pytorch.parameter_reader import ParameterReader
+from watchglass.capture.pytorch.random_state import NONE, Randomness
+from watchglass.capture.pytorch.training_state import TrainingState
+from watchglass.record import OpenStep
+
+#: Alike steps in a row after which the pattern is trusted.
+_HABIT = 8
+#: Whoever leaves within so many steps has a pattern of another kind, and must show eight steps of this one again.
+_SOON = 2
+#: Arguments of torch.autograd.backward before the tensors that it is for.
+_INPUTS = 5
+
+
+#: Phases of a step on the fast path. Plain numbers: looking up a member of an enumeration costs more than comparing it.
+_OFF, _BETWEEN, _FORWARD, _BACKWARD = range(4)
+_LEAST, _MOST = -math.inf, math.inf
+
+
+class FullPath(NamedTuple):
+    """The full path's callbacks, each under the hook's guard; what the fast path does not take goes there."""
+
+    before_forward: Callable[[Any, Any, Any], Any]
+    before_backward: Callable[[Any, Any, bool], Any]
+    after_backward: Callable[[], Any]
+    before_update: Callable[[Any, Any, Any], Any]
+    after_update: Callable[[Any, Any, Any], Any]
+
+
+class FastPath:
+    """Follows steps that are like the ones before, and hands everything else to the full path.
+
+    Its callbacks run in every step of the training and so are written out, with as few calls as possible. They go
+    through :meth:`~watchglass.capture.guard.Guard.shielded` only: they look for themselves where they are called.
+
+    Args:
+        current: Where the training is; kept by the full path while this one is off.
+        full: The full path; set before the first callback.
+        readings: Takes the gradient norm of an optimizer's parameters, where it is due.
+    """
+
+    def __init__(self, current: TrainingState, readings: ParameterReader) -> None:
+        self.full: FullPath
+        self.compiled_updates: CompiledUpdates
+        #: Called on leaving where as many backwards ran as in a whole step, and no update was heard behind them.
+        self.unheard: Callable[[], None] = lambda: None
+        #: How to hear, or no longer hear, that an optimizer is about to step.
+        self.listen_to_updates: Callable[[bool], None] = lambda on: None
+        self._current = current
+        self._hook = current.hook
+        self._readings = readings
+        self._thread = get_ident()
+        current.hook.in_quick_step = lambda: self._at > _BETWEEN
+        #: Backwards on threads that are not watched.
+        self.elsewhere = 0
+        self._at = _OFF
+        self._alike = 0
+        # The pattern: weak references, so that a training that is over leaves nothing behind.
+        self._root: Callable[[], nn.Module | None] = _gone
+        self._inside: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        self._training = True
+        self._optimizer: Callable[[], Optimizer | None] = _gone
+        self._model = 0
+        self._settings: Settings | None = None
+        self._draws = NONE
+        self._random = False
+        # Where it ends, where the norm is due next, and before which step to look which of them it is.
+        self._end = self._norm_step = self._watchful = 0
+        # The step that is under way: the sum of the losses of its backwards and their weight together, the rest is of
+        # the last forward.
+        self._step = 0
+        self._start_ns = 0
+        self._backwards = 0
+        # Most of them in a step, and a parameter whose gradient is there from the first on.
+        self._most = 1
+        self._parameter: Callable[[], Tensor | None] = _gone
+        self._loss = self._total = 0.0
+        self._weight = 1.0
+        self._arguments: Any = None
+        self._kwargs: Any = None
+        self._versions: tuple[int, ...] | None = None
+        self._states = Randomness()
+        # Where the path was entered, and what it has cost since.
+        self._first = 0
+        self._since_ns = 0
+        self._norm_ns = 0
+
+    @property
+    def on(self) -> bool:
+        """Whether steps take this path at present."""
+        return self._at != _OFF
+
+    def before_forward(self, root: nn.Module, arguments: Any, kwargs: Any) -> Any:
+        """An outermost module is about to be called."""
+        at = self._at
+        if at != _OFF:
+            if get_ident() != self._thread:
+                return None
+            # An evaluation need not be without gradients.
+            if at != _FORWARD and root is self._root() and is_grad_enabled() and root.training is self._training:
+                if at == _BETWEEN:
+                    self._start_ns = monotonic_ns()
+                self._at = _FORWARD
+                self._arguments = arguments
+                self._kwargs = kwargs
+                first = arguments[0] if arguments else None
+                if not isinstance(first, Tensor):
+                    first = first_tensor(arguments, kwargs)
+                self._weight = float(first.size(0)) if first is not None and first.dim() else 1.0
+                self._versions = versions(arguments, kwargs)
+                if self._random:
+                    self._states = self._draws.states()
+                return None
+            if at == _FORWARD and root in self._inside and is_grad_enabled():
+                return None  # by the wrapper around it; an evaluation past the wrapper has no gradients
+            self.leave(superseded=True)
+        return self.full.before_forward(root, arguments, kwargs)
+
+    def before_backward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """A backward is about to run."""
+        tensors = args[0] if args else kwargs.get("tensors")
+        gradients = args[1] if len(args) > 1 else kwargs.get("grad_tensors")
+        # Whether it is only for some tensors.
+        chosen = kwargs.get("inputs") is not None or len(args) > _INPUTS
+        at = self._at
+        if get_ident() != self._thread and not (at == _OFF and self._hook.guard.is_lent):
+            self.elsewhere += 1
+            return
+        if at == _FORWARD and gradients is None and not chosen and isinstance(tensors, Tensor) and tensors.is_cpu:
+            try:
+                loss = tensors.item()
+                # Neither holds for NaN; what is not finite, or no number, is for the full path.
+                finite = _LEAST < loss < _MOST
+            except (RuntimeError, TypeError, ValueError):
+                finite = False
+            backwards = self._backwards
+            if finite and not backwards:
+                self._at = _BACKWARD
+                self._loss, self._total = loss, self._weight
+                self._backwards = 1
+                return
+            if finite and backwards < self._most:
+                parameter = self._parameter()
+                if parameter is not None and parameter.grad is not None:
+                    self._at = _BACKWARD
+                    self._loss += loss
+                    self._total += self._weight
+                    self._backwards = backwards + 1
+                    return
+        if at == _BETWEEN:
+            return  # of something that is not watched
+        self.leave()
+        self.full.before_backward(tensors, gradients, chosen)
+
+    def after_backward(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        """A backward has ended, maybe by an exception."""
+        if self._at == _OFF:
+            self.full.after_backward()
+
+    def before_update(self, optimizer: Optimizer, arguments: Any, kwargs: Any) -> Any:
+        """An optimizer is about to step. Not heard of while this path is taken, but for the norm."""
+        if is_compiling():
+            return self.compiled_updates.traced(optimizer, ended=False)
+        if self._at != _OFF:
+            if get_ident() != self._thread:
+                return None
+            if optimizer is self._optimizer() and self._at == _BACKWARD:
+                started = time.perf_counter_ns()
+                taken = self._readings.quick_norm(optimizer)
+                self._norm_ns += time.perf_counter_ns() - started
+                if taken:
+                    return None
+            elif optimizer in self._current.foreign:
+                return None
+            self.leave()
+        return self.full.before_update(optimizer, arguments, kwargs)
+
+    def after_update(self, optimizer: Optimizer, arguments: Any, kwargs: Any) -> None:
+        """An optimizer has stepped: the step is over."""
+        if is_compiling():
+            self.compiled_updates.traced(optimizer, ended=True)
+            return
+        at = self._at
+        if at != _OFF and get_ident() != self._thread:
+            return
+        if at == _BACKWARD and optimizer is self._optimizer() and len(arguments) == 1 and not kwargs:
+            # Asked for each time: a state that is loaded brings other groups, and unfreezing adds one.
+            groups = optimizer.param_groups
+            rate = groups[0].get("lr")
+            if type(rate) is float and len(groups) == 1:
+                hook = self._hook
+                hook.quick_step(self._start_ns, self._loss, rate, self._total)
+                self._backwards = 0
+                self._arguments = self._kwargs = None
+                self._step = step = self._step + 1
+                self._at = _BETWEEN
+                if step >= self._watchful or hook.stopping or not hook.active:
+                    self._look_around()
+                return
+        if at != _OFF:
+            if at == _BETWEEN and optimizer in self._current.foreign:
+                return
+            # Nobody heard that it began.
+            self.leave()
+            self.full.before_update(optimizer, arguments[:1], {})
+        self.full.after_update(optimizer, arguments, kwargs)
+
+    def _look_around(self) -> None:
+        """Between steps: leave where the path ends, listen to the beginning of an update where the norm is due."""
+        if self._step >= self._end or self._hook.stopping or not self._hook.active:
+            self.leave()
+            return
+        self._norm_step = self._readings.norm_pace.next_due(self._step)
+        self.listen_to_updates(self._step == self._norm_step)
+        self._watchful = min(self._end, self._step + 1 if self._step == self._norm_step else self._norm_step)
+
+    def scaler_acts(self, full: Callable[..., Any]) -> Callable[..., Any]:
+        """``full`` for a callback about a scaler, of which fast-path steps have none."""
+
+        def run(*arguments: Any) -> Any:
+            if self._at != _OFF and get_ident() != self._thread:
+                return None
+            self.leave()
+            return full(*arguments)
+
+        return run
+
+    # -- learning, entering, leaving ---------------------------------------------------------------------------------
+
+    def learn(self, step: OpenStep, optimizer: Optimizer, objective: Objective | None, *, plain: bool) -> bool:
+        """The full path has seen a whole step; returns whether it, and enough before it, followed the pattern.
+
+        Args:
+            step: The step, updated.
+            optimizer: What updated it.
+            objective: The sum of which losses that was for.
+            plain: Whether the update was a call of ``step()`` with no closure, scaler or call inside it.
+        """
+        forwards, groups = step.forwards, optimizer.param_groups
+        root = self._current.models.only_root(step.mode_step - _HABIT)
+        same = (
+            plain
+            and not self._current.recomputed
+            and self._current.quiet_steps >= _HABIT
+            and root is not None
+            and len(step.optimizers) == 1
+            and len(groups) == 1
+            and type(groups[0].get("lr")) is float
+            and objective is not None
+            and type(objective.value) is float
+            and math.isfinite(objective.value)
+            # Of each backward, so that nothing was cleared between them, and of each forward.
+            and len(objective.losses) == self._current.objectives.backwards == len(forwards)
+            and all(loss.plain for loss in objective.losses)
+            and all(forward.backpropagated for forward in forwards)
+        )
+        if not same or optimizer is not self._optimizer() or root is not self._root():
+            self._alike = 0
+            self._optimizer, self._root = weakref.ref(optimizer), _gone if root is None else weakref.ref(root)
+            self._inside = weakref.WeakSet(() if root is None else inside(root))
+        self._most = max(self._most, len(forwards)) if self._alike else len(forwards)
+        self._alike += same
+        if self._alike < _HABIT:
+            return False
+        self._model = step.model
+        state = forwards[-1].state
+        known = isinstance(state, ForwardState)
+        self._settings, self._draws = (state.settings, state.draws) if known else (None, NONE)
+        self._random = True in self._draws
+        parameter = self._current.objectives.parameter_of(optimizer)
+        self._parameter = _gone if parameter is None else weakref.ref(parameter)
+        self._training = root is not None and root.training
+        return True
+
+    def enter(self) -> None:
+        """Take this path from the next step to the next captured one, if that is not the same."""
+        hook = self._hook
+        self._step = hook.clock.next_train_step
+        self._end = hook.alternating.next_due(self._model, self._step)
+        if self._end <= self._step or hook.stopping or not hook.begin_quick_steps(self._model):
+            return
+        self._first = self._step
+        self._norm_ns = 0
+        self._since_ns = monotonic_ns()
+        self._at = _BETWEEN
+        # What it recorded is the recorder's by now, and not to be kept alive up to the next forward on the full path.
+        self._current.forward = None
+        for listener in self._current.events.resting:
+            listener(True)
+        self._look_around()
+
+    def settle(self) -> None:
+        """Go back to the full path outside of any callback: behind a backward, what ended the step is over."""
+        self.leave(superseded=self._at == _BACKWARD)
+
+    def leave(self, *, superseded: bool = False) -> None:
+        """Go back to the full path, which hears what was seen of the step that is under way.
+
+        Args:
+            superseded: Another forward begins, so none of the pattern's backwards will run through the last one.
+        """
+        at, self._at = self._at, _OFF
+        if at == _OFF:
+            return
+        steps = self._step - self._first
+        if steps < _SOON and self._step < self._end:
+            self._alike = 0
+        self.listen_to_updates(True)
+        for listener in self._current.events.resting:
+            listener(False)
+        self._hook.alternating.passed(self._model, steps)
+        self._hook.cost.quick_steps_ended(steps, monotonic_ns() - self._since_ns, self._norm_ns)
+        if at != _BETWEEN:
+            self._tell(at, superseded)
+        self._backwards = 0
+        self._arguments = self._kwargs = None
+
+    def _tell(self, at: int, superseded: bool) -> None:
+        current, clock, root = self._current, self._hook.clock, self._root()
+        training = root is None or root.training
+        weights = [self._total] if self._backwards else []
+        if at == _FORWARD:
+            weights.append(self._weight)
+        for index, weight in enumerate(weights):
+            before = clock.train
+            forward = current.forward = clock.forward(
+                grad=True, training=training, start_ns=self._start_ns, model=self._model
+            )
+            if clock.train is not None and clock.train is not before:
+                current.begin_step(clock.train)
+            forward.weight = weight
+            if index == 0 and self._backwards:
+                forward.backpropagated = True
+                current.objectives.restore(self._optimizer(), self._loss, self._total, self._backwards)
+                if self._backwards >= self._most and (at == _FORWARD or superseded):
+                    self.unheard()
+        assert current.forward is not None
+        # Where no mark was set, any backward counts.
+        current.forward.marked = superseded or at != _FORWARD
+        if self._settings is not None and root is not None:
+            # Without what the model returned: that must not live longer than without us.
+            current.forward.state = state = ForwardState(
+                root, self._arguments, self._kwargs, self._settings, self._versions, self._states, self._draws
+            )
+            state.loss = self._loss if at == _BACKWARD and self._backwards == 1 else None
+        current.root = root
+        current.output = current.loss = None
+        current.forward_depth = 0
+        # Should the backward still run, what is recomputed in it passes for a forward that leads nowhere.
+        current.in_backward = False
+
+
+def _gone() -> None:
+    """A reference to nothing."""

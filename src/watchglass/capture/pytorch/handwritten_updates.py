@@ -1,0 +1,366 @@
+"""Updates that a script writes by hand: ``p.data -= lr * p.grad``, ``p.add_(...)``, an optimizer class of the script.
+
+No hook point reports them, but they show: after a backward, weights are not what they were as it ended. Looked for at
+the next backward and at the next call of a model, and only while no optimizer of PyTorch has stepped in this process:
+behind one, changed weights are clipping, an average or a copy, and no step. But where a script has put another function
+in the place of ``SGD.step``, as one that it kept from before the first optimizer was made, no hook hears of the
+optimizer any more, and its steps are found in the same way.
+"""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from watchglass.capture.pytorch.module_tree import parameters_of
+from watchglass.capture.pytorch.training_state import TrainingState
+from watchglass.capture.pytorch.update_counters import has_optimizer
+from watchglass.capture.pytorch.update_point import UpdatePoint, WrittenByHand
+from watchglass.records import BypassedUpdates, UnsteppedBackwards
+
+_log = logging.getLogger("watchglass")
+
+#: Parameters that are looked at, and elements of each beside the one with the largest gradient.
+_MOST_FOLLOWED, _ELEMENTS = 4, 4
+_DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+#: Elements up to which the largest gradient of a parameter is looked for.
+_LOOKED_THROUGH = 1 << 20
+#: Nodes of autograd that are looked through for tensors of no module; and after how many backwards without any of these
+#: no more are expected.
+_MOST_NODES, _LOOKS = 2048, 3
+#: Backwards in a row with an update behind each, after which a device is not asked again; and before it how often.
+_HABIT, _QUESTIONS = 8, 64
+#: Backwards without an update, after which what their forwards recorded is dropped.
+_MOST_KEPT = 256
+
+
+class _Seen:
+    """What a parameter was as a backward ended.
+
+    Args:
+        parameter: It, held weakly.
+        now: What is in its place at any later time.
+    """
+
+    __slots__ = ("_at", "_now", "_parameter", "_place", "_values", "_version")
+
+    def __init__(self, parameter: Tensor, now: Callable[[], Tensor | None]) -> None:
+        self._parameter = weakref.ref(parameter)
+        self._now = now
+        self._version, self._place = parameter._version, parameter.data_ptr()
+        self._at = _largest(parameter)
+        self._values = _some(parameter, self._at)
+
+    def replaced(self) -> bool:
+        """Whether another tensor, or none, is in its place now."""
+        parameter = self._now()
+        return parameter is None or parameter is not self._parameter()
+
+    def changed(self, look: Callable[[], bool]) -> bool:
+        """Whether it has other values; ``look`` says whether a device may be asked."""
+        parameter = self._parameter()
+        if parameter is None:
+            return True
+        if parameter._version != self._version or parameter.data_ptr() != self._place:
+            return True
+        # ``p.data`` has a version of its own.
+        if self._values is None or not (parameter.is_cpu or look()):
+            return False
+        values = _some(parameter, self._at)
+        return values is None or not torch.equal(values, self._values)
+
+
+class HandwrittenUpdates:
+    """Finds them.
+
+    Args:
+        current: Where the training is.
+        updates: Told of backwards behind which an update may come, and of updates.
+        expected: Whether the script has made no optimizer: then gradients and weights are read in advance, and tensors
+            of no module may be what is trained.
+        find: Looks for models that hold any of these tensors.
+    """
+
+    def __init__(
+        self,
+        current: TrainingState,
+        updates: UpdatePoint,
+        expected: Callable[[], bool],
+        find: Callable[[list[Tensor]], None],
+    ) -> None:
+        self._current = current
+        self._updates = updates
+        self._expected = expected
+        self._find = find
+        updates.on_step = self.stop
+        self._script = WrittenByHand(self._parameters)
+        # Tensors of no module, in the order in which the graph of the last backward has them.
+        self._loose: list[weakref.ref[Tensor]] = []
+        self._without_loose = 0
+        self._seen: list[_Seen] = []
+        self._in_a_row = self._questions = self._changes = 0
+        # Backwards since the last update.
+        self._backwards = 0
+        #: Whether updates by hand are looked for.
+        self.on = True
+        #: Whether there was one.
+        self.found = False
+        # Kind of the optimizer that stepped, while PyTorch's hooks hear of its steps; and whether they no longer do.
+        self._kind: type[Optimizer] | None = None
+        self._bypassed = False
+        # That optimizer, and the version of one of its parameters as a backward ended.
+        self._optimizer: weakref.ref[Optimizer] | None = None
+        self._version: tuple[int, int] | None = None
+        # What is recorded of steps that they did not hear of.
+        self._past: BypassedUpdates | None = None
+        # The last tensors of no module were replaced, which shows at the next backward only.
+        self._replacing = False
+        current.events.resting.append(self._rest)
+        current.hook.on_settle.append(lambda: self.look(replaced=self._replacing))
+        current.hook.on_end.append(self._tell)
+
+    def stop(self, optimizer: Optimizer) -> None:
+        """An optimizer of PyTorch steps."""
+        self.on = self._bypassed = False
+        self._kind = type(optimizer) if _is_hooked(type(optimizer)) else None
+        self._optimizer, self._version = weakref.ref(optimizer), None
+        self._seen.clear()
+        self._loose.clear()
+        self._updates.on_step = lambda optimizer: None
+
+    def look(self, *, replaced: bool = False) -> None:
+        """A model is about to be called, a backward about to run, or the training is over: was there an update?
+
+        Args:
+            replaced: Other tensors are in the place of those of no module.
+        """
+        if self._is_bypassed_now():
+            step = self._current.hook.clock.train
+            waits = step is not None and not step.updated and self._version is not None
+            if waits and self._version != self._version_now():
+                # The first of these: nothing else was remembered of the weights behind its backward.
+                self._take(replaced=False)
+        if not self._seen:
+            return
+        with torch.no_grad():
+            replaced = replaced or any(seen.replaced() for seen in self._seen)
+            changed = replaced or any(seen.changed(self._may_ask) for seen in self._seen) or self._is_habit()
+        self._seen.clear()
+        if not changed or not self._is_by_hand():
+            self._in_a_row = 0
+            return
+        self._in_a_row += self._backwards == 1
+        self._take(replaced=replaced)
+
+    def look_back(self) -> None:
+        """Steps were alike, and behind the last backwards the update that always came was not heard."""
+        if self._is_bypassed_now():
+            self._take(replaced=False)
+
+    def _is_bypassed_now(self) -> bool:
+        """Whether it shows only now that PyTorch's hooks no longer hear of the optimizer's steps."""
+        if self._kind is None or self.on or _is_hooked(self._kind):
+            return False
+        self.on = self.found = self._bypassed = True
+        self._updates.on_step = self.stop
+        return True
+
+    def _take(self, *, replaced: bool) -> None:
+        """There was an update."""
+        self._backwards = 0
+        self.found = True
+        self._updates.by_hand(self._script, replaced=replaced)
+        if self._bypassed:
+            self._count_bypassed()
+
+    def before_backward(self, roots: Sequence[Any]) -> None:
+        """A backward is about to run from these tensors."""
+        alone = not self._current.models.roots()
+        if not self.on or not self._expected() or not (alone or self._without_loose < _LOOKS):
+            self.look()
+            return
+        before = [reference() for reference in self._loose]
+        found = self._loose_of(roots)
+        # Beside models other tensors at each backward are their inputs.
+        same = len(before) == len(found) and all(one is other for one, other in zip(before, found, strict=True))
+        self._replacing = alone and bool(before) and not same
+        self.look(replaced=self._replacing)
+        self._without_loose = 0 if found else self._without_loose + 1
+        self._loose = [weakref.ref(leaf) for leaf in found]
+        for index, leaf in enumerate(found):
+            self._current.models.add_loose(leaf, f"parameters/{index}")
+
+    def after_backward(self) -> None:
+        """A backward has ended."""
+        if not self.on:
+            self._version = self._version_now()
+            return
+        self._backwards += 1
+        if not self._current.in_forward:
+            with torch.no_grad():
+                self._updates.may_be_by_hand(self._script, read=self.found or self._expected())
+                self._seen = self._follow()
+        step = self._current.hook.clock.train
+        if step is not None and self._backwards % _MOST_KEPT == 0:
+            # Only gradients are computed, for ever perhaps.
+            step.paused |= step.due
+            step.due = False
+            del step.forwards[:-1]
+
+    def _follow(self) -> list[_Seen]:
+        places: list[tuple[Tensor, Callable[[], Tensor | None]]] = []
+        for tree in self._current.models:
+            owner = tree.owner
+            for module in owner.modules() if owner is not None else ():
+                for leaf, parameter in module.named_parameters(recurse=False):
+                    if parameter.grad is not None and _is_readable(parameter):
+                        places.append((parameter, _now(weakref.ref(module), leaf)))
+        count = min(_MOST_FOLLOWED, len(places))
+        chosen = [places[index * (len(places) - 1) // max(1, count - 1)] for index in range(count)]
+        for reference in self._loose[:_MOST_FOLLOWED]:
+            loose = reference()
+            if loose is not None and loose.grad is not None and _is_readable(loose):
+                chosen.append((loose, reference))
+        return [_Seen(parameter, now) for parameter, now in chosen]
+
+    def _rest(self, on: bool) -> None:
+        self._version = None
+
+    def _version_now(self) -> tuple[int, int] | None:
+        """How often a parameter of the optimizer was changed in place, with the parameter's identity."""
+        optimizer = None if self._optimizer is None else self._optimizer()
+        held = () if optimizer is None else parameters_of(optimizer)
+        parameter = next((parameter for parameter in held if parameter.grad is not None), None)
+        return (id(parameter), parameter._version) if parameter is not None and _is_readable(parameter) else None
+
+    def _parameters(self) -> list[Tensor]:
+        # Not as the trees have them: parameters may be replaced at each update.
+        owners = [owner for tree in self._current.models if (owner := tree.owner) is not None]
+        found = [parameter for owner in owners for parameter in owner.parameters() if parameter.requires_grad]
+        return found + [parameter for reference in self._loose if (parameter := reference()) is not None]
+
+    def _loose_of(self, roots: Sequence[Any]) -> list[Tensor]:
+        """Tensors of no module that a backward from these tensors gives gradients to."""
+        models = self._current.models
+        tensors = [root for root in roots if isinstance(root, Tensor) and root.requires_grad]
+        found = [leaf for root in tensors for leaf in _leaves(root) if not models.in_a_tree(leaf)]
+        if found:
+            models.refresh()
+            self._find(found)  # modules may be called by their forward, past every hook
+            found = [leaf for leaf in found if not models.in_a_tree(leaf)]
+        return found
+
+    def _is_by_hand(self) -> bool:
+        """Whether changed weights are an update, and not what a script does before its optimizer's first step."""
+        self._changes += 1
+        if self.found:
+            return True
+        # To look for optimizers takes a while: at the first change, the second, the fourth and so on.
+        if self._changes & (self._changes - 1):
+            return False
+        return not has_optimizer(self._parameters())
+
+    def _may_ask(self) -> bool:
+        self._questions += 1
+        return self._in_a_row < _HABIT and self._questions <= _QUESTIONS
+
+    def _is_habit(self) -> bool:
+        parameters = self._parameters()
+        return self._in_a_row >= _HABIT and bool(parameters) and not parameters[0].is_cpu
+
+    def _count_bypassed(self) -> None:
+        past = self._past
+        if past is not None:
+            self._past = replace(past, steps=(past.steps or 0) + 1)
+            return
+        step = self._current.hook.clock.next_train_step - 1
+        reason = f"{self._name} was replaced by a function that calls no hooks"
+        first = BypassedUpdates(step, reason)
+        self._current.hook.add_fact(first.to_fact(self._name))
+        self._past = replace(first, steps=1)
+        _log.warning(
+            "watchglass: %s: since step %d its steps are recognised by the weights that they change, and recorded "
+            "without learning rates; put back what was there, or replace it before the first optimizer is made",
+            reason,
+            step,
+        )
+
+    @property
+    def _name(self) -> str:
+        return f"{self._kind.__name__}.step" if self._kind is not None else "step"
+
+    def _tell(self) -> None:
+        if self.on and not self.found and self._backwards:
+            self._current.hook.add_fact(UnsteppedBackwards(self._backwards).to_fact("backward"))
+        if self._past is not None:
+            self._current.hook.add_fact(self._past.to_fact(self._name))
+
+
+def _is_hooked(kind: type[Optimizer]) -> bool:
+    """Whether PyTorch's hooks hear of steps of this kind: it puts a function that calls them around ``step``."""
+    return getattr(kind.step, "hooked", False) is True
+
+
+def _now(module: weakref.ref[nn.Module], leaf: str) -> Callable[[], Tensor | None]:
+    def parameter() -> Tensor | None:
+        living = module()
+        return None if living is None else getattr(living, leaf, None)
+
+    return parameter
+
+
+def _leaves(root: Tensor) -> list[Tensor]:
+    """Tensors that a backward from ``root`` accumulates gradients in, in the order of the graph."""
+    waiting: list[Any] = [root.grad_fn]
+    seen: set[Any] = set()
+    found = []
+    while waiting and len(seen) < _MOST_NODES:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        variable = getattr(node, "variable", None)
+        if isinstance(variable, Tensor):
+            found.append(variable)
+        waiting += [child for child, _ in reversed(node.next_functions)]
+    return found
+
+
+def _is_readable(parameter: Tensor) -> bool:
+    """Whether versions, addresses and values of a tensor can be asked for."""
+    return (
+        type(parameter) in (Tensor, nn.Parameter)
+        and parameter.dtype in _DTYPES
+        and parameter.layout is torch.strided
+        and not parameter.is_inference()
+        and not parameter.is_meta
+        and parameter.numel() > 0
+    )
+
+
+def _largest(parameter: Tensor) -> int:
+    gradient = parameter.grad
+    if (
+        gradient is None
+        or gradient.layout is not torch.strided
+        or gradient.numel() > _LOOKED_THROUGH
+        or not gradient.is_cpu
+    ):
+        return 0
+    return int(gradient.detach().abs().argmax())
+
+
+def _some(parameter: Tensor, at: int) -> Tensor | None:
+    """Some of a parameter's values, the one at ``at`` first; None where that would mean to copy all."""
+    values = parameter.detach()
+    if not values.is_contiguous():
+        return None
+    flat = values.view(-1)
+    return torch.cat([flat[at : at + 1], flat[:: max(1, flat.numel() // _ELEMENTS)][:_ELEMENTS]])

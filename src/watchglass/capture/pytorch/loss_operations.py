@@ -1,0 +1,311 @@
+"""Operations on tensors that make a loss of what a model returned, heard while a script evaluates.
+
+A script may write its loss with tensor operations, ``((model(x) - y) ** 2).mean()``. In training autograd's graph shows
+which these are. In an evaluation there is no graph, and no hook point tells of an operation. So the functions and
+methods of those operations are wrapped while an evaluation goes on, and restored as training goes on: as the next
+forward with gradients or the next backward begins. While a model runs, while PyTorch compiles, and for tensors of other
+classes than PyTorch's they pass through.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+import types
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.compiler import is_compiling
+
+from watchglass.capture.guard import harmless
+from watchglass.capture.wrappers_importlib_bootstrap import RAISED, around
+
+#: Called with the operation, positional and keyword arguments, and the result.
+Heard = Callable[["Operation", tuple[Any, ...], dict[str, Any], Tensor], None]
+
+_NUMBERED = re.compile(r"Backward\d*$")
+#: Beyond it a number is a negative axis, which autograd keeps without its sign.
+_UNSIGNED = 1 << 63
+_PLAIN = (Tensor, nn.Parameter)
+_BUILTIN = (types.BuiltinFunctionType,)
+
+
+class Constant(NamedTuple):
+    """An argument of an operation that is no tensor.
+
+    Attributes:
+        saved: What autograd's node calls it.
+        position: Its place among positional arguments.
+        name: Its name among keyword arguments.
+        default: What it is where it is not given.
+    """
+
+    saved: str
+    position: int
+    name: str
+    default: Any = None
+
+
+class Operation(NamedTuple):
+    """An operation, and all that does it.
+
+    Attributes:
+        name: Its name; "" where it changes only arrangement, type or device of the values.
+        nodes: Names of autograd's nodes, without "Backward" and number.
+        called: Methods of a tensor and functions of ``torch`` and ``torch.nn.functional``.
+        operands: How many tensors it takes.
+        constants: Its other arguments.
+        numbers: Whether one of the operands may be a number that autograd keeps.
+    """
+
+    name: str
+    nodes: tuple[str, ...]
+    called: tuple[str, ...]
+    operands: int = 1
+    constants: tuple[Constant, ...] = ()
+    numbers: bool = False
+
+
+def _simple(*names: str) -> Iterable[Operation]:
+    return (Operation(name, (name.capitalize(),), (name,)) for name in names)
+
+
+_DIM = Constant("_saved_dim", 1, "dim")
+_KEEPDIM = Constant("_saved_keepdim", 2, "keepdim", False)
+REDUCTIONS, _LOGSUMEXP = ("mean", "sum"), "logsumexp"
+ARRANGING = Operation(
+    "",
+    ("View", "ReshapeAlias", "UnsafeView", "Squeeze", "Unsqueeze", "ToCopy", "Clone", "Alias"),
+    (
+        "view", "reshape", "flatten", "squeeze", "unsqueeze", "float", "double", "to", "cpu", "cuda", "detach",
+        "clone", "contiguous", "type",
+    ),
+)  # fmt: skip
+ALL = (
+    ARRANGING,
+    *_simple("exp", "log", "sqrt", "sigmoid", "tanh", "relu", "reciprocal"),
+    Operation("log1p", ("Log1P",), ("log1p",)),
+    Operation("log_sigmoid", ("LogSigmoid",), ("logsigmoid",)),
+    Operation("neg", ("Neg",), ("neg", "negative", "__neg__")),
+    Operation("abs", ("Abs",), ("abs", "absolute", "__abs__")),
+    Operation("add", ("Add",), ("add", "__add__", "__radd__"), 2, (Constant("_saved_alpha", 9, "alpha", 1),)),
+    Operation("sub", ("Sub",), ("sub", "subtract", "__sub__"), 2, (Constant("_saved_alpha", 9, "alpha", 1),)),
+    Operation("rsub", ("Rsub",), ("rsub", "__rsub__"), 2, (Constant("_saved_alpha", 9, "alpha", 1),)),
+    Operation("mul", ("Mul",), ("mul", "multiply", "__mul__", "__rmul__"), 2, numbers=True),
+    Operation("div", ("Div",), ("div", "divide", "true_divide", "__truediv__"), 2, numbers=True),
+    Operation("pow", ("Pow",), ("pow", "__pow__", "square"), 1, (Constant("_saved_exponent", 1, "exponent", 2),)),
+    Operation("clamp", ("Clamp",), ("clamp", "clip"), 1,
+              (Constant("_saved_min", 1, "min"), Constant("_saved_max", 2, "max"))),
+    Operation("softplus", ("Softplus",), ("softplus",), 1,
+              (Constant("_saved_beta", 1, "beta", 1), Constant("_saved_threshold", 2, "threshold", 20))),
+    Operation("log_softmax", ("LogSoftmax",), ("log_softmax",), 1, (_DIM,)),
+    Operation("softmax", ("Softmax",), ("softmax",), 1, (_DIM,)),
+    Operation(_LOGSUMEXP, ("Logsumexp",), ("logsumexp",), 1, (_DIM, _KEEPDIM)),
+    Operation("gather", ("Gather",), ("gather",), 1, (_DIM,)),
+    Operation("index", ("Index",), ("__getitem__",)),
+    Operation("mean", ("Mean",), ("mean",), 1, (_DIM, _KEEPDIM)),
+    Operation("sum", ("Sum",), ("sum",), 1, (_DIM, _KEEPDIM)),
+)  # fmt: skip
+_BY_NODE = {node: operation for operation in ALL for node in operation.nodes}
+
+
+def of_node(node: Any) -> Operation | None:
+    """The operation whose node of autograd this is; None for one that is not followed."""
+    return _BY_NODE.get(_NUMBERED.sub("", node.name()))
+
+
+def saved_constants(operation: Operation, node: Any) -> tuple[Any, ...] | None:
+    """What an operation was given besides tensors, from its node; None where that is no plain value."""
+    try:
+        values = [getattr(node, constant.saved, constant.default) for constant in operation.constants]
+    except RuntimeError:
+        return None  # a tensor, and let go of by a backward before
+    axes = len(getattr(node, "_saved_self_sym_sizes", ()))
+    return _plain_constants(operation, values, axes)
+
+
+def given_constants(
+    operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any], operand: Tensor
+) -> tuple[Any, ...] | None:
+    """The same, from a call."""
+    if operation.name == "index" and not _is_advanced(args[1] if len(args) > 1 else None):
+        return None
+    values = [
+        args[constant.position] if len(args) > constant.position else kwargs.get(constant.name, constant.default)
+        for constant in operation.constants
+    ]
+    return _plain_constants(operation, values, operand.dim())
+
+
+def number_of(value: Any) -> float | None:
+    """A number, or a tensor of one number on the CPU, as a float; None for anything else."""
+    if not isinstance(value, Tensor):
+        return float(value) if isinstance(value, (int, float)) else None
+    try:
+        return float(value) if value.is_cpu and value.dim() == 0 else None
+    except (RuntimeError, TypeError):
+        return None  # complex, or one that stands for many
+
+
+def _plain_constants(operation: Operation, values: Sequence[Any], axes: int) -> tuple[Any, ...] | None:
+    found: list[Any] = []
+    for constant, value in zip(operation.constants, values, strict=True):
+        if constant is _DIM and operation.name in (*REDUCTIONS, _LOGSUMEXP) and value is not None:
+            each = value if isinstance(value, (tuple, list)) else (value,)
+            if not each:
+                found.append(None)
+                continue
+            if not all(isinstance(axis, int) for axis in each):
+                return None
+            # How many axes there are is not known of every node.
+            count = max(1, axes) if operation.name != _LOGSUMEXP else 0
+            found.append(tuple(sorted(_signed(axis) % count if count else _signed(axis) for axis in each)))
+        elif value is None or isinstance(value, (bool, float)):
+            found.append(value)
+        elif isinstance(value, int):
+            found.append(float(_signed(value)))
+        else:
+            return None
+    return tuple(found)
+
+
+def _signed(value: int) -> int:
+    return value - 2 * _UNSIGNED if value >= _UNSIGNED else value
+
+
+def _is_advanced(index: Any) -> bool:
+    """Whether elements are chosen one by one: ``log_probabilities[range(n), labels]``, ``error[mask]``."""
+    each = index if isinstance(index, tuple) else (index,)
+    return all(isinstance(part, (list, range)) or (hasattr(part, "dtype") and part.ndim) for part in each)
+
+
+class Hearing:
+    """Hears operations for one hook.
+
+    Args:
+        heard: Called with each operation, on any thread, under the hook's guard.
+    """
+
+    def __init__(self, heard: Heard) -> None:
+        self._heard = heard
+        #: The operations that are wrapped for it.
+        self.operations: frozenset[Operation] = frozenset()
+
+    def listen(self, operations: frozenset[Operation]) -> None:
+        """Hear these from now on."""
+        if self.operations != operations:
+            with _lock:
+                self.operations = operations
+                if self not in _all:
+                    _all.append(self)
+                _settle()
+        self.attend(True)
+
+    def attend(self, on: bool) -> None:
+        """Have calls reported, or have them pass through for a while."""
+        global _attending
+        others = tuple(other for other in _attending if other is not self)
+        _attending = (*others, self) if on and self.operations else others
+
+    def leave(self) -> None:
+        """Hear nothing more."""
+        if self.operations:
+            with _lock:
+                self.operations = frozenset()
+                self.attend(False)
+                if self in _all:
+                    _all.remove(self)
+                _settle()
+
+
+#: Held while functions are wrapped or restored: any thread may show a tensor of another class.
+_lock = threading.RLock()
+_all: list[Hearing] = []
+_attending: tuple[Hearing, ...] = ()
+#: What is wrapped: how to restore it, by owner and name. Wrappers are kept: to make one takes longer than to set it.
+_undo: dict[tuple[str, str], Callable[[], bool]] = {}
+_wrappers: dict[tuple[str, str], tuple[Any, Any]] = {}
+_OWNERS: dict[str, Any] = {"tensor": torch.Tensor, "torch": torch, "functional": nn.functional}
+
+
+def restore() -> None:
+    """Put all functions back as PyTorch has made them; who hears some begins again at the next call of a model."""
+    for hearing in tuple(_all):
+        hearing.leave()
+
+
+def _forked() -> None:
+    """A child of this process evaluates nothing that is heard; another thread may have held the lock as it was made."""
+    global _lock
+    _lock = threading.RLock()
+    restore()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=harmless(_forked))
+
+
+def _settle() -> None:
+    wanted = {
+        (owner, name): operation
+        for hearing in _all
+        for operation in hearing.operations
+        for name in operation.called
+        for owner in _OWNERS
+        if _is_one(owner, name)
+    }
+    for place in [place for place in _undo if place not in wanted]:
+        if _undo[place]():
+            del _undo[place]
+    for place, operation in wanted.items():
+        if place not in _undo:
+            _undo[place] = _wrap(*place, operation)
+
+
+def _is_one(owner: str, name: str) -> bool:
+    """Whether an owner has an operation of this name; functions in Python call methods of tensors, which are heard."""
+    found = getattr(_OWNERS[owner], name, None)
+    return found is not None and (owner == "tensor" or (owner, name) in _undo or type(found) in _BUILTIN)
+
+
+def _wrap(owner: str, name: str, operation: Operation) -> Callable[[], bool]:
+    holder = _OWNERS[owner]
+    original, inherited = getattr(holder, name), name not in vars(holder)
+    known = _wrappers.get((owner, name))
+    if known is None or known[0] is not original:
+        known = _wrappers[owner, name] = original, _wrapper(original, operation)
+    wrapper = known[1]
+    setattr(holder, name, wrapper)
+
+    def undo() -> bool:
+        if getattr(holder, name) is not wrapper:
+            return False  # another library has wrapped it since: ours is in there, and passes through
+        if inherited:
+            delattr(holder, name)
+        else:
+            setattr(holder, name, original)
+        return True
+
+    return undo
+
+
+def _wrapper(original: Callable[..., Any], operation: Operation) -> Callable[..., Any]:
+    def begin(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        if not _attending:
+            return False
+        for each in (*args, *kwargs.values()):
+            if type(each) not in _PLAIN and hasattr(type(each), "__torch_function__"):
+                # Its class is asked by PyTorch, and shown what it finds under this name: let that be the original.
+                restore()
+                return False
+        return True
+
+    def end(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        if result is not RAISED and type(result) is Tensor:
+            for hearing in _attending:
+                hearing._heard(operation, args, kwargs, result)
+
+    return around(original, begin, end, deaf=is_compiling)

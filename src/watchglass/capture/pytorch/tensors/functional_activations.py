@@ -1,0 +1,178 @@
+"""Functional activations: no module is called for them, but the graph of autograd shows where they were.
+
+``F.relu(self.fc1(x))`` gives a tensor whose ``grad_fn`` is the node of the ReLU, whose own input is the node of what
+``fc1`` returned. So, where gradients are on, the input of a functional ReLU, tanh or sigmoid is found when a module
+takes in or returns what came of it, as long as it is what another module returned. An input that no module returned is
+kept by nobody and not made up: the graph keeps the results of tanh and sigmoid only.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from watchglass.capture.hook import Hook
+from watchglass.capture.module_places import Place
+from watchglass.capture.pytorch.events import Events, ForwardCall, ModuleCall
+from watchglass.capture.pytorch.models import Models
+from watchglass.capture.pytorch.module_tree import WEIGHTED
+from watchglass.capture.pytorch.nested_tensors import tensors_in
+from watchglass.capture.pytorch.reduce import inactive_units, plain
+from watchglass.capture.pytorch.saving import Item, Saving
+from watchglass.record import CapturedRecords
+from watchglass.records import ModuleKind, Role, UnitKind
+
+RELU_NODES = ("ReluBackward0", "ThresholdBackwardBackward0", "HardtanhBackward0")
+_TAGS = {**dict.fromkeys(RELU_NODES, "relu_input"), "TanhBackward0": "tanh_input", "SigmoidBackward0": "sigmoid_input"}
+
+#: What keeps values as they are but for their arrangement.
+REARRANGED = ("View", "Reshape", "Unsafe", "Permute", "Transpose", "Squeeze", "Unsqueeze", "TBackward0")
+#: What may lie between an activation and the module that shows it.
+_BETWEEN = (*REARRANGED, "MaxPool", "MulBackward0", "NativeDropout")
+#: Where several such come together, as in gates and residual connections.
+_JOINED = (*_BETWEEN, "AddBackward0", "SubBackward0", "CatBackward0", "StackBackward0")
+#: How far behind a tensor an activation is looked for, at how many nodes where several come together, and for how many
+#: module calls its input is kept.
+_HOPS, _NODES, _KEPT = 5, 24, 8
+
+
+def functional_node(tensor: Tensor, names: tuple[str, ...]) -> Any:
+    """The autograd node, of one of ``names``, that a tensor came of up to reshaping and pooling; None for none."""
+    return next((node for node in chain(tensor.grad_fn, _BETWEEN) if node.name() in names), None)
+
+
+class Rectified:
+    """Units of functional ReLUs, which show where their outputs are consumed: inputs of modules with weights.
+
+    Args:
+        saving: Saves these inputs.
+    """
+
+    def __init__(self, saving: Saving) -> None:
+        self._saving = saving
+        # Those met already, and outputs of ReLU modules, which are no functional ReLU's.
+        self._nodes: set[Any] = set()
+
+    def made(self, tensor: Tensor) -> None:
+        """A ReLU module returned this."""
+        self._nodes.add(tensor.grad_fn)
+
+    def finds(self, place: Place, tensor: Tensor) -> bool:
+        """Whether a module's first input comes from a functional ReLU that was not met yet."""
+        node = functional_node(tensor, RELU_NODES) if place.kind in WEIGHTED else None
+        if node is None or node in self._nodes:
+            return False
+        self._nodes.add(node)
+        return True
+
+    def save(self, records: CapturedRecords, role: Role, item: Item) -> None:
+        """Save a tensor, and which of its units are inactive."""
+        tensor_id = self._saving.save(records, role, item)
+        if tensor_id is None or item.unit_axis is None:
+            return
+        values = plain(item.tensor)
+        if values is not None and values.numel():
+            records.units.append((tensor_id, UnitKind.INACTIVE, inactive_units(values, item.unit_axis)))
+
+    def forget(self) -> None:
+        """The forward has ended. Nodes hold the graph, and with it what it saved for the backward."""
+        self._nodes = set()
+
+
+class _Returned(NamedTuple):
+    node: Any
+    tensor: Tensor
+    version: int
+    place: Place
+    path: str
+
+
+class FunctionalActivations:
+    """Saves inputs of functional activations as ``fc1.relu_input``: what ``fc1`` returned went into a ReLU."""
+
+    def __init__(self, hook: Hook, models: Models, saving: Saving, events: Events) -> None:
+        self._plan = hook.plan
+        self._saving = saving
+        self._wanted: frozenset[str] = frozenset()
+        self._seen: set[Any] = set()
+        # The last few outputs of modules, alive: nothing else keeps the input of a tanh.
+        self._returned: deque[_Returned] = deque(maxlen=_KEPT)
+        events.add(self)
+        events.module_listeners.append((lambda: bool(self._tags_wanted()), self._called))
+
+    def _tags_wanted(self) -> frozenset[str]:
+        return frozenset(filter(self._plan.wants_tag, _TAGS.values()))
+
+    def module_entered(self, entry: ModuleCall) -> None:
+        """A module is about to run."""
+        if entry.outermost:
+            self.forward_ended()
+            self._wanted = self._tags_wanted()
+        elif self._wanted:
+            for _, tensor in tensors_in(entry.arguments, 4):
+                self._look(entry.records, tensor)
+
+    def _called(self, call: ModuleCall) -> None:
+        for path, tensor in tensors_in(call.output, 4):
+            node = tensor.grad_fn
+            if node is None:
+                continue
+            if call.place.kind is ModuleKind.RECTIFIER or call.place.module_type in ("Tanh", "Sigmoid"):
+                self._seen.add(node)  # a module's own; its input is saved as such
+                continue
+            self._look(call.records, tensor)
+            if all(returned.node is not node for returned in self._returned):
+                self._returned.append(_Returned(node, tensor, tensor._version, call.place, path))
+
+    def _look(self, records: CapturedRecords, tensor: Tensor) -> None:
+        for node in _nodes_behind(tensor.grad_fn):
+            if node not in self._seen:
+                self._seen.add(node)
+                tag = _TAGS[node.name()]
+                if tag in self._wanted and node.next_functions:
+                    self._save_input(records, tag, chain(node.next_functions[0][0], REARRANGED))
+
+    def _save_input(self, records: CapturedRecords, tag: str, given: list[Any]) -> None:
+        for returned in self._returned:
+            # One that was overwritten since, as by ``tanh_``, is no longer the input.
+            if returned.tensor._version == returned.version and any(returned.node is other for other in given):
+                name = returned.place.named(tag, returned.path)
+                self._saving.save(records, Role.INPUT, Item(returned.tensor, name, returned.place, (tag,)))
+                return
+
+    def forward_ended(self, call: ForwardCall | None = None) -> None:
+        """The captured forward has ended."""
+        self._wanted = frozenset()
+        self._seen = set()
+        self._returned.clear()
+
+
+def _nodes_behind(node: Any) -> list[Any]:
+    """Nodes of activations that a tensor was made of, wherever they come together with others."""
+    found: list[Any] = []
+    waiting = [node]
+    for _ in range(_NODES):
+        if not waiting:
+            break
+        node = waiting.pop(0)
+        if node is None:
+            continue
+        name = node.name()
+        if name in _TAGS:
+            found.append(node)
+        elif name.startswith(_JOINED):
+            waiting.extend(following for following, _ in node.next_functions)
+    return found
+
+
+def chain(node: Any, between: tuple[str, ...]) -> list[Any]:
+    """A node and those behind it, up to the first that is not of ``between``."""
+    found: list[Any] = []
+    while node is not None and len(found) < _HOPS:
+        found.append(node)
+        if not node.name().startswith(between) or not node.next_functions:
+            break
+        node = node.next_functions[0][0]
+    return found

@@ -1,0 +1,115 @@
+"""When modules are called: the only moment at which their inputs are certainly what they were given."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.compiler import is_compiling
+from torch.nn.modules.module import register_module_forward_pre_hook
+
+from watchglass.capture.hook import Hook
+from watchglass.capture.pytorch.events import Events, ForwardCall, ModuleCall
+from watchglass.capture.pytorch.models import Models
+from watchglass.capture.pytorch.module_hooks import Switch
+from watchglass.capture.pytorch.module_tree import is_compiled, unwrap
+from watchglass.capture.pytorch.saving import Saving
+from watchglass.record import OpenStep
+from watchglass.records import Role
+
+#: Tags of which something is read as a module is called.
+_TAGS = frozenset((
+    "model_input", "input_image", "input_sequence", "relu_input", "tanh_input", "sigmoid_input", "attention",
+))  # fmt: skip
+
+
+class InputsWanted:
+    """Whether a collection that is due asks for inputs as such, and not only for those that carry some tag."""
+
+    def __init__(self, hook: Hook) -> None:
+        self._hook = hook
+        self._configure()
+        hook.on_configured.append(self._configure)
+
+    def __call__(self) -> bool:
+        """About the step that opened last."""
+        return self._possible and self._hook.plan.wants(Role.INPUT)
+
+    @property
+    def now(self) -> bool:
+        """Whether they are at the step that opened last."""
+        return self() or any(map(self._hook.plan.wants_tag, _TAGS))
+
+    def _configure(self) -> None:
+        looking = [each for each in self._hook.config.all_collections if Role.INPUT in each.looks_at]
+        self._possible = any(not collection.tags for collection in looking)
+        #: Whether inputs are read as modules are called, at one step or another, those with some tag included.
+        self.ever = self._possible or any(not _TAGS.isdisjoint(collection.tags) for collection in looking)
+
+
+def is_open(hook: Hook, step: OpenStep) -> bool:
+    """Whether a step still waits for what its forwards and its update bring."""
+    return step is hook.clock.evaluation or (step is hook.clock.train and not step.updated)
+
+
+class ModuleEntry:
+    """Tells ``events.module_entered`` of every module that a captured forward calls, while something wants to know.
+
+    After a module has returned its inputs may have been overwritten, by itself (``nn.ReLU(inplace=True)``) or inside.
+    The global hook lives from the beginning of the outermost call to its end; where that end is never heard of,
+    because the forward raised, it removes itself at the next call that is none of the captured step's.
+    """
+
+    def __init__(self, hook: Hook, models: Models, saving: Saving, events: Events) -> None:
+        self._hook = hook
+        self._models = models
+        self._events = events
+        self._listeners = events.module_entered
+        self._call: ForwardCall | None = None
+        self._inner: nn.Module | None = None
+        self._inputs_wanted = InputsWanted(hook)
+        guarded = hook.guarded(self._entered, unless=is_compiling)
+        self._hears = Switch(lambda: register_module_forward_pre_hook(guarded))
+        events.add(self)
+        hook.detach_with(self._stop)
+
+    def forward_began(self, call: ForwardCall) -> None:
+        """A captured forward begins."""
+        self._stop()
+        if not (self._listeners and self._inputs_wanted.now):
+            return
+        root = unwrap(call.root)
+        place = self._models.module(root)
+        if place is not None:
+            entry = ModuleCall(call.forward.records, place, root, call.arguments, kwargs=call.kwargs, outermost=True)
+            self._tell(entry)
+        if not is_compiled(call.root):
+            # A wrapper's call is its model's: that one's own, which comes first, is not told again.
+            self._inner = root
+            self._call = call
+            self._hears(True)
+
+    def forward_ended(self, call: ForwardCall) -> None:
+        """It has ended."""
+        self._stop()
+
+    def _stop(self) -> None:
+        self._call = self._inner = None
+        self._hears(False)
+
+    def _entered(self, module: nn.Module, arguments: Any) -> None:
+        call = self._call
+        if call is None or not is_open(self._hook, call.step):
+            self._stop()
+            return
+        place = self._models.module(module)
+        if place is None:
+            return
+        inner, self._inner = self._inner, None
+        if module is not inner:
+            with torch.no_grad():
+                self._tell(ModuleCall(call.forward.records, place, module, arguments))
+
+    def _tell(self, entry: ModuleCall) -> None:
+        self._events.tell(self._listeners, entry, entry.records)

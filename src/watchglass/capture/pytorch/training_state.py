@@ -1,0 +1,162 @@
+"""Where the training is right now, as far as the adapter's parts need to share it."""
+
+from __future__ import annotations
+
+import sys
+import types
+import weakref
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from watchglass.capture.hook import Hook
+from watchglass.capture.pytorch.events import Events
+from watchglass.capture.pytorch.loss_outputs import LossOutputs
+from watchglass.capture.pytorch.models import Models
+from watchglass.capture.pytorch.module_tree import is_compiled
+from watchglass.capture.pytorch.objective import Objectives
+from watchglass.record import Forward, OpenStep
+
+#: TRAIN steps without a new model after which none is expected.
+_ALL_CALLED = 4
+#: What runs while a module is called.
+_CALL: types.CodeType = nn.Module.__call__.__code__
+
+
+@dataclass
+class TrainingState:
+    """Shared by the parts of one adapter; written by the training's thread only.
+
+    Attributes:
+        hook: Where everything goes.
+        models: The models that are watched.
+        events: What the adapter's parts listen to.
+        sources: Which outputs of modules are losses.
+        forward: The last outermost forward.
+        inputs: Number of elements of the first tensor that it was given.
+        forward_depth: Watched outermost modules that are being called, inside one another.
+        helping: The outermost call that is under way is a part of a step of other models.
+        in_backward: A backward runs: forwards inside it are recomputations.
+        update_depth: Optimizers that are stepping, inside one another.
+        in_closure: The stepping optimizer calls its closure: forwards inside it belong to its step.
+        quiet_steps: TRAIN steps since a new model was seen.
+        output: What the last forward returned, when that was one tensor.
+        loss: What a loss function made of exactly that tensor.
+        outputs: All tensors that the last forward of an evaluation returned.
+        hears_others: Calls of other models are heard since that forward; not where there is compiled code.
+        called_another: Another model was called since that forward: a loss made of other tensors is not its own.
+        own_losses: Loss functions that were given what that forward returned.
+        recomputed: Whether a backward was seen to call models or to run others inside it.
+        objectives: What each model is trained on.
+        every_gradient: Whether the gradients of steps that are not captured are looked at as well.
+        foreign: Optimizers of parameters that belong to no watched model.
+        silent: The last model that was called belongs to a framework around PyTorch, which owns its steps.
+        begin_step: Called when a TRAIN step has opened.
+        chained: Backwards in a row that started from exactly such a loss. While that is the habit, a forward needs no
+            mark: the chain of output, loss and backward proves that it was trained on.
+    """
+
+    hook: Hook
+    models: Models = field(default_factory=Models)
+    events: Events = field(default_factory=Events)
+    sources: LossOutputs = field(default_factory=LossOutputs)
+    forward: Forward | None = None
+    inputs: int = 0
+    forward_depth: int = 0
+    helping: bool = False
+    in_backward: bool = False
+    update_depth: int = 0
+    in_closure: bool = False
+    quiet_steps: int = 0
+    output: weakref.ref[Tensor] | None = None
+    loss: weakref.ref[Tensor] | None = None
+    outputs: tuple[weakref.ref[Tensor], ...] = ()
+    hears_others: bool = False
+    called_another: bool = False
+    own_losses: set[str] = field(default_factory=set)
+    recomputed: bool = False
+    objectives: Objectives = field(default_factory=Objectives)
+    every_gradient: bool = False
+    begin_step: Callable[[OpenStep], None] = lambda step: None
+    chained: int = 0
+    foreign: weakref.WeakSet[Optimizer] = field(default_factory=weakref.WeakSet)
+    silent: bool = False
+    _root: weakref.ref[nn.Module] | None = None
+    # Whether the last outermost call runs compiled code: looked up once for each, in all of its modules.
+    _root_compiled: bool | None = None
+
+    def __post_init__(self) -> None:
+        # Whoever watched keeps nothing of the training alive once that is over.
+        self.hook.detach_with(self._let_go)
+
+    @property
+    def root(self) -> nn.Module | None:
+        """The module of the last outermost forward, while it lives."""
+        return None if self._root is None else self._root()
+
+    @root.setter
+    def root(self, root: nn.Module | None) -> None:
+        self._root = None if root is None else weakref.ref(root)
+        self._root_compiled = None
+
+    @property
+    def in_forward(self) -> bool:
+        """Whether the last outermost call is under way, and was not left by an exception, which no hook hears of."""
+        root = self.root if self.forward_depth else None
+        if root is None:
+            return False
+        if self._root_compiled is None:
+            self._root_compiled = is_compiled(root)
+        if self._root_compiled:
+            return True  # compiled code has frames of its own
+        frame: types.FrameType | None = sys._getframe(1)
+        while frame is not None:
+            if frame.f_code is _CALL and frame.f_locals.get("self") is root:
+                return True
+            frame = frame.f_back
+        return False
+
+    def returned_any_of(self, tensors: Iterable[Tensor]) -> bool:
+        """Whether the last forward of an evaluation returned one of these, or what one of them is a view of."""
+        outputs = [output for reference in self.outputs if (output := reference()) is not None]
+        return bool(outputs) and any(_share(tensor, output) for tensor in tensors for output in outputs)
+
+    def is_of_another(self, function: str, arguments: Iterable[Any]) -> bool:
+        """Whether what a loss function makes of these is the loss of another model than the one that was called last.
+
+        Where calls of others are not heard, it is if the function was given what that model returned before, and is
+        given something else now.
+        """
+        if self.hears_others and not self.called_another:
+            return False
+        if self.returned_any_of(each for each in arguments if isinstance(each, Tensor)):
+            self.own_losses.add(function)
+            return False
+        return self.called_another or function in self.own_losses
+
+    @property
+    def several_models(self) -> bool:
+        """Whether there are several, or may be: in the first steps not all have been called."""
+        return len(self.models) > 1 or self.quiet_steps < _ALL_CALLED
+
+    def leave_update(self) -> None:
+        """The last update was left by an exception, as when a notebook's cell is interrupted: its step is over."""
+        self.update_depth = 0
+        self.hook.clock.end_update()
+
+    def _let_go(self) -> None:
+        self.forward = None
+        self.objectives = Objectives()
+
+
+def _share(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors have their values in one place."""
+    if one is other:
+        return True
+    try:
+        return one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr() != 0
+    except RuntimeError:  # a tensor without a storage: sparse, or inside torch.func
+        return False

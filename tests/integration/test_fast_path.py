@@ -1,0 +1,421 @@
+"""The fast path records what the full path records, whatever a training does in between."""
+
+from __future__ import annotations
+
+import gc
+import math
+import threading
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import watchglass
+from watchglass import Mode, open_run
+from watchglass.capture.pytorch import PyTorchAdapter, fast_path
+
+STEPS = 60
+
+
+class Loop:
+    """A training by hand, one call per thing that may happen in it."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        self.model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.05)
+        self.inputs = torch.randn(16, 6)
+        self.labels = self.inputs[:, :3].argmax(1)
+
+    def loss(self, rows: int = 16) -> Tensor:
+        return F.cross_entropy(self.model(self.inputs[:rows]), self.labels[:rows])
+
+    def backward(self, rows: int = 16) -> None:
+        self.loss(rows).backward()
+
+    def step(self) -> None:
+        self.optimizer.zero_grad()
+        self.backward()
+        self.optimizer.step()
+
+    def evaluate(self) -> None:
+        with torch.no_grad():
+            self.loss(8)
+
+    def stumble(self) -> None:
+        with pytest.raises(RuntimeError):
+            self.model(self.inputs[:, :5])
+
+
+def plain(loop: Loop, number: int) -> None:
+    loop.step()
+
+
+def evaluating(loop: Loop, number: int) -> None:
+    loop.step()
+    if number % 7 == 6:
+        loop.evaluate()
+        loop.evaluate()
+
+
+def evaluating_inside(loop: Loop, number: int) -> None:
+    loop.optimizer.zero_grad()
+    loop.backward()
+    if number % 9 == 8:
+        loop.evaluate()
+    loop.optimizer.step()
+
+
+def evaluating_with_gradients(loop: Loop, number: int) -> None:
+    loop.step()
+    if number % 19 == 18:
+        loop.loss(4)
+
+
+def accumulating(loop: Loop, number: int) -> None:
+    loop.optimizer.zero_grad()
+    loop.backward(12)
+    if number % 11 != 10:
+        loop.backward(4)
+    loop.optimizer.step()
+
+
+def accumulating_and_clearing_at_times(loop: Loop, number: int) -> None:
+    loop.optimizer.zero_grad()
+    loop.backward(12)
+    if number % 12 == 11:
+        loop.optimizer.zero_grad()
+    loop.backward(4)
+    loop.optimizer.step()
+
+
+def going_back_at_times(loop: Loop, number: int) -> None:
+    loop.optimizer.zero_grad()
+    loop.backward()
+    if number % 12 == 11:
+        loop.optimizer.zero_grad(set_to_none=number < 30)
+        loop.backward(8)
+    loop.optimizer.step()
+
+
+def scheduling(loop: Loop, number: int) -> None:
+    loop.step()
+    loop.optimizer.param_groups[0]["lr"] *= 0.99
+
+
+def stumbling(loop: Loop, number: int) -> None:
+    if number % 13 == 12:
+        loop.stumble()
+    loop.step()
+
+
+def with_a_closure_at_times(loop: Loop, number: int) -> None:
+    if number % 10 != 9:
+        loop.step()
+        return
+
+    def closure() -> float:
+        loop.optimizer.zero_grad()
+        loss = loop.loss()
+        loss.backward()
+        return loss.item()
+
+    loop.optimizer.step(closure)
+
+
+def with_two_losses_at_times(loop: Loop, number: int) -> None:
+    loop.optimizer.zero_grad()
+    loss = loop.loss()
+    loss.backward(retain_graph=number == 33)
+    if number == 33:
+        (0.1 * loss).backward()
+    loop.optimizer.step()
+
+
+def blowing_up(loop: Loop, number: int) -> None:
+    if number == 45:
+        loop.inputs[3, 3] = math.nan
+    loop.step()
+
+
+def saving(loop: Loop, number: int) -> None:
+    loop.optimizer.zero_grad()
+    loop.backward()
+    if number % 3:
+        watchglass.save_scalar("reward", number)
+    loop.optimizer.step()
+
+
+def saving_after_the_update(loop: Loop, number: int) -> None:
+    if number % 3:
+        watchglass.save_scalar("reward", -number)
+    loop.step()
+    watchglass.save_scalar("reward", number)
+
+
+def evaluating_and_saving(loop: Loop, number: int) -> None:
+    evaluating(loop, number)
+    watchglass.save_scalar("reward", number)
+
+
+Happening = Callable[[Loop, int], None]
+
+
+def recorded(path: Path, happening: Happening, steps: int = STEPS) -> tuple[dict[str, Any], int]:
+    """What a run holds but for times, and how many steps took the fast path."""
+    loop, taken = Loop(), 0
+    with watchglass.watch(loop.model, run=path, save_interval=1000, strict=True) as hook:
+        adapter = PyTorchAdapter.of(hook)
+        assert adapter is not None
+        for number in range(steps):
+            happening(loop, number)
+            taken += adapter.fast_path.on
+    run = open_run(path)
+    content: dict[str, Any] = {"parameters": repr([parameter.tolist() for parameter in loop.model.parameters()])}
+    for mode in (Mode.TRAIN, Mode.EVAL):
+        content[f"{mode.name} steps"] = run.steps(mode)
+        content[f"{mode.name} global"] = [run.global_step(step, mode) for step in run.steps(mode)]
+        for name in ("loss", "learning_rate", "reward"):
+            if name in run.tensor_names():
+                at, values = run.scalars(name, mode=mode)
+                content[f"{mode.name} {name}"] = (list(at), [repr(float(value)) for value in values])
+    content["facts"] = [
+        (fact.kind, fact.global_step, fact.data.get("where"), fact.data.get("sentence"))
+        for fact in run.facts()
+        if fact.kind in ("first_bad_module", "nonfinite_loss", "step_skipped", "capture_fault")
+    ]
+    return content, taken
+
+
+@pytest.mark.parametrize(
+    "happening",
+    [
+        plain, evaluating, evaluating_inside, evaluating_with_gradients, accumulating,
+        accumulating_and_clearing_at_times,
+        going_back_at_times, scheduling, stumbling,
+        with_a_closure_at_times, with_two_losses_at_times, blowing_up, saving,
+        saving_after_the_update, evaluating_and_saving,
+    ],
+    ids=lambda happening: happening.__name__,
+)  # fmt: skip
+def test_both_paths_record_the_same(tmp_path: Path, happening: Happening, monkeypatch: pytest.MonkeyPatch) -> None:
+    content, taken = recorded(tmp_path / "steady", happening)
+    assert taken >= 8
+    monkeypatch.setattr(fast_path, "_HABIT", 1 << 40)
+    expected, none = recorded(tmp_path / "full", happening)
+    assert none == 0
+    assert content == expected
+
+
+def test_a_second_optimizer_ends_the_fast_path_for_good(tmp_path: Path) -> None:
+    loop = Loop()
+    second = torch.optim.Adam(loop.model.parameters())
+    with watchglass.watch(loop.model, run=tmp_path / "run", save_interval=1000, strict=True) as hook:
+        adapter = PyTorchAdapter.of(hook)
+        assert adapter is not None
+        on = []
+        for number in range(STEPS):
+            loop.step()
+            on.append(adapter.fast_path.on)
+            if number in (30, 50):
+                second.step()
+    assert any(on[:30])
+    assert not any(on[31:])
+    # The first time it comes as a surprise: that step has been written, and the second optimizer has one of its own.
+    assert len(open_run(tmp_path / "run").steps()) == STEPS + 1
+
+
+def test_the_gradient_norm_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    norms = []
+    for name, habit in (("steady", 8), ("full", 1 << 40)):
+        monkeypatch.setattr(fast_path, "_HABIT", habit)
+        loop = Loop()
+        with watchglass.watch(loop.model, run=tmp_path / name, save_interval=1000, overhead_budget=1.0, strict=True):
+            for _ in range(STEPS):
+                loop.step()
+        norms.append(dict(zip(*open_run(tmp_path / name).scalars("gradient_norm"), strict=True)))
+    both = sorted(norms[0].keys() & norms[1].keys())
+    assert len(both) > 20
+    np.testing.assert_array_equal([norms[0][step] for step in both], [norms[1][step] for step in both])
+
+
+def test_a_hook_that_closes_in_the_middle_of_a_step_keeps_what_it_saw(tmp_path: Path) -> None:
+    loop = Loop()
+    with watchglass.watch(loop.model, run=tmp_path / "run", save_interval=1000, strict=True):
+        for _ in range(STEPS):
+            loop.step()
+        loop.backward()
+    run = open_run(tmp_path / "run")
+    assert len(run.scalars("loss")[0]) == STEPS + 1
+
+
+def test_a_steady_step_keeps_nothing_of_the_training_alive(tmp_path: Path) -> None:
+    loop = Loop()
+    with watchglass.watch(loop.model, run=tmp_path / "run", save_interval=1000, strict=True):
+        for _ in range(STEPS):
+            loop.step()
+        output = loop.model(loop.inputs.clone())
+        F.cross_entropy(output, loop.labels).backward()
+        gone = weakref.ref(output)
+        del output
+        gc.collect()
+        assert gone() is None
+        loop.optimizer.step()
+
+
+@pytest.mark.parametrize("interval", [1, 1000])
+def test_a_training_that_is_over_leaves_nothing_behind(tmp_path: Path, interval: int) -> None:
+    def trained(path: Path) -> tuple[Any, dict[str, weakref.ref[Any]]]:
+        loop = Loop()
+        loop.optimizer = torch.optim.Adam(loop.model.parameters())
+        hook = watchglass.watch(loop.model, run=path, save_interval=interval, strict=True)
+        for _ in range(STEPS):
+            loop.step()
+        state = next(iter(loop.optimizer.state.values()))
+        parts = {"model": loop.model, "optimizer": loop.optimizer, "state": state["exp_avg"], "batch": loop.inputs}
+        return hook, {name: weakref.ref(part) for name, part in parts.items()}
+
+    def living(parts: dict[str, weakref.ref[Any]]) -> list[str]:
+        gc.collect()
+        return [name for name, part in parts.items() if part() is not None]
+
+    hook, parts = trained(tmp_path / "watched")
+    # The next one is built while the hook is still open.
+    assert living(parts) == []
+    hook.close()
+    hook, parts = trained(tmp_path / "closed")
+    hook.close()
+    assert living(parts) == []
+    gone = weakref.ref(hook)
+    del hook
+    gc.collect()
+    assert gone() is None, "the adapter goes with it"
+
+
+def test_a_discovered_model_may_go_and_another_take_its_place(tmp_path: Path) -> None:
+    hook = watchglass.Hook(run=tmp_path / "run", save_interval=1000, strict=True)
+    PyTorchAdapter(hook, discover=True)
+    gone = []
+    for _ in range(2):
+        loop = Loop()
+        for _ in range(STEPS):
+            loop.step()
+        gone.append(weakref.ref(loop.model))
+        del loop
+        gc.collect()
+        assert gone[-1]() is None
+    hook.close()
+    assert len(open_run(tmp_path / "run").steps()) >= 2 * STEPS - 1, "the second is found by its first update"
+
+
+def test_what_another_thread_trains_is_not_ours(tmp_path: Path) -> None:
+    other = Loop()
+
+    def elsewhere(call: Callable[[], Any]) -> None:
+        thread = threading.Thread(target=call)
+        thread.start()
+        thread.join()
+
+    def disturbed(loop: Loop, number: int) -> None:
+        loop.optimizer.zero_grad()
+        loss = loop.loss()
+        elsewhere(lambda: other.backward(4))
+        elsewhere(other.optimizer.step)
+        loss.backward()
+        elsewhere(lambda: torch.amp.GradScaler("cpu").scale(torch.ones(())))
+        elsewhere(other.optimizer.step)
+        loop.optimizer.step()
+
+    expected, _ = recorded(tmp_path / "alone", plain)
+    content, taken = recorded(tmp_path / "disturbed", disturbed)
+    assert content == expected
+    assert taken >= 30, "it disturbs nothing"
+
+
+def twice_backward(loop: Loop, number: int) -> None:
+    loop.optimizer.zero_grad()
+    loss = loop.loss()
+    loss.backward(retain_graph=True)
+    (0.1 * loss).backward()
+    loop.optimizer.step()
+
+
+def weighted(loop: Loop, number: int) -> None:
+    loop.optimizer.zero_grad()
+    loss = loop.loss()
+    loss.backward(torch.ones_like(loss))
+    loop.optimizer.step()
+
+
+def never_finite(loop: Loop, number: int) -> None:
+    loop.optimizer.zero_grad()
+    (math.inf * loop.loss()).backward()
+    loop.optimizer.zero_grad()
+    loop.optimizer.step()
+
+
+def evaluated_at_every_step(loop: Loop, number: int) -> None:
+    plain(loop, number)
+    loop.evaluate()
+
+
+@pytest.mark.parametrize(
+    ("happening", "most"),
+    [(twice_backward, 0), (weighted, 0), (never_finite, 0), (evaluated_at_every_step, STEPS // 8)],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_a_pattern_that_the_fast_path_cannot_follow_is_not_tried_at_every_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, happening: Happening, most: int
+) -> None:
+    entered = 0
+    leave = fast_path.FastPath.leave
+
+    def counted(self: fast_path.FastPath, **how: Any) -> None:
+        nonlocal entered
+        entered += self.on
+        leave(self, **how)
+
+    monkeypatch.setattr(fast_path.FastPath, "leave", counted)
+    recorded(tmp_path / "run", happening)
+    assert entered <= most
+
+
+def test_a_loss_on_a_device_is_left_to_the_full_path(tmp_path: Path) -> None:
+    from fake_device import DEVICE, FakeDevice, move
+
+    loop = Loop()
+    with FakeDevice(lambda name: None):
+        model = move(loop.model)
+        loop.optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        loop.inputs, loop.labels = loop.inputs.to(DEVICE), loop.labels.to(DEVICE)
+        with watchglass.watch(model, run=tmp_path / "run", save_interval=1000, strict=True) as hook:
+            adapter = PyTorchAdapter.of(hook)
+            assert adapter is not None
+            taken = 0
+            for _ in range(STEPS):
+                loop.step()
+                taken += adapter.fast_path.on
+    assert taken == 0
+    assert len(open_run(tmp_path / "run").scalars("loss")[0]) == STEPS
+
+
+def test_a_group_that_is_added_on_the_way_has_its_learning_rate_recorded(tmp_path: Path) -> None:
+    def unfreezing(loop: Loop, number: int) -> None:
+        if number == 0:
+            loop.optimizer = torch.optim.SGD(loop.model[0].parameters(), lr=0.05)
+        if number == 40:
+            loop.optimizer.add_param_group({"params": list(loop.model[2].parameters()), "lr": 0.01})
+        loop.step()
+
+    recorded(tmp_path / "run", unfreezing)
+    run = open_run(tmp_path / "run")
+    rates = [name for name in run.tensor_names() if name.startswith("learning_rate")]
+    assert len(rates) >= 2
+    assert {0.05, 0.01} <= {float(value) for name in rates for value in run.scalars(name)[1]}
+    assert max(max(run.scalars(name)[0]) for name in rates) == STEPS - 1

@@ -1,0 +1,403 @@
+"""A process gets its place in a run however often the store fails meanwhile, and with few requests."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from faulty_stores import Recorded, hasten, spools
+from waiting import until
+from watchglass.capture import worker_files
+from watchglass.capture.worker_files import WorkerOpening
+from watchglass.config import SessionConfig
+from watchglass.control import BackgroundMailbox, Commit, Stop, StoreMailbox
+from watchglass.errors import NotARunError, RunExistsError, StoreError
+from watchglass.store import (
+    FrameKind,
+    LocalStore,
+    PollingIntervals,
+    RawTensor,
+    Store,
+    claim_worker,
+    create_attempt,
+    create_run,
+    decode_lifecycle,
+    intervals_for,
+    layout,
+    read_claims,
+    release_worker,
+    scan,
+    spool_exists,
+)
+
+__all__ = ["spools"]
+
+
+class Remote(LocalStore):
+    """A folder that takes whole objects only, counts what it is asked, and fails when it is told to."""
+
+    appends = False
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.asked: Counter[str] = Counter()
+        self.failures: list[str] = []
+        self.lost_answers: list[str] = []
+
+    def _ask(self, name: str, path: str) -> None:
+        self.asked[name] += 1
+        if self.failures and self.failures[0] in ("", name):
+            self.failures.pop(0)
+            raise StoreError("the store is away; see to it")
+
+    def read(self, path: str, start: int = 0, end: int | None = None) -> bytes:
+        self._ask("read", path)
+        return super().read(path, start, end)
+
+    def write(self, path: str, data: Any, *, replace: bool = False) -> None:
+        self._ask("write", path)
+        super().write(path, data, replace=replace)
+        if self.lost_answers and self.lost_answers[0] in path:
+            self.lost_answers.pop(0)
+            raise StoreError("the answer was lost")
+
+    def list(self, prefix: str = "", after: str = "") -> Any:
+        self._ask("list", prefix)
+        return super().list(prefix, after)
+
+    def size(self, path: str) -> int | None:
+        self._ask("size", path)
+        return super().size(path)
+
+
+class Opened:
+    """What a worker was opened with."""
+
+    def __init__(self) -> None:
+        self.controls: list[Any] = []
+        self.attempts: list[int] = []
+
+    def __call__(self, control: Any, attempt: int) -> None:
+        self.controls.append(control)
+        self.attempts.append(attempt)
+
+
+@pytest.fixture
+def remote(tmp_path: Path, spools: Path, monkeypatch: pytest.MonkeyPatch) -> Remote:
+    hasten(monkeypatch)
+    store = Remote(tmp_path / "run")
+    monkeypatch.setattr(worker_files, "open_store", lambda location: store)
+    return store
+
+
+def opening(store: Store, rank: int = 0, **settings: Any) -> tuple[WorkerOpening, Opened]:
+    told = Opened()
+    return WorkerOpening(SessionConfig(store.location, **settings), lambda: rank, told), told
+
+
+def end(writer: Any, told: Opened) -> None:
+    told.controls[0].close()
+    if writer.rings is not None:
+        writer.rings.close(discard=True)
+    writer.close()
+
+
+@pytest.mark.parametrize("answered", [False, True], ids=["refused", "answer lost"])
+def test_whichever_request_fails_the_worker_gets_one_place_in_one_attempt(
+    tmp_path: Path, remote: Remote, monkeypatch: pytest.MonkeyPatch, answered: bool
+) -> None:
+    failed = 0
+    for number in range(30):
+        store = Failing(tmp_path / str(number), number, answered=answered)
+        monkeypatch.setattr(worker_files, "open_store", lambda location, store=store: store)
+        opened, told = opening(store)
+        writer = None
+        while writer is None:
+            try:
+                writer = opened()
+            except StoreError:
+                failed += 1
+        store.number = -1
+        end(writer, told)
+        assert told.attempts == [0]
+        claims = read_claims(store, 0)
+        assert list(claims) == ["worker_0"]
+        assert claims["worker_0"].released
+        assert LocalStore(store.root).folders("attempts") == ["0000"]
+        assert len(Recorded(store).segments) == 1
+    assert failed >= 4
+
+
+def test_the_rank_is_that_of_the_first_training_step(remote: Remote) -> None:
+    ranks: list[int | None] = [None]
+    told = Opened()
+    opened = WorkerOpening(SessionConfig(remote.location), lambda: ranks[-1], told)
+    ranks.append(3)  # a group is formed before the first training step
+    remote.lost_answers = ["worker_3.json"]
+    with pytest.raises(StoreError, match="the answer was lost"):
+        opened()
+    ranks.append(None)  # and has ended before the store can be reached again
+    end(opened(), told)
+    assert list(read_claims(remote, 0)) == ["worker_3"]
+    frames = [
+        frame for path in Recorded(remote, worker="worker_3").segments for frame in scan(remote.read(path)).frames
+    ]
+    (joined,) = (decode_lifecycle(frame.payload) for frame in frames if frame.kind == FrameKind.LIFECYCLE)
+    assert joined["alone"] is False
+
+
+class Failing(Remote):
+    """One request of the first ones fails; with ``answered`` it has been done all the same."""
+
+    def __init__(self, root: Path, number: int, *, answered: bool) -> None:
+        super().__init__(root)
+        self.number = number
+        self.answered = answered
+
+    def _fails(self) -> bool:
+        # Others are those of threads, whose order is nobody's business.
+        if threading.current_thread() is not threading.main_thread():
+            return False
+        self.number -= 1
+        return self.number == -1
+
+    def read(self, path: str, start: int = 0, end: int | None = None) -> bytes:
+        if self._fails():
+            raise StoreError("the store is away; see to it")
+        return super().read(path, start, end)
+
+    def list(self, prefix: str = "", after: str = "") -> Any:
+        if self._fails():
+            raise StoreError("the store is away; see to it")
+        return super().list(prefix, after)
+
+    def write(self, path: str, data: Any, *, replace: bool = False) -> None:
+        fails = self._fails()
+        if not fails or self.answered:
+            super().write(path, data, replace=replace)
+        if fails:
+            raise StoreError("the store is away; see to it")
+
+
+def test_a_claim_whose_answer_was_lost_is_ours(remote: Remote) -> None:
+    remote.lost_answers = ["worker_0.json"]
+    opened, told = opening(remote)
+    with pytest.raises(StoreError, match="the answer was lost"):
+        opened()
+    (before,) = read_claims(remote, 0).values()
+    writer = opened()
+    assert read_claims(remote, 0)["worker_0"] == before
+    assert told.attempts == [0]
+    assert spool_exists(before.spool)
+    end(writer, told)
+
+
+@pytest.mark.parametrize("flight_recorder", [True, False])
+def test_a_place_that_is_given_up_leaves_no_file(remote: Remote, spools: Path, flight_recorder: bool) -> None:
+    create_run(remote, command=[])
+    opened, _ = opening(remote, flight_recorder=flight_recorder)
+    for _ in range(3):
+        remote.failures = ["write"]
+        with pytest.raises(StoreError):
+            opened()
+        if not remote.failures:
+            remote.failures = []
+    claims = read_claims(remote, 0)
+    opened.abandon()
+    assert not any(spool_exists(claim.spool) for claim in claims.values())
+    assert list(spools.glob("watchglass-*/*")) == []
+
+
+def test_what_waiting_does_not_help_is_an_error_of_its_own(remote: Remote, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "thesis.txt").write_text("mine")
+    with pytest.raises(NotARunError):
+        opening(remote)[0]()
+
+
+def test_who_had_this_rank_is_seen_without_reading_everybodys_claim(remote: Remote) -> None:
+    create_run(remote, command=[])
+    create_attempt(remote, "")
+    for rank in range(1, 200):
+        claim_worker(remote, 0, f"worker_{rank}")
+    remote.asked.clear()
+    opened, told = opening(remote, attempt=0)
+    writer = opened()
+    assert told.attempts == [0]
+    assert remote.asked["read"] + remote.asked["list"] + remote.asked["size"] <= 6
+    end(writer, told)
+
+
+def test_who_joins_a_launch_by_itself_reads_no_claims_either(remote: Remote) -> None:
+    create_run(remote, command=[])
+    for rank in range(50):
+        opened, told = opening(remote, rank)
+        remote.asked.clear()
+        writer = opened()
+        assert told.attempts == [0]
+        assert remote.asked["read"] <= 8
+        assert remote.asked["list"] <= 2
+        told.controls[0].close()
+        writer.rings.close(discard=True)
+        writer._spool.close()
+
+
+def test_a_rank_that_somebody_has_is_another_attempt(remote: Remote) -> None:
+    first, told = opening(remote)
+    one = first()
+    second, told_too = opening(remote)
+    other = second()
+    assert (told.attempts, told_too.attempts) == ([0], [1])
+    end(one, told)
+    end(other, told_too)
+
+
+def test_a_launch_that_somebody_has_left_is_over(remote: Remote) -> None:
+    first, told = opening(remote, rank=1)
+    end(first(), told)
+    second, told_too = opening(remote, rank=0)
+    end(second(), told_too)
+    assert told_too.attempts == [1]
+
+
+def test_the_pace_is_that_of_the_store_and_the_number_of_workers(
+    remote: Remote, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "1024")
+    opened, told = opening(remote)
+    writer = opened()
+    assert (writer.flush_s, writer.urgent_s) == (60.0, 12.0)
+    end(writer, told)
+    local = LocalStore(tmp_path / "local")
+    monkeypatch.setattr(worker_files, "open_store", lambda location: local)
+    opened, told = opening(local)
+    writer = opened()
+    assert (writer.flush_s, writer.urgent_s, writer.patience_s) == (0.5, 0.0, 0.0)
+    assert isinstance(told.controls[0], StoreMailbox)
+    end(writer, told)
+
+
+def commit(store: Store) -> None:
+    store.write(layout.control_request("stop", 0), b"{}")
+    store.write(layout.control_commit("stop", 0), json.dumps({"at_step": 9, "reason": "because"}).encode())
+
+
+def test_a_look_for_a_stop_that_nobody_asked_for_is_one_question_about_a_size(remote: Remote) -> None:
+    control = StoreMailbox(remote, 0, "worker_0")
+    for _ in range(10):
+        assert control.poll(3) == []
+    assert remote.asked == {"size": 10}
+    remote.write(layout.control_request("stop", 0), b"{}")
+    assert control.poll(4) == []
+    assert json.loads(remote.read(layout.control_seen("stop", 0, 0, "worker_0")))["train_step"] == 4
+    commit_only = json.dumps({"at_step": 9, "reason": "because"}).encode()
+    remote.write(layout.control_commit("stop", 0), commit_only)
+    assert control.poll(5) == [Commit(9, Stop("because"))]
+
+
+def test_who_asks_patiently_never_waits_for_the_store(remote: Remote) -> None:
+    pace = PollingIntervals(flush_s=1, control_s=0.01, answer_s=0.01, poll_s=1, liveness_s=1)
+    remote.failures = ["size"] * 3
+    control = BackgroundMailbox(StoreMailbox(remote, 0, "worker_0"), pace)
+    assert control.poll(7) == []
+    commit(remote)
+    assert until(lambda: control.poll(7)) == [Commit(9, Stop("because"))]
+    assert control.poll(7) == []
+    control.close()
+    assert json.loads(remote.read(layout.control_seen("stop", 0, 0, "worker_0")))["train_step"] == 7
+
+
+def test_a_process_that_ends_looks_for_no_stop(remote: Remote, monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    control = BackgroundMailbox(StoreMailbox(remote, 0, "worker_0"), PollingIntervals(0.01, 0.01, 0.01, 0.01, 0.01))
+    assert control.poll(3) == []
+    control.close()
+
+
+def test_raw_tensors_are_removed_by_nobody_who_records(remote: Remote, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To remove is to ask the store, which may take its time."""
+    make, told = opening(remote, raw_keep_bytes=2000)
+    writer = make()
+    threads: set[str] = set()
+
+    def delete(path: str) -> None:
+        threads.add(threading.current_thread().name)
+        LocalStore.delete(remote, path)
+
+    monkeypatch.setattr(remote, "delete", delete)
+    for number in range(5):
+        writer.write_tensors([(number, RawTensor(1, np.ones(200)))])
+    end(writer, told)
+    assert threads == {"watchglass-uploader"}
+    assert len(remote.list("attempts/0000/tensors")) == 1
+
+
+def test_a_place_that_somebody_else_writes_to_is_not_waited_for(remote: Remote) -> None:
+    make, told = opening(remote)
+    writer = make()
+    assert writer.patience_s > 0
+    until(lambda: bool(Recorded(remote).segments))
+    (first,) = Recorded(remote).segments
+    for bucket in range(3):
+        name = layout.parse_segment(first)
+        remote.write(layout.segment(0, name.bucket + bucket, "worker_0", 1), b"of somebody else")
+    writer.write([b"ours"])
+
+    def refused() -> bool:
+        try:
+            writer.write([b"ours"])
+        except RunExistsError as error:
+            return "give each a rank" in str(error)
+        return False
+
+    until(refused)
+    assert writer.patience_s == 0.0
+    end(writer, told)
+
+
+def test_an_object_store_is_looked_at_as_rarely_as_it_is_written_to(remote: Remote) -> None:
+    pace = intervals_for(remote, 1024)
+    control = BackgroundMailbox(StoreMailbox(remote, 0, "worker_0"), pace)
+    until(lambda: remote.asked["size"] == 1)
+    for _ in range(100):
+        control.poll(1)
+    assert remote.asked["size"] == 1
+    control.close()
+
+
+def test_a_predecessor_in_the_same_place_is_written_behind(remote: Remote, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It took the place between our look and our claim, and died."""
+    create_run(remote, command=[])
+    create_attempt(remote, "")
+    original = worker_files.claims_of_worker
+    monkeypatch.setattr(worker_files, "claims_of_worker", lambda *place: [])
+    claim_worker(remote, 0, "worker_0")
+    from watchglass.store import SegmentWriter, encode_lifecycle
+
+    SegmentWriter(remote, 0, "worker_0").write([encode_lifecycle({"event": "joined", "worker": "worker_0"})])
+    release_worker(remote, 0, "worker_0")
+    opened, told = opening(remote, attempt=0)
+    writer = opened()
+    monkeypatch.setattr(worker_files, "claims_of_worker", original)
+    assert told.attempts == [0]
+    assert len(original(remote, 0, "worker_0")) == 3
+    end(writer, told)
+    assert len(Recorded(remote).segments) == 2
+
+
+def test_of_many_tries_for_a_place_the_last_says_why(remote: Remote, monkeypatch: pytest.MonkeyPatch) -> None:
+    def taken(*arguments: Any) -> int:
+        raise RunExistsError("worker_0 was just taken by another process")
+
+    monkeypatch.setattr(worker_files, "claim_worker", taken)
+    with pytest.raises(RunExistsError, match="just taken"):
+        opening(remote)[0]()
