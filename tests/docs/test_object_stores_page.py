@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from obstore.store import MemoryStore
 
-from watchglass.store import intervals_for
 from watchglass.store.media.credentials import Patience
 from watchglass.store.media.objects import PIECE, ObjectStore
 
@@ -24,12 +23,12 @@ def page() -> str:
 
 def row_of(workers: int) -> str:
     memory = MemoryStore()
-    pace = intervals_for(ObjectStore("memory://", "", lambda request_s, tries: memory), workers)
-    segments, looks, lists = 60 * workers / pace.flush_s, 60 * workers / pace.control_s, 60 / pace.poll_s
+    intervals = ObjectStore("memory://", "", lambda request_s, tries: memory).policy.intervals(workers)
+    segments, looks, lists = 60 * workers / intervals.flush_s, 60 * workers / intervals.control_s, 60 / intervals.poll_s
     usd = 60 * ((segments + lists) * WRITE_USD + (looks + segments) * READ_USD)
     return (
-        f"| {workers:,} | {pace.flush_s:.1f} | {segments:,.0f} | {looks:,.0f} | {pace.answer_s:.1f} | {lists:,.0f} "
-        f"| {segments:,.0f} | {(2 * segments + looks + lists) / 60:.1f} | {usd:.2f} |"
+        f"| {workers:,} | {intervals.flush_s:.1f} | {segments:,.0f} | {looks:,.0f} | {intervals.answer_s:.1f} "
+        f"| {lists:,.0f} | {segments:,.0f} | {(2 * segments + looks + lists) / 60:.1f} | {usd:.2f} |"
     )
 
 
@@ -44,8 +43,8 @@ def test_the_formula_is_that_of_the_pace(page: str) -> None:
     store = ObjectStore("memory://", "", lambda request_s, tries: memory)
     for workers in (1, 2, 100, 1024, 5000):
         expected = min(60.0, 5 + 55 * (workers - 1) / 1023)
-        assert intervals_for(store, workers).flush_s == pytest.approx(expected)
-        assert intervals_for(store, workers).control_s == pytest.approx(expected)
+        assert store.policy.intervals(workers).flush_s == pytest.approx(expected)
+        assert store.policy.intervals(workers).control_s == pytest.approx(expected)
 
 
 def test_limits_are_those_of_the_code(page: str) -> None:

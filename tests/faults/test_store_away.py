@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,8 @@ from watchglass import Hook
 from watchglass.record import harvest
 from watchglass.store import layout, open_store, read_claims, spool_exists
 from watchglass.store.media.credentials import Patience
+from watchglass.store.media.objects import ObjectStore
+from watchglass.store.policy import OBJECTS
 from watchglass.store.spool import folder as spool_folder, sending
 
 __all__ = ["faulty", "kind_of_store", "spools"]
@@ -291,7 +294,8 @@ def test_a_stop_is_heard_while_nothing_can_be_sent(
 ) -> None:
     """What waits to be sent and what looks for a stop do not wait for each other."""
     hasten(monkeypatch)
-    monkeypatch.setattr("watchglass.store.polling_intervals._FLUSH_S", 0.1)
+    quick = replace(OBJECTS.intervals_of_one, flush_s=0.1, control_s=0.1)
+    monkeypatch.setattr(ObjectStore, "policy", replace(OBJECTS, intervals_of_one=quick))
     faulty = FaultyBucket(s3_location, s3_proxy, monkeypatch)
     hook = hook_of(faulty)
     train(hook, range(5))

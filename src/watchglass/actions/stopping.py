@@ -16,7 +16,7 @@ from watchglass.config import Clock
 from watchglass.control import Agreement, Stop, WorkerProgress
 from watchglass.errors import StoreError, WatchglassError
 from watchglass.records import Finding, Observation
-from watchglass.store import Store, intervals_for, read_manifest, signal_owner
+from watchglass.store import Store, read_manifest, signal_owner
 
 #: How long workers are looked for where none is known.
 _ANSWER_S = 5.0
@@ -46,7 +46,7 @@ class Stopping:
             store: The run's store.
             attempt: The attempt to stop; None for whichever has the finding.
             grace_s: Seconds that workers have to reach the committed step, before SIGTERM.
-            poll_s: How often :meth:`tick` is called; None for the store's pace.
+            poll_s: How often :meth:`tick` is called; None for the interval of the store's policy.
             clock: The time.
             send_signal: Sends a signal to a worker's process and gives "", or why it did not; by default
                 :func:`~watchglass.store.signal_owner`.
@@ -149,8 +149,8 @@ class _Stop:
     def _enforce(self, active: Sequence[WorkerProgress]) -> list[Observation]:
         """SIGTERM after the grace time, SIGKILL ten seconds later, to processes that are proven to be workers."""
         # The committed step lies a delay ahead, and a worker that was not asked has yet to look.
-        late_s = intervals_for(self._store, len(active)).control_s + self._agreement.delay_s(len(active))
-        grace_s = self._grace_s + (0.0 if self._store.appends else late_s)
+        late_s = self._store.policy.intervals(len(active)).control_s + self._agreement.delay_s(len(active))
+        grace_s = self._grace_s + (0.0 if self._store.policy.cheap_lookups else late_s)
         if self._committed_s is None or self._waited(self._committed_s) < grace_s:
             return []
         if self._signalled_s is None:

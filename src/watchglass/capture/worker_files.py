@@ -35,7 +35,6 @@ from watchglass.store import (
     create_attempt,
     create_run,
     encode_lifecycle,
-    intervals_for,
     is_alive,
     is_untouched,
     layout,
@@ -117,7 +116,7 @@ class WorkerOpening:
     @property
     def patience_s(self) -> float:
         """How long a worker that has ended goes on asking: an object store comes back, a folder hardly does."""
-        return 0.0 if self._store is None or self._store.appends else PATIENCE_S
+        return PATIENCE_S if self._store is not None and self._store.policy.buffers_writes else 0.0
 
     def __call__(self) -> WorkerWriter:
         """Claim this process's place in the run and open its segment.
@@ -185,7 +184,7 @@ class WorkerOpening:
     def _made(self, store: Store, label: dict[str, Any]) -> _Place:
         worker, spool = label["worker"], None
         rings = Rings(store, label) if self._config.flight_recorder else None
-        if not store.appends:
+        if store.policy.buffers_writes:
             most, in_memory = self._config.spool_bytes, self._config.queue_bytes
             spool = Spool(store, worker, label, most_bytes=most, memory_bytes=in_memory)
         names, folder = rings.names if rings is not None else (), spool.folder if spool is not None else ""
@@ -274,12 +273,14 @@ def _claim(store: Store, place: _Place) -> int:
             claims = claims_of_worker(store, place.attempt, place.worker)
             if not claims or not claims[-1].harvest or time.monotonic() > patient_until:
                 raise
-            time.sleep(0.05 if store.appends else 1.0)
+            time.sleep(store.policy.lookup_s)
 
 
 def _mailbox(store: Store, attempt: int, worker: str) -> Mailbox:
     mailbox = StoreMailbox(store, attempt, worker)
-    return mailbox if store.appends else BackgroundMailbox(mailbox, intervals_for(store, environment.world_size()))
+    if not store.policy.buffers_writes:
+        return mailbox
+    return BackgroundMailbox(mailbox, store.policy.intervals(environment.world_size()))
 
 
 class WorkerWriter:
@@ -314,8 +315,8 @@ class WorkerWriter:
         self._segments = SegmentWriter(self._written_to, attempt, worker, first=claims_before == 0)
         # Files of tensors are not looked for: whoever had this rank before has written fewer than that.
         self._flushes = claims_before * _MOST_FLUSHES
-        self.flush_s = intervals_for(store, environment.world_size()).flush_s
-        self.urgent_s = 0.0 if store.appends else _URGENT_SHARE * self.flush_s
+        self.flush_s = store.policy.intervals(environment.world_size()).flush_s
+        self.urgent_s = _URGENT_SHARE * self.flush_s if store.policy.buffers_writes else 0.0
         self.patience_s, self.closing_s = (0.0, 0.0) if spool is None else (PATIENCE_S, _CLOSING_S)
         if spool is not None and self._raw is not None:
             # What is removed is asked of the store, which may be away; and only what has arrived can be removed.

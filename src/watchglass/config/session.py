@@ -39,7 +39,7 @@ class SessionConfig(SaveSettings):
         capture_memory_bytes: Bound of the memory for copies of weights, from which updates are computed, and of that of
             a re-run. Working memory of statistics on a device is small and beside it, as is what waits to be written.
         flush_interval_s: How often records are written; None for 0.5 s on a local folder, and on an object store 5 s
-            or more (see :func:`watchglass.store.intervals_for`).
+            or more (see :func:`watchglass.store.StorePolicy.intervals`).
         queue_bytes: Bound of the records that wait to be written; beyond it they are dropped, and counted.
         spool_bytes: Bound of what waits on this machine's disk for an object store that is away or slow; 0 for none.
         raw_keep_bytes: Of each worker's raw tensors so many bytes are kept, the oldest files go; None keeps all.

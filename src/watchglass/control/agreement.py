@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from watchglass.config import Clock
 from watchglass.control.messages import Change, Commit, decode_acknowledgement, encode
 from watchglass.errors import DamagedDataError, RunExistsError
-from watchglass.store import Claim, Store, intervals_for, layout
+from watchglass.store import Claim, Store, layout
 
-#: What a request and its answer may take beyond the pace, in seconds; on an object store a poll more.
+#: What a request and its answer may take beyond the intervals of the store, in seconds.
 _SLACK_S = 0.2
 #: A worker that has not acknowledged after this long is not waited for, where workers look often.
 _ANSWER_S = 5.0
@@ -65,7 +65,7 @@ class Agreement:
             change: What they are asked for.
             number: Which change of its kind it is in this attempt, from 0 on.
             grace_s: Seconds that workers have to acknowledge, at most.
-            poll_s: How often :meth:`commit` is called; None for the store's pace.
+            poll_s: How often :meth:`commit` is called; None for the interval of the store's policy.
             clock: The time.
         """
         self._store, self._attempt, self._change, self._number = store, attempt, change, number
@@ -91,11 +91,11 @@ class Agreement:
             workers are waited for.
         """
         assert self._requested_s is not None
-        pace = intervals_for(self._store, len(active))
+        intervals = self._store.policy.intervals(len(active))
         seen: Mapping[str, int | None] = {}
         if len(active) > 1:
-            answer_s = max(_ANSWER_S, pace.control_s + self.delay_s(len(active)))
-            patience_s = min(answer_s, max(self._grace_s, pace.control_s))
+            answer_s = max(_ANSWER_S, intervals.control_s + self.delay_s(len(active)))
+            patience_s = min(answer_s, max(self._grace_s, intervals.control_s))
             seen = self._acknowledged(active)
             if None in seen.values() and self._clock.monotonic() - self._requested_s < patience_s:
                 return None
@@ -107,9 +107,9 @@ class Agreement:
 
     def delay_s(self, workers: int) -> float:
         """Seconds from an acknowledgement until the last of so many workers has read the commit, at most."""
-        pace = intervals_for(self._store, workers)
-        poll_s = pace.poll_s if self._poll_s is None else self._poll_s
-        return 2 * (poll_s + pace.answer_s) + _SLACK_S + (0.0 if self._store.appends else poll_s)
+        intervals = self._store.policy.intervals(workers)
+        poll_s = intervals.poll_s if self._poll_s is None else self._poll_s
+        return 2 * (poll_s + intervals.answer_s) + _SLACK_S + (0.0 if self._store.policy.cheap_lookups else poll_s)
 
     def _margin(self, active: Sequence[WorkerProgress]) -> int:
         """Steps between the furthest worker and the committed one: enough for all to read the commit before it.

@@ -78,12 +78,12 @@ class BackgroundMailbox:
 
     Args:
         mailbox: Looks at the store.
-        pace: How often: ``control_s``, and ``answer_s`` while a change is requested.
+        intervals: How often: ``control_s``, and ``answer_s`` while a change is requested.
     """
 
-    def __init__(self, mailbox: StoreMailbox, pace: PollingIntervals) -> None:
+    def __init__(self, mailbox: StoreMailbox, intervals: PollingIntervals) -> None:
         self._mailbox = mailbox
-        self._pace = pace
+        self._intervals = intervals
         self._train_step = -1
         self._committed: list[Commit] = []
         self._closed = threading.Event()
@@ -109,7 +109,7 @@ class BackgroundMailbox:
                 if not self._blind and not self._closed.is_set():
                     self._blind = True
                     _log.info("watchglass: no stop request can be seen at present: %s", error)
-            self._closed.wait(self._pace.answer_s if self._mailbox.requested else self._pace.control_s)
+            self._closed.wait(self._intervals.answer_s if self._mailbox.requested else self._intervals.control_s)
 
 
 class Listener:

@@ -15,7 +15,6 @@ from watchglass.store import (
     claims_of_worker,
     create_attempt,
     create_run,
-    intervals_for,
     is_alive,
     launcher_of,
     layout,
@@ -167,7 +166,7 @@ def _start_time(pid: int) -> float:
 
 
 def _wait_for_manifest(store: Store, run: str, sleep: Callable[[float], None]) -> None:
-    pause_s = 0.05 if store.appends else intervals_for(store).poll_s
+    pause_s = store.policy.lookup_s
     for _ in range(int(_WAIT_FOR_RANK_0_S / pause_s)):
         if store.size(layout.MANIFEST) is not None:
             read_manifest(store)

@@ -107,7 +107,7 @@ def harvest(store: Store, *, by: str, attempt: int | None = None) -> list[Harves
 
 def _places(store: Store, run_id: str, attempt: int | None) -> Iterable[tuple[int, str, list[Claim]]]:
     """Workers of whom something may be left, with their claims."""
-    if attempt is None and not store.appends:
+    if attempt is None and not store.policy.cheap_lookups:
         # Each of many new workers asks, so claims are read only of those whose files are on this machine.
         for number, worker in sorted(_left_here(run_id)):
             with suppress(DamagedDataError):

@@ -52,7 +52,7 @@ class RunSearch:
                 elif depth < DEPTH:
                     waiting += [(path, depth + 1) for path in self._folders(folder) if path not in self._known]
             except (StoreError, DamagedDataError) as error:
-                if not folder or not self._store.appends:
+                if not folder or self._store.policy.shared_outages:
                     raise
                 self.unreadable[folder] = str(error)
         self._known.update(found)

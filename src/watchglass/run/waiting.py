@@ -17,7 +17,6 @@ from watchglass.errors import (
 from watchglass.records import Mode
 from watchglass.run.numbering.steps import Place
 from watchglass.run.worker import Worker
-from watchglass.store import intervals_for
 from watchglass.tables import StatisticsRows, WorkerTables, compacted_meanwhile
 
 if TYPE_CHECKING:
@@ -115,8 +114,8 @@ def wait_for(
     wanted: list[int] = list(steps) if isinstance(steps, Iterable) else [steps]
     if timeout_s is not None and not timeout_s >= 0:
         raise InvalidValueError(f"timeout_s must be at least 0 but got {timeout_s}")
-    pace = intervals_for(run.store, len(run.workers))
-    pause = pace.poll_s if poll_s is None else poll_s
+    intervals = run.store.policy.intervals(len(run.workers))
+    pause = intervals.poll_s if poll_s is None else poll_s
     if not pause > 0:
         raise InvalidValueError(f"poll_s must be more than 0 but got {poll_s}")
     begun = looked = now()
@@ -141,7 +140,7 @@ def wait_for(
         if team and all(each.ended for each in team):
             ended = True
             continue
-        if now() - looked >= pace.liveness_s:
+        if now() - looked >= intervals.liveness_s:
             looked = now()
             ended = _ended(run, team)
             if ended:

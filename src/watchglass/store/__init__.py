@@ -118,10 +118,7 @@ if TYPE_CHECKING:
     from watchglass.store.media.locations import open_store as open_store
     from watchglass.store.memory_budget import Charges as Charges, MemoryBudget as MemoryBudget
     from watchglass.store.parquet.statistics import ParquetStatistics as ParquetStatistics
-    from watchglass.store.polling_intervals import (
-        PollingIntervals as PollingIntervals,
-        intervals_for as intervals_for,
-    )
+    from watchglass.store.policy import PollingIntervals as PollingIntervals, StorePolicy as StorePolicy
     from watchglass.store.reader import Problem as Problem, RunReader as RunReader, describe as describe
     from watchglass.store.redaction import redact as redact, redacted as redacted
     from watchglass.store.rings.ring import (
@@ -188,7 +185,7 @@ _HOMES = {
     "media.local": ("LocalStore",),
     "media.locations": ("open_store",),
     "memory_budget": ("Charges", "MemoryBudget"),
-    "polling_intervals": ("PollingIntervals", "intervals_for"),
+    "policy": ("PollingIntervals", "StorePolicy"),
     "parquet.statistics": ("ParquetStatistics",),
     "reader": ("Problem", "RunReader", "describe"),
     "redaction": ("redact", "redacted"),

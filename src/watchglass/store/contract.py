@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from mmap import mmap
 
 from watchglass.errors import InvalidValueError, MissingFileError, StoreError
+from watchglass.store.policy import FOLDER, OBJECTS, StorePolicy
 
 #: Longest path, in characters, that a store accepts. Object stores stop at 1,024 bytes; ours are far below.
 MAX_PATH = 512
@@ -47,11 +48,17 @@ class Store(ABC):
     A new kind of store must pass :mod:`watchglass.testing.store_suite`.
     """
 
-    #: Whether :meth:`append` is supported: a local folder has it, object stores do not.
+    #: Whether :meth:`append` is supported: a local folder has it, object stores do not. All else that differs between
+    #: the two kinds follows from it, see :attr:`policy`.
     appends: bool = False
 
     #: The location as a person would write it, for messages.
     location: str = ""
+
+    @property
+    def policy(self) -> StorePolicy:
+        """How writers, readers and followers use this kind of store."""
+        return FOLDER if self.appends else OBJECTS
 
     @abstractmethod
     def read(self, path: str, start: int = 0, end: int | None = None) -> bytes:

@@ -62,7 +62,7 @@ def write_launch_end(
     Raises:
         StoreError: The store refused.
     """
-    if store.appends and store.size(layout.MANIFEST) is None:
+    if store.policy.cheap_lookups and store.size(layout.MANIFEST) is None:
         return  # the run was removed meanwhile, and nobody asks
     end = LaunchEnd(rank, world_size, exit_status, time.time_ns(), pid, failure)
     store.write(layout.launch_end(attempt, rank), json.dumps(asdict(end)).encode(), replace=True)

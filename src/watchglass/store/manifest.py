@@ -70,7 +70,7 @@ def create_run(store: Store, *, command: list[str]) -> Manifest:
 
 def stay_with_run(store: Store) -> None:
     """Write nothing any more once the run, if there is one now, is gone: a remnant would keep others from beginning."""
-    if store.appends and store.size(layout.MANIFEST) is not None:
+    if store.policy.cheap_lookups and store.size(layout.MANIFEST) is not None:
         store.stay_with(layout.MANIFEST)
 
 

@@ -103,7 +103,7 @@ class RunReader:
         clock: Clock = time,
     ) -> None:
         self._store = store
-        self._leave = leave if store.appends else ()
+        self._leave = leave if store.policy.reads_in_place else ()
         self._attempt = attempt
         self._workers = workers
         self._discovery = SegmentDiscovery(store, attempt, clock)
@@ -272,11 +272,11 @@ class RunReader:
 
     def _is_fixed(self, path: str) -> bool:
         """Whether an object never grows."""
-        return not self._store.appends or path.startswith(layout.COMPACTED)
+        return not self._store.policy.segments_grow or path.startswith(layout.COMPACTED)
 
     def _fetch(self, sequences: list[_Sequence], share: int) -> None:
         """On a store that answers late: ask for what the sequences will read all at once."""
-        if self._store.appends:
+        if self._store.policy.reads_in_place:
             return
         ranges: list[tuple[str, int, int | None]] = []
         for sequence in sequences:
@@ -359,7 +359,7 @@ class RunReader:
 
     def _load(self, path: str, offset: int, want: int, listed: int, final: bool) -> tuple[bytes | memoryview, bool]:
         """Some bytes of an object, and whether they are the last of it."""
-        if self._is_fixed(path) and not self._store.appends:
+        if not self._store.policy.reads_in_place:
             end = min(listed, offset + want)
             if self._refused is not None and (path, offset) not in self._fetched:
                 raise self._refused  # a store that has just refused is not asked again at once

@@ -54,6 +54,7 @@ class SegmentDiscovery:
 
     def __init__(self, store: Store, attempt: int | None = None, clock: Clock = time) -> None:
         self._store, self._clock = store, clock
+        self._cheap_lookups = store.policy.cheap_lookups
         self._only = attempt
         #: Attempts found so far.
         self.attempts = 0 if attempt is None else attempt + 1
@@ -74,14 +75,14 @@ class SegmentDiscovery:
         now_s = self._clock.monotonic_ns() / 1e9
         full = full or now_s >= self._full_s
         few = self._team <= _FEW
-        if not full and self._store.appends and now_s < self._list_s and (self._quiet >= _QUIET_POLLS or not few):
+        if not full and self._cheap_lookups and now_s < self._list_s and (self._quiet >= _QUIET_POLLS or not few):
             found = list(self._glance()) if few else []
             self._note(found, now_s)
             return found
         if self._next_attempts(now_s, full):
             full = True
         found = self._list_all(now_s) if full else self._list_newest()
-        if self._store.appends:
+        if self._cheap_lookups:
             took_s = self._clock.monotonic_ns() / 1e9 - now_s
             self._list_s = now_s + (_LIST_EVERY_S if few else 0)
             if took_s > _SLOW_S:
@@ -111,7 +112,7 @@ class SegmentDiscovery:
         """Looks for attempts behind the known ones; whether there are any."""
         if self._only is not None:
             return False
-        due = full or self._store.appends
+        due = full or self._cheap_lookups
         due = due or (now_s - self._news_s >= _QUIET_S and now_s - self._probe_s >= _PROBE_S)
         if not due:
             return False

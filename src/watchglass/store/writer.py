@@ -63,7 +63,7 @@ class _OfStream:
 class SegmentWriter:
     """Writes frames of one worker into its segments. One thread at a time; the worker must be claimed.
 
-    Where the store appends, a segment grows with every flush and is rotated by size and age; elsewhere each flush is
+    Where segments grow, a segment grows with every flush and is rotated by size and age; elsewhere each flush is
     a segment of its own. Every segment begins with a header frame.
 
     Args:
@@ -117,7 +117,7 @@ class SegmentWriter:
         data = b"".join(frames)
         if not data:
             return
-        if self._path is None or not self._store.appends or self._is_due():
+        if self._path is None or not self._store.policy.segments_grow or self._is_due():
             self._open(data)
             return
         try:
@@ -303,7 +303,7 @@ class JournalWriter(AbstractContextManager["JournalWriter"]):
         with self._lock:
             if self._closed:
                 raise StoreError("the journal is closed; open it again to write")
-            if self._path is not None and self._store.appends:
+            if self._path is not None and self._store.policy.segments_grow:
                 try:
                     self._store.append(self._path, b"".join(frames))
                 except Exception:

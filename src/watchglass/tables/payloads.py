@@ -144,7 +144,7 @@ class Payloads:
     def ahead(self, frames: Sequence[Frame]) -> None:
         """Fetch what is needed next all at once, as far as memory allows; for stores that answer late."""
         self._ahead = {}
-        if self._store is None or self._store.appends:
+        if self._store is None or self._store.policy.reads_in_place:
             return
         wanted, left = [], _FETCHED_BYTES
         for frame in frames:
@@ -178,7 +178,7 @@ class Payloads:
         assert self._store is not None
         begin, end = frame.left_at
         try:
-            if not self._store.appends or frame.source == self.newest:
+            if not self._store.policy.reads_in_place or frame.source == self.newest:
                 return self._store.read(frame.source, begin, end)
             return self._kept.mapped(self._store, frame.source)[begin:end]
         except MissingFileError as error:

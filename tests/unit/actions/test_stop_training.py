@@ -14,7 +14,7 @@ from watchglass.actions import Stopping, StopTraining
 from watchglass.control import WorkerProgress
 from watchglass.errors import MissingFileError, StoreError
 from watchglass.records import Finding, Mode, Severity
-from watchglass.store import Claim, LocalStore, create_attempt, create_run, intervals_for, layout, this_process
+from watchglass.store import Claim, LocalStore, create_attempt, create_run, layout, this_process
 
 
 class FakeClock:
@@ -250,11 +250,11 @@ def test_on_an_object_store_the_margin_covers_its_slower_pace(tmp_path: Path) ->
         appends = False
 
     protocol = Protocol(tmp_path, 2, store=Objects(tmp_path))
-    pace = intervals_for(protocol.store, 2)
+    intervals = protocol.store.policy.intervals(2)
     protocol.stop.found(FINDING)
     protocol.answers(0, 100)
-    assert protocol.tick(pace.control_s) == [], "the other has not had the time to look"
+    assert protocol.tick(intervals.control_s) == [], "the other has not had the time to look"
     protocol.answers(1, 90)
-    assert protocol.tick(pace.answer_s) == ["stop_committed"]
+    assert protocol.tick(intervals.answer_s) == ["stop_committed"]
     # A worker looks again after answer_s, an evaluator after poll_s, both twice at worst; steps take 0.05 s.
-    assert protocol.commit()["at_step"] >= 100 + 2 * (pace.answer_s + pace.poll_s) / 0.05
+    assert protocol.commit()["at_step"] >= 100 + 2 * (intervals.answer_s + intervals.poll_s) / 0.05

@@ -28,7 +28,6 @@ from watchglass.store import (
     create_attempt,
     create_run,
     decode_lifecycle,
-    intervals_for,
     layout,
     read_claims,
     release_worker,
@@ -302,9 +301,9 @@ def test_a_look_for_a_stop_that_nobody_asked_for_is_one_question_about_a_size(re
 
 
 def test_who_asks_patiently_never_waits_for_the_store(remote: Remote) -> None:
-    pace = PollingIntervals(flush_s=1, control_s=0.01, answer_s=0.01, poll_s=1, liveness_s=1)
+    intervals = PollingIntervals(flush_s=1, control_s=0.01, answer_s=0.01, poll_s=1, liveness_s=1)
     remote.failures = ["size"] * 3
-    control = BackgroundMailbox(StoreMailbox(remote, 0, "worker_0"), pace)
+    control = BackgroundMailbox(StoreMailbox(remote, 0, "worker_0"), intervals)
     assert control.poll(7) == []
     commit(remote)
     assert until(lambda: control.poll(7)) == [Commit(9, Stop("because"))]
@@ -365,8 +364,8 @@ def test_a_place_that_somebody_else_writes_to_is_not_waited_for(remote: Remote) 
 
 
 def test_an_object_store_is_looked_at_as_rarely_as_it_is_written_to(remote: Remote) -> None:
-    pace = intervals_for(remote, 1024)
-    control = BackgroundMailbox(StoreMailbox(remote, 0, "worker_0"), pace)
+    intervals = remote.policy.intervals(1024)
+    control = BackgroundMailbox(StoreMailbox(remote, 0, "worker_0"), intervals)
     until(lambda: remote.asked["size"] == 1)
     for _ in range(100):
         control.poll(1)

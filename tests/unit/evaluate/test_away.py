@@ -23,7 +23,7 @@ from watchglass.evaluate.live.evaluator import Evaluator
 from watchglass.records import Severity, Status
 from watchglass.rules import default_rules
 from watchglass.run import open_run
-from watchglass.store import LocalStore, intervals_for, layout
+from watchglass.store import LocalStore, layout
 from watchglass.testing import RunBuilder, Step, build_run
 
 NAN = float("nan")
@@ -233,10 +233,10 @@ def test_the_lease_is_renewed_in_the_middle_of_much_to_evaluate(
 
 @pytest.mark.parametrize("workers", [1, 8, 1024])
 def test_a_flushed_segment_is_seen_within_two_seconds(run_path: Path, workers: int) -> None:
-    pace = intervals_for(Objects(run_path), workers)
-    assert pace.poll_s <= 1.0
-    assert pace.flush_s <= 60.0
+    intervals = Objects(run_path).policy.intervals(workers)
+    assert intervals.poll_s <= 1.0
+    assert intervals.flush_s <= 60.0
     with RunBuilder(run_path):
         followed = evaluator(Objects(run_path))
-        assert followed.pause_s == pace.poll_s
+        assert followed.pause_s == intervals.poll_s
         followed.close()

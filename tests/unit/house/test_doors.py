@@ -86,7 +86,7 @@ def test_type_checkers_and_programs_find_the_same_behind_a_lazy_door(repository:
 
 
 def test_a_lazy_door_refuses_what_is_not_behind_it() -> None:
-    get = lazily("watchglass.store", {"polling_intervals": ("intervals_for",)})
-    assert get("intervals_for").__name__ == "intervals_for"
+    get = lazily("watchglass.store", {"policy": ("StorePolicy",)})
+    assert get("StorePolicy").__name__ == "StorePolicy"
     with pytest.raises(AttributeError, match="has no attribute 'interval_for'"):
         get("interval_for")

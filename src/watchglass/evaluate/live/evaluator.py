@@ -25,7 +25,7 @@ from watchglass.evaluate.live.store_retry import StoreRetry, slept
 from watchglass.evaluate.live.ticking import Ticking
 from watchglass.evaluate.live.worker_liveness import WorkerLiveness
 from watchglass.records import Observation
-from watchglass.store import Claim, Pin, Store, intervals_for, open_store, pin
+from watchglass.store import Claim, Pin, Store, open_store, pin
 
 #: How long to wait for an evaluator of an earlier attempt to give up the journal.
 _LEASE_S = 30.0
@@ -92,7 +92,7 @@ class Evaluator:
     @property
     def poll_s(self) -> float:
         """Seconds between looks for new segments."""
-        return self._config.poll_s if self._config.poll_s is not None else intervals_for(self._store).poll_s
+        return self._config.poll_s if self._config.poll_s is not None else self._store.policy.intervals().poll_s
 
     @property
     def pause_s(self) -> float:
@@ -296,7 +296,7 @@ class Evaluator:
                 self._reporting.caught_up = True
                 self._write_statuses()
         acting = self._reporting.acting
-        if self._liveness.look(self.poll_s if acting.stopping else intervals_for(self._store).liveness_s):
+        if self._liveness.look(self.poll_s if acting.stopping else self._store.policy.intervals().liveness_s):
             self._journal.write(self._judging.take_changed())
             self._write_statuses()  # of what ticks and windows showed
             self._note()

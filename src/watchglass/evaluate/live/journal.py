@@ -43,7 +43,7 @@ _DECODERS: dict[FrameKind, Callable[[bytes], Record]] = {
 class Journal:
     """Keeps the journal of a run. For one thread.
 
-    Where the store appends, every record is written at once. On an object store records wait for the next
+    Where segments grow, every record is written at once. On an object store records wait for the next
     :meth:`flush`, one object for all of them. What could not be written waits as well; of a finding or status that
     changes meanwhile the newest state does.
     """
@@ -128,7 +128,7 @@ class Journal:
                 self.dropped += 1
                 continue
             self._waiting[key] = record
-        if self._store.appends:
+        if self._store.policy.segments_grow:
             self.flush()
 
     def flush(self) -> bool:

@@ -13,7 +13,7 @@ from watchglass.evaluate.live.reporting import Reporting
 from watchglass.evaluate.live.restart_without_rule import start_without
 from watchglass.evaluate.live.worker_liveness import WorkerLiveness, step_of
 from watchglass.records import Finding, Observation, RuleStatus
-from watchglass.store import Store, holder_of, intervals_for, is_alive, layout
+from watchglass.store import Store, holder_of, is_alive, layout
 from watchglass.tables import JointStep, Moment
 
 #: How long is read on of a training that goes on, by an evaluator that was told to go.
@@ -129,7 +129,7 @@ class Judging:
         """Reads and judges what is new, at most about so many bytes; returns whether anything was."""
         before = self.follower.frames
         self._judge(self.follower.poll(max_bytes=max_bytes))
-        if time.monotonic() - self._looked_s >= intervals_for(self._store).liveness_s:
+        if time.monotonic() - self._looked_s >= self._store.policy.intervals().liveness_s:
             self._looked_s = time.monotonic()
             self._look_at_streams()
         return self.follower.frames != before

@@ -15,7 +15,7 @@ from watchglass.evaluate.live.event_ids import is_event
 from watchglass.evaluate.live.journal import Journal
 from watchglass.evaluate.live.store_retry import slept
 from watchglass.records import Event, Observation
-from watchglass.store import Store, intervals_for, layout
+from watchglass.store import Store, layout
 
 #: Pause between looks at a delivery.
 _LOOK_S = 0.02
@@ -78,7 +78,7 @@ def resend(
         return []
     journal = Journal(store, tell)
     # Nobody else sends meanwhile: neither an evaluator, nor another one like us.
-    journal.open(slept, patience_s=0.0, poll_s=intervals_for(store).poll_s)
+    journal.open(slept, patience_s=0.0, poll_s=store.policy.intervals().poll_s)
     try:
         return _sent(store, journal, lines, tell, pause_s)
     finally:

@@ -16,7 +16,7 @@ from watchglass.errors import WatchglassError
 from watchglass.evaluate.follower import FollowedWorker, Key
 from watchglass.record import harvest
 from watchglass.records import Mode, Observation
-from watchglass.store import Attendance, Claim, Store, has_attempt, intervals_for, is_alive
+from watchglass.store import Attendance, Claim, Store, has_attempt, is_alive
 from watchglass.tables import StepView
 
 #: How long another process may take to recover a worker's last steps before nothing more is expected of it.
@@ -212,7 +212,7 @@ class WorkerLiveness:
         if alive is not None:
             return not alive
         silent_s = time.monotonic() - self._heard[key][1] if key in self._heard else 0.0
-        flush_s = intervals_for(self._store, len(self.claims(attempt))).flush_s
+        flush_s = self._store.policy.intervals(len(self.claims(attempt))).flush_s
         if self.launch_ended(attempt, name) and silent_s > 2 * flush_s + _AFTER_LAUNCH_S:
             return True
         limit_s = self._lost_after_s if lost_after_s is None else lost_after_s

@@ -21,7 +21,7 @@ from watchglass.evaluate.live.snapshot import Snapshots
 from watchglass.evaluate.live.store_retry import slept
 from watchglass.evaluate.many.member import Audience, Common, Member, State
 from watchglass.run import RunSearch
-from watchglass.store import Store, intervals_for
+from watchglass.store import Store
 from watchglass.view import printable
 
 #: A quiet run is asked again after this share of the time for which it has been quiet; at the latest after so many
@@ -167,7 +167,7 @@ class Fleet:
     def _give_turn(self, now_s: float) -> None:
         _, _, member = heapq.heappop(self._waiting)
         if member.state is State.FOUND and len(self._reading) >= _CATCHING_UP:
-            self._push(member, now_s + intervals_for(self._store).poll_s)
+            self._push(member, now_s + self._store.policy.intervals().poll_s)
             return
         try:
             again_s = member.turn()
@@ -188,7 +188,7 @@ class Fleet:
         """Seconds until the next turn of a run that wants it after ``again_s`` at the earliest."""
         if not again_s or member.away:
             return again_s
-        local = self._store.appends
+        local = self._store.policy.cheap_lookups
         least_s = max(again_s, (len(self._waiting) + 1) / (_TURNS if local else _REMOTE_TURNS))
         if member.state is State.LIVE and not member.busy:
             quiet_s = _QUIET_SHARE * (self._clock() - member.news_s)
@@ -209,7 +209,7 @@ class Fleet:
 
     def _note_away(self, member: Member, now_s: float) -> None:
         """Where a bucket is away for one run after another, one of them asks again for all."""
-        if member.away and not self._store.appends:
+        if member.away and self._store.policy.shared_outages:
             self._in_a_row.add(member)
             if len(self._in_a_row) >= _AWAY_IN_A_ROW or self._away_since_s is not None:
                 self._away_since_s = now_s if self._away_since_s is None else self._away_since_s
@@ -227,7 +227,7 @@ class Fleet:
 
     def _look(self, now_s: float) -> None:
         """Looks for runs that are new, and for those that have ended and go on."""
-        local = self._store.appends
+        local = self._store.policy.cheap_lookups
         pause_s = _SEARCH_S if local else _SEARCH_REMOTE_S
         try:
             self._add(self._search.look(), now_s)
@@ -263,7 +263,7 @@ class Fleet:
                 wakes = member.wakes()
             except WatchglassError:  # asked again in its turn: one that refuses keeps no other asleep
                 self._asleep.append(member)
-                if not self._store.appends:
+                if self._store.policy.shared_outages:
                     return
                 continue
             if wakes:

@@ -16,7 +16,7 @@ from watchglass.evaluate.live.snapshot import Snapshots
 from watchglass.evaluate.many.fleet import Fleet
 from watchglass.evaluate.many.member import Audience, Followed, was_removed
 from watchglass.run import RunSearch
-from watchglass.store import Store, intervals_for, layout, open_store
+from watchglass.store import Store, layout, open_store
 
 #: Longest pause between looks for a run that is not there yet, in seconds.
 _MOST_WAITING_S = 5.0
@@ -52,7 +52,7 @@ def what_is_at(
     give_up_s, search_s = time.monotonic() + wait_s, float("-inf")
     refused: StoreError | None = None
     with closing(open_store(location)) as store:
-        search, pause_s = RunSearch(store), intervals_for(store).poll_s
+        search, pause_s = RunSearch(store), store.policy.intervals().poll_s
         while True:
             try:
                 if store.size(layout.MANIFEST) is not None:
@@ -62,7 +62,7 @@ def what_is_at(
                     if below := search.look():
                         return "run" if "" in below else "prefix"
                     search_s = begun_s + (time.monotonic() - begun_s) / _SEARCH_SHARE
-                    if not store.appends:
+                    if not store.policy.cheap_lookups:
                         search_s = begun_s + max(_MOST_WAITING_S, _SEARCH_REQUEST_S * search.asked)
                 if refused is not None:
                     tell("store reachable again")

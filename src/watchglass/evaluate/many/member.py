@@ -23,7 +23,6 @@ from watchglass.store import (
     RenewalWatch,
     Store,
     has_attempt,
-    intervals_for,
     is_alive,
     layout,
     lease_holder,
@@ -229,7 +228,7 @@ class Member:
         if self._watch is not None:
             renewed, silent_s = self._watch.look()
             if renewed:  # whoever follows it lives, and has not come to its end
-                return _HELD_S if self._store.appends else _HELD_REMOTE_S
+                return _HELD_S if self._store.policy.cheap_lookups else _HELD_REMOTE_S
         else:
             silent_s = 0.0
         judged = judged_attempt(self._store)
@@ -308,8 +307,8 @@ class Member:
         """
         store, now_s = self._store, self._common.clock()
         try:
-            if now_s < self._looked_s + intervals_for(store).liveness_s:
-                return not store.appends or store.size(layout.MANIFEST) is not None
+            if now_s < self._looked_s + store.policy.intervals().liveness_s:
+                return not store.policy.cheap_lookups or store.size(layout.MANIFEST) is not None
             self._looked_s = now_s
             return read_manifest(store).run_id == self._run_id
         except StoreError:
@@ -364,7 +363,7 @@ class Member:
                     self._common.audience.told(f"[{self.name}] is followed by {who} and left to it")
         except WatchglassError:
             pass  # it is asked again
-        return _HELD_S if self._store.appends else _HELD_REMOTE_S
+        return _HELD_S if self._store.policy.cheap_lookups else _HELD_REMOTE_S
 
     def _skip(self, reason: str) -> None:
         self._let_go(State.SKIPPED)

@@ -46,7 +46,7 @@ def contents_of(store: Store, run: str, *, most_listed: int = 0) -> RunContents:
     sizes: dict[str, int] = {}
     segments: dict[str, list[Row]] = {}
     objects = 0
-    keeps = not store.appends
+    keeps = not store.policy.cheap_lookups
     generation = newest_generation(store)
     covered = {(each.attempt, each.worker): each.segments for each in generation.covers} if generation else {}
     if generation is not None:

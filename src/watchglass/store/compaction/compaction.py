@@ -216,7 +216,7 @@ class _Compactor:
         Raises:
             RunExistsError: One grew.
         """
-        for worker in self._workers if self._store.appends else ():
+        for worker in self._workers if self._store.policy.segments_grow else ():
             for entry in worker.segments.values() if worker.fit else ():
                 if self._store.size(entry.path) != entry.size:
                     raise RunExistsError(

@@ -64,7 +64,7 @@ class RawRetention:
             for file, each in islice(self._files, len(self._files) - 1):
                 if left <= self._keep_bytes:
                     break
-                if not self._store.appends and self._store.size(file) is None:
+                if self._store.policy.buffers_writes and self._store.size(file) is None:
                     break  # still on its way to the store, and would arrive behind its removal
                 going.append(file)
                 left -= each

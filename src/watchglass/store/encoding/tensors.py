@@ -115,7 +115,7 @@ def load_tensor(store: Store, path: str, key: str, *, most_bytes: int | None = N
         DamagedDataError: The file is no safetensors file.
         InvalidValueError: The tensor has more than ``most_bytes``, and is not read.
     """
-    mapped = memoryview(store.map(path)) if store.appends else None
+    mapped = memoryview(store.map(path)) if store.policy.reads_in_place else None
     first = b"" if mapped is not None else store.read(path, 0, _FIRST_READ)
 
     def part(start: int, end: int) -> memoryview:
