@@ -53,7 +53,10 @@ def _rank(rank: int, training: Training, folder: Path, path: Path | None, settin
     torch.save(bits(result), folder / f"{rank}.pt")
     more = {key: result[key] for key in ("norms", "whole") if key in result} if isinstance(result, dict) else {}
     torch.save(more, folder / f"{rank}.more.pt")
-    dist.barrier()
+    # Held until the end: the thread of the group that drops it last would wait for the GIL, which the end of the
+    # group holds while it waits for that thread (PyTorch 2.13).
+    last = dist.barrier(async_op=True)
+    last.wait()
     dist.destroy_process_group()
     # Threads of gloo's abort a process that ends by itself now and then, watched or not: "terminate called without an
     # active exception". What a rank leaves behind is on disk by now.

@@ -45,7 +45,10 @@ def main(rank, folder):
             loss = evaluate(model.module, inputs[64:], labels[64:])
             if rank == 0:
                 print(f"epoch {epoch} validation loss {loss:.6f}", flush=True)
-    dist.barrier()
+    # Held until the end: the thread of the group that drops it last would wait for the GIL, which the end of the
+    # group holds while it waits for that thread (PyTorch 2.13).
+    last = dist.barrier(async_op=True)
+    last.wait()
     dist.destroy_process_group()
 
 

@@ -35,7 +35,10 @@ def train(rank, world_size, folder):
     if rank == 0:
         torch.save(model.module.state_dict(), "model.pt")
         print("trained")
-    dist.barrier()
+    # Held until the end: the thread of the group that drops it last would wait for the GIL, which the end of the
+    # group holds while it waits for that thread (PyTorch 2.13).
+    last = dist.barrier(async_op=True)
+    last.wait()
     dist.destroy_process_group()
 
 
