@@ -156,13 +156,28 @@ def _threads() -> Iterator[threading.Thread]:
 
 
 def _children() -> Iterator[int]:
-    for child in psutil.Process().children(recursive=True):
+    for pid in _descendants(os.getpid()):
         try:
-            ended = child.status() == psutil.STATUS_ZOMBIE
+            ended = psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
         except psutil.NoSuchProcess:
             continue
-        if not ended and not any(name in _command(child.pid) for name in FOREIGN_PROCESSES):
-            yield child.pid
+        if not ended and not any(name in _command(pid) for name in FOREIGN_PROCESSES):
+            yield pid
+
+
+def _descendants(pid: int) -> Iterator[int]:
+    """Children, and theirs. Linux lists those of each thread; elsewhere all processes of the machine are looked at."""
+    if not Path(f"/proc/self/task/{os.getpid()}/children").exists():
+        yield from (child.pid for child in psutil.Process(pid).children(recursive=True))
+        return
+    for listed in Path(f"/proc/{pid}/task").glob("*/children"):
+        try:
+            children = listed.read_text().split()
+        except OSError:  # the thread has ended
+            continue
+        for child in map(int, children):
+            yield child
+            yield from _descendants(child)
 
 
 def _command(pid: int) -> str:
