@@ -62,7 +62,7 @@ def print_verdict_beside(verdict: Verdict, asked: Sequence[str] = ()) -> None:
             print_verdict(console, verdict, asked)
             return
     print_note(f"verdict on {verdict.run}")
-    sys.stderr.write(view.verdict_text(verdict, asked=asked))
+    sys.stderr.write(view.verdict_text(verdict, options=asked))
 
 
 def print_table(

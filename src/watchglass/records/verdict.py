@@ -189,9 +189,9 @@ class Verdict:
         planned_train_steps: TRAIN steps the run would have had, None where unknown.
         seconds: Length of the training as recorded.
         steps_saved: TRAIN steps not run because of the stop; None where unknown or not stopped.
-        seconds_saved: Estimated seconds not spent because of the stop; None where unknown.
+        seconds_saved: Estimated seconds saved because of the stop; None where unknown.
         price_per_hour: Price of an hour of the whole training, in any currency; None where nobody told.
-        cost_saved: Estimated price of the time not spent; None where unknown.
+        cost_saved: Estimated price of the time saved; None where unknown.
         capture: What the capture cost and dropped, as recorded, for the last line.
         problems: What of the run cannot be read, one line each.
         records_missing: Whether one of the problems means that something was recorded and is not there any more.

@@ -1,4 +1,4 @@
-"""What people look at: figures, the report, the verdict. Plotly and rich are imported when something is drawn."""
+"""Output for people and CI: figures, report, verdict, formats. Plotly and rich are imported when something is drawn."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
         verdict_text as verdict_text,
     )
 
-#: By file: a launcher that only prints an error does not wait for NumPy or plotly.
+#: Public names by file. A launcher that only prints an error does not import NumPy or plotly.
 _HOMES = {
     "capture": ("capture_lines",),
     "conclusion": ("FAIL_ON", "Terms", "counted", "enough", "failed_rules", "not_answered", "outcome"),

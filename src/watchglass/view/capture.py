@@ -1,4 +1,4 @@
-"""What watching cost and dropped, in sentences, from the counters that a worker left behind."""
+"""What watchglass cost and dropped, in sentences, from the counters of a worker."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from watchglass.view.text import duration, printable, size
 
 
 def capture_lines(counters: Mapping[str, Any]) -> Iterator[str]:
-    """One line each for the cost in the training's steps, for what was written, and for what was dropped.
+    """One line each for the cost in training steps, the records written and the records dropped.
 
     Args:
-        counters: As in a worker's ``left`` event; whatever is missing or no number is left out. ``worker`` names the
-            worker where there are several.
+        counters: As in a worker's ``left`` event. Missing ones, and those that are not numbers, are omitted. ``worker``
+            names the worker if there are several.
     """
     worker = counters.get("worker")
     whose = f"on {printable(worker)}: " if isinstance(worker, str) else ""
@@ -48,11 +48,11 @@ def capture_lines(counters: Mapping[str, Any]) -> Iterator[str]:
     dropped = counters.get("dropped")
     for kind, amount in dropped.items() if isinstance(dropped, Mapping) else ():
         if isinstance(amount, int) and amount > 0:
-            yield f"{whose}{amount:,} {_KINDS.get(kind, kind)} dropped, for the disk or the machine was too slow"
+            yield f"{whose}{amount:,} {_KINDS.get(kind, kind)} dropped: the disk or the machine was too slow"
 
 
 def _kept(counters: Mapping[str, Any]) -> str:
-    """How many steps have statistics; "" where all have."""
+    """How many steps have statistics; "" if all have."""
     captured, steps, interval = (_number(counters, name) for name in ("captured_steps", "train_steps", "interval"))
     if counters.get("fixed_interval") is False and captured is not None and steps is not None:
         return f"statistics of {int(captured):,} of {count(int(steps), 'step')}" if captured < steps else ""
@@ -64,12 +64,12 @@ def _seconds(nanoseconds: float) -> str:
 
 
 def _percent(ratio: float) -> str:
-    """Two significant digits of what is less than 100 percent, no fraction of the rest: ``"0.83 %"``, ``"1,510 %"``."""
+    """Two significant digits below 100 percent, no fraction above: ``"0.83 %"``, ``"1,510 %"``."""
     return f"{100 * ratio:.2g} %" if abs(ratio) < 0.995 else f"{100 * ratio:,.0f} %"
 
 
 def _observed(counters: Mapping[str, Any], training_ns: float) -> float | None:
-    """By how much captures lengthened the training by the clock, a ratio; None where that is not certain."""
+    """The measured share by which captures lengthened the run; None if it is not certain."""
     extra, captured = _number(counters, "observed_extra_ns"), _number(counters, "captured_steps")
     return None if extra is None or not captured else extra * captured / training_ns
 

@@ -1,4 +1,4 @@
-"""What a verdict comes to for whoever only asks whether a training is all right: findings, nothing, or no answer."""
+"""The outcome of a verdict, for callers that only ask whether a run is healthy: findings, clean, or no answer."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from watchglass.view.failure import failure_sentence
 #: Values of ``fail_on``.
 FAIL_ON = ("warning", "error", "never")
 
-#: Statuses of verdicts of which "nothing was found" says nothing, with the reason and the cure.
+#: Statuses of verdicts for which the absence of findings proves nothing, with the reason and the cure.
 _NO_ANSWER = {
-    "incomplete": "the run still goes on, or its processes ended where that cannot be seen from here, and nothing was "
-    "found so far; wait, or accept what there is with --allow-unfinished",
+    "incomplete": "the run has not ended, or its end cannot be seen from this machine, and it has no findings so far; "
+    "wait, or accept the recorded part with --allow-unfinished",
     "unreadable": "it cannot be read",
 }
 _MISSING = (
-    "records are missing, so that nothing found says nothing about them; restore what is damaged, or accept what there "
-    "is with --allow-unfinished"
+    "records are missing, so the absence of findings proves nothing; restore the damaged files, or accept the recorded "
+    "part with --allow-unfinished"
 )
 
 
@@ -28,7 +28,7 @@ class Terms:
 
     Attributes:
         fail_on: Least severity of a finding that counts: ``"warning"``, ``"error"``, or ``"never"``.
-        allow_unfinished: Whether a run that failed, is not finished, or of which records are missing, may be clean.
+        allow_unfinished: Whether a run that failed, has not ended or misses records may be clean.
     """
 
     fail_on: str = "warning"
@@ -41,7 +41,7 @@ def counted(verdict: Verdict, terms: Terms) -> tuple[Finding, ...]:
 
 
 def enough(finding: Finding, terms: Terms) -> bool:
-    """Whether a finding is bad enough to count."""
+    """Whether a finding is severe enough to count."""
     return terms.fail_on != "never" and finding.severity.rank >= Severity(terms.fail_on).rank
 
 
@@ -53,12 +53,12 @@ def failed_rules(verdict: Verdict) -> tuple[str, ...]:
 
 
 def not_answered(verdict: Verdict, terms: Terms) -> str:
-    """Why nothing found is no clean answer, as far as the run is the reason; "" where it is one."""
+    """Why the absence of findings is not a clean answer, if the run is the reason; "" if it is one."""
     excused = terms.allow_unfinished
     if verdict.status in ("no data", "not judged"):
         return _with_problem(verdict.unjudged or "no training step was recorded", verdict)
     if verdict.status == "failed" and not excused:
-        return f"the run failed{_what(verdict)}; accept what was recorded with --allow-unfinished"
+        return f"the run failed{_what(verdict)}; accept the recorded part with --allow-unfinished"
     if verdict.status in _NO_ANSWER and not (excused and verdict.status == "incomplete"):
         return _with_problem(_NO_ANSWER[verdict.status], verdict)
     if verdict.records_missing and not excused:
@@ -67,7 +67,7 @@ def not_answered(verdict: Verdict, terms: Terms) -> str:
 
 
 def outcome(verdict: Verdict, terms: Terms) -> str:
-    """``"findings"`` where some count, else ``"no answer"`` where something kept us from one, else ``"clean"``."""
+    """``"findings"`` if some count, else ``"no answer"`` if something prevented one, else ``"clean"``."""
     if counted(verdict, terms):
         return "findings"
     return "no answer" if not_answered(verdict, terms) or failed_rules(verdict) else "clean"

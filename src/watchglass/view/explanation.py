@@ -1,4 +1,4 @@
-"""Why: diagnoses in full, and single findings with all that is known of them, for people and for programs."""
+"""Explanations for people and programs: complete diagnoses, and single findings with all their evidence."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from watchglass.view.verdict import (
     workers_named,
 )
 
-#: Evidence that a rule keeps for diagnoses, said elsewhere.
-_TOLD_ELSEWHERE = {"symptoms", "subject"}
-#: Names of tensors, and elements of a list, that are told.
+#: Evidence that a rule keeps for diagnoses, shown elsewhere.
+_SHOWN_ELSEWHERE = {"symptoms", "subject"}
+#: Most names of tensors, and most elements of a list, that are shown.
 _TENSORS, _ELEMENTS = 8, 12
 
 _TITLE = "bold"
 
 
 def explain_verdict(verdict: Verdict) -> list[Row]:
-    """Every diagnosis with its causes, their evidence, the chain of symptoms, what to try and where it is from."""
+    """Every diagnosis with its causes, their evidence, the chain of symptoms, what to try and the sources."""
     rows = heading(verdict)
     for position, diagnosis in enumerate(verdict.diagnoses, 1):
         rows.append(Row(""))
@@ -66,7 +66,7 @@ def _diagnosis(position: int, diagnosis: Diagnosis, verdict: Verdict) -> Iterato
 
 
 def explain_findings(explained: Sequence[ExplainedFinding], verdict: Verdict) -> list[Row]:
-    """All that is known of findings, one after the other."""
+    """Everything about findings, one after the other."""
     rows: list[Row] = []
     for position, each in enumerate(explained):
         rows += [Row("")] if position else []
@@ -78,8 +78,8 @@ def _finding(explained: ExplainedFinding, verdict: Verdict) -> Iterator[Row]:
     finding = explained.finding
     severity = finding.severity.value
     name = f"{printable(finding.id)}  "
-    told = f"{printable(finding.rule)}, {severity}: {printable(finding.message)}"
-    yield Row(name + told, style=STYLES[severity], hang=len(name))
+    sentence = f"{printable(finding.rule)}, {severity}: {printable(finding.message)}"
+    yield Row(name + sentence, style=STYLES[severity], hang=len(name))
     yield Row(_seen(finding), "seen")
     if finding.tensors:
         more = f" and {len(finding.tensors) - _TENSORS} more" if len(finding.tensors) > _TENSORS else ""
@@ -96,7 +96,7 @@ def _finding(explained: ExplainedFinding, verdict: Verdict) -> Iterator[Row]:
     evidence = [
         f"{printable(name)}: {_value(value)}"
         for name, value in finding.evidence.items()
-        if name not in _TOLD_ELSEWHERE and value not in ("", [])
+        if name not in _SHOWN_ELSEWHERE and value not in ("", [])
     ]
     if evidence:
         yield Row("", "")
@@ -113,7 +113,7 @@ def _finding(explained: ExplainedFinding, verdict: Verdict) -> Iterator[Row]:
         )
     yield Row("", "")
     if explained.diagnosis is None:
-        yield Row("no diagnosis" + (": findings that are only info make none" if severity == "info" else ""), "part of")
+        yield Row("no diagnosis" + (": findings of severity info have none" if severity == "info" else ""), "part of")
         yield from _labelled("try", explained.what_to_try)
     else:
         diagnosis = verdict.diagnoses[explained.diagnosis]
@@ -143,7 +143,7 @@ def _labelled(label: str, sentences: Sequence[str]) -> Iterator[Row]:
 
 
 def explanation_json(verdict: Verdict, explained: Sequence[ExplainedFinding] | None = None) -> str:
-    """One JSON object: the diagnoses of a run, or with ``explained`` what is known of these findings."""
+    """One JSON object: the diagnoses of a run, or with ``explained`` everything about these findings."""
     whole: dict[str, Any] = {"run": verdict.run, "status": verdict.status, "headline": headline(verdict)}
     if explained is None:
         whole["diagnoses"] = [
@@ -159,7 +159,7 @@ def _explained_json(explained: ExplainedFinding, verdict: Verdict) -> dict[str, 
     place = explained.diagnosis
     return {
         **finding_to_json(explained.finding),
-        "evidence": {k: v for k, v in explained.finding.evidence.items() if k not in _TOLD_ELSEWHERE},
+        "evidence": {k: v for k, v in explained.finding.evidence.items() if k not in _SHOWN_ELSEWHERE},
         "looks_at": explained.looks_at,
         "fires_when": explained.fires_when,
         "source": explained.source,

@@ -1,4 +1,4 @@
-"""A run as Parquet files for other tools: tidy tables with names instead of numbers. docs/cli.md lists the columns."""
+"""A run as Parquet files for other tools, with names instead of numbers. docs/cli.md lists the columns."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def check_export_path(path: str) -> Path:
 
     Raises:
         InvalidValueError: It is an address of an object store.
-        RunExistsError: Something is there.
+        RunExistsError: The path exists and is not an empty folder.
     """
     if scheme_of(path):
         raise InvalidValueError(f"an export is written to a folder but got {path!a}; copy the files from there")
@@ -49,8 +49,8 @@ def check_export_path(path: str) -> Path:
 def export_parquet(run: Run, path: str, *, histograms: bool = False) -> list[Exported]:
     """Write the tables of a run, all attempts and workers, as Parquet files into a new folder.
 
-    The folder appears when everything is in it. Statistics are read and written in pieces, so memory does not grow
-    with their number.
+    The folder appears when it is complete. Statistics are read and written in pieces, so memory does not grow with
+    their number.
 
     Args:
         run: The run.
@@ -59,8 +59,8 @@ def export_parquet(run: Run, path: str, *, histograms: bool = False) -> list[Exp
 
     Raises:
         InvalidValueError: The path is an address of an object store.
-        RunExistsError: Something is there.
-        StoreError: It cannot be written.
+        RunExistsError: The path exists and is not an empty folder.
+        StoreError: The files cannot be written.
     """
     target = check_export_path(path)
     temporary = target.with_name(f".{target.name}.watchglass-{os.getpid()}-{os.urandom(4).hex()}")
@@ -94,7 +94,7 @@ def _write_tables(run: Run, folder: Path, histograms: bool) -> list[Exported]:
             writer = None
             for piece in tables.pieces(kind):
                 table = piece.add_column(0, "run", pa.array([run.manifest.run_id] * len(piece), pa.string()))
-                # Dictionaries are for memory; in a file they would be categories to who reads it.
+                # Dictionaries save memory; in a file, readers would see them as categories.
                 table = table.cast(pa.schema([(field.name, _plain(field.type)) for field in table.schema], about))
                 writer = writer or stack.enter_context(pq.ParquetWriter(path, table.schema, compression="zstd"))
                 writer.write_table(table)

@@ -7,18 +7,18 @@ import signal
 from watchglass.records import Failure
 from watchglass.view.text import printable
 
-#: What else is known of a signal that nothing in the script sends.
+#: Typical reasons for a signal that the script does not send.
 _HINTS = {
-    "SIGKILL": "the system ends processes so when memory runs out, and so do schedulers at a limit",
-    "SIGTERM": "schedulers and torchrun end processes so",
-    "SIGSEGV": "compiled code touched memory that it must not",
-    "SIGABRT": "compiled code gave up",
+    "SIGKILL": "sent by the system when memory runs out, and by schedulers at a limit",
+    "SIGTERM": "sent by schedulers and torchrun",
+    "SIGSEGV": "compiled code accessed invalid memory",
+    "SIGABRT": "compiled code aborted",
     "SIGBUS": "a mapped file is on a full disk, or shared memory is full (often that of data workers)",
 }
 
 
 def failure_sentence(failure: Failure) -> str:
-    """What failed and where, without full stop: ``"ValueError: bad batch (train.py:41)"``."""
+    """What failed and where, without a full stop: ``"ValueError: bad batch (train.py:41)"``."""
     place = f" ({where})" if (where := _where(failure)) else ""
     name, message = printable(failure.type), printable(failure.message)
     if failure.kind == "exception":
@@ -34,7 +34,7 @@ def failure_sentence(failure: Failure) -> str:
 
 
 def failure_lines(failure: Failure) -> list[tuple[str, str]]:
-    """What else is known, each with a label: the line of the script, what ends processes like that."""
+    """Further lines, each with a label: the line of the script, typical reasons for the signal."""
     lines = []
     if failure.source:
         lines.append(("at", f"{_where(failure)}: {printable(failure.source)}"))

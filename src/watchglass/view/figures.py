@@ -1,7 +1,7 @@
-"""Figures of a run, as plotly figures: the same in a notebook, a report and a page.
+"""Figures of a run, as plotly figures, the same for a notebook and a report.
 
-Every figure is made from what a :class:`~watchglass.run.Run` gives and holds all its data. Long series are thinned so
-that a figure stays small, in a way that keeps every spike.
+Every figure is made from a :class:`~watchglass.run.Run` and holds all its data. Long series are thinned to keep the
+figure small; every spike is kept.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
 
 Series = tuple[npt.NDArray[Any], npt.NDArray[np.float64]]
 
-#: Colours that can be told apart on white and on near-black, also by the colour-blind (after Okabe and Ito).
+#: Colours that colour-blind readers can distinguish too, on white and on near-black (after Okabe and Ito).
 COLOURS = {"train": "#3A8FD0", "eval": "#E69F00", "error": "#D55E00", "warning": "#CC79A7", "info": "#56B4E9"}
 #: Colour of cells that hold a value which is not finite; not in the scale of the others.
 NON_FINITE = "#FF2D95"
 
 _MAX_POINTS, _MAX_COLUMNS, _MAX_ROWS, _MAX_MARKS, _MAX_MODELS = 4000, 400, 150, 8, 12
-#: Lines that have a legend, small figures of a page, and points that are shown as such: few, and far apart.
+#: Most lines with a legend, most small figures of a page, and most points that are drawn as markers.
 _MAX_LEGEND, _MAX_SCALARS, _MAX_DOTS = 12, 24, 60
-#: Powers of ten that the colours of gradient norms span at least.
+#: The colours of gradient norms span at least this many powers of ten.
 _DECADES = 4.0
 #: Characters of a legend's line.
 _LEGEND_CHARACTERS = 130
-#: Numbers that capture finds.
+#: Scalars that capture records without the script.
 _OURS = {"loss", "accuracy", "gradient_norm", "gradient_norm_before_clip"}
 
 
@@ -79,8 +79,8 @@ def gradient_heatmap(run: Run) -> go.Figure | None:
     """Norm of every weight's gradient over layers and steps, log10; None when none was captured.
 
     The first layer is at the top. A cell with a value that is not finite has a separate colour. Weights that are
-    vectors, as those of normalisation layers, are left out while their gradients are finite: they are few numbers, so
-    that their norms are small beside those of matrices although all is well.
+    vectors, such as those of normalisation layers, are left out while their gradients are finite: they have few
+    elements, so their norms are small compared with those of matrices even in a healthy model.
     """
     rows = [_GradientRow.of(run, name) for name in layer_names(run, Role.GRADIENT)]
     rows = [row for row in rows if len(row.norms[0])]
@@ -91,7 +91,7 @@ def gradient_heatmap(run: Run) -> go.Figure | None:
     parts = [_HeatmapPart.of([row for row in rows if row.model == model]) for model in sorted({r.model for r in rows})]
     known = np.concatenate([part.known for part in parts])
     high = float(known.max()) if len(known) else 0.0
-    # What is dark has far less than others: layers of a healthy model differ too.
+    # Only far smaller norms are dark, because layers of a healthy model differ too.
     low = min(float(known.min()) if len(known) else high, high - _DECADES)
     figure = _figure("Gradient norm by layer", "training step", "")
     labels = [label for part in parts for label in part.labels]
@@ -126,7 +126,7 @@ def gradient_heatmap(run: Run) -> go.Figure | None:
 def update_ratio_figure(run: Run) -> go.Figure | None:
     """Size of each update relative to its weight, log10 of rms over rms, one line per layer; None without updates.
 
-    The band between 1e-4 and 1e-1 is where trainings that learn usually are.
+    The band between 1e-4 and 1e-1 is the usual range of runs that learn.
     """
     weights = [name.removeprefix("update/") for name in layer_names(run, Role.UPDATE)]
     ratios = [_ratio(_reduction(run, f"update/{name}", "rms"), _reduction(run, name, "rms")) for name in weights]
@@ -144,7 +144,7 @@ def update_ratio_figure(run: Run) -> go.Figure | None:
 
 
 def gradient_norm_figure(run: Run) -> go.Figure | None:
-    """Norm of all gradients together, by model; beside it what it was before it was clipped. None without any."""
+    """Norm of all gradients, by model, after and before clipping. None without any."""
     curves = [
         curve._replace(
             name=(curve.name.removesuffix("training").rstrip(", ") + more or "gradient norm").strip(), dash=dash
@@ -181,7 +181,7 @@ def learning_rate_figure(run: Run) -> go.Figure | None:
 
 
 def scalar_figures(run: Run) -> tuple[list[go.Figure], int]:
-    """A small figure for each number that the script saved, and how many more there are."""
+    """A small figure for each scalar that the script saved, and the number of further ones."""
     made: list[go.Figure] = []
     more = 0
     for name in _scalar_names(run):
@@ -205,25 +205,24 @@ def scalar_figures(run: Run) -> tuple[list[go.Figure], int]:
 
 
 def run_figures(run: Run, findings: Sequence[Finding] = ()) -> list[tuple[str, go.Figure]]:
-    """Every figure that the run has data for, with sentences: how to read it, which part of the run it shows."""
+    """Every figure that the run has data for, with a caption: how to read it, which part of the run it shows."""
     models, leaders = run.models, leaders_of(run)
-    first = f" Of {run.worker().name}, one of {len(run.workers):,} workers." if len(run.workers) > 1 else ""
+    first = f" Shown: {run.worker().name}, one of {len(run.workers):,} workers." if len(run.workers) > 1 else ""
     curves = first if len(leaders) == 1 else ""
-    curves += f" Of the first {_MAX_MODELS} of {len(models):,} models." if len(models) > _MAX_MODELS else ""
+    curves += f" Shown: the first {_MAX_MODELS} of {len(models):,} models." if len(models) > _MAX_MODELS else ""
     made = [
         (loss_figure(run, findings), "Loss of every training step and mean loss of every evaluation." + curves),
-        (accuracy_figure(run), "Share of right predictions, as recorded in the run." + curves),
-        (learning_rate_figure(run), "What the optimizers were given, as their schedules set it." + first),
-        (gradient_norm_figure(run), "Of all gradients of a model together, as its optimizer used them." + curves),
+        (accuracy_figure(run), "Share of correct predictions, as recorded in the run." + curves),
+        (learning_rate_figure(run), "Learning rates of the optimizers, as their schedules set them." + first),
+        (gradient_norm_figure(run), "Norm of all gradients of a model, as its optimizer used them." + curves),
         (
             gradient_heatmap(run),
-            "One row per weight matrix, the first layer at the top. Dark: next to nothing arrives there. (Weights of "
-            "normalisation layers are vectors; their gradients are small when all is well, so they are left out.)"
-            + first,
+            "One row per weight matrix, the first layer at the top. Dark cells: the gradient is close to zero. "
+            "Vectors, such as weights of normalisation layers, are left out: their gradients are always small." + first,
         ),
         (
             update_ratio_figure(run),
-            "How far each step moves a weight. Green: where training runs that learn usually are." + first,
+            "Size of each update relative to its weight. Green: the usual range of runs that learn." + first,
         ),
     ]
     _align(run, [figure for figure, _ in made if figure is not None])
@@ -470,14 +469,14 @@ class _Curve(NamedTuple):
 
 
 def _shades(number: int) -> list[str]:
-    """So many colours, from dark to bright."""
+    """``number`` colours, from dark to bright."""
     from plotly.colors import sample_colorscale
 
     return list(sample_colorscale("Viridis", [0.1 + 0.8 * i / max(1, number - 1) for i in range(number)]))
 
 
 def _shaded(lines: Iterable[tuple[str, Series]], most: int | None = None) -> list[_Curve]:
-    """Curves of the first series that hold something, each in a shade of its own."""
+    """Curves of the first series that are not empty, each in a separate shade."""
     found = [(name, series) for name, series in lines if len(series[0])][:most]
     return [
         _Curve(escape(name), series, shade) for (name, series), shade in zip(found, _shades(len(found)), strict=True)
@@ -485,8 +484,8 @@ def _shaded(lines: Iterable[tuple[str, Series]], most: int | None = None) -> lis
 
 
 def _curves(run: Run, name: str) -> list[_Curve]:
-    """A series of each model, in training and in evaluation, as far as they were recorded; of very many models the
-    first ones.
+    """A series of each model, in training and in evaluation, if recorded; with very many models only
+    the first ones.
     """  # noqa: D205
     models = run.models[:_MAX_MODELS]
     several = len(models) > 1
@@ -504,7 +503,7 @@ def _curves(run: Run, name: str) -> list[_Curve]:
 def _scalar(run: Run, name: str, worker: str | None = None) -> Series:
     try:
         return run.scalars(name, Mode.TRAIN, worker)
-    except UnknownNameError:  # not every training has an accuracy
+    except UnknownNameError:  # not every run has an accuracy
         return np.empty(0, dtype=np.int64), np.empty(0)
 
 
@@ -541,7 +540,7 @@ def _on_steps(series: Series, steps: npt.NDArray[Any]) -> npt.NDArray[np.float64
 
 
 def _thin_columns(steps: npt.NDArray[Any], broken: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Evenly spread columns of a heatmap, and of the broken ones so many that none of their stretches is lost."""
+    """Evenly spread columns of a heatmap, and enough broken ones to keep every broken range."""
     if len(steps) <= _MAX_COLUMNS:
         return steps
     return np.union1d(_spread(steps, _MAX_COLUMNS), _spread(broken, _MAX_COLUMNS // 4))

@@ -1,4 +1,4 @@
-"""Verdicts as JSON, as ``assets/check-1.json`` describes it: whoever adds a key adds it there too."""
+"""Verdicts as JSON. ``assets/check-1.json`` is the schema: each new key must be added there too."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def json_document(verdicts: Sequence[Verdict], terms: Terms, *, many: bool = Fal
 
 @cache
 def json_schema() -> str:
-    """The JSON Schema (draft 2020-12) of what :func:`json_document` gives."""
+    """The JSON Schema (draft 2020-12) of the output of :func:`json_document`."""
     return Path(__file__).with_name("assets").joinpath("check-1.json").read_text(encoding="utf-8")
 
 
@@ -80,7 +80,7 @@ def _verdict(verdict: Verdict, terms: Terms) -> dict[str, Any]:
 
 
 def failure_to_json(failure: Failure) -> dict[str, Any]:
-    """What a failure has in JSON."""
+    """A failure as JSON."""
     return {
         "kind": failure.kind,
         "sentence": failure_sentence(failure),
@@ -115,7 +115,7 @@ def _model(summary: ModelSummary) -> dict[str, Any]:
 
 
 def diagnosis_to_json(diagnosis: Diagnosis) -> dict[str, Any]:
-    """What a diagnosis has in JSON."""
+    """A diagnosis as JSON."""
     return {
         "headline": diagnosis.headline,
         "severity": diagnosis.severity.value,
@@ -143,12 +143,12 @@ def _cause(ranked: RankedCause) -> dict[str, Any]:
 
 
 def finding_to_json(finding: Finding) -> dict[str, Any]:
-    """What a finding has in JSON."""
+    """A finding as JSON."""
     data = finding.to_json()
     return {key: data[key] for key in _FINDING_KEYS}
 
 
 def strict_json(value: Any) -> str:
-    """A document with strings for the numbers that JSON does not have: what comes from a file may hold any."""
+    """A document with strings for numbers that JSON does not have; values from a file may contain any."""
     plain = json.loads(json.dumps(value), parse_constant=str)
     return harmless_json(json.dumps(plain, allow_nan=False, indent=2)) + "\n"

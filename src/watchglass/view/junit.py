@@ -10,17 +10,17 @@ from watchglass.view.conclusion import Terms, counted, not_answered
 from watchglass.view.text import harmless_xml, printable
 from watchglass.view.verdict import advice, chain, headline
 
-#: Findings of one rule that are told in a case; the rest is counted.
+#: Most findings of one rule that a case lists; the rest are counted.
 _MOST_FINDINGS = 50
-#: The case beside those of the rules: whether what was recorded is whole.
+#: The additional case: whether the records are complete.
 WHOLE = "the run is whole"
 
 
 def junit_document(verdicts: Sequence[Verdict], terms: Terms) -> str:
     """One document with a ``testsuite`` for each verdict.
 
-    Beside the rules, each suite has a case :data:`WHOLE`, which is an error where nothing found would be no clean
-    answer, so that a suite passes where ``check`` exits with 0, and only there.
+    Each suite also has a case :data:`WHOLE`. It is an error if the absence of findings is not a clean answer. So a
+    suite passes if and only if ``check`` exits with 0.
     """
     root = ET.Element("testsuites", name="watchglass")
     suites = [_suite(root, verdict, terms) for verdict in verdicts]
@@ -55,10 +55,10 @@ def _rule_case(
     suite: ET.Element, verdict: Verdict, status: RuleStatus, findings: list[Finding], failing: set[str]
 ) -> ET.Element:
     case = ET.SubElement(suite, "testcase", classname=printable(verdict.run), name=printable(status.rule))
-    told = chain(findings)
-    text = "\n".join(told[:_MOST_FINDINGS])
-    if len(told) > _MOST_FINDINGS:
-        text += f"\nand {count(len(told) - _MOST_FINDINGS, 'further finding')}"
+    symptoms = chain(findings)
+    text = "\n".join(symptoms[:_MOST_FINDINGS])
+    if len(symptoms) > _MOST_FINDINGS:
+        text += f"\nand {count(len(symptoms) - _MOST_FINDINGS, 'further finding')}"
     worst = next((finding for finding in findings if finding.id in failing), None)
     if worst is not None:
         tries = "".join(f"\ntry: {printable(each)}" for each in advice(worst, verdict))

@@ -11,11 +11,11 @@ from watchglass.view.conclusion import Terms, failed_rules, not_answered, outcom
 from watchglass.view.text import number, percent, printable
 from watchglass.view.verdict import chain, closing, findings_of, headline, since
 
-#: Longest comment that GitHub takes, in characters as JavaScript counts them, less some room for who posts it.
+#: Longest comment that GitHub accepts, in characters as JavaScript counts them, with a reserve for the caller.
 MOST_CHARACTERS = 65_536 - 536
 #: Characters of a cell, and of a sentence.
 _CELL, _SENTENCE = 300, 600
-#: What is told of one run where there is one, in rows.
+#: Most rows of each part of a comment on one run.
 _DIAGNOSES, _FINDINGS, _CAUSES, _ADVICE, _CHAIN = 20, 200, 3, 5, 8
 
 _MARKS = {"clean": "✅", "findings": "❌", "no answer": "⚠️"}
@@ -24,19 +24,19 @@ _SEVERITIES = {"error": "🔴 error", "warning": "🟡 warning", "info": "🔵 i
 #: What has a meaning in Markdown, in HTML, or in GitHub's own links.
 _SPECIAL = re.compile(r"([\\`*_{}\[\]()#|~$!^])")
 _ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;"}
-#: What makes a list or a heading of a line that begins with it.
+#: Characters that make a line a list item or a heading if it begins with them.
 _LEADING = re.compile(r"^([-+=]|\d+(?=[.)]))(.?)")
-#: What GitLab, beside @ and #, makes references of.
+#: Characters that begin a reference in GitLab, in addition to @ and #.
 _REFERENCE = re.compile(r"([!~%$^&])(?=[\w\"'])")
-#: Nothing that is seen, and yet what is before it is no mention, reference or address any more.
+#: An invisible character. Put after another one, it prevents a mention, a reference or a link.
 _BREAK = "\u200b"
 
 
 def markdown_document(verdicts: Sequence[Verdict], terms: Terms, *, many: bool = False) -> str:
-    """A comment on one run, or with ``many`` a table of runs and what is wrong with each.
+    """A comment on one run, or with ``many`` a table of runs and the faults of each.
 
     Everything that comes from a run is escaped: no name ends a cell, opens a tag, links somewhere or calls people.
-    What does not fit into :data:`MOST_CHARACTERS` is left out and counted.
+    Parts that do not fit into :data:`MOST_CHARACTERS` are left out and counted.
     """
     if not many:
         (verdict,) = verdicts
@@ -48,7 +48,7 @@ def markdown_document(verdicts: Sequence[Verdict], terms: Terms, *, many: bool =
         f"## {_MARKS[worst]} watchglass: {count(len(verdicts), 'run')}, {amounts['findings']:,} with findings, "
         f"{amounts['no answer']:,} without an answer\n"
     )
-    ordered = sorted(zip(outcomes, verdicts, strict=True), key=lambda told: told[0] == "clean")  # what is wrong first
+    ordered = sorted(zip(outcomes, verdicts, strict=True), key=lambda pair: pair[0] == "clean")  # faults first
     wrong = [each for answer, each in ordered if answer != "clean"]
     rows = [
         f"| {_MARKS[answer]} | {_code(each.run)} | {_cell(headline(each))} | {each.train_steps:,} |"
@@ -63,7 +63,7 @@ def _title(verdict: Verdict, terms: Terms) -> str:
 
 
 def _folded(verdict: Verdict, terms: Terms) -> Iterator[str]:
-    """What is told of one run of many, folded away, as one block: half of it would leave the tag open."""
+    """The part on one of many runs, folded away. It is one block, because half of it would leave the tag open."""
     body = "\n".join(_whole(verdict, terms, details=False))
     summary = f"<code>{in_html(verdict.run)}</code>: {in_html(headline(verdict))}"
     yield f"\n<details><summary>{summary}</summary>\n\n{body}\n</details>"
@@ -111,7 +111,7 @@ def _in_full(diagnosis: Diagnosis, links: Sequence[str]) -> str:
     ]
     lines.append("\nWhat to try:\n" if diagnosis.what_to_try else "")
     lines += [f"1. {escape(advice)}" for advice in diagnosis.what_to_try[:_ADVICE]]
-    lines.append("\nWhat was seen, the earliest first:\n" if links else "")
+    lines.append("\nSymptoms, earliest first:\n" if links else "")
     lines += [f"- {escape(link)}" for link in links[:_CHAIN]]
     if len(links) > _CHAIN:
         lines.append(f"- and {count(len(links) - _CHAIN, 'further finding')}")
@@ -159,13 +159,13 @@ def _fitting(rows: list[str]) -> list[str]:
 
 
 def _joined(blocks: list[str]) -> str:
-    """As many whole blocks as there is room for."""
-    room = MOST_CHARACTERS - 200
+    """As many whole blocks as fit."""
+    free = MOST_CHARACTERS - 200
     kept: list[str] = []
     for position, block in enumerate(blocks):
-        room -= _length(block) + 1
-        if room < 0:
-            kept.append(f"\n{count(len(blocks) - position, 'section')} left out: there was no more room.")
+        free -= _length(block) + 1
+        if free < 0:
+            kept.append(f"\n{count(len(blocks) - position, 'section')} left out: the comment is full.")
             break
         kept.append(block)
     return "\n".join(kept).rstrip() + "\n"
@@ -176,7 +176,7 @@ def _length(text: str) -> int:
 
 
 def escape(text: str, most: int = _SENTENCE) -> str:
-    """Foreign text as Markdown that shows exactly it, in one line, and does nothing else."""
+    """Foreign text as Markdown that shows exactly this text in one line, without any other effect."""
     line = _harmless(_SPECIAL.sub(r"\\\1", _shortened(text, most)))
     return _LEADING.sub(lambda found: f"{found[1]}\\{found[2]}" if found[1].isdigit() else f"\\{found[0]}", line)
 
@@ -192,7 +192,7 @@ def _shortened(text: str, most: int) -> str:
 
 
 def _harmless(line: str) -> str:
-    """Without tags, and without what GitHub makes mentions, references and links of."""
+    """Without tags, and without characters that GitHub turns into mentions, references and links."""
     line = _REFERENCE.sub(rf"\1{_BREAK}", line)
     line = "".join(_ENTITIES.get(letter, letter) for letter in line)
     line = line.replace("@", f"@{_BREAK}").replace("://", f":{_BREAK}//").replace("www.", f"www{_BREAK}.")

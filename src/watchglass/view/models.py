@@ -14,7 +14,7 @@ _MOST_NAMES = 3
 
 
 def model_lines(verdict: Verdict) -> Iterator[str]:
-    """What each model came to, where there are several: those with the worst findings first, few enough to read."""
+    """A line for each of several models, those with the worst findings first; at most :data:`_MOST_LINES`."""
     ordered = sorted(verdict.models, key=_worst_first)
     shown = ordered if len(ordered) <= _MOST_LINES else ordered[: _MOST_LINES - 1]
     for summary in shown:
@@ -22,10 +22,10 @@ def model_lines(verdict: Verdict) -> Iterator[str]:
     rest = ordered[len(shown) :]
     if rest:
         hit = sum(bool(summary.findings) for summary in rest)
-        found = f"{hit:,} of them with findings" if hit else "nothing was found in them"
+        found = f"{hit:,} of them with findings" if hit else "no findings in them"
         yield f"and {count(len(rest), 'further model')}; {found}"
     if any(summary.model >= MOST_MODELS for summary in ordered):
-        yield f"rules judge {MOST_MODELS:,} models of a training process; those that came later are recorded only"
+        yield f"rules evaluate {MOST_MODELS:,} models of each process; later models are only recorded"
 
 
 def model_line(summary: ModelSummary) -> str:

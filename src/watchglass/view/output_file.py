@@ -1,4 +1,4 @@
-"""A file that people asked for: it appears whole or not at all, and nothing that is there is overwritten unasked."""
+"""An output file: it appears complete or not at all, and an existing file is overwritten only on request."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from watchglass.errors import InvalidValueError, RunExistsError, StoreError
 def check_output_path(
     path: str | os.PathLike[str], *, replace: bool = False, cure: str = "--force", example: str = "output"
 ) -> Path:
-    """The path of a file to be written, its folder made.
+    """The path of a file to be written. Its folder is created.
 
     Args:
         path: The file.
-        replace: Whether one that is there may be overwritten.
-        cure: What overwrites it, for the message.
+        replace: Whether an existing file may be overwritten.
+        cure: The option that overwrites it, for the message.
         example: Name of a file, for the message.
 
     Raises:
@@ -41,12 +41,12 @@ def check_output_path(
 
 
 def write_whole(target: Path, data: bytes, *, option: str = "--output") -> int:
-    """Write a file at once, over one that is there; returns its size in bytes.
+    """Write a file in one step, replacing an existing one; returns its size in bytes.
 
     Args:
-        target: As :func:`check_output_path` gave it.
-        data: All of it.
-        option: What names the file, for the message.
+        target: The result of :func:`check_output_path`.
+        data: The whole content.
+        option: The option that names the file, for the message.
 
     Raises:
         StoreError: It cannot be written.

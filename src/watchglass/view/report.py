@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 _STYLE_IN_SCRIPT = re.compile(r"""createElement\("style"\);\w+\.id="\w+",\w+\.textContent='([^'\\]*)'""")
 _SYMBOLS = {"error": "✖", "warning": "▲", "info": "●", "": "✔"}
 
-#: Rows of the findings table; a run that has more is past reading row by row.
+#: Most rows of the findings table; nobody reads more of them one by one.
 _MAX_FINDINGS = 500
-#: Sentences of evidence that are shown without being asked for.
+#: Evidence of at most this many sentences is shown unfolded.
 _OPEN_EVIDENCE = 6
 
 
@@ -41,7 +41,7 @@ def write_report(run: Run, verdict: Verdict, path: str | os.PathLike[str], *, re
 
     Args:
         run: The run, for figures and facts.
-        verdict: What is said of it.
+        verdict: Its verdict.
         path: The file; it appears whole or not at all.
         replace: Overwrite a file that is there.
 
@@ -106,8 +106,8 @@ def _sections(title: str, parts: Sequence[str]) -> Sequence[str]:
 def _summary(run: Run, verdict: Verdict) -> str:
     severity = tone(verdict)
     failure = failure_lines(verdict.failure) if verdict.failure is not None else ()
-    told = (*(text for _, text in failure), *closing(verdict), *(str(seam) for seam in run.seams))
-    lines = "".join(f"<li>{_text(line)}</li>" for line in told)
+    shown = (*(text for _, text in failure), *closing(verdict), *(str(seam) for seam in run.seams))
+    lines = "".join(f"<li>{_text(line)}</li>" for line in shown)
     return (
         f'<header class="{severity or "healthy"}"><p class="brand">watchglass</p>'
         f"<h1><span aria-hidden='true'>{_SYMBOLS[severity]}</span> {_text(headline(verdict))}</h1>"
@@ -122,7 +122,7 @@ def _diagnosis(diagnosis: Diagnosis, verdict: Verdict) -> str:
         f"<dt>First in</dt><dd><code>{_text(diagnosis.subject)}</code></dd>" if diagnosis.subject else "",
         f"<dt>Since</dt><dd>{_text(since(diagnosis, verdict))}</dd>",
         f"<dt>Likely causes</dt><dd><ol class='causes'>{causes}</ol></dd>" if causes else "",
-        _listed("What was seen, in order", chain(findings_of(diagnosis, verdict)), "ol"),
+        _listed("Symptoms, in order", chain(findings_of(diagnosis, verdict)), "ol"),
         _listed("What to try", diagnosis.what_to_try, "ul"),
         "</dl></article>",
     ]
@@ -130,12 +130,12 @@ def _diagnosis(diagnosis: Diagnosis, verdict: Verdict) -> str:
 
 
 def _cause(ranked: RankedCause, rank: int) -> str:
-    """A cause, with what speaks for it and what against it: folded away where that is long."""
+    """A cause with the evidence for and against it, folded away if it is long."""
     cause = ranked.cause
     opened = " open" if len(ranked.evidence) + len(ranked.against) <= _OPEN_EVIDENCE else ""
     evidence = "".join(
         f"<p>{title}</p><ul>{''.join(f'<li>{_text(line)}</li>' for line in lines)}</ul>"
-        for title, lines in (("Speaks for it", ranked.evidence), ("Speaks against it", ranked.against))
+        for title, lines in (("Evidence for", ranked.evidence), ("Evidence against", ranked.against))
         if lines
     )
     parts = [
@@ -168,7 +168,7 @@ def _scalars(first: int, figures: Sequence[go.Figure], more: int) -> Sequence[st
     """Small figures side by side."""
     if not figures:
         return ()
-    note = f"<p>{count(more, 'further series', 'further series')}; run.scalars(name) gives them.</p>" if more else ""
+    note = f"<p>{count(more, 'further series', 'further series')}; run.scalars(name) returns them.</p>" if more else ""
     parts = "".join(_figure(first + index, "", figure) for index, figure in enumerate(figures))
     return (f'<div class="small">{parts}</div>', note)
 
@@ -202,7 +202,7 @@ def _findings_table(findings: Sequence[Finding]) -> str:
 
 
 def _statuses_table(statuses: Sequence[RuleStatus]) -> str:
-    words = {Status.STARVED: "its data was not captured", Status.NOT_APPLICABLE: "does not fit this training"}
+    words = {Status.STARVED: "its data was not captured", Status.NOT_APPLICABLE: "does not apply to this run"}
     rows = [
         (_text(item.rule), _text(item.status.value), _text(item.reason or words.get(item.status, "")))
         for item in statuses
@@ -217,7 +217,7 @@ def _facts_table(run: Run, verdict: Verdict) -> str:
     created = time.strftime("%Y-%m-%d %H:%M:%S %z", time.localtime(manifest.created_ns / 1e9))
     rows = [
         ("Run", f"<code>{_text(manifest.run_id)}</code>"),
-        ("Begun", _text(created)),
+        ("Started", _text(created)),
         ("Length", _text(duration(verdict.seconds))),
         ("Training steps", f"{verdict.train_steps:,}"),
         ("Attempts and workers", f"{len(run.attempts)} and {len(run.workers)}"),
@@ -229,7 +229,7 @@ def _facts_table(run: Run, verdict: Verdict) -> str:
 
 
 def _text(foreign: str) -> str:
-    """Text as HTML that shows it in one line and does nothing else, not even to the direction of what is around it."""
+    """Text as HTML that shows it in one line, without any effect on the text around it."""
     return escape(printable(foreign))
 
 
@@ -240,7 +240,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _allowed(parts: Sequence[str]) -> str:
-    """What a policy says of exactly these scripts or styles: text of a run that got into the page would not be run."""
+    """The policy that allows exactly these scripts or styles, so that text of a run in the page is never executed."""
     hashes = (b64encode(hashlib.sha256(part.encode()).digest()).decode() for part in parts)
     return " ".join(f"'sha256-{each}'" for each in hashes) or "'none'"
 

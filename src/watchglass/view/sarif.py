@@ -1,7 +1,7 @@
-"""Verdicts as SARIF 2.1.0, the exchange format of static analysis, as code scanning services read it.
+"""Verdicts as SARIF 2.1.0, the exchange format of static analysis that code scanning services read.
 
-Source: OASIS Standard "Static Analysis Results Interchange Format (SARIF) Version 2.1.0"; what GitHub asks beyond it
-is in its documentation, "SARIF support for code scanning".
+Source: OASIS Standard "Static Analysis Results Interchange Format (SARIF) Version 2.1.0"; further requirements of
+GitHub are in its documentation, "SARIF support for code scanning".
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _LONG, _SHORT = 1024, 255
 
 @dataclass(frozen=True)
 class RuleText:
-    """What a rule says of itself.
+    """The documentation of a rule.
 
     Attributes:
         summary: One sentence.
-        sections: Title -> text: what it looks at, when it fires, what to try.
+        sections: Texts by title: what it looks at, when it fires, what to try.
     """
 
     summary: str
@@ -47,9 +47,9 @@ def sarif_document(
     """One SARIF log with a ``run`` for each verdict.
 
     Args:
-        verdicts: What is said of each run.
-        terms: What counts; told in the invocation, which is unsuccessful where there is no answer.
-        rules: Documentation of the rules, by name; of a rule that is not there the name must do.
+        verdicts: The verdict of each run.
+        terms: What counts. An invocation without an answer is unsuccessful.
+        rules: Documentation of the rules, by name. Without it the name is used.
         version: Of watchglass.
     """
     log = {
@@ -69,7 +69,7 @@ def _run(verdict: Verdict, terms: Terms, rules: Mapping[str, RuleText], version:
         "tool": {
             "driver": {"name": "watchglass", "version": version, "rules": list(described.values())},
         },
-        # Of one tool, services tell several runs in one file apart by this.
+        # Services distinguish several runs of one tool in one file by this id.
         "automationDetails": {"id": f"watchglass/{printable(verdict.run)}/"},
         "invocations": [
             {
@@ -111,7 +111,7 @@ def _rule(name: str, text: RuleText | None, findings: Sequence[Finding]) -> dict
 
 
 def _marks(findings: Sequence[Finding]) -> Iterator[str]:
-    """What the same finding in the next run of the same training is known by; no two of one run have the same."""
+    """The fingerprint that a finding keeps in the next run of the same script; unique within a run."""
     seen: Counter[str] = Counter()
     for finding in findings:
         about = "\0".join((finding.rule, *finding.tensors[:1], finding.mode.name, finding.worker))
@@ -125,7 +125,7 @@ def _result(finding: Finding, rule: int, mark: str, verdict: Verdict) -> dict[st
         "ruleId": finding.rule,
         "ruleIndex": rule,
         "level": _LEVELS[finding.severity],
-        "message": {"text": _message(_told(finding, advice(finding, verdict)))},
+        "message": {"text": _message(_sentence(finding, advice(finding, verdict)))},
         "locations": [_location(finding, verdict)],
         "fingerprints": {"watchglass/finding/v1": finding.id},
         "partialFingerprints": {"primaryLocationLineHash": mark},
@@ -146,7 +146,7 @@ def _result(finding: Finding, rule: int, mark: str, verdict: Verdict) -> dict[st
     }
 
 
-def _told(finding: Finding, tries: Sequence[str]) -> str:
+def _sentence(finding: Finding, tries: Sequence[str]) -> str:
     text = f"{printable(finding.message)} (step {finding.step}, {printable(finding.worker) or 'all workers'})."
     return text + "".join(f" Try: {printable(each)}." for each in tries[:1])
 
@@ -164,7 +164,7 @@ def _location(finding: Finding, verdict: Verdict) -> dict[str, Any]:
 
 
 def _artifact(verdict: Verdict) -> dict[str, Any]:
-    """The script that trained where it is known, else the run's manifest: services want a file of the repository."""
+    """The script if it is known, else the manifest of the run: services need a file of the repository."""
     path = verdict.script or f"{verdict.run.rstrip('/')}/run.json"
     if path.startswith("/"):
         return {"uri": "file://" + quote(path, errors="replace")}
@@ -176,16 +176,16 @@ def _artifact(verdict: Verdict) -> dict[str, Any]:
 
 def _notifications(verdict: Verdict, terms: Terms, position: Mapping[str, int], shown: int) -> list[dict[str, Any]]:
     reason = not_answered(verdict, terms)
-    told = [_notification("error", text) for text in (*([reason] if reason else []), *failed_rules(verdict))]
-    told += [_notification("warning", text) for text in verdict.problems]
+    notes = [_notification("error", text) for text in (*([reason] if reason else []), *failed_rules(verdict))]
+    notes += [_notification("warning", text) for text in verdict.problems]
     if shown < len(verdict.findings):
-        told.append(_notification("warning", f"{count(len(verdict.findings) - shown, 'further finding')} left out"))
+        notes.append(_notification("warning", f"{count(len(verdict.findings) - shown, 'further finding')} left out"))
     for status in verdict.statuses:
         if status.status is Status.STARVED:
             text = f"rule {status.rule} could not be evaluated: {status.reason or 'no reason given'}"
             rule = {"associatedRule": {"id": status.rule, "index": position[status.rule]}}
-            told.append({**_notification("note", text), **rule})
-    return told
+            notes.append({**_notification("note", text), **rule})
+    return notes
 
 
 def _notification(level: str, text: str) -> dict[str, Any]:

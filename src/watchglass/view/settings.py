@@ -1,4 +1,4 @@
-"""With what a training run was started, as far as it was recorded: releases, model, optimizers, data loaders."""
+"""The recorded settings of a run: versions, model, optimizers, data loaders."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from watchglass.view.text import number
 if TYPE_CHECKING:
     from watchglass.run import Run
 
-#: Facts of a kind, and parameter groups of an optimizer, that are shown.
+#: Most facts of a kind, and most parameter groups of an optimizer, that are shown.
 _MOST = 8
 
 
 def setting_rows(run: Run) -> Iterator[tuple[str, str]]:
-    """What the report's table of settings says: names and texts, in plain text."""
+    """The rows of the report's table of settings: names and texts, in plain text."""
     for event in run.worker().lifecycle:
         versions = event.get("versions")
         if event.get("event") == "joined" and isinstance(versions, Mapping):
@@ -48,7 +48,7 @@ def _different(run: Run, kind: str) -> list[Mapping[str, Any]]:
 
 
 def _whose(data: Mapping[str, Any]) -> str:
-    """``"model_2, "`` where the data say which of several models they are about."""
+    """``"model_2, "`` if the data name one of several models."""
     number = data.get("model")
     return f"{model_name(number)}, " if type(number) is int and number >= 0 else ""
 
@@ -78,4 +78,4 @@ def _pairs(data: Mapping[str, Any]) -> str:
             shown.append(f"{name} {value}")
         elif isinstance(value, list) and value and all(isinstance(each, (int, float, str)) for each in value[:_MOST]):
             shown.append(f"{name} {', '.join(map(str, value[:_MOST]))}")
-    return ", ".join(shown) or "as by default"
+    return ", ".join(shown) or "defaults"

@@ -5,22 +5,22 @@ from __future__ import annotations
 import math
 import re
 
-#: What runners of CI take as commands in the output of a job: GitHub a line that begins with "::", and it and Azure
-#: "##[" and "##vso[" anywhere, TeamCity "##teamcity[". A long word may be broken by a terminal, also before a "::".
+#: Text that CI runners execute in the output of a job: GitHub a line that begins with "::", GitHub and Azure
+#: "##[" and "##vso[" anywhere, TeamCity "##teamcity[". A terminal may break a long word, also before a "::".
 _COMMAND = re.compile(r"#(?=#+\s*\w*\[)|:(?=:)(?:(?<!\w:)|(?<=\S{32}:))")
 
 
 def printable(text: str) -> str:
-    """``text`` in one line, with nothing left in it that could steer a terminal or a runner of CI.
+    """``text`` in one line, without anything that controls a terminal or a CI runner.
 
-    Names come from users' scripts, and from runs of others.
+    Names come from scripts of users, and from runs of other people.
     """
     line = _COMMAND.sub(lambda found: f"\\x{ord(found[0]):02x}", " ".join(text.split()))
     return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in line)
 
 
 def harmless_json(document: str) -> str:
-    """A JSON document that means the same, in which no runner of CI finds a command."""
+    """An equal JSON document in which no CI runner finds a command."""
     return document.replace("##", "#\\u0023")
 
 
@@ -56,12 +56,12 @@ def number(value: float | None) -> str:
 
 
 def money(amount: float) -> str:
-    """``"39.20"``, ``"1,204.00"``; two significant digits of what is less than a hundredth."""
+    """``"39.20"``, ``"1,204.00"``; two significant digits below a hundredth."""
     return f"{amount:,.2f}" if amount == 0 or amount >= 0.01 else f"{amount:.2g}"
 
 
 def percent(ratio: float) -> str:
-    """``"83 %"`` for 0.83; nothing short of certainty is 100 %, and nothing above zero is 0 %."""
+    """``"83 %"`` for 0.83; only certainty is 100 %, and only zero is 0 %."""
     if 0.995 <= ratio < 1 or 0 < ratio < 0.005:
         return "over 99 %" if ratio > 0.5 else "under 1 %"
     return f"{100 * ratio:.0f} %"

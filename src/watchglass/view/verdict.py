@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 #: Colours of rich by severity; "" stands for no finding.
 STYLES = {"error": "bold red", "warning": "bold yellow", "info": "cyan", "": "bold green"}
 
-#: Diagnoses that are told in full; of the others the headline stands.
+#: Diagnoses that are shown in full; of the others only the headline.
 _IN_FULL = 3
-#: Diagnoses that are named at all.
+#: Diagnoses that are shown at all.
 _DIAGNOSES = 20
-#: Symptoms of a chain, and sentences of advice, that fit a terminal.
+#: How many symptoms of a chain, and sentences of advice, are shown on a terminal.
 _CHAIN, _ADVICE = 5, 3
-#: Steps from whose times what further ones would have taken can only be guessed.
+#: Below this number of steps the time of the remaining ones is only a rough estimate.
 _FEW_STEPS = 20
-#: Sentences against a cause that fit there too.
+#: How many sentences against a cause are shown on a terminal.
 _AGAINST = 1
 
 
@@ -39,10 +39,10 @@ class Row:
     """A line of the outline.
 
     Attributes:
-        text: What it says.
-        label: What stands before it, "" to continue the row before, None for text over the whole width.
+        text: The text.
+        label: The label before it; "" continues the row before; None is text over the whole width.
         style: A style of rich.
-        hang: Of text over the whole width, characters that further lines are indented by: a number, an id.
+        hang: Indent of further lines of text over the whole width, in characters: the width of a number or an id.
     """
 
     text: str
@@ -51,9 +51,9 @@ class Row:
     hang: int = 0
 
 
-def verdict_text(verdict: Verdict, *, width: int = 100, asked: Sequence[str] = ()) -> str:
-    """The verdict as plain text, wrapped at ``width``; ``asked`` as for :func:`outline`."""
-    return rows_text(outline(verdict, asked), width=width)
+def verdict_text(verdict: Verdict, *, width: int = 100, options: Sequence[str] = ()) -> str:
+    """The verdict as plain text, wrapped at ``width``; ``options`` as for :func:`outline`."""
+    return rows_text(outline(verdict, options), width=width)
 
 
 def rows_text(rows: Sequence[Row], *, width: int = 100) -> str:
@@ -117,20 +117,20 @@ def tone(verdict: Verdict) -> str:
     return "warning" if outcome(verdict, Terms()) == "no answer" else ""
 
 
-def outline(verdict: Verdict, asked: Sequence[str] = ()) -> list[Row]:
-    """Everything the verdict says, in order.
+def outline(verdict: Verdict, options: Sequence[str] = ()) -> list[Row]:
+    """The whole verdict, in order.
 
     Args:
         verdict: The verdict.
-        asked: Options with which ``explain`` explains this verdict, ``["--rules", "llm"]``; none where it is what the
-            run's own evaluator says.
+        options: Options with which ``explain`` explains this verdict, ``["--rules", "llm"]``; none for the verdict
+            of the evaluator of the run.
     """
     rows = heading(verdict)
     for position, diagnosis in enumerate(verdict.diagnoses[:_DIAGNOSES], 1):
         rows.append(Row(""))
         rows.append(diagnosis_row(position, diagnosis))
         if position <= _IN_FULL:
-            rows += _told_in_full(diagnosis, verdict)
+            rows += _in_full(diagnosis, verdict)
     if len(verdict.diagnoses) > _DIAGNOSES:
         left = count(len(verdict.diagnoses) - _DIAGNOSES, "further diagnosis", "further diagnoses")
         rows += [Row(""), Row(f"and {left}")]
@@ -138,13 +138,13 @@ def outline(verdict: Verdict, asked: Sequence[str] = ()) -> list[Row]:
     below = [Row(text) for text in closing(verdict)]
     rows += [Row(""), *below] if below else []
     if verdict.diagnoses:
-        command = shlex.join(printable(word) for word in ("watchglass", "explain", verdict.run, *asked))
+        command = shlex.join(printable(word) for word in ("watchglass", "explain", verdict.run, *options))
         rows.append(Row(f"each cause with its evidence: {command}"))
     return rows
 
 
 def heading(verdict: Verdict) -> list[Row]:
-    """The verdict in one line, and of a run that failed the line of the script where it did."""
+    """The verdict in one line, and for a failed run the line of the script that failed."""
     lines = failure_lines(verdict.failure) if verdict.failure is not None else []
     return [Row(headline(verdict), style=STYLES[tone(verdict)]), *(Row(text, label) for label, text in lines)]
 
@@ -156,7 +156,7 @@ def diagnosis_row(position: int, diagnosis: Diagnosis) -> Row:
 
 
 def advice(finding: Finding, verdict: Verdict) -> tuple[str, ...]:
-    """What to try: of the diagnosis that a finding belongs to, which has numbers where they are known; else its own."""
+    """What to try: the advice of the finding's diagnosis, with numbers where they are known, else of the finding."""
     own = (diagnosis.what_to_try for diagnosis in verdict.diagnoses if finding.id in diagnosis.findings)
     return next(own, finding.what_to_try)
 
@@ -175,8 +175,8 @@ def headline(verdict: Verdict) -> str:
     """The verdict in one line."""
     words = amounts(verdict.findings)
     notes = {
-        "incomplete": "the run has not come to its end",
-        "damaged": "records are missing, and nothing was found in the rest",
+        "incomplete": "the run has not ended",
+        "damaged": "records are missing; no findings in the rest",
         "unreadable": "it cannot be read",
         "no data": verdict.unjudged or "no training step was recorded",
         "not judged": verdict.unjudged,
@@ -199,14 +199,14 @@ def _after(verdict: Verdict) -> str:
 
 
 def closing(verdict: Verdict) -> Iterator[str]:
-    """What stands below the diagnoses: metrics, length, rules that could not speak, cost."""
+    """The lines below the diagnoses: metrics, length, rules that could not be evaluated, cost."""
     yield from _ended_early(verdict)
     yield from model_lines(verdict)
     if verdict.metrics:
         yield ", ".join(f"{printable(name)} {number(value)}" for name, value in verdict.metrics.items())
     if verdict.problems:
         yield f"not readable: {printable(verdict.problems[0])}" + _more(len(verdict.problems) - 1)
-    if verdict.status == "unreadable" or not verdict.train_steps:  # rules would only repeat that they saw nothing
+    if verdict.status == "unreadable" or not verdict.train_steps:  # rules would only repeat that there was no data
         return
     if verdict.unjudged and verdict.status != "not judged":
         yield f"little could be judged: {printable(verdict.unjudged)}"
@@ -224,11 +224,11 @@ def closing(verdict: Verdict) -> Iterator[str]:
 
 
 def _ended_early(verdict: Verdict) -> Iterator[str]:
-    """The workers that a script went on without, those together that ended alike."""
+    """The workers that ended before their script, grouped by how they ended."""
     groups: dict[str, list[str]] = {}
     for failure in verdict.ended_early:
         lost = failure.kind == "lost"
-        how = "as a process does that is terminated" if lost else failure_sentence(failure)
+        how = "like a terminated process" if lost else failure_sentence(failure)
         groups.setdefault(how, []).append(failure.worker)
     for how, workers in groups.items():
         yield f"{workers_named(workers)} ended early, {how}; the script itself ended with exit status 0"
@@ -253,7 +253,7 @@ _SILENCE = {Status.STARVED: "could not be evaluated", Status.ERROR: "failed"}
 
 
 def length(verdict: Verdict) -> str:
-    """Steps and time of the training, and what a stop saved of both, and of its price."""
+    """Steps and time of the run, and the steps, time and cost that a stop saved."""
     text = count(verdict.train_steps, "training step")
     planned = verdict.planned_train_steps
     if planned is not None and planned > verdict.train_steps:
@@ -263,7 +263,7 @@ def length(verdict: Verdict) -> str:
 
 
 def saved(verdict: Verdict) -> str:
-    """What a stop has saved: steps, time, and cost where there is a price."""
+    """The savings of a stop: steps, time, and cost if there is a price."""
     if verdict.steps_saved is None or verdict.seconds_saved is None:
         return "savings unknown: pass --planned-steps N"
     if not verdict.steps_saved:
@@ -272,14 +272,14 @@ def saved(verdict: Verdict) -> str:
     if verdict.cost_saved is not None and verdict.price_per_hour is not None:
         cost = f" and {money(verdict.cost_saved)}"
     few = verdict.train_steps < _FEW_STEPS
-    about = f"{'very roughly' if few else 'about'} {duration(verdict.seconds_saved)}{cost} not spent"
+    about = f"{'very roughly' if few else 'about'} {duration(verdict.seconds_saved)}{cost} saved"
     text = f"{count(verdict.steps_saved, 'step')} not run, {about}"
     if few:
-        text += f", as far as {count(verdict.train_steps, 'step')} can tell"
+        text += f", estimated from {count(verdict.train_steps, 'step')}"
     return text + (f" (at {money(verdict.price_per_hour)} per hour)" if cost and verdict.price_per_hour else "")
 
 
-def _told_in_full(diagnosis: Diagnosis, verdict: Verdict) -> Iterator[Row]:
+def _in_full(diagnosis: Diagnosis, verdict: Verdict) -> Iterator[Row]:
     yield from beginning(diagnosis, verdict)
     for position, ranked in enumerate(diagnosis.causes):
         yield Row(_rank(ranked), "or" if position else "cause")
@@ -297,25 +297,25 @@ def _told_in_full(diagnosis: Diagnosis, verdict: Verdict) -> Iterator[Row]:
 
 
 def _rank(ranked: RankedCause) -> str:
-    """A cause with how likely it is, and since when something speaks for it."""
+    """A cause with its probability and the first step of its evidence."""
     return f"{printable(ranked.cause.title)} ({percent(ranked.score)}, from step {ranked.step} on)"
 
 
 def findings_of(diagnosis: Diagnosis, verdict: Verdict) -> list[Finding]:
-    """The findings that a diagnosis explains, the first one first."""
+    """The findings that a diagnosis explains, earliest first."""
     known = {finding.id: finding for finding in verdict.findings}
     return [known[name] for name in diagnosis.findings if name in known]
 
 
 def beginning(diagnosis: Diagnosis, verdict: Verdict) -> Iterator[Row]:
-    """Where a diagnosis begins, and when."""
+    """The first place and step of a diagnosis."""
     if diagnosis.subject:
         yield Row(printable(diagnosis.subject), "first in")
     yield Row(since(diagnosis, verdict), "since")
 
 
 def since(diagnosis: Diagnosis, verdict: Verdict) -> str:
-    """``"step 37"``, with mode, workers and attempt where they are not the usual ones."""
+    """``"step 37"``, with mode, workers and attempt if they differ from the default ones."""
     first = next(iter(findings_of(diagnosis, verdict)), None)
     text = f"step {diagnosis.step}"
     if first is not None and first.mode.name != "TRAIN":
@@ -339,12 +339,12 @@ def workers_named(workers: Sequence[str]) -> str:
 
 
 def chain(findings: Sequence[Finding]) -> list[str]:
-    """The symptoms in the order given: when, which rule, what it said. What several workers saw alike is said once."""
+    """The symptoms in the order given: step, rule, message. Equal symptoms of several workers are one."""
     return [chain_link(group) for group in alike(findings)]
 
 
 def alike(findings: Sequence[Finding]) -> list[list[Finding]]:
-    """Findings in the order given, together those that several workers had alike."""
+    """Findings in the order given; equal findings of several workers are one group."""
     groups: dict[tuple[object, ...], list[Finding]] = {}
     for finding in findings:
         key = (
@@ -356,7 +356,7 @@ def alike(findings: Sequence[Finding]) -> list[list[Finding]]:
 
 
 def chain_link(findings: Sequence[Finding]) -> str:
-    """One symptom, that several workers may have seen alike: ``"step 4: ExplodingTensor: the loss became NaN"``."""
+    """One symptom, perhaps of several workers: ``"step 4: ExplodingTensor: the loss became NaN"``."""
     first = findings[0]
     workers = {finding.worker for finding in findings}
     notes = [
@@ -369,7 +369,7 @@ def chain_link(findings: Sequence[Finding]) -> str:
 
 
 def unexplained(verdict: Verdict, most: int = _CHAIN) -> Iterator[Row]:
-    """Findings that belong to no diagnosis, the first so many of them."""
+    """Findings that belong to no diagnosis, at most ``most`` of them."""
     explained = {name for diagnosis in verdict.diagnoses for name in diagnosis.findings}
     rest = [finding for finding in verdict.findings if finding.id not in explained]
     if rest:

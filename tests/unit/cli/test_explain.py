@@ -69,7 +69,7 @@ def test_the_diagnoses_are_told_in_full(watchglass: Watchglass, run: Path) -> No
         "chain step 1: WeightUpdateRatio: WeightUpdateRatio says so (3 times until step 3) [aaa111111111]",
         "try Learning rate 0.5 with SGD: try 0.05; the update ratio was 10^-0.3, healthy is 10^-3",
         "2. MyRule has found something: MyRule says so",
-        "36,000 steps not run, about 1 h not spent",
+        "36,000 steps not run, about 1 h saved",
     ):
         assert expected in text
 
@@ -231,7 +231,7 @@ def test_mistakes_are_one_line(watchglass: Watchglass, words: list[str], message
 
 # ---------------------------------------------------------------- the price of what was saved
 
-SAVED = "36,000 steps not run, about 1 h and 32.77 not spent (at 32.77 per hour)"
+SAVED = "36,000 steps not run, about 1 h and 32.77 saved (at 32.77 per hour)"
 
 
 @pytest.mark.parametrize("verb", ["check", "explain", "report"])
@@ -246,10 +246,10 @@ def test_what_was_saved_has_a_price(
         return flat(Path("report.html").read_text() if verb == "report" else text)
 
     assert SAVED in said("--price-per-hour", "32.77")
-    assert "36,000 steps not run, about 1 h not spent" in said()
+    assert "36,000 steps not run, about 1 h saved" in said()
     monkeypatch.setenv("WATCHGLASS_PRICE_PER_HOUR", "32.77")
     assert SAVED in said()
-    assert "and 2.00 not spent (at 2.00 per hour)" in said("--price-per-hour", "2")
+    assert "and 2.00 saved (at 2.00 per hour)" in said("--price-per-hour", "2")
 
 
 @pytest.mark.parametrize("verb", ["check", "explain", "report", "follow", "run"])

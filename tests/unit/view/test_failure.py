@@ -86,7 +86,7 @@ def test_a_line_says_which_workers_of_a_script_that_ended_well_ended_early(healt
     assert outcome(early, Terms()) == "clean"
     end = "the script itself ended with exit status 0"
     assert list(closing(early))[:2] == [
-        f"worker_0 and worker_1 ended early, as a process does that is terminated; {end}",
+        f"worker_0 and worker_1 ended early, like a terminated process; {end}",
         f"worker_2 ended early, ValueError: bad batch (train.py:12); {end}",
     ]
     assert [each["worker"] for each in json.loads(json_document([early], Terms()))["ended_early"]] == [

@@ -123,7 +123,7 @@ def test_each_of_several_workers_has_its_curves(tmp_path: Path) -> None:
 def test_a_caption_says_of_which_rank_and_of_how_many_models_curves_are(tmp_path: Path) -> None:
     steps = [Step({"loss" if not n else f"model_{n + 1}/loss": 1.0}, model=n) for _ in range(3) for n in range(14)]
     ((caption, _),) = run_figures(open_run(build_run(tmp_path / "run", steps, workers=2)))
-    assert caption.endswith("Of worker_0, one of 2 workers. Of the first 12 of 14 models.")
+    assert caption.endswith("Shown: worker_0, one of 2 workers. Shown: the first 12 of 14 models.")
 
 
 def test_a_validation_loss_that_is_of_another_function_is_called_that(tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ def test_a_hundred_models_stay_readable(run_path: Path) -> None:
     lines = [line for line in text.splitlines() if line.startswith(("model_", "and 93"))]
     assert [line.split()[0] for line in lines[:3]] == ["model_71", "model_61", "model_1"]
     assert len(lines) == 8
-    assert lines[-1] == "and 93 further models; nothing was found in them"
+    assert lines[-1] == "and 93 further models; no findings in them"
 
 
 def test_settings_say_whose_they_are(run_path: Path) -> None:

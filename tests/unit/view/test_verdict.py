@@ -57,12 +57,12 @@ def test_plain_text_in_full(sick_verdict: Verdict) -> None:
         "            Clip the gradient norm\n"
         "\n"
         "validation accuracy 0.2051\n"
-        "stopped after 60 of 400 training steps in 6.6 s: 340 steps not run, about 37 s not spent\n"
+        "stopped after 60 of 400 training steps in 6.6 s: 340 steps not run, about 37 s saved\n"
         "WeightUpdateRatio could not be evaluated: updates were captured every 128 steps, it needs 16\n"
         "2 rules evaluated, 1 of them not applicable here\n"
         "watching took at most 55 ms of 6.6 s, 0.83 %\n"
         "statistics every 8 steps, 2.5 MB written\n"
-        "3 raw tensors dropped, for the disk or the machine was too slow\n"
+        "3 raw tensors dropped: the disk or the machine was too slow\n"
         "each cause with its evidence: watchglass explain runs/sick\n"
     )
 
@@ -147,11 +147,11 @@ def test_what_several_workers_saw_alike_is_said_once(sick_verdict: Verdict) -> N
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({}, "340 steps not run, about 37 s not spent"),
+        ({}, "340 steps not run, about 37 s saved"),
         ({"price_per_hour": 32.77, "cost_saved": 39.2, "seconds_saved": 4306.0, "steps_saved": 3640},
-         "3,640 steps not run, about 1 h 12 min and 39.20 not spent (at 32.77 per hour)"),
-        ({"price_per_hour": 0.5, "cost_saved": 0.00519}, "about 37 s and 0.0052 not spent (at 0.50 per hour)"),
-        ({"price_per_hour": 0.0, "cost_saved": 0.0}, "about 37 s and 0.00 not spent"),
+         "3,640 steps not run, about 1 h 12 min and 39.20 saved (at 32.77 per hour)"),
+        ({"price_per_hour": 0.5, "cost_saved": 0.00519}, "about 37 s and 0.0052 saved (at 0.50 per hour)"),
+        ({"price_per_hour": 0.0, "cost_saved": 0.0}, "about 37 s and 0.00 saved"),
         ({"steps_saved": 1}, "1 step not run"),
         ({"steps_saved": 0, "seconds_saved": 0.0, "price_per_hour": 2.0, "cost_saved": 0.0},
          "nothing saved: all planned steps had run"),
@@ -168,7 +168,7 @@ def test_what_few_steps_tell_of_the_time_saved_is_called_rough(sick_verdict: Ver
     few = replace(sick_verdict, train_steps=9, price_per_hour=2.0, cost_saved=0.02)
     (line,) = [line for line in closing(few) if line.startswith("stopped after 9")]
     assert line.endswith(
-        "340 steps not run, very roughly 37 s and 0.02 not spent, as far as 9 steps can tell (at 2.00 per hour)"
+        "340 steps not run, very roughly 37 s and 0.02 saved, estimated from 9 steps (at 2.00 per hour)"
     )
     assert "very roughly" not in " ".join(closing(replace(few, train_steps=20)))
 
