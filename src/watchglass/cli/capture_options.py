@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from functools import partial
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from watchglass.config import (
-    EvaluatorConfig,
-    ParameterError,
-    SessionConfig,
-    add_settings,
-    combine,
-    find_file,
-    read_file,
-)
+from watchglass.config import EvaluatorConfig, Layer, SessionConfig, add_settings, file_layer, find_file
 from watchglass.errors import InvalidValueError
 from watchglass.session import capture_of_rules
 
@@ -75,7 +69,7 @@ def given_settings(
     overhead_budget: str | None,
     **others: Any,
 ) -> dict[str, Any]:
-    """Settings of the session that the command line gives; :func:`with_file` validates them.
+    """Settings of the command line; :func:`capture_config` validates them.
 
     Args:
         collections: Values of ``--collection``.
@@ -97,44 +91,30 @@ def given_settings(
     return settings
 
 
-def with_file(
-    named: str | None, given: dict[str, Any], told: EvaluatorConfig | None = None
-) -> tuple[str | None, dict[str, Any]]:
-    """The configuration file that holds, None for none, and all settings: what is given comes before what it sets.
+def capture_config(
+    named: str | None, given: dict[str, Any], evaluator: EvaluatorConfig | None = None
+) -> tuple[Path | None, SessionConfig]:
+    """The configuration file in use, None for none, and the settings of rules, file and command line, merged.
 
     Args:
-        named: The file that is named; None looks for one.
-        given: Settings that the command line gives.
-        told: Whose rules' needs hold where neither says otherwise; None for nobody's.
+        named: The file that is named; None searches for one.
+        given: Settings of the command line, which override those of the file.
+        evaluator: The evaluator, whose rules need some capture; None for none.
 
     Raises:
-        MissingFileError: The file that is named is not there.
-        InvalidValueError: Something in it cannot be, or not together with what is given; what cannot be whatever the
-            file says is named as the option is.
+        MissingFileError: The file that is named does not exist.
+        InvalidValueError: An invalid setting; the message names the option, the file, or both where they contradict
+            each other.
     """
     path = find_file(named)
-    set_there = {} if path is None else read_file(path)
-    try:
-        settings = combine(capture_of_rules(told, set_there, given), set_there, given)
-        SessionConfig(run="", **settings)
-    except ParameterError as error:
-        if path is None or _wrong_alone(given, error):
-            raise InvalidValueError(f"{_option(error.name, given)} {error.reason}") from None
-        raise InvalidValueError(f"{path}, with the options given: {error.name} {error.reason}") from None
-    return None if path is None else str(path), {**settings, "overrides": given}
+    file = file_layer(path)
+    rules = Layer(capture_of_rules(evaluator, file.settings, given))
+    options = Layer(given, "the options given", partial(_option, given))
+    return path, SessionConfig.merged("", rules, file, options, overrides=given)
 
 
-def _wrong_alone(given: Mapping[str, Any], found: ParameterError) -> bool:
-    """Whether the same is wrong without a file."""
-    try:
-        SessionConfig(run="", **combine(given))
-    except ParameterError as error:
-        return (error.name, error.reason) == (found.name, found.reason)
-    return False
-
-
-def _option(setting: str, given: Mapping[str, Any]) -> str:
-    """The option that gives a setting, and what follows it."""
+def _option(given: Mapping[str, Any], setting: str) -> str:
+    """A setting as the command line spells it: its option, and for a collection the name."""
     field, _, rest = setting.partition(".")
     if field != "collections":
         return "--" + setting.replace("_", "-")

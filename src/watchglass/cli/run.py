@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
@@ -153,9 +154,9 @@ def run(
             rules=rules, calibration=calibration, stop_on=stop_on, actions=action, config_file=config, causes=causes,
             rule_timeout=rule_timeout, price_per_hour=price_per_hour, quiet=quiet, acts=True,
         )  # fmt: skip
-    file, settings = capture_options.with_file(config, given, told)
+    file, capture = capture_options.capture_config(config, given, told)
     after = _After(report, shared_options.price_of(price_per_hour), file, compact, quiet)
-    return _launch(replace(job, evaluator=told, settings=settings), after)
+    return _launch(replace(job, evaluator=told, capture=capture), after)
 
 
 class _After(NamedTuple):
@@ -171,7 +172,7 @@ class _After(NamedTuple):
 
     report: str | None
     price: float | None
-    file: str | None
+    file: Path | None
     compact: bool
     quiet: bool
 
@@ -200,7 +201,7 @@ def _launch(job: Job, after: _After) -> int:
     return outcome.exit_status
 
 
-def _announcement(job: Job, run: str, attempt: int, file: str | None) -> str:
+def _announcement(job: Job, run: str, attempt: int, file: Path | None) -> str:
     again = f", attempt {attempt} of an existing run" if attempt else ""
     settings = f", settings from {file}" if file else ""
     follow = "" if job.evaluator else f"; not being evaluated; to evaluate it: watchglass follow {run}"

@@ -16,6 +16,7 @@ from watchglass.config.evaluation import (
 )
 from watchglass.config.facts import FACTS as FACTS, chosen_facts as chosen_facts, facts_for as facts_for
 from watchglass.config.files import (
+    file_layer as file_layer,
     find_file as find_file,
     read_actions as read_actions,
     read_file as read_file,
@@ -66,4 +67,4 @@ from watchglass.config.saving import (
     Schedule as Schedule,
 )
 from watchglass.config.session import SETTINGS as SETTINGS, SessionConfig as SessionConfig
-from watchglass.config.sources import add_settings as add_settings, combine as combine
+from watchglass.config.sources import Layer as Layer, add_settings as add_settings, combine as combine

@@ -19,6 +19,7 @@ from watchglass.config.parameters import ParameterError, check_names
 from watchglass.config.plugins import file_and_class, names_file, seen_from
 from watchglass.config.regular_files import near_file, read_regular, why_no_file
 from watchglass.config.session import SETTINGS, SessionConfig
+from watchglass.config.sources import Layer
 from watchglass.config.trust import untrusted
 from watchglass.errors import InvalidValueError, MissingFileError
 
@@ -77,6 +78,13 @@ def read_file(path: str | os.PathLike[str]) -> dict[str, Any]:
     except ParameterError as error:
         raise InvalidValueError(f"{path}: {error.name} {error.reason}") from None
     return settings
+
+
+def file_layer(path: Path | None) -> Layer:
+    """The settings of a file as one source of several; none where there is no file. Raises as :func:`read_file`."""
+    if path is None:
+        return Layer({})
+    return Layer(read_file(path), str(path), lambda name: f"{path}: {name}")
 
 
 def read_actions(path: str | os.PathLike[str], *, named: bool) -> tuple[ActionSpec, ...]:

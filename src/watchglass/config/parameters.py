@@ -14,7 +14,7 @@ import functools
 import math
 import types
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, TypeVar
@@ -27,22 +27,29 @@ _Built = TypeVar("_Built")
 
 
 class ParameterError(InvalidValueError):
-    """A parameter that cannot be so, with the parts of the message: a file or an option names it in its own way.
+    """An invalid parameter, with the parts of the message: a file and an option each spell the name in their own way.
 
     Args:
-        owner: Whose parameter it is, ``"DeadRelu"``, ``"collection gradients"``.
-        name: Its name, dotted where it is nested: ``"modes.eval.save_interval"``.
+        owner: The object that has the parameter, ``"DeadRelu"``, ``"collection gradients"``.
+        name: The parameter, dotted where it is nested: ``"modes.eval.save_interval"``.
         reason: The rest of the sentence, ``"must be >= 1 but got 0"``.
+        related: Dotted names of all parameters that contradict each other; empty where ``name`` alone is invalid.
     """
 
-    def __init__(self, owner: str, name: str, reason: str) -> None:
+    def __init__(self, owner: str, name: str, reason: str, related: Sequence[str] = ()) -> None:
         super().__init__(f"{owner}: {name} {reason}")
         self.owner = owner
         self.name = name
         self.reason = reason
+        self.related = tuple(related)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (type(self), (self.owner, self.name, self.reason))
+        return (type(self), (self.owner, self.name, self.reason, self.related))
+
+    def inside(self, owner: str, place: str) -> ParameterError:
+        """The same error, reported by the owner of ``place``, which holds the object with the parameter."""
+        related = [f"{place}.{name}" for name in self.related]
+        return ParameterError(owner, f"{place}.{self.name}", self.reason, related)
 
 
 class _Refused(ValueError):
@@ -160,7 +167,7 @@ def validate(instance: Any, owner: str = "") -> None:
         try:
             value = _coerce(received, hints[field.name], limits)
         except ParameterError as error:  # of what is nested in it
-            raise ParameterError(owner, f"{field.name}.{error.name}", error.reason) from None
+            raise error.inside(owner, field.name) from None
         except _Refused as error:
             raise ParameterError(owner, field.name, f"{error}{_default(field)}") from None
         except (TypeError, ValueError):
@@ -311,7 +318,7 @@ def _nested(key: Any, value: Any, hint: Any, limits: _Limits) -> Any:
     try:
         return _coerce(value, hint, limits)
     except ParameterError as error:
-        raise ParameterError(error.owner, f"{key}.{error.name}", error.reason) from None
+        raise error.inside(error.owner, str(key)) from None
     except TypeError:
         raise ParameterError("", str(key), f"must be {_type_name(hint)} but got {value!r}") from None
 

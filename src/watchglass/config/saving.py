@@ -12,6 +12,9 @@ from watchglass.records import Mode, Reduction
 
 _T = TypeVar("_T")
 
+#: Settings of the interval of steps, which can contradict each other.
+STEP_SETTINGS = ("save_interval", "start_step", "end_step")
+
 #: Modes by the names that settings use.
 MODE_NAMES = {"train": Mode.TRAIN, "eval": Mode.EVAL, "predict": Mode.PREDICT}
 
@@ -57,6 +60,7 @@ class _StepSettings:
                 owner,
                 f"{prefix}end_step",
                 f"must be after start_step ({start}) but got {end}; to keep nothing use end_step = 0 alone",
+                related=(f"{prefix}start_step", f"{prefix}end_step"),
             )
         if self.save_interval is not None and _next_multiple(start, self.save_interval) >= end:
             raise ParameterError(
@@ -64,6 +68,7 @@ class _StepSettings:
                 f"{prefix}save_interval",
                 f"has no multiple from start_step ({start}) to before end_step ({end}) but got {self.save_interval}; "
                 "name single steps with save_steps",
+                related=tuple(prefix + name for name in STEP_SETTINGS),
             )
 
 

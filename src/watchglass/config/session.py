@@ -13,8 +13,8 @@ from watchglass.config.collection import DEFAULT_COLLECTIONS, Collection, check_
 from watchglass.config.facts import FACTS
 from watchglass.config.locations import absolute
 from watchglass.config.parameters import ParameterError, check_names, describe, parameter, validate, values
-from watchglass.config.saving import MODE_NAMES, SaveSettings, Schedule
-from watchglass.config.sources import combine, read_collections
+from watchglass.config.saving import MODE_NAMES, STEP_SETTINGS, SaveSettings, Schedule
+from watchglass.config.sources import Layer, combine, read_collections, with_source
 
 MEBIBYTE = 1 << 20
 
@@ -82,7 +82,30 @@ class SessionConfig(SaveSettings):
                         f"keeps no step in mode {mode}: together with the settings of the whole training, start_step "
                         f"is {merged.start}, end_step {merged.end} and save_interval "
                         f"{merged.interval or 'left to the budget'}; to keep nothing use end_step = 0",
+                        related=[
+                            f"{place}{name}"
+                            for of in ("", f"collections.{collection.name}.")
+                            for place in (of, f"{of}modes.{mode}.")
+                            for name in STEP_SETTINGS
+                        ],
                     )
+
+    @classmethod
+    def merged(cls, run: str, *layers: Layer, overrides: Mapping[str, Any] | None = None) -> SessionConfig:
+        """The configuration by the settings of several sources; a later source overrides an earlier one.
+
+        Args:
+            run: Location of the run.
+            *layers: The settings of each source.
+            overrides: Settings that also override those of the script, see above.
+
+        Raises:
+            InvalidValueError: A setting that is unknown, invalid, or contradicts another; the message names its source.
+        """
+        try:
+            return cls(run, **combine(*(layer.settings for layer in layers)), overrides=overrides or {})
+        except ParameterError as error:
+            raise with_source(error, layers) from None
 
     @property
     def all_collections(self) -> tuple[Collection, ...]:

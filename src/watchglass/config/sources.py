@@ -1,9 +1,9 @@
-"""Settings from several sources: what a later one adds to an earlier, and what it replaces."""
+"""Settings of several sources: how they merge, and which source an invalid setting comes from."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from watchglass.config.collection import BUILT_IN_COLLECTIONS, DEFAULT_COLLECTIONS, PART_OF, Collection
 from watchglass.config.parameters import ParameterError, build, values
@@ -13,8 +13,52 @@ from watchglass.errors import InvalidValueError
 _OWNER = "SessionConfig"
 
 
+class Layer(NamedTuple):
+    """Settings with their source.
+
+    Attributes:
+        settings: Fields of a session's configuration.
+        source: The source, ``"watchglass.toml"``, ``"the options given"``; "" for settings that no user wrote.
+        spelled: How the source spells the dotted name of a setting, ``"--save-interval"``.
+    """
+
+    settings: Mapping[str, Any]
+    source: str = ""
+    spelled: Callable[[str], str] = str
+
+
+def with_source(error: ParameterError, layers: Sequence[Layer]) -> InvalidValueError:
+    """The error with the source of its setting; with two sources where their settings contradict each other.
+
+    Args:
+        error: The error of the merged settings, with their dotted names.
+        layers: What was merged.
+    """
+    by_users = [(layer, set(_names(layer.settings))) for layer in layers if layer.source]
+    found = []
+    for name in error.related or (error.name,):
+        found += [position for position, (_, names) in enumerate(by_users) if name in names][-1:]
+    if not found:
+        return error
+    first, last = by_users[min(found)][0], by_users[max(found)][0]
+    if first is last:
+        return InvalidValueError(f"{last.spelled(error.name)} {error.reason}")
+    return InvalidValueError(f"{first.source}, with {last.source}: {error.name} {error.reason}")
+
+
+def _names(settings: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """Dotted names of settings, and of the tables that hold them."""
+    for name, value in settings.items():
+        yield prefix + name
+        if name == "collections" and not isinstance(value, Mapping):
+            value = {collection.name: collection for collection in read_collections(value, ())}
+        table = _table(value)
+        if table is not None:
+            yield from _names(table, f"{prefix}{name}.")
+
+
 def combine(*layers: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of a session's configuration from several sources, of which a later one comes before an earlier.
+    """Fields of a session's configuration from several sources; a later source overrides an earlier one.
 
     A table of collections adds to those of the sources before it, a list replaces them; what one of them defined is
     still known to a later table that names it. Settings of modes add up.
@@ -46,7 +90,7 @@ def add_settings(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[st
 
 
 def _table(value: Any) -> Mapping[str, Any] | None:
-    if isinstance(value, ModeSteps):
+    if isinstance(value, (Collection, ModeSteps)):
         return values(value)
     return value if isinstance(value, Mapping) else None
 
@@ -113,6 +157,6 @@ def _read_one(entry: Any, key: str) -> Collection:
     try:
         return build(Collection, data)
     except ParameterError as error:
-        raise ParameterError(_OWNER, f"collections.{key}.{error.name}", error.reason) from None
+        raise error.inside(_OWNER, f"collections.{key}") from None
     except InvalidValueError as error:
         raise ParameterError(_OWNER, f"collections.{key}", f"cannot be: {error}") from None

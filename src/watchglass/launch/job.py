@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.machinery import PathFinder
 from pathlib import Path
-from typing import Any
 
 from watchglass.config import DEFAULT_RUNS, EvaluatorConfig, SessionConfig, near_file, scheme_of
 from watchglass.errors import LaunchError, MissingFileError
@@ -27,7 +25,7 @@ class Job:
         runs: Folder, or prefix of an object store, below which runs that nobody named get a path of their own.
         evaluator: What the evaluator is told, but for the run; None for no evaluator: the run is recorded, and a stop
             that another one asks for through the store is obeyed.
-        settings: Fields of :class:`~watchglass.config.SessionConfig` that differ from their defaults.
+        capture: What the training process captures; its run and attempt are set at the launch.
     """
 
     target: str
@@ -36,7 +34,7 @@ class Job:
     run: str | None = None
     runs: str = DEFAULT_RUNS
     evaluator: EvaluatorConfig | None = None
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    capture: SessionConfig = field(default_factory=lambda: SessionConfig(run=""))
 
     def __post_init__(self) -> None:
         for location in (self.run, self.runs):
@@ -67,9 +65,7 @@ class Job:
         Raises:
             MissingFileError: The script is not there.
             LaunchError: It cannot be run by python, or no such module can be found.
-            InvalidValueError: A setting of the session is out of its limits.
         """
-        self.session("run", 0)
         if self.is_module:
             _check_module(self.target)
         else:
@@ -77,7 +73,7 @@ class Job:
 
     def session(self, run: str, attempt: int) -> SessionConfig:
         """What the training is told."""
-        return SessionConfig(run=run, attempt=attempt, **self.settings)
+        return replace(self.capture, run=run, attempt=attempt)
 
 
 def _check_script(target: str) -> None:

@@ -18,14 +18,14 @@ from watchglass.config import (
     DEFAULT_RUNS,
     SETTINGS,
     EvaluatorConfig,
+    Layer,
     SessionConfig,
     check_names,
-    combine,
     environment,
+    file_layer,
     find_file,
     joined,
     local_path,
-    read_file,
     scheme_of,
 )
 from watchglass.errors import InvalidValueError, StoreError, TrainingStopped, importing
@@ -192,13 +192,14 @@ class _Asked:
                 taken = action_specs(actions, specs, config_file)
                 self._evaluation = EvaluatorConfig(path, None, specs, severity, taken, calibration=calibration)
         found = None if environment.disabled() and config_file is None else find_file(config_file)
-        in_file = {} if found is None else read_file(found)
+        file = file_layer(found)
         if found is not None:
             _log.info("watchglass: settings from %s", found)
         kept = owner.collections
         default = kept or DEFAULT_COLLECTIONS
-        asked = capture_of_rules(self._evaluation, in_file, settings, default=default, always=kept)
-        self._config = SessionConfig(path, **combine({"collections": default}, asked, in_file, settings))
+        by_rules = capture_of_rules(self._evaluation, file.settings, settings, default=default, always=kept)
+        arguments = Layer(settings, "the arguments of watch", lambda name: f"SessionConfig: {name}")
+        self._config = SessionConfig.merged(path, Layer({"collections": default}), Layer(by_rules), file, arguments)
 
     def begin(self, run: str) -> Hook:
         """A new hook, the current one from now on, of the run that the script names, else of ``run``."""

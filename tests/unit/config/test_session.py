@@ -11,6 +11,7 @@ from watchglass.config import (
     DEFAULT_COLLECTIONS,
     Collection,
     EvaluatorConfig,
+    Layer,
     ModeSteps,
     ParameterError,
     RuleSpec,
@@ -159,3 +160,36 @@ def test_a_setting_that_cannot_be_is_named_with_its_path(settings: dict[str, Any
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
     assert isinstance(caught.value, ParameterError)
+
+
+@pytest.mark.parametrize(
+    ("file", "options", "words"),
+    [
+        ({"save_interval": 0}, {"queue_bytes": 9}, "a.toml: save_interval must be >= 1 but got 0"),
+        ({"save_interval": 5}, {"save_interval": 0}, "--save_interval must be >= 1 but got 0"),
+        ({"collections": ["weights"]}, {"collections": {"weights": {"end_step": -1}}}, "--collections.weights.end_"),
+        (
+            {"start_step": 9},
+            {"collections": {"weights": {"end_step": 5}}},
+            "a.toml, with the options: collections.weights keeps no step in mode train",
+        ),
+        (
+            {"collections": {"my.part": {"modules": ["a"], "start_step": 9}}},
+            {"collections": {"my.part": {"end_step": 5}}},
+            "a.toml, with the options: collections.my.part.end_step must be after start_step",
+        ),
+        (
+            {"collections": [{"name": "weights", "start_step": 9}]},
+            {"modes": {"train": {"end_step": 5}}},
+            "a.toml, with the options: collections.weights keeps no step in mode train",
+        ),
+        ({"start_step": 9}, {"start_step": 7, "end_step": 5}, "--end_step must be after start_step (7)"),
+    ],
+)  # fmt: skip
+def test_an_error_names_the_source_of_each_setting_in_it(
+    file: dict[str, Any], options: dict[str, Any], words: str
+) -> None:
+    layers = (Layer(file, "a.toml", lambda name: f"a.toml: {name}"), Layer(options, "the options", lambda n: f"--{n}"))
+    with pytest.raises(InvalidValueError) as raised:
+        SessionConfig.merged("", Layer({"collections": ["gradients"]}), *layers)
+    assert str(raised.value).startswith(words)

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from watchglass.errors import InvalidValueError, LaunchError, MissingFileError
+from watchglass.config import SessionConfig
+from watchglass.errors import LaunchError, MissingFileError
 from watchglass.launch import Job
 
 
@@ -74,7 +75,6 @@ def test_a_module_is_looked_for_and_not_imported(folder: Path) -> None:
         Job("./train.py", is_module=True).check()
 
 
-def test_settings_are_checked_early(folder: Path) -> None:
-    (folder / "train.py").write_text("")
-    with pytest.raises(InvalidValueError, match="save_interval must be >= 1 but got 0"):
-        Job("train.py", settings={"save_interval": 0}).check()
+def test_the_session_has_the_place_of_the_launch(folder: Path) -> None:
+    session = Job("train.py", capture=SessionConfig("", save_interval=3)).session("runs/x", 2)
+    assert (session.run, session.attempt, session.save_interval) == ("runs/x", 2, 3)
