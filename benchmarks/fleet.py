@@ -56,7 +56,7 @@ class Listening:
         """A run cannot be followed."""
         raise SystemExit(f"{name}: {reason}")
 
-    def told(self, sentence: str) -> None:
+    def notified(self, sentence: str) -> None:
         """Something worth a line."""
 
     def write(self, text: str) -> int:

@@ -42,7 +42,7 @@ class Heard:
         assert name not in self.left_out, "told twice"
         self.left_out[name] = reason
 
-    def told(self, sentence: str) -> None:
+    def notified(self, sentence: str) -> None:
         self.sentences.append(sentence)
 
 

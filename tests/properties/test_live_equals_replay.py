@@ -336,7 +336,7 @@ class _Course:
     def turn(self, number: int) -> None:
         self.looked_at.update([*self.path.rglob("worker_*-*"), *(self.path / layout.STREAMS).rglob("0*")])
         self.evaluator.turn(max_bytes=1 << (8 + number))
-        self.evaluator._retry.asked(self.evaluator._judging.drained)
+        self.evaluator._retry.attempt(self.evaluator._judging.drained)
 
     def hold(self, number: int) -> None:
         """The newest segment of a worker or stream is not there yet; what somebody has read does not go away."""

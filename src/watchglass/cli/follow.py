@@ -128,7 +128,7 @@ class _Following:
         self._note(f"waiting for {self.config.run}")
         begun_s = time.monotonic()
         wait_s = self.wait_s if self.timeout_s is None else min(self.wait_s, self.timeout_s)
-        kind = evaluate.what_is_at(self.config.run, self.interruption.pause, wait_s=wait_s, tell=self._note)
+        kind = evaluate.what_is_at(self.config.run, self.interruption.pause, wait_s=wait_s, report=self._note)
         left_s = None if self.timeout_s is None else max(0.0, self.timeout_s - (time.monotonic() - begun_s))
         if kind == "run":
             return self._run(left_s)

@@ -79,13 +79,13 @@ class RunsReport:
 
     def begun(self, name: str, location: str) -> None:
         """A run is evaluated from now on."""
-        self.told(f"[{name}] following {location}")
+        self.notified(f"[{name}] following {location}")
 
     def ended(self, name: str, location: str, followed: evaluate.Followed) -> None:
         """A training has ended, or following did before."""
         evaluation = followed.evaluation
         if followed.ended:
-            self.told(f"[{name}] the training has ended: {followed.ended}")
+            self.notified(f"[{name}] the training has ended: {followed.ended}")
             config = replace(self._config, run=location)
             status = conclude(config, evaluation, self._fail_on, ended=True, name=name)
         else:
@@ -101,7 +101,7 @@ class RunsReport:
         print_warning(f"[{name}] is left out: {reason}")
         self._rows[name] = _Row("left out", 0, "", reason, COULD_NOT)
 
-    def told(self, sentence: str) -> None:
+    def notified(self, sentence: str) -> None:
         """Something worth a line."""
         if not self._config.quiet:
             print_note(sentence)

@@ -22,7 +22,7 @@ class RunSearch:
     """
 
     def __init__(self, store: Store) -> None:
-        self.asked = 0
+        self.requests = 0
         self.unreadable: dict[str, str] = {}
         self._store = store
         self._known: set[str] = set()
@@ -35,7 +35,7 @@ class RunSearch:
             InvalidValueError: There are more than 10,000 folders that are not known to be runs.
         """
         found, waiting = [], [("", 0)]
-        self.asked, looked = 0, 0
+        self.requests, looked = 0, 0
         self.unreadable = {}
         while waiting:
             folder, depth = waiting.pop()
@@ -46,7 +46,7 @@ class RunSearch:
                     "the runs"
                 )
             try:
-                self.asked += 1
+                self.requests += 1
                 if self._store.size(f"{folder}/{layout.MANIFEST}".lstrip("/")) is not None:
                     found.append(folder)
                 elif depth < DEPTH:
@@ -59,7 +59,7 @@ class RunSearch:
         return sorted(found)
 
     def _folders(self, folder: str) -> list[str]:
-        self.asked += 1
+        self.requests += 1
         paths = []
         for name in self._store.folders(folder):
             try:

@@ -363,7 +363,7 @@ def test_what_a_message_holds_steers_no_terminal(run_path: Path) -> None:
     finding = example_event().finding
     assert finding is not None
     reporting.findings([replace(finding, message="a\x1b[2J\nwatchglass: all is well")], [])
-    reporting.say("b\x1b[2J")
+    reporting.report("b\x1b[2J")
     first, second = said.getvalue().splitlines()
     assert first.endswith("a\\x1b[2J watchglass: all is well (ExplodingTensor)")
     assert second.endswith("b\\x1b[2J")

@@ -156,7 +156,7 @@ def test_silence_of_a_store_that_was_away_is_no_silence_of_a_worker(
     with monkeypatch.context() as patched:
         patched.setattr(LocalStore, "list", away)
         assert not case.evaluator.turn()
-        assert case.evaluator.away_s > 0
+        assert case.evaluator.unreachable_s > 0
     later(3600.0)
     assert case.ended() == ""
     assert case.observed() == []

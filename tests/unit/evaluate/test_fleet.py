@@ -364,7 +364,7 @@ class Quiet:
 
     def __init__(self, name: str, store: Any, common: Any) -> None:
         self.name, self.clock = name, common.clock
-        self.state, self.caught_up, self.busy, self.away = State.LIVE, True, False, False
+        self.state, self.caught_up, self.busy, self.unreachable = State.LIVE, True, False, False
         self.news_s = common.clock()
         self.turns: list[float] = []
         self.again_s = 0.1
@@ -376,7 +376,7 @@ class Quiet:
         self.turns.append(self.clock())
         if self.writes_every_s is not None and self.clock() - self.news_s >= self.writes_every_s:
             self.news_s = self.clock()
-        return 15.0 if self.away else self.again_s
+        return 15.0 if self.unreachable else self.again_s
 
     def excuse(self, seconds: float) -> None:
         self.excused += seconds
@@ -516,11 +516,11 @@ def test_a_bucket_that_is_away_is_asked_by_one_run_for_all(
     fleet.turn()
     pass_time(fleet, now, 10)
     for run in quiet.values():
-        run.away, run.turns = True, []
+        run.unreachable, run.turns = True, []
     pass_time(fleet, now, 600)
     assert sum(len(run.turns) for run in quiet.values()) < 40
     for run in quiet.values():
-        run.away = False
+        run.unreachable = False
     pass_time(fleet, now, 60)
     assert all(run.turns for run in quiet.values())
     assert sum(run.excused > 500 for run in quiet.values()) >= 19, "nobody's silence counted meanwhile"

@@ -182,7 +182,7 @@ def test_time_for_which_the_store_was_away_is_no_time_that_a_step_was_waited_for
         return False
 
     monkeypatch.setattr(Evaluator, "turn", turn)
-    monkeypatch.setattr(Evaluator, "away_s", property(lambda evaluator: away[0]))
+    monkeypatch.setattr(Evaluator, "unreachable_s", property(lambda evaluator: away[0]))
     with following(tmp_path, heard, clock=now, wait_s=60.0) as fleet:
         while now.s < begin_s + 190:
             now.s += 1

@@ -73,14 +73,14 @@ def test_a_store_that_is_away_is_asked_until_the_wait_is_over(tmp_path: Path, mo
     monkeypatch.setattr("watchglass.evaluate.many.following.open_store", lambda location: store)
     Away.refuses = 4
     build_run(tmp_path / "run", STEPS)
-    assert what_is_at(store.location, pausing(), tell=said.append) == "run"
+    assert what_is_at(store.location, pausing(), report=said.append) == "run"
     assert said == ["store unreachable, retrying: the store is away"]
     Away.refuses = 1_000_000
     with pytest.raises(StoreError, match="the store is away"):
         what_is_at(store.location, pausing(), wait_s=0.05)
     Away.refuses = 4
     said.clear()
-    assert what_is_at(str(tmp_path), pausing(most=10), tell=said.append) == "run"
+    assert what_is_at(str(tmp_path), pausing(most=10), report=said.append) == "run"
 
 
 class Nobody:
@@ -89,7 +89,7 @@ class Nobody:
     def begun(self, *words: Any) -> None: ...
     def ended(self, *words: Any) -> None: ...
     def skipped(self, *words: Any) -> None: ...
-    def told(self, *words: Any) -> None: ...
+    def notified(self, *words: Any) -> None: ...
 
 
 @pytest.mark.parametrize(

@@ -161,7 +161,7 @@ class Acting:
     def finish(
         self,
         write: Callable[[Sequence[Observation]], None],
-        say: Callable[[str], None],
+        report: Callable[[str], None],
         *,
         ended: bool,
         pause: Callable[[float], bool],
@@ -171,7 +171,7 @@ class Acting:
 
         Args:
             write: Takes what shall be written.
-            say: Takes a sentence for whoever looks on.
+            report: Takes a sentence for whoever looks on.
             ended: Whether the training has ended, so that nobody will go on; what is left becomes dead letters. Else it
                 stays due for the next evaluator.
             pause: Waits so many seconds, or less; returns False where waiting shall end.
@@ -192,7 +192,7 @@ class Acting:
             if not told and self._clock.monotonic() - begun_s >= _TOLD_AFTER_S:
                 told = True
                 waiting = ", ".join(f"{line.key} {line.waiting}" for line in self._lines if line.waiting)
-                say(f"waiting for deliveries, {patience_s:g} s at most for the next one to arrive: {waiting}")
+                report(f"waiting for deliveries, {patience_s:g} s at most for the next one to arrive: {waiting}")
             if not ended:
                 time.sleep(_LOOK_S)
             elif not pause(_LOOK_S):
@@ -204,11 +204,11 @@ class Acting:
         for line in self._lines:
             if ended:
                 line.give_up(f"the training has ended, and {why}")
-                self._conclude(line, write, say)
+                self._conclude(line, write, report)
             else:
                 line.leave()
                 if line.waiting:
-                    say(f"{line.key}: {line.waiting} not delivered yet; the next evaluator goes on with it")
+                    report(f"{line.key}: {line.waiting} not delivered yet; the next evaluator goes on with it")
 
     def leave(self) -> None:
         """End deliveries that are under way; they and those that wait stay due."""
@@ -216,22 +216,22 @@ class Acting:
             line.leave()
 
     def _conclude(
-        self, line: Deliveries, write: Callable[[Sequence[Observation]], None], say: Callable[[str], None]
+        self, line: Deliveries, write: Callable[[Sequence[Observation]], None], report: Callable[[str], None]
     ) -> None:
         """Writes what was given up as dead letters, and says what was not delivered."""
         while line.waiting:
             told = line.tick(may_start=False)
             write(told)
             if not told:
-                say(f"{line.key}: {line.waiting} not delivered, and the store does not take the dead letters now")
+                report(f"{line.key}: {line.waiting} not delivered, and the store does not take the dead letters now")
                 break
         if line.counts["failed"]:
-            say(
+            report(
                 f"{line.key}: {line.counts['failed']} not delivered ({line.failure:.200}), see dead-letters/ in the"
                 " run; watchglass actions RUN --resend sends them again"
             )
         if line.counts["limited"]:
-            say(
+            report(
                 f"{line.key}: {line.counts['limited']} left out, beyond {line.action.per_hour} within an hour; "
                 "per_hour sets that"
             )

@@ -31,7 +31,7 @@ from watchglass.store import Claim, Pin, Store, open_store, pin
 _LEASE_S = 30.0
 #: A worker on another machine that is silent for so long, with the lifeline gone, is taken for lost.
 _SILENCE_S = 60.0
-#: How long the end of a training waits for a store that is away.
+#: How long the end of a training waits for a store that is unreachable.
 _PATIENCE_S = 300.0
 #: How long nothing new may come after the end of a training: of one that ended in order, and of one that may be
 #: started again.
@@ -45,7 +45,7 @@ class Evaluator:
     """Follows one attempt, or all of a run, and keeps the journal.
 
     For one thread; :meth:`turn` does what there is to do and returns, and :attr:`pause_s` says when to come again. A
-    store that is away ends nothing: it is asked again, ever more rarely, and nothing is lost meanwhile.
+    store that is unreachable ends nothing: it is asked again, ever more rarely, and nothing is lost meanwhile.
     """
 
     def __init__(
@@ -78,8 +78,8 @@ class Evaluator:
         self._pin: Pin | None = None
         self._judging = judging(self._store, config)
         self._reporting = Reporting(self._store, config, self._judging.run_id, output, label)
-        self._journal, self._say = self._reporting.journal, self._reporting.say
-        self._retry = StoreRetry(lambda: self.poll_s, self._say, self._begin_again)
+        self._journal, self._report = self._reporting.journal, self._reporting.report
+        self._retry = StoreRetry(lambda: self.poll_s, self._report, self._begin_again)
         self._liveness = WorkerLiveness(
             self._store, config.attempt, lost_after_s=config.lost_after_s, observed=self._judging.observed
         )
@@ -96,13 +96,13 @@ class Evaluator:
 
     @property
     def pause_s(self) -> float:
-        """Seconds until the next turn makes sense: longer while the store is away."""
+        """Seconds until the next turn makes sense: longer while the store is unreachable."""
         return max(_ANSWER_S if self._judging.waits else self.poll_s, self._retry.backoff_s)
 
     @property
-    def away_s(self) -> float:
+    def unreachable_s(self) -> float:
         """Seconds since which the store has not answered; 0 while it does."""
-        return self._retry.away_s
+        return self._retry.unreachable_s
 
     def open(self, pause: Callable[[float], bool], *, patience_s: float = _LEASE_S, gone: Claim | None = None) -> None:
         """Takes the lease of the journal, waiting for an evaluator of an earlier attempt that is about to end.
@@ -135,14 +135,14 @@ class Evaluator:
     def introduce(self) -> None:
         """Say where the run is, where no launcher has."""
         if self._config.concludes and not self._config.continues and not self._config.quiet:
-            self._say(f"run directory {self._config.run}")
+            self._report(f"run directory {self._config.run}")
 
     def conclude(self) -> None:
         """Print the verdict, where no launcher does and everything was evaluated; the run is closed by now."""
         if not self._config.concludes or self._config.quiet:
             return
         if not self._finished:
-            self._say(f"not everything was evaluated; for the verdict: watchglass check {self._config.run}")
+            self._report(f"not everything was evaluated; for the verdict: watchglass check {self._config.run}")
             return
         from watchglass.evaluate.judgement import verdict
         from watchglass.run import open_run
@@ -160,14 +160,14 @@ class Evaluator:
         Raises:
             RunExistsError: Another evaluator has taken the journal over.
         """
-        new = self._retry.asked(lambda: self._turn(max_bytes))
+        new = self._retry.attempt(lambda: self._turn(max_bytes))
         if new is None:
             return self._retry.outdated
-        if self._retry.away:
-            away_s = self.away_s
-            self._say(f"store reachable again after {away_s:.0f} s; no data was lost")
+        if self._retry.unreachable:
+            unreachable_s = self.unreachable_s
+            self._report(f"store reachable again after {unreachable_s:.0f} s; no data was lost")
             self._retry.over()
-            self.excuse(away_s)
+            self.excuse(unreachable_s)
         return new
 
     @property
@@ -181,7 +181,7 @@ class Evaluator:
         Raises:
             RunExistsError: Another evaluator has taken the journal over.
         """
-        self._retry.asked(self._stay)
+        self._retry.attempt(self._stay)
 
     def excuse(self, seconds: float) -> None:
         """Nobody could ask the store for so long: that was nobody's silence."""
@@ -197,9 +197,9 @@ class Evaluator:
         """Whether nothing more will come: the lifeline is gone and every worker that joined has left or is dead."""
         if lifeline_open:
             return False
-        if self._retry.away:
-            return self.away_s > _PATIENCE_S
-        return self._retry.asked(lambda: self._waits(_SILENCE_S)) is False
+        if self._retry.unreachable:
+            return self.unreachable_s > _PATIENCE_S
+        return self._retry.attempt(lambda: self._waits(_SILENCE_S)) is False
 
     def ended(self) -> str:
         """How the training ended, in words, once nothing more is expected of it; "" while it goes on.
@@ -207,7 +207,11 @@ class Evaluator:
         For who has no lifeline: the training has ended when all its workers have left or were lost, and no new attempt
         came for a moment.
         """
-        if self._judging.waits or self._retry.away or self._retry.asked(lambda: self._waits(None)) is not False:
+        if (
+            self._judging.waits
+            or self._retry.unreachable
+            or self._retry.attempt(lambda: self._waits(None)) is not False
+        ):
             return ""
         newest = self._liveness.newest
         team = [worker for worker in self._judging.workers.values() if worker.attempt == newest]
@@ -234,7 +238,7 @@ class Evaluator:
         """Evaluates what is left, writes final findings and statuses, waits for actions, and gives the lease back.
 
         Args:
-            patience_s: How long a store that is away is asked again. What could then not be read leaves the rules
+            patience_s: How long a store that is unreachable is asked again. What could then not be read leaves the rules
                 in progress, so that nobody takes this for their last word.
             action_patience_s: How long deliveries are waited for, once the training has ended.
             pause: Waits so many seconds, or less; returns False where neither the store nor deliveries are to be
@@ -262,12 +266,12 @@ class Evaluator:
             self.close()
 
     def close(self) -> None:
-        """Gives the lease back, and lets go of what it holds; what a store that is away keeps ends by itself."""
-        away = self._retry.away
+        """Gives the lease back, and lets go of what it holds; what a store that is unreachable keeps ends by itself."""
+        unreachable = self._retry.unreachable
         self._judging.close()
         self._reporting.acting.leave()
-        self._journal.close(give_back=not away)
-        if self._pin is not None and not away:
+        self._journal.close(give_back=not unreachable)
+        if self._pin is not None and not unreachable:
             self._pin.close()
         self._pin = None
         if self._own_store:
@@ -364,7 +368,7 @@ class Evaluator:
 
         self.stay()
         self._reporting.acting.finish(
-            self._journal.write, self._say, ended=self._finished, pause=waits, patience_s=patience_s
+            self._journal.write, self._report, ended=self._finished, pause=waits, patience_s=patience_s
         )
 
     def _begin_again(self) -> None:

@@ -1,4 +1,4 @@
-"""The journal as an evaluator keeps it: lease renewed, nothing twice, nothing lost while the store is away."""
+"""The journal as an evaluator keeps it: lease renewed, nothing twice, nothing lost while the store is unreachable."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from watchglass.store import (
 Record = Finding | Observation | RuleStatus  # one frame of a journal
 
 _MAX_BYTES = 1 << 16
-#: Records that wait for a store that is away; what comes beyond is dropped, and told.
+#: Records that wait for a store that is unreachable; what comes beyond is dropped, and told.
 MOST_WAITING = 65_536
 
 _DECODERS: dict[FrameKind, Callable[[bytes], Record]] = {
@@ -48,15 +48,15 @@ class Journal:
     changes meanwhile the newest state does.
     """
 
-    def __init__(self, store: Store, tell: Callable[[str], None]) -> None:
+    def __init__(self, store: Store, report: Callable[[str], None]) -> None:
         """A journal that is not opened yet.
 
         Args:
             store: The store of a run.
-            tell: Takes a sentence for whoever looks on.
+            report: Takes a sentence for whoever looks on.
         """
         self._store = store
-        self._tell = tell
+        self._report = report
         self._writer: JournalWriter | None = None
         self._renewal = Renewal(store)
         self._waiting: dict[tuple[str, str], Record] = {}
@@ -143,7 +143,7 @@ class Journal:
             self._writer.write(list(self._waiting.values()))
         except StoreError as error:
             if not self._refused:
-                self._tell(f"{error}; the findings wait and are written as soon as that is possible")
+                self._report(f"{error}; the findings wait and are written as soon as that is possible")
             self._refused = True
             return False
         except RunExistsError:
@@ -151,7 +151,7 @@ class Journal:
             return False  # it is ours, and an answer to an earlier write was lost: the next one counts on
         if self._refused:
             dropped = f", {self.dropped} were too many and are left out" if self.dropped else ""
-            self._tell(f"findings are being written again{dropped}")
+            self._report(f"findings are being written again{dropped}")
         self._refused = False
         self._written.update(self._waiting)
         self._waiting.clear()
@@ -185,7 +185,7 @@ class Journal:
         """Give the lease back, where nobody else has it by now. A second call does nothing.
 
         Args:
-            give_back: False where the store is away: the lease ends with this process, or when nobody renews it.
+            give_back: False where the store is unreachable: the lease ends with this process, or when nobody renews it.
         """
         writer, self._writer = self._writer, None
         if writer is None or not give_back:

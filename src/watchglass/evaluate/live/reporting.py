@@ -35,7 +35,7 @@ class Reporting:
         self._quiet, self._output, self._label = config.quiet, output, label
         self._continues = config.continues
         self.acting = Acting(store, config, run_id)
-        self.journal = Journal(store, self.say)
+        self.journal = Journal(store, self.report)
         self._statuses: dict[str, RuleStatus] = {}
         self._told: set[str] = set()
         self._history: set[str] = set()
@@ -96,7 +96,7 @@ class Reporting:
         """Print a verdict."""
         self._print(f"verdict on {printable(verdict.run)}\n{verdict_text(verdict)}")
 
-    def say(self, sentence: str) -> None:
+    def report(self, sentence: str) -> None:
         """Tells a sentence to whoever looks on."""
         self._print(f"{printable(sentence)}\n")
 

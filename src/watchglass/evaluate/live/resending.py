@@ -41,7 +41,7 @@ class Resent:
 
 
 def resend(
-    store: Store, actions: Sequence[ActionSpec], tell: Callable[[str], None], *, pause_s: float = _LOOK_S
+    store: Store, actions: Sequence[ActionSpec], report: Callable[[str], None], *, pause_s: float = _LOOK_S
 ) -> list[Resent]:
     """Sends the dead letters of a run again, each of them once, with the identifiers that their events have.
 
@@ -51,7 +51,7 @@ def resend(
     Args:
         store: The run's store.
         actions: In the order in which the evaluator was given them: the second webhook is that of ``Webhook-2``.
-        tell: Takes a sentence for whoever looks on.
+        report: Takes a sentence for whoever looks on.
         pause_s: Seconds between looks at a delivery.
 
     Returns:
@@ -76,11 +76,11 @@ def resend(
         )
     if not store.list(layout.DEAD_LETTERS):
         return []
-    journal = Journal(store, tell)
+    journal = Journal(store, report)
     # Nobody else sends meanwhile: neither an evaluator, nor another one like us.
     journal.open(slept, patience_s=0.0, poll_s=store.policy.intervals().poll_s)
     try:
-        return _sent(store, journal, lines, tell, pause_s)
+        return _sent(store, journal, lines, report, pause_s)
     finally:
         journal.close()
 
@@ -89,7 +89,7 @@ def _sent(
     store: Store,
     journal: Journal,
     lines: Mapping[str, tuple[ActionSpec, Action]],
-    tell: Callable[[str], None],
+    report: Callable[[str], None],
     pause_s: float,
 ) -> list[Resent]:
     done = {
@@ -99,7 +99,7 @@ def _sent(
     }
     found: dict[str, Resent] = {}
     given_up: set[str] = set()
-    for letter in _letters(store, tell):
+    for letter in _letters(store, report):
         became = found.setdefault(letter.action, Resent(letter.action, named=letter.action in lines))
         if (letter.action, letter.event.id) in done:
             store.delete(letter.path)  # an earlier one that sent it was ended before it could
@@ -139,7 +139,7 @@ def _outcome(letter: DeadLetter, spec: ActionSpec, action: Action, journal: Jour
     return outcome
 
 
-def _letters(store: Store, tell: Callable[[str], None]) -> list[DeadLetter]:
+def _letters(store: Store, report: Callable[[str], None]) -> list[DeadLetter]:
     """Those that can be read, in the order in which the evaluator came by their events."""
     letters: list[DeadLetter] = []
     for entry in store.list(layout.DEAD_LETTERS):
@@ -150,5 +150,5 @@ def _letters(store: Store, tell: Callable[[str], None]) -> list[DeadLetter]:
                 raise ValueError
             letters.append(letter)
         except (MissingFileError, LookupError, TypeError, ValueError, AttributeError, RecursionError):
-            tell(f"{entry.path} is no dead letter that could be sent, and is left as it is")
+            report(f"{entry.path} is no dead letter that could be sent, and is left as it is")
     return sorted(letters, key=lambda letter: (letter.action, letter.event.time_ns, letter.event.id))

@@ -40,8 +40,8 @@ _ASKED_ASLEEP = 5
 _CATCHING_UP = 8
 #: Runs that wait for their last deliveries while the others go on.
 _WAITING_AT_ONCE = 8
-#: So many different runs in a row whose store is away: it is away for all of them, and one of them asks.
-_AWAY_IN_A_ROW, _ASK_AGAIN_S = 3, 30.0
+#: So many different runs in a row whose store is unreachable: it is unreachable for all of them, and one of them asks.
+_UNREACHABLE_IN_A_ROW, _ASK_AGAIN_S = 3, 30.0
 #: Ended runs of which a snapshot is kept, and seconds between publications.
 _SNAPSHOTS, _PUBLISH_S = 100, 0.5
 
@@ -87,12 +87,12 @@ class Fleet:
         self._numbers = itertools.count()
         self._asleep: deque[Member] = deque()
         self._past: deque[Member] = deque()
-        self._told: set[str] = set()
+        self._notified: set[str] = set()
         self._search_s = self._publish_s = float("-inf")
         self._busy_s = clock()
         self._reading: set[Member] = set()
         self._in_a_row: set[Member] = set()
-        self._away_since_s: float | None = None
+        self._unreachable_since_s: float | None = None
         self._pause_s = 0.0
         self._next_s = float("-inf")
         self._ending: list[Member] = []
@@ -138,7 +138,7 @@ class Fleet:
 
         Args:
             left_off: Why, in words.
-            patience_s: How long a store that is away is asked again, for all runs together.
+            patience_s: How long a store that is unreachable is asked again, for all runs together.
         """
         give_up_s = self._clock() + patience_s
         members = [*self.members, *self._asleep]
@@ -178,7 +178,7 @@ class Fleet:
             self._reading.add(member)
         else:
             self._reading.discard(member)
-        self._note_away(member, now_s)
+        self._note_unreachable(member, now_s)
         if member.state is State.ASLEEP:
             self._sleep(member)
         elif member.state is not State.SKIPPED:
@@ -186,7 +186,7 @@ class Fleet:
 
     def _rest_s(self, member: Member, again_s: float) -> float:
         """Seconds until the next turn of a run that wants it after ``again_s`` at the earliest."""
-        if not again_s or member.away:
+        if not again_s or member.unreachable:
             return again_s
         local = self._store.policy.cheap_lookups
         least_s = max(again_s, (len(self._waiting) + 1) / (_TURNS if local else _REMOTE_TURNS))
@@ -207,21 +207,21 @@ class Fleet:
     def _push(self, member: Member, due_s: float) -> None:
         heapq.heappush(self._waiting, (due_s, next(self._numbers), member))
 
-    def _note_away(self, member: Member, now_s: float) -> None:
-        """Where a bucket is away for one run after another, one of them asks again for all."""
-        if member.away and self._store.policy.shared_outages:
+    def _note_unreachable(self, member: Member, now_s: float) -> None:
+        """Where a bucket is unreachable for one run after another, one of them asks again for all."""
+        if member.unreachable and self._store.policy.shared_outages:
             self._in_a_row.add(member)
-            if len(self._in_a_row) >= _AWAY_IN_A_ROW or self._away_since_s is not None:
-                self._away_since_s = now_s if self._away_since_s is None else self._away_since_s
+            if len(self._in_a_row) >= _UNREACHABLE_IN_A_ROW or self._unreachable_since_s is not None:
+                self._unreachable_since_s = now_s if self._unreachable_since_s is None else self._unreachable_since_s
                 self._pause_s = min(_ASK_AGAIN_S, max(1.0, 2 * self._pause_s))
                 self._next_s = self._clock() + self._pause_s
             return
         self._in_a_row.clear()
-        if self._away_since_s is not None:
-            away_s, self._away_since_s, self._pause_s = now_s - self._away_since_s, None, 0.0
+        if self._unreachable_since_s is not None:
+            unreachable_s, self._unreachable_since_s, self._pause_s = now_s - self._unreachable_since_s, None, 0.0
             for _, _, other in self._waiting:
-                if not other.away:  # else it knows by itself
-                    other.excuse(away_s)
+                if not other.unreachable:  # else it knows by itself
+                    other.excuse(unreachable_s)
 
     # ---------------------------------------------------------------- finding runs
 
@@ -231,20 +231,20 @@ class Fleet:
         pause_s = _SEARCH_S if local else _SEARCH_REMOTE_S
         try:
             self._add(self._search.look(), now_s)
-            self._told.difference_update(("away", "too many"))
+            self._notified.difference_update(("unreachable", "too many"))
         except (StoreError, DamagedDataError) as error:
-            self._tell_once("away", f"new runs cannot be looked for now: {error}")
+            self._notify_once("unreachable", f"new runs cannot be looked for now: {error}")
             pause_s = _SEARCH_REMOTE_S
         except InvalidValueError as error:
             if not self.found:
                 raise
-            self._tell_once("too many", f"new runs cannot be found any more: {error}")
+            self._notify_once("too many", f"new runs cannot be found any more: {error}")
         for folder, reason in self._search.unreadable.items():
-            self._tell_once(f"folder {folder}", f"[{printable(folder)}] is left out: {reason}")
+            self._notify_once(f"folder {folder}", f"[{printable(folder)}] is left out: {reason}")
         self._wake()
         took_s = self._clock() - now_s
         self._search_s = self._clock() + max(
-            pause_s, _SEARCH_SHARE * took_s if local else _SEARCH_REQUEST_S * self._search.asked
+            pause_s, _SEARCH_SHARE * took_s if local else _SEARCH_REQUEST_S * self._search.requests
         )
 
     def _add(self, new: Sequence[str], now_s: float) -> None:
@@ -273,10 +273,10 @@ class Fleet:
             else:
                 self._asleep.append(member)
 
-    def _tell_once(self, what: str, sentence: str) -> None:
-        if what not in self._told:
-            self._told.add(what)
-            self._audience.told(sentence)
+    def _notify_once(self, what: str, sentence: str) -> None:
+        if what not in self._notified:
+            self._notified.add(what)
+            self._audience.notified(sentence)
 
     def _publish(self, now_s: float) -> None:
         if self._snapshots is None or now_s < self._publish_s:

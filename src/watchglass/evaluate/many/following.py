@@ -22,7 +22,7 @@ from watchglass.store import Store, layout, open_store
 _MOST_WAITING_S = 5.0
 #: Share of the time that looking for runs below a location may take while it is waited for; seconds per request.
 _SEARCH_SHARE, _SEARCH_REQUEST_S = 0.05, 2.0
-#: How long a store that is away is asked again when following ends by itself before the trainings.
+#: How long a store that is unreachable is asked again when following ends by itself before the trainings.
 _PATIENCE_S = 60.0
 #: Why following ended before the training, where nothing was wrong.
 _INTERRUPTED, OUT_OF_TIME = "interrupted", "the time is over"
@@ -32,7 +32,7 @@ Pause = Callable[[float], bool]
 
 
 def what_is_at(
-    location: str, pause: Pause, *, wait_s: float = 600.0, tell: Callable[[str], None] = lambda _: None
+    location: str, pause: Pause, *, wait_s: float = 600.0, report: Callable[[str], None] = lambda _: None
 ) -> Literal["run", "prefix", ""]:
     """Whether a location is a run or holds some, waiting until it is one of the two; "" where waiting was ended.
 
@@ -41,8 +41,8 @@ def what_is_at(
     Args:
         location: A folder, or an address of an object store.
         pause: Waits.
-        wait_s: Seconds to wait. A store that is away is asked again as long.
-        tell: Takes a sentence for whoever looks on.
+        wait_s: Seconds to wait. A store that is unreachable is asked again as long.
+        report: Takes a sentence for whoever looks on.
 
     Raises:
         MissingFileError: No run has begun there in time.
@@ -63,15 +63,15 @@ def what_is_at(
                         return "run" if "" in below else "prefix"
                     search_s = begun_s + (time.monotonic() - begun_s) / _SEARCH_SHARE
                     if not store.policy.cheap_lookups:
-                        search_s = begun_s + max(_MOST_WAITING_S, _SEARCH_REQUEST_S * search.asked)
+                        search_s = begun_s + max(_MOST_WAITING_S, _SEARCH_REQUEST_S * search.requests)
                 if refused is not None:
-                    tell("store reachable again")
+                    report("store reachable again")
                 refused = None
             except ForkedError:
                 raise
             except StoreError as error:
                 if refused is None:
-                    tell(f"store unreachable, retrying: {error}")
+                    report(f"store unreachable, retrying: {error}")
                 refused = error
             if time.monotonic() > give_up_s:
                 raise refused or MissingFileError(
@@ -183,12 +183,12 @@ def _to_its_end(
     end_s = time.monotonic() + (math.inf if timeout_s is None else timeout_s)
     ended = left_off = ""
     while not ended and not left_off:
-        away_s = evaluator.away_s
+        unreachable_s = evaluator.unreachable_s
         new = evaluator.turn()
         snapshots.publish([evaluator.snapshot()])
         ended = "" if new else evaluator.ended()
-        first_step_s += 0.0 if evaluator.away_s else away_s
-        if not evaluator.begun() and not ended and time.monotonic() > first_step_s and not evaluator.away_s:
+        first_step_s += 0.0 if evaluator.unreachable_s else unreachable_s
+        if not evaluator.begun() and not ended and time.monotonic() > first_step_s and not evaluator.unreachable_s:
             raise MissingFileError(
                 f"no training step came in {config.run} within {wait_s:g} s; is the training running, and with a "
                 "framework that is watched? --wait gives it longer"

@@ -79,7 +79,7 @@ class Audience(Protocol):
     def skipped(self, name: str, location: str, reason: str) -> None:
         """A run cannot be followed, or nothing came of it."""
 
-    def told(self, sentence: str) -> None:
+    def notified(self, sentence: str) -> None:
         """Something worth a line."""
 
 
@@ -140,9 +140,9 @@ class Member:
         self._last: RunSnapshot | None = None
 
     @property
-    def away(self) -> bool:
+    def unreachable(self) -> bool:
         """Whether the store did not answer the last time."""
-        return self._refused or (self._evaluator is not None and self._evaluator.away_s > 0)
+        return self._refused or (self._evaluator is not None and self._evaluator.unreachable_s > 0)
 
     @property
     def busy(self) -> bool:
@@ -183,7 +183,7 @@ class Member:
             return self._is_held(None)
         except StoreError as error:
             if not self._refused:
-                self._common.audience.told(f"[{self.name}] {error}; it is asked again")
+                self._common.audience.notified(f"[{self.name}] {error}; retrying")
             self._refused = True
             self._let_go(State.FOUND)
             return _AGAIN_S
@@ -234,7 +234,7 @@ class Member:
         judged = judged_attempt(self._store)
         if judged is not None and not has_attempt(self._store, judged + 1):
             if self.state is State.HELD:
-                self._common.audience.told(f"[{self.name}] was judged by the evaluator that followed it")
+                self._common.audience.notified(f"[{self.name}] was judged by the evaluator that followed it")
             self.judged_before, self._known = self.state is State.FOUND and not self._known, True
             self._attempt, self._judged, self._unbegun = judged, judged, False
             self._let_go(State.ASLEEP)
@@ -244,7 +244,7 @@ class Member:
             self._run_id = read_manifest(self._store).run_id
         except (MissingFileError, NotARunError):
             if self._store.size(layout.MANIFEST) is None:
-                return self._gone(told=self._holder is not None)
+                return self._gone(notified=self._holder is not None)
             raise
         # What this process held before it started anew is its own.
         holder = lease_holder(self._store) if own_lease(self._store) is None else None
@@ -274,18 +274,18 @@ class Member:
 
     def _live(self, evaluator: Evaluator) -> float:
         if not self._is_same():
-            return self._gone(told=True)
-        away_s = evaluator.away_s
+            return self._gone(notified=True)
+        unreachable_s = evaluator.unreachable_s
         new = evaluator.turn(_TURN_BYTES)
         now_s = self._common.clock()
         self._turns += 1
-        if not evaluator.away_s:
-            self._first_step_s += away_s
+        if not evaluator.unreachable_s:
+            self._first_step_s += unreachable_s
         if new:
             self.news_s = now_s
             self.caught_up = self.caught_up or self._turns >= _CATCHING_UP_TURNS
             return 0.0
-        if evaluator.away_s:
+        if evaluator.unreachable_s:
             return evaluator.pause_s
         self.caught_up = True
         ended = evaluator.ended()
@@ -316,17 +316,19 @@ class Member:
         except WatchglassError:
             return False
 
-    def _gone(self, *, told: bool) -> float:
+    def _gone(self, *, notified: bool) -> float:
         """The run was removed, or there is another in its place, which is then found: of this one nothing is kept."""
         self._let_go(State.FOUND)
         self._watch = self._holder = self._last = None
         self.news_s = self._common.clock()
         if not was_removed(self._store):
-            self._common.audience.told(f"[{self.name}] was replaced by another run, which is followed from its start")
+            self._common.audience.notified(
+                f"[{self.name}] was replaced by another run, which is followed from its start"
+            )
             return 0.0
         self._attempt, self._judged, self._unbegun = -1, None, False
         self._let_go(State.ASLEEP)
-        if told:
+        if notified:
             self._common.audience.skipped(self.name, self.location, "it was removed while it was followed")
         return 0.0
 
@@ -360,7 +362,7 @@ class Member:
                 self._watch, self._holder = RenewalWatch(self._store, monotonic=self._common.clock), holder
                 if holder is not None:
                     who = printable(f"process {holder.pid} on {holder.host}")
-                    self._common.audience.told(f"[{self.name}] is followed by {who} and left to it")
+                    self._common.audience.notified(f"[{self.name}] is followed by {who} and left to it")
         except WatchglassError:
             pass  # it is asked again
         return _HELD_S if self._store.policy.cheap_lookups else _HELD_REMOTE_S
@@ -377,7 +379,7 @@ class Member:
                 evaluator.close()
         except Exception:
             if state is not State.SKIPPED:  # else it is what is told of already
-                self._common.audience.told(f"[{self.name}] could not be closed in order; its lease ends by itself")
+                self._common.audience.notified(f"[{self.name}] could not be closed in order; its lease ends by itself")
         if state in (State.ASLEEP, State.SKIPPED):
             self._store.close()
 
