@@ -331,13 +331,13 @@ def test_a_run_that_is_away_alone_does_not_stand_for_the_bucket(tmp_path: Path, 
         appends = False
 
     class Member:
-        away, busy, caught_up, state = True, False, True, State.LIVE
+        unreachable, busy, caught_up, state = True, False, True, State.LIVE
 
     fleet = Fleet(EvaluatorConfig(str(tmp_path), None, RULES), Bucket(tmp_path), heard, clock=Now())
     alone: Any = Member()
     for _ in range(5):
-        fleet._note_away(alone, 1000.0)
-    assert fleet._away_since_s is None
+        fleet._note_unreachable(alone, 1000.0)
+    assert fleet._unreachable_since_s is None
     for _ in range(2):
-        fleet._note_away(Member(), 1000.0)  # type: ignore[arg-type]
-    assert fleet._away_since_s is not None
+        fleet._note_unreachable(Member(), 1000.0)  # type: ignore[arg-type]
+    assert fleet._unreachable_since_s is not None
