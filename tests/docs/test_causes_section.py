@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from watchglass.cli import main
-from watchglass.evaluate import diagnose
-from watchglass.evaluate.diagnosis import _LEAST_SCORE
+from watchglass.diagnose import diagnose
+from watchglass.diagnose.diagnosis import _LEAST_SCORE
 from watchglass.records import Finding, Mode, Severity
 from watchglass.rules import load_knowledge
 from watchglass.rules.knowledge import reading

@@ -153,7 +153,8 @@ def ask(run: Run) -> None:
 
 def run_replayed(choices: Choices) -> None:
     """replay, and the verdict on what it found."""
-    from watchglass.evaluate import replay, verdict
+    from watchglass.diagnose import verdict
+    from watchglass.evaluate import replay
     from watchglass.view import verdict_text
 
     with hostile_run(choices) as path, np.errstate(all="ignore"):
@@ -251,7 +252,8 @@ class _Page(HTMLParser):
 
 def run_report(choices: Choices) -> None:
     """The report: text of the run is text, whatever it holds."""
-    from watchglass.evaluate import replay, verdict
+    from watchglass.diagnose import verdict
+    from watchglass.evaluate import replay
     from watchglass.view import render_report, report
 
     with hostile_run(choices) as path, np.errstate(all="ignore"):

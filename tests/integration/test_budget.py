@@ -19,7 +19,7 @@ from torch import nn
 import watchglass
 from watchglass import open_run
 from watchglass.capture import cost
-from watchglass.evaluate import verdict
+from watchglass.diagnose import verdict
 from watchglass.records import Verdict
 from watchglass.view import Terms, json_document, render_report, verdict_text
 

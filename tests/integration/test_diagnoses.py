@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from watchglass import open_run
-from watchglass.evaluate import verdict
+from watchglass.diagnose import verdict
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("preloaded_python")]
 

@@ -24,8 +24,8 @@ from watchglass import Collection, Mode, Role, open_run
 from watchglass.config import RuleSpec
 from watchglass.control import Commit, Stop
 from watchglass.errors import InvalidValueError, MissingExtraError, TrainingStopped, UnknownNameError
-from watchglass.evaluate import Evaluation, replay
-from watchglass.records import Status
+from watchglass.evaluate import replay
+from watchglass.records import Evaluation, Status
 from watchglass.session import current_hook
 
 Matrices = tuple[xgboost.DMatrix, xgboost.DMatrix]

@@ -16,7 +16,7 @@ FOR_SCRIPTS = ("torch", "torch.optim", "torch.utils.data", "torch._dynamo", "num
 #: Modules that the commands of watchglass import.
 FOR_COMMANDS = (
     "watchglass.cli.app", "watchglass.cli.run", "watchglass.cli.check", "watchglass.cli.verdicts", "watchglass.launch",
-    "watchglass.evaluate.live.process", "watchglass.evaluate.judgement", "watchglass.run.run", "pyarrow.ipc",
+    "watchglass.evaluate.live.process", "watchglass.diagnose.judgement", "watchglass.run.run", "pyarrow.ipc",
     "rich.console",
 )  # fmt: skip
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from watchglass import evaluate, view
+from watchglass import diagnose, view
 from watchglass.cli.evaluator_options import Calibration, Causes, Rules, evaluator_config
 from watchglass.cli.failure import print_warning
 from watchglass.cli.shared_options import PricePerHour, check_choice, price_of
@@ -110,7 +110,7 @@ def _print(
     explained = None
     if finding is not None:
         explained = [
-            evaluate.explain(each, verdict, knowledge, documented) for each in evaluate.find_findings(verdict, finding)
+            diagnose.explain(each, verdict, knowledge, documented) for each in diagnose.find_findings(verdict, finding)
         ]
     if as_json:
         typer.echo(view.explanation_json(verdict, explained), nl=False)

@@ -13,13 +13,11 @@ from watchglass.cli.terminal import print_table, print_verdict, stdout_console
 from watchglass.cli.verdicts import verdict_on
 from watchglass.config import EvaluatorConfig
 from watchglass.errors import WatchglassError
-from watchglass.records import Finding, count
+from watchglass.records import Evaluation, Finding, count
 from watchglass.run import open_run
 
 
-def conclude(
-    config: EvaluatorConfig, evaluation: evaluate.Evaluation, fail_on: str, *, ended: bool, name: str = ""
-) -> int:
+def conclude(config: EvaluatorConfig, evaluation: Evaluation, fail_on: str, *, ended: bool, name: str = "") -> int:
     """Prints the verdict; returns the exit status, of a training that goes on 1 or 2.
 
     What was found counts, also where the run cannot be read any more to say more about it.

@@ -6,20 +6,20 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
 
-from watchglass import evaluate
+from watchglass import diagnose, evaluate
 from watchglass.cli.recovery import mention_unrecovered, recover
 from watchglass.cli.terminal import working
 from watchglass.config import EvaluatorConfig
 from watchglass.errors import WatchglassError, in_a_line
-from watchglass.records import Verdict
+from watchglass.records import Evaluation, Verdict
 from watchglass.rules import default_rules
 from watchglass.run import Run, open_run, open_runs
 from watchglass.store import layout, open_store
 
 
-def verdict_on(run: Run, evaluation: evaluate.Evaluation | None, config: EvaluatorConfig) -> Verdict:
+def verdict_on(run: Run, evaluation: Evaluation | None, config: EvaluatorConfig) -> Verdict:
     """The verdict on a run by the name that was asked for; ``evaluation`` None takes what its evaluator found."""
-    told = evaluate.verdict(run, evaluation, causes=config.causes, price_per_hour=config.price_per_hour)
+    told = diagnose.verdict(run, evaluation, causes=config.causes, price_per_hour=config.price_per_hour)
     return replace(told, run=config.run)
 
 

@@ -22,15 +22,12 @@ if TYPE_CHECKING:
         labels_of_runs as labels_of_runs,
         read_labels as read_labels,
     )
-    from watchglass.evaluate.diagnosis import diagnose as diagnose
     from watchglass.evaluate.engine.observing import journal_of as journal_of, tick_of as tick_of
     from watchglass.evaluate.engine.partial import merge as merge
     from watchglass.evaluate.engine.rule_status import PartialEvaluation as PartialEvaluation
     from watchglass.evaluate.engine.windowing import Cutting as Cutting
-    from watchglass.evaluate.evaluation import Evaluation as Evaluation
-    from watchglass.evaluate.explanation import explain as explain, find_findings as find_findings
     from watchglass.evaluate.follower import Follower as Follower
-    from watchglass.evaluate.judgement import is_judged as is_judged, verdict as verdict
+    from watchglass.evaluate.live.journal import is_judged as is_judged
     from watchglass.evaluate.live.judging import Judging as Judging
     from watchglass.evaluate.live.resending import Resent as Resent, resend as resend
     from watchglass.evaluate.live.restart_without_rule import may_restart as may_restart
@@ -54,14 +51,12 @@ _HOMES = {
         "Firing", "Outcome", "Score", "TestedRun", "combinations", "front", "judge", "score", "tested", "unanswered",
     ),
     "backtest.labels": ("Label", "labels_of_runs", "read_labels"),
-    "diagnosis": ("diagnose",),
     "engine.observing": ("journal_of", "tick_of"),
     "engine.partial": ("merge",),
     "engine.rule_status": ("PartialEvaluation",),
     "engine.windowing": ("Cutting",),
-    "evaluation": ("Evaluation",),
-    "explanation": ("explain", "find_findings"),
     "follower": ("Follower",),
+    "live.journal": ("is_judged",),
     "live.restart_without_rule": ("may_restart",),
     "live.judging": ("Judging",),
     "live.resending": ("Resent", "resend"),
@@ -74,7 +69,6 @@ _HOMES = {
     "scaling.cluster": ("cluster",),
     "scaling.judging_elsewhere": ("judging_on",),
     "scaling.spreading": ("replay_on_ray",),
-    "judgement": ("is_judged", "verdict"),
 }  # fmt: skip
 
 

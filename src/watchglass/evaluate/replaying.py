@@ -13,9 +13,9 @@ from watchglass.evaluate.engine.engine import Engine
 from watchglass.evaluate.engine.observing import journal_of
 from watchglass.evaluate.engine.partial import merge
 from watchglass.evaluate.engine.rule_status import PartialEvaluation
-from watchglass.evaluate.evaluation import Evaluation, most_steps
+from watchglass.evaluate.engine.train_steps import most_steps
 from watchglass.evaluate.follower import Follower
-from watchglass.records import Observation
+from watchglass.records import Evaluation, Observation
 from watchglass.rules import default_rules
 from watchglass.store import Attendance, Store, is_alive, open_store
 

@@ -4,6 +4,7 @@ Rooms meet here and never at each other's classes. Everything is immutable and c
 fixed-size rows; nothing here imports a framework, Arrow or any other room but :mod:`watchglass.errors`.
 """
 
+from watchglass.records.evaluation import Evaluation as Evaluation
 from watchglass.records.events import Event as Event
 from watchglass.records.failure import (
     BypassedUpdates as BypassedUpdates,

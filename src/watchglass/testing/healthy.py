@@ -10,8 +10,9 @@ from dataclasses import replace
 from typing import Any
 
 from watchglass.config import EvaluatorConfig
+from watchglass.diagnose import verdict
 from watchglass.errors import InvalidValueError, MissingFileError
-from watchglass.evaluate import replay, verdict
+from watchglass.evaluate import replay
 from watchglass.records import Verdict
 from watchglass.run import open_run
 from watchglass.session import rule_specs

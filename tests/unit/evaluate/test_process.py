@@ -16,8 +16,9 @@ import pytest
 
 from waiting import PATIENCE_S, until
 from watchglass.config import EvaluatorConfig, RuleSpec
+from watchglass.diagnose import diagnose, verdict
 from watchglass.errors import MissingFileError
-from watchglass.evaluate import diagnose, replay, verdict
+from watchglass.evaluate import replay
 from watchglass.records import Severity, Status, Verdict, from_json
 from watchglass.rules import default_rules
 from watchglass.run import open_run

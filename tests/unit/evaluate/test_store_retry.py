@@ -176,11 +176,7 @@ def test_following_a_run_whose_end_could_not_be_read_ends_without_a_verdict(
     monkeypatch.setattr(Evaluator, "finish", functools.partialmethod(Evaluator.finish, patience_s=0.0))
     config = EvaluatorConfig(store.location, None, default_rules())
     followed = follow(config, lambda seconds: True, timeout_s=20.0)
-<<<<<<< HEAD:tests/unit/evaluate/test_away.py
     assert (followed.ended, followed.left_off) == ("", "store unreachable")
-=======
-    assert (followed.ended, followed.left_off) == ("", "the store is unreachable")
->>>>>>> 3521688 (Report instead of tell and say: parameters, retries of an unreachable store):tests/unit/evaluate/test_store_retry.py
     assert {status.status for status in followed.evaluation.statuses} == {Status.IN_PROGRESS}
 
 

@@ -15,7 +15,7 @@ def test_no_rule_names_a_class_of_a_framework(repository: Path) -> None:
     package = repository / "src" / "watchglass"
     named = [
         f"{path.relative_to(package)}:{node.lineno} {node.value}"
-        for folder in ("rules", "run", "evaluate", "records")
+        for folder in ("rules", "run", "evaluate", "diagnose", "records")
         for path in sorted((package / folder).rglob("*.py"))
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Constant) and node.value in CLASSES

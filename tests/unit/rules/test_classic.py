@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from trainings import ALWAYS, MODULES, constant, training, with_evaluations
-from watchglass.evaluate import diagnose, replay
+from watchglass.diagnose import diagnose
+from watchglass.evaluate import replay
 from watchglass.records import ModuleKind, Severity
 from watchglass.rules import default_rules, find_rule
 from watchglass.testing import Step, build_run

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from watchglass.diagnose import diagnose
 from watchglass.errors import InvalidValueError, MissingFileError
-from watchglass.evaluate import diagnose
 from watchglass.records import Finding, Mode, Severity
 from watchglass.rules import Knowledge, built_in_knowledge, load_knowledge, rule_names
 

@@ -11,8 +11,8 @@ import pytest
 
 from watchglass.config import RuleSpec
 from watchglass.errors import InvalidValueError
-from watchglass.evaluate import Evaluation, replay
-from watchglass.records import Status
+from watchglass.evaluate import replay
+from watchglass.records import Evaluation, Status
 from watchglass.tables import History
 from watchglass.testing import Step, build_run
 

@@ -13,7 +13,8 @@ from xml.etree import ElementTree
 import pytest
 
 from command_line import training
-from watchglass.evaluate import replay, verdict
+from watchglass.diagnose import verdict
+from watchglass.evaluate import replay
 from watchglass.run import open_run
 from watchglass.testing import build_run
 from watchglass.view import harmless_json, printable, render_report

@@ -10,7 +10,8 @@ import pytest
 
 from trainings import in_turns, modules, of_model, training
 from watchglass.cli import main
-from watchglass.evaluate import replay, verdict
+from watchglass.diagnose import verdict
+from watchglass.evaluate import replay
 from watchglass.records import ModelSummary, Severity, Verdict
 from watchglass.rules import default_rules
 from watchglass.run import open_run

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from watchglass.config import RuleSpec
 from watchglass.errors import InvalidValueError
 from watchglass.evaluate.engine.rule_status import Met, PartialEvaluation, RuleFacts, WorkerFacts, status_of
-from watchglass.evaluate.evaluation import Evaluation, most_steps
-from watchglass.records import Finding, count
+from watchglass.evaluate.engine.train_steps import most_steps
+from watchglass.records import Evaluation, Finding, count
 from watchglass.store import layout
 
 

@@ -14,7 +14,7 @@ from typing import TextIO
 
 from watchglass.config import EvaluatorConfig
 from watchglass.errors import WatchglassError
-from watchglass.evaluate.evaluation import Evaluation, most_steps, steps_by_worker
+from watchglass.evaluate.engine.train_steps import most_steps, steps_by_worker
 from watchglass.evaluate.follower import FollowedWorker
 from watchglass.evaluate.live.acting import ACTION_PATIENCE_S
 from watchglass.evaluate.live.judging import Judging
@@ -24,7 +24,7 @@ from watchglass.evaluate.live.snapshot import RunSnapshot
 from watchglass.evaluate.live.store_retry import StoreRetry, slept
 from watchglass.evaluate.live.ticking import Ticking
 from watchglass.evaluate.live.worker_liveness import WorkerLiveness
-from watchglass.records import Observation
+from watchglass.records import Evaluation, Observation
 from watchglass.store import Claim, Pin, Store, open_store, pin
 
 #: How long to wait for an evaluator of an earlier attempt to give up the journal.
@@ -144,7 +144,7 @@ class Evaluator:
         if not self._finished:
             self._report(f"not everything was evaluated; for the verdict: watchglass check {self._config.run}")
             return
-        from watchglass.evaluate.judgement import verdict
+        from watchglass.diagnose import verdict
         from watchglass.run import open_run
 
         run = open_run(self._config.run)

@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from watchglass.errors import DamagedDataError, MissingFileError, RunExistsError, StoreError
-from watchglass.records import Finding, Observation, RuleStatus
+from watchglass.records import Finding, Observation, RuleStatus, Status
+from watchglass.run import Run
 from watchglass.store import (
     LEASE_EXPIRY_S,
     Claim,
@@ -243,3 +244,15 @@ def _says_more(record: Record, written: Record | None) -> bool:
     if isinstance(record, Finding) and isinstance(written, Finding):
         return record.count > written.count
     return isinstance(record, RuleStatus) and record != written
+
+
+def is_judged(run: Run) -> bool:
+    """Whether an evaluator has evaluated all of the run, its newest attempt included, and written its final statuses."""
+    statuses = run.journal.statuses
+    # An evaluator that goes on, or was killed, leaves a rule in progress.
+    if not statuses or any(status.status is Status.IN_PROGRESS for status in statuses):
+        return False
+    if run.attempt == 0:
+        return True
+    judged = judged_attempt(run.store)
+    return judged is not None and judged >= run.attempt

@@ -21,10 +21,11 @@ from contextlib import closing, suppress
 from types import FrameType
 
 from watchglass.config import EvaluatorConfig
+from watchglass.diagnose import verdict
 from watchglass.errors import StoreError, WatchglassError
-from watchglass.evaluate.judgement import is_judged, verdict
 from watchglass.evaluate.live import restart_without_rule
 from watchglass.evaluate.live.evaluator import Evaluator
+from watchglass.evaluate.live.journal import is_judged
 from watchglass.records import as_json
 from watchglass.run import open_run
 

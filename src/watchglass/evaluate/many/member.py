@@ -11,12 +11,12 @@ from typing import Protocol, TextIO
 
 from watchglass.config import EvaluatorConfig
 from watchglass.errors import MissingFileError, NotARunError, RunExistsError, StoreError, WatchglassError, in_a_line
-from watchglass.evaluate.evaluation import Evaluation
 from watchglass.evaluate.live.evaluator import Evaluator
 from watchglass.evaluate.live.journal import judged_attempt
 from watchglass.evaluate.live.judging import Judging
 from watchglass.evaluate.live.restart_without_rule import own_lease
 from watchglass.evaluate.live.snapshot import RunSnapshot
+from watchglass.records import Evaluation
 from watchglass.store import (
     LEASE_EXPIRY_S,
     Claim,

@@ -12,12 +12,12 @@ from watchglass.errors import ClusterError, WatchglassError
 from watchglass.evaluate.engine.engine import Engine
 from watchglass.evaluate.engine.partial import merge
 from watchglass.evaluate.engine.rule_status import PartialEvaluation
-from watchglass.evaluate.evaluation import Evaluation
 from watchglass.evaluate.scaling.cluster import Cluster, cluster, in_short
 from watchglass.evaluate.scaling.contents import RunContents, contents_of
 from watchglass.evaluate.scaling.plan import Part, plan
 from watchglass.evaluate.scaling.rule_files import absolute_rules, read_rule_files
 from watchglass.evaluate.scaling.tasks import answer, error_of, error_to_json, read_answer, request_of
+from watchglass.records import Evaluation
 from watchglass.store import open_store, read_manifest
 
 #: How often a part is begun again whose process died under it.

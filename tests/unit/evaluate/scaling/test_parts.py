@@ -17,13 +17,14 @@ import scale
 from command_line import training
 from watchglass.config import EvaluatorConfig, RuleSpec
 from watchglass.errors import ClusterError, MissingFileError, NotARunError
-from watchglass.evaluate import Evaluation, replay
+from watchglass.evaluate import replay
 from watchglass.evaluate.engine.partial import merge
 from watchglass.evaluate.scaling import tasks
 from watchglass.evaluate.scaling.contents import contents_of
 from watchglass.evaluate.scaling.plan import Part, plan
 from watchglass.evaluate.scaling.rule_files import absolute_rules, place_rule_files, read_rule_files
 from watchglass.evaluate.scaling.tasks import answer, read_answer, request_of
+from watchglass.records import Evaluation
 from watchglass.rules import default_rules
 from watchglass.store import LocalStore, StoredObject, compact, layout
 from watchglass.testing import RunBuilder, build_run

@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from watchglass.diagnose import verdict
 from watchglass.errors import InvalidValueError
-from watchglass.evaluate import replay, verdict
+from watchglass.evaluate import replay
 from watchglass.records import Finding, Mode, Observation, RuleStatus, Severity, Status
 from watchglass.run import open_run
 from watchglass.testing import RunBuilder, Step, build_run

@@ -7,12 +7,21 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from watchglass.evaluate.diagnosis import diagnose
-from watchglass.evaluate.evaluation import Evaluation
-from watchglass.evaluate.live.journal import judged_attempt
-from watchglass.evaluate.unjudged import why_unjudged
+from watchglass.diagnose.diagnosis import diagnose
+from watchglass.diagnose.unjudged import why_unjudged
 from watchglass.record import recovered_steps
-from watchglass.records import BypassedUpdates, Finding, Mode, ModelSummary, Severity, Status, StepEnd, Verdict, judged
+from watchglass.records import (
+    BypassedUpdates,
+    Evaluation,
+    Finding,
+    Mode,
+    ModelSummary,
+    Severity,
+    Status,
+    StepEnd,
+    Verdict,
+    judged,
+)
 from watchglass.rules import Knowledge, load_knowledge
 from watchglass.run import Ending, Run, count_steps, ending_of, leaders_of
 from watchglass.store import Problem, layout
@@ -84,18 +93,6 @@ def verdict(
         unjudged=unjudged,
         attempt=run.attempt,
     )
-
-
-def is_judged(run: Run) -> bool:
-    """Whether an evaluator has come to the end of the run, its newest attempt too, so that its last word is written."""
-    statuses = run.journal.statuses
-    # An evaluator that was killed, or is still at it, has not said its last word.
-    if not statuses or any(status.status is Status.IN_PROGRESS for status in statuses):
-        return False
-    if run.attempt == 0:
-        return True
-    judged = judged_attempt(run.store)
-    return judged is not None and judged >= run.attempt
 
 
 def _with_causes(finding: Finding, knowledge: Knowledge) -> Finding:

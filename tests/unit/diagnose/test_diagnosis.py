@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from watchglass.evaluate import diagnose
+from watchglass.diagnose import diagnose
 from watchglass.records import Finding, Mode, Severity
 from watchglass.rules import load_knowledge
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from watchglass.evaluate.unjudged import why_unjudged
+from watchglass.diagnose.unjudged import why_unjudged
 from watchglass.records import RuleStatus, Status, UnsteppedBackwards
 from watchglass.run import open_run
 from watchglass.testing import Step, build_run

@@ -1,0 +1,20 @@
+"""From findings to a verdict: which findings have one cause, what to try, what all of it means for a run."""
+
+from typing import TYPE_CHECKING
+
+from watchglass.lazy_imports import lazily
+
+if TYPE_CHECKING:
+    from watchglass.diagnose.diagnosis import diagnose as diagnose
+    from watchglass.diagnose.explanation import explain as explain, find_findings as find_findings
+    from watchglass.diagnose.judgement import verdict as verdict
+
+_HOMES = {
+    "diagnosis": ("diagnose",),
+    "explanation": ("explain", "find_findings"),
+    "judgement": ("verdict",),
+}
+
+
+if not TYPE_CHECKING:
+    __getattr__ = lazily(__name__, _HOMES)
