@@ -293,7 +293,7 @@ class Deliveries:
         due.not_before_s = self._clock.monotonic() + max(pause_s, asked_s)
 
     def _bury(self) -> list[Observation]:
-        """Write the first that waits as a dead letter; where the store is unreachable it stays first, and is written later."""
+        """Write the first that waits as a dead letter; while the store is unreachable it stays first."""
         due = self._waiting[0]
         letter = DeadLetter(self.key, due.event, due.tries, due.dead)
         try:

@@ -238,9 +238,9 @@ class Evaluator:
         """Evaluates what is left, writes final findings and statuses, waits for actions, and gives the lease back.
 
         Args:
-            patience_s: How long a store that is unreachable is asked again. What could then not be read leaves the rules
-                in progress, so that nobody takes this for their last word.
-            action_patience_s: How long deliveries are waited for, once the training has ended.
+            patience_s: How long to retry while the store is unreachable. Where the rest could not be read, the rules
+                stay in progress, so that no reader takes their statuses for final.
+            action_patience_s: How long to wait for deliveries, once the run has ended.
             pause: Waits so many seconds, or less; returns False where neither the store nor deliveries are to be
                 waited for any more.
 

@@ -247,7 +247,7 @@ def _says_more(record: Record, written: Record | None) -> bool:
 
 
 def is_judged(run: Run) -> bool:
-    """Whether an evaluator has evaluated all of the run, its newest attempt included, and written its final statuses."""
+    """Whether an evaluator has evaluated all of a run, its newest attempt included, and written final statuses."""
     statuses = run.journal.statuses
     # An evaluator that goes on, or was killed, leaves a rule in progress.
     if not statuses or any(status.status is Status.IN_PROGRESS for status in statuses):
