@@ -6,8 +6,7 @@ from watchglass.lazy_imports import lazily
 
 if TYPE_CHECKING:
     from watchglass.run.arrow_tables import RunTables as RunTables
-    from watchglass.run.description import state_of as state_of
-    from watchglass.run.ending import Ending as Ending, ending_of as ending_of
+    from watchglass.run.ending import Ending as Ending, ending_of as ending_of, state_of as state_of
     from watchglass.run.news import Cursor as Cursor, News as News
     from watchglass.run.numbering.lineage import Seam as Seam
     from watchglass.run.reading import Journal as Journal
@@ -22,8 +21,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "arrow_tables": ("RunTables",),
-    "description": ("state_of",),
-    "ending": ("Ending", "ending_of"),
+    "ending": ("Ending", "ending_of", "state_of"),
     "news": ("Cursor", "News"),
     "numbering.lineage": ("Seam",),
     "reading": ("Journal",),

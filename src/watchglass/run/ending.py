@@ -71,6 +71,28 @@ def ending_of(run: Run) -> Ending:
     return Ending(not waiting and bool(run.workers or ends), first, tuple(early))
 
 
+def state_of(run: Run) -> str:
+    """How a run ended: ``finished``, ``failed``, ``stopped``, or ``lost`` (its processes are gone, and nothing says
+    why); else ``not finished`` or ``no data``.
+
+    Where workers left differently, all of it: ``failed and finished``.
+    """  # noqa: D205
+    ending = ending_of(run)
+    if run.finished:
+        early = {failure.worker for failure in ending.early}
+        lasts = {worker: run.worker(worker).lifecycle[-1] for worker in run.workers if worker not in early}
+        ends = {str(last.get("status", "finished")) for last in lasts.values()} or {"finished"}
+        if ending.failure is not None and "stopped" not in ends:
+            # Not only what failed while it trained: a launcher also sees what came after the last step.
+            ends = {"failed"} if ends == {"finished"} else ends | {"failed"}
+        return " and ".join(sorted(ends))
+    if ending.failure is not None:
+        return "lost" if ending.failure.kind == "lost" else "failed"
+    if ending.over:
+        return "finished"
+    return "not finished" if run.workers else "no data"
+
+
 def _newest(run: Run) -> int:
     if run.fixed_attempt is not None:
         return run.fixed_attempt

@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from copy import copy
+from datetime import datetime
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from watchglass.config import suggest
 from watchglass.errors import InvalidValueError, UnknownNameError
-from watchglass.records import Fact, Mode, ModelSummary, Role, judged
-from watchglass.run.description import page_of, summary
+from watchglass.records import Fact, Mode, ModelSummary, Role, count, judged
+from watchglass.run.ending import state_of
+from watchglass.run.markup import page
 from watchglass.run.news import Cursor, News, cursor_of, news_of
 from watchglass.run.numbering.course import STORED_MODES
 from watchglass.run.numbering.lineage import Lineage, Seam, trace
@@ -21,7 +24,7 @@ from watchglass.run.numbering.steps import Range, half_open
 from watchglass.run.reading import Reading
 from watchglass.run.recorded_step import RecordedStep
 from watchglass.run.statistics_query import StatisticsQuery
-from watchglass.run.summaries import models_of
+from watchglass.run.summaries import count_steps, models_of
 from watchglass.run.table import Table, run_query
 from watchglass.run.tensor import Tensor
 from watchglass.run.waiting import locate, reading_again, statistics_again, wait_for
@@ -38,6 +41,9 @@ from watchglass.store import (
     read_manifest,
 )
 from watchglass.tables import Phase, Selection, WorkerTables
+
+#: Scalars that the page of a run shows in a notebook; a search over a hundred models has a thousand.
+_MOST_ROWS = 100
 
 
 def open_run(path: str | os.PathLike[str], *, attempt: int | None = None, steps: Range | None = None) -> Run:
@@ -124,12 +130,12 @@ class Run:
             raise InvalidValueError("a snapshot reads no more; refresh the run that it is of, and take another one")
         if again:
             self.reading.restart()
-        count = self.reading.refresh()
+        frames = self.reading.refresh()
         before = self.cursor
-        if count or again or not self._workers:
+        if frames or again or not self._workers:
             self._look()
             self.cursor = cursor_of(self, self._lineage.parts if self._lineage is not None else ())
-        return news_of(self, before if since is None else since, self.cursor, count)
+        return news_of(self, before if since is None else since, self.cursor, frames)
 
     def snapshot(self) -> Run:
         """The run as it was read so far, which no later refresh changes; for any number of threads.
@@ -435,7 +441,35 @@ class Run:
         return found + (self.reading.unfinished() if self.finished or self.lost else [])
 
     def __repr__(self) -> str:
-        return f"Run({self.location!r}: {', '.join(summary(self))})"
+        return f"Run({self.location!r}: {', '.join(self._summary())})"
 
     def _repr_html_(self) -> str:
-        return page_of(self)
+        created = datetime.fromtimestamp(self.manifest.created_ns / 1e9).strftime("%Y-%m-%d %H:%M")
+        rows: list[tuple[Any, ...]] = []
+        for role in (Role.LOSS, Role.METRIC):
+            for name in self.tensor_names(role=role):
+                for mode in self.modes:
+                    steps, values = self.scalars(name, mode)
+                    if len(steps):
+                        rows.append((name, mode.name, float(values[0]), float(values[-1]), int(steps[-1])))
+        left = [f"and {len(rows) - _MOST_ROWS:,} more rows"] if len(rows) > _MOST_ROWS else []
+        more = "; ".join([*left, *(str(seam) for seam in self.seams)])
+        note = f"{', '.join(self._summary())}; begun {created}"
+        return page(self.location, note, ("scalar", "mode", "first", "last", "at step"), rows[:_MOST_ROWS], more)
+
+    def _summary(self) -> list[str]:
+        """What the run holds, in a few words each."""
+        modes = [(count_steps(self, mode), mode.name) for mode in STORED_MODES]
+        steps = " and ".join(f"{number} {name}" for number, name in modes if number) or "no"
+        parts = [
+            count(len(self.workers), "worker"),
+            f"{steps} {'step' if sum(number for number, _ in modes) == 1 else 'steps'}",
+            count(len(self.worker().infos()), "tensor"),
+        ]
+        if len(self.attempts) > 1:
+            alone = len(self.worker().attempts) == 1
+            parts.insert(0, f"attempt {self.attempt}" if alone else count(len(self.attempts), "attempt"))
+        if self.journal.findings:
+            parts.append(count(len(self.journal.findings), "finding"))
+        replaced = self.attempt < max(self.attempts, default=0)
+        return [*parts, "replaced by a later attempt" if replaced else state_of(self)]

@@ -12,7 +12,7 @@ import numpy as np
 from watchglass.config import joined, suggest
 from watchglass.errors import MissingFileError, UnknownNameError, in_a_line
 from watchglass.records import Mode, Severity, count
-from watchglass.run.description import state_of
+from watchglass.run.ending import state_of
 from watchglass.run.markup import page
 from watchglass.run.run import Run, open_run
 from watchglass.run.search import RunSearch

@@ -34,8 +34,6 @@ from watchglass.tables.step_statistics import Statistics
 if TYPE_CHECKING:
     from watchglass.tables.moments import Window
 
-__all__ = ["Phase", "Statistics", "StepRecords", "StepView"]
-
 
 @dataclass(frozen=True)
 class StepRecords:

@@ -10,7 +10,7 @@ import pytest
 
 from watchglass.errors import InvalidValueError, MissingExtraError, UnknownNameError
 from watchglass.records import STATISTIC_FIELDS, Finding, Mode, Reduction, Severity
-from watchglass.run import open_run, statistics_query as statistics_table
+from watchglass.run import open_run, statistics_query
 from watchglass.stats import column, histograms_of, of_array
 from watchglass.testing import Row, Step, build_run
 
@@ -123,7 +123,7 @@ def test_histograms_are_columns_of_lists(run):
 def test_every_size_of_pieces_gives_the_same_table(run, monkeypatch):
     whole = run.statistics(worker="all", mode=Mode.GLOBAL, histograms=True).to_arrow()
     together = run.statistics(mode=Mode.GLOBAL, merged=True).to_arrow()
-    monkeypatch.setattr(statistics_table, "_AT_ONCE", 4)
+    monkeypatch.setattr(statistics_query, "_AT_ONCE", 4)
     assert run.statistics(worker="all", mode=Mode.GLOBAL, histograms=True).to_arrow().equals(whole)
     assert run.statistics(mode=Mode.GLOBAL, merged=True).to_arrow().equals(together)
 
@@ -177,9 +177,9 @@ def test_columns_that_a_query_does_not_name_are_there_where_it_gives_all(run, qu
 
 def test_only_what_a_query_names_is_read(run, monkeypatch):
     asked = []
-    read = statistics_table.StatisticsQuery.read
+    read = statistics_query.StatisticsQuery.read
     monkeypatch.setattr(
-        statistics_table.StatisticsQuery, "read", lambda query, team: asked.append(query.fields) or read(query, team)
+        statistics_query.StatisticsQuery, "read", lambda query, team: asked.append(query.fields) or read(query, team)
     )
     run.sql("select count(*) from scalars")
     assert asked == []
