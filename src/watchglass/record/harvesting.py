@@ -27,6 +27,7 @@ from watchglass.store import (
     LeftBehind,
     SegmentWriter,
     Store,
+    abandoned_labels,
     attempts,
     claim_worker,
     claims_of_worker,
@@ -38,7 +39,6 @@ from watchglass.store import (
     decode_step_ends,
     encode_lifecycle,
     layout,
-    left_on_this_machine,
     read_manifest,
     read_rings,
     release_worker,
@@ -120,7 +120,7 @@ def _places(store: Store, run_id: str, attempt: int | None) -> Iterable[tuple[in
 
 def _left_here(run_id: str) -> set[tuple[int, str]]:
     found = set()
-    for label in left_on_this_machine():
+    for label in abandoned_labels():
         if isinstance(label, dict) and label.get("run") == run_id:
             number, worker = label.get("attempt"), label.get("worker")
             with suppress(InvalidValueError):

@@ -104,6 +104,7 @@ if TYPE_CHECKING:
         still_running as still_running,
         write_launch_end as write_launch_end,
     )
+    from watchglass.store.locked_files import abandoned_labels as abandoned_labels
     from watchglass.store.manifest import (
         Manifest as Manifest,
         attempts as attempts,
@@ -127,7 +128,6 @@ if TYPE_CHECKING:
         LeftBehind as LeftBehind,
         Rings as Rings,
         RowWriter as RowWriter,
-        left_on_this_machine as left_on_this_machine,
         read_rings as read_rings,
     )
     from watchglass.store.rings.ring_paths import (
@@ -178,6 +178,7 @@ _HOMES = {
         "LEASE_EXPIRY_S", "Attendance", "LaunchEnd", "Renewal", "RenewalWatch", "read_launch_ends", "still_running",
         "write_launch_end",
     ),
+    "locked_files": ("abandoned_labels",),
     "manifest": (
         "Manifest", "attempts", "begun_ns", "create_attempt", "create_run", "has_attempt", "launcher_of",
         "read_manifest",
@@ -190,7 +191,7 @@ _HOMES = {
     "reader": ("Problem", "RunReader", "describe"),
     "redaction": ("redact", "redacted"),
     "rings.ring_paths": ("owners_of_rings", "rings_exist", "rings_held"),
-    "rings.ring": ("ABSENT", "ABSENT_BITS", "LeftBehind", "Rings", "RowWriter", "left_on_this_machine", "read_rings"),
+    "rings.ring": ("ABSENT", "ABSENT_BITS", "LeftBehind", "Rings", "RowWriter", "read_rings"),
     "signalling": ("signal_owner",),
     "spool.folder": ("spool_exists",),
     "spool.abandoned": ("send_abandoned",),

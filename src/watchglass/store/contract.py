@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from mmap import mmap
+from pathlib import Path
 
 from watchglass.errors import InvalidValueError, MissingFileError, StoreError
 from watchglass.store.policy import FOLDER, OBJECTS, StorePolicy
@@ -54,6 +55,10 @@ class Store(ABC):
 
     #: The location as a person would write it, for messages.
     location: str = ""
+
+    #: The folder on this machine whose files are the objects; None where there is none. A worker keeps its flight
+    #: recorder there, in files that are no objects.
+    root: Path | None = None
 
     @property
     def policy(self) -> StorePolicy:

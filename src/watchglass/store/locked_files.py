@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import stat
+import tempfile
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -25,6 +26,9 @@ NAME = re.compile(r"\.?[\w-]+\.(rows|entries)\Z", re.ASCII)
 #: Name of a file in a spool that its writer has let go of, although its process may live.
 GIVEN_UP = "given-up"
 SPOOL_NAME = re.compile(r"[\w-]+\.spool\Z", re.ASCII)
+
+#: A file system in memory: a copy into a mapped file never waits for a disk. Absent on some systems.
+MEMORY = Path("/dev/shm")
 
 _LABEL_BYTES = HEADER_BYTES - 64
 _KINDS = {"rows": b"WGROWS1\n", "entries": b"WGENTR1\n", "spool": b"WGSPOOL\n"}
@@ -61,7 +65,20 @@ def is_private(folder: str) -> bool:
     return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
 
 
-def abandoned_labels(parent: Path) -> list[Any]:
+def lasting_folder() -> Path:
+    """Where folders of spooled objects are made: on a disk that outlives a restart where the system has one."""
+    temporary = Path(tempfile.gettempdir())
+    lasting = Path("/var/tmp")
+    return lasting if temporary == Path("/tmp") and os.access(lasting, os.W_OK | os.X_OK) else temporary
+
+
+def abandoned_labels() -> list[Any]:
+    """Labels of all rings and spools outside of runs, on this machine, whose writers are gone."""
+    parents = {MEMORY, Path(tempfile.gettempdir()), lasting_folder()}
+    return [label for parent in sorted(parents) for label in _abandoned_labels(parent)]
+
+
+def _abandoned_labels(parent: Path) -> list[Any]:
     """What the rings and spools below ``parent`` are of whose writers are gone."""
     folder = parent / f"watchglass-{os.getuid()}"
     found = []

@@ -12,15 +12,15 @@ from command_line import Watchglass
 from dead_workers import TENSORS, DeadWorker
 from watchglass import open_run
 from watchglass.errors import StoreError
-from watchglass.store import LocalStore, claims_of_worker
-from watchglass.store.rings import ring, ring_paths
+from watchglass.store import LocalStore, claims_of_worker, locked_files
+from watchglass.store.rings import ring_paths
 
 
 @pytest.fixture(autouse=True)
 def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows lie below the test's folder."""
     (tmp_path / "memory").mkdir()
-    monkeypatch.setattr(ring, "_MEMORY", tmp_path / "memory")
+    monkeypatch.setattr(locked_files, "MEMORY", tmp_path / "memory")
 
 
 @pytest.fixture

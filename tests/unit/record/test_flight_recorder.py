@@ -20,8 +20,7 @@ from watchglass.record.open_steps import Forward, SteadyRow
 from watchglass.record.step_encoding import encode_steps
 from watchglass.records import Mode, Reduction, Role, TensorInfo, UnitKind
 from watchglass.stats import Histograms, histograms_of, of_array
-from watchglass.store import ABSENT, LocalStore, Rings, read_rings, scan
-from watchglass.store.rings import ring
+from watchglass.store import ABSENT, LocalStore, Rings, locked_files, read_rings, scan
 
 LABEL = {"run": "r", "attempt": 0, "worker": "worker_0"}
 
@@ -126,7 +125,7 @@ def test_what_is_no_entry_is_damaged(content: bytes) -> None:
 @pytest.fixture
 def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[FlightRecorder, LocalStore, Rings]:
     (tmp_path / "memory").mkdir()
-    monkeypatch.setattr(ring, "_MEMORY", tmp_path / "memory")
+    monkeypatch.setattr(locked_files, "MEMORY", tmp_path / "memory")
     (tmp_path / "attempts" / "0000").mkdir(parents=True)
     store = LocalStore(tmp_path)
     rings = Rings(store, LABEL)

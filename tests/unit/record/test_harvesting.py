@@ -27,18 +27,18 @@ from watchglass.store import (
     Rings,
     SegmentWriter,
     claim_worker,
+    locked_files,
     read_claims,
     rings_exist,
     scan,
 )
-from watchglass.store.rings import ring
 
 
 @pytest.fixture(autouse=True)
 def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows lie below the test's folder."""
     (tmp_path / "memory").mkdir()
-    monkeypatch.setattr(ring, "_MEMORY", tmp_path / "memory")
+    monkeypatch.setattr(locked_files, "MEMORY", tmp_path / "memory")
 
 
 def assert_whole(path: Path, numbers: range, *, captured: range | None = None) -> Run:
@@ -285,7 +285,7 @@ def test_rows_keep_their_numbers_where_there_is_no_memory_for_a_ring(
     run_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on macOS, which has no file system in memory."""
-    monkeypatch.setattr(ring, "_MEMORY", tmp_path / "nowhere")
+    monkeypatch.setattr(locked_files, "MEMORY", tmp_path / "nowhere")
     worker = DeadWorker(run_path)
     assert worker.rings.rows is None
     worker.flight.keep([SteadyRow(n, n, 1000 * n + 10, 1000 * n + 900, 1.0 / (n + 1), 0.1, 4.0) for n in range(5)], [])

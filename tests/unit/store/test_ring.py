@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from watchglass.errors import RunExistsError
-from watchglass.store import ABSENT, ABSENT_BITS, LocalStore, Rings, RowWriter, read_rings, rings_exist
+from watchglass.store import ABSENT, ABSENT_BITS, LocalStore, Rings, RowWriter, locked_files, read_rings, rings_exist
 from watchglass.store.locked_files import HEADER_BYTES
 from watchglass.store.rings import ring
 from watchglass.store.rings.ring import ENTRY_BYTES, ROWS, EntryRing, RowRing
@@ -28,7 +28,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalStor
     (tmp_path / "run" / "attempts" / "0000").mkdir(parents=True)
     for name in ("memory", "temporary"):
         (tmp_path / name).mkdir()
-    monkeypatch.setattr(ring, "_MEMORY", tmp_path / "memory")
+    monkeypatch.setattr(locked_files, "MEMORY", tmp_path / "memory")
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
     return LocalStore(tmp_path / "run")
 
@@ -260,8 +260,8 @@ def test_rings_that_nobody_comes_for_are_removed_after_a_week_unless_their_write
     long_ago = time.time() - 8 * 86400
     for path in (old, Path(ours.names[0])):
         os.utime(path, (long_ago, long_ago))
-    command = [sys.executable, "-c", f"from watchglass.store.rings import ring\nfrom pathlib import Path\n"
-               f"ring._MEMORY = Path({str(tmp_path / 'memory')!r})\n" + HOLD, str(store.root)]  # fmt: skip
+    command = [sys.executable, "-c", f"from pathlib import Path\nfrom watchglass.store import locked_files\n"
+               f"locked_files.MEMORY = Path({str(tmp_path / 'memory')!r})\n" + HOLD, str(store.root)]  # fmt: skip
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         living = Path(process.stdout.readline().strip())

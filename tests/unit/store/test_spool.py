@@ -26,12 +26,12 @@ from watchglass.store import (
     RunReader,
     SegmentWriter,
     Spool,
+    abandoned_labels,
     create_attempt,
     decode_facts,
     encode_facts,
     is_alive,
     layout,
-    left_on_this_machine,
     locked_files,
     send_abandoned,
     spool_exists,
@@ -604,11 +604,11 @@ def test_what_a_living_process_has_given_up_anybody_may_send(remote: Remote, ope
     one.write(segment(0), b"x")
     other.write(segment(0), b"x")
     assert is_alive(claim)
-    assert LABEL not in left_on_this_machine()
+    assert LABEL not in abandoned_labels()
     one.close(0.0)
     assert is_alive(claim) is False
     assert is_alive(replace(claim, spool=other.folder))
-    assert left_on_this_machine().count(LABEL) == 1
+    assert abandoned_labels().count(LABEL) == 1
     remote.away = False
     assert send_abandoned(remote, one.folder, LABEL) == 1
     assert not spool_exists(one.folder)

@@ -14,6 +14,7 @@ from watchglass.errors import DamagedDataError, InvalidValueError, MissingFileEr
 from watchglass.records import ROW_KINDS, STATISTICS, Encoding
 from watchglass.stats import Histograms
 from watchglass.store import layout
+from watchglass.store.compaction.collected_bytes import CollectedBytes
 from watchglass.store.contract import Content, Store, check_path
 from watchglass.store.encoding import histogram_columns
 from watchglass.store.encoding.frames import (
@@ -31,7 +32,6 @@ from watchglass.store.encoding.statistics_batch import FLAT, StatisticsBatch, de
 from watchglass.store.parquet.index import end_crc
 from watchglass.store.parquet.statistics import ParquetStatistics
 from watchglass.store.parquet.writing import encode_block, sorted_rows
-from watchglass.store.spool.content import SpooledBytes
 
 #: A block of statistics ends with the first whole step behind so many rows or bins of histograms; in memory it takes
 #: some 200 MiB at most, and three times that while it is sorted and written.
@@ -89,7 +89,7 @@ class _Condenser(AbstractContextManager["_Condenser"]):
     def __init__(self, store: Store, generation: int, attempt: int, worker: str, written: dict[str, int]) -> None:
         self._store, self._generation, self._attempt, self._worker = store, generation, attempt, worker
         self._written = written
-        self._frames = SpooledBytes()
+        self._frames = CollectedBytes()
         self._block: list[bytes] = []
         self._block_bytes = 0
         self._joined: dict[int, list[bytes]] = {}

@@ -7,15 +7,15 @@ import mmap
 import os
 import stat
 import threading
-from collections import deque
 from collections.abc import Iterator, MutableSequence
 from contextlib import contextmanager, suppress
-from itertools import count, islice
+from itertools import count
 from pathlib import Path
 
 from watchglass.config import NotRegularError, open_regular
 from watchglass.errors import DamagedDataError, MissingFileError, RunExistsError, StoreError
 from watchglass.store.contract import MAX_PATH, Buffer, Content, Store, StoredObject, check_path, check_range, is_path
+from watchglass.store.new_files import NO_LINKS, write_all, write_new
 
 _CURES = {
     errno.ENOSPC: "the disk is full; free space or choose another folder",
@@ -30,13 +30,9 @@ _CURES = {
     errno.EMFILE: "too many files are open in this process; raise the limit (ulimit -n)",
 }
 
-# A link planted in a foreign run must not lead reads or appends out of it.
-_NO_LINKS = os.O_NOFOLLOW
 _TEMPORARY = ".wg-"
 #: How file systems without hard links refuse one; the two names for "not supported" differ on macOS.
 _NO_HARD_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EXDEV)
-#: Most parts that one system call takes.
-_PARTS = 1024
 _numbers = count()
 
 
@@ -50,7 +46,7 @@ class LocalStore(Store):
     appends = True
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
-        self.root = Path(root)
+        self.root: Path = Path(root)
         self.location = str(root)
         self._keeper = ""
 
@@ -62,7 +58,7 @@ class LocalStore(Store):
         target = self._target(path, "read")
         check_range(start, end)
         with _translated("read", target):
-            descriptor = open_regular(target, os.O_RDONLY | _NO_LINKS)
+            descriptor = open_regular(target, os.O_RDONLY | NO_LINKS)
             try:
                 if start:
                     os.lseek(descriptor, start, os.SEEK_SET)
@@ -92,7 +88,7 @@ class LocalStore(Store):
         """See :meth:`Store.append`. A failed append is cut off again where the file system lets it."""
         target = self._target(path, "write")
         with _translated("write", target):
-            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | _NO_LINKS
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | NO_LINKS
             try:
                 descriptor = open_regular(target, flags)
             except FileNotFoundError:
@@ -101,7 +97,7 @@ class LocalStore(Store):
             try:
                 before = os.fstat(descriptor).st_size
                 try:
-                    _write_all(descriptor, data)
+                    write_all(descriptor, data)
                 except OSError:
                     # Half a flush would be read as a torn tail for ever; the writer retries in a new segment.
                     with suppress(OSError):
@@ -149,7 +145,7 @@ class LocalStore(Store):
         """See :meth:`Store.map`."""
         target = self._target(path, "read")
         with _translated("read", target):
-            descriptor = open_regular(target, os.O_RDONLY | _NO_LINKS)
+            descriptor = open_regular(target, os.O_RDONLY | NO_LINKS)
             try:
                 if not os.fstat(descriptor).st_size:
                     return bytearray()
@@ -299,33 +295,6 @@ def _read_all(descriptor: int, limit: int | None) -> bytes:
         if limit is not None:
             limit -= len(part)
     return parts[0] if len(parts) == 1 else b"".join(parts)
-
-
-def _write_all(descriptor: int, data: Content) -> None:
-    """Write all of ``data``; one system call may write less, for instance before the disk is full."""
-    parts = deque(memoryview(part).cast("B") for part in ([data] if isinstance(data, bytes) else data) if len(part))
-    while parts:
-        many = list(islice(parts, _PARTS))
-        written = os.writev(descriptor, many) if len(many) > 1 else os.write(descriptor, many[0])
-        while parts and written >= len(parts[0]):
-            written -= len(parts.popleft())
-        if written:
-            parts[0] = parts[0][written:]
-
-
-def write_new(path: Path, data: Content) -> None:
-    """Create ``path`` and write all of ``data``, or leave nothing there; raises OSError."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_LINKS, 0o666)
-    try:
-        try:
-            _write_all(descriptor, data)
-        finally:
-            os.close(descriptor)
-    except BaseException:
-        # It is ours since it was created, and half an object under its own name could never be written again.
-        with suppress(OSError):
-            os.unlink(path)
-        raise
 
 
 def _link_new(temporary: Path, target: Path, data: Content) -> None:

@@ -33,9 +33,7 @@ from numpy.typing import NDArray
 from watchglass.store import layout, locked_files
 from watchglass.store.contract import Store
 from watchglass.store.locked_files import HEADER_BYTES
-from watchglass.store.media.local import LocalStore
 from watchglass.store.rings.ring_paths import paths_of_rings
-from watchglass.store.spool import folder as spool_folder
 
 #: Rows kept: those of the time that the recorder's thread may be busy elsewhere. A power of two.
 ROWS = 2048
@@ -50,7 +48,6 @@ ROW_DTYPE = np.dtype(
      ("loss", "f8"), ("learning_rate", "f8"), ("weight", "f8"), ("end", "u8")]
 )  # fmt: skip
 
-_MEMORY = Path("/dev/shm")
 _ROW = struct.Struct("=QQQQQdddQ")
 #: At the end of the header of rows: the tensor ids of their numbers.
 _IDS = struct.Struct("=II")
@@ -199,7 +196,7 @@ class Rings:
         self.names: tuple[str, ...] = ()
         self.refused: tuple[str, ...] = ()
         try:
-            self.rows = RowRing(locked_files.private_folder(_MEMORY) / f"{name}.rows", label)
+            self.rows = RowRing(locked_files.private_folder(locked_files.MEMORY) / f"{name}.rows", label)
             self.names += (str(self.rows.path),)
         except (OSError, ValueError) as error:
             self.refused += (f"rows: {error}",)
@@ -284,16 +281,10 @@ def _whole_entries(data: bytes) -> list[bytes]:
 
 def _entry_ring(store: Store, label: Mapping[str, Any], name: str) -> tuple[EntryRing, str]:
     """A new ring, in the run's folder where it has one with room, and its name in the claim."""
-    if isinstance(store, LocalStore):
+    if store.root is not None:
         # Beside the segments; what begins with a dot is not part of the run.
         shown = f"{layout.attempt_path(label['attempt'])}/.{name}"
         with suppress(OSError):
             return EntryRing(store.root / shown, label), shown
     path = locked_files.private_folder(Path(tempfile.gettempdir())) / name
     return EntryRing(path, label), str(path)
-
-
-def left_on_this_machine() -> list[Any]:
-    """What the rings and spools outside of runs are of whose writers are gone: labels, as they were made with."""
-    parents = {_MEMORY, Path(tempfile.gettempdir()), spool_folder.parent_folder()}
-    return [label for parent in sorted(parents) for label in locked_files.abandoned_labels(parent)]

@@ -12,7 +12,6 @@ from typing import Any
 from watchglass.errors import RunExistsError
 from watchglass.store import locked_files
 from watchglass.store.contract import Store
-from watchglass.store.media.local import LocalStore
 
 _ATTEMPT = re.compile(r"attempts/\d{4,9}\Z", re.ASCII)
 
@@ -52,7 +51,7 @@ def paths_of_rings(store: Store, names: Sequence[str]) -> list[Path]:
             continue
         if locked_files.is_private(folder):
             found.append(Path(name))
-        elif isinstance(store, LocalStore) and _ATTEMPT.match(folder) and not _is_linked(store.root, folder):
+        elif store.root is not None and _ATTEMPT.match(folder) and not _is_linked(store.root, folder):
             found.append(store.root / folder / last)
     return found
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import os
 import re
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from urllib.parse import quote, unquote
 from watchglass.config import read_regular
 from watchglass.store import layout, locked_files
 from watchglass.store.contract import Content, is_path
-from watchglass.store.media.local import write_new
+from watchglass.store.new_files import write_new
 
 #: Bytes that stay free on the disk: a training writes checkpoints there, too.
 RESERVE_BYTES = 256 << 20
@@ -68,7 +67,7 @@ class SpoolFolder:
             OSError: There is no room, or no folder can be made.
         """
         name = f"{worker}-{os.getpid()}-{os.urandom(4).hex()}.spool"
-        self.path = locked_files.private_folder(parent_folder()) / name
+        self.path = locked_files.private_folder(locked_files.lasting_folder()) / name
         _check_room(self.path.parent, 0)
         self.path.mkdir(mode=0o700)
         try:
@@ -133,13 +132,6 @@ class AbandonedSpool:
         if discard:
             _remove(self.path)
         os.close(self._lock)
-
-
-def parent_folder() -> Path:
-    """Where folders of objects are made: on a disk that outlives a restart where the system has one."""
-    temporary = Path(tempfile.gettempdir())
-    lasting = Path("/var/tmp")
-    return lasting if temporary == Path("/tmp") and os.access(lasting, os.W_OK | os.X_OK) else temporary
 
 
 def spool_exists(name: str) -> bool:

@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from watchglass.errors import NoRoomError, RunExistsError, StoreError
-from watchglass.store import layout
+from watchglass.store import layout, locked_files
 from watchglass.store.contract import Content, Store, WrapperStore
-from watchglass.store.spool import folder as spool_folder, sending
+from watchglass.store.spool import sending
 from watchglass.store.spool.folder import SpooledObject, SpoolFolder
 from watchglass.store.spool.sending import Sending
 
@@ -124,7 +124,7 @@ class Spool(WrapperStore):
             raise NoRoomError(
                 f"{self._sending.in_memory} bytes are buffered in memory for {self.location}, and {size} more exceed "
                 f"the limit of {room:.0f}; check the store, and free space on the disk of "
-                f"{spool_folder.parent_folder()}"
+                f"{locked_files.lasting_folder()}"
             )
         return SpooledObject(self._number, path, size, content=data if isinstance(data, bytes) else b"".join(data))
 

@@ -12,7 +12,7 @@ _IN_MEMORY = 8 << 20
 _CHUNK = 4 << 20
 
 
-class SpooledBytes:
+class CollectedBytes:
     """Bytes to which more are added. For one thread; close it.
 
     Attributes:
