@@ -10,8 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-import watchglass
+from limited import watching_within
 from watchglass import open_run
+from watchglass.capture.limits import DEFAULT_LIMITS, CaptureLimits
 
 Act = Callable[[Tensor], Tensor]
 
@@ -85,10 +86,15 @@ class Training:
 
 
 def facts_of(
-    path: Path, training: Training, before_step: Callable[[int], None], steps: int = 6, **settings: Any
+    path: Path,
+    training: Training,
+    before_step: Callable[[int], None],
+    steps: int = 6,
+    limits: CaptureLimits = DEFAULT_LIMITS,
+    **settings: Any,
 ) -> list[dict[str, Any]]:
     """Train watched; returns the data of all facts about the first bad module, each with its global step as ``at``."""
-    with watchglass.watch(training.model, run=path, strict=True, **{"save_interval": 1, **settings}):
+    with watching_within(limits, training.model, path, **{"save_interval": 1, **settings}):
         for number in range(steps):
             before_step(number)
             training.step()

@@ -19,7 +19,7 @@ from torch import nn
 import watchglass
 from waiting import PATIENCE_S
 from watchglass import Mode, open_run
-from watchglass.capture import resumption
+from watchglass.capture.limits import CaptureLimits
 from watchglass.capture.pytorch import public_calls
 from watchglass.capture.pytorch.backwards import Backwards
 from watchglass.capture.pytorch.exact_updates import Updates
@@ -127,11 +127,8 @@ def test_an_evaluator_that_cannot_start_ends_no_recording(tmp_path: Path, caplog
     assert "no more processes; the training is recorded all the same" in message
 
 
-def test_evaluations_before_the_first_training_step_are_dropped_with_a_count(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(resumption, "_MAX_EARLY_STEPS", 3)
-    with watchglass.Hook(tmp_path / "run", strict=True) as hook:
+def test_evaluations_before_the_first_training_step_are_dropped_with_a_count(tmp_path: Path) -> None:
+    with watchglass.Hook(tmp_path / "run", strict=True, limits=CaptureLimits(early_steps=3)) as hook:
         for mode in ("eval",) * 5 + ("train",):
             with hook.step(mode):
                 hook.save_scalar("loss", 1.0)

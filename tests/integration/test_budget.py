@@ -18,7 +18,7 @@ from torch import nn
 
 import watchglass
 from watchglass import open_run
-from watchglass.capture import cost
+from watchglass.capture.limits import DEFAULT_LIMITS
 from watchglass.diagnose import verdict
 from watchglass.records import Verdict
 from watchglass.view import Terms, json_document, render_report, verdict_text
@@ -119,10 +119,9 @@ KILLED = """
     import os, signal, time
     import torch
     import torch.nn.functional as F
-    from watchglass.capture import cost
     from watchglass.session import current_hook
 
-    cost._TOLD_EVERY_NS = 0  # not once in ten seconds
+    current_hook().cost.report_ns = 0  # not once in ten seconds
     model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 3))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for step in range(41):
@@ -159,5 +158,5 @@ def test_a_killed_run_says_what_it_had_cost(tmp_path: Path) -> None:
 
 def test_the_cost_is_told_rarely(tmp_path: Path) -> None:
     watched(tmp_path / "run", save_interval=1)
-    assert cost._TOLD_EVERY_NS == 10_000_000_000
+    assert DEFAULT_LIMITS.cost_report_ns == 10_000_000_000
     assert open_run(tmp_path / "run").facts("capture_cost") == []

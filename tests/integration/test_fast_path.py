@@ -17,7 +17,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import watchglass
+from limited import watching_within
 from watchglass import Mode, open_run
+from watchglass.capture.limits import DEFAULT_LIMITS, CaptureLimits
 from watchglass.capture.pytorch import PyTorchAdapter, fast_path
 
 STEPS = 60
@@ -167,10 +169,16 @@ def evaluating_and_saving(loop: Loop, number: int) -> None:
 Happening = Callable[[Loop, int], None]
 
 
-def recorded(path: Path, happening: Happening, steps: int = STEPS) -> tuple[dict[str, Any], int]:
+#: No pattern is ever long enough: every step takes the full path.
+NO_FAST_PATH = CaptureLimits(alike_steps=1 << 40)
+
+
+def recorded(
+    path: Path, happening: Happening, steps: int = STEPS, limits: CaptureLimits = DEFAULT_LIMITS
+) -> tuple[dict[str, Any], int]:
     """What a run holds but for times, and how many steps took the fast path."""
     loop, taken = Loop(), 0
-    with watchglass.watch(loop.model, run=path, save_interval=1000, strict=True) as hook:
+    with watching_within(limits, loop.model, path, save_interval=1000) as hook:
         adapter = PyTorchAdapter.of(hook)
         assert adapter is not None
         for number in range(steps):
@@ -204,11 +212,10 @@ def recorded(path: Path, happening: Happening, steps: int = STEPS) -> tuple[dict
     ],
     ids=lambda happening: happening.__name__,
 )  # fmt: skip
-def test_both_paths_record_the_same(tmp_path: Path, happening: Happening, monkeypatch: pytest.MonkeyPatch) -> None:
-    content, taken = recorded(tmp_path / "steady", happening)
+def test_both_paths_record_the_same(tmp_path: Path, happening: Happening) -> None:
+    content, taken = recorded(tmp_path / "fast", happening)
     assert taken >= 8
-    monkeypatch.setattr(fast_path, "_HABIT", 1 << 40)
-    expected, none = recorded(tmp_path / "full", happening)
+    expected, none = recorded(tmp_path / "full", happening, limits=NO_FAST_PATH)
     assert none == 0
     assert content == expected
 
@@ -231,12 +238,11 @@ def test_a_second_optimizer_ends_the_fast_path_for_good(tmp_path: Path) -> None:
     assert len(open_run(tmp_path / "run").steps()) == STEPS + 1
 
 
-def test_the_gradient_norm_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_gradient_norm_is_the_same(tmp_path: Path) -> None:
     norms = []
-    for name, habit in (("steady", 8), ("full", 1 << 40)):
-        monkeypatch.setattr(fast_path, "_HABIT", habit)
+    for name, limits in (("fast", DEFAULT_LIMITS), ("full", NO_FAST_PATH)):
         loop = Loop()
-        with watchglass.watch(loop.model, run=tmp_path / name, save_interval=1000, overhead_budget=1.0, strict=True):
+        with watching_within(limits, loop.model, tmp_path / name, save_interval=1000, overhead_budget=1.0):
             for _ in range(STEPS):
                 loop.step()
         norms.append(dict(zip(*open_run(tmp_path / name).scalars("gradient_norm"), strict=True)))

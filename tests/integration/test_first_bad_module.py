@@ -15,8 +15,9 @@ from torch import Tensor, nn
 
 import watchglass
 from failing import Act, Bad, Poisoned, Training, fact_of, facts_of, network, to_nan
+from limited import watching_within
 from watchglass import open_run
-from watchglass.capture import norm_interval
+from watchglass.capture.limits import CaptureLimits
 from watchglass.capture.pytorch import forward_state
 from watchglass.evaluate import replay
 
@@ -92,12 +93,10 @@ def test_poisoned_weights_never_make_the_first_layer_guilty(tmp_path: Path, plac
 
 
 @pytest.mark.parametrize(("at", "interval"), [(3, 1), (30, 1), (30, 1000)])
-def test_poisoned_weights_are_named_where_only_a_gradient_tells(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int, interval: int
-) -> None:
+def test_poisoned_weights_are_named_where_only_a_gradient_tells(tmp_path: Path, at: int, interval: int) -> None:
     """An infinite weight before a sigmoid: the loss is finite, and the layer before is sent zero times infinity."""
     # Gradients are looked at in every step, which else the budget decides.
-    monkeypatch.setattr(norm_interval, "_MAX_INTERVAL", 1)
+    limits = CaptureLimits(norm_interval=1)
     torch.manual_seed(0)
     training = Training(nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 8), nn.Sigmoid(), nn.Linear(8, 3)))
 
@@ -107,7 +106,7 @@ def test_poisoned_weights_are_named_where_only_a_gradient_tells(
                 training.model[1].weight[0, 0] = math.inf  # type: ignore[index,operator]
             assert math.isfinite(training.loss().item())
 
-    with watchglass.watch(training.model, run=tmp_path / "run", save_interval=interval, strict=True) as hook:
+    with watching_within(limits, training.model, tmp_path / "run", save_interval=interval) as hook:
         for number in range(at + 3):
             with hook.guard.suspended():
                 poison(number)
@@ -119,14 +118,12 @@ def test_poisoned_weights_are_named_where_only_a_gradient_tells(
     assert math.isfinite(run.scalars("loss")[1][at])
 
 
-def test_weights_that_an_unseen_gradient_has_poisoned_are_blamed_on_its_update(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_weights_that_an_unseen_gradient_has_poisoned_are_blamed_on_its_update(tmp_path: Path) -> None:
     """Between captures nothing may look at gradients: then the next loss tells, and no module of it is guilty."""
-    monkeypatch.setattr(norm_interval, "_SHARE", 0.0)
     training = Training(network(Poisoned.apply))
     facts = facts_of(
-        tmp_path / "run", training, lambda step: training.spoil(step >= 30), steps=33, save_interval=1000
+        tmp_path / "run", training, lambda step: training.spoil(step >= 30), steps=33, save_interval=1000,
+        limits=CaptureLimits(norm_share=0.0),
     )  # fmt: skip
     assert [(fact["level"], fact["where"], fact["at"]) for fact in facts] == [("flags", "weights", 31)]
     assert facts[0]["sentence"].endswith("was already not finite before this forward: SGD last updated it at step 30")
@@ -301,9 +298,8 @@ def test_large_outputs_are_not_kept_and_the_loss_verifies(tmp_path: Path, monkey
         keep_outputs(self, outputs)
         kept.append(sum(known.tensor.nbytes for known in self.outputs.values()))
 
-    monkeypatch.setattr(forward_state, "_MOST_KEPT_BYTES", 100)
     monkeypatch.setattr(forward_state.ForwardState, "keep_outputs", note)
-    found = fact_of(tmp_path / "run", Training(network()))
+    found = fact_of(tmp_path / "run", Training(network()), limits=CaptureLimits(kept_forward_bytes=100))
     assert max(kept) == 0
     assert (found["level"], found["module"], found["verified"]) == ("rerun", "3", "loss")
 

@@ -19,8 +19,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from failing import Bad, Poisoned, Training, fact_of, facts_of, network, to_nan
 from watchglass import Hook, open_run
-from watchglass.capture import norm_interval
-from watchglass.capture.pytorch import PyTorchAdapter, forward_state
+from watchglass.capture.limits import CaptureLimits
+from watchglass.capture.pytorch import PyTorchAdapter
 from watchglass.capture.pytorch.first_bad.collectives import RefusedError, alone
 from watchglass.capture.pytorch.first_bad.extremes import look_at
 
@@ -186,17 +186,14 @@ def test_a_rerun_that_fails(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("at", "interval"), [(3, 1), (30, 1000)])
-def test_a_backward_from_a_loss_that_nobody_knows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int, interval: int
-) -> None:
+def test_a_backward_from_a_loss_that_nobody_knows(tmp_path: Path, at: int, interval: int) -> None:
     """The loss is no function of PyTorch, and what it sent back is too large to keep, or comes unheard."""
     training = of_loss(Training(network(Poisoned.apply)), lambda: (training.model(training.inputs) ** 2).mean())
-    monkeypatch.setattr(norm_interval, "_MAX_INTERVAL", 1)
-    if interval == 1:
-        monkeypatch.setattr(forward_state, "_MOST_KEPT_BYTES", 100)
+    limits = CaptureLimits(norm_interval=1, kept_forward_bytes=100 if interval == 1 else 1 << 20)
     facts = facts_of(
-        tmp_path / "run", training, lambda number: training.spoil(number >= at), steps=at + 1, save_interval=interval
-    )
+        tmp_path / "run", training, lambda number: training.spoil(number >= at), steps=at + 1, save_interval=interval,
+        limits=limits,
+    )  # fmt: skip
     assert (facts[0]["level"], facts[0]["where"], facts[0]["at"]) == ("flags", "backward", at)
     assert facts[0]["refused"] == "what the loss sent back is not known"
 

@@ -9,8 +9,6 @@ from typing import Any
 from watchglass.capture.plan import Plan
 from watchglass.record import OpenStep, Recorder
 
-#: Nanoseconds between facts that tell what capture has cost so far.
-_TOLD_EVERY_NS = 10_000_000_000
 #: Captures that share what devices have worked: it is measured of one in so many, for all of them, and known late.
 _SHARING = 8
 
@@ -34,6 +32,7 @@ class Cost:
     Args:
         plan: Its budget learns what each step cost, and chooses the interval.
         recorder: Its thread's time is part of the cost.
+        report_ns: Time between two facts on the cost so far.
 
     Attributes:
         callbacks_ns: What callbacks have taken since the last step was accounted for.
@@ -42,7 +41,8 @@ class Cost:
             once it knows; the training's reads it.
     """
 
-    def __init__(self, plan: Plan, recorder: Recorder) -> None:
+    def __init__(self, plan: Plan, recorder: Recorder, report_ns: int) -> None:
+        self.report_ns = report_ns
         self.callbacks_ns = 0
         self.memory = Memory()
         self.device_ns = 0
@@ -91,8 +91,8 @@ class Cost:
             thinned = {"interval": budget.interval, "captures_per_doubling": budget.captures_per_doubling}
             step.records.facts.append(("capture_interval", "budget", thinned))
         self._told_ns = self._told_ns or step.end_ns
-        if step.due and step.end_ns - self._told_ns > _TOLD_EVERY_NS:
-            # Whoever kills the training gets no counters.
+        if step.due and step.end_ns - self._told_ns > self.report_ns:
+            # A process that is killed writes no final counters.
             self._told_ns = step.end_ns
             step.records.facts.append(("capture_cost", "budget", {**self.report(), **self._recorder.report()}))
 

@@ -19,6 +19,7 @@ from watchglass.capture.cost import Cost
 from watchglass.capture.destination import check_destination
 from watchglass.capture.exit_and_fork import close_at_exit
 from watchglass.capture.guard import Guard
+from watchglass.capture.limits import DEFAULT_LIMITS, CaptureLimits
 from watchglass.capture.manual_loop import ManualLoop, mode_of
 from watchglass.capture.plan import Plan
 from watchglass.capture.process_failure import failure_from
@@ -54,6 +55,7 @@ class Hook:
     Args:
         run: Where the run is written, a folder or ``s3://bucket/path``: a new one, or that of a running job.
         config: The whole configuration at once, instead of the keyword arguments.
+        limits: Limits on time, memory and steps.
         **settings: Fields of :class:`~watchglass.config.SessionConfig`: ``collections``, ``save_interval``,
             ``overhead_budget`` and so on.
 
@@ -64,8 +66,14 @@ class Hook:
     """
 
     def __init__(
-        self, run: str | os.PathLike[str] = "", *, config: SessionConfig | None = None, **settings: Any
+        self,
+        run: str | os.PathLike[str] = "",
+        *,
+        config: SessionConfig | None = None,
+        limits: CaptureLimits = DEFAULT_LIMITS,
+        **settings: Any,
     ) -> None:
+        self.limits = limits
         self.config = config or SessionConfig(run=os.fspath(run)).with_settings(settings)
         check_destination(self.config)
         self.plan = Plan(self.config, lambda: self.rank() or 0)
@@ -108,14 +116,14 @@ class Hook:
         self._detachers: list[Callable[[], object]] = []
         self.broken = False
         self._recorder = Recorder(
-            WorkerOpening(self.config, lambda: self.rank(), self._worker_opened),
+            WorkerOpening(self.config, limits, lambda: self.rank(), self._worker_opened),
             flush_interval_s=self.config.flush_interval_s,
             queue_bytes=self.config.queue_bytes,
             on_commit=self._committed,
             on_look=self._look,
         )
-        self.resumption = Resumption(self.clock, self._recorder)
-        self.cost = Cost(self.plan, self._recorder)
+        self.resumption = Resumption(self.clock, self._recorder, limits.early_steps)
+        self.cost = Cost(self.plan, self._recorder, limits.cost_report_ns)
         self.guard = Guard(self)
         close_at_exit(self)
 

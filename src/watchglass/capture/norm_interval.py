@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from watchglass.capture.plan import Plan
 
-#: Share of the overhead budget that the total gradient norm may use, and its longest interval.
-_SHARE, _MAX_INTERVAL = 0.25, 64
-
 
 class NormInterval:
     """Chooses the TRAIN steps, beside those that are captured, at which the norm is taken. For the training's thread.
 
     Args:
         plan: Its budget is what the norm has a share of.
+        share: That share.
+        longest: The longest interval, in steps.
     """
 
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
+    def __init__(self, plan: Plan, share: float, longest: int) -> None:
+        self._plan, self._share, self._longest = plan, share, longest
         self._interval = 1
         self._cost_ns = 0.0
 
@@ -34,8 +33,8 @@ class NormInterval:
         budget = self._plan.budget
         if not budget.step_ns:
             return
-        allowed_ns = _SHARE * budget.share * budget.step_ns
+        allowed_ns = self._share * budget.share * budget.step_ns
         interval = 1
-        while interval < _MAX_INTERVAL and self._cost_ns / interval > allowed_ns:
+        while interval < self._longest and self._cost_ns / interval > allowed_ns:
             interval *= 2
         self._interval = interval

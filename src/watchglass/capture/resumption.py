@@ -16,8 +16,6 @@ from typing import Any, Protocol
 from watchglass.record import OpenStep, Recorder, StepClock
 from watchglass.records import Fact, Mode
 
-#: Evaluation steps that may wait for the first training step; a process that never trains writes nothing.
-_MAX_EARLY_STEPS = 4096
 #: TRAIN steps that wait for a number on its way from a device, before it is given up.
 _PATIENCE = 64
 _MOST_STEPS = 1 << 53
@@ -45,13 +43,15 @@ class Resumption:
     Args:
         clock: Moved to where the training goes on.
         recorder: Gets the steps that were held back, and the fact ``resumed``.
+        most_early: Evaluation steps that may wait for the first training step.
 
     Attributes:
         open: Nothing has been settled yet.
         waiting: The number is on its way from a device.
     """
 
-    def __init__(self, clock: StepClock, recorder: Recorder) -> None:
+    def __init__(self, clock: StepClock, recorder: Recorder, most_early: int) -> None:
+        self._most_early = most_early
         self.open = True
         self.waiting = False
         self._clock = clock
@@ -105,7 +105,7 @@ class Resumption:
                 return True
         elif self._recorder.started:
             return False
-        if len(self._held) < _MAX_EARLY_STEPS:
+        if len(self._held) < self._most_early:
             self._held.append(step)
         else:
             self._recorder.drop()

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 _SAMPLE = 1 << 20
 
 
-class Wanted(NamedTuple):
+class WantedCopy(NamedTuple):
     """A parameter of which a copy is wanted.
 
     Attributes:
@@ -45,7 +45,7 @@ class UpdateCopies:
         self._copies: dict[int, tuple[weakref.ref[Any], Any]] = {}
         self._held = 0
 
-    def take(self, optimizer: Any, parameters: Iterable[Wanted], bound: int) -> list[tuple[Any, Any]]:
+    def take(self, optimizer: Any, parameters: Iterable[WantedCopy], bound: int) -> list[tuple[Any, Any]]:
         """Copy parameters of an optimizer, or the group of them whose turn it is; returns ``(item, copy)`` of each.
 
         Args:
@@ -53,7 +53,7 @@ class UpdateCopies:
             parameters: None of them is larger than the bound.
             bound: Bytes that all copies may take together.
         """
-        groups: list[list[Wanted]] = [[]]
+        groups: list[list[WantedCopy]] = [[]]
         room = bound
         for wanted in parameters:
             if wanted.values.nbytes > room:
@@ -74,7 +74,7 @@ class UpdateCopies:
             if number not in kept or of() is None:
                 self._drop(number)
 
-    def _memory_of(self, wanted: Wanted) -> Any:
+    def _memory_of(self, wanted: WantedCopy) -> Any:
         """Memory for the values of this very parameter, where there is some already."""
         known, values = self._copies.get(id(wanted.parameter)), wanted.values
         if known is None or known[0]() is not wanted.parameter:
@@ -83,7 +83,7 @@ class UpdateCopies:
         alike = memory.shape == values.shape and memory.dtype == values.dtype and memory.device == values.device
         return memory if alike else None
 
-    def _copy(self, wanted: Wanted) -> Any:
+    def _copy(self, wanted: WantedCopy) -> Any:
         memory = self._memory_of(wanted)
         if memory is not None:
             return self._copied(wanted.values, memory)

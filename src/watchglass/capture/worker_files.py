@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from watchglass.capture.limits import DEFAULT_LIMITS, CaptureLimits
 from watchglass.config import SessionConfig, absolute, environment
 from watchglass.control import BackgroundMailbox, Mailbox, StoreMailbox
 from watchglass.errors import MissingFileError, NotARunError, RunExistsError, StoreError, WatchglassError
@@ -47,8 +48,6 @@ from watchglass.store import (
 
 _log = logging.getLogger("watchglass")
 
-#: How long to wait for somebody who writes down what a dead predecessor recorded last.
-_HARVEST_S = 20.0
 _MOST_TRIES = 64
 #: Packages whose releases are recorded.
 _PACKAGES = (
@@ -57,12 +56,10 @@ _PACKAGES = (
 _MOST_FLUSHES = 10_000_000
 #: Of the time between two flushes on an object store, what lies between them although the second is urgent.
 _URGENT_SHARE = 0.2
-#: Most seconds for the end of a worker whose store is away or slow.
-_CLOSING_S = 700.0
 
 
 @dataclass
-class _Place:
+class _WorkerPlace:
     """A worker's place in an attempt, claimed or about to be.
 
     Attributes:
@@ -93,6 +90,7 @@ class WorkerOpening:
 
     Args:
         config: Names the run; the run and the attempt are created where they do not exist.
+        limits: Limits on waiting.
         rank: This process's rank in its group, asked once; None where it trains by itself.
         opened: Called with where changes come from and the attempt once everything is in place.
     """
@@ -100,10 +98,12 @@ class WorkerOpening:
     def __init__(
         self,
         config: SessionConfig,
+        limits: CaptureLimits,
         rank: Callable[[], int | None],
         opened: Callable[[Mailbox, int], None],
     ) -> None:
         self._config = config
+        self._limits = limits
         # A script may go to another folder before its first step.
         self._location = absolute(config.run)
         # A group may end before the store can be reached.
@@ -111,7 +111,7 @@ class WorkerOpening:
         self._opened = opened
         self._store: Store | None = None
         self._harvested = False
-        self._place: _Place | None = None
+        self._place: _WorkerPlace | None = None
 
     @property
     def patience_s(self) -> float:
@@ -135,7 +135,7 @@ class WorkerOpening:
         worker = place.worker
         writer = WorkerWriter(
             store, place.attempt, worker, place.rings, place.spool,
-            claims_before=before, raw_keep_bytes=self._config.raw_keep_bytes,
+            claims_before=before, raw_keep_bytes=self._config.raw_keep_bytes, closing_s=self._limits.closing_s,
         )  # fmt: skip
         joined = {
             "event": "joined", "worker": worker, "reason": "first training step", "time_ns": time.monotonic_ns(),
@@ -153,7 +153,7 @@ class WorkerOpening:
         if self._store is not None:
             self._store.close()
 
-    def _claimed(self, store: Store, run_id: str, rank: int | None) -> tuple[_Place, int]:
+    def _claimed(self, store: Store, run_id: str, rank: int | None) -> tuple[_WorkerPlace, int]:
         """A place that no process has had, and how many had it all the same.
 
         Processes of one launch that are no ranks of a group are workers side by side. Two of one rank, one after
@@ -172,7 +172,7 @@ class WorkerOpening:
                     name = (_beside(store, attempt, ended=False) if alone else None) or worker
                 self._place = self._made(store, {"run": run_id, "attempt": attempt, "worker": name})
             try:
-                return self._place, _claim(store, self._place)
+                return self._place, _claim(store, self._place, self._limits.harvest_s)
             except RunExistsError:
                 # Another process of this rank was faster.
                 self._place.discard()
@@ -181,7 +181,7 @@ class WorkerOpening:
                     raise
         raise AssertionError
 
-    def _made(self, store: Store, label: dict[str, Any]) -> _Place:
+    def _made(self, store: Store, label: dict[str, Any]) -> _WorkerPlace:
         worker, spool = label["worker"], None
         rings = Rings(store, label) if self._config.flight_recorder else None
         if store.policy.buffers_writes:
@@ -189,7 +189,7 @@ class WorkerOpening:
             spool = Spool(store, worker, label, most_bytes=most, memory_bytes=in_memory)
         names, folder = rings.names if rings is not None else (), spool.folder if spool is not None else ""
         claim = replace(this_process(), rings=names, spool=folder)
-        return _Place(label["attempt"], worker, rings, spool, claim)
+        return _WorkerPlace(label["attempt"], worker, rings, spool, claim)
 
 
 def _unclaimed(store: Store, attempt: int, worker: str) -> str | None:
@@ -263,9 +263,9 @@ def _harvest(store: Store) -> None:
         _log.warning("watchglass: the last steps of a killed worker are not recovered yet: %s", error)
 
 
-def _claim(store: Store, place: _Place) -> int:
-    """Take the worker's place, after what writes down a dead predecessor's last steps; claims that were before."""
-    patient_until = time.monotonic() + _HARVEST_S
+def _claim(store: Store, place: _WorkerPlace, patience_s: float) -> int:
+    """Take the worker's place, once a harvest of its dead predecessor is over; returns the number of earlier claims."""
+    patient_until = time.monotonic() + patience_s
     while True:
         try:
             return claim_worker(store, place.attempt, place.worker, place.claim)
@@ -300,6 +300,7 @@ class WorkerWriter:
         *,
         claims_before: int = 0,
         raw_keep_bytes: int | None = None,
+        closing_s: float = DEFAULT_LIMITS.closing_s,
     ) -> None:
         self.rings = rings
         self._raw = None
@@ -317,7 +318,7 @@ class WorkerWriter:
         self._flushes = claims_before * _MOST_FLUSHES
         self.flush_s = store.policy.intervals(environment.world_size()).flush_s
         self.urgent_s = _URGENT_SHARE * self.flush_s if store.policy.buffers_writes else 0.0
-        self.patience_s, self.closing_s = (0.0, 0.0) if spool is None else (PATIENCE_S, _CLOSING_S)
+        self.patience_s, self.closing_s = (0.0, 0.0) if spool is None else (PATIENCE_S, closing_s)
         if spool is not None and self._raw is not None:
             # What is removed is asked of the store, which may be away; and only what has arrived can be removed.
             spool.arrived = self._retain

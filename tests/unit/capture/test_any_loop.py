@@ -280,7 +280,7 @@ def test_a_closed_hook_lets_the_loop_run_on_and_keeps_nothing(tmp_path: Path) ->
         if number == 1:
             hook.close()
     assert open_run(tmp_path / "run").steps() == [0, 1]
-    assert not hook._recorder._intake._steps, "nobody would ever take them out again"
+    assert not hook._recorder._queue._steps, "no thread would ever write them"
 
 
 def test_nothing_is_written_before_the_first_training_step(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from watchglass.capture.cost import Cost
+from watchglass.capture.limits import DEFAULT_LIMITS
 from watchglass.capture.plan import Plan
 from watchglass.config import Collection, SessionConfig
 from watchglass.record import OpenStep
@@ -48,7 +49,7 @@ class Account:
     def __post_init__(self) -> None:
         self.plan = Plan(self.config)
         self.thread = Thread()
-        self.cost = Cost(self.plan, self.thread)  # type: ignore[arg-type]
+        self.cost = Cost(self.plan, self.thread, DEFAULT_LIMITS.cost_report_ns)  # type: ignore[arg-type]
         self._late_ns = 0
 
     def run(self, steps: int) -> Account:

@@ -324,7 +324,7 @@ def test_a_training_whose_facts_are_recorded_is_bit_identical(run_path: Path, in
 @pytest.mark.parametrize(
     "callback",
     [
-        "batches.Batches._iterated", "batches.Batches.forward_began", "call_order.CallOrder._write",
+        "batches.Batches._iterated", "batches.Batches.forward_began", "call_order.CallOrderFact._write",
         "clips.ClipCalls._clipped", "leftover_gradients.Leftovers._look_at_all",
         "leftover_gradients.Leftovers.update_began", "loss_calls.LossCalls.loss_computed",
         "loss_scales.LossScales._after_step", "loss_scales.LossScales._after_update",

@@ -14,7 +14,7 @@ from watchglass.capture.pytorch.device.tensor_groups import memory_order
 from watchglass.capture.pytorch.out_of_memory import is_out_of_memory
 from watchglass.capture.pytorch.reduce import plain
 from watchglass.capture.pytorch.saving import Item, Saving
-from watchglass.capture.update_copies import UpdateCopies, Wanted, sample_stride
+from watchglass.capture.update_copies import UpdateCopies, WantedCopy, sample_stride
 from watchglass.record import CapturedRecords
 from watchglass.records import Role
 
@@ -69,18 +69,18 @@ class Updates:
         """Drop what was kept for an update that never came."""
         self._before = []
 
-    def _wanted(self, parameter: Tensor, name: str, place: ParameterPlace, bound: int) -> Wanted | None:
+    def _wanted(self, parameter: Tensor, name: str, place: ParameterPlace, bound: int) -> WantedCopy | None:
         item = Item(parameter, f"update/{name}", place.place, unit_axis=0 if parameter.dim() else None, trainable=True)
         values = self._saving.readable(item) if self._saving.keep(Role.UPDATE, item) is not None else None
         if values is None:
             return None
         if values.nbytes <= bound:
-            return Wanted(parameter, values, (item, 1))
+            return WantedCopy(parameter, values, (item, 1))
         ordered = _in_memory_order(values)
         stride = sample_stride(ordered.shape, values.element_size(), bound)
         if not stride or not ordered.is_contiguous():
             return None
-        return Wanted(parameter, ordered.view(-1)[::stride], (item, stride))
+        return WantedCopy(parameter, ordered.view(-1)[::stride], (item, stride))
 
 
 def _in_memory_order(values: Tensor) -> Tensor:

@@ -32,8 +32,6 @@ from watchglass.capture.pytorch.random_state import NONE, Randomness
 from watchglass.capture.pytorch.training_state import TrainingState
 from watchglass.record import OpenStep
 
-#: Alike steps in a row after which the pattern is trusted.
-_HABIT = 8
 #: Whoever leaves within so many steps has a pattern of another kind, and must show eight steps of this one again.
 _SOON = 2
 #: Arguments of torch.autograd.backward before the tensors that it is for.
@@ -82,7 +80,7 @@ class FastPath:
         #: Backwards on threads that are not watched.
         self.elsewhere = 0
         self._at = _OFF
-        self._alike = 0
+        self._alike, self._habit = 0, current.hook.limits.alike_steps
         # The pattern: weak references, so that a training that is over leaves nothing behind.
         self._root: Callable[[], nn.Module | None] = _gone
         self._inside: weakref.WeakSet[nn.Module] = weakref.WeakSet()
@@ -265,11 +263,11 @@ class FastPath:
             plain: Whether the update was a call of ``step()`` with no closure, scaler or call inside it.
         """
         forwards, groups = step.forwards, optimizer.param_groups
-        root = self._current.models.only_root(step.mode_step - _HABIT)
+        root = self._current.models.only_root(step.mode_step - self._habit)
         same = (
             plain
             and not self._current.recomputed
-            and self._current.quiet_steps >= _HABIT
+            and self._current.quiet_steps >= self._habit
             and root is not None
             and len(step.optimizers) == 1
             and len(groups) == 1
@@ -288,7 +286,7 @@ class FastPath:
             self._inside = weakref.WeakSet(() if root is None else inside(root))
         self._most = max(self._most, len(forwards)) if self._alike else len(forwards)
         self._alike += same
-        if self._alike < _HABIT:
+        if self._alike < self._habit:
             return False
         self._model = step.model
         state = forwards[-1].state
@@ -368,8 +366,9 @@ class FastPath:
         if self._settings is not None and root is not None:
             # Without what the model returned: that must not live longer than without us.
             current.forward.state = state = ForwardState(
-                root, self._arguments, self._kwargs, self._settings, self._versions, self._states, self._draws
-            )
+                root, self._arguments, self._kwargs, self._settings, self._versions, self._states, self._draws,
+                self._hook.limits.kept_forward_bytes,
+            )  # fmt: skip
             state.loss = self._loss if at == _BACKWARD and self._backwards == 1 else None
         current.root = root
         current.output = current.loss = None

@@ -15,9 +15,6 @@ from watchglass.capture.pytorch.random_state import Draws, Randomness
 
 #: Arguments that hold no tensor.
 PLAIN = (type(None), bool, int, float, str, bytes, torch.dtype, torch.device, torch.Size)
-#: What a forward returned is kept until the update where all of it together is no larger than this: logits of a
-#: language model must not live longer than without us.
-_MOST_KEPT_BYTES = 4 << 20
 
 
 class Settings(NamedTuple):
@@ -50,7 +47,7 @@ class Settings(NamedTuple):
             torch.use_deterministic_algorithms(before[0], warn_only=before[1])
 
 
-class Kept(NamedTuple):
+class KeptOutput(NamedTuple):
     """An output that is kept, detached, with its version: it may be changed in place later."""
 
     tensor: Tensor
@@ -69,6 +66,7 @@ class ForwardState:
         versions: Those of all tensors it was given; None where they cannot be read.
         states: States of the generators that it may draw from, before it.
         draws: From which ones it is known to draw.
+        most_bytes: Outputs, and gradients of outputs, that are larger are not kept.
         outputs: What it returned, by path, where that is small.
         gradients: What the loss's backward gave for each output, where that is small.
         loss_call: Name, further arguments and keyword arguments of the loss function that was given its output.
@@ -82,22 +80,23 @@ class ForwardState:
     versions: tuple[int, ...] | None
     states: Randomness
     draws: Draws
-    outputs: dict[str, Kept] = field(default_factory=dict)
+    most_bytes: int
+    outputs: dict[str, KeptOutput] = field(default_factory=dict)
     gradients: dict[str, Tensor] = field(default_factory=dict)
     loss_call: tuple[str, tuple[Any, ...], dict[str, Any]] | None = None
     loss: float | None = None
 
     def keep_outputs(self, outputs: list[tuple[str, Tensor]]) -> None:
         """Keep what the forward returned, the small part of it, and without its graph."""
-        room = _MOST_KEPT_BYTES
+        room = self.most_bytes
         for path, tensor in outputs:
             if tensor.nbytes <= room and not tensor.is_inference():
                 room -= tensor.nbytes
-                self.outputs[path] = Kept(tensor.detach(), tensor._version)
+                self.outputs[path] = KeptOutput(tensor.detach(), tensor._version)
 
     def keep_gradient(self, path: str, gradient: Tensor) -> None:
         """Keep what the loss sent back for an output, if that is small."""
-        if gradient.nbytes <= _MOST_KEPT_BYTES:
+        if gradient.nbytes <= self.most_bytes:
             self.gradients[path] = gradient
 
 

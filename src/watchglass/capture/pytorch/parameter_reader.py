@@ -105,7 +105,7 @@ class ParameterReader:
         #: Of the weights that were read last.
         self.updates = Updates(hook, saving)
         #: How often the total gradient norm is taken beside captured steps.
-        self.norm_pace = NormInterval(hook.plan)
+        self.norm_pace = NormInterval(hook.plan, hook.limits.norm_share, hook.limits.norm_interval)
         self._described: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         # Models of which an optimizer has been described.
         self._initialized: set[int] = set()

@@ -239,7 +239,8 @@ class RootCalls:
     def _state(self, step: OpenStep, root: nn.Module, arguments: Any, kwargs: Any) -> ForwardState:
         draws = self._habits.of(root)
         states = self._habits.begin(root) if step.due else draws.states()
-        return ForwardState(root, arguments, kwargs, Settings.now(), versions(arguments, kwargs), states, draws)
+        most_bytes, seen = self._current.hook.limits.kept_forward_bytes, versions(arguments, kwargs)
+        return ForwardState(root, arguments, kwargs, Settings.now(), seen, states, draws, most_bytes)
 
     def after(self, root: nn.Module, arguments: Any, output: Any) -> None:
         """An outermost module has returned."""

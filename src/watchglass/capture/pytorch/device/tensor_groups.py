@@ -21,7 +21,7 @@ TOGETHER, COPIED_BYTES = 448, 16 << 20
 _KNOWN = {getattr(torch, name) for name in DTYPE_CODES if hasattr(torch, name)}
 
 
-class Group(NamedTuple):
+class TensorGroup(NamedTuple):
     """What is looked at together.
 
     Attributes:
@@ -41,14 +41,14 @@ class Group(NamedTuple):
         return [tensor.view(-1) for tensor, _ in found], older or None
 
 
-def groups(tensors: Sequence[Tensor], before: Sequence[Tensor] | None) -> Iterator[Group]:
+def groups(tensors: Sequence[Tensor], before: Sequence[Tensor] | None) -> Iterator[TensorGroup]:
     """The tensors of a call; nothing is copied yet."""
-    made = Group([], [], 0)
+    made = TensorGroup([], [], 0)
     for owner, tensor in enumerate(tensors):
         for part, older, size in _pieces(tensor, None if before is None else before[owner]):
             if len(made.parts) == TOGETHER or (size and made.nbytes and made.nbytes + size > COPIED_BYTES):
                 yield made
-                made = Group([], [], 0)
+                made = TensorGroup([], [], 0)
             made.parts.append((part, older))
             made.owners.append(owner)
             made = made._replace(nbytes=made.nbytes + size)

@@ -11,7 +11,7 @@ from watchglass.capture.hook import Hook
 from watchglass.capture.pytorch import public_calls as calls
 from watchglass.capture.pytorch.events import Events
 from watchglass.capture.pytorch.facts.batches import Batches
-from watchglass.capture.pytorch.facts.call_order import CallOrder
+from watchglass.capture.pytorch.facts.call_order import CallOrderFact
 from watchglass.capture.pytorch.facts.clips import ClipCalls
 from watchglass.capture.pytorch.facts.leftover_gradients import Leftovers
 from watchglass.capture.pytorch.facts.loss_calls import LossCalls
@@ -97,7 +97,7 @@ class Facts:
 
 _Maker = Callable[[Hook, Models, ObjectNames, ExitStack, frozenset[str]], Any]
 _MAKERS: dict[frozenset[str], _Maker] = {
-    _CALLS: lambda hook, models, subjects, leave, kinds: CallOrder(hook, subjects, leave),
+    _CALLS: lambda hook, models, subjects, leave, kinds: CallOrderFact(hook, subjects, leave),
     frozenset({"clip"}): lambda hook, models, subjects, leave, kinds: ClipCalls(hook, leave),
     frozenset({"loss_scale"}): lambda hook, models, subjects, leave, kinds: LossScales(hook, leave),
     frozenset({"leftover_gradients"}): lambda hook, models, subjects, leave, kinds: Leftovers(hook, subjects, leave),

@@ -20,7 +20,7 @@ from watchglass.capture.pytorch.facts.object_names import ObjectNames
 from watchglass.record import OpenStep
 
 
-class CallOrder:
+class CallOrderFact:
     """Listens to the calls and records what is new about their order.
 
     Args:

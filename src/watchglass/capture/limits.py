@@ -1,0 +1,40 @@
+"""Limits on time, memory and steps inside a training process: one record, handed to a hook."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaptureLimits:
+    """Limits of one hook, each with the reason for its value.
+
+    Attributes:
+        early_steps: Evaluation steps held back until the first training step. 4,096 cover an evaluation ahead of
+            training; a process that never trains must not fill its memory.
+        alike_steps: Steps of one pattern before the fast path begins. After 8, models and optimizers that take turns
+            have shown themselves.
+        norm_share: Share of the overhead budget for the total gradient norm. A quarter leaves the rest to captures.
+        norm_interval: Longest interval of the norm, in steps. A rarer norm would miss most spikes.
+        kept_forward_bytes: Outputs of a forward that are kept until the update. 4 MiB exclude the logits of a language
+            model: they must not live longer than in an unwatched run.
+        cost_report_ns: Time between two facts on the cost of capture, for a process that is killed. Every 10 s they
+            cost nothing that shows.
+        harvest_s: Longest wait for another process that recovers the last steps of a dead worker. 20 s are enough for
+            its requests to an object store.
+        closing_s: Longest time to send the last records to an object store that is unreachable or slow. Longer than
+            the time for which such a store is retried, so that the last attempt can end.
+    """
+
+    early_steps: int = 4096
+    alike_steps: int = 8
+    norm_share: float = 0.25
+    norm_interval: int = 64
+    kept_forward_bytes: int = 4 << 20
+    cost_report_ns: int = 10_000_000_000
+    harvest_s: float = 20.0
+    closing_s: float = 700.0
+
+
+#: The limits of a hook that is given none.
+DEFAULT_LIMITS = CaptureLimits()

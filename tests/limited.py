@@ -1,0 +1,21 @@
+"""A model that is watched within limits of a test's choice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from watchglass.capture import Hook, attach, framework
+from watchglass.capture.limits import CaptureLimits
+
+
+@contextmanager
+def watching_within(limits: CaptureLimits, model: nn.Module, run: Path, **settings: Any) -> Iterator[Hook]:
+    """Watch a model as ``watchglass.watch`` does, with other limits; faults raise."""
+    with Hook(run, limits=limits, strict=True, **settings) as hook:
+        attach(hook, framework("torch"), model)
+        yield hook
