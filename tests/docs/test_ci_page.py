@@ -176,7 +176,7 @@ def test_every_metric_is_described(page: str) -> None:
             (row,) = re.findall(rf"^\| `{family.name}{ending}\{{.*?\| (\w+) \|", text, re.MULTILINE)
             assert row == ("info" if family.name.endswith("_info") else family.type)
     assert (MOST_RUNS, MOST_WORKERS, MOST_SCALARS) == (200, 64, 64)
-    assert re.search(r"200 runs, .* 64 workers, .* 64 scalars", text, re.DOTALL)
+    assert re.search(r"200 runs, .* 64 workers .* 64 scalars", text, re.DOTALL)
 
 
 PROMTOOL = shutil.which("promtool")
@@ -187,7 +187,7 @@ def test_prometheus_takes_the_configuration_and_the_alerts(page: str, in_tmp_pat
     assert PROMTOOL is not None
     configuration, alerts = blocks(section(page, "Prometheus"), "yaml")
     Path("prometheus.yml").write_text(configuration)
-    Path("trainings.yml").write_text(alerts)
+    Path("runs.yml").write_text(alerts)
     done = subprocess.run(
         [PROMTOOL, "check", "config", "prometheus.yml"], capture_output=True, text=True, check=False
     )  # fmt: skip
