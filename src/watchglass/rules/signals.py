@@ -167,7 +167,7 @@ def update_ratios(view: StepView) -> tuple[Statistics, npt.NDArray[np.int64], np
         found = map(weights.group.row, view.catalog.owners(updates.ids).tolist())
         return np.array([-1 if row is None else row for row in found], dtype=np.int64)
 
-    rows: npt.NDArray[np.int64] = updates.group.remembered(("weights", weights.group), build)
+    rows = updates.group.answers.get(("weights", weights.group), build)
     with np.errstate(all="ignore"):
         ratios = updates.rms / weights.rms[rows]
     usable = (rows >= 0) & np.isfinite(ratios) & (updates.nonfinite == 0)

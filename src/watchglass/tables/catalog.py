@@ -1,34 +1,34 @@
-"""The catalog of one worker: what its tensor ids mean, and quick selections over them."""
+"""The catalog of one worker: the meaning of its tensor ids, and quick selections over them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import numpy.typing as npt
 
 from watchglass.records import TensorInfo, count
 from watchglass.tables.selection import ALL, Selection
-from watchglass.tables.tensor_group import TensorGroup
+from watchglass.tables.tensor_group import Answers, TensorGroup
 
 #: Ids above this are not looked up in a dense table, so that a damaged row cannot ask for gigabytes.
 _DENSE_LIMIT = 1 << 22
-#: Answers that are kept; a rule may ask about other tensors at every step.
-_MOST_REMEMBERED = 256
 
 
 class Catalog:
     """Rows of :class:`TensorInfo` by id and by name. A later row with the same id replaces the earlier one.
 
-    Selections are cached until the next :meth:`add`, so that asking for "gradients of Linear layers" at every step
-    costs one dictionary lookup. One owner adds; any number of threads read a :meth:`snapshot`.
+    Selections are cached until the next :meth:`add`: a rule that selects "gradients of Linear layers" at every step
+    costs one dictionary lookup. One owner adds rows. Any number of threads may read a :meth:`snapshot`.
+
+    Attributes:
+        answers: What was worked out about the rows; empty again once a row changes.
     """
 
     def __init__(self, rows: Iterable[TensorInfo] = ()) -> None:
         self._by_id: dict[int, TensorInfo] = {}
         self._by_name: dict[str, TensorInfo] = {}
-        self._cache: dict[Any, Any] = {}
+        self.answers = Answers(256)
         self._snapshot: Catalog | None = None
         self._is_snapshot = False
         for row in rows:
@@ -43,11 +43,11 @@ class Catalog:
             del self._by_name[old.name]
         self._by_id[info.tensor_id] = info
         self._by_name[info.name] = info
-        self._cache.clear()
+        self.answers.clear()
         self._snapshot = None
 
     def snapshot(self) -> Catalog:
-        """An independent catalog with today's rows; the same object until a row changes. Of a snapshot itself."""
+        """A catalog with the present rows, which stay; the same object until a row changes. A snapshot gives itself."""
         if self._is_snapshot:
             return self
         if self._snapshot is None:
@@ -77,11 +77,10 @@ class Catalog:
 
     @property
     def models(self) -> frozenset[int]:
-        """Numbers of the models that tensors belong to; empty where nothing says it."""
-        found: frozenset[int] = self.remembered(
+        """Numbers of the models that tensors belong to; empty where no row names a model."""
+        return self.answers.get(
             ("models",), lambda: frozenset(row.model for row in self._by_id.values() if row.model is not None)
         )
-        return found
 
     def by_name(self, name: str) -> TensorInfo | None:
         """The row of a tensor name, or None."""
@@ -93,13 +92,13 @@ class Catalog:
         return [self._by_id[i].name for i in sorted(self._by_id)]
 
     def select(self, selection: Selection = ALL) -> list[TensorInfo]:
-        """The rows that a selection takes, in the order of their ids. The list is the caller's."""
+        """The rows that a selection takes, in the order of their ids. The caller may change the list."""
 
         def build() -> list[TensorInfo]:
             matches = selection.matcher()
             return [row for _, row in sorted(self._by_id.items()) if matches(row)]
 
-        return list(self.remembered(("rows", selection), build))
+        return list(self.answers.get(("rows", selection), build))
 
     def ids(self, selection: Selection = ALL) -> npt.NDArray[np.uint32]:
         """Ids of :meth:`select`, ascending, as a uint32 array (read-only)."""
@@ -109,8 +108,7 @@ class Catalog:
             found.flags.writeable = False
             return found
 
-        result: npt.NDArray[np.uint32] = self.remembered(("ids", selection), build)
-        return result
+        return self.answers.get(("ids", selection), build)
 
     def mask(self, ids: npt.NDArray[np.uint32], selection: Selection = ALL) -> npt.NDArray[np.bool_]:
         """Which of ``ids`` (uint32[n], any order, unknown ones allowed) :meth:`select` would return, as bool[n]."""
@@ -123,7 +121,7 @@ class Catalog:
             table[self.ids(selection)] = True
             return table
 
-        table: npt.NDArray[np.bool_] | None = self.remembered(("table", selection), build)
+        table = self.answers.get(("table", selection), build)
         if table is None:
             return np.isin(ids, self.ids(selection))
         inside = ids < len(table)
@@ -132,19 +130,17 @@ class Catalog:
         return result
 
     def group(self, ids: npt.NDArray[np.uint32]) -> TensorGroup:
-        """The tensors with these ids (uint32[n], any order), the same object for the same ids until a row changes."""
+        """The tensors with these ids (uint32[n], any order): the same object for the same ids until a row changes."""
 
         def build() -> TensorGroup:
-            # The ids may be a piece of a whole flush, which must not stay in memory for their sake.
+            # The ids may be a slice of a whole flush, and would keep all of it in memory.
             return TensorGroup(self._by_id, ids.copy())
 
-        found: TensorGroup = self.remembered(("group", ids.tobytes()), build)
-        return found
+        return self.answers.get(("group", ids.tobytes()), build)
 
     def knows(self, ids: npt.NDArray[np.uint32]) -> bool:
         """Whether there is a row for each of ``ids`` (uint32[n])."""
-        known: bool = self.group(ids).remembered("known", lambda: bool(self.mask(ids).all()))
-        return known
+        return self.group(ids).answers.get("known", lambda: bool(self.mask(ids).all()))
 
     def owners(self, ids: npt.NDArray[np.uint32]) -> npt.NDArray[np.int64]:
         """The id of the parameter that each gradient, update or optimizer state belongs to, int64[n]; -1 for none.
@@ -160,15 +156,5 @@ class Catalog:
                     found[row.tensor_id] = owner.tensor_id
             return found
 
-        table: dict[int, int] = self.remembered(("owners",), build)
+        table = self.answers.get(("owners",), build)
         return np.array([table.get(i, -1) for i in ids.tolist()], dtype=np.int64)
-
-    def remembered(self, key: Any, build: Callable[[], Any]) -> Any:
-        """What ``build`` gives, worked out once for ``key`` until a row changes."""
-        try:
-            return self._cache[key]
-        except KeyError:
-            if len(self._cache) >= _MOST_REMEMBERED:
-                self._cache.clear()
-            value = self._cache[key] = build()
-            return value

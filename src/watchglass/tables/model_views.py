@@ -113,7 +113,7 @@ def _part(records: StepRecords, model: int, known: frozenset[int]) -> StepRecord
     """
     leads = model == records.end.model
     shown = frozenset(records.catalog.models - known if leads else ()) | {model}
-    catalog: Catalog = records.catalog.remembered(("of", shown, model), lambda: _catalog(records.catalog, model, shown))
+    catalog = records.catalog.answers.get(("of", shown, model), lambda: _catalog(records.catalog, model, shown))
     scalars = [(catalog.get(info.tensor_id), value, weight) for info, value, weight in records.scalars]
     part = replace(
         records,

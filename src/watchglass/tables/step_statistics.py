@@ -208,8 +208,7 @@ class Statistics:
             name: Says what it is.
             build: May look at the tensors and at nothing else.
         """
-        found: _Found = self.group.remembered(("of rule", name), build)
-        return found
+        return self.group.answers.get(("of rule", name), build)
 
     def where(self, mask: npt.NDArray[np.bool_]) -> Statistics:
         """The rows at which ``mask`` (bool[n]) is true, in the same order; these themselves where all are."""
@@ -236,8 +235,7 @@ class Statistics:
             found.flags.writeable = False
             return found
 
-        result: npt.NDArray[Any] = self.group.remembered(("column", attribute, dtype), build)
-        return result
+        return self.group.answers.get(("column", attribute, dtype), build)
 
     def row(self, name: str) -> int | None:
         """Index of the tensor with this name, or None."""

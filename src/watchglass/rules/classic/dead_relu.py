@@ -60,7 +60,7 @@ class DeadRelu(Rule):
         if not units:
             return
         has_modules = len(view.catalog.ids(Selection(Role.OUTPUT, module_kinds=(ModuleKind.RECTIFIER,)))) > 0
-        after_convolution = view.catalog.remembered("DeadRelu, flattened", lambda: _flattened(view))
+        after_convolution = view.catalog.answers.get("DeadRelu, flattened", lambda: _flattened(view))
         for info, zero in units:
             if has_modules != (info.role is Role.OUTPUT) or len(zero) < self.min_units:
                 continue
