@@ -27,20 +27,19 @@ if TYPE_CHECKING:
     from watchglass.evaluate.engine.rule_status import PartialEvaluation as PartialEvaluation
     from watchglass.evaluate.engine.windowing import Cutting as Cutting
     from watchglass.evaluate.follower import Follower as Follower
+    from watchglass.evaluate.live.following import (
+        OUT_OF_TIME as OUT_OF_TIME,
+        Followed as Followed,
+        follow as follow,
+    )
     from watchglass.evaluate.live.journal import is_judged as is_judged
     from watchglass.evaluate.live.judging import Judging as Judging
     from watchglass.evaluate.live.resending import Resent as Resent, resend as resend
     from watchglass.evaluate.live.restart_without_rule import may_restart as may_restart
     from watchglass.evaluate.live.snapshot import Snapshots as Snapshots
     from watchglass.evaluate.live.ticking import tick_times as tick_times
-    from watchglass.evaluate.many.following import (
-        OUT_OF_TIME as OUT_OF_TIME,
-        follow as follow,
-        follow_runs as follow_runs,
-        what_is_at as what_is_at,
-    )
-    from watchglass.evaluate.many.member import Followed as Followed
     from watchglass.evaluate.many.metrics import MetricsServer as MetricsServer
+    from watchglass.evaluate.many.prefix import follow_runs as follow_runs, what_is_at as what_is_at
     from watchglass.evaluate.replaying import replay as replay, replay_part as replay_part
     from watchglass.evaluate.scaling.cluster import cluster as cluster
     from watchglass.evaluate.scaling.judging_elsewhere import judging_on as judging_on
@@ -61,8 +60,8 @@ _HOMES = {
     "live.judging": ("Judging",),
     "live.resending": ("Resent", "resend"),
     "live.ticking": ("tick_times",),
-    "many.following": ("OUT_OF_TIME", "follow", "follow_runs", "what_is_at"),
-    "many.member": ("Followed",),
+    "live.following": ("OUT_OF_TIME", "Followed", "follow"),
+    "many.prefix": ("follow_runs", "what_is_at"),
     "many.metrics": ("MetricsServer",),
     "live.snapshot": ("Snapshots",),
     "replaying": ("replay", "replay_part"),

@@ -164,7 +164,7 @@ def test_a_run_that_loses_its_lease_is_left_to_the_other(tmp_path: Path, heard: 
             store = LocalStore(tmp_path / "run")
             claim = json.loads(store.read(layout.LEASE))
             store.write(f"{layout.LEASE}.1", json.dumps({**claim, "pid": 1, "host": "elsewhere"}).encode())
-            fleet.members[0]._evaluator._journal._renewal._next_s = 0.0
+            fleet.members[0]._following.evaluator._journal._renewal._next_s = 0.0
             turn_until(fleet, lambda: fleet.members[0].state is State.HELD)
         assert "[run] is followed by process 1 on elsewhere and left to it" in heard.sentences
 
@@ -195,7 +195,7 @@ def test_memory_of_a_run_that_has_ended_is_a_few_words(tmp_path: Path, heard: He
     snapshots = Snapshots()
     with following(tmp_path, heard, snapshots=snapshots) as fleet:
         turn_until(fleet, lambda: len(heard.ends) == 3)
-        assert {member._evaluator for member in fleet._asleep} == {None}
+        assert {member._following for member in fleet._asleep} == {None}
     assert sorted(found.name for found in snapshots.newest) == ["run0", "run1", "run2"]
     (found, *_) = snapshots.newest
     assert (found.ended, found.attempt, dict(found.train_steps)) == ("finished", 0, {"worker_0": 15})

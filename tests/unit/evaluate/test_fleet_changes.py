@@ -62,7 +62,7 @@ def test_a_run_that_is_removed_is_left_and_nothing_is_written_in_its_place(tmp_p
     with following(tmp_path, heard) as fleet:
         turn_until(fleet, lambda: fleet.members and fleet.members[0].caught_up)
         shutil.rmtree(tmp_path / "run")
-        fleet.members[0]._evaluator._journal._renewal._next_s = 0.0  # its lease would be renewed now
+        fleet.members[0]._following.evaluator._journal._renewal._next_s = 0.0  # its lease would be renewed now
         turn_until(fleet, lambda: heard.left_out)
         assert heard.left_out == {"run": "it was removed while it was followed"}
         assert fleet.members == []

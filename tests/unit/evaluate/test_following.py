@@ -70,7 +70,7 @@ def test_waiting_ends_with_its_time_or_when_somebody_says_so(tmp_path: Path) -> 
 
 def test_a_store_that_is_away_is_asked_until_the_wait_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store, said = Away(tmp_path / "run"), []
-    monkeypatch.setattr("watchglass.evaluate.many.following.open_store", lambda location: store)
+    monkeypatch.setattr("watchglass.evaluate.many.prefix.open_store", lambda location: store)
     Away.refuses = 4
     build_run(tmp_path / "run", STEPS)
     assert what_is_at(store.location, pausing(), report=said.append) == "run"
@@ -128,7 +128,7 @@ def test_many_runs_are_asked_with_less_patience_than_a_lease_lasts(
         asked.append(quick)
         return open_store(location, quick=quick)
 
-    monkeypatch.setattr("watchglass.evaluate.many.following.open_store", opened)
+    monkeypatch.setattr("watchglass.evaluate.many.prefix.open_store", opened)
     follow_runs(EvaluatorConfig(str(tmp_path), None, RULES), pausing(most=1), Nobody())
     assert asked == [True]
     patience = open_store("s3://bucket/runs", quick=True)._requests.patience

@@ -172,7 +172,7 @@ def test_following_a_run_whose_end_could_not_be_read_ends_without_a_verdict(
 
     monkeypatch.setattr(Evaluator, "ended", away_from_then_on)
     monkeypatch.setattr("watchglass.evaluate.live.evaluator._SETTLED_S", -1.0)
-    monkeypatch.setattr("watchglass.evaluate.many.following.open_store", lambda location: store)
+    monkeypatch.setattr("watchglass.evaluate.live.following.open_store", lambda location: store)
     monkeypatch.setattr(Evaluator, "finish", functools.partialmethod(Evaluator.finish, patience_s=0.0))
     config = EvaluatorConfig(store.location, None, default_rules())
     followed = follow(config, lambda seconds: True, timeout_s=20.0)

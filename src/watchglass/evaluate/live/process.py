@@ -25,6 +25,7 @@ from watchglass.diagnose import verdict
 from watchglass.errors import StoreError, WatchglassError
 from watchglass.evaluate.live import restart_without_rule
 from watchglass.evaluate.live.evaluator import Evaluator
+from watchglass.evaluate.live.following import Following, take_turns
 from watchglass.evaluate.live.journal import is_judged
 from watchglass.records import as_json
 from watchglass.run import open_run
@@ -127,12 +128,11 @@ def main(arguments: list[str]) -> int:
         opened = True
         with closing(evaluator):
             evaluator.introduce()
-            while not lifeline.terminated:
-                new = evaluator.turn()
-                if not new and evaluator.over(lifeline_open=lifeline.open):
-                    break
-                lifeline.wait(0.0 if new and lifeline.open else evaluator.pause_s)
-            evaluator.finish(pause=lifeline.pause)
+            following = Following(
+                evaluator, how_ended=lambda: "over" if evaluator.over(lifeline_open=lifeline.open) else ""
+            )
+            take_turns(following.turn, lambda: bool(following.ended), lifeline.pause)
+            following.finish(pause=lifeline.pause)
             evaluator.conclude()
         if answer is not None and not lifeline.terminated:
             _answer(config, answer)

@@ -12,11 +12,11 @@ from typing import Protocol, TextIO
 from watchglass.config import EvaluatorConfig
 from watchglass.errors import MissingFileError, NotARunError, RunExistsError, StoreError, WatchglassError, in_a_line
 from watchglass.evaluate.live.evaluator import Evaluator
+from watchglass.evaluate.live.following import Followed, Following, was_removed
 from watchglass.evaluate.live.journal import judged_attempt
 from watchglass.evaluate.live.judging import Judging
 from watchglass.evaluate.live.restart_without_rule import own_lease
 from watchglass.evaluate.live.snapshot import RunSnapshot
-from watchglass.records import Evaluation
 from watchglass.store import (
     LEASE_EXPIRY_S,
     Claim,
@@ -40,21 +40,6 @@ _AGAIN_S = 15.0
 _HELD_S, _HELD_REMOTE_S = 2.0, 10.0
 #: How long the end of a run asks again a store that refuses, while the others wait.
 _PATIENCE_S = 5.0
-
-
-@dataclass(frozen=True)
-class Followed:
-    """How following a run came to its end.
-
-    Attributes:
-        evaluation: What the rules say, to the last step that was read.
-        ended: How the training ended, in words: ``"finished"``, ``"stopped"``, ``"lost"``; "" where it may still go on.
-        left_off: Why following ended before the training, in words; "" where it did not.
-    """
-
-    evaluation: Evaluation
-    ended: str
-    left_off: str
 
 
 class State(Enum):
@@ -127,12 +112,11 @@ class Member:
         #: writes faster than it is read never gets there.
         self.caught_up = False
         self._common, self._store = common, store
-        self._evaluator: Evaluator | None = None
+        self._following: Following | None = None
         self._attempt = -1
         self._judged: int | None = None
         self._run_id = ""
         self._looked_s = float("-inf")
-        self._first_step_s = 0.0
         self._holder: Claim | None = None
         self._watch: RenewalWatch | None = None
         self._refused = self._unbegun = self._known = False
@@ -142,16 +126,16 @@ class Member:
     @property
     def unreachable(self) -> bool:
         """Whether the store did not answer the last time."""
-        return self._refused or (self._evaluator is not None and self._evaluator.unreachable_s > 0)
+        return self._refused or (self._following is not None and self._following.evaluator.unreachable_s > 0)
 
     @property
     def busy(self) -> bool:
         """Whether an action has something under way, so that its turns must not become rare."""
-        return self._evaluator is not None and self._evaluator.busy
+        return self._following is not None and self._following.evaluator.busy
 
     def snapshot(self) -> RunSnapshot | None:
         """What is known of it; None where it was not evaluated."""
-        taken = self._evaluator.snapshot() if self._evaluator is not None else self._last
+        taken = self._following.evaluator.snapshot() if self._following is not None else self._last
         return None if taken is None else replace(taken, name=self.name)
 
     def forget(self) -> None:
@@ -159,16 +143,15 @@ class Member:
         self._last = None
 
     def excuse(self, seconds: float) -> None:
-        """Nobody asked for so long."""
-        self._first_step_s += seconds
-        if self._evaluator is not None:
-            self._evaluator.excuse(seconds)
+        """See :meth:`Following.excuse`."""
+        if self._following is not None:
+            self._following.excuse(seconds)
 
     def stay(self) -> None:
         """Shows that it is still followed, while it waits for its last deliveries and another one has its turn."""
-        if self._evaluator is not None:
+        if self._following is not None:
             with suppress(RunExistsError):  # all of it was judged, and what it still delivers is recorded here or there
-                self._evaluator.stay()
+                self._following.evaluator.stay()
 
     def turn(self) -> float:
         """Does what there is to do; returns the seconds after which to come again at the earliest, 0 for more to read.
@@ -176,7 +159,7 @@ class Member:
         Never raises for what is wrong with the run: that is told once, and :attr:`state` is then ``SKIPPED``.
         """
         try:
-            again_s = self._live(self._evaluator) if self._evaluator is not None else self._open()
+            again_s = self._live(self._following) if self._following is not None else self._open()
             self._refused = False
             return again_s
         except RunExistsError:
@@ -209,14 +192,14 @@ class Member:
 
     def close(self, left_off: str, patience_s: float) -> None:
         """Ends following, in order; what was evaluated so far is told."""
-        evaluator = self._evaluator
-        if evaluator is None:
+        following = self._following
+        if following is None:
             self._store.close()
             return
         try:
-            evaluator.finish(patience_s=patience_s, action_patience_s=patience_s)
-            self._last = evaluator.snapshot()
-            self._common.audience.ended(self.name, self.location, Followed(evaluator.evaluation(), "", left_off))
+            followed = following.finish(left_off, patience_s=patience_s, action_patience_s=patience_s)
+            self._last = following.evaluator.snapshot()
+            self._common.audience.ended(self.name, self.location, followed)
         except BrokenPipeError:
             raise
         except Exception as error:
@@ -261,43 +244,37 @@ class Member:
         common = self._common
         config = replace(common.config, run=self.location)
         # Known before it is opened, so that whatever goes wrong in there gives the lease back.
-        evaluator = self._evaluator = Evaluator(
+        evaluator = Evaluator(
             config, store=self._store, output=common.output, label=f"[{self.name}] ", judging=common.judging
         )
+        self._following = Following(evaluator, wait_s=common.wait_s, clock=common.clock)
         evaluator.open(lambda _: False, patience_s=0.0, gone=gone)
         self.state, self.caught_up, self.judged_before, self._known = State.LIVE, False, False, True
         self._turns = 0
         self._watch = self._holder = None
         self.news_s = self._looked_s = common.clock()
-        self._first_step_s, self._unbegun = self.news_s + common.wait_s, False
+        self._unbegun = False
         common.audience.begun(self.name, self.location)
 
-    def _live(self, evaluator: Evaluator) -> float:
+    def _live(self, following: Following) -> float:
         if not self._is_same():
             return self._gone(notified=True)
-        unreachable_s = evaluator.unreachable_s
-        new = evaluator.turn(_TURN_BYTES)
-        now_s = self._common.clock()
+        pause_s = following.turn(_TURN_BYTES)
         self._turns += 1
-        if not evaluator.unreachable_s:
-            self._first_step_s += unreachable_s
-        if new:
-            self.news_s = now_s
+        if following.has_news:
+            self.news_s = self._common.clock()
             self.caught_up = self.caught_up or self._turns >= _CATCHING_UP_TURNS
-            return 0.0
-        if evaluator.unreachable_s:
-            return evaluator.pause_s
-        self.caught_up = True
-        ended = evaluator.ended()
-        if ended:
-            return self._finish(evaluator, ended)
-        if not evaluator.begun() and now_s > self._first_step_s:
+        elif not self.unreachable:
+            self.caught_up = True
+        if following.ended:
+            return self._finish(following)
+        if following.is_late:
             self._sleep()
             self._unbegun = True
             wait_s = self._common.wait_s
             reason = f"no training step came within {wait_s:g} s; it is followed when its first worker begins"
             self._common.audience.skipped(self.name, self.location, reason)
-        return evaluator.pause_s
+        return pause_s
 
     def _is_same(self) -> bool:
         """Whether the run that was opened is still there, and no other in its place.
@@ -332,16 +309,15 @@ class Member:
             self._common.audience.skipped(self.name, self.location, "it was removed while it was followed")
         return 0.0
 
-    def _finish(self, evaluator: Evaluator, ended: str) -> float:
-        evaluator.finish(patience_s=_PATIENCE_S, pause=partial(self._common.pause, self))
-        evaluation = evaluator.evaluation()
-        self._evaluator = None
-        if not evaluation.ended:  # the store has just gone away, or somebody has just begun
+    def _finish(self, following: Following) -> float:
+        followed = following.finish(patience_s=_PATIENCE_S, pause=partial(self._common.pause, self))
+        self._following = None
+        if not followed.ended:  # the store is unreachable since, or another worker or attempt has begun
             self._let_go(State.FOUND)
             return _AGAIN_S
-        self._last = evaluator.snapshot()
-        # Before the store is asked for anything: should it refuse, nothing of the verdict is lost.
-        self._common.audience.ended(self.name, self.location, Followed(evaluation, ended, ""))
+        self._last = following.evaluator.snapshot()
+        # Before the store is used again: if it refuses, nothing of the verdict is lost.
+        self._common.audience.ended(self.name, self.location, followed)
         self._sleep()
         return 0.0
 
@@ -372,28 +348,13 @@ class Member:
         self._common.audience.skipped(self.name, self.location, reason)
 
     def _let_go(self, state: State) -> None:
-        evaluator, self._evaluator = self._evaluator, None
+        following, self._following = self._following, None
         self.state, self.caught_up = state, False
         try:
-            if evaluator is not None:
-                evaluator.close()
+            if following is not None:
+                following.evaluator.close()
         except Exception:
             if state is not State.SKIPPED:  # else it is what is told of already
                 self._common.audience.notified(f"[{self.name}] could not be closed in order; its lease ends by itself")
         if state in (State.ASLEEP, State.SKIPPED):
             self._store.close()
-
-
-def was_removed(store: Store) -> bool:
-    """Whether a run that was followed is no more. Then what was written meanwhile is removed as well.
-
-    It would keep a run from being begun there again.
-
-    Raises:
-        StoreError: The store refused.
-    """
-    if store.size(layout.MANIFEST) is not None:
-        return False
-    store.delete(layout.LEASE_RENEWED)
-    store.prune()
-    return True

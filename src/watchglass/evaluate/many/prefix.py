@@ -1,20 +1,19 @@
-"""Following a run, or all runs below a prefix, from anywhere: the store is all that a follower has of the training."""
+"""Following all runs below a prefix, and finding out whether a location is a run or a prefix."""
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
 from contextlib import closing
 from typing import Literal, TextIO
 
 from watchglass.config import EvaluatorConfig
-from watchglass.errors import ForkedError, MissingFileError, RunExistsError, StoreError
-from watchglass.evaluate.live.evaluator import Evaluator
+from watchglass.errors import ForkedError, MissingFileError, StoreError
+from watchglass.evaluate.live.following import INTERRUPTED, Pause, take_turns
 from watchglass.evaluate.live.judging import Judging
 from watchglass.evaluate.live.snapshot import Snapshots
 from watchglass.evaluate.many.fleet import Fleet
-from watchglass.evaluate.many.member import Audience, Followed, was_removed
+from watchglass.evaluate.many.member import Audience
 from watchglass.run import RunSearch
 from watchglass.store import Store, layout, open_store
 
@@ -24,11 +23,6 @@ _MOST_WAITING_S = 5.0
 _SEARCH_SHARE, _SEARCH_REQUEST_S = 0.05, 2.0
 #: How long a store that is unreachable is asked again when following ends by itself before the trainings.
 _PATIENCE_S = 60.0
-#: Why following ended before the training, where nothing was wrong.
-_INTERRUPTED, OUT_OF_TIME = "interrupted", "the time is over"
-
-#: Waits so many seconds, or less; returns False where following shall end.
-Pause = Callable[[float], bool]
 
 
 def what_is_at(
@@ -82,44 +76,6 @@ def what_is_at(
             pause_s = min(_MOST_WAITING_S, 1.5 * pause_s)
 
 
-def follow(
-    config: EvaluatorConfig,
-    pause: Pause,
-    *,
-    wait_s: float = 600.0,
-    timeout_s: float | None = None,
-    output: TextIO | None = None,
-    snapshots: Snapshots | None = None,
-) -> Followed:
-    """Evaluates a run while it is written, until its training has ended.
-
-    Args:
-        config: What to follow, with which rules.
-        pause: Waits so many seconds, or less; returns False where following shall end.
-        wait_s: Seconds to wait for the first training step.
-        timeout_s: Seconds after which following ends, None for no limit.
-        output: Where findings are printed, a line each.
-        snapshots: Where what is known is left for others to read.
-
-    Raises:
-        MissingFileError: There is no run, or no training step came within ``wait_s``; or the run was removed meanwhile.
-        RunExistsError: Another evaluator writes the journal of the run.
-        WatchglassError: The run or a rule is not right.
-    """
-    with closing(open_store(config.run)) as store:
-        try:
-            evaluator = Evaluator(config, store=store, output=output)
-            evaluator.open(pause, patience_s=0.0)
-            with closing(evaluator):
-                return _to_its_end(evaluator, config, pause, wait_s, timeout_s, snapshots or Snapshots())
-        except (RunExistsError, MissingFileError):
-            if not was_removed(store):
-                raise
-            raise MissingFileError(
-                f"{config.run} was removed while it was followed; follow it again when it has been started again"
-            ) from None
-
-
 def follow_runs(
     config: EvaluatorConfig,
     pause: Pause,
@@ -152,57 +108,17 @@ def follow_runs(
     Raises:
         InvalidValueError: There is too much below the prefix.
     """
-    end_s = time.monotonic() + (math.inf if timeout_s is None else timeout_s)
-    left_off = _INTERRUPTED
+    left_off = INTERRUPTED
     with closing(open_store(config.run, quick=True)) as store:  # one that waits lets all others wait
         fleet = Fleet(
             config, store, audience, wait_s=wait_s, output=output, snapshots=snapshots, pause=pause, judging=judging
         )
+
+        def is_idle() -> bool:
+            return until_idle_s is not None and fleet.idle_s >= until_idle_s
+
         try:
-            while pause(min(fleet.turn(), max(0.0, end_s - time.monotonic()))):
-                if time.monotonic() >= end_s:
-                    left_off = OUT_OF_TIME
-                    break
-                if until_idle_s is not None and fleet.idle_s >= until_idle_s:
-                    left_off = ""
-                    break
+            left_off = take_turns(fleet.turn, is_idle, pause, timeout_s)
         finally:
-            fleet.close(left_off, 0.0 if left_off == _INTERRUPTED else _PATIENCE_S)
+            fleet.close(left_off, 0.0 if left_off == INTERRUPTED else _PATIENCE_S)
         return fleet, left_off
-
-
-def _to_its_end(
-    evaluator: Evaluator,
-    config: EvaluatorConfig,
-    pause: Pause,
-    wait_s: float,
-    timeout_s: float | None,
-    snapshots: Snapshots,
-) -> Followed:
-    first_step_s = time.monotonic() + wait_s
-    end_s = time.monotonic() + (math.inf if timeout_s is None else timeout_s)
-    ended = left_off = ""
-    while not ended and not left_off:
-        unreachable_s = evaluator.unreachable_s
-        new = evaluator.turn()
-        snapshots.publish([evaluator.snapshot()])
-        ended = "" if new else evaluator.ended()
-        first_step_s += 0.0 if evaluator.unreachable_s else unreachable_s
-        if not evaluator.begun() and not ended and time.monotonic() > first_step_s and not evaluator.unreachable_s:
-            raise MissingFileError(
-                f"no training step came in {config.run} within {wait_s:g} s; is the training running, and with a "
-                "framework that is watched? --wait gives it longer"
-            )
-        if not ended and not pause(0.0 if new else evaluator.pause_s):
-            left_off = _INTERRUPTED
-        elif not ended and time.monotonic() > end_s:
-            left_off = OUT_OF_TIME
-    if left_off == _INTERRUPTED:
-        evaluator.finish(patience_s=0.0)
-    else:
-        evaluator.finish(pause=pause)
-    snapshots.publish([evaluator.snapshot()])
-    evaluation = evaluator.evaluation()
-    if ended and not evaluation.ended:
-        return Followed(evaluation, "", "store unreachable")
-    return Followed(evaluation, ended, left_off)
