@@ -60,6 +60,21 @@ class Hungry(Rule):
     def check(self, view):
         return ()
 
+class Norms(Rule):
+    """Compares ranks, by two statistics."""
+    needs = (Needs(role=Role.GRADIENT, statistics=("rms", "max")),)
+    def check_step(self, step):
+        rows = [view.statistics(Role.GRADIENT) for view in step.views]
+        value = float(sum((each.rms * each.max).sum() for each in rows))
+        yield self.finding(step, severity=Severity.WARNING, subject=f"{step.mode_step}", message="seen", value=value)
+
+class Undeclared(Rule):
+    """Looks at what others declare."""
+    needs = (Needs(role=Role.WEIGHT, statistics=("l2",)),)
+    def check(self, view):
+        yield self.finding(view, severity=Severity.WARNING, message="l2", value=float(view.statistics().l2.sum()))
+        view.statistics().max
+
 class Repeats(Rule):
     """Finds the same at every step, and at the end."""
     seen: int = state(int)
@@ -69,7 +84,9 @@ class Repeats(Rule):
     def finish(self, view):
         yield self.finding(view, severity=Severity.WARNING, subject="same", message="at the end")
 '''
-NAMES = ("Noisy", "Raises", "RaisesAtTheEnd", "Choosy", "Hungry", "Repeats")
+NAMES = ("Noisy", "Raises", "RaisesAtTheEnd", "Choosy", "Hungry", "Repeats", "Undeclared")
+#: Sees all workers at once, and so is a part with all of them.
+JOINT = "Norms"
 CAPTURED = training(20, due=lambda step: step % 5 == 0)
 
 
@@ -124,7 +141,7 @@ def write(path: Path, attempts: list[tuple[int, str | None, list[tuple[int, floa
 def test_parts_equal_the_whole(tmp_path_factory, attempts, partition, running: bool) -> None:
     folder: Path = tmp_path_factory.mktemp("parts")
     (folder / "rules.py").write_text(RULES)
-    specs = tuple(RuleSpec(f"{folder}/rules.py:{name}") for name in NAMES)
+    specs = tuple(RuleSpec(f"{folder}/rules.py:{name}") for name in (*NAMES, JOINT))
     path = folder / "run"
     config = EvaluatorConfig(str(path), None, specs)
     with ExitStack() as last_attempt:
@@ -133,6 +150,7 @@ def test_parts_equal_the_whole(tmp_path_factory, attempts, partition, running: b
             last_attempt.close()
         whole = replay(path, specs)
         parts = [replay_part(path, config, workers=workers, rules=rules) for workers, rules in partition]
+        parts.append(replay_part(path, config, rules=[len(NAMES)]))
     sent = [PartialEvaluation.from_json(json.loads(json.dumps(part.to_json()))) for part in parts]
     merged = merge(sent, specs)
     assert [f.to_json() for f in merged.findings] == [f.to_json() for f in whole.findings]

@@ -6,7 +6,7 @@ import json
 import math
 from bisect import bisect_right, insort
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +22,7 @@ from watchglass.tables import (
     ModelViews,
     Moment,
     RawTensors,
+    Readable,
     StatisticsRows,
     StepRecords,
     StepView,
@@ -257,25 +258,25 @@ class FollowedWorker:
             self.tables.catalog = Catalog()
             self._models, self.views, self._over = None, [], True
 
-    def fetch(self, *, closely: bool = False, tensors: bool = True) -> None:
+    def fetch(self, readable: Readable) -> None:
         """Reads what the view of the next queued step needs and is still in the store; no step is lost if it refuses.
 
         Args:
-            closely: Also what is else read only when somebody looks.
-            tensors: Whether statistics are needed.
+            readable: What is needed of statistics.
 
         Raises:
             StoreError, CompactedError: See :meth:`RunReader.poll`.
         """
         if self._fetched is None:
             number = self.queue[0].end.global_step
-            self._fetched = self.tables.statistics.at(number) if tensors else StatisticsRows.none()
-        if closely and self._fetched.histograms is not None:
+            fields = readable.fields
+            self._fetched = StatisticsRows.none() if fields is None else self.tables.statistics.at(number, fields)
+        if readable.histograms and self._fetched.histograms is not None:
             self._fetched.histograms.get()
 
-    def next_views(self, run_id: str) -> list[StepView]:
+    def next_views(self, run_id: str, readable: Readable) -> list[StepView]:
         """The views of the next queued step, one for each model that it belongs to; moves their histories on."""
-        self.fetch()
+        self.fetch(readable)
         assert self._fetched is not None
         rows, self._fetched = self._fetched, None
         ended = self.queue.popleft()
@@ -298,6 +299,7 @@ class FollowedWorker:
             histograms=rows.histograms,
             reductions=self.tables.reductions(number),
             raw=RawTensors(self.store, raw, f"global step {number}") if raw else None,
+            readable=readable,
         )
         if not catalog.knows(rows.ids):
             # A row whose meaning was lost with a damaged segment says nothing to any rule.
@@ -369,10 +371,8 @@ class Follower:
         self._quiet = False
         #: Whether to observe which workers take part in a step; the reader of the follower writes that down.
         self.notes = False
-        #: Whether rules look at what is fetched only when somebody does: then it is fetched before they are asked.
-        self.looks_closer: Callable[[], bool] = lambda: False
-        #: Whether views have statistics; a part of the rules that needs none does not read them.
-        self.reads_tensors = True
+        #: What is read of statistics, and which of it a rule may see: all, or what the rules of an engine declare.
+        self.readable = Readable()
         self._streamed: Streamed | None = None
         self._store, self._attempt = store, attempt
         self._reader = RunReader(store, leave=(FrameKind.STATISTICS,), attempt=attempt, workers=workers)
@@ -540,11 +540,10 @@ class Follower:
             if self._streamed is not None and not name and (workers or over or (self.notes and not behind)):
                 yield from self._written(attempt, group, workers[0].queue[0] if workers else None)
             if workers:
-                closely = self.looks_closer()
                 for worker in workers:
-                    worker.fetch(closely=closely, tensors=self.reads_tensors)
+                    worker.fetch(self.readable)
                 group.shown += 1
-                if views := tuple(view for worker in workers for view in worker.next_views(self.run_id)):
+                if views := tuple(view for worker in workers for view in worker.next_views(self.run_id, self.readable)):
                     yield JointStep(views, name)
                 continue
             news = self._changes(members, group, behind, over=over, superseded=superseded)

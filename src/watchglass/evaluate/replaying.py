@@ -83,7 +83,6 @@ def replay_part(
             specs, calibration=config.calibration, rule_timeout_s=config.rule_timeout_s, observed=observed,
             variants=variants, run_id=follower.run_id,
         )  # fmt: skip
-        follower.reads_tensors = rules is None or engine.reads_tensors
         _read_all(engine, follower, seen, progress)
         running = _running(store, follower, seen)
         # Whether the training has ended shows when all parts are together, so a part has both: so far, and at the end.
@@ -105,7 +104,7 @@ def _read_all(
     engine: Engine, follower: Follower, seen: Sequence[Observation], progress: Callable[[int], None] | None
 ) -> None:
     """Evaluates all that is stored."""
-    follower.looks_closer = lambda: engine.looks_closer
+    follower.readable = engine.readable
     follower.cut(engine.windows)
     for observation in seen:
         engine.heed(observation)

@@ -17,7 +17,11 @@ if TYPE_CHECKING:
         built_in_knowledge as built_in_knowledge,
         load_knowledge as load_knowledge,
     )
-    from watchglass.rules.needs import Needs as Needs, Windows as Windows
+    from watchglass.rules.needs import (
+        Needs as Needs,
+        Windows as Windows,
+        readable_statistics as readable_statistics,
+    )
     from watchglass.rules.registry import (
         CONTRACT as CONTRACT,
         RULE_SETS as RULE_SETS,
@@ -37,7 +41,7 @@ _HOMES = {
     "capture_settings": ("capture_for", "capture_of", "collections_for"),
     "knowledge": ("Knowledge", "built_in_knowledge", "load_knowledge"),
     "rule_texts": ("parse_rules",),
-    "needs": ("Needs", "Windows"),
+    "needs": ("Needs", "Windows", "readable_statistics"),
     "registry": (
         "CONTRACT", "RULE_SETS", "RuleDocumentation", "build_rule", "documentation", "expand", "find_rule",
         "rules_of_set",

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from watchglass.config import parameter, validate
 from watchglass.errors import InvalidValueError
 from watchglass.records import ROW_KINDS, STATISTIC_FIELDS, Mode, ModuleKind, Role, RowKey, TensorInfo, UnitKind
+from watchglass.stats import DERIVED, stored_fields
 from watchglass.tables import Selection
 
-#: Columns of :meth:`StepView.statistics`.
-_STATISTICS = (
-    *STATISTIC_FIELDS, "nonfinite", "finite", "mean", "abs_mean", "variance", "std", "rms", "zero_ratio",
-    "nonzero_abs_mean",
-)  # fmt: skip
+#: Columns of :meth:`StepView.statistics`, and its histograms.
+_COLUMNS = (*STATISTIC_FIELDS, *DERIVED)
+_STATISTICS = (*_COLUMNS, "histogram")
 #: What an evaluator observes that rules are shown.
 _OBSERVATIONS = ("worker_lost", "worker_returned", "tick")
 
@@ -66,7 +66,9 @@ class Needs:
     Attributes:
         role: Role of the tensors whose statistics (or units) are needed.
         module_kinds: Only of modules of these kinds; empty for all.
-        statistics: Names of the statistics; empty where any will do.
+        statistics: Names of the statistics that the rule reads, derived ones and ``"histogram"`` among them; it can
+            read these, and what is made of the same stored columns, and no others. Empty for all but histograms; a need
+            of ``units`` or ``raw`` then asks for none.
         units: Bitmaps over units that are needed.
         facts: Kinds of facts, any of which will do.
         scalars: Names of scalars, any of which will do.
@@ -141,3 +143,20 @@ class Needs:
         if self.facts:
             parts.append(f"the fact {' or '.join(self.facts)}")
         return " and ".join(parts) + modes
+
+
+def readable_statistics(needs: Sequence[Needs], streams: Windows | None = None) -> frozenset[str]:
+    """What a rule with these needs may read of statistics, see :attr:`watchglass.tables.Readable.declared`.
+
+    A rule that declares no needs at all may read all columns.
+    """
+    of_tensors = [need for need in needs if need.of_tensors]
+    names = {name for need in of_tensors for name in need.statistics}
+    if any(not (need.statistics or need.units or need.raw) for need in of_tensors) or not (needs or streams):
+        names.update(_COLUMNS)
+    elif not of_tensors:
+        return frozenset()
+    if "histogram" in names:
+        names |= {"finite", "zero", "min", "max"}  # these place the quantiles
+    stored = set(stored_fields(names))
+    return frozenset({"ids", *names, *(name for name in _COLUMNS if stored.issuperset(stored_fields([name])))})

@@ -14,9 +14,9 @@ from watchglass.records import COUNT_FIELDS, STATISTIC_FIELDS, Mode, TensorInfo
 from watchglass.run.merged import PLACEMENTS, Merger
 from watchglass.run.numbering.course import STORED_MODES
 from watchglass.run.worker import Worker
-from watchglass.stats import Histograms, column, edges
+from watchglass.stats import Histograms, column, edges, stored_fields
 from watchglass.store import Charges, StatisticsBatch
-from watchglass.tables import EXACT, Selection, check_reduction, stored_fields
+from watchglass.tables import EXACT, Selection, check_reduction
 
 if TYPE_CHECKING:
     import pyarrow
@@ -206,7 +206,7 @@ class Layout:
             if name in EXACT:
                 found = rows.exact.get(name, np.full(count, np.nan))
             else:
-                found = column(rows.batch.values, name)
+                found = column(rows.batch.values, name, self.stored)
             columns[name] = pa.array(found.astype(np.int64) if name in _COUNTS else np.ascontiguousarray(found))
         if self._query.histograms:
             columns.update(_histogram_columns(rows.batch.histograms, count))
@@ -218,7 +218,7 @@ class Layout:
         return self.table(Rows(0, none, none, none, none, StatisticsBatch.concatenate([], histograms=False), {}), none)
 
 
-_COUNTS = (*COUNT_FIELDS, "nonfinite")
+_COUNTS = (*COUNT_FIELDS, "finite", "nonfinite")
 
 
 def spans(steps: NDArray[Any], rows: NDArray[Any], most: int) -> list[tuple[int, int]]:

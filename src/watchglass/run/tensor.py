@@ -15,7 +15,7 @@ from watchglass.errors import StepNotRecordedError
 from watchglass.records import STATISTIC_FIELDS, Mode, TensorInfo
 from watchglass.run.markup import page
 from watchglass.run.waiting import reading_again, recorded_at
-from watchglass.stats import Histograms, column, exact_reduction, of_array, quantiles
+from watchglass.stats import Histograms, column, exact_reduction, of_array, quantiles, stored_fields
 from watchglass.store import StoredTensor, as_numbers
 from watchglass.tables import (
     EXACT,
@@ -24,7 +24,6 @@ from watchglass.tables import (
     as_array,
     as_torch,
     check_reduction,
-    stored_fields,
     stored_tensor,
 )
 
@@ -240,12 +239,12 @@ class Tensor:
             InvalidValueError: There is no such reduction.
         """
         check_reduction(name)
-        exact = EXACT.get(name)
+        exact, stored = EXACT.get(name), stored_fields([name])
 
         def read(tables: WorkerTables, tensor_id: int) -> tuple[NDArray[np.uint64], NDArray[np.float64]]:
             if exact is None:
-                steps, rows, _ = tables.statistics.of_tensor(tensor_id, fields=stored_fields([name]))
-                return steps, column(rows, name)
+                steps, rows, _ = tables.statistics.of_tensor(tensor_id, fields=stored)
+                return steps, column(rows, name, stored)
             steps, values = tables.reduction_history(tensor_id, exact[0])
             return steps, exact[1](values)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -10,34 +10,61 @@ from numpy.typing import ArrayLike, NDArray
 from watchglass.errors import InvalidValueError
 from watchglass.records import STATISTIC_FIELDS, Reduction
 from watchglass.stats.elements import magnitudes
-from watchglass.stats.rows import Rows, finite_count
+from watchglass.stats.rows import Rows
 
 Column = NDArray[np.float64]
 
-_INDEX = {name: index for index, name in enumerate(STATISTIC_FIELDS)}
 
-
-def column(rows: Rows, name: str) -> Column:
+def column(rows: Rows, name: str, fields: Sequence[str] = STATISTIC_FIELDS) -> Column:
     """A stored or derived column by name, float64[...].
 
     Stored are the names of :data:`~watchglass.records.STATISTIC_FIELDS`. Derived, over the finite elements and NaN
     where there is none, are ``mean``, ``variance`` (biased: m2 / n), ``std``, ``rms``, ``zero_ratio`` (0..1); of
-    absolute values ``abs_mean``, ``abs_max``, ``abs_variance``, ``abs_std``; ``nonfinite``, a count; and other names
-    of stored ones: ``l1``, ``abs_l1`` (abs_sum) and ``abs_l2`` (l2).
+    absolute values ``abs_mean``, ``abs_max``, ``abs_variance``, ``abs_std``, and ``nonzero_abs_mean`` over those that
+    are not zero; ``finite`` and ``nonfinite``, counts; and other names of stored ones: ``l1``, ``abs_l1`` (abs_sum) and
+    ``abs_l2`` (l2).
 
     ``abs_variance`` is ``variance - (abs_mean**2 - mean**2)``, never below 0. Where all elements have one sign that is
     as exact as the variance; where they have both, digits cancel, and its error is up to about 1e-15 of ``rms**2``.
 
+    Args:
+        rows: Statistics, float64[..., len(fields)].
+        name: The column.
+        fields: What the last axis of ``rows`` holds; at least :func:`stored_fields` of the column.
+
     Raises:
         InvalidValueError: There is no such column.
     """
-    if name in _INDEX:
-        return np.asarray(rows[..., _INDEX[name]])
+    if name in fields:
+        return np.asarray(rows[..., fields.index(name)])
+    return derived(name, lambda source: column(rows, source, fields))
+
+
+def derived(name: str, of: Callable[[str], Column]) -> Column:
+    """A derived column, worked out of those that ``of`` gives by name.
+
+    Raises:
+        InvalidValueError: There is no such column.
+    """
     if name not in _DERIVATIONS:
         known = ", ".join((*STATISTIC_FIELDS, *DERIVED))
         raise InvalidValueError(f"a reduction must be one of {known} but got {name!r}")
+    sources, derive = _DERIVATIONS[name]
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        return np.asarray(_DERIVATIONS[name](rows))
+        return np.asarray(derive(*map(of, sources)))
+
+
+def stored_fields(names: Iterable[str]) -> tuple[str, ...]:
+    """The stored columns from which columns of these names are made, in their order; none for unknown names."""
+    needed = {source for name in names for source in _stored(name)}
+    return tuple(name for name in STATISTIC_FIELDS if name in needed)
+
+
+def _stored(name: str) -> Iterator[str]:
+    if name in STATISTIC_FIELDS:
+        yield name
+    for source in _DERIVATIONS.get(name, ((), None))[0]:
+        yield from _stored(source)
 
 
 def exact_reduction(array: ArrayLike, reduction: Reduction) -> float:
@@ -65,33 +92,28 @@ _REDUCTIONS: dict[Reduction, Callable[[Column], np.floating]] = {
 }
 
 
-def _mean(rows: Rows, name: str) -> Column:
-    return np.asarray(rows[..., _INDEX[name]] / finite_count(rows))
+def _abs_variance(mean: Column, abs_mean: Column, variance: Column) -> Column:
+    mean = np.abs(mean)
+    return np.maximum(variance - (abs_mean - mean) * (abs_mean + mean), 0.0)
 
 
-def _abs_max(rows: Rows) -> Column:
-    return np.maximum(np.abs(rows[..., _INDEX["min"]]), np.abs(rows[..., _INDEX["max"]]))
-
-
-def _abs_variance(rows: Rows) -> Column:
-    mean, abs_mean = np.abs(_mean(rows, "sum")), _mean(rows, "abs_sum")
-    return np.maximum(_mean(rows, "m2") - (abs_mean - mean) * (abs_mean + mean), 0.0)
-
-
-_DERIVATIONS: dict[str, Callable[[Rows], Column]] = {
-    "mean": lambda rows: _mean(rows, "sum"),
-    "abs_mean": lambda rows: _mean(rows, "abs_sum"),
-    "variance": lambda rows: _mean(rows, "m2"),
-    "std": lambda rows: np.sqrt(_mean(rows, "m2")),
-    "rms": lambda rows: np.asarray(rows[..., _INDEX["l2"]] / np.sqrt(finite_count(rows))),
-    "zero_ratio": lambda rows: _mean(rows, "zero"),
-    "nonfinite": lambda rows: np.asarray(rows[..., _INDEX["count"]] - finite_count(rows)),
-    "l1": lambda rows: rows[..., _INDEX["abs_sum"]],
-    "abs_l1": lambda rows: rows[..., _INDEX["abs_sum"]],
-    "abs_l2": lambda rows: rows[..., _INDEX["l2"]],
-    "abs_max": _abs_max,
-    "abs_variance": _abs_variance,
-    "abs_std": lambda rows: np.sqrt(_abs_variance(rows)),
+#: Each with the columns that it is made of, and how.
+_DERIVATIONS: dict[str, tuple[tuple[str, ...], Callable[..., Column]]] = {
+    "finite": (("count", "nan", "posinf", "neginf"), lambda count, nan, posinf, neginf: count - nan - posinf - neginf),
+    "nonfinite": (("count", "finite"), np.subtract),
+    "mean": (("sum", "finite"), np.divide),
+    "abs_mean": (("abs_sum", "finite"), np.divide),
+    "variance": (("m2", "finite"), np.divide),
+    "std": (("variance",), np.sqrt),
+    "rms": (("l2", "finite"), lambda l2, finite: l2 / np.sqrt(finite)),
+    "zero_ratio": (("zero", "finite"), np.divide),
+    "nonzero_abs_mean": (("abs_sum", "finite", "zero"), lambda abs_sum, finite, zero: abs_sum / (finite - zero)),
+    "l1": (("abs_sum",), np.asarray),
+    "abs_l1": (("abs_sum",), np.asarray),
+    "abs_l2": (("l2",), np.asarray),
+    "abs_max": (("min", "max"), lambda low, high: np.maximum(np.abs(low), np.abs(high))),
+    "abs_variance": (("mean", "abs_mean", "variance"), _abs_variance),
+    "abs_std": (("abs_variance",), np.sqrt),
 }
 
 #: Columns that :func:`column` derives.

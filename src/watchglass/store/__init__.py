@@ -84,7 +84,7 @@ if TYPE_CHECKING:
         decode_statistics as decode_statistics,
         encode_statistics as encode_statistics,
         has_histograms as has_histograms,
-        statistics_matrix as statistics_matrix,
+        matrix_of as matrix_of,
     )
     from watchglass.store.encoding.tensors import (
         RawTensor as RawTensor,
@@ -169,7 +169,7 @@ _HOMES = {
     "encoding.rows": ("decode_rows", "dtype_of", "encode_rows", "rows_bytes", "table_of"),
     "encoding.statistics_batch": (
         "StatisticsBatch", "decode_columns", "decode_histograms", "decode_statistics", "encode_statistics",
-        "has_histograms", "statistics_matrix",
+        "has_histograms", "matrix_of",
     ),
     "encoding.tensors": (
         "RawTensor", "StoredTensor", "as_numbers", "is_storable", "load_tensor", "write_tensors",

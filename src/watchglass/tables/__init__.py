@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from watchglass.tables.step_statistics import (
         EXACT as EXACT,
         REDUCTIONS as REDUCTIONS,
+        Readable as Readable,
         Statistics as Statistics,
         check_reduction as check_reduction,
-        stored_fields as stored_fields,
     )
     from watchglass.tables.step_view import StepRecords as StepRecords, StepView as StepView
     from watchglass.tables.stored_statistics import (
@@ -59,7 +59,7 @@ _HOMES = {
     "raw_tensors": ("MOST_RAW_BYTES", "RawTensors", "as_array", "as_torch", "stored_tensor"),
     "row_log": ("RowLog",),
     "selection": ("Selection",),
-    "step_statistics": ("EXACT", "REDUCTIONS", "Statistics", "check_reduction", "stored_fields"),
+    "step_statistics": ("EXACT", "REDUCTIONS", "Readable", "Statistics", "check_reduction"),
     "step_view": ("StepRecords", "StepView"),
     "stored_statistics": ("StatisticsRows", "last_index_of_each"),
     "streams": ("Streams",),

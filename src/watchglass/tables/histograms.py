@@ -29,11 +29,6 @@ class LazyHistograms:
         """All of them in this order; each with its number of rows, None for rows without."""
         return cls(lambda: Histograms.concatenate([part.get() if part else Histograms.none(n) for part, n in parts]))
 
-    @property
-    def loaded(self) -> bool:
-        """Whether they are there already, so that nothing has to be fetched."""
-        return self._found is not None
-
     def get(self) -> Histograms:
         """The histograms themselves."""
         load = self._load  # of two threads both may load it

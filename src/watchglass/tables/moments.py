@@ -89,11 +89,6 @@ class JointStep:
         """Number of the model, 0 for the first or only one."""
         return self.first.model
 
-    @property
-    def fetched(self) -> bool:
-        """Whether nothing of it is read only when somebody looks."""
-        return all(view.fetched for view in self.views)
-
     def observations(self, kind: str | None = None) -> list[Observation]:
         """What the evaluator observed since the step before: ``"worker_lost"``, ``"worker_returned"``."""
         return [seen for seen in self.observed if kind is None or seen.kind == kind]
@@ -120,9 +115,6 @@ class Between:
     group: str = ""
     last: StepView | JointStep | None = None
     number: int = 0
-
-    #: Nothing of it is read later.
-    fetched = True
 
     @property
     def order(self) -> tuple[int, int, int]:

@@ -23,15 +23,13 @@ from watchglass.store import (
     decode_histograms,
     dtype_of,
     has_histograms,
+    matrix_of,
     newest_generation,
-    statistics_matrix,
 )
 from watchglass.tables.payloads import OnProblem, Payloads, compacted_meanwhile, new_token
 
 #: Most rows of a block that are read at a time to be looked at step by step.
 _CHUNK_ROWS = 1 << 17
-#: Bytes that a decoded row takes: eleven numbers, its keys, and about as much again with a histogram.
-ROW_BYTES = 8 * len(STATISTIC_FIELDS) + 18
 _KEYS = tuple(field.name for field in STATISTICS.own if field.name not in STATISTIC_FIELDS)
 
 
@@ -41,7 +39,7 @@ class Wanted(NamedTuple):
     Attributes:
         ids: Of these tensors; None for all.
         steps: Of these global steps, half-open; None for all.
-        fields: These columns of ``values``; the others are NaN.
+        fields: The columns of ``values``.
         histograms: Also the histograms.
     """
 
@@ -108,16 +106,17 @@ class LiveBatch:
                 self._payloads.decoded.put(self._token, name, column, column.nbytes)
         return _no_columns(names) if self._damaged else kept
 
-    def rows(self) -> StatisticsBatch:
-        """All rows with all columns but histograms, read-only; none where the frame makes no sense."""
-        found: StatisticsBatch | None = self._payloads.decoded.get(self._token, "rows")
-        if found is None:
-            columns = self._decoded((*_KEYS, *STATISTIC_FIELDS))
-            steps = self.global_step
-            matrix = statistics_matrix({"global_step": steps, **columns})
-            matrix.flags.writeable = False
-            found = StatisticsBatch(steps, values=matrix, histograms=None, **{name: columns[name] for name in _KEYS})
-            self._payloads.decoded.put(self._token, "rows", found, batch_bytes(found))
+    def rows(self, fields: Sequence[str]) -> StatisticsBatch:
+        """All rows with some columns, without histograms, read-only; none where the frame makes no sense."""
+        known: tuple[Sequence[str], StatisticsBatch] | None = self._payloads.decoded.get(self._token, "rows")
+        if known is not None and known[0] == fields:
+            return known[1]
+        columns = self._decoded((*_KEYS, *fields))
+        steps = self.global_step
+        matrix = matrix_of([columns[name] for name in fields], len(steps))
+        matrix.flags.writeable = False
+        found = StatisticsBatch(steps, values=matrix, histograms=None, **{name: columns[name] for name in _KEYS})
+        self._payloads.decoded.put(self._token, "rows", (fields, found), batch_bytes(found))
         return found
 
     def _decoded(self, names: Sequence[str]) -> dict[str, NDArray[Any]]:
@@ -170,9 +169,7 @@ class LiveBatch:
         rows = np.flatnonzero(chosen)
         if not len(rows):
             return None
-        values = np.full((len(rows), len(STATISTIC_FIELDS)), np.nan)
-        for name in wanted.fields:
-            values[:, STATISTIC_FIELDS.index(name)] = columns[name][rows]
+        values = matrix_of([columns[name][rows] for name in wanted.fields], len(rows))
         histograms = None
         if wanted.histograms:
             known = self.histograms()
@@ -237,22 +234,22 @@ class CompactedBlock:
             return None
         return found if len(found) else None
 
-    def chunk(self, step: int) -> StatisticsBatch | None:
-        """All rows of a stretch of steps around one, by step, then tensor; None for none."""
-        low, high = self._stretch(step)
-        name = f"chunk {low}"
+    def chunk(self, step: int, fields: Sequence[str]) -> StatisticsBatch | None:
+        """All rows of a stretch of steps around one with some columns, by step, then tensor; None for none."""
+        low, high = self._stretch(step, row_bytes(fields))
+        name = f"chunk {low} {fields}"
         found: StatisticsBatch | None = self._payloads.decoded.get(self._token, name)
         if found is None:
-            found = self.select(Wanted(steps=(low, high)))
+            found = self.select(Wanted(steps=(low, high), fields=fields))
             if found is not None:
                 found = found.take(_by_step(found))
-                self._keep(name, found, len(found) * ROW_BYTES)
+                self._keep(name, found, batch_bytes(found))
         return found
 
-    def histograms(self, step: int) -> Histograms | None:
+    def histograms(self, step: int, fields: Sequence[str]) -> Histograms | None:
         """The histograms of the rows of :meth:`chunk`, in their order."""
-        low, high = self._stretch(step)
-        name = f"histograms {low}"
+        low, high = self._stretch(step, row_bytes(fields))
+        name = f"histograms {low} {fields}"
         found: Histograms | None = self._payloads.decoded.get(self._token, name)
         if found is None:
             rows = self.select(Wanted(steps=(low, high), fields=(), histograms=True))
@@ -265,10 +262,10 @@ class CompactedBlock:
         self._chunks.add(name)
         self._payloads.decoded.put(self._token, name, value, size)
 
-    def _stretch(self, step: int) -> tuple[int, int]:
+    def _stretch(self, step: int, bytes_each: int) -> tuple[int, int]:
         """The global steps, half-open, that are read together with one: as many as the cache holds of every worker."""
         steps = self.last - self.first + 1
-        rows = max(1, min(_CHUNK_ROWS, self._payloads.decoded.share // (2 * ROW_BYTES)))
+        rows = max(1, min(_CHUNK_ROWS, self._payloads.decoded.share // (2 * bytes_each)))
         # Numbers of rows are foreign: never divide by them.
         length = max(1, min(steps, rows * steps // max(1, self._at.rows)))
         low = self.first + (step - self.first) // length * length
@@ -277,6 +274,11 @@ class CompactedBlock:
     def _is_damaged(self, error: DamagedDataError) -> None:
         self._damaged = True
         self._problem(self._frame, error)
+
+
+def row_bytes(fields: Sequence[str]) -> int:
+    """Bytes that a decoded row takes: its numbers and its keys."""
+    return 8 * len(fields) + 18
 
 
 def _no_columns(names: Sequence[str]) -> dict[str, NDArray[Any]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy.typing as npt
 from watchglass.config import EXACT_REDUCTIONS
 from watchglass.errors import InvalidValueError
 from watchglass.records import STATISTIC_FIELDS, Reduction, TensorInfo, count
-from watchglass.stats import DERIVED, Histograms, column, finite_count, quantiles
+from watchglass.stats import DERIVED, Histograms, derived, quantiles, stored_fields
 from watchglass.tables.catalog import Catalog
 from watchglass.tables.histograms import LazyHistograms
 from watchglass.tables.selection import Selection
@@ -27,28 +27,53 @@ EXACT: dict[str, tuple[Reduction, Callable[[Column], Column]]] = {
 REDUCTIONS = (*STATISTIC_FIELDS, *DERIVED, *EXACT)
 
 
-_FINITE = ("count", "nan", "posinf", "neginf")
-#: Stored columns that derived ones are made from; all for those that are not listed.
-_SOURCES = {
-    "mean": ("sum", *_FINITE), "abs_mean": ("abs_sum", *_FINITE), "variance": ("m2", *_FINITE), "std": ("m2", *_FINITE),
-    "rms": ("l2", *_FINITE), "zero_ratio": ("zero", *_FINITE), "nonfinite": _FINITE, "l1": ("abs_sum",),
-    "abs_l1": ("abs_sum",), "abs_l2": ("l2",), "abs_max": ("min", "max"),
-}  # fmt: skip
-
-
-def stored_fields(names: Iterable[str]) -> tuple[str, ...]:
-    """The stored columns from which these reductions come, in their order; none for exact reductions."""
-    needed: set[str] = set()
-    for name in names:
-        if name not in EXACT:
-            needed.update((name,) if name in STATISTIC_FIELDS else _SOURCES.get(name, STATISTIC_FIELDS))
-    return tuple(name for name in STATISTIC_FIELDS if name in needed)
-
-
 def check_reduction(name: str) -> None:
     """Raise :class:`InvalidValueError` unless there is such a reduction."""
     if name not in REDUCTIONS:
         raise InvalidValueError(f"a reduction must be one of {', '.join(REDUCTIONS)} but got {name!r}")
+
+
+class Readable:
+    """Which statistics the views of a run hold, and which of them the rule that is asked may read. For one thread.
+
+    A rule sees the same whatever other rules are evaluated with it: what it has not declared is refused, also where
+    another rule needs it.
+
+    Attributes:
+        fields: The stored columns that are read of each row; None where no row is.
+        histograms: Whether histograms are read before a rule is asked.
+        rule: Name of the rule that is asked.
+        declared: What it may read: ``"ids"`` for any row at all, names of columns, ``"histogram"``; None for all.
+    """
+
+    def __init__(self, fields: Sequence[str] | None = STATISTIC_FIELDS) -> None:
+        self.fields, self.histograms = fields, False
+        self.rule = ""
+        self.declared: frozenset[str] | None = None
+
+    def add(self, declared: frozenset[str]) -> None:
+        """Read what one more rule has declared."""
+        if "ids" in declared:
+            self.fields = stored_fields((*(self.fields or ()), *declared))
+            self.histograms = self.histograms or "histogram" in declared
+
+    def check(self, name: str) -> None:
+        """Raise :class:`InvalidValueError` unless this may be read."""
+        if self.declared is None or name in self.declared:
+            return
+        if "ids" not in self.declared:
+            raise InvalidValueError(
+                f"{self.rule} reads statistics of tensors but its needs declare none; add what it reads to its needs: "
+                "Needs(statistics=(...))"
+            )
+        raise InvalidValueError(
+            f"{self.rule} reads the statistic {name!r} but its needs do not declare it; add it to one of them: "
+            f"Needs(statistics=({name!r}, ...))"
+        )
+
+
+#: Where no rule is asked.
+_EVERYTHING = Readable()
 
 
 class _Named:
@@ -58,16 +83,8 @@ class _Named:
         self._name = name
 
     def __get__(self, instance: Statistics, owner: type) -> Column:
+        instance._readable.check(self._name)
         return instance._column(self._name)
-
-
-def _nonzero_abs_mean(rows: Column) -> Column:
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.asarray(column(rows, "abs_sum") / (finite_count(rows) - column(rows, "zero")))
-
-
-#: Columns that are attributes and no reductions.
-_OTHERS: dict[str, Callable[[Column], Column]] = {"finite": finite_count, "nonzero_abs_mean": _nonzero_abs_mean}
 
 
 class Statistics:
@@ -80,7 +97,7 @@ class Statistics:
     carries where it carries anything. Others come by name, see :meth:`reduction`.
 
     A column is worked out once for all tensors of a step, whatever part of them is looked at, and is read-only. So are
-    columns of the catalog, which many steps share.
+    columns of the catalog, which many steps share. A rule that declares the statistics it needs can read no others.
 
     Attributes:
         ids: Tensor ids, uint32[n].
@@ -102,8 +119,9 @@ class Statistics:
         sampled: npt.NDArray[np.bool_] | None = None,
         histograms: LazyHistograms | None = None,
         exact: Mapping[tuple[int, Reduction], float] | None = None,
+        readable: Readable = _EVERYTHING,
     ) -> None:
-        self._catalog = catalog
+        self._catalog, self._readable = catalog, readable
         self.ids = ids
         self._values: npt.NDArray[np.float64] | None = values
         self._calls, self._sampled = calls, sampled
@@ -115,11 +133,6 @@ class Statistics:
         self._whole: Statistics | None = None
         self._index: npt.NDArray[np.intp] | None = None
 
-    @classmethod
-    def empty(cls, catalog: Catalog) -> Statistics:
-        """No rows."""
-        return cls(catalog, np.zeros(0, dtype=np.uint32), np.zeros((0, len(STATISTIC_FIELDS))))
-
     def __len__(self) -> int:
         return len(self.ids)
 
@@ -129,6 +142,8 @@ class Statistics:
     @property
     def values(self) -> npt.NDArray[np.float64]:
         """The matrix, float64[n, 11], columns in the order of STATISTIC_FIELDS."""
+        for name in STATISTIC_FIELDS:
+            self._readable.check(name)
         if self._values is None:
             assert self._whole is not None
             self._values = self._whole.values[self._index]
@@ -170,6 +185,7 @@ class Statistics:
     @property
     def histograms(self) -> Histograms:
         """The histogram of each row; an empty one (``seen`` is 0) where none was captured."""
+        self._readable.check("histogram")
         if self._histograms is None and self._whole is not None and self._whole._histograms is not None:
             assert self._index is not None
             self._histograms = self._whole._histograms.take(self._index)
@@ -183,7 +199,10 @@ class Statistics:
         Raises:
             InvalidValueError: The quantile is not from 0 to 1.
         """
-        return quantiles(self.histograms, self.values, q)[:, 0]
+        unread = np.full(len(self), np.nan)
+        fields = self._readable.fields or ()
+        rows = [self._column(name) if name in fields else unread for name in STATISTIC_FIELDS]
+        return quantiles(self.histograms, np.stack(rows, axis=1), q)[:, 0]
 
     def reduction(self, name: str) -> Column:
         """Any of :data:`REDUCTIONS` by name, float64[n].
@@ -196,6 +215,7 @@ class Statistics:
         """
         check_reduction(name)
         if name not in EXACT:
+            self._readable.check(name)
             return self._column(name)
         which, finish = EXACT[name]
         found = [self.exact.get((tensor_id, which), np.nan) for tensor_id in self.ids.tolist()]
@@ -247,10 +267,10 @@ class Statistics:
         if found is None:
             if self._whole is not None:
                 found = self._whole._column(name)[self._index]
-            elif name in _OTHERS:
-                found = np.asarray(_OTHERS[name](self.values))
+            elif self._values is not None and name in (fields := self._readable.fields or ()):
+                found = self._values[:, fields.index(name)]
             else:
-                found = column(self.values, name)
+                found = derived(name, self._column)
             # Several rules look at it.
             found.flags.writeable = False
             self._columns[name] = found
@@ -271,7 +291,7 @@ class Statistics:
     def _take(self, index: npt.NDArray[np.intp], group: TensorGroup | None = None) -> Statistics:
         taken = Statistics.__new__(Statistics)
         whole = self if self._whole is None else self._whole
-        taken._catalog, taken.exact = self._catalog, self.exact
+        taken._catalog, taken._readable, taken.exact = self._catalog, self._readable, self.exact
         taken.ids = group.ids if group is not None else self.ids[index]
         taken._values = taken._calls = taken._sampled = taken._histograms = None
         taken._columns, taken._group = {}, group

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from watchglass.records import (
+    STATISTIC_FIELDS,
     Fact,
     Mode,
     ModuleKind,
@@ -29,7 +30,7 @@ from watchglass.tables.histograms import LazyHistograms
 from watchglass.tables.history import BaselineKey, History, Phase
 from watchglass.tables.raw_tensors import RawTensors
 from watchglass.tables.selection import Selection
-from watchglass.tables.step_statistics import Statistics
+from watchglass.tables.step_statistics import Readable, Statistics
 
 if TYPE_CHECKING:
     from watchglass.tables.moments import Window
@@ -44,7 +45,7 @@ class StepRecords:
         catalog: The catalog as it was when the step ended.
         scalars: ``(what, value, weight)``; the weight is the batch size, 0 where unknown.
         ids: Tensor ids of the statistics rows, uint32[n]; only rows of planned captures.
-        statistics: float64[n, 11], columns in the order of STATISTIC_FIELDS.
+        statistics: float64[n, fields], columns as in ``readable.fields``: STATISTIC_FIELDS, or some of them.
         calls: uint32[n], or None for one call each.
         sampled: bool[n], or None for none.
         units: ``(what, kind, bits)`` with one boolean per unit.
@@ -52,6 +53,7 @@ class StepRecords:
         histograms: Of the same rows as ``statistics``, or None for none.
         reductions: Exact reductions by tensor id and reduction.
         raw: The tensors that were recorded whole; None for none.
+        readable: Which columns there are, and which of them a rule may read.
     """
 
     end: StepEnd
@@ -66,6 +68,7 @@ class StepRecords:
     histograms: LazyHistograms | None = None
     reductions: Mapping[tuple[int, Reduction], float] = field(default_factory=dict)
     raw: RawTensors | None = None
+    readable: Readable = field(default_factory=Readable)
 
     def take(self, keep: npt.NDArray[np.bool_]) -> StepRecords:
         """The same with some rows of statistics, by mask (bool[n])."""
@@ -148,7 +151,8 @@ class StepView:
     def __repr__(self) -> str:
         whose = f" of {self.model_name}" if self.several else ""
         step = f"{self.mode.name} step {self.mode_step}{whose}"
-        return f"StepView({self.worker}, {step}, {count(self.captured, 'tensor')} captured)"
+        rows = 0 if self.records.ids is None else len(self.records.ids)
+        return f"StepView({self.worker}, {step}, {count(rows, 'tensor')} captured)"
 
     # What step it is.
 
@@ -206,11 +210,6 @@ class StepView:
         return self.records.end.order
 
     @property
-    def fetched(self) -> bool:
-        """Whether nothing of it is read only when somebody looks."""
-        return self.records.histograms is None or self.records.histograms.loaded
-
-    @property
     def start_ns(self) -> int:
         """Worker's monotonic clock when the step began."""
         return self.records.end.start_ns
@@ -228,6 +227,7 @@ class StepView:
     @property
     def captured(self) -> int:
         """Number of tensors with statistics at this step; 0 where the step was not due."""
+        self.records.readable.check("ids")
         return len(self.records.ids) if self.records.ids is not None else 0
 
     # What was recorded.
@@ -268,7 +268,12 @@ class StepView:
             name_regex: Only names in which this regular expression is found (``re.search``).
             collection: Only what this collection holds, one of the user or a built-in one.
             min_dims: Only tensors with at least so many axes; 2 leaves the weight matrices and kernels.
+
+        Raises:
+            InvalidValueError: The rule has declared needs, and none of statistics; or here, or when a column is looked
+                at that is none of those declared.
         """
+        self.records.readable.check("ids")
         key = (role, tuple(module_kinds), name_regex, collection, min_dims)
         if key not in self._selected:
             self._selected[key] = self._select(*key)
@@ -279,12 +284,12 @@ class StepView:
         min_dims: int,
     ) -> Statistics:  # fmt: skip
         records = self.records
-        if records.ids is None or records.statistics is None or not len(records.ids):
-            return Statistics.empty(self.catalog)
+        if records.ids is None or records.statistics is None:
+            return Statistics(self.catalog, np.zeros(0, np.uint32), np.zeros((0, len(STATISTIC_FIELDS))))
         if role is None and not module_kinds and name_regex is None and collection is None and not min_dims:
             return Statistics(
                 self.catalog, records.ids, records.statistics, records.calls, records.sampled, records.histograms,
-                records.reductions,
+                records.reductions, records.readable,
             )  # fmt: skip
         return self.statistics().select(
             Selection(role, regex=name_regex, collection=collection, module_kinds=module_kinds, min_dims=min_dims)
@@ -342,15 +347,17 @@ class StepView:
         return self.history.latest_fact(kind)
 
     def baseline(self, key: BaselineKey) -> RollingBaseline:
-        """Rolling baseline of a TRAIN series before this step, shared by all rules.
+        """Rolling baseline of a TRAIN series before this step, shared by all rules that ask for it.
 
         Args:
             key: ``("scalar", "loss")`` or ``("statistic", "rms", "gradient/fc1.weight")``, with a stored or derived
                 column.
 
         Raises:
-            InvalidValueError: Something else.
+            InvalidValueError: Something else, or a column that the rule has not declared.
         """
+        if key[:1] == ("statistic",) and len(key) == 3:
+            self.records.readable.check(key[1])
         return self.history.baseline(key)
 
     def series(self, name: str, mode: Mode | None = None, last: int | None = None) -> npt.NDArray[np.float64]:
@@ -377,4 +384,6 @@ class StepView:
         if info is None or self.records.ids is None or self.records.statistics is None:
             return None
         rows = np.flatnonzero(self.records.ids == info.tensor_id)
-        return float(column_of(self.records.statistics[rows[0]], column)) if len(rows) else None
+        if not len(rows):
+            return None
+        return float(column_of(self.records.statistics[rows[0]], column, self.records.readable.fields or ()))

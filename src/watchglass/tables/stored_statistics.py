@@ -16,7 +16,7 @@ from watchglass.stats import Histograms
 from watchglass.store import Charges, Frame, StatisticsBatch, Store
 from watchglass.tables.histograms import LazyHistograms
 from watchglass.tables.payloads import OnProblem, Payloads
-from watchglass.tables.sources import ROW_BYTES, CompactedBlock, LiveBatch, Wanted, batch_bytes
+from watchglass.tables.sources import CompactedBlock, LiveBatch, Wanted, batch_bytes, row_bytes
 
 #: Parts are there beside what is made of them: joined, and once more where they have to be put in order.
 _TOGETHER = 3
@@ -31,7 +31,7 @@ class StatisticsRows(NamedTuple):
 
     Attributes:
         ids: Tensor ids, uint32[n].
-        values: float64[n, 11], columns as :data:`~watchglass.records.STATISTIC_FIELDS`.
+        values: float64[n, fields], the columns that were asked for.
         calls: uint32[n], tensors merged into each row.
         sampled: bool[n], whether a row is of a sample of the elements.
         histograms: Of the n tensors; None where no row has one.
@@ -44,10 +44,9 @@ class StatisticsRows(NamedTuple):
     histograms: LazyHistograms | None = None
 
     @classmethod
-    def none(cls) -> StatisticsRows:
+    def none(cls, fields: Sequence[str] = ()) -> StatisticsRows:
         """No row."""
-        count = len(STATISTIC_FIELDS)
-        return cls(np.zeros(0, np.uint32), np.zeros((0, count)), np.zeros(0, np.uint32), np.zeros(0, np.bool_))
+        return cls(np.zeros(0, np.uint32), np.zeros((0, len(fields))), np.zeros(0, np.uint32), np.zeros(0, np.bool_))
 
     def take(self, index: NDArray[Any]) -> StatisticsRows:
         """Some of the rows, by index or mask."""
@@ -103,26 +102,30 @@ class StoredStatistics:
         if self._store is not None:
             self._blocks.append(CompactedBlock(frame, self._store, self._payloads, self._problem))
 
-    def at(self, global_step: int) -> StatisticsRows:
+    def at(self, global_step: int, fields: Sequence[str] = STATISTIC_FIELDS) -> StatisticsRows:
         """Rows of a step, one per tensor (the last one written), by tensor; empty where nothing was captured.
 
         Without those that were written because of a finding, which must never feed a rule.
+
+        Args:
+            global_step: The step.
+            fields: The columns of ``values``; the others are not decoded.
         """
         self.look_into()
         found: list[StatisticsRows] = []
         for block in self._blocks:
-            chunk = block.chunk(global_step) if block.first <= global_step <= block.last else None
+            chunk = block.chunk(global_step, fields) if block.first <= global_step <= block.last else None
             if chunk is not None:
                 start, stop = np.searchsorted(chunk.global_step, [global_step, global_step + 1]).tolist()
                 if start < stop:
-                    found.append(_rows_of(chunk, start, stop, partial(block.histograms, global_step)))
+                    found.append(_rows_of(chunk, start, stop, partial(block.histograms, global_step, fields)))
         charges = Charges()
         for batch, start, stop in self._ranges.get(global_step, ()):
-            charges.add(_TOGETHER * ROW_BYTES * (stop - start))
-            rows = batch.rows()
+            charges.add(_TOGETHER * row_bytes(fields) * (stop - start))
+            rows = batch.rows(fields)
             if stop <= len(rows):  # else a part of it turned out to make no sense
                 found.append(_rows_of(rows, start, stop, batch.histograms if batch.may_have_histograms() else None))
-        return _last_of_each(found[0] if len(found) == 1 else _joined(found))
+        return _last_of_each(found[0] if len(found) == 1 else _joined(found, fields))
 
     def read(
         self,
@@ -140,7 +143,7 @@ class StoredStatistics:
         Args:
             tensor_ids: Of these tensors; None for all.
             global_steps: Of global steps of this half-open range; None for all.
-            fields: Columns of ``values`` that are wanted; the others are NaN.
+            fields: The columns of ``values``.
             planned_only: Leave out rows that were written because of a finding, which must never feed a rule.
             histograms: Also the histograms; where rows have none, those are empty.
 
@@ -164,7 +167,7 @@ class StoredStatistics:
     def of_tensor(
         self, tensor_id: int, *, fields: Sequence[str] = STATISTIC_FIELDS
     ) -> tuple[NDArray[np.uint64], NDArray[np.float64], LazyHistograms | None]:
-        """All rows of a tensor by step, one per step: global steps u64[n], values float64[n, 11], their histograms.
+        """All rows of a tensor by step, one per step: global steps u64[n], values float64[n, fields], their histograms.
 
         Arguments as of :meth:`read`; only rows that were planned.
         """
@@ -260,8 +263,8 @@ def _in_order(rows: StatisticsBatch) -> StatisticsBatch:
     return rows.take(order[last])
 
 
-def _joined(parts: list[StatisticsRows]) -> StatisticsRows:
-    columns = zip(StatisticsRows.none()[:4], *(part[:4] for part in parts), strict=True)
+def _joined(parts: list[StatisticsRows], fields: Sequence[str]) -> StatisticsRows:
+    columns = zip(StatisticsRows.none(fields)[:4], *(part[:4] for part in parts), strict=True)
     ids, values, calls, sampled = map(np.concatenate, columns)
     histograms = [(part.histograms, len(part.ids)) for part in parts]
     has_some = any(each is not None for each, _ in histograms)

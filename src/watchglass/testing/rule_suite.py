@@ -26,9 +26,9 @@ import numpy as np
 from watchglass.config import RuleSpec, describe
 from watchglass.evaluate import Cutting, Follower, journal_of, replay, tick_of
 from watchglass.records import ROW_KINDS, Finding, Mode, ModuleKind, Observation, Severity, Status
-from watchglass.rules import Rule, built_in_knowledge, documentation
+from watchglass.rules import Rule, built_in_knowledge, documentation, readable_statistics
 from watchglass.store import open_store
-from watchglass.tables import JointStep, StepView, Written
+from watchglass.tables import JointStep, Readable, StepView, Written
 from watchglass.testing import Batch, Silence, Step, build_run
 from watchglass.testing.layers import Modules
 
@@ -41,7 +41,7 @@ def views_of(path: str | Path) -> Iterator[StepView]:
 
 
 def shown(make: Callable[[], Rule], path: str | Path, *, restarted: bool = False) -> tuple[list[Finding], list[Rule]]:
-    """Everything that a rule finds in a stored run, unfolded, and its instances.
+    """Everything that a rule finds in a stored run, unfolded, and its instances; it reads what its needs declare.
 
     Args:
         make: A new instance.
@@ -66,6 +66,9 @@ def shown(make: Callable[[], Rule], path: str | Path, *, restarted: bool = False
         found.extend(getattr(rule, method)(about) or ())
 
     streams, joint = make().streams, type(make()).check is Rule.check
+    follower.readable = readable = Readable(None)
+    readable.rule, readable.declared = make().name, readable_statistics(make().needs, streams)
+    readable.add(readable.declared)
     follower.cut([] if streams is None else [streams])
     cutting = None if streams is None else Cutting(streams, follower.run_id)
     for moment in follower.read_all():

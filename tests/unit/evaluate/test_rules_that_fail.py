@@ -20,6 +20,7 @@ from watchglass.testing import RunBuilder, Step, build_run
 
 RULES = '''
 import time
+import numpy as np
 from watchglass.records import Role, Severity
 from watchglass.rules import Needs, Rule, state
 
@@ -65,6 +66,7 @@ class Floods(Rule):
 
 class Looks(Rule):
     """Looks at histograms, once it has counted the step."""
+    needs = (Needs(role=Role.GRADIENT, statistics=("histogram",)),)
     seen: int = state(int)
     def check(self, view):
         self.seen += 1
@@ -73,6 +75,27 @@ class Looks(Rule):
             rows.histograms
     def finish(self, view):
         yield self.finding(view, severity=Severity.WARNING, subject="last", message=f"saw {self.seen}")
+
+class Peeks(Rule):
+    """Looks at a statistic that it has not declared."""
+    needs = (Needs(role=Role.GRADIENT, statistics=("mean",)),)
+    def check(self, view):
+        rows = view.statistics(Role.GRADIENT)
+        assert np.isfinite(rows.mean).all() and np.isfinite(rows.finite).all()
+        yield self.finding(view, severity=Severity.WARNING, message="declared", value=float(rows.rms[0]))
+
+class Guesses(Rule):
+    """Looks at statistics without having declared any."""
+    needs = (Needs(scalars=("loss",)),)
+    def check(self, view):
+        return [] if view.captured else [self.finding(view, severity=Severity.WARNING, message="none")]
+
+class Measures(Rule):
+    """Has a baseline of a statistic that it has not declared."""
+    needs = (Needs(statistics=("l2",)),)
+    def check(self, view):
+        view.baseline(("statistic", "l2", "gradient/fc.weight"))
+        view.baseline(("statistic", "max", "gradient/fc.weight"))
 
 class Exits(Rule):
     """Ends the program, or tries to."""
@@ -192,20 +215,18 @@ def _captured(count: int) -> list[Step]:
 def test_a_store_that_refuses_histograms_is_no_fault_of_the_rule(
     run_path: Path, rules, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from watchglass.tables import LazyHistograms
+    from watchglass.tables.sources import LiveBatch
 
-    monkeypatch.setattr("watchglass.evaluate.engine.runner._looking_closer", set())
     build_run(run_path, _captured(6), modules={"fc": "Linear"})
-    whole, refusals = LazyHistograms.get, [0]
+    whole, tries = LiveBatch.histograms, [0]
 
-    def get(self):
-        if not self.loaded:
-            refusals[0] += 1
-            if refusals[0] in (2, 3, 5, 6, 9):
-                raise StoreError("the store is away")
+    def histograms(self):
+        tries[0] += 1
+        if tries[0] in (2, 3, 5, 6, 9):
+            raise StoreError("the store is unreachable")
         return whole(self)
 
-    monkeypatch.setattr(LazyHistograms, "get", get)
+    monkeypatch.setattr(LiveBatch, "histograms", histograms)
     store = LocalStore(run_path)
     evaluator = Evaluator(EvaluatorConfig(store.location, None, rules("Looks", "Steady"), poll_s=0.001), store=store)
     evaluator.open(lambda seconds: False, patience_s=0.0)
@@ -213,11 +234,24 @@ def test_a_store_that_refuses_histograms_is_no_fault_of_the_rule(
         evaluator.turn()
         evaluator._retry.backoff_s = 0.0
     evaluator.finish()
-    assert refusals[0] > 9
+    assert tries[0] > 9
     evaluation = evaluator.evaluation()
     assert [status.status for status in evaluation.statuses] == [Status.ISSUES_FOUND, Status.ISSUES_FOUND]
     assert [f.message for f in evaluation.findings] == ["again", "saw 6", "saw 6"]
     assert next(f.count for f in evaluation.findings if f.message == "again") == 6
+
+
+def test_a_rule_reads_the_statistics_that_it_declares_whatever_other_rules_read(run_path: Path, rules) -> None:
+    build_run(run_path, _captured(3), modules={"fc": "Linear"})
+    together = replay(run_path, [RuleSpec("UnchangedTensor"), *rules("Peeks", "Guesses", "Measures", "Looks")])
+    assert together.statuses[-1].status is Status.ISSUES_FOUND
+    for status, spec in zip(together.statuses[1:-1], rules("Peeks", "Guesses", "Measures"), strict=True):
+        assert status.status is Status.ERROR
+        assert replay(run_path, [spec]).statuses == (status,)
+    peeks, guesses, measures = (status.reason for status in together.statuses[1:-1])
+    assert "Peeks reads the statistic 'rms' but its needs do not declare it; add it to one of them" in peeks
+    assert "Guesses reads statistics of tensors but its needs declare none; add what it reads" in guesses
+    assert "Measures reads the statistic 'max' but its needs do not declare it" in measures
 
 
 @pytest.mark.parametrize("killed", [False, True])

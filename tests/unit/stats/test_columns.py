@@ -20,6 +20,7 @@ def test_derived_columns():
         "rms": np.sqrt(np.mean(finite**2)), "zero_ratio": 1 / 3, "nonfinite": 1, "l2": np.linalg.norm(finite),
         "l1": absolute.sum(), "abs_l1": absolute.sum(), "abs_l2": np.linalg.norm(finite), "abs_max": 4.0,
         "abs_variance": absolute.var(), "abs_std": absolute.std(), "abs_sum": absolute.sum(),
+        "finite": 3, "nonzero_abs_mean": 3.0,
     }  # fmt: skip
     assert {name: float(column(row, name)) for name in expected} == pytest.approx(expected)
     assert set(DERIVED) <= set(expected)

@@ -16,7 +16,7 @@ from watchglass.evaluate.engine.runner import RuleRunner
 from watchglass.records import Finding, Mode, Observation, RuleStatus
 from watchglass.rules import Windows
 from watchglass.store import layout
-from watchglass.tables import JointStep, Moment, StepView, Written
+from watchglass.tables import JointStep, Moment, Readable, StepView, Written
 
 
 class Engine:
@@ -53,8 +53,10 @@ class Engine:
             UnknownNameError, InvalidValueError, MissingFileError, PluginFileError: See :func:`build_rule`.
         """
         self._guard = Guard(rule_timeout_s)
+        #: What rules read of statistics; whoever makes the views for this engine puts it into them.
+        self.readable = Readable(None)
         with wakeable():
-            self._runners = [RuleRunner(spec, calibration, self._guard, run_id) for spec in rules]
+            self._runners = [RuleRunner(spec, calibration, self._guard, run_id, self.readable) for spec in rules]
         names = [runner.name for runner in self._runners]
         doubles = sorted({name for name in names if names.count(name) > 1})
         if doubles and not variants:
@@ -75,7 +77,7 @@ class Engine:
         self.train_steps: dict[tuple[int, str], int] = {}
         self._compares = any(runner.compares for runner in self._runners)
         compared = [run for runner in self._runners for run in runner.compares.values() if run]
-        self._others = {location: ReferenceRun(location) for location in compared}
+        self._others = {location: ReferenceRun(location, self.readable) for location in compared}
         self._pins: list[Observation] = []
         self._last: dict[tuple[int, str], dict[tuple[str, int], StepView]] = {}
         self._findings: list[tuple[tuple[Any, ...], Folded]] = []
@@ -131,16 +133,6 @@ class Engine:
     def windows(self) -> tuple[Windows, ...]:
         """The windows that rules look at."""
         return tuple(runner.cutting.windows for runner in self._runners if runner.cutting is not None)
-
-    @property
-    def reads_tensors(self) -> bool:
-        """Whether a rule may look at statistics of tensors."""
-        return any(runner.reads_tensors for runner in self._runners)
-
-    @property
-    def looks_closer(self) -> bool:
-        """Whether a rule looks at what is fetched only when somebody does; the follower then fetches it before."""
-        return any(runner.looks_closer for runner in self._runners)
 
     @property
     def findings(self) -> list[Finding]:

@@ -8,7 +8,7 @@ from watchglass.evaluate.engine.rule_status import Order
 from watchglass.evaluate.follower import Follower
 from watchglass.records import Mode, Observation
 from watchglass.store import Store, layout, open_store
-from watchglass.tables import JointStep, StepView
+from watchglass.tables import JointStep, Readable, StepView
 
 #: Attempt and order of the last step of each worker that counts.
 Reached = Mapping[str, tuple[int, Order]]
@@ -19,10 +19,11 @@ class ReferenceRun:
 
     Args:
         location: The value of the rule's parameter.
+        readable: What rules read of statistics.
     """
 
-    def __init__(self, location: str) -> None:
-        self.location = location
+    def __init__(self, location: str, readable: Readable) -> None:
+        self.location, self._readable = location, readable
         self._store: Store | None = None
         self._reached: dict[str, tuple[int, Order]] | None = None
         self._cursors: dict[tuple[int, str, int, Mode], _Cursor] = {}
@@ -41,7 +42,7 @@ class ReferenceRun:
         Raises:
             NotARunError, MissingFileError, StoreError, CompactedError: See :class:`Follower`.
         """
-        follower = self._follower(None)
+        follower = self._follower(None, Readable(None))
         self._reached = {view.worker: (view.attempt, view.order) for view in _views_of(follower)}
         rows = {worker: [number, list(order)] for worker, (number, order) in self._reached.items()}
         return Observation(
@@ -83,17 +84,21 @@ class ReferenceRun:
             self._store.close()
             self._store = None
 
-    def _follower(self, worker: str | None) -> Follower:
+    def _follower(self, worker: str | None, readable: Readable) -> Follower:
         if self._store is None:
             self._store = open_store(self.location)
-        return Follower(self._store, workers=None if worker is None else (worker,))
+        follower = Follower(self._store, workers=None if worker is None else (worker,))
+        follower.readable = readable
+        return follower
 
     def _views(self, worker: str) -> Iterator[StepView]:
         assert self._reached is not None
         if worker not in self._reached:
             return
         last = self._reached[worker]
-        yield from (view for view in _views_of(self._follower(worker)) if (view.attempt, view.order) <= last)
+        yield from (
+            view for view in _views_of(self._follower(worker, self._readable)) if (view.attempt, view.order) <= last
+        )
 
 
 def _views_of(follower: Follower) -> Iterator[StepView]:

@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
 from watchglass.config import RuleSpec, values
-from watchglass.errors import CompactedError, PluginFileError, StoreError, WatchglassError
+from watchglass.errors import CompactedError, PluginFileError, WatchglassError
 from watchglass.evaluate.engine.folding import Folded, Folding
 from watchglass.evaluate.engine.guard import CallTimeout, Guard
 from watchglass.evaluate.engine.observing import SHOWN, tick_of
@@ -33,9 +33,9 @@ from watchglass.evaluate.engine.rule_status import (
 from watchglass.evaluate.engine.unmet_needs import NeedSeen
 from watchglass.evaluate.engine.windowing import Cutting
 from watchglass.records import Finding, Observation, RuleStatus, Severity, Status
-from watchglass.rules import Rule, build_rule
+from watchglass.rules import Rule, build_rule, readable_statistics
 from watchglass.store import decode_finding, encode_record, scan
-from watchglass.tables import MOST_RAW_BYTES, Between, JointStep, RawTensors, StepView, Window, Written
+from watchglass.tables import MOST_RAW_BYTES, Between, JointStep, RawTensors, Readable, StepView, Window, Written
 
 _T = TypeVar("_T")
 #: What an instance is asked about.
@@ -46,9 +46,6 @@ _Asked = TypeVar("_Asked", bound=About)
 MOST_AT_ONCE = 4096
 #: Characters that are kept of what a rule says of itself: a traceback, a reason.
 _MOST_TEXT = 16_384
-
-#: Rules that have looked at histograms, which are fetched when somebody does: for them they are fetched before.
-_looking_closer: set[str] = set()
 
 
 class Kept(NamedTuple):
@@ -97,16 +94,17 @@ class RuleRunner:
         calibration: Which set of thresholds.
         guard: Ends calls that take too long.
         run_id: Identifier of the run.
+        readable: What rules read of statistics.
     """
 
-    def __init__(self, spec: RuleSpec, calibration: str, guard: Guard, run_id: str = "") -> None:
+    def __init__(self, spec: RuleSpec, calibration: str, guard: Guard, run_id: str, readable: Readable) -> None:
         """Builds the rule once, so that a wrong name or parameter shows before any step.
 
         Raises:
             UnknownNameError, InvalidValueError, MissingFileError, PluginFileError: See :func:`build_rule`.
         """
         self._build: Callable[[], Rule] = lambda: build_rule(spec, calibration)
-        self._guard, self._run_id = guard, run_id
+        self._guard, self._run_id, self._readable = guard, run_id, readable
         try:
             prototype = guard.call(self._build)
         except CallTimeout as error:
@@ -124,9 +122,9 @@ class RuleRunner:
         self.hears = bool(SHOWN & kinds.keys())
         #: Kinds of observations without which it has nothing to say.
         self.lives_on = tuple(k for k, optional in {"tick": not self.ticks, **kinds}.items() if not optional)
-        #: Whether it may look at statistics: not where it has said what it needs, and that is something else.
-        needs, streams = prototype.needs, prototype.streams
-        self.reads_tensors = any(need.of_tensors for need in needs) or not (needs or streams)
+        streams = prototype.streams
+        self._declared = readable_statistics(prototype.needs, streams)
+        readable.add(self._declared)
         #: Makes its windows; None where it looks at none.
         self.cutting = None if streams is None else Cutting(streams, run_id)
         self._checks_windows = cls.check_window is not Rule.check_window
@@ -152,11 +150,6 @@ class RuleRunner:
         self._errors: list[Observation] = []
         self._timeouts: list[Observation] = []
         self._stops: dict[SeatKey, Observation] = {}
-
-    @property
-    def looks_closer(self) -> bool:
-        """Whether what is fetched when somebody looks is better fetched before."""
-        return self._fingerprint in _looking_closer
 
     def step(self, step: JointStep, others: Sequence[Mapping[str, StepView | None]]) -> list[Finding]:
         """Shows the rule one step of workers that train together; returns what is new.
@@ -420,10 +413,11 @@ class RuleRunner:
             if stop is not None and (stop.data.get("when"), stop.data.get("global_step")) == (when, _number(about)):
                 self._fail(seat, about, str(stop.data.get("text")))
                 return None
-        fetched, raw = about.fetched, _raw_of(about)
+        raw = _raw_of(about)
         for each in raw:
             each.left_bytes, each.refused = self._raw_bytes // len(raw), False
         self.asking = (when, seat, about)
+        self._readable.rule, self._readable.declared = self.name, self._declared
         try:
             return self._guard.call(question)
         except CallTimeout as error:
@@ -435,15 +429,12 @@ class RuleRunner:
         except (Exception, SystemExit, GeneratorExit) as error:
             if any(each.refused for each in raw):
                 raise CompactedError(f"{self.name} could not read a whole tensor: {error}") from error
-            if isinstance(error, (StoreError, CompactedError)) and not fetched:
-                _looking_closer.add(self._fingerprint)
-                raise CompactedError(f"{self.name} could not look at all of a step: {error}") from error
             text = _shortened(traceback.format_exc(limit=-8))
             self._fail(seat, about, f"raised at {_place(about)}:\n{text}")
             data = {"rule": self.name, "traceback": text}
             self._errors.append(Observation("rule_error", about.attempt, about.order, data))
         finally:
-            self.asking = None
+            self.asking = self._readable.declared = None
         return None
 
     def _fail(self, seat: _Seat, about: About, text: str) -> None:

@@ -193,7 +193,7 @@ class Judging:
         """Joins a new engine and a new follower."""
         engine, run_id = self.engine, self.follower.run_id
         engine.stuck = lambda seen: start_without(run_id, seen)
-        self.follower.looks_closer = lambda: engine.looks_closer
+        self.follower.readable = engine.readable
         self.follower.notes = bool(engine.whole)
         self.follower.cut(engine.windows)
 

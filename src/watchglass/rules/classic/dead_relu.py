@@ -38,7 +38,9 @@ class DeadRelu(Rule):
     needs = (
         Needs(units=(UnitKind.INACTIVE,), max_interval=1024, why="to see units that are zero on every batch"),
         Needs(role=Role.OUTPUT, statistics=("count",), optional=True, why="to know how many values a unit had"),
-        Needs(role=Role.WEIGHT, optional=True, why="to know which layers lie behind a convolution"),
+        Needs(
+            role=Role.WEIGHT, statistics=("count",), optional=True, why="to know which layers lie behind a convolution"
+        ),
     )
     calibrations: ClassVar = {"sagemaker": {"threshold_layer": 50.0, "window": 1, "min_values": 0}}
 

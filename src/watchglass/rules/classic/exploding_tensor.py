@@ -37,7 +37,7 @@ class ExplodingTensor(Rule):
     default = True
     needs = (
         Needs(scalars=("loss",), why="to see a loss that is not finite"),
-        Needs(statistics=("nan", "posinf", "neginf"), optional=True, why="to see which tensor was hit"),
+        Needs(statistics=("nan", "nonfinite"), optional=True, why="to see which tensor was hit"),
         Needs(facts=("step_skipped",), optional=True, why="to leave out skipped updates"),
     )
 

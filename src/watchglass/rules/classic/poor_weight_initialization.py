@@ -35,7 +35,12 @@ class PoorWeightInitialization(Rule):
     default = True
     needs = (
         Needs(facts=("initialization",), why="to compare the rows of the initial weights"),
-        Needs(role=Role.OUTPUT, statistics=("m2",), optional=True, why="to follow the spread over the layers"),
+        Needs(
+            role=Role.OUTPUT,
+            statistics=("nonfinite", "std", "rms"),
+            optional=True,
+            why="to follow the spread over the layers",
+        ),
         Needs(role=Role.WEIGHT, statistics=("l2",), optional=True, why="to see which weights are zero for long"),
     )
     calibrations: ClassVar = {"sagemaker": {"threshold": 10.0, "steps": 10}}

@@ -12,6 +12,8 @@ from watchglass.tables import Statistics, StepView
 #: Derivative per layer below which an activation must be saturating: that of a sigmoid is at most 0.25, that of GELU
 #: or SiLU about 0.5 near zero, that of ReLU 0.7 in the root mean square.
 _SMALL_DERIVATIVE = 0.35
+#: Statistics of weights, gradients and inputs that tell such activations.
+OF_SATURATION = ("rms", "nonfinite", "zero_ratio", "sum", "l2", "min", "max")
 
 
 def saturating_between(view: StepView, gradients: Statistics, first: int, last: int) -> list[str]:

@@ -38,7 +38,7 @@ class UnchangedTensor(Rule):
 
     default = True
     needs = (
-        Needs(role=Role.WEIGHT, statistics=("sum", "m2", "l2"), why="to see whether weights move"),
+        Needs(role=Role.WEIGHT, statistics=("nonfinite", *_FINGERPRINT), why="to see whether weights move"),
         Needs(role=Role.GRADIENT, statistics=("l2",), optional=True, why="to tell why one does not"),
         Needs(facts=("step_skipped",), optional=True, why="to leave out skipped updates"),
     )

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from watchglass.config import parameter
 from watchglass.records import Finding, Mode, ModuleKind, Role, Severity, TensorInfo, UnitKind
 from watchglass.rules import signals
-from watchglass.rules.classic.saturation import saturating_between
+from watchglass.rules.classic.saturation import OF_SATURATION, saturating_between
 from watchglass.rules.needs import Needs
 from watchglass.rules.rule import Rule, state
 from watchglass.tables import Selection, Statistics, StepView
@@ -43,9 +43,18 @@ class VanishingGradient(Rule):
 
     default = True
     needs = (
-        Needs(role=Role.GRADIENT, statistics=("abs_sum",), why="to compare the gradients of the layers"),
+        Needs(
+            role=Role.GRADIENT,
+            statistics=("nonfinite", "nonzero_abs_mean"),
+            why="to compare the gradients of the layers",
+        ),
         Needs(scalars=("loss",), optional=True, why="to tell vanishing from convergence"),
-        Needs(role=Role.WEIGHT, statistics=("m2",), optional=True, why="to tell what activations take from gradients"),
+        Needs(
+            role=Role.WEIGHT,
+            statistics=OF_SATURATION,
+            optional=True,
+            why="to tell what activations take from gradients",
+        ),
         Needs(units=(UnitKind.INACTIVE,), optional=True, why="to tell ReLU from activations that saturate"),
         Needs(facts=("step_skipped",), optional=True, why="to leave out skipped updates"),
     )

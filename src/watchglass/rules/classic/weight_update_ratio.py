@@ -36,8 +36,8 @@ class WeightUpdateRatio(Rule):
 
     default = True
     needs = (
-        Needs(role=Role.UPDATE, statistics=("l2",), why="to measure what each update changes"),
-        Needs(role=Role.WEIGHT, statistics=("l2",), why="to compare the update with the weight"),
+        Needs(role=Role.UPDATE, statistics=("rms", "nonfinite"), why="to measure what each update changes"),
+        Needs(role=Role.WEIGHT, statistics=("rms",), why="to compare the update with the weight"),
         Needs(scalars=("loss",), optional=True, why="to tell small updates from convergence"),
         Needs(facts=("step_skipped",), optional=True, why="to leave out skipped updates"),
     )

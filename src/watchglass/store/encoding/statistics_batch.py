@@ -24,7 +24,6 @@ _DTYPES: dict[str, np.dtype[Any]] = {name: dtype_of(STATISTICS)[name] for name i
 KEYS = tuple(name for name in _DTYPES if name not in STATISTIC_FIELDS)
 #: What :class:`StatisticsBatch` has of a row, but for its histogram.
 FLAT = (*KEYS, "values")
-_NO_VALUES = np.empty((0, len(STATISTIC_FIELDS)))
 
 
 @dataclass
@@ -35,7 +34,8 @@ class StatisticsBatch:
         global_step: u64[n], worker's step.
         tensor_id: u32[n].
         calls: u32[n], how many tensors (module calls, micro-batches) were merged into the row.
-        values: float64[n, 11], columns as :data:`~watchglass.records.STATISTIC_FIELDS`.
+        values: float64[n, 11], columns as :data:`~watchglass.records.STATISTIC_FIELDS`; where only some of these were
+            asked for, those in the order asked for.
         origin: u8[n], an :class:`~watchglass.records.Origin`.
         sampled: bool[n], whether the row is of a fixed sample of the tensor's elements.
         histograms: Of n tensors, some of them none; None where no row has one or they were not asked for.
@@ -57,7 +57,9 @@ class StatisticsBatch:
         """The rows of all parts, which may be none; with histograms, those that lack them have empty ones."""
         if len(parts) == 1:
             return parts[0]
-        columns: dict[str, Any] = {"values": np.concatenate([_NO_VALUES, *(part.values for part in parts)])}
+        columns: dict[str, Any] = {
+            "values": np.concatenate([part.values for part in parts] or [np.empty((0, len(STATISTIC_FIELDS)))])
+        }
         for name in KEYS:
             columns[name] = np.concatenate([np.empty(0, _DTYPES[name]), *(getattr(part, name) for part in parts)])
         known = [part.histograms if part.histograms is not None else Histograms.none(len(part)) for part in parts]
@@ -102,41 +104,28 @@ def encode_statistics(batch: StatisticsBatch) -> bytes:
     return encode_frame(FrameKind.STATISTICS, sink.getvalue())
 
 
-def decode_statistics(
-    payload: bytes | memoryview, *, histograms: bool = True, fields: Sequence[str] = STATISTIC_FIELDS
-) -> StatisticsBatch:
+def decode_statistics(payload: bytes | memoryview, *, histograms: bool = True) -> StatisticsBatch:
     """The statistics of a payload; columns that this release does not know are ignored.
 
     Args:
         payload: Of a STATISTICS frame.
         histograms: Also decode the histograms, which take several times the time and memory of the rows.
-        fields: Columns of ``values`` that are wanted; the others are NaN.
 
     Raises:
         DamagedDataError: It is no such stream, lacks a column, or would take more than :data:`MAX_DECODED` bytes.
     """
-    columns = decode_columns(payload, [*KEYS, *fields])
-    values = statistics_matrix(columns, fields)
+    columns = decode_columns(payload, [*KEYS, *STATISTIC_FIELDS])
+    values = matrix_of([columns[name] for name in STATISTIC_FIELDS], len(columns["global_step"]))
     keys = {name: columns[name] for name in KEYS}
     return StatisticsBatch(values=values, histograms=decode_histograms(payload) if histograms else None, **keys)
 
 
-def statistics_matrix(
-    columns: dict[str, NDArray[Any]], fields: Sequence[str] = STATISTIC_FIELDS
-) -> NDArray[np.float64]:
-    """``values`` of a batch, float64[n, 11], from columns; those that are not among ``fields`` are NaN.
-
-    Args:
-        columns: ``global_step``, and at least ``fields``, n numbers each.
-        fields: The columns to fill in.
-    """
-    shape = (len(columns["global_step"]), len(STATISTIC_FIELDS))
+def matrix_of(columns: Sequence[NDArray[Any]], rows: int) -> NDArray[np.float64]:
+    """``values`` of a batch, float64[rows, len(columns)]."""
     # Column by column: that is how it is filled and looked at.
-    values = np.empty(shape, order="F")
-    if len(fields) < len(STATISTIC_FIELDS):
-        values.fill(np.nan)
-    for name in fields:
-        values[:, STATISTIC_FIELDS.index(name)] = columns[name]
+    values = np.empty((rows, len(columns)), order="F")
+    for index, column in enumerate(columns):
+        values[:, index] = column
     return values
 
 

@@ -5,7 +5,8 @@ docs/run-format.md has them as a table.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +26,7 @@ HISTOGRAM = (SEEN, STEPS, HISTOGRAM_KEYS, PLANES)
 #: What has to be read to know ``l2``.
 OF_L2 = ("count", "nan", "posinf", "neginf", "sum", "m2", L2_DIFFERENCE)
 
-_COLUMN = {name: index for index, name in enumerate(STATISTIC_FIELDS)}
+Column: TypeAlias = NDArray[np.float64]
 #: The statistics that are kept as they are.
 PLAIN = tuple(name for name in STATISTIC_FIELDS if name != "l2")
 #: Every column, in the order of the file.
@@ -57,17 +58,20 @@ def l2_difference(values: NDArray[np.float64]) -> NDArray[np.int64]:
     Args:
         values: float64[n, 11].
     """
-    return np.asarray(values[:, _COLUMN["l2"]].copy().view(np.int64) - _expected_l2(values).view(np.int64))
+    expected = _expected_l2(*(values[:, STATISTIC_FIELDS.index(name)] for name in OF_L2[:-1]))
+    return np.asarray(values[:, STATISTIC_FIELDS.index("l2")].copy().view(np.int64) - expected.view(np.int64))
 
 
-def restore_l2(values: NDArray[np.float64], difference: NDArray[np.int64]) -> None:
-    """Fill the column ``l2`` of ``values`` in, whose other columns are there: the inverse of :func:`l2_difference`."""
-    values[:, _COLUMN["l2"]] = (_expected_l2(values).view(np.int64) + difference).view(np.float64)
+def restored_l2(columns: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
+    """The column ``l2`` from those of :data:`OF_L2`: the inverse of :func:`l2_difference`."""
+    expected = _expected_l2(*(columns[name].astype(np.float64, copy=False) for name in OF_L2[:-1]))
+    return np.asarray((expected.view(np.int64) + columns[L2_DIFFERENCE]).view(np.float64))
 
 
-def _expected_l2(values: NDArray[np.float64]) -> NDArray[np.float64]:
+def _expected_l2(
+    count: Column, nan: Column, posinf: Column, neginf: Column, total: Column, m2: Column
+) -> NDArray[np.float64]:
     """``sqrt(m2 + sum * sum / n)``, 0 where that is no finite number; each operation rounds once, as IEEE 754 says."""
-    count, nan, posinf, neginf, total, m2 = (values[:, _COLUMN[name]] for name in OF_L2[:-1])
     with np.errstate(all="ignore"):
         expected = np.sqrt(m2 + total * total / (count - nan - posinf - neginf))
     return np.where(np.isfinite(expected), expected, 0.0)

@@ -16,7 +16,7 @@ from watchglass.records import COUNT_FIELDS, STATISTIC_FIELDS
 from watchglass.stats import Histograms
 from watchglass.store.contract import Store
 from watchglass.store.encoding.arrow_columns import as_array
-from watchglass.store.encoding.statistics_batch import StatisticsBatch
+from watchglass.store.encoding.statistics_batch import StatisticsBatch, matrix_of
 from watchglass.store.parquet import columns as parquet_columns, count_matrices
 from watchglass.store.parquet.guard import check_pages
 from watchglass.store.parquet.index import Group, end_bytes, read_index
@@ -71,7 +71,7 @@ class ParquetStatistics:
         Args:
             tensor_ids: Of these tensors; None for all.
             steps: Of global steps of this half-open range; None for all.
-            fields: Which of :data:`~watchglass.records.STATISTIC_FIELDS`; None for all. The others are NaN.
+            fields: Which of :data:`~watchglass.records.STATISTIC_FIELDS` are the columns of ``values``; None for all.
             histograms: Also the histograms; None where no row has one.
 
         Raises:
@@ -281,16 +281,11 @@ def _batch(
         first, stop = (min(max(step, 0), (1 << 63) - 1) for step in steps)
         chosen &= (global_step >= np.uint64(first)) & (global_step < np.uint64(stop))
     rows = np.flatnonzero(chosen)
-    values = np.full((len(rows), len(STATISTIC_FIELDS)), np.nan)
-    for index, name in enumerate(STATISTIC_FIELDS):
-        if name != "l2" and (name in fields or ("l2" in fields and name in parquet_columns.OF_L2)):
-            values[:, index] = _array(table, name)[rows]
+    columns = {name: _array(table, name)[rows] for name in _columns_of(fields, histograms=False)}
     if "l2" in fields:
-        parquet_columns.restore_l2(values, _array(table, parquet_columns.L2_DIFFERENCE)[rows])
-        for index, name in enumerate(STATISTIC_FIELDS):
-            if name not in fields:
-                values[:, index] = np.nan
-    keys = {name: _array(table, name)[rows] for name, _ in parquet_columns.KEYS}
+        columns["l2"] = parquet_columns.restored_l2(columns)
+    values = matrix_of([columns[name] for name in fields], len(rows))
+    keys = {name: columns[name] for name, _ in parquet_columns.KEYS}
     return StatisticsBatch(values=values, **keys, histograms=_histograms(table, rows) if histograms else None)
 
 
