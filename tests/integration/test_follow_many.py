@@ -94,7 +94,7 @@ def assert_three_are_followed(processes: Trainings, prefix: str, breaks: Path) -
     status, out, err = ended(follower)
     assert status == 1, err
     for name, how in (("healthy", "finished"), ("sick", "stopped"), ("team/killed", "lost")):
-        assert f"watchglass: [{name}] the training has ended: {how}" in err.splitlines()
+        assert f"watchglass: [{name}] the run has ended: {how}" in err.splitlines()
         store = open_store(f"{prefix}/{name}")
         assert lease_holder(store) is None
         assert store.size(layout.JUDGED)
@@ -108,7 +108,7 @@ def assert_three_are_followed(processes: Trainings, prefix: str, breaks: Path) -
 
     again = processes.watchglass("follow", prefix, "--until-idle", "0.5")
     status, out, _ = ended(again)
-    assert (status, out) == (0, f"{prefix}: 0 runs, and 3 that had ended and been judged before\n")
+    assert (status, out) == (0, f"{prefix}: 0 runs, and 3 that had ended and were evaluated before\n")
 
 
 def test_a_follower_that_is_killed_is_replaced_and_nothing_is_lost_or_doubled(

@@ -102,7 +102,7 @@ def test_it_finds_what_a_local_one_finds_and_what_check_finds(
     assert f"for the verdict: watchglass check {s3_location}" in err
     status, out, err = ended(follower)
     assert status == 1
-    assert "watchglass: the training has ended: finished" in err
+    assert "watchglass: the run has ended: finished" in err
     assert "ExplodingTensor" in out
 
     local = tmp_path / "local"
@@ -131,7 +131,7 @@ def test_it_stops_the_training_and_nothing_secret_is_left_behind(
     at = int(re.findall(r"ended at (\d+)", out)[0])
     status, out, follower_err = ended(follower)
     assert status == 1
-    assert "the training has ended: stopped" in follower_err
+    assert "the run has ended: stopped" in follower_err
     assert out.startswith("stopped: ")
     run = open_run(s3_location)
     assert last_step(run, "worker_0") == at - 1, "it was stopped before that one"
@@ -217,7 +217,7 @@ def test_ctrl_c_ends_following_and_not_the_training(processes: Sides, s3_locatio
     follower.send_signal(signal.SIGINT)
     status, out, err = ended(follower)
     assert status == 130
-    assert "following ended before the training: interrupted" in err
+    assert "stopped following before the end of the run: interrupted" in err
     assert "ExplodingTensor" in out
     assert training.poll() is None
     again = processes.follow(s3_location)  # the lease was given back
@@ -236,7 +236,7 @@ def test_a_run_that_never_starts_and_one_without_steps_are_told(processes: Sides
     assert ended(processes.train(f"{s3_location}/empty"))[0] == 0
     status, _, err = ended(follower)
     assert status == 2
-    assert "the training has ended: ended before its first training step" in err
+    assert "the run has ended: ended before its first training step" in err
     assert "no training step was recorded" in err
 
 

@@ -49,7 +49,7 @@ def test_a_second_start_is_a_new_attempt_of_the_same_run(tmp_path: Path) -> None
     assert done.stderr.splitlines() == [
         "watchglass: run directory here, attempt 1 of an existing run; not being evaluated; "
         "to evaluate it: watchglass follow here",
-        "watchglass: recorded; for the verdict: watchglass check here",
+        "watchglass: recorded; to get the verdict: watchglass check here",
     ]
     assert (tmp_path / "here" / "run.json").read_bytes() == manifest
 
@@ -70,7 +70,7 @@ def test_an_evaluator_that_dies_changes_nothing_for_the_script(tmp_path: Path) -
         *(f"{again.format(number)} the journal" for number in (1, 2, 3)),
         "watchglass: warning: the evaluator ended with exit status 11; it was the last of 4: this run is no longer "
         "evaluated; to judge it later: watchglass check here",
-        "watchglass: for the verdict: watchglass check here",
+        "watchglass: to get the verdict: watchglass check here",
     ]
 
 
@@ -138,5 +138,5 @@ def test_a_compaction_that_fails_changes_nothing_for_the_script(tmp_path: Path) 
     body = "open('here/compacted', 'w').close()" + TRAINING
     done = run(tmp_path, "--run", "here", "--evaluator=none", "--compact", body=body)
     assert done.returncode == 3
-    assert "watchglass: warning: here is not compacted: " in done.stderr
+    assert "watchglass: warning: here was not compacted: " in done.stderr
     assert open_run(tmp_path / "here").steps() == list(range(12))

@@ -1,4 +1,4 @@
-"""``watchglass actions``: what can be done about findings, and once more what could not be."""
+"""``watchglass actions``: list and document the actions, and send undelivered events again."""
 
 from __future__ import annotations
 
@@ -17,17 +17,20 @@ Name = Annotated[
     str | None,
     typer.Argument(
         metavar="NAME|RUN",
-        help="An action, or FILE.py:CLASS for one of your own; with --resend where the run is.",
+        help="An action, or FILE.py:CLASS for a custom action; with --resend, the location of a run.",
         show_default=False,
     ),
 ]
-Resend = Annotated[bool, typer.Option("--resend", help="Send the dead letters of a run again.")]
+Resend = Annotated[
+    bool,
+    typer.Option("--resend", help="Send the dead letters of a run again: events that an action could not deliver."),
+]
 Actions = Annotated[
     list[str] | None,
     typer.Option(
         "--action",
-        metavar="NAME[:PARAM=VALUE,...]",
-        help="With --resend: by what they are sent, as for run, beside what watchglass.toml names. Repeatable.",
+        metavar="NAME[:PARAM=VALUE]",
+        help="With --resend: action that sends them, in addition to those of watchglass.toml. Repeatable.",
     ),
 ]
 
@@ -38,14 +41,14 @@ def actions(
     action: Actions = None,
     config: ActionsFile = None,
 ) -> int:
-    """List the actions, or document one: what it does, its parameters, how it is named.
+    """List the actions, or document one action and its parameters.
 
     With --resend, send the dead letters of a run again: events that an action could not deliver.
     """
     if resend:
         return _resend(name, action or [], config)
     if action:
-        raise InvalidValueError("--action says by what dead letters are sent again; give --resend and a run too")
+        raise InvalidValueError("--action needs --resend and the location of a run")
     from watchglass.actions import action_names, documentation, find_action
     from watchglass.cli.listing import print_heading, print_hint, print_list, print_parameters
 
@@ -53,7 +56,7 @@ def actions(
     if name is None:
         documented = [documentation(find_action(known)) for known in action_names()]
         print_list(console, [(each.name, each.summary) for each in documented])
-        print_hint(console, "None is taken unless asked for. One in full: watchglass actions NAME")
+        print_hint(console, "No action runs unless it is requested. Details of an action: watchglass actions NAME")
         return 0
     found = documentation(find_action(name))
     print_heading(console, found.name, found.summary)

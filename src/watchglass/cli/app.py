@@ -1,4 +1,4 @@
-"""The ``watchglass`` command: its verbs, and how it ends when something is wrong."""
+"""The ``watchglass`` command: its verbs, and its exit status after an error."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ import typer.main
 
 from watchglass.cli.failure import COULD_NOT, INTERRUPTED, failing_in_one_line, print_error
 
-#: Verbs in the order of the help. Each is a function in the file of its name, imported when it is asked for: a launcher
-#: does not wait for what other verbs need.
+#: Verbs in the order of the help. Each is a function in the file of its name, imported on use, so that a launcher does
+#: not wait for the imports of other verbs.
 VERBS = (
     "run", "follow", "check", "explain", "show", "rules", "backtest", "actions", "report", "compact", "export", "rm",
 )  # fmt: skip
 
-#: Errors in the use of options, found without naming click: typer has brought its own copy since 0.26.
+#: Errors in the use of options, found without naming click: since 0.26 typer contains a copy of click.
 _USAGE_ERRORS = tuple(
     kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException" and issubclass(kind, Exception)
 )
@@ -43,11 +43,11 @@ def _options(
         bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
-    """Watch a training run, find out what is wrong with it, and say why."""
+    """Watch a training run, find its faults, and explain the causes."""
 
 
 def _guarded(verb: Callable[..., int | None]) -> Callable[..., int | None]:
-    """A verb with ``--debug``: an error ends it in one line."""
+    """A verb with ``--debug``, whose errors are printed as one line."""
 
     @functools.wraps(verb)
     def guarded(*, debug: bool, **options: Any) -> int | None:
@@ -64,7 +64,7 @@ def application(verbs: Iterable[str] = VERBS) -> typer.Typer:
     """The command with some of its verbs."""
     app = typer.Typer(
         name="watchglass",
-        help="Watch a training run, find out what is wrong with it, and say why.",
+        help="Watch a training run, find its faults, and explain the causes.",
         epilog="Start here:  watchglass run train.py",
         no_args_is_help=True,
         add_completion=False,
@@ -90,7 +90,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: Arguments without the program's name; those of this process by default.
     """
     for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # closed by who started this process; closed for the script all the same
+        if getattr(sys, name) is None:  # closed by the parent process; it stays closed for the script
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115  for the life of the process
     try:
         words = list(sys.argv[1:] if argv is None else argv)
@@ -100,7 +100,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except _USAGE_ERRORS as error:
         message = str(getattr(error, "format_message", error.__str__)())
-        if message:  # none when help was printed because nothing was asked
+        if message:  # "" when the command had no arguments and help was printed
             print_error(message)
         return COULD_NOT
     except (KeyboardInterrupt, typer.Abort):

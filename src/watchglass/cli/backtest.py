@@ -1,4 +1,4 @@
-"""``watchglass backtest``: where a rule would have fired on stored runs, and how good that is.
+"""``watchglass backtest``: the steps at which a rule would have fired on stored runs, and its scores.
 
 The result is printed as tables for people, or as JSON or CSV for programs.
 """
@@ -28,8 +28,8 @@ from watchglass.config import CALIBRATIONS, RuleSpec, local_path, scheme_of
 from watchglass.errors import InvalidValueError, MissingFileError, in_a_line
 from watchglass.records import Severity, Status, count
 
-#: Off a terminal progress is a line every so many seconds.
-_TELL_EVERY_S = 15.0
+#: Seconds between lines of progress where stderr is no terminal.
+_REPORT_EVERY_S = 15.0
 
 _RUN_COLUMNS = (
     "run", "sick", "since_step", "fired", "first_step", "last_step", "count", "severity", "worker", "outcome", "delay",
@@ -41,48 +41,60 @@ _SCORE_COLUMNS = (
 )  # fmt: skip
 
 
-#: How a cell begins that a spreadsheet computes: one that is text of a run gets a quote before it.
+#: First characters of cells that a spreadsheet evaluates as formulas; text of a run gets a quote before them.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 RuleName = Annotated[
-    str, typer.Argument(metavar="RULE", help="A rule from 'watchglass rules' or FILE.py:CLASS, with :PARAM=VALUE,...")
+    str,
+    typer.Argument(
+        metavar="RULE", help="A rule from 'watchglass rules', or FILE.py:CLASS, with optional :PARAM=VALUE,..."
+    ),
 ]
 RunPaths = Annotated[
     list[str],
-    typer.Argument(metavar="RUNS", help="Runs, folders or prefixes that hold runs, patterns like 'runs/lr-*'."),
+    typer.Argument(metavar="RUNS", help="Runs, folders or prefixes of runs, or patterns such as 'runs/lr-*'."),
 ]
 Labels = Annotated[
     str | None,
     typer.Option(
-        "--labels", metavar="FILE", help="What is known of the runs: CSV, JSON or TOML with run, sick, since_step."
+        "--labels", metavar="FILE", help="Labels of the runs: CSV, JSON or TOML with the fields run, sick, since_step."
     ),
 ]
 Sweeps = Annotated[
     list[str] | None,
     typer.Option(
-        "--sweep", metavar="PARAM=V1,V2|A..B/N", help="Values of a parameter to try. Repeatable: every combination."
+        "--sweep",
+        metavar="PARAM=V1,V2|A..B/N",
+        help="Values of a parameter to try. Repeatable; every combination is tried.",
     ),
 ]
 Counted = Annotated[
-    str, typer.Option("--severity", metavar="warning|error|info", help="Least severity of findings that count.")
+    str, typer.Option("--severity", metavar="warning|error|info", help="Lowest severity of findings that count.")
 ]
 Tolerance = Annotated[
     int,
-    typer.Option("--tolerance", metavar="STEPS", min=0, help="So many steps before since_step are not too early yet."),
+    typer.Option(
+        "--tolerance",
+        metavar="STEPS",
+        min=0,
+        help="A finding up to this many steps before since_step is not too early.",
+    ),
 ]
-OutputFormat = Annotated[str, typer.Option("--format", metavar="text|json|csv", help="For people or for programs.")]
+OutputFormat = Annotated[
+    str, typer.Option("--format", metavar="text|json|csv", help="Format of the output: for people or for programs.")
+]
 
 
 class Backtest(NamedTuple):
-    """What is printed.
+    """The results of a back-test.
 
     Attributes:
         specs: The rule with each combination of parameters.
         swept: Names of the parameters that differ.
-        runs: What came of each run.
-        labels: What is known, by location of the run.
+        runs: The results for each run.
+        labels: The labels, by location of the run.
         tolerance: See ``--tolerance``.
-        severity: Least severity that counts.
+        severity: Lowest severity that counts.
         labelled: Whether there are labels at all.
     """
 
@@ -108,9 +120,9 @@ def backtest(
 ) -> int:
     """Show where a rule would have fired on stored runs.
 
-    With --labels, how good that is: recall, false alarms, delay. With --sweep, the same for each combination of
-    parameters, and which of them no other beats. Each run is read once; nothing is written into any. The exit status
-    is 0, or 2 when something could not be read or the rule failed, of which the rest is shown all the same.
+    With --labels, also show recall, false alarms and delay. With --sweep, show them for each combination of parameters
+    and mark the combinations that no other one beats. Each run is read once and does not change. The exit status is 0,
+    or 2 if a run could not be read or the rule failed; the other results are shown nevertheless.
     """
     check_choice("--severity", severity, tuple(each.value for each in Severity))
     check_choice("--format", output, ("text", "json", "csv"))
@@ -120,14 +132,14 @@ def backtest(
     spec = _rule(rule)
     sweeps = parse_sweeps(sweep or (), spec)
     specs = evaluate.combinations(spec, sweeps)
-    for each in specs:  # what no rule can be is refused before any run is read
+    for each in specs:  # refuse invalid parameters before a run is read
         build_rule(each, calibration)
     known = evaluate.read_labels(labels) if labels is not None else []
     locations, problems = find_runs(runs)
     by_run, others = evaluate.labels_of_runs(known, [*locations, *problems])
     if others:
         more = ", ..." if len(others) > 3 else ""
-        print_note(f"{count(len(others), 'label')} of runs that are not given: {', '.join(others[:3])}{more}")
+        print_note(f"{count(len(others), 'label')} for runs that are not among RUNS: {', '.join(others[:3])}{more}")
 
     def one(run: str, progress: Callable[[int], None]) -> evaluate.TestedRun:
         return evaluate.tested(
@@ -138,7 +150,7 @@ def backtest(
     results, interrupted = _each(locations, one, problems)
     found = Backtest(specs, tuple(sweeps), results, by_run, tolerance, severity, labels is not None)
     typer.echo(printed(found, output), nl=False)
-    failed = _tell_problems(results, problems)
+    failed = _report_problems(results, problems)
     if interrupted:
         print_note(f"interrupted after {len(results)} of {count(len(locations), 'run')}")
         return INTERRUPTED
@@ -146,10 +158,10 @@ def backtest(
 
 
 def find_runs(places: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """Locations of runs, each once, by place and then by name; and those that cannot be read, with the reason.
+    """Locations of runs without duplicates, by place and then by name; and unreadable runs with the reason.
 
     Raises:
-        MissingFileError: A place that is not there or holds no runs.
+        MissingFileError: A place that does not exist or holds no runs.
     """
     found: dict[str, str] = {}
     for place in places:
@@ -158,7 +170,7 @@ def find_runs(places: Sequence[str]) -> tuple[list[str], dict[str, str]]:
         for match in matches:
             found.update(_runs_at(match, only=len(matches) == 1))
         if len(found) == before and not any(match in found for match in matches):
-            raise MissingFileError(f"{place} holds no runs that are not named already")
+            raise MissingFileError(f"{place} holds no further runs")
     return [run for run, problem in found.items() if not problem], {run: why for run, why in found.items() if why}
 
 
@@ -174,7 +186,7 @@ def _runs_at(place: str, *, only: bool) -> dict[str, str]:
 
 
 def _expanded(place: str) -> list[str]:
-    """What a pattern of the local file system matches; the place itself where it is none."""
+    """The matches of a pattern of the local file system; the place itself if it is no pattern."""
     import glob
     import os
 
@@ -200,23 +212,23 @@ def _rule(text: str) -> RuleSpec:
 def _each(
     locations: Sequence[str], one: Callable[[str, Callable[[int], None]], evaluate.TestedRun], problems: dict[str, str]
 ) -> tuple[list[evaluate.TestedRun], bool]:
-    """The results of the runs that could be read, and whether Ctrl-C came before the last."""
+    """The results of the readable runs, and whether Ctrl-C interrupted the back-test."""
     results: list[evaluate.TestedRun] = []
-    with _progress(len(locations)) as tell:
+    with _progress(len(locations)) as report:
         for number, run in enumerate(locations, 1):
-            tell(number, run, 0)
+            report(number, run, 0)
             try:
-                results.append(one(run, partial(tell, number, run)))
+                results.append(one(run, partial(report, number, run)))
             except KeyboardInterrupt:
                 return results, True
-            except Exception as error:  # whatever is wrong with one run, the others are tested
+            except Exception as error:  # an error in one run must not end the test of the others
                 problems[run] = in_a_line(error)
     return results, False
 
 
-def _tell_problems(results: Sequence[evaluate.TestedRun], problems: dict[str, str]) -> bool:
-    """Prints what was wrong; returns whether anything was."""
-    lines = [f"{run} is left out: {reason}" for run, reason in problems.items()]
+def _report_problems(results: Sequence[evaluate.TestedRun], problems: dict[str, str]) -> bool:
+    """Print the problems of the runs; returns whether there were any."""
+    lines = [f"{run} skipped: {reason}" for run, reason in problems.items()]
     for result in results:
         lines += [f"{result.run}: {problem}" for problem in result.problems]
         errors = [f.status.reason for f in result.firings if f.status.status is Status.ERROR]
@@ -229,22 +241,22 @@ def _tell_problems(results: Sequence[evaluate.TestedRun], problems: dict[str, st
 
 @contextmanager
 def _progress(total: int) -> Iterator[Callable[[int, str, int], None]]:
-    """A function that says which run is read: in a line that changes on a terminal, else in one now and then."""
+    """A function that reports the run being read: in a changing line on a terminal, else in a line every 15 s."""
     from rich.markup import escape
 
-    told_s = time.monotonic()
+    reported_s = time.monotonic()
     with stderr_console().status("reading runs") if sys.stderr.isatty() else nullcontext() as status:
 
-        def tell(number: int, run: str, step: int) -> None:
-            nonlocal told_s
+        def report(number: int, run: str, step: int) -> None:
+            nonlocal reported_s
             line = f"run {number} of {total}, {run}, step {step}"
             if status is not None:
                 status.update(escape(line))
-            elif time.monotonic() - told_s > _TELL_EVERY_S:
-                told_s = time.monotonic()
+            elif time.monotonic() - reported_s > _REPORT_EVERY_S:
+                reported_s = time.monotonic()
                 print_note(line)
 
-        yield tell
+        yield report
 
 
 def printed(test: Backtest, output: str) -> str:
@@ -341,18 +353,18 @@ def _text(test: Backtest) -> str:
 
 
 def _unanswered(test: Backtest) -> str:
-    """Of how many runs the rule could say nothing, and why of the first of them; "" for none."""
+    """The number of runs that the rule could not evaluate, with the first reason; "" for none."""
     silent = evaluate.unanswered(firing for run in test.runs for firing in run.firings[:1])
     if not silent:
         return ""
     kinds = " or ".join(sorted({status.status.value for status in silent}))
     reasons = [status.reason.strip() for status in silent if status.reason.strip()]
-    why = f"\n{'The first because: ' if len(silent) > 1 else 'Because: '}{_line(reasons[0])}" if reasons else ""
-    return f"The rule could say nothing of {len(silent)} of {count(len(test.runs), 'run')} ({kinds}).{why}\n"
+    why = f"\n{'First reason: ' if len(silent) > 1 else 'Reason: '}{_line(reasons[0])}" if reasons else ""
+    return f"The rule could not evaluate {len(silent)} of {count(len(test.runs), 'run')} ({kinds}).{why}\n"
 
 
 def _line(reason: str) -> str:
-    """What a traceback ends with; of any other reason all of it."""
+    """The last line of a traceback, or another reason in full."""
     return view.printable(reason.splitlines()[-1])
 
 
@@ -377,7 +389,7 @@ def _run_table(test: Backtest) -> str:
 
 
 def _found(firing: evaluate.Firing) -> str:
-    """What there is to say of a run in a word: the worst that was found, or why nothing could be."""
+    """The result for a run in a word: the worst severity found, or the status of a rule without a result."""
     if firing.severity is not None:
         return firing.severity.value
     return "nothing" if not evaluate.unanswered([firing]) else firing.status.status.value
@@ -408,7 +420,7 @@ def _sweep_table(test: Backtest) -> str:
     counted = f"{count(sick, 'sick run')}, {count(healthy, 'healthy one')}{beside}"
     return (
         f"{_table(columns, rows)}\n{counted}.\n"
-        "* no other is as good in both and better in one. Delays: median and worst, in steps.\n"
+        "* no other combination is as good in both and better in one. Delays: median and worst, in steps.\n"
     )
 
 
@@ -440,7 +452,7 @@ def _percent(share: float | None, part: int | None = None, whole: int | None = N
 
 
 def _table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """Columns as wide as what is in them, so that a line is a line for grep."""
+    """Columns as wide as their content, without line breaks, for grep."""
     cells = [list(columns), *([view.printable(_cell(value)) for value in row] for row in rows)]
     widths = [max(len(row[index]) for row in cells) for index in range(len(columns))]
     return "".join("  ".join(map(str.ljust, row, widths)).rstrip() + "\n" for row in cells)

@@ -1,4 +1,4 @@
-"""Options that choose what is captured, and how their values are read."""
+"""Options that choose what is captured, and the configuration that follows from them and from a file."""
 
 from __future__ import annotations
 
@@ -19,33 +19,37 @@ ConfigFile = Annotated[
     typer.Option(
         "--config",
         metavar="FILE",
-        help="File of capture settings. [default: the nearest watchglass.toml, if there is one]",
+        help="File of capture settings. [default: the nearest watchglass.toml, if any]",
     ),
 ]
 Collections = Annotated[
     list[str] | None,
     typer.Option(
         "--collection",
-        metavar="NAME[=REGEX|:SETTING=VALUE,...]",
-        help="Keep a built-in collection, or the tensors in whose name REGEX is found, or change how one is kept. "
-        "Repeatable.",
+        metavar="NAME[=REGEX]",
+        help="Record a built-in collection, or the tensors whose names match REGEX; NAME:SETTING=VALUE,... changes the "
+        "settings of a collection. Repeatable.",
     ),
 ]
 SaveRaw = Annotated[
     list[str] | None,
     typer.Option(
-        "--save-raw", metavar="NAME,...", help="Collections to keep whole, not only as statistics. Repeatable."
+        "--save-raw",
+        metavar="NAME,...",
+        help="Collections whose tensors are recorded in full, besides statistics. Repeatable.",
     ),
 ]
-SaveAll = Annotated[bool, typer.Option("--save-all", help="Keep everything that the training has by itself.")]
+SaveAll = Annotated[bool, typer.Option("--save-all", help="Record every tensor the run produces.")]
 IncludeWorkers = Annotated[
     str | None,
-    typer.Option("--include-workers", metavar="all|one", help="Ranks that keep tensors. [default: all]"),
+    typer.Option("--include-workers", metavar="all|one", help="Ranks that record tensors. [default: all]"),
 ]
 SaveInterval = Annotated[
     str | None,
     typer.Option(
-        "--save-interval", metavar="N", help="Keep statistics every N steps. [default: as often as the budget allows]"
+        "--save-interval",
+        metavar="N",
+        help="Record statistics every N steps. [default: as often as the overhead budget allows]",
     ),
 ]
 OverheadBudget = Annotated[
@@ -53,12 +57,16 @@ OverheadBudget = Annotated[
     typer.Option(
         "--overhead-budget",
         metavar="PERCENT",
-        help="Share of the training's time that watching may cost. [default: 1]",
+        help="Largest share of the run's time that capture may take. [default: 1]",
     ),
 ]
 PlannedSteps = Annotated[
     str | None,
-    typer.Option("--planned-steps", metavar="N", help="Steps the training will have, to tell how many a stop saved."),
+    typer.Option(
+        "--planned-steps",
+        metavar="N",
+        help="Planned number of training steps; a stopped run then reports the steps saved.",
+    ),
 ]
 
 
@@ -75,10 +83,10 @@ def given_settings(
         collections: Values of ``--collection``.
         save_raw: Values of ``--save-raw``.
         overhead_budget: Value of ``--overhead-budget``.
-        **others: Values of options that are called like their setting; None or False where they are not given.
+        **others: Values of options that have the name of their setting; None or False for an option not given.
 
     Raises:
-        InvalidValueError: A text that does not read as a value of its option.
+        InvalidValueError: A text that is no value of its option.
     """
     settings = {name: value for name, value in others.items() if value not in (None, False)}
     if overhead_budget is not None:
@@ -118,19 +126,19 @@ def _option(given: Mapping[str, Any], setting: str) -> str:
     field, _, rest = setting.partition(".")
     if field != "collections":
         return "--" + setting.replace("_", "-")
-    # Not a text, so it is not from --collection.
+    # --collection gives texts, so True is from --save-raw.
     only_raw = given.get("collections", {}).get(rest) == {"save_raw": True}
     return f"{'--save-raw' if only_raw else '--collection'} {rest}"
 
 
 def parse_collections(texts: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Collections as written on a command line, as settings by name.
+    """Settings of collections by name, from the values of ``--collection``.
 
     ``"inputs"``, ``"first=^conv1"`` and ``"gradients:save_interval=5,reductions=median,prod"``, in which a part that
     has no ``=`` belongs to the value before it.
 
     Raises:
-        InvalidValueError: A text that does not read so.
+        InvalidValueError: A text of another form.
     """
     table: dict[str, dict[str, Any]] = {}
     for text in texts:
@@ -139,7 +147,7 @@ def parse_collections(texts: Iterable[str]) -> dict[str, dict[str, Any]]:
         name = name.strip()
         if not name or (sign and not rest):
             raise InvalidValueError(
-                f"--collection takes NAME, NAME=REGEX or NAME:SETTING=VALUE,SETTING=VALUE but got {text!r}"
+                f"--collection must be NAME, NAME=REGEX or NAME:SETTING=VALUE,SETTING=VALUE but got {text!r}"
             )
         settings = table.setdefault(name, {})
         if sign == "=":
@@ -174,7 +182,7 @@ def _parse_settings(text: str, name: str) -> Mapping[str, Any]:
         elif pairs:
             pairs[-1][1] += "," + part
         else:
-            raise InvalidValueError(f"a setting of --collection {name} must read SETTING=VALUE but got {part!r}")
+            raise InvalidValueError(f"a setting of --collection {name} must be SETTING=VALUE but got {part!r}")
     settings: dict[str, Any] = {}
     for setting, value in pairs:
         *path, last = setting.split(".")
@@ -191,5 +199,5 @@ def _parse_settings(text: str, name: str) -> Mapping[str, Any]:
 
 def _not_a_table(collection: str, setting: str, value: str) -> InvalidValueError:
     return InvalidValueError(
-        f"--collection {collection}.{setting} must be a table, of which parts are given beside it, but got {value!r}"
+        f"--collection {collection}.{setting} is given both as a table and as the value {value!r}; use one of them"
     )

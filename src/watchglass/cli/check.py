@@ -27,9 +27,7 @@ FORMATS = {"text": "txt", "json": "json", "sarif": "sarif", "junit": "xml", "mar
 
 RunOrPrefix = Annotated[
     str,
-    typer.Argument(
-        metavar="RUN", help="Where the run is, or a folder or prefix below which all runs are: runs, s3://BUCKET/runs."
-    ),
+    typer.Argument(metavar="RUN", help="Location of the run, or a folder or prefix of runs: runs, s3://BUCKET/runs."),
 ]
 
 
@@ -45,23 +43,29 @@ def check(
     calibration: Calibration = "default",
     fail_on: FailOn = "warning",
     output_format: Annotated[
-        str, typer.Option("--format", metavar="|".join(FORMATS), help="For people, programs, CI or a pull request.")
+        str,
+        typer.Option(
+            "--format",
+            metavar="FORMAT",
+            help=f"Format of the output: {', '.join(FORMATS)}.",
+        ),
     ] = "text",
     output: Annotated[
-        str | None, typer.Option("--output", "-o", metavar="FILE", help="Write there instead of to stdout.")
+        str | None, typer.Option("--output", "-o", metavar="FILE", help="Write to this file instead of stdout.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite the file of --output if it is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the file of --output if it exists.")] = False,
     allow_unfinished: Annotated[
         bool,
         typer.Option(
-            "--allow-unfinished", help="Exit 0 also when a run without findings failed, goes on or is damaged."
+            "--allow-unfinished",
+            help="Exit with 0 also for a run without findings that failed, is running or is damaged.",
         ),
     ] = False,
     causes: Causes = None,
     rule_timeout: RuleTimeout = 30.0,
     price_per_hour: PricePerHour = None,
     quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="No verdict and no notes: the exit status says it, and --output.")
+        bool, typer.Option("--quiet", "-q", help="Print no verdict and no notes; use the exit status or --output.")
     ] = False,
     engine: Engine = "local",
     ray_address: RayAddress = None,
@@ -74,10 +78,10 @@ def check(
 ) -> int:
     """Evaluate rules on a stored run, or on all runs of a folder.
 
-    Evaluation is repeated from the stored data, so any rule can be tried on any run; the run is not changed, but for
-    the last steps of a process that was killed on this machine, which are recovered first. The exit status is 0 when
-    nothing was found, 1 for findings, 2 when a run failed, could not be evaluated or judged, is not finished, or misses
-    records. Findings of severity info are shown and never count.
+    The rules are evaluated again on the stored data, so any rule can be tried on any run. The run does not change, with
+    one exception: the last steps of a process that was killed on this machine are recovered first. The exit status is
+    0 without findings, 1 with findings, and 2 if a run failed, is unfinished, lacks records, or could not be evaluated.
+    Findings of severity info are printed and do not count.
     """
     check_choice("--fail-on", fail_on, view.FAIL_ON)
     check_choice("--format", output_format, tuple(FORMATS))
@@ -101,14 +105,14 @@ def check(
 
 
 class _Report(NamedTuple):
-    """What is printed.
+    """The content of the output.
 
     Attributes:
-        verdicts: One of each run.
-        many: Whether a folder of runs was asked for, however many are in it.
-        terms: What counts.
-        asked: Options with which ``explain`` explains the same.
-        config: What was evaluated.
+        verdicts: One for each run.
+        many: Whether the location is a folder of runs, with any number of runs.
+        terms: Which findings count.
+        asked: The options for ``explain`` that give the same verdicts.
+        config: The configuration of the evaluation.
     """
 
     verdicts: Sequence[Verdict]
@@ -119,7 +123,7 @@ class _Report(NamedTuple):
 
 
 def _print(report: _Report, output_format: str, target: Path | None, *, quiet: bool) -> None:
-    """Prints the document or writes it into a file, and what could not be read of each run on stderr."""
+    """Print the document or write it to a file, and print the read errors of each run on stderr."""
     if target is not None:
         document = "".join(_rendered(output_format, report))
         written = view.write_whole(target, document.encode("utf-8", "backslashreplace"))
@@ -138,7 +142,7 @@ def _print(report: _Report, output_format: str, target: Path | None, *, quiet: b
 
 
 def concluded(verdicts: Sequence[Verdict], terms: view.Terms) -> int:
-    """The exit status over all verdicts; why there is no clean answer is printed, where no finding says more."""
+    """The exit status over all verdicts; prints why a run has neither findings nor a clean verdict."""
     answers = {"clean": CLEAN, "findings": FINDINGS, "no answer": COULD_NOT}
     found = set()
     for verdict in verdicts:
@@ -198,7 +202,7 @@ _ORDER = (
 
 
 def _rule_texts(config: EvaluatorConfig) -> dict[str, view.RuleText]:
-    """What the rules that were evaluated say of themselves."""
+    """Summary and documentation of the rules that were evaluated."""
     from watchglass.rules import documentation, find_rule
 
     documented = [documentation(find_rule(spec.name)) for spec in config.rules]

@@ -1,4 +1,4 @@
-"""``watchglass compact``: the data of a run in less room, and faster to read."""
+"""``watchglass compact``: make the data of a run smaller and faster to read."""
 
 from __future__ import annotations
 
@@ -26,21 +26,23 @@ _DAY_NS = 86_400_000_000_000
 def compact(
     run: RunPath,
     keep_raw_days: Annotated[
-        float | None, typer.Option("--keep-raw-days", metavar="DAYS", help="Remove raw tensors that are older.")
+        float | None, typer.Option("--keep-raw-days", metavar="DAYS", help="Remove raw tensors older than this.")
     ] = None,
     keep_raw_bytes: Annotated[
         str | None,
-        typer.Option("--keep-raw-bytes", metavar="SIZE", help="Remove the oldest raw tensors beyond it: 500MB, 2GiB."),
+        typer.Option(
+            "--keep-raw-bytes", metavar="SIZE", help="Remove the oldest raw tensors beyond this size: 500MB, 2GiB."
+        ),
     ] = None,
     force: Force = False,
 ) -> None:
-    """Compact a run whose training has ended: statistics become Parquet. Others may read it meanwhile."""
+    """Compact a run that has ended: its statistics are rewritten as Parquet. Readers can continue to read it."""
     from watchglass.record import harvest
     from watchglass.store import compact as compact_store, open_store, remove_raw
 
     keep_bytes = _size(keep_raw_bytes) if keep_raw_bytes is not None else None
     if keep_raw_days is not None and not 0 <= keep_raw_days < 1e6:
-        raise InvalidValueError(f"--keep-raw-days must be a number of days from 0 but got {keep_raw_days:g}")
+        raise InvalidValueError(f"--keep-raw-days must be a number of days >= 0 but got {keep_raw_days:g}")
     removed = None
     with closing(open_store(run)) as store, working("compacting the run"):
         harvest(store, by="compaction")
@@ -53,7 +55,7 @@ def compact(
 
 def _print(run: str, done: Compaction, removed: tuple[int, int] | None) -> None:
     if done.written:
-        typer.echo(f"{printable(run)} is compacted (generation {done.generation})")
+        typer.echo(f"{printable(run)} compacted (generation {done.generation})")
         typer.echo(f"before   {size(done.before_bytes)}")
         per_row = f", {done.statistics_bytes / done.rows:.1f} bytes a row" if done.rows else ""
         typer.echo(
@@ -74,10 +76,10 @@ def _size(text: str) -> int:
     """Bytes from ``"500MB"`` or ``"2 GiB"``.
 
     Raises:
-        InvalidValueError: It does not read so.
+        InvalidValueError: A text of another form.
     """
     match = _SIZE.fullmatch(text.strip())
     if match is None:
-        raise InvalidValueError(f"--keep-raw-bytes takes a size like 500MB or 2GiB but got {text!a}")
+        raise InvalidValueError(f"--keep-raw-bytes must be a size such as 500MB or 2GiB but got {text!a}")
     power = " KMGT".index(match[2].upper() or " ")
     return int(float(match[1]) * (1024 if match[3] else 1000) ** power)

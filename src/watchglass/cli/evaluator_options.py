@@ -1,4 +1,4 @@
-"""Options that say what an evaluator does: its rules, its actions, its knowledge; and how their values are read."""
+"""Options of an evaluator (rules, actions, causes), and the configuration that follows from them."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ Rules = Annotated[
     list[str] | None,
     typer.Option(
         "--rules",
-        metavar="NAME[:PARAM=VALUE,...]",
-        help="Rules to evaluate instead of the default ones: rules and sets of rules from 'watchglass rules' or "
-        "FILE.py:CLASS, separated by commas or given repeatedly.",
+        metavar="NAME[:PARAM=VALUE]",
+        help="Rules to evaluate instead of the default ones: names of rules or rule sets (see 'watchglass rules'), or "
+        "FILE.py:CLASS. Comma-separated or repeatable.",
     ),
 ]
 Calibration = Annotated[
@@ -26,36 +26,36 @@ Calibration = Annotated[
     typer.Option(
         "--calibration",
         metavar="default|sagemaker",
-        help="Thresholds that rules begin with: ours, or those that SageMaker Debugger documents.",
+        help="Default thresholds of the rules: those of watchglass, or those of SageMaker Debugger.",
     ),
 ]
 StopOn = Annotated[
     str | None,
     typer.Option(
-        "--stop-on", metavar="error|warning", help="Stop the training at a finding this bad. Without it nothing stops."
+        "--stop-on", metavar="error|warning", help="Stop when a finding reaches this severity (default: never)."
     ),
 ]
 Actions = Annotated[
     list[str] | None,
     typer.Option(
         "--action",
-        metavar="NAME[:PARAM=VALUE,...]",
-        help="What to do about findings: a name from 'watchglass actions' or FILE.py:CLASS. Repeatable.",
+        metavar="NAME[:PARAM=VALUE]",
+        help="Action for findings: a name from 'watchglass actions', or FILE.py:CLASS. Repeatable.",
     ),
 ]
 Causes = Annotated[
     list[str] | None,
     typer.Option(
-        "--causes", metavar="FILE", help="Causes and links of your own, beside the built-in ones. Repeatable."
+        "--causes", metavar="FILE", help="File of custom causes, in addition to the built-in ones. Repeatable."
     ),
 ]
 RuleTimeout = Annotated[
-    float, typer.Option("--rule-timeout", metavar="S", min=0.001, help="Seconds that a rule may take over one step.")
+    float, typer.Option("--rule-timeout", metavar="S", min=0.001, help="Time limit of a rule for one step, in seconds.")
 ]
 
 
 def asked_of_explain(rules: Sequence[str] | None, calibration: str, causes: Sequence[str] | None) -> list[str]:
-    """Options with which ``explain`` tells of a verdict what these options made of the run, ``["--rules", "llm"]``."""
+    """The options for ``explain`` that give the same verdict as these options, ``["--rules", "llm"]``."""
     given = [("--rules", rule) for rule in rules or ()] + [("--causes", file) for file in causes or ()]
     if calibration != "default":
         given.append(("--calibration", calibration))
@@ -77,12 +77,13 @@ def evaluator_config(
     price_per_hour: str | None = None,
     quiet: bool = False,
 ) -> EvaluatorConfig:
-    """What an evaluator is told, from the options of a verb; everything that is named is known to exist.
+    """The configuration of an evaluator, from the options of a verb.
 
-    With ``acts`` it takes ``actions`` and the tables ``[[actions]]`` of ``config_file``, or of the nearest file.
+    Names of rules, actions and files are checked. With ``acts``, ``actions`` and the tables ``[[actions]]`` of
+    ``config_file`` (or of the nearest file) apply.
 
     Raises:
-        WatchglassError: Something that does not exist, or cannot be so.
+        WatchglassError: A name that does not exist, or an invalid value.
     """
     check_choice("--calibration", calibration, CALIBRATIONS)
     if stop_on is not None:

@@ -1,4 +1,4 @@
-"""``watchglass explain``: why a run is judged as it is, with all evidence."""
+"""``watchglass explain``: the verdict on a run, with its causes and all evidence."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 RunToExplain = Annotated[
     str | None,
     typer.Argument(
-        metavar="RUN", help="Where the run is: runs/train-20250101-120000, s3://BUCKET/PATH.", show_default=False
+        metavar="RUN", help="Location of the run: runs/train-20250101-120000, s3://BUCKET/PATH.", show_default=False
     ),
 ]
 FindingToExplain = Annotated[
     str | None,
     typer.Argument(
         metavar="[FINDING]",
-        help="A finding: its id, the beginning of it, or the name of a rule, for all that it found.",
+        help="A finding, by its id or the beginning of it, or all findings of a rule, by the name of the rule.",
         show_default=False,
     ),
 ]
@@ -44,17 +44,16 @@ def explain(
     calibration: Calibration = "default",
     causes: Causes = None,
     price_per_hour: PricePerHour = None,
-    output: Annotated[str, typer.Option("--format", metavar="text|json", help="For people or for programs.")] = "text",
-    list_causes: Annotated[
-        bool, typer.Option("--list-causes", help="List the causes that are known, of no run in particular.")
-    ] = False,
+    output: Annotated[
+        str, typer.Option("--format", metavar="text|json", help="Format of the output: for people or for programs.")
+    ] = "text",
+    list_causes: Annotated[bool, typer.Option("--list-causes", help="List all known causes; needs no RUN.")] = False,
 ) -> None:
-    """Say why: the diagnoses of a run in full, or all that is known of one finding.
+    """Explain the diagnoses of a run, or one finding, with all evidence.
 
-    Of each diagnosis: the likely causes with what speaks for and against each, the chain of symptoms, what to try, and
-    where the knowledge is from. Of a finding: what its rule looked at and under which condition it fires, what was
-    measured, and what that says of causes. What the run's own evaluator found is explained; with --rules or
-    --calibration the run is evaluated again.
+    A diagnosis comes with its likely causes, the evidence for and against each, the chain of symptoms, what to try, and
+    the sources. A finding comes with the inputs and the condition of its rule, the measured values, and the causes
+    that they suggest. The findings are those of the run's evaluator; --rules or --calibration evaluates the run again.
     """
     check_choice("--format", output, ("text", "json"))
     from watchglass.rules import load_knowledge
@@ -62,12 +61,12 @@ def explain(
     knowledge = load_knowledge(causes or ())
     if list_causes:
         if run is not None:
-            raise InvalidValueError("--list-causes lists what is known of no run in particular; leave out RUN")
+            raise InvalidValueError("--list-causes takes no RUN; omit one of the two")
         _list_causes(knowledge, as_json=output == "json")
         return
     if run is None:
         raise InvalidValueError(
-            "explain needs the run to explain: watchglass explain RUN [FINDING]; --list-causes needs none"
+            "RUN is missing; usage: watchglass explain RUN [FINDING], or watchglass explain --list-causes"
         )
     opened, verdict, documented = _judged(run, rules, calibration, causes, price_per_hour)
     _print(verdict, finding, knowledge, documented, as_json=output == "json")
@@ -78,13 +77,13 @@ def explain(
 def _judged(
     run: str, rules: list[str] | None, calibration: str, causes: list[str] | None, price_per_hour: str | None
 ) -> tuple[Run, Verdict, dict[str, RuleDocumentation]]:
-    """The run, the verdict on it, and what its rules say of themselves, as far as they are at hand."""
+    """The run, the verdict on it, and the documentation of its rules, as far as it is available."""
     from watchglass.cli.verdicts import judged, replayed
     from watchglass.rules import rule_names
 
     if rules is None and calibration == "default":
         opened, verdict = judged(run, causes=causes or (), price_per_hour=price_of(price_per_hour))
-        # What a journal calls a rule may be anything, a file among it, and looking one up there would execute it.
+        # A journal may name any file as a rule, and looking it up there would execute the file.
         return opened, verdict, _documented([each.rule for each in verdict.statuses if each.rule in rule_names()])
     config = evaluator_config(
         run=run, rules=rules, calibration=calibration, causes=causes, price_per_hour=price_per_hour
@@ -123,7 +122,7 @@ def _print(
     else:
         (status,) = [status for status in verdict.statuses if status.rule.lower() == str(finding).lower()][:1]
         reason = f": {status.reason}" if status.reason else ""
-        rows, tone = [Row(f"{status.rule} has found nothing: {status.status.value}{reason}")], ""
+        rows, tone = [Row(f"{status.rule} found nothing: {status.status.value}{reason}")], ""
     print_rows(stdout_console(), rows, verdict.run, view.STYLES[tone])
 
 

@@ -1,4 +1,4 @@
-"""``watchglass export``: a run as tables for other tools."""
+"""``watchglass export``: write a run as tables for other tools."""
 
 from __future__ import annotations
 
@@ -15,13 +15,11 @@ from watchglass.records import count
 
 def export(
     run: RunPath,
-    output: Annotated[
-        str, typer.Option("--output", "-o", metavar="PATH", help="The folder to write: a new or an empty one.")
-    ],
-    to: Annotated[str, typer.Option("--to", metavar="parquet", help="The format of the tables.")] = "parquet",
-    histograms: Annotated[bool, typer.Option("--histograms", help="Also the histograms, as lists.")] = False,
+    output: Annotated[str, typer.Option("--output", "-o", metavar="PATH", help="New or empty folder for the tables.")],
+    to: Annotated[str, typer.Option("--to", metavar="parquet", help="Format of the tables.")] = "parquet",
+    histograms: Annotated[bool, typer.Option("--histograms", help="Include the histograms, as lists.")] = False,
 ) -> None:
-    """Write a run as tidy Parquet tables, for pandas, polars, DuckDB, Spark. The run is not changed."""
+    """Write a run as tidy Parquet tables for pandas, polars, DuckDB or Spark. The run does not change."""
     from watchglass.run import open_run
 
     check_choice("--to", to, ("parquet",))

@@ -1,4 +1,4 @@
-"""``watchglass follow``: evaluate a run, or all runs below a prefix, while they are written, from anywhere."""
+"""``watchglass follow``: evaluate a run, or all runs below a prefix, while they are written, on any machine."""
 
 from __future__ import annotations
 
@@ -28,31 +28,42 @@ _RunOrPrefix = Annotated[
     str,
     typer.Argument(
         metavar="RUN",
-        help="Where the run is or will be, or a folder or prefix below which runs are: s3://BUCKET/runs.",
+        help="Location of a run that exists or will exist, or a folder or prefix of runs: s3://BUCKET/runs.",
     ),
 ]
-_Wait = Annotated[float, typer.Option("--wait", metavar="S", help="Seconds to wait for a run and its first step.")]
-_Timeout = Annotated[float | None, typer.Option("--timeout", metavar="S", help="Seconds to follow at most.")]
+_Wait = Annotated[
+    float, typer.Option("--wait", metavar="S", help="Longest wait for the run and its first step, in seconds.")
+]
+_Timeout = Annotated[
+    float | None,
+    typer.Option("--timeout", metavar="S", help="Stop following after this many seconds. [default: no limit]"),
+]
 _UntilIdle = Annotated[
     float | None,
     typer.Option(
         "--until-idle",
         metavar="S",
-        help="Of many runs: end when all have ended and none has come for so long. Without it only Ctrl-C and "
-        "--timeout end it.",
+        help="For a prefix: end when all runs have ended and no run has started for this many seconds. "
+        "[default: follow until Ctrl-C or --timeout]",
     ),
 ]
 _LostAfter = Annotated[
     float,
-    typer.Option("--lost-after", metavar="S", help="A worker elsewhere that is silent for so long is lost."),
+    typer.Option(
+        "--lost-after",
+        metavar="S",
+        help="A worker on another machine counts as lost after this many seconds without records.",
+    ),
 ]
 _MetricsPort = Annotated[
     int | None,
-    typer.Option("--metrics-port", metavar="PORT", help="Serve metrics for Prometheus there; 0 picks one."),
+    typer.Option("--metrics-port", metavar="PORT", help="Port for Prometheus metrics; 0 selects a free port."),
 ]
 _MetricsHost = Annotated[
     str | None,
-    typer.Option("--metrics-host", metavar="ADDRESS", help="Address to serve metrics at; this machine only if not."),
+    typer.Option(
+        "--metrics-host", metavar="ADDRESS", help="Address for the metrics. [default: 127.0.0.1, this machine only]"
+    ),
 ]
 
 
@@ -77,11 +88,11 @@ def follow(
     ray_address: shared_options.RayAddress = None,
     quiet: shared_options.Quiet = False,
 ) -> int:
-    """Evaluate rules on a run, or on all runs below a prefix, while they are written, on any machine that sees them.
+    """Evaluate rules on a run, or on all runs below a prefix, while they are written.
 
-    Made for trainings started with 'watchglass run --evaluator none'. Findings appear on stderr as they are made and
-    are written into the run; the verdict comes on stdout when the training has ended. With --stop-on the training is
-    stopped through the store. The exit status is that of check. Ctrl-C ends following, not the training.
+    For runs started with 'watchglass run --evaluator none', on any machine that can read them. Findings are printed on
+    stderr and written into the run; the verdict is printed on stdout at the end of the run. --stop-on stops the run
+    through its store. The exit status is that of check. Ctrl-C stops following; the run continues.
     """
     shared_options.check_choice("--fail-on", fail_on, ("warning", "error", "never"))
     shared_options.check_engine(engine, ray_address)
@@ -106,7 +117,7 @@ def follow(
 
 @dataclass
 class _Following:
-    """What was asked for."""
+    """One call of ``follow``, with its options."""
 
     config: EvaluatorConfig
     fail_on: str
@@ -122,9 +133,9 @@ class _Following:
         """Waits for a run or a prefix, and follows it to its end; returns the exit status."""
         from watchglass.store import open_store, read_manifest
 
-        with closing(open_store(self.config.run)) as store:  # what can never come is not waited for
+        with closing(open_store(self.config.run)) as store:  # a file can never become a run: do not wait for it
             if Path(store.location).is_file():
-                read_manifest(store)  # says that it is no run
+                read_manifest(store)  # raises: it is not a run
         self._note(f"waiting for {self.config.run}")
         begun_s = time.monotonic()
         wait_s = self.wait_s if self.timeout_s is None else min(self.wait_s, self.timeout_s)
@@ -140,8 +151,8 @@ class _Following:
         config = self.config
         if self.on_ray:
             raise InvalidValueError(
-                f"one live run is judged by one process but {config.run} is a run and --engine is ray; leave --engine "
-                "out, or name a folder or prefix below which runs are"
+                f"--engine ray needs a folder or prefix of runs, but {config.run} is one run; omit --engine, since "
+                "one process evaluates one live run"
             )
         self._note(f"following {config.run}")
         followed = evaluate.follow(
@@ -153,9 +164,9 @@ class _Following:
             snapshots=self.snapshots,
         )
         if followed.left_off:
-            self._note(f"following ended before the training: {self._reason(followed.left_off)}")
+            self._note(f"stopped following before the end of the run: {self._reason(followed.left_off)}")
         elif followed.ended:
-            self._note(f"the training has ended: {followed.ended}")
+            self._note(f"the run has ended: {followed.ended}")
         return conclude(config, followed.evaluation, self.fail_on, ended=bool(followed.ended))
 
     def _runs(self, timeout_s: float | None) -> int:
@@ -182,13 +193,13 @@ class _Following:
                 judging=evaluate.Judging if cluster is None else evaluate.judging_on(cluster),
             )
         if left_off:
-            self._note(f"following ended: {self._reason(left_off)}")
+            self._note(f"stopped following: {self._reason(left_off)}")
         if not config.quiet:
             console.print_table(fleet.judged_before)
         return console.status()
 
     def _reason(self, left_off: str) -> str:
-        return left_off if left_off != evaluate.OUT_OF_TIME else f"the {self.timeout_s:g} s of --timeout are over"
+        return left_off if left_off != evaluate.OUT_OF_TIME else f"--timeout of {self.timeout_s:g} s reached"
 
     def _note(self, sentence: str) -> None:
         if not self.config.quiet:
@@ -197,18 +208,18 @@ class _Following:
 
 def _check_seconds(option: str, seconds: float | None, least: int) -> None:
     if seconds is not None and not seconds >= least:  # so that NaN is refused
-        raise InvalidValueError(f"{option} must be a number of seconds, {least} or more, but got {seconds:g}")
+        raise InvalidValueError(f"{option} must be a number of seconds >= {least} but got {seconds:g}")
 
 
 class _Interruption:
-    """Whether a signal asked for the end; a second one ends at once."""
+    """The signal that requested the end; a second signal raises KeyboardInterrupt."""
 
     def __init__(self) -> None:
         self.number = 0
         self._event = threading.Event()
 
     def pause(self, seconds: float) -> bool:
-        """Sleep until the time is over or a signal came; returns whether none did."""
+        """Sleep for a time, or until a signal arrives; returns whether no signal arrived."""
         return not self._event.wait(seconds)
 
     def arrived(self, number: int, _: object) -> None:
@@ -220,12 +231,12 @@ class _Interruption:
 
 @contextmanager
 def _metrics(snapshots: evaluate.Snapshots, port: int | None, host: str | None) -> Iterator[None]:
-    """A context in which metrics are served, where a port was named."""
+    """A context in which metrics are served, if a port is given."""
     if port is not None and not 0 <= port <= _LAST_PORT:
-        raise InvalidValueError(f"--metrics-port must be 0 to {_LAST_PORT} but got {port}; 0 picks one that is free")
+        raise InvalidValueError(f"--metrics-port must be 0 to {_LAST_PORT} but got {port}; 0 selects a free port")
     if port is None:
         if host is not None:
-            raise InvalidValueError(f"--metrics-host {host} needs --metrics-port; 0 picks one")
+            raise InvalidValueError(f"--metrics-host {host} needs --metrics-port; use --metrics-port 0 for a free port")
         yield
         return
     with evaluate.MetricsServer(lambda: snapshots.newest, port=port, host=host or "127.0.0.1") as server:
@@ -235,7 +246,7 @@ def _metrics(snapshots: evaluate.Snapshots, port: int | None, host: str | None) 
 
 @contextmanager
 def _interruptible() -> Iterator[_Interruption]:
-    """A context in which Ctrl-C and SIGTERM end what is done in order, and not in the middle of a write."""
+    """A context in which Ctrl-C and SIGTERM end the work in order, never within a write."""
     interruption = _Interruption()
     numbers = (signal.SIGINT, signal.SIGTERM)
     before = [signal.signal(number, interruption.arrived) for number in numbers]

@@ -1,4 +1,4 @@
-"""How following ends: the verdict on a run, an exit status, and of many runs a line each."""
+"""The output of ``follow``: the verdict on a run, the exit status, and a line for each of many runs."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from watchglass.run import open_run
 
 
 def conclude(config: EvaluatorConfig, evaluation: Evaluation, fail_on: str, *, ended: bool, name: str = "") -> int:
-    """Prints the verdict; returns the exit status, of a training that goes on 1 or 2.
+    """Print the verdict and return the exit status, which is 1 or 2 for a run that continues.
 
-    What was found counts, also where the run cannot be read any more to say more about it.
+    Findings count even if the run cannot be read any more.
 
     Args:
-        config: What the evaluator was told.
-        evaluation: What the rules say.
-        fail_on: Least severity of a finding that counts.
-        ended: Whether the training has ended.
-        name: What to call the run where there are many; "" where it is the only one.
+        config: The configuration of the evaluator.
+        evaluation: The results of the rules.
+        fail_on: Lowest severity of a finding that counts.
+        ended: Whether the run has ended.
+        name: Name of the run among many; "" for a single run.
     """
     try:
         told = verdict_on(open_run(config.run), evaluation, config)
     except WatchglassError as error:
         found = counts(evaluation.findings, fail_on)
-        print_error(f"{f'[{name}] ' if name else ''}there is no verdict, only the findings above: {error}")
+        print_error(f"{f'[{name}] ' if name else ''}no verdict, only the findings above: {error}")
         return FINDINGS if found else COULD_NOT
     if not config.quiet:
         console = stdout_console()
@@ -48,13 +48,13 @@ def conclude(config: EvaluatorConfig, evaluation: Evaluation, fail_on: str, *, e
 
 
 def counts(findings: Iterable[Finding], fail_on: str) -> bool:
-    """Whether one of these findings is bad enough for exit status 1, also where there is no verdict to ask."""
+    """Whether one of the findings is severe enough for exit status 1; needs no verdict."""
     return any(view.enough(finding, view.Terms(fail_on)) for finding in findings)
 
 
 @dataclass(frozen=True)
 class _Row:
-    """What the table says of a run."""
+    """The row of a run in the table."""
 
     state: str
     steps: int
@@ -67,8 +67,8 @@ class RunsReport:
     """Reports on many runs while they are followed, and prints a table of them at the end.
 
     Args:
-        config: What evaluators are told, with the prefix as its run.
-        fail_on: Least severity of a finding that counts.
+        config: The configuration of the evaluators, with the prefix as its run.
+        fail_on: Lowest severity of a finding that counts.
     """
 
     def __init__(self, config: EvaluatorConfig, fail_on: str) -> None:
@@ -76,48 +76,48 @@ class RunsReport:
         self._rows: dict[str, _Row] = {}
 
     def begun(self, name: str, location: str) -> None:
-        """A run is evaluated from now on."""
+        """Report that a run is followed from now on."""
         self.notified(f"[{name}] following {location}")
 
     def ended(self, name: str, location: str, followed: evaluate.Followed) -> None:
-        """A training has ended, or following did before."""
+        """Report that a run has ended, or that following stopped before."""
         evaluation = followed.evaluation
         if followed.ended:
-            self.notified(f"[{name}] the training has ended: {followed.ended}")
+            self.notified(f"[{name}] the run has ended: {followed.ended}")
             config = replace(self._config, run=location)
             status = conclude(config, evaluation, self._fail_on, ended=True, name=name)
         else:
             status = FINDINGS if counts(evaluation.findings, self._fail_on) else COULD_NOT
         worst = min(evaluation.findings, key=lambda finding: -finding.severity.rank, default=None)
         self._rows[name] = _Row(
-            followed.ended or "goes on", evaluation.train_steps, ", ".join(view.amounts(evaluation.findings)) or "none",
+            followed.ended or "running", evaluation.train_steps, ", ".join(view.amounts(evaluation.findings)) or "none",
             "" if worst is None else f"step {worst.step}: {worst.message} ({worst.rule})", status,
         )  # fmt: skip
 
     def skipped(self, name: str, location: str, reason: str) -> None:
-        """A run cannot be followed, or nothing came of it."""
-        print_warning(f"[{name}] is left out: {reason}")
-        self._rows[name] = _Row("left out", 0, "", reason, COULD_NOT)
+        """Report a run that cannot be followed, or that never started."""
+        print_warning(f"[{name}] skipped: {reason}")
+        self._rows[name] = _Row("skipped", 0, "", reason, COULD_NOT)
 
     def notified(self, sentence: str) -> None:
-        """Something worth a line."""
+        """Print one line, unless the output is quiet."""
         if not self._config.quiet:
             print_note(sentence)
 
     def status(self) -> int:
-        """1 where any run has findings that count, else 2 where any has no clean answer, else 0."""
+        """1 if any run has findings that count, else 2 if any run has no clean verdict, else 0."""
         statuses = {row.status for row in self._rows.values()}
         return next((status for status in (FINDINGS, COULD_NOT) if status in statuses), CLEAN)
 
     def print_table(self, judged_before: int) -> None:
-        """A line for each run, and how many there were that had been judged before."""
+        """Print a line for each run, and the number of runs that were evaluated before."""
         words = count(len(self._rows), "run")
         if judged_before:
-            words += f", and {judged_before:,} that had ended and been judged before"
+            words += f", and {judged_before:,} that had ended and were evaluated before"
         print_table(
             stdout_console(),
             f"{self._config.run}: {words}",
             ((name, row.state, f"{row.steps:,}", row.findings, row.worst) for name, row in sorted(self._rows.items())),
-            titles=("run", "training", "steps", "findings", "worst"),
+            titles=("run", "state", "steps", "findings", "worst"),
             numbers=("steps",),
         )

@@ -1,4 +1,4 @@
-"""``watchglass report``: a run as one HTML file."""
+"""``watchglass report``: write a run as one HTML file."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from watchglass.cli.terminal import working
 
 def report(
     run: RunPath,
-    output: Annotated[str, typer.Option("--output", "-o", metavar="FILE", help="The HTML file to write.")],
-    force: Annotated[bool, typer.Option("--force", help="Overwrite the file if it is there.")] = False,
+    output: Annotated[str, typer.Option("--output", "-o", metavar="FILE", help="HTML file to write.")],
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the file if it exists.")] = False,
     causes: Causes = None,
     price_per_hour: PricePerHour = None,
 ) -> None:
-    """Write a self-contained HTML report of a run: verdict, figures, findings. It opens with no network."""
+    """Write a self-contained HTML report of a run, with verdict, figures and findings, for use offline."""
     from watchglass.cli.verdicts import judged
 
     price = price_of(price_per_hour)

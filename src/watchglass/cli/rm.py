@@ -1,4 +1,4 @@
-"""``watchglass rm``: remove runs, and nothing else."""
+"""``watchglass rm``: remove runs."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
 
 def rm(
-    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Where the runs are.")],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Locations of the runs.")],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     force: Force = False,
 ) -> None:
-    """Remove runs that nobody writes or reads. Files that are no part of a run stay."""
+    """Remove runs that no process writes or reads. Other files in their folders are kept."""
     from watchglass.store import check_idle, open_store, remove
 
     with ExitStack() as opened:
-        # All of them are looked at before the first is removed: a mistyped one stops it all.
+        # All are checked before the first is removed: one wrong location prevents every removal.
         stores = [opened.enter_context(closing(open_store(run))) for run in dict.fromkeys(runs)]
         for store, removal in [(store, _planned(store, force)) for store in stores]:
             if not yes:
@@ -38,10 +38,10 @@ def rm(
             with working(f"removing {store.location}"):
                 check_idle(store, even_if_unseen=force)  # a reader may have begun while the user was asked
                 remove(store, removal)
-            typer.echo(f"{printable(store.location)} is removed ({size(removal.bytes)})")
+            typer.echo(f"{printable(store.location)} removed ({size(removal.bytes)})")
             if removal.foreign:
                 objects = count(len(removal.foreign), "object")
-                print_note(f"{objects} that no run has stayed there: {removal.foreign[0]}")
+                print_note(f"kept {objects} not part of the run: {removal.foreign[0]}")
 
 
 def _planned(store: Store, force: bool) -> Removal:
@@ -57,13 +57,13 @@ def _planned(store: Store, force: bool) -> Removal:
 
 
 def _of_many(location: str, error: NotARunError) -> NotARunError:
-    """The error of a location that is no run, which says so where it is a folder of runs."""
+    """The error of a location that is no run; for a folder of runs it says so."""
     try:
         names = watchglass.run.open_runs(location).names
     except WatchglassError:
         return error
     return NotARunError(
-        f"{location} is not a run but holds {count(len(names), 'run')}; name each that is to be removed: "
+        f"{location} is a folder of {count(len(names), 'run')}, not a run; name each run to remove: "
         + joined(location, names[0])
     )
 
@@ -71,22 +71,22 @@ def _of_many(location: str, error: NotARunError) -> NotARunError:
 def _ask(store: Store, removal: Removal) -> None:
     what = (
         f"{printable(store.location)}: {size(removal.bytes)} in {count(len(removal.paths), 'object')}"
-        f"{_steps(store)}. Remove it for ever?"
+        f"{_steps(store)}. Remove it permanently?"
     )
     if not sys.stdin.isatty():
-        raise InvalidValueError(f"{store.location} is removed only after a question; without a terminal say --yes")
+        raise InvalidValueError(f"{store.location} was not removed: confirmation needs a terminal; use --yes")
     try:
         agreed = typer.confirm(what)
     except typer.Abort:
         typer.echo()  # Ctrl-C leaves the line of the question open
         agreed = False
     if not agreed:
-        print_note(f"{store.location} stays as it is")
+        print_note(f"{store.location} was not removed")
         raise typer.Abort
 
 
 def _steps(store: Store) -> str:
-    """How many training steps a run has, as far as it can be read."""
+    """The number of training steps of a run, for the question; "" if the run cannot be read."""
     try:
         with working("reading the run"):
             return f", {count(len(watchglass.run.open_run(store.location).steps()), 'training step')}"

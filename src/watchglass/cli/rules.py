@@ -1,4 +1,4 @@
-"""``watchglass rules``: what there is, and what each looks at."""
+"""``watchglass rules``: list and document the rules."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from watchglass.cli.terminal import stdout_console
 Name = Annotated[
     str | None,
     typer.Argument(
-        metavar="[NAME]", help="A rule, a set of rules, or FILE.py:CLASS for one of your own.", show_default=False
+        metavar="[NAME]", help="A rule, a rule set, or FILE.py:CLASS for a custom rule.", show_default=False
     ),
 ]
 
 
 def rules(name: Name = None) -> None:
-    """List the rules and sets of rules, or those of one set, or document one rule in full."""
+    """List rules and rule sets, list the rules of one set, or document one rule."""
     from rich.text import Text
 
     from watchglass.cli.listing import print_heading, print_hint, print_list, print_parameters, print_section
@@ -31,17 +31,18 @@ def rules(name: Name = None) -> None:
     console = stdout_console()
     if name is None:
         print_list(console, summaries(rule_names()))
-        console.print("\nSets of rules", style="bold")
+        console.print("\nRule sets", style="bold")
         print_list(
             console, ((each, f"{len(made.rules) or 'none yet'}: {made.help}") for each, made in RULE_SETS.items())
         )
         print_hint(
-            console, "One in full: watchglass rules NAME. Those of default are evaluated when --rules names none."
+            console,
+            "Details of a rule: watchglass rules NAME. Without --rules, the rules of the set default are evaluated.",
         )
         return
     if name in RULE_SETS:
         print_list(console, summaries(rules_of_set(name)))
-        print_hint(console, f"{name}: {RULE_SETS[name].help}. In use: watchglass run --rules {name} train.py")
+        print_hint(console, f"{name}: {RULE_SETS[name].help}. Usage: watchglass run --rules {name} train.py")
         return
     rule = documentation(find_rule(name))
     print_heading(console, rule.name, rule.summary)

@@ -1,4 +1,4 @@
-"""``watchglass run``: a training under watch."""
+"""``watchglass run``: run a training script under watch."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 
 class RunCommand(TyperCommand):
-    """Like python, ends its own options at the script, and at the module that follows ``-m``."""
+    """The verb, whose options end at the script or at the module that follows ``-m``, as those of python do."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Put ``--`` behind ``-m MODULE``, so that what follows is the module's."""
+        """Add ``--`` after ``-m MODULE``, so that the words that follow are arguments of the module."""
         return super().parse_args(ctx, _end_options_at_module(args, self._options_with_value()))
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """The usage line, in which script and arguments are one parameter of ours."""
+        """The words of the usage line; script and arguments are one parameter of this command."""
         return ["[OPTIONS]", "SCRIPT|-m MODULE", "[ARGS]..."]
 
     def _options_with_value(self) -> set[str]:
@@ -58,11 +58,9 @@ def _end_options_at_module(args: list[str], with_value: Iterable[str]) -> list[s
 
 Words = Annotated[
     list[str] | None,
-    typer.Argument(metavar="SCRIPT [ARGS]", help="The training script, then its own arguments.", show_default=False),
+    typer.Argument(metavar="SCRIPT [ARGS]", help="Training script, followed by its arguments.", show_default=False),
 ]
-Module = Annotated[
-    str | None, typer.Option("-m", metavar="MODULE", help="Run a module as 'python -m' does; ARGS follow it.")
-]
+Module = Annotated[str | None, typer.Option("-m", metavar="MODULE", help="Run a module like 'python -m MODULE ARGS'.")]
 RunDirectory = Annotated[
     str | None,
     # Older torchruns take --run behind the script for an ambiguous abbreviation of their own --run-path.
@@ -70,7 +68,7 @@ RunDirectory = Annotated[
         "--run",
         "--run-dir",
         metavar="RUN",
-        help="Where the run is written: a folder, or s3://BUCKET/PATH. [default: a path of its own below --runs]",
+        help="Location of the run: a folder, or s3://BUCKET/PATH. [default: a new path below --runs]",
     ),
 ]
 RunsFolder = Annotated[
@@ -78,7 +76,7 @@ RunsFolder = Annotated[
     typer.Option(
         "--runs",
         metavar="PREFIX",
-        help="Where runs go that --run does not name, each as SCRIPT-DATE-TIME. [default: $WATCHGLASS_RUNS or runs]",
+        help="Folder or prefix for runs without --run, each as SCRIPT-DATE-TIME. [default: $WATCHGLASS_RUNS or runs]",
     ),
 ]
 EvaluatorKind = Annotated[
@@ -86,11 +84,12 @@ EvaluatorKind = Annotated[
     typer.Option(
         "--evaluator",
         metavar="local|none",
-        help="none: record only; judge it from anywhere with 'watchglass follow', or later with check.",
+        help="local: evaluate rules on this machine. none: only record; evaluate elsewhere with 'watchglass follow', "
+        "or later with 'watchglass check'.",
     ),
 ]
 ReportFile = Annotated[
-    str | None, typer.Option("--report", metavar="FILE", help="Write an HTML report when the training has ended.")
+    str | None, typer.Option("--report", metavar="FILE", help="Write an HTML report at the end of the run.")
 ]
 
 
@@ -117,23 +116,23 @@ def run(
     planned_steps: capture_options.PlannedSteps = None,
     report: ReportFile = None,
     compact: Annotated[
-        bool, typer.Option("--compact", help="Compact the run when the training has ended, as 'watchglass compact'.")
+        bool, typer.Option("--compact", help="Compact the run at its end, like 'watchglass compact'.")
     ] = False,
-    no_capture: Annotated[bool, typer.Option("--no-capture", help="Run the script as if by python alone.")] = False,
+    no_capture: Annotated[bool, typer.Option("--no-capture", help="Run the script without watchglass.")] = False,
     quiet: shared_options.Quiet = False,
 ) -> int:
-    """Run a training script under watch, without a change to it.
+    """Run a training script under watch, without changes to the script.
 
-    Options for watchglass come before the script; everything after it belongs to the script, which runs as if by
-    python. Findings appear on stderr as they are made, and a verdict at the end. Nothing is stopped unless --stop-on
-    asks for it. The exit status is the script's own; 86 after a stop.
+    Put the options of watchglass before the script. All words after the script are its arguments. Findings are printed
+    on stderr while the script runs, and a verdict at the end. The run is stopped only with --stop-on. The exit status
+    is that of the script, or 86 after a stop.
 
-    Under torchrun:  torchrun --nproc-per-node 2 -m watchglass run train.py
+    With torchrun:  torchrun --nproc-per-node 2 -m watchglass run train.py
     """
     from watchglass.launch import Job, run_untouched
 
     if not words and module is None:
-        raise LaunchError("run needs the script to run: watchglass run [options] train.py ARGS")
+        raise LaunchError("SCRIPT is missing; usage: watchglass run [OPTIONS] train.py [ARGS]")
     if runs is not None and run_directory is not None:
         raise LaunchError("use either --run or --runs, not both")
     target, *arguments = words or () if module is None else (module, *(words or ()))
@@ -160,14 +159,14 @@ def run(
 
 
 class _After(NamedTuple):
-    """What is done beside the training.
+    """What the command does besides the launch.
 
     Attributes:
-        report: Where the report is written; None for none.
-        price: What an hour costs, where it is known.
-        file: The file that settings came from.
+        report: Path of the report; None for no report.
+        price: Price of an hour; None if unknown.
+        file: The file of settings; None for none.
         compact: Whether to compact the run.
-        quiet: Whether to say nothing but warnings.
+        quiet: Whether to print warnings only.
     """
 
     report: str | None
@@ -192,8 +191,8 @@ def _launch(job: Job, after: _After) -> int:
         try:
             _conclude(job, outcome, after)
         except KeyboardInterrupt:
-            print_note(f"interrupted; for the verdict: watchglass check {outcome.run}")
-        except Exception as error:  # the training's exit status must come through
+            print_note(f"interrupted; to get the verdict: watchglass check {outcome.run}")
+        except Exception as error:  # the exit status must be that of the script
             show_traceback()
             print_warning(f"no verdict on {outcome.run}: {error}")
         if after.compact:
@@ -209,12 +208,12 @@ def _announcement(job: Job, run: str, attempt: int, file: Path | None) -> str:
 
 
 def _conclude(job: Job, outcome: LaunchOutcome, after: _After) -> None:
-    """The verdict on stderr, behind the script's own last words, and the report."""
+    """Print the verdict on stderr, after the output of the script, and write the report."""
     told, verdict, run = job.evaluator, outcome.verdict, None
     if told is None and not after.quiet:
         print_note(_recorded(outcome))
     if told is not None and not outcome.evaluated:
-        print_note(f"for the verdict: watchglass check {outcome.run}")
+        print_note(f"to get the verdict: watchglass check {outcome.run}")
         return
     if after.report is not None or (verdict is None and told is not None and not after.quiet):
         from watchglass.cli.verdicts import judged, replayed
@@ -224,7 +223,7 @@ def _conclude(job: Job, outcome: LaunchOutcome, after: _After) -> None:
         else:
             run, verdict = replayed(EvaluatorConfig(outcome.run, None, (), price_per_hour=after.price))
     if told is not None and verdict is not None:
-        # Known to the launcher only, and not written into the run.
+        # The launcher alone knows it; it is not written into the run.
         verdict = replace(verdict, capture={**verdict.capture, "beside_cpu_ns": outcome.beside_cpu_s * 1e9})
         if not after.quiet:
             print_verdict_beside(verdict, evaluator_options.asked_of_explain(None, "default", told.causes))
@@ -233,7 +232,7 @@ def _conclude(job: Job, outcome: LaunchOutcome, after: _After) -> None:
 
 
 def _compact(run: str, *, quiet: bool) -> None:
-    """The run in less room, once nobody writes or reads it here any more."""
+    """Compact the run, when no process of this launch writes or reads it any more."""
     from watchglass.store import compact, open_store
 
     try:
@@ -241,11 +240,11 @@ def _compact(run: str, *, quiet: bool) -> None:
             done = compact(store)
     except KeyboardInterrupt:
         print_note(f"interrupted; to compact it: watchglass compact {run}")
-    except Exception as error:  # the training's exit status must come through
-        print_warning(f"{run} is not compacted: {error}")
+    except Exception as error:  # the exit status must be that of the script
+        print_warning(f"{run} was not compacted: {error}")
     else:
         if done.written and not quiet:
-            print_note(f"compacted: {view.size(done.before_bytes)} are {view.size(done.after_bytes)} now")
+            print_note(f"compacted: {view.size(done.before_bytes)} to {view.size(done.after_bytes)}")
         for reason in done.kept:
             print_note(reason)
 
@@ -254,20 +253,18 @@ def _recorded(outcome: LaunchOutcome) -> str:
     end = "stopped by request; " if outcome.exit_status == EXIT_STOPPED else ""
     if outcome.failure is not None:
         end = f"failed: {view.failure_sentence(outcome.failure)}; "
-    return f"{end}recorded; for the verdict: watchglass check {outcome.run}"
+    return f"{end}recorded; to get the verdict: watchglass check {outcome.run}"
 
 
 def _check(
     evaluator: str, rules: list[str] | None, stop_on: str | None, report: str | None, actions: list[str] | None
 ) -> None:
-    """Refuse before the training what could not be done with it or after it."""
+    """Refuse options before the script starts if they cannot take effect during the run or after it."""
     shared_options.check_choice("--evaluator", evaluator, ("local", "none"))
     elsewhere = {
-        "with --evaluator none no rule is evaluated here; give --rules to watchglass follow or check": rules,
-        "something can only be done about findings where rules are evaluated; drop --evaluator none, or give --action "
-        "to watchglass follow": actions,
-        "a run can only be stopped on findings where rules are evaluated; drop --evaluator none, or give --stop-on to "
-        "watchglass follow": stop_on,
+        "--rules needs an evaluator; omit --evaluator none, or pass --rules to watchglass follow or check": rules,
+        "--action needs an evaluator; omit --evaluator none, or pass --action to watchglass follow": actions,
+        "--stop-on needs an evaluator; omit --evaluator none, or pass --stop-on to watchglass follow": stop_on,
     }
     for reason, given in elsewhere.items():
         if given and evaluator == "none":

@@ -1,4 +1,4 @@
-"""Options that several verbs share, and how their values are read."""
+"""Options that several verbs share, with the checks of their values."""
 
 from __future__ import annotations
 
@@ -11,40 +11,43 @@ from watchglass.config import environment
 from watchglass.errors import InvalidValueError
 
 RunPath = Annotated[
-    str, typer.Argument(metavar="RUN", help="Where the run is: runs/train-20250101-120000, s3://BUCKET/PATH.")
+    str, typer.Argument(metavar="RUN", help="Location of the run: runs/train-20250101-120000, s3://BUCKET/PATH.")
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No line per finding and no verdict.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print neither findings nor the verdict.")]
 Force = Annotated[
     bool,
-    typer.Option("--force", help="Although processes of other machines cannot be seen: they have ended."),
+    typer.Option(
+        "--force",
+        help="Proceed although processes on other machines cannot be checked. Use it only when they have ended.",
+    ),
 ]
 ActionsFile = Annotated[
     str | None,
     typer.Option(
         "--config",
         metavar="FILE",
-        help="File whose tables [[actions]] are used. [default: the nearest watchglass.toml]",
+        help="File with [[actions]] tables. [default: the nearest watchglass.toml]",
     ),
 ]
 FailOn = Annotated[
-    str, typer.Option("--fail-on", metavar="warning|error|never", help="Least severity for exit status 1.")
+    str, typer.Option("--fail-on", metavar="warning|error|never", help="Lowest severity that gives exit status 1.")
 ]
 PricePerHour = Annotated[
     str | None,
     typer.Option(
         "--price-per-hour",
         metavar="PRICE",
-        help="What an hour of the whole training costs, all its machines together: to say what a stop has saved. "
+        help="Price of one hour of the run on all its machines; a stopped run then reports the cost saved. "
         "[default: $WATCHGLASS_PRICE_PER_HOUR]",
     ),
 ]
 
 
 def price_of(given: str | None) -> float | None:
-    """The price of an hour: as given, else as the environment says, None where neither does.
+    """The price of an hour: the option, else the environment variable, else None.
 
     Raises:
-        InvalidValueError: It is no number, not finite or below 0.
+        InvalidValueError: It is not a finite number of at least 0.
     """
     text = given if given is not None else environment.price_per_hour()
     if text is None:
@@ -55,37 +58,40 @@ def price_of(given: str | None) -> float | None:
         price = math.nan
     if not math.isfinite(price) or price < 0:
         source = "--price-per-hour" if given is not None else environment.PRICE_PER_HOUR
-        raise InvalidValueError(f"{source} must be a finite number, 0 or above, such as 32.77, but got {text!r}")
+        raise InvalidValueError(f"{source} must be a finite number >= 0, such as 32.77, but got {text!r}")
     return price
 
 
 Engine = Annotated[
-    str, typer.Option("--engine", metavar="local|ray", help="Evaluate in this process, or spread over a Ray cluster.")
+    str,
+    typer.Option("--engine", metavar="local|ray", help="Evaluate in this process, or distributed over a Ray cluster."),
 ]
 RayAddress = Annotated[
     str | None,
     typer.Option(
-        "--ray-address", metavar="HOST:PORT", help="The Ray cluster; RAY_ADDRESS, or one on this machine, if not given."
+        "--ray-address",
+        metavar="HOST:PORT",
+        help="Address of the Ray cluster. [default: $RAY_ADDRESS, else a new cluster on this machine]",
     ),
 ]
 
 
 def check_engine(engine: str, address: str | None) -> None:
-    """Refuse an engine that there is not, and the address of a cluster that would not be used.
+    """Refuse an unknown engine, and the address of a Ray cluster without ``--engine ray``.
 
     Raises:
         InvalidValueError: Either.
     """
     check_choice("--engine", engine, ("local", "ray"))
     if address is not None and engine != "ray":
-        raise InvalidValueError(f"--ray-address {address} is used by --engine ray only; add that, or leave it out")
+        raise InvalidValueError(f"--ray-address {address} needs --engine ray; add it, or omit --ray-address")
 
 
 def check_choice(option: str, value: str, choices: tuple[str, ...]) -> None:
-    """Refuse what an option does not offer.
+    """Refuse a value that is not one of the choices of an option.
 
     Raises:
-        InvalidValueError: ``value`` is none of ``choices``.
+        InvalidValueError: ``value`` is not one of ``choices``.
     """
     if value not in choices:
         raise InvalidValueError(f"{option} must be one of {', '.join(choices)} but got {value!r}")

@@ -1,4 +1,4 @@
-"""``watchglass show``: what is in a run, or which runs are in a folder."""
+"""``watchglass show``: the content of a run, or the runs of a folder."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def show(
     run: RunPath,
     tensors: Annotated[bool, typer.Option("--tensors", help="List every tensor.")] = False,
 ) -> None:
-    """Show what is in a run: attempts, workers, steps, tensors, last values, what the rules said.
+    """Show the content of a run: attempts, workers, steps, tensors, last values, findings of the rules.
 
-    Of a folder that holds runs and is none itself: the runs.
+    For a folder of runs: list the runs.
     """
     from watchglass.cli.recovery import mention_unrecovered, recover
     from watchglass.cli.run_contents import head_of, sections_of
@@ -64,7 +64,7 @@ def _print_runs(console: Console, folder: str, runs: list[dict[str, Any]]) -> No
         numbers=("steps", "loss", "validation", "models"),
     )
     if any((row["models"] or 0) > 1 for row in runs):
-        console.print("  losses are those of the first model; watchglass show RUN has the others")
+        console.print("  losses are those of the first model; for the other models: watchglass show RUN")
 
 
 def _row(run: dict[str, Any]) -> tuple[str | Text, ...]:

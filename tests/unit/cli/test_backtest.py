@@ -153,7 +153,7 @@ def test_a_sweep_shows_recall_against_false_alarms(watchglass: Watchglass, place
     ]
     assert said.out.endswith(
         "3 sick runs, 2 healthy ones; not counted: 1 without a label.\n"
-        "* no other is as good in both and better in one. Delays: median and worst, in steps.\n"
+        "* no other combination is as good in both and better in one. Delays: median and worst, in steps.\n"
     )
 
 
@@ -205,7 +205,7 @@ def test_what_cannot_be_read_is_left_out_and_said(watchglass: Watchglass, place:
     said = watchglass("backtest", "rules.py:High", "runs", "--labels", "labels.csv")
     assert said.status == 2
     assert "runs/c" not in said.out
-    assert "watchglass: warning: runs/c is left out: " in said.err
+    assert "watchglass: warning: runs/c skipped: " in said.err
     assert "recall        100 % (2/2)" in said.out
 
 
@@ -220,8 +220,8 @@ def test_a_rule_that_could_say_nothing_is_told(watchglass: Watchglass, place: Pa
     assert said.status == 0
     assert [row[-1] for row in rows(said.out)[1:3]] == ["NotApplicable", "NotApplicable"]
     assert said.out.splitlines()[-2:] == [
-        "The rule could say nothing of 2 of 2 runs (NotApplicable).",
-        "The first because: the model has no layer with a weight matrix",
+        "The rule could not evaluate 2 of 2 runs (NotApplicable).",
+        "First reason: the model has no layer with a weight matrix",
     ]
 
 
@@ -245,7 +245,7 @@ def test_ctrl_c_shows_what_there_is(watchglass: Watchglass, place: Path, monkeyp
 def test_progress_is_told_on_stderr_where_it_takes_long(
     watchglass: Watchglass, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(verb, "_TELL_EVERY_S", -1.0)
+    monkeypatch.setattr(verb, "_REPORT_EVERY_S", -1.0)
     said = watchglass("backtest", "rules.py:High", "runs/a", "runs/b")
     assert "watchglass: run 2 of 2, runs/b, step 10" in said.err.splitlines()
 
@@ -360,6 +360,6 @@ def test_one_file_of_labels_serves_calls_on_some_of_its_runs(watchglass: Watchgl
     said = watchglass("backtest", "rules.py:High", "runs/a", "--labels", "labels.csv")
     assert said.status == 0
     others = len((place / "labels.csv").read_text().splitlines()) - 2
-    assert f"watchglass: {others} labels of runs that are not given: " in said.err
+    assert f"watchglass: {others} labels for runs that are not among RUNS: " in said.err
     (alone,) = [line for line in said.out.splitlines() if line.startswith("runs/")]
     assert alone.split()[:4] == ["runs/a", "sick", "since", "5"]

@@ -19,9 +19,9 @@ def script(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("words", "error"),
     [
-        (["run"], "run needs the script to run: watchglass run [options] train.py ARGS"),
+        (["run"], "SCRIPT is missing; usage: watchglass run [OPTIONS] train.py [ARGS]"),
         (["run", "trian.py"], 'script trian.py does not exist in {folder} (did you mean "train.py"?)'),
-        (["run", "--evaluator", "none", "--stop-on", "error", "train.py"], "drop --evaluator none, or give --stop-on"),
+        (["run", "--evaluator", "none", "--stop-on", "error", "train.py"], "omit --evaluator none, or pass --stop-on"),
         (["run", "--calibration", "sagemakr", "train.py"], "--calibration must be one of default, sagemaker but got"),
         (["run", "-m", "nope.train"], "no module named 'nope' can be found from {folder}"),
         (["run", "--save-interval", "0", "train.py"], "--save-interval must be >= 1 but got '0'"),
@@ -55,10 +55,10 @@ def script(tmp_path: Path) -> Path:
             ["run", "--collection", "mine=(", "train.py"],
             "--collection mine.include_regex '(' does not compile: missing",
         ),
-        (["run", "--collection", "mine=", "train.py"], "--collection takes NAME, NAME=REGEX or NAME:SETTING=VALUE,"),
+        (["run", "--collection", "mine=", "train.py"], "--collection must be NAME, NAME=REGEX or NAME:SETTING=VALUE,"),
         (
             ["run", "--collection", "weights:3", "train.py"],
-            "of --collection weights must read SETTING=VALUE but got '3'",
+            "of --collection weights must be SETTING=VALUE but got '3'",
         ),
         (
             ["run", "--collection", "weights:save_intervall=3", "train.py"],
@@ -79,22 +79,22 @@ def script(tmp_path: Path) -> Path:
         ),
         (
             ["run", "--collection", "outputs:modes=eval,modes.eval.save_interval=1", "train.py"],
-            "--collection outputs.modes must be a table, of which parts are given beside it, but got 'eval'",
+            "--collection outputs.modes is given both as a table and as the value 'eval'",
         ),
         (
             ["run", "--collection", "outputs:modes.eval.save_interval=1,modes.eval=3", "train.py"],
-            "--collection outputs.modes.eval must be a table, of which parts are given beside it, but got '3'",
+            "--collection outputs.modes.eval is given both as a table and as the value '3'",
         ),
         (["run", "--include-workers", "two", "train.py"], "--include-workers must be one of all, one but got 'two'"),
         (["run", "--stop-on", "fire", "train.py"], "--stop-on must be one of error, warning but got 'fire'"),
-        (["run", "--stop-on", "error", "--evaluator", "none", "train.py"], "give --stop-on to watchglass follow"),
+        (["run", "--stop-on", "error", "--evaluator", "none", "train.py"], "pass --stop-on to watchglass follow"),
         (["run", "--evaluator", "remote", "train.py"], "--evaluator must be one of local, none but got 'remote'"),
         (["run", "--run", "a", "--runs", "b", "train.py"], "not both"),
         (["run", "--run", "ftp://x/y", "train.py"], "begin with one of s3://"),
         (["follow", "healthy", "--rules", "Overfitt"], '(did you mean "Overfit"?)'),
         (["follow", "healthy", "--stop-on", "fire"], "--stop-on must be one of error, warning but got 'fire'"),
         (["follow", "healthy", "--fail-on", "fire"], "--fail-on must be one of warning, error, never but got 'fire'"),
-        (["run", "--evaluator=none", "--rules", "Overfit", "train.py"], "give --rules to watchglass follow or check"),
+        (["run", "--evaluator=none", "--rules", "Overfit", "train.py"], "pass --rules to watchglass follow or check"),
         (["run", "--rules", "DeadRelo", "train.py"], 'there is no rule "DeadRelo" (did you mean "DeadRelu"?)'),
         (
             ["run", "--rules", "DeadRelu:windo=3", "train.py"],

@@ -38,7 +38,7 @@ def test_compact_says_what_it_did(watchglass: Watchglass, healthy: Path) -> None
     said = watchglass("compact", healthy)
     assert (said.status, said.err) == (0, "")
     assert re.fullmatch(
-        rf"""{healthy} is compacted \(generation 1\)
+        rf"""{healthy} compacted \(generation 1\)
 before   \d+\.\d kB
 after    \d+\.\d kB, of these \d+\.\d kB are \d+ rows of statistics, \d+\.\d bytes a row
 deleted  1 object, \d+\.\d kB
@@ -190,12 +190,12 @@ def test_an_export_that_fails_leaves_nothing(
 
 def test_rm_removes_what_it_was_asked_to(watchglass: Watchglass, healthy: Path, broken: Path) -> None:
     (broken / "notes.txt").write_text("mine")
-    assert "without a terminal say --yes" in watchglass("rm", healthy).error
+    assert "confirmation needs a terminal; use --yes" in watchglass("rm", healthy).error
     assert healthy.exists()
     said = watchglass("rm", healthy, broken, "--yes")
     assert said.status == 0
-    assert said.out.startswith(f"{healthy} is removed (")
-    assert "1 object that no run has stayed there: notes.txt" in said.err
+    assert said.out.startswith(f"{healthy} removed (")
+    assert "kept 1 object not part of the run: notes.txt" in said.err
     assert not any(healthy.rglob("*")) if healthy.exists() else True
     assert [path.name for path in broken.iterdir()] == ["notes.txt"]
 
@@ -211,8 +211,8 @@ def test_rm_removes_nothing_where_one_of_several_is_no_run(
 
 def test_rm_says_of_a_folder_of_runs_that_each_is_to_be_named(watchglass: Watchglass, healthy: Path) -> None:
     error = watchglass("rm", healthy.parent, "--yes").error
-    assert f"{healthy.parent} is not a run but holds" in error
-    assert "name each that is to be removed" in error
+    assert f"{healthy.parent} is a folder of" in error
+    assert "name each run to remove" in error
     assert (healthy / "run.json").exists()
 
 
@@ -229,8 +229,8 @@ def test_rm_asks_on_a_terminal(
     monkeypatch.setattr("sys.stdin", Terminal(answer))
     said = watchglass("rm", healthy)
     assert said.status == (0 if removed else 130)
-    assert (f"{healthy} stays as it is" in said.err) is not removed
-    assert re.search(rf"{healthy}: \d+\.\d kB in \d+ objects, 120 training steps. Remove it for ever\?", said.out)
+    assert (f"{healthy} was not removed" in said.err) is not removed
+    assert re.search(rf"{healthy}: \d+\.\d kB in \d+ objects, 120 training steps. Remove it permanently\?", said.out)
     assert (healthy / "run.json").exists() is not removed
 
 

@@ -113,7 +113,7 @@ def test_all_findings_of_a_rule_and_one_that_is_part_of_nothing(watchglass: Watc
 def test_a_rule_that_found_nothing_says_why(watchglass: Watchglass, run: Path) -> None:
     said = watchglass("explain", run, "DeadRelu")
     assert (said.status, said.out) == (
-        0, "DeadRelu has found nothing: NotApplicable: the model has no ReLU\n"
+        0, "DeadRelu found nothing: NotApplicable: the model has no ReLU\n"
     )  # fmt: skip
 
 
@@ -216,8 +216,8 @@ def test_the_causes_that_are_known_are_listed(watchglass: Watchglass) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "explain needs the run to explain: watchglass explain RUN [FINDING]"),
-        (["somewhere", "--list-causes"], "--list-causes lists what is known of no run in particular"),
+        ([], "RUN is missing; usage: watchglass explain RUN [FINDING]"),
+        (["somewhere", "--list-causes"], "--list-causes takes no RUN"),
         (["somewhere", "--format", "xml"], "--format must be one of text, json but got 'xml'"),
         (["no-such-run"], "no-such-run"),
     ],
@@ -266,9 +266,7 @@ def test_a_price_that_cannot_be_is_one_line(
         said = watchglass(verb, *given, *place)
         assert said.status == 2
         (line,) = said.err.splitlines()
-        assert line == (
-            f"watchglass: error: {source} must be a finite number, 0 or above, such as 32.77, but got {price!r}"
-        )
+        assert line == (f"watchglass: error: {source} must be a finite number >= 0, such as 32.77, but got {price!r}")
 
 
 def test_evidence_that_is_empty_is_left_out(watchglass: Watchglass, tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ def test_a_healthy_run_exits_0_and_is_judged_in_its_journal(watchglass: Watchgla
     assert said.err.splitlines() == [
         f"watchglass: waiting for {healthy}",
         f"watchglass: following {healthy}",
-        "watchglass: the training has ended: finished",
+        "watchglass: the run has ended: finished",
     ]
     assert {status.status for status in open_run(healthy).journal.statuses} <= {
         Status.NO_ISSUES_FOUND, Status.NOT_APPLICABLE, Status.STARVED,
@@ -48,7 +48,7 @@ def test_a_broken_run_exits_1_with_the_verdict_of_check(watchglass: Watchglass, 
 def test_a_training_that_died_is_told(watchglass: Watchglass, killed: Path) -> None:
     said = watchglass("follow", killed)
     assert said.status == 2
-    assert "watchglass: the training has ended: lost" in said.err
+    assert "watchglass: the run has ended: lost" in said.err
     assert "the run failed: its process ended without reporting why" in said.err
 
 
@@ -81,7 +81,7 @@ def test_a_training_that_goes_on_is_left_when_the_time_is_over(watchglass: Watch
             builder.step(step)
         said = watchglass("follow", run_path, "--timeout", "2")
         assert said.status == 2
-        assert "following ended before the training: the 2 s of --timeout are over" in said.err
+        assert "stopped following before the end of the run: --timeout of 2 s reached" in said.err
         assert Status.IN_PROGRESS in {status.status for status in open_run(run_path).journal.statuses}
         JournalWriter(LocalStore(run_path)).close()
 
@@ -94,7 +94,7 @@ def test_ctrl_c_ends_it_in_order(watchglass: Watchglass, run_path: Path) -> None
         with interrupted_once(lambda: open_run(run_path).journal.findings):
             said = watchglass("follow", run_path)
         assert said.status == 130
-        assert "following ended before the training: interrupted" in said.err
+        assert "stopped following before the end of the run: interrupted" in said.err
         assert "ExplodingTensor" in said.out
         assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
         JournalWriter(LocalStore(run_path)).close()
@@ -126,12 +126,12 @@ def test_runs_go_below_what_the_environment_or_the_option_says(
 @pytest.mark.parametrize(
     ("option", "value", "rule"),
     [
-        ("--metrics-port", "99999", "must be 0 to 65535 but got 99999; 0 picks one"),
-        ("--metrics-port", "-1", "must be 0 to 65535 but got -1; 0 picks one"),
-        ("--wait", "-1", "must be a number of seconds, 0 or more, but got -1"),
-        ("--timeout", "nan", "must be a number of seconds, 0 or more, but got nan"),
-        ("--until-idle", "-0.5", "must be a number of seconds, 0 or more, but got -0.5"),
-        ("--lost-after", "0.5", "must be a number of seconds, 1 or more, but got 0.5"),
+        ("--metrics-port", "99999", "must be 0 to 65535 but got 99999; 0 selects a free port"),
+        ("--metrics-port", "-1", "must be 0 to 65535 but got -1; 0 selects a free port"),
+        ("--wait", "-1", "must be a number of seconds >= 0 but got -1"),
+        ("--timeout", "nan", "must be a number of seconds >= 0 but got nan"),
+        ("--until-idle", "-0.5", "must be a number of seconds >= 0 but got -0.5"),
+        ("--lost-after", "0.5", "must be a number of seconds >= 1 but got 0.5"),
     ],
 )
 def test_a_number_that_is_not_allowed_is_named(
@@ -147,4 +147,4 @@ def test_a_live_run_is_not_spread_over_a_cluster(watchglass: Watchglass, healthy
     said = watchglass("follow", healthy, "--engine", "ray")
     assert (said.status, said.out) == (2, "")
     *_, line = said.err.splitlines()
-    assert f"is judged by one process but {healthy} is a run and --engine is ray; leave --engine out" in line
+    assert f"--engine ray needs a folder or prefix of runs, but {healthy} is one run; omit --engine" in line

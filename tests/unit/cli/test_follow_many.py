@@ -37,11 +37,11 @@ def test_each_line_names_its_run_and_a_table_ends_it(watchglass: Watchglass, run
     assert lines[:2] == [f"watchglass: waiting for {runs}", f"watchglass: following the runs below {runs}"]
     assert f"watchglass: [team/broken] following {runs / 'team' / 'broken'}" in lines
     assert any(line.startswith("watchglass: [team/broken] error: ") for line in lines)
-    assert "watchglass: [healthy] the training has ended: finished" in lines
+    assert "watchglass: [healthy] the run has ended: finished" in lines
     assert "[healthy]\nno issues found\n" in said.out
     assert "[team/broken]\nissues found: 1 error" in said.out
     table = said.out[said.out.index(f"{runs}: 2 runs") :].splitlines()
-    assert table[1].split() == ["run", "training", "steps", "findings", "worst"]
+    assert table[1].split() == ["run", "state", "steps", "findings", "worst"]
     assert table[2].split() == ["healthy", "finished", "120", "none"]
     assert " ".join(table[3].split()).startswith("team/broken finished 120 1 error step 80: the loss became NaN")
 
@@ -56,7 +56,7 @@ def test_runs_that_were_judged_before_are_counted_and_nothing_else(watchglass: W
     watchglass("follow", runs, "--until-idle", "0.2", "--quiet")
     said = watchglass("follow", runs, "--until-idle", "0.2")
     assert said.status == 0
-    assert said.out == f"{runs}: 0 runs, and 2 that had ended and been judged before\n"
+    assert said.out == f"{runs}: 0 runs, and 2 that had ended and were evaluated before\n"
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_a_finding_is_a_finding_whatever_else_could_not_be_judged(
     (runs / "odd" / "run.json").write_text("{")
     said = watchglass("follow", runs, "--until-idle", "0.2", *options)
     assert said.status == status
-    assert said.err.count("watchglass: warning: [odd] is left out: ") == 1
+    assert said.err.count("watchglass: warning: [odd] skipped: ") == 1
     assert "its run.json is not JSON" in said.err
 
 
@@ -89,10 +89,10 @@ def test_ctrl_c_ends_all_of_them_in_order(watchglass: Watchglass, runs: Path) ->
         with interrupted_once(lambda: open_run(runs / "goes-on").journal.findings):
             said = watchglass("follow", runs)
         assert said.status == 130
-        assert said.err.splitlines()[-1] == "watchglass: following ended: interrupted"
+        assert said.err.splitlines()[-1] == "watchglass: stopped following: interrupted"
         assert lease_holder(LocalStore(runs / "goes-on")) is None
         (row,) = [line for line in said.out.splitlines() if line.startswith("goes-on")]
-        assert row.split()[:5] == ["goes-on", "goes", "on", "20", "1"]
+        assert row.split()[:4] == ["goes-on", "running", "20", "1"]
         statuses = {status.status for status in open_run(runs / "goes-on").journal.statuses}
         assert statuses >= {Status.ISSUES_FOUND, Status.IN_PROGRESS}
         JournalWriter(LocalStore(runs / "goes-on")).close()
@@ -105,7 +105,7 @@ def test_trainings_that_go_on_when_the_time_is_over_have_no_clean_answer(watchgl
             builder.step(step)
         said = watchglass("follow", runs, "--timeout", "3")
     assert said.status == 2
-    assert "following ended: the 3 s of --timeout are over" in said.err
+    assert "stopped following: --timeout of 3 s reached" in said.err
 
 
 def test_where_nothing_ever_comes_one_line_says_so(watchglass: Watchglass, tmp_path: Path) -> None:
@@ -134,10 +134,7 @@ def test_findings_count_also_where_the_store_is_away_when_the_verdict_is_asked_f
         said = watchglass("follow", run)
         assert (said.status, said.out) == (status, "")
         last = said.err.splitlines()[-1]
-        assert (
-            last
-            == f"watchglass: error: there is no verdict, only the findings above: cannot read {run}: the store is away"
-        )
+        assert last == f"watchglass: error: no verdict, only the findings above: cannot read {run}: the store is away"
 
 
 def test_a_run_and_who_evaluates_it_can_be_looked_at_meanwhile(watchglass: Watchglass, run_path: Path) -> None:
