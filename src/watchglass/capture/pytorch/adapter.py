@@ -67,10 +67,10 @@ class PyTorchAdapter:
         self._unheard = HiddenForwards(self._current, self._capture)
         self._backwards = Backwards(self._current)
         self._updates = UpdatePoint(self._current, self._readings, self._capture, self.fast_path, self._unknown)
-        self._by_hand = HandwrittenUpdates(self._current, self._updates, self._without_optimizer, self._find)
+        self._handwritten = HandwrittenUpdates(self._current, self._updates, self._without_optimizer, self._find)
         self._backwards.on_begin = self._before_backward
-        self.fast_path.unheard = self._by_hand.look_back
-        self._backwards.on_end = self._by_hand.after_backward
+        self.fast_path.unheard = self._handwritten.look_back
+        self._backwards.on_end = self._handwritten.after_backward
         UnoptimizedWeights(hook, self._current.models, saving, self._updates.optimizers)
         for part in TENSOR_PARTS:
             part(hook, self._current.models, saving, self._current.events)
@@ -100,9 +100,8 @@ class PyTorchAdapter:
         acts, detach = fast_path.scaler_acts, hook.detach_with
         before_scaler_step = acts(guarded(updates.before_scaler_step))
         after_scaler_step = acts(unless_captured(guarded(updates.after_scaler_step)))
-        detach(
-            calls.EVERY_BACKWARD.listen(hook.guard, before=fast_path.before_backward, ended=fast_path.after_backward)
-        )
+        begins, ends = fast_path.before_backward, fast_path.after_backward
+        detach(calls.EVERY_BACKWARD.listen(hook.guard, before=begins, ended=ends))
         detach(calls.SCALER_SCALE.listen(hook.guard, after=acts(guarded(backwards.loss_scaled))))
         detach(calls.SCALER_STEP.listen(hook.guard, before=before_scaler_step, ended=after_scaler_step))
         for name, call in calls.LOSSES.items():
@@ -137,12 +136,12 @@ class PyTorchAdapter:
         script_unwatched(hook)
 
     def _before_forward(self, root: nn.Module, arguments: Any, kwargs: Any) -> None:
-        self._by_hand.look()
+        self._handwritten.look()
         self._calls.before(root, arguments, kwargs)
 
     def _before_backward(self, roots: Sequence[Any]) -> None:
         self._calls.between(False)
-        self._by_hand.before_backward(roots)
+        self._handwritten.before_backward(roots)
 
     def _numbered(self, tree: ModuleTree | None, provisional: int, number: int) -> None:
         self._current.hook.clock.renumber(provisional, number)

@@ -11,7 +11,8 @@ from watchglass.capture.frameworks import Framework, Numbers
 from watchglass.capture.hook import Hook
 from watchglass.capture.pytorch.adapter import PyTorchAdapter
 from watchglass.capture.pytorch.compiled.graphs import in_graph_capture
-from watchglass.capture.pytorch.reduce import DeviceRows, for_numpy, plain
+from watchglass.capture.pytorch.device.readback import DeviceRows
+from watchglass.capture.pytorch.reduce import for_numpy, plain
 from watchglass.config import environment
 
 

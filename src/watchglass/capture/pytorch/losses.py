@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from watchglass.capture.pytorch.reduce import DeviceRows
+from watchglass.capture.pytorch.device.readback import DeviceRows
 
 #: Loss functions whose predictions can be compared with class labels.
 _BY_CLASS = ("cross_entropy", "nll_loss")

@@ -95,7 +95,7 @@ def is_wrapper(module: nn.Module) -> bool:
     return type(module).__name__ in _WRAPPERS
 
 
-def is_compiling_wrapper(module: nn.Module) -> bool:
+def wraps_compiled(module: nn.Module) -> bool:
     """Whether a module is what ``torch.compile`` made of another."""
     return type(module).__name__ == "OptimizedModule"
 
@@ -105,7 +105,7 @@ def runs_compiled(module: nn.Module) -> bool:
     # A wrapper passes what it is asked for on to the module inside.
     own = module.__dict__
     return (
-        is_compiling_wrapper(module)
+        wraps_compiled(module)
         or own.get("_compiled_call_impl") is not None
         or hasattr(own.get("forward"), "_torchdynamo_orig_callable")
     )

@@ -17,8 +17,9 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from watchglass.capture.pytorch.device.readback import DeviceRows
 from watchglass.capture.pytorch.module_tree import ModuleTree, parameters_of
-from watchglass.capture.pytorch.reduce import DeviceRows, plain, version_of
+from watchglass.capture.pytorch.reduce import plain, version_of
 
 #: Parameters of one model, or of one optimizer, that are followed; of all together, after which a further model has one
 #: only; and after so many none, since each costs most of a microsecond at each backward.

@@ -20,18 +20,11 @@ from watchglass.capture.hook import Hook
 from watchglass.capture.initialization import initialization
 from watchglass.capture.module_places import ParameterPlace
 from watchglass.capture.norm_interval import NormInterval
+from watchglass.capture.pytorch.device.readback import DeviceRows
 from watchglass.capture.pytorch.exact_updates import Updates
 from watchglass.capture.pytorch.models import Models
 from watchglass.capture.pytorch.module_tree import described, parameters_of, type_name
-from watchglass.capture.pytorch.reduce import (
-    DeviceRows,
-    is_plain,
-    plain,
-    share_threads,
-    summaries,
-    symmetry_of,
-    version_of,
-)
+from watchglass.capture.pytorch.reduce import is_plain, plain, share_threads, summaries, symmetry_of, version_of
 from watchglass.capture.pytorch.saving import Item, Saving
 from watchglass.config import chosen_facts
 from watchglass.record import CapturedRecords, OpenStep
@@ -339,9 +332,8 @@ def joined_norm(one: Any, other: Any) -> Any:
     """The norm of what two norms are of; either may be on its way from a device."""
     if isinstance(one, float) and isinstance(other, float):
         return math.hypot(one, other)
-    return DeferredNumbers(
-        lambda: math.hypot(*(float(v if isinstance(v, float) else v.resolve()) for v in (one, other)))
-    )
+    norms = one, other
+    return DeferredNumbers(lambda: math.hypot(*(float(v if isinstance(v, float) else v.resolve()) for v in norms)))
 
 
 def is_bias(place: ParameterPlace) -> bool:

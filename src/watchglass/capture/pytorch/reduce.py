@@ -12,17 +12,12 @@ from torch import Tensor
 
 from watchglass.capture.deferred_facts import DeferredNumbers
 from watchglass.capture.initialization import Symmetry
-from watchglass.capture.pytorch.device.device_statistics import DeviceRows
+from watchglass.capture.pytorch.device.readback import DeviceRows
 from watchglass.capture.pytorch.device.tensor_groups import readable
 from watchglass.config import environment
 from watchglass.records import Reduction
 from watchglass.stats import DTYPE_CODES, exact_reduction, native, numbers, pure
 from watchglass.store import RawTensor
-
-__all__ = [
-    "DeviceRows", "exact", "for_numpy", "inactive_units", "is_plain", "plain", "raw", "share_threads", "summaries",
-    "symmetry_of", "version_of",
-]  # fmt: skip
 
 _log = logging.getLogger("watchglass")
 #: Codes of the native kernel by PyTorch's dtype.

@@ -62,7 +62,7 @@ class RootCalls:
         current.hook.detach_with(lambda: self.rest(True))
         self._evaluating = False
         self._habits = Habits()
-        self._by_hand = HandwrittenLosses(current, self._record_loss, lambda: capture.compiled.expected)
+        self._handwritten = HandwrittenLosses(current, self._record_loss, lambda: capture.compiled.expected)
 
     def attach(self, root: nn.Module) -> None:
         """Watch the calls of a module from now on."""
@@ -175,7 +175,7 @@ class RootCalls:
             model = current.models.settle(model) if grad else model
         last, forward = current.forward, clock.forward(grad=grad, training=root.training, model=model)
         current.helping = forward.helps
-        self._by_hand.called(root, evaluating=clock.evaluation is not None)
+        self._handwritten.called(root, evaluating=clock.evaluation is not None)
         if current.helping:
             return
         current.forward, current.outputs, current.called_another = forward, (), False
@@ -263,7 +263,7 @@ class RootCalls:
             self._tell(current.events.forward_ended, ForwardCall(step, forward, root, arguments, None, output))
         if clock.evaluation is not None:
             self._evaluated(root, forward, output)
-            self._by_hand.returned(root, forward, output)
+            self._handwritten.returned(root, forward, output)
             if not forward.has_loss and not current.hook.started:
                 current.sources.keep(root, forward, tensors_in(output))
             self._returned(output)

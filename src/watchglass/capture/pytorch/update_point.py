@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from watchglass.capture.deferred_facts import DeferredFact
-from watchglass.capture.pytorch.device.device_statistics import DeviceRows
+from watchglass.capture.pytorch.device.readback import DeviceRows
 from watchglass.capture.pytorch.events import Update
 from watchglass.capture.pytorch.fast_path import FastPath
 from watchglass.capture.pytorch.module_capture import ModuleCapture

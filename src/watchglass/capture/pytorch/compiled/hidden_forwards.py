@@ -51,11 +51,8 @@ class HiddenForwards:
             if any(forward is not self._forward for forward in step.forwards):
                 return
             self._report(step)
-        next_step = current.hook.clock.next_train_step
-        if (
-            capture.compiled.any
-            and current.hook.alternating.next_due(0 if step is None else step.model, next_step) == next_step
-        ):
+        model, next_step = 0 if step is None else step.model, current.hook.clock.next_train_step
+        if capture.compiled.any and current.hook.alternating.next_due(model, next_step) == next_step:
             capture.compiled.switch(True)
 
     def records_of(self, module: nn.Module, output: Any, grad: bool) -> CapturedRecords | None:

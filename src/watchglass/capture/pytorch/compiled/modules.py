@@ -22,13 +22,7 @@ from torch.compiler import is_compiling
 from watchglass.capture.guard import Guard, harmless
 from watchglass.capture.pytorch.compiled.graphs import captured
 from watchglass.capture.pytorch.module_hooks import Unsaved, unsaved
-from watchglass.capture.pytorch.module_tree import (
-    compiled_parts,
-    is_compiling_wrapper,
-    is_wrapper,
-    runs_compiled,
-    unwrap,
-)
+from watchglass.capture.pytorch.module_tree import compiled_parts, is_wrapper, runs_compiled, unwrap, wraps_compiled
 from watchglass.capture.pytorch.nested_tensors import tensors_in
 
 #: Whether compiled code is to hand over what its modules return. The compiler guards on it: a plain global.
@@ -140,7 +134,7 @@ class CompiledModules:
         self._roots.add(unwrap(root))
         # What a wrapper returns is heard from the wrapper: hooks of the module inside run before and after the compiled
         # code, and would be compiled by themselves.
-        wrappers = {unwrap(module): module for module in root.modules() if is_compiling_wrapper(module)}
+        wrappers = {unwrap(module): module for module in root.modules() if wraps_compiled(module)}
         for module in root.modules():
             through = wrappers.get(module, module)
             if is_wrapper(module) or isinstance(module, torch.jit.ScriptModule):

@@ -15,7 +15,7 @@ from torch import Tensor
 from watchglass.capture.hook import Hook
 from watchglass.capture.pytorch import public_calls as calls
 from watchglass.capture.pytorch.compiled.graphs import in_graph_capture
-from watchglass.capture.pytorch.reduce import DeviceRows
+from watchglass.capture.pytorch.device.readback import DeviceRows
 from watchglass.record import OpenStep
 from watchglass.records import Role, TensorInfo
 

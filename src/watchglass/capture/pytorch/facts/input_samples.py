@@ -7,7 +7,7 @@ from torch import Tensor
 
 from watchglass.capture.input_sketches import LIMIT, Sample, positions
 from watchglass.capture.pytorch.compiled.graphs import in_graph_capture
-from watchglass.capture.pytorch.reduce import DeviceRows
+from watchglass.capture.pytorch.device.readback import DeviceRows
 
 _MOST_INDICES = 16
 _indices: dict[tuple[int, torch.device], Tensor] = {}

@@ -19,10 +19,11 @@ from watchglass.capture.deferred_facts import DeferredFact
 from watchglass.capture.hook import Hook
 from watchglass.capture.pytorch import public_calls as calls
 from watchglass.capture.pytorch.compiled.graphs import in_graph_capture
+from watchglass.capture.pytorch.device.readback import DeviceRows
 from watchglass.capture.pytorch.events import Update
 from watchglass.capture.pytorch.facts.object_names import ObjectNames
 from watchglass.capture.pytorch.module_tree import parameters_of
-from watchglass.capture.pytorch.reduce import DeviceRows, plain
+from watchglass.capture.pytorch.reduce import plain
 from watchglass.record import OpenStep
 
 #: Parameters of an optimizer that are looked at, and elements of each of their gradients.

@@ -10,8 +10,8 @@ import torch
 
 from watchglass.capture.hook import Hook
 from watchglass.capture.pytorch import public_calls as calls
+from watchglass.capture.pytorch.device.readback import DeviceRows
 from watchglass.capture.pytorch.module_tree import parameters_of
-from watchglass.capture.pytorch.reduce import DeviceRows
 from watchglass.records import Role
 
 
