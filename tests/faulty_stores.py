@@ -18,8 +18,9 @@ import pytest
 from servers.proxy import Proxy
 from watchglass import Hook
 from watchglass.capture import worker_files as worker_module
+from watchglass.capture.limits import CaptureLimits
+from watchglass.config import Timing
 from watchglass.errors import StoreError
-from watchglass.record import writer_opening
 from watchglass.records import SCALARS
 from watchglass.store import (
     FrameKind,
@@ -34,7 +35,6 @@ from watchglass.store import (
     scan,
 )
 from watchglass.store.media import credentials
-from watchglass.store.spool import sending
 
 #: Methods by which anything of a store is asked.
 METHODS = ("read", "write", "append", "list", "delete", "size", "folders", "map", "is_empty")
@@ -163,16 +163,15 @@ class FaultyBucket(Faulty):
         return open_store(self.location)
 
 
-def hasten(monkeypatch: pytest.MonkeyPatch, *, patience_s: float = 20.0) -> None:
+def quick(patience_s: float = 20.0) -> Timing:
     """Minutes become moments: pauses between tries, and how long an end may take without a store."""
-    monkeypatch.setattr(sending, "FIRST_PAUSE_S", 0.02)
-    monkeypatch.setattr(sending, "LONGEST_PAUSE_S", 0.1)
-    monkeypatch.setattr(sending, "PATIENCE_S", patience_s)
-    monkeypatch.setattr(worker_module, "PATIENCE_S", patience_s)
-    monkeypatch.setattr(writer_opening, "_FIRST_PAUSE_S", 0.02)
-    monkeypatch.setattr(writer_opening, "_LONGEST_PAUSE_S", 0.1)
-    quick = functools.partial(credentials.Patience, connect_s=1.0, request_s=5.0, retry_s=0.05)
-    monkeypatch.setattr(credentials, "Patience", quick)
+    return Timing(open_pauses_s=(0.02, 0.1), upload_pauses_s=(0.02, 0.1), upload_patience_s=patience_s)
+
+
+def hasten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client of a bucket gives up after moments."""
+    soon = functools.partial(credentials.Patience, connect_s=1.0, request_s=5.0, retry_s=0.05)
+    monkeypatch.setattr(credentials, "Patience", soon)
 
 
 def train(hook: Hook, steps: range, *, size: int = 8, after: Callable[[int], None] = lambda step: None) -> list[float]:
@@ -217,9 +216,10 @@ class Recorded:
                     self.ends += [event] if event["event"] == "left" else []
 
 
-def hook_of(faulty: Faulty, **settings: object) -> Hook:
+def hook_of(faulty: Faulty, patience_s: float = 20.0, **settings: Any) -> Hook:
     """A hook that captures every step and writes often."""
-    return Hook(faulty.location, **{"save_interval": 1, "flush_interval_s": 0.02, **settings})
+    settings = {"save_interval": 1, "flush_interval_s": 0.02, **settings}
+    return Hook(faulty.location, limits=CaptureLimits(timing=quick(patience_s)), **settings)
 
 
 def arrived(faulty: Faulty) -> bool:

@@ -201,7 +201,7 @@ def test_a_folder_that_cannot_be_written_costs_a_warning_when_it_begins_and_one_
         assert len(train(model)) == 12
     begun, ended = caplog.messages
     assert "a file is in the way of a folder" in begun
-    assert "it is tried again" in begun
+    assert "retrying" in begun
     assert "nothing more is recorded" in ended
 
 

@@ -20,12 +20,14 @@ from faulty_stores import (
     hasten,
     hook_of,
     kind_of_store,
+    quick,
     spools,
     train,
 )
 from servers.proxy import Proxy
 from waiting import PATIENCE_S, until
 from watchglass import Hook
+from watchglass.capture.limits import CaptureLimits
 from watchglass.record import harvest
 from watchglass.store import layout, open_store, read_claims, spool_exists
 from watchglass.store.media.credentials import Patience
@@ -116,14 +118,14 @@ def test_what_is_written_waits_on_the_disk_and_not_for_the_store(faulty: Faulty,
 def test_a_store_that_is_away_at_the_end_gets_the_rest_by_a_harvest(
     faulty: Faulty, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, spools: Path
 ) -> None:
-    hasten(monkeypatch, patience_s=0.2)
     code = (
         "import sys; sys.path[:0] = sys.argv[2:]\n"
         "import pytest, pathlib, faulty_stores\n"
         "from watchglass import Hook\n"
         "patch = pytest.MonkeyPatch()\n"
-        "faulty_stores.hasten(patch, patience_s=0.2)\n"
-        "hook = Hook(sys.argv[1], save_interval=1, flush_interval_s=0.02)\n"
+        "faulty_stores.hasten(patch)\n"
+        "limits = faulty_stores.CaptureLimits(timing=faulty_stores.quick(0.2))\n"
+        "hook = Hook(sys.argv[1], save_interval=1, flush_interval_s=0.02, limits=limits)\n"
         "faulty_stores.train(hook, range(5))\n"
         "print('begun', flush=True)\n"
         "sys.stdin.readline()\n"
@@ -161,7 +163,8 @@ KILLED = (
     "import time, pytest, faulty_stores\n"
     "from watchglass import Hook\n"
     "faulty_stores.hasten(pytest.MonkeyPatch())\n"
-    "hook = Hook(sys.argv[1], save_interval=1, flush_interval_s=0.02)\n"
+    "limits = faulty_stores.CaptureLimits(timing=faulty_stores.quick())\n"
+    "hook = Hook(sys.argv[1], save_interval=1, flush_interval_s=0.02, limits=limits)\n"
     "faulty_stores.train(hook, range(5))\n"
     "print('begun', flush=True)\n"
     "sys.stdin.readline()\n"
@@ -237,7 +240,7 @@ def test_what_waited_in_memory_at_the_end_is_recovered_from_the_rings(
     s3_location: str, s3_proxy: Proxy, spools: Path
 ) -> None:
     """No store and no disk at the end of a training: as much as the flight recorder holds is still not lost."""
-    code = KILLED.replace("1_000_000", "60").replace("MonkeyPatch())", "MonkeyPatch(), patience_s=0.3)")
+    code = KILLED.replace("1_000_000", "60").replace("quick()", "quick(0.3)")
     code = code.replace("sys.stdin.readline()\n", "sys.stdin.readline()\nspool_folder.RESERVE_BYTES = 1 << 60\n")
     code = code.replace("import Hook\n", "import Hook\nfrom watchglass.store.spool import folder as spool_folder\n")
     with child(code, s3_location) as process:
@@ -333,7 +336,7 @@ class HeldUploads:
 
 
 def test_a_process_ends_although_its_store_never_answers(s3_location: str, s3_proxy: Proxy, spools: Path) -> None:
-    code = KILLED.replace("1_000_000", "60").replace("MonkeyPatch())", "MonkeyPatch(), patience_s=0.5)")
+    code = KILLED.replace("1_000_000", "60").replace("quick()", "quick(0.5)")
     with child(code, s3_location) as process:
         assert process.stdout.readline() == "begun\n"
         until(lambda: bool(Recorded(open_store(s3_location)).segments))
@@ -369,9 +372,8 @@ def test_what_a_notebook_could_not_send_its_next_training_or_anybody_sends(
     """Its process lives on for days after the training's end."""
     if faulty.appends:
         pytest.skip("a folder has no spool")
-    hasten(monkeypatch, patience_s=0.2)
     for number in range(2):
-        with hook_of(faulty) as hook:
+        with hook_of(faulty, patience_s=0.2) as hook:
             losses = train(hook, range(5))
             until(lambda at=number: at in map(int, faulty.store().folders("attempts")))
             until(lambda at=number: bool(Recorded(faulty.store(), at).segments))
@@ -398,7 +400,7 @@ def test_a_store_that_is_away_for_longer_than_a_call_tries_with_pauses_as_they_a
     s3_location: str, s3_proxy: Proxy, monkeypatch: pytest.MonkeyPatch, spools: Path
 ) -> None:
     faulty = FaultyBucket(s3_location, s3_proxy, monkeypatch)
-    hook = Hook(s3_location, save_interval=1)
+    hook = Hook(s3_location, save_interval=1, limits=CaptureLimits(timing=quick()))
     losses = train(hook, range(5))
     until(lambda: arrived(faulty))
     s3_proxy.cut()

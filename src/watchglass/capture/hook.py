@@ -125,6 +125,7 @@ class Hook:
             queue_bytes=self.config.queue_bytes,
             on_commit=self._committed,
             on_look=self._look,
+            timing=limits.timing,
         )
         self.resumption = Resumption(self.clock, self._recorder, limits.early_steps)
         self.cost = Cost(self.plan, self._recorder, limits.cost_report_ns)

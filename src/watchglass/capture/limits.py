@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from watchglass.config import TIMING, Timing
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaptureLimits:
@@ -24,6 +26,7 @@ class CaptureLimits:
             its requests to an object store.
         closing_s: Longest time to send the last records to an object store that is unreachable or slow. Longer than
             the time for which such a store is retried, so that the last attempt can end.
+        timing: How long the recorder waits and its uploads pause.
     """
 
     early_steps: int = 4096
@@ -34,6 +37,7 @@ class CaptureLimits:
     cost_report_ns: int = 10_000_000_000
     harvest_s: float = 20.0
     closing_s: float = 700.0
+    timing: Timing = TIMING
 
 
 #: The limits of a hook that is given none.

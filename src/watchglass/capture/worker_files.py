@@ -23,7 +23,6 @@ from watchglass.control import BackgroundMailbox, Mailbox, StoreMailbox
 from watchglass.errors import MissingFileError, NotARunError, RunExistsError, StoreError, WatchglassError
 from watchglass.record import harvest
 from watchglass.store import (
-    PATIENCE_S,
     Claim,
     Manifest,
     RawTensor,
@@ -116,7 +115,9 @@ class WorkerOpening:
     @property
     def patience_s(self) -> float:
         """How long a worker that has ended goes on asking: an object store comes back, a folder hardly does."""
-        return PATIENCE_S if self._store is not None and self._store.policy.buffers_writes else 0.0
+        if self._store is None or not self._store.policy.buffers_writes:
+            return 0.0
+        return self._limits.timing.upload_patience_s
 
     def __call__(self) -> WorkerWriter:
         """Claim this process's place in the run and open its segment.
@@ -186,7 +187,7 @@ class WorkerOpening:
         rings = Rings(store, label) if self._config.flight_recorder else None
         if store.policy.buffers_writes:
             most, in_memory = self._config.spool_bytes, self._config.queue_bytes
-            spool = Spool(store, worker, label, most_bytes=most, memory_bytes=in_memory)
+            spool = Spool(store, worker, label, most_bytes=most, memory_bytes=in_memory, timing=self._limits.timing)
         names, folder = rings.names if rings is not None else (), spool.folder if spool is not None else ""
         claim = replace(this_process(), rings=names, spool=folder)
         return _WorkerPlace(label["attempt"], worker, rings, spool, claim)
@@ -287,7 +288,7 @@ class WorkerWriter:
     """Segments and raw tensors of one worker. Used by the recorder's thread alone.
 
     Attributes:
-        rings: See :class:`~watchglass.record.writer_opening.FrameWriter`, also for the others.
+        rings: See :class:`~watchglass.record.frame_writer.FrameWriter`, also for the others.
     """
 
     def __init__(
@@ -318,7 +319,7 @@ class WorkerWriter:
         self._flushes = claims_before * _MOST_FLUSHES
         self.flush_s = store.policy.intervals(environment.world_size()).flush_s
         self.urgent_s = _URGENT_SHARE * self.flush_s if store.policy.buffers_writes else 0.0
-        self.patience_s, self.closing_s = (0.0, 0.0) if spool is None else (PATIENCE_S, closing_s)
+        self.patience_s, self.closing_s = (0.0, 0.0) if spool is None else (spool.patience_s, closing_s)
         if spool is not None and self._raw is not None:
             # What is removed is asked of the store, which may be away; and only what has arrived can be removed.
             spool.arrived = self._retain

@@ -68,3 +68,4 @@ from watchglass.config.saving import (
 )
 from watchglass.config.session import SETTINGS as SETTINGS, SessionConfig as SessionConfig
 from watchglass.config.sources import Layer as Layer, add_settings as add_settings, combine as combine
+from watchglass.config.timing import TIMING as TIMING, Timing as Timing

@@ -5,18 +5,18 @@ from typing import TYPE_CHECKING
 from watchglass.lazy_imports import lazily
 
 if TYPE_CHECKING:
+    from watchglass.record.frame_writer import FrameWriter
     from watchglass.record.harvesting import Harvest, harvest, recovered_steps
     from watchglass.record.open_steps import Captured, CapturedRecords, Forward, OpenStep, Readback, SteadyRow
     from watchglass.record.recorder import Recorder
     from watchglass.record.step_clock import StepClock
     from watchglass.record.unharvested import has_unharvested
-    from watchglass.record.writer_opening import FrameWriter
 
 _HOMES = {
     "step_clock": ("StepClock",),
     "harvesting": ("Harvest", "harvest", "recovered_steps"),
     "unharvested": ("has_unharvested",),
-    "writer_opening": ("FrameWriter",),
+    "frame_writer": ("FrameWriter",),
     "recorder": ("Recorder",),
     "open_steps": ("Captured", "Forward", "OpenStep", "Readback", "SteadyRow", "CapturedRecords"),
 }  # fmt: skip

@@ -10,9 +10,9 @@ from functools import partial
 from typing import Any
 
 from watchglass.errors import StoreError, WatchglassError
+from watchglass.record.frame_writer import FrameWriter
 from watchglass.record.open_steps import OpenStep, SteadyRow, losses
 from watchglass.record.step_encoding import encode_singly, encode_steps
-from watchglass.record.writer_opening import FrameWriter
 from watchglass.records import STEPS, Encoding, RowKind, TensorInfo, of_steps
 from watchglass.store import RawTensor, decode_rows, decode_statistics, scan
 
@@ -97,7 +97,7 @@ class Backlog:
         """The store refused: what is beyond the bound is lost, counted, and told once."""
         if not self._refused:
             self._refused = True
-            _log.warning("watchglass: %s; %d bytes wait to be written again", error, self.waiting_bytes)
+            _log.warning("watchglass: %s; %d bytes are buffered in memory, retrying", error, self.waiting_bytes)
         self._lose_beyond(self._most_bytes)
 
     def give_up(self) -> None:

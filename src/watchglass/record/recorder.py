@@ -7,28 +7,28 @@ for a device, averaging, merging, encoding, writing, looking for changes) happen
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NamedTuple
 
+from watchglass.config import TIMING, Timing
 from watchglass.control import Commit, Listener, Mailbox
-from watchglass.errors import WatchglassError
+from watchglass.errors import ForkedError, StoreError, WatchglassError
 from watchglass.record.backlog import Backlog
 from watchglass.record.flight_recorder import FlightRecorder
+from watchglass.record.frame_writer import FrameWriter, Opening
 from watchglass.record.open_steps import OpenStep, SteadyRow
 from watchglass.record.recording_cost import ObservedCost, ThreadTime
 from watchglass.record.step_encoding import encode_ending
 from watchglass.record.step_queue import StepQueue
-from watchglass.record.writer_opening import FrameWriter, Opening, has_ended, open_patiently
 from watchglass.records import Failure, TensorInfo
 from watchglass.store import encode_facts
 
 _log = logging.getLogger("watchglass")
 
-#: Seconds between copies for the flight recorder, looks for changes, and the longest pause after a failed write.
-_KEEP_S, _CONTROL_S, _BACKOFF_S = 0.05, 0.2, 5.0
 #: So many rows may wait: the flight recorder has them already, but not for ever.
 _MOST_ROWS = 1024
 
@@ -59,6 +59,7 @@ class Recorder:
         on_commit: Called on the recorder's thread with each change that is committed.
         on_look: Called on the recorder's thread a few times a second, once the writer is there; what it raises is
             reported, and it is not called again.
+        timing: How long it waits.
 
     ``put``, ``put_row``, ``drop``, ``add_tensor``, ``add_fact`` and ``urgent`` are for the training's thread and never
     block.
@@ -78,8 +79,9 @@ class Recorder:
         queue_bytes: int,
         on_commit: Callable[[Commit], None] = lambda commit: None,
         on_look: Callable[[], None] = lambda: None,
+        timing: Timing = TIMING,
     ) -> None:
-        self._opening = writer
+        self._opening, self._timing = writer, timing
         self._flush_interval_s = flush_interval_s
         # Seconds that closing may take longer for what has a limit of its own; None until the writer is open.
         self._unhurried_s: float | None = None
@@ -158,7 +160,20 @@ class Recorder:
             return True
         self._closing = WorkerEnding(status, counters, failure)
         self._wake.set()
-        return has_ended(self._thread, lambda: timeout_s + self._more_s(), lambda: self._unhurried_s is not None)
+        began_s, reported = time.monotonic(), False
+        while self._thread.is_alive():
+            is_open, waited_s = self._unhurried_s is not None, time.monotonic() - began_s
+            left_s = timeout_s + (self._unhurried_s or 0.0 if is_open else self._opening.patience_s) - waited_s
+            if left_s <= 0:
+                return False
+            if waited_s >= self._timing.silent_end_s and not reported and not is_open:
+                reported = True
+                _log.warning(
+                    "watchglass: the training run is over and its store is still unreachable; retrying for at most "
+                    "%.0f s. Ctrl-C gives up and discards what was recorded", left_s,
+                )  # fmt: skip
+            self._thread.join(0.2)
+        return True
 
     def report(self) -> dict[str, Any]:
         """What recording has cost, written and dropped so far; on any thread."""
@@ -168,9 +183,6 @@ class Recorder:
             "bytes_written": self._backlog.bytes_written,
             "dropped": self.dropped,
         }
-
-    def _more_s(self) -> float:
-        return self._opening.patience_s if self._unhurried_s is None else self._unhurried_s
 
     # -- on the recorder's thread ---------------------------------------------------------------------------------
 
@@ -186,7 +198,11 @@ class Recorder:
             self.flight.close(discard=False)
 
     def _write_until_closed(self) -> None:
-        opened = open_patiently(self._opening, self._wake, lambda: self._closing is not None)
+        try:
+            opened = self._open()
+        except Exception:
+            self._opening.abandon()
+            raise
         self._unhurried_s = opened.closing_s
         try:
             self._write_with(opened)
@@ -195,6 +211,36 @@ class Recorder:
             with suppress(Exception):
                 opened.close()
             raise
+
+    def _open(self) -> FrameWriter:
+        """The writer, as soon as the store allows it; one more attempt is made once the run is over.
+
+        Raises:
+            StoreError: The last one, once the patience after the end of the run is used up.
+            WatchglassError: Others at once: waiting does not cure them.
+        """
+        pause_s, given_up_s = 0.0, math.inf
+        reported = over = False
+        while True:
+            if self._closing is not None and not over:
+                over, pause_s, given_up_s = True, 0.0, time.monotonic() + self._opening.patience_s
+            try:
+                return self._opening()
+            except ForkedError:
+                raise
+            except StoreError as error:
+                now = time.monotonic()
+                if over and now >= given_up_s:
+                    raise
+                if not reported:
+                    reported = True
+                    _log.warning("watchglass: %s; retrying, records are buffered in memory", error)
+            first_s, longest_s = self._timing.open_pauses_s
+            pause_s = min(longest_s, max(first_s, 2 * pause_s))
+            until_s = min(now + pause_s, given_up_s)
+            while time.monotonic() < until_s and (self._closing is not None) is over:
+                self._wake.wait(until_s - time.monotonic())
+                self._wake.clear()
 
     def _write_with(self, writer: FrameWriter) -> None:
         if writer.rings is not None:
@@ -207,14 +253,14 @@ class Recorder:
         while True:
             # Every time this thread wakes it takes the training's time: while only rows come, which are kept already,
             # it sleeps longer.
-            pause_s = _KEEP_S if self._keep() else _CONTROL_S
+            pause_s = self._timing.flight_copy_s if self._keep() else self._timing.recorder_look_s
             closing = self._closing
             urgent |= self._wake.wait(pause_s if closing is None else backoff_s * (given_up_s is not None))
             self._wake.clear()
             now = time.monotonic()
             if closing is not None and given_up_s is None:
                 given_up_s = now + writer.patience_s
-            if closing or now - last_look >= _CONTROL_S:
+            if closing or now - last_look >= self._timing.recorder_look_s:
                 last_look = now
                 self._look()
             # Where writing is rare, what waits must not fill the queue until then.
@@ -223,7 +269,7 @@ class Recorder:
                 continue
             last_flush, urgent = now, False
             done = self._flush(writer, closing)
-            backoff_s = 0.0 if done else min(_BACKOFF_S, max(0.1, 2 * backoff_s))
+            backoff_s = 0.0 if done else min(self._timing.write_backoff_s, max(0.1, 2 * backoff_s))
             if given_up_s is not None and (done or now >= given_up_s):
                 self._listener.close()
                 self.flight.close(discard=writer.close() and done)

@@ -95,7 +95,6 @@ if TYPE_CHECKING:
         write_tensors as write_tensors,
     )
     from watchglass.store.liveness import (
-        LEASE_EXPIRY_S as LEASE_EXPIRY_S,
         Attendance as Attendance,
         LaunchEnd as LaunchEnd,
         Renewal as Renewal,
@@ -138,7 +137,6 @@ if TYPE_CHECKING:
     from watchglass.store.signalling import signal_owner as signal_owner
     from watchglass.store.spool.abandoned import send_abandoned as send_abandoned
     from watchglass.store.spool.folder import spool_exists as spool_exists
-    from watchglass.store.spool.sending import PATIENCE_S as PATIENCE_S
     from watchglass.store.spool.spool import Spool as Spool
     from watchglass.store.writer import (
         JournalWriter as JournalWriter,
@@ -175,7 +173,7 @@ _HOMES = {
         "RawTensor", "StoredTensor", "as_numbers", "is_storable", "load_tensor", "write_tensors",
     ),
     "liveness": (
-        "LEASE_EXPIRY_S", "Attendance", "LaunchEnd", "Renewal", "RenewalWatch", "read_launch_ends", "still_running",
+        "Attendance", "LaunchEnd", "Renewal", "RenewalWatch", "read_launch_ends", "still_running",
         "write_launch_end",
     ),
     "locked_files": ("abandoned_labels",),
@@ -195,7 +193,6 @@ _HOMES = {
     "signalling": ("signal_owner",),
     "spool.folder": ("spool_exists",),
     "spool.abandoned": ("send_abandoned",),
-    "spool.sending": ("PATIENCE_S",),
     "spool.spool": ("Spool",),
     "writer": ("JournalWriter", "SegmentWriter", "StreamWriter"),
 }  # fmt: skip

@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from watchglass.config import TIMING
 from watchglass.errors import DamagedDataError, MissingFileError
 from watchglass.records import Failure
 from watchglass.store import layout
@@ -21,9 +22,6 @@ from watchglass.store.claim import Claim, claims_of_workers, is_alive, paths_of_
 from watchglass.store.contract import Store
 from watchglass.store.json_documents import MAX_BYTES, document
 from watchglass.store.manifest import launcher_of
-
-#: Seconds between the renewals of the journal's lease, and after how many without one its holder counts as gone.
-LEASE_RENEWAL_S, LEASE_EXPIRY_S = 10.0, 30.0
 
 
 @dataclass(frozen=True)
@@ -156,7 +154,7 @@ def claimed(store: Store, attempt: int) -> Iterator[tuple[str, list[Claim], bool
 class Renewal:
     """Shows from time to time that the holder of the journal's lease lives. For one thread."""
 
-    def __init__(self, store: Store, *, every_s: float = LEASE_RENEWAL_S) -> None:
+    def __init__(self, store: Store, *, every_s: float = TIMING.lease_renewal_s) -> None:
         self._store = store
         self._every_s = every_s
         self._next_s = float("-inf")

@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from watchglass.config import open_regular
+from watchglass.config import TIMING, open_regular
 from watchglass.errors import RunExistsError
 
 #: Bytes at the beginning that say what the ring is of; their end is the ring's own.
@@ -33,8 +33,6 @@ MEMORY = Path("/dev/shm")
 _LABEL_BYTES = HEADER_BYTES - 64
 _KINDS = {"rows": b"WGROWS1\n", "entries": b"WGENTR1\n", "spool": b"WGSPOOL\n"}
 _MOST_BYTES = 1 << 30
-#: Rings and spools outside of runs that nobody came for are removed after so long.
-_FORGOTTEN_S = 7 * 86400.0
 
 _log = logging.getLogger("watchglass")
 
@@ -49,7 +47,7 @@ def private_folder(parent: Path) -> Path:
         raise PermissionError(errno.EPERM, "it belongs to somebody else", str(folder))
     for path in _of_others(folder):
         with suppress(OSError):
-            if path.lstat().st_mtime < time.time() - _FORGOTTEN_S:
+            if path.lstat().st_mtime < time.time() - TIMING.abandoned_file_s:
                 _forget(path)
     return folder
 

@@ -13,25 +13,16 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from watchglass.config import Clock
+from watchglass.config import TIMING, Clock, Timing
 from watchglass.store import layout, manifest
 from watchglass.store.contract import Store, StoredObject
 
 #: Buckets before the newest that every poll lists again, for workers whose clocks are behind.
 SKEW_BUCKETS = 2
-#: Seconds between listings of everything, and what each request of one is spread over: a run of days has thousands.
-FULL_EVERY_S, _REQUEST_S = 30.0, 3.0
 #: Objects that one request lists.
 PAGE = 1000
-#: A worker of which nothing new came for so long holds no bucket open: three flushes of the slowest pace.
-_HEARD_S = 180.0
-#: On an object store the next attempt is looked for so often while nothing comes; else with every full listing.
-_QUIET_S, _PROBE_S = 10.0, 5.0
-#: In a folder: after so many polls without news only the newest segments of so many workers are looked at, and the
-#: folder is listed so often.
-_QUIET_POLLS, _FEW, _LIST_EVERY_S = 2, 4, 0.5
-#: A listing that takes longer than this is followed by a pause of four times its length.
-_SLOW_S = 0.005
+#: In a folder: after so many polls without news only the newest segments of so many workers are looked at.
+_QUIET_POLLS, _FEW = 2, 4
 
 
 @dataclass
@@ -49,11 +40,12 @@ class SegmentDiscovery:
     Args:
         store: The store of the run.
         attempt: Look at this attempt only; at all if None.
-        clock: For tests.
+        clock: The time.
+        timing: How often it lists what.
     """
 
-    def __init__(self, store: Store, attempt: int | None = None, clock: Clock = time) -> None:
-        self._store, self._clock = store, clock
+    def __init__(self, store: Store, attempt: int | None = None, clock: Clock = time, timing: Timing = TIMING) -> None:
+        self._store, self._clock, self._timing = store, clock, timing
         self._cheap_lookups = store.policy.cheap_lookups
         self._only = attempt
         #: Attempts found so far.
@@ -84,8 +76,8 @@ class SegmentDiscovery:
         found = self._list_all(now_s) if full else self._list_newest()
         if self._cheap_lookups:
             took_s = self._clock.monotonic_ns() / 1e9 - now_s
-            self._list_s = now_s + (_LIST_EVERY_S if few else 0)
-            if took_s > _SLOW_S:
+            self._list_s = now_s + (self._timing.folder_listing_s if few else 0)
+            if took_s > self._timing.slow_listing_s:
                 self._list_s = max(self._list_s, now_s + 5 * took_s)
         self._note(found, now_s)
         return found
@@ -113,7 +105,8 @@ class SegmentDiscovery:
         if self._only is not None:
             return False
         due = full or self._cheap_lookups
-        due = due or (now_s - self._news_s >= _QUIET_S and now_s - self._probe_s >= _PROBE_S)
+        quiet = now_s - self._news_s >= self._timing.quiet_run_s
+        due = due or (quiet and now_s - self._probe_s >= self._timing.attempt_probe_s)
         if not due:
             return False
         self._probe_s, before = now_s, self.attempts
@@ -128,7 +121,7 @@ class SegmentDiscovery:
             entries = self._store.list(layout.segments(attempt))
             requests += 1 + len(entries) // PAGE
             found += _named(entries)
-        self._full_s = now_s + max(FULL_EVERY_S, _REQUEST_S * requests)
+        self._full_s = now_s + max(self._timing.full_listing_s, self._timing.listing_request_s * requests)
         return found
 
     def _list_newest(self) -> list[tuple[layout.SegmentName, StoredObject]]:
@@ -163,7 +156,7 @@ class SegmentDiscovery:
         self._quiet = 0 if news else self._quiet + 1
         team = [newest for (attempt, _), newest in self._newest.items() if attempt == self.attempts - 1]
         self._team = len(team)
-        writing = [newest.name.bucket for newest in team if newest.heard_s > now_s - _HEARD_S]
+        writing = [newest.name.bucket for newest in team if newest.heard_s > now_s - self._timing.writer_silence_s]
         if writing:
             self._base = min(writing)
         elif not self._base:

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from faulty_stores import Recorded, hasten, spools
+from faulty_stores import Recorded, hasten, quick, spools
 from waiting import until
 from watchglass.capture import worker_files
-from watchglass.capture.limits import DEFAULT_LIMITS
+from watchglass.capture.limits import CaptureLimits
 from watchglass.capture.worker_files import WorkerOpening
 from watchglass.config import SessionConfig
 from watchglass.control import BackgroundMailbox, Commit, Stop, StoreMailbox
@@ -97,8 +97,8 @@ def remote(tmp_path: Path, spools: Path, monkeypatch: pytest.MonkeyPatch) -> Rem
 
 
 def opening(store: Store, rank: int = 0, **settings: Any) -> tuple[WorkerOpening, Opened]:
-    told = Opened()
-    return WorkerOpening(SessionConfig(store.location, **settings), DEFAULT_LIMITS, lambda: rank, told), told
+    told, limits = Opened(), CaptureLimits(timing=quick())
+    return WorkerOpening(SessionConfig(store.location, **settings), limits, lambda: rank, told), told
 
 
 def end(writer: Any, told: Opened) -> None:
@@ -137,7 +137,7 @@ def test_whichever_request_fails_the_worker_gets_one_place_in_one_attempt(
 def test_the_rank_is_that_of_the_first_training_step(remote: Remote) -> None:
     ranks: list[int | None] = [None]
     told = Opened()
-    opened = WorkerOpening(SessionConfig(remote.location), DEFAULT_LIMITS, lambda: ranks[-1], told)
+    opened = WorkerOpening(SessionConfig(remote.location), CaptureLimits(timing=quick()), lambda: ranks[-1], told)
     ranks.append(3)  # a group is formed before the first training step
     remote.lost_answers = ["worker_3.json"]
     with pytest.raises(StoreError, match="the answer was lost"):

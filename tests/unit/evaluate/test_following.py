@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from watchglass.config import EvaluatorConfig, RuleSpec
+from watchglass.config import TIMING, EvaluatorConfig, RuleSpec
 from watchglass.errors import MissingFileError, StoreError
 from watchglass.evaluate import follow, follow_runs, what_is_at
-from watchglass.store import LEASE_EXPIRY_S, LocalStore, Renewal, Store, open_store
+from watchglass.store import LocalStore, Renewal, Store, open_store
 from watchglass.testing import RunBuilder, Step, build_run
 
 STEPS = [Step({"loss": 1.0})] * 5
@@ -132,5 +132,5 @@ def test_many_runs_are_asked_with_less_patience_than_a_lease_lasts(
     follow_runs(EvaluatorConfig(str(tmp_path), None, RULES), pausing(most=1), Nobody())
     assert asked == [True]
     patience = open_store("s3://bucket/runs", quick=True)._requests.patience
-    assert 2 * patience.request_s + patience.retry_s < LEASE_EXPIRY_S
+    assert 2 * patience.request_s + patience.retry_s < TIMING.lease_expiry_s
     assert patience.request_s < open_store("s3://bucket/runs")._requests.patience.request_s

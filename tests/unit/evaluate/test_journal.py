@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from watchglass.config import TIMING
 from watchglass.errors import RunExistsError, StoreError
 from watchglass.evaluate.live import journal as module
 from watchglass.evaluate.live.journal import Journal
 from watchglass.records import Finding, Mode, Observation, RuleStatus, Severity, Status
 from watchglass.run import open_run
-from watchglass.store import LEASE_EXPIRY_S, JournalWriter, LocalStore, RunReader, layout, lease_holder
+from watchglass.store import JournalWriter, LocalStore, RunReader, layout, lease_holder
 from watchglass.testing import build_run
 
 FINDING = Finding(
@@ -165,7 +166,7 @@ def test_one_on_another_machine_that_renews_its_lease_is_left_in_peace(
     clock = Clock(monkeypatch, store, renewing=True)
     with pytest.raises(RunExistsError, match="on elsewhere"):
         Journal(store, print).open(clock.pause, patience_s=0.0, poll_s=1.0)
-    assert clock.now_s < 1000 + LEASE_EXPIRY_S
+    assert clock.now_s < 1000 + TIMING.lease_expiry_s
 
 
 def test_one_on_another_machine_that_is_silent_is_followed_by_us(
@@ -175,7 +176,7 @@ def test_one_on_another_machine_that_is_silent_is_followed_by_us(
     clock = Clock(monkeypatch, store, renewing=False)
     journal = Journal(store, print)
     journal.open(clock.pause, patience_s=0.0, poll_s=1.0)
-    assert LEASE_EXPIRY_S <= clock.now_s - 1000 <= LEASE_EXPIRY_S + 2
+    assert TIMING.lease_expiry_s <= clock.now_s - 1000 <= TIMING.lease_expiry_s + 2
     assert lease_holder(store).host == platform.node()
     journal.close()
 
@@ -217,9 +218,11 @@ def test_one_that_has_just_come_is_not_taken_for_the_silent_one_before_it(
 
     def pause(seconds: float) -> bool:
         waited = clock.now_s - 1000 + seconds
-        if waited >= LEASE_EXPIRY_S and f"{layout.LEASE}.1" not in [entry.path for entry in store.list(layout.JOURNAL)]:
+        if waited >= TIMING.lease_expiry_s and f"{layout.LEASE}.1" not in [
+            entry.path for entry in store.list(layout.JOURNAL)
+        ]:
             take_over(store, host="a third machine")
-        clock.renewing = waited >= LEASE_EXPIRY_S + 5
+        clock.renewing = waited >= TIMING.lease_expiry_s + 5
         return clock.pause(seconds)
 
     with pytest.raises(RunExistsError, match="on a third machine"):

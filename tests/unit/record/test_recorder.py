@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from waiting import PATIENCE_S, until
+from watchglass.config import Timing
 from watchglass.control import Commit, Stop
 from watchglass.errors import ForkedError, NoRoomError, NotARunError, RunExistsError, StoreError
 from watchglass.record import Captured, OpenStep, Recorder, SteadyRow
@@ -293,7 +294,7 @@ def test_a_recorder_that_has_failed_keeps_nothing_and_counts(caplog: pytest.LogC
     assert not made._queue.waiting_bytes
     assert made.dropped["steps"] == 3
     assert ["nothing more is recorded" in message for message in caplog.messages] == [False, True]
-    assert "waits in memory" in caplog.messages[0]
+    assert "records are buffered in memory" in caplog.messages[0]
 
 
 def test_a_recorder_that_breaks_counts_what_had_not_arrived_and_holds_nothing_of_it() -> None:
@@ -485,12 +486,12 @@ class Failing(Opening):
 
 
 def test_a_store_that_is_away_at_the_start_is_waited_for_and_what_fits_the_queue_is_written(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr("watchglass.record.writer_opening._FIRST_PAUSE_S", 0.001)
     writer = Writer()
     opening = Failing(writer, [StoreError("away")] * 5)
-    made = Recorder(opening, flush_interval_s=600.0, queue_bytes=1 << 20)
+    quick = Timing(open_pauses_s=(0.001, 15.0))
+    made = Recorder(opening, flush_interval_s=600.0, queue_bytes=1 << 20, timing=quick)
     for tensor in TENSORS:
         made.add_tensor(tensor)
     made.start()
@@ -506,18 +507,17 @@ def test_a_store_that_is_away_at_the_start_is_waited_for_and_what_fits_the_queue
 
 @pytest.mark.parametrize("patience_s", [0.0, 0.3])
 def test_a_store_that_never_comes_is_given_up_after_the_training(
-    patience_s: float, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    patience_s: float, caplog: pytest.LogCaptureFixture
 ) -> None:
     opening = Failing(Writer(), [StoreError("away")] * 10_000)
     opening.patience_s = patience_s
-    monkeypatch.setattr("watchglass.record.writer_opening._QUIET_S", 0.0)
-    made = Recorder(opening, flush_interval_s=600.0, queue_bytes=1 << 20)
+    made = Recorder(opening, flush_interval_s=600.0, queue_bytes=1 << 20, timing=Timing(silent_end_s=0.0))
     made.start()
     made.put(step(0))
     began = time.monotonic()
     assert made.close("finished", {}, timeout_s=PATIENCE_S)
     assert patience_s <= time.monotonic() - began
-    told = [text for text in caplog.messages if "training is over" in text]
+    told = [text for text in caplog.messages if "run is over" in text]
     assert len(told) <= 1
     assert told or not patience_s
     assert made.dropped["steps"] == 1

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from compacted_runs import CrashingStore, Interrupted, content, small_run
+from watchglass.config import Timing
 from watchglass.errors import DamagedDataError, NotARunError, RunExistsError, StoreError
 from watchglass.records import STATISTIC_FIELDS, Mode, StepEnd
 from watchglass.store import (
@@ -443,20 +444,19 @@ def test_pins_end_with_their_process_or_when_nobody_renews_them(
         pin(store)
     with monkeypatch.context() as patched:
         patched.setattr(pins, "this_process", lambda: replace(this_process(), host="elsewhere"))
-        patched.setattr(pins, "PIN_EXPIRY_S", -100.0)
-        pin(store)
+        pin(store, Timing(pin_expiry_s=-100.0))
     assert len(store.list(layout.PINS)) == 2
     assert compact(store).kept == []
     assert segments(store) == []
     assert store.list(layout.PINS) == []
 
 
-def test_a_pin_is_renewed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pin_is_renewed(tmp_path: Path) -> None:
     store = small_run(tmp_path / "run", workers=1)
     with pin(store) as held:
-        before = pins.pins(store)[0].expires_ns
         assert not held.tick()
-        monkeypatch.setattr(pins, "PIN_RENEWAL_S", 0.0)
+    with pin(store, Timing(pin_renewal_s=0.0)) as held:
+        before = pins.pins(store)[0].expires_ns
         assert held.tick()
         assert pins.pins(store)[0].expires_ns > before
 

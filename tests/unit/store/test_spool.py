@@ -18,6 +18,7 @@ import pytest
 
 from faulty_stores import spools
 from waiting import PATIENCE_S, until
+from watchglass.config import TIMING, Timing
 from watchglass.errors import NoRoomError, RunExistsError, StoreError
 from watchglass.records import Fact
 from watchglass.store import (
@@ -76,10 +77,8 @@ def open_spool(remote: Remote) -> Iterator[Any]:
     made: list[Spool] = []
 
     def opened(**settings: Any) -> Spool:
-        pauses = {"pause_s": (0.005, 0.02)}
-        made.append(
-            Spool(remote, "worker_0", LABEL, **{"most_bytes": 10_000, "memory_bytes": 1000, **pauses, **settings})
-        )
+        quick = {"most_bytes": 10_000, "memory_bytes": 1000, "timing": Timing(upload_pauses_s=(0.005, 0.02))}
+        made.append(Spool(remote, "worker_0", LABEL, **{**quick, **settings}))
         return made[-1]
 
     yield opened
@@ -138,7 +137,7 @@ def test_what_waits_on_the_disk_is_whole_and_named(remote: Remote, open_spool: A
 
 def test_pauses_grow_and_the_end_of_the_training_cuts_them_short(remote: Remote, open_spool: Any) -> None:
     remote.away = True
-    one = open_spool(pause_s=(600.0, 600.0))
+    one = open_spool(timing=Timing(upload_pauses_s=(600.0, 600.0)))
     one.write(segment(0), b"x")
     until(lambda: remote.tries == 1)
     time.sleep(0.05)
@@ -288,6 +287,7 @@ def test_everything_else_is_what_the_store_says(remote: Remote, open_spool: Any)
 
 WRITE = """
 import sys
+from watchglass.config import TIMING, Timing
 from watchglass.errors import StoreError
 from watchglass.store import LocalStore, Spool, layout
 
@@ -488,12 +488,9 @@ def test_a_store_that_never_answers_ends_nobodys_end(
     assert "buffered in" in caplog.text
 
 
-def test_the_end_says_what_it_waits_for(
-    remote: Remote, open_spool: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(sending, "_QUIET_S", 0.05)
+def test_the_end_says_what_it_waits_for(remote: Remote, open_spool: Any, caplog: pytest.LogCaptureFixture) -> None:
     remote.away = True
-    one = open_spool()
+    one = open_spool(timing=Timing(silent_end_s=0.05))
     one.write(segment(0), bytes(123))
     one.close(0.3)
     (told,) = [message for message in caplog.messages if "script has ended" in message]
@@ -525,7 +522,7 @@ def test_an_interpreter_that_begins_no_threads_any_more_sends_at_the_end(remote:
 @pytest.mark.usefixtures("no_threads")
 def test_without_threads_the_end_gives_up_in_time_too(remote: Remote, open_spool: Any) -> None:
     remote.away = True
-    one = open_spool(pause_s=(0.05, 0.05))
+    one = open_spool(timing=Timing(upload_pauses_s=(0.05, 0.05)))
     one.write(segment(0), b"x")
     one.close(1.0)
     assert 1 < remote.tries < 100
@@ -629,6 +626,6 @@ def test_the_room_that_a_training_needs_for_itself_is_left_free(remote: Remote, 
 
 
 def test_constants_are_as_documented() -> None:
-    assert (sending.FIRST_PAUSE_S, sending.LONGEST_PAUSE_S) == (0.5, 30.0)
-    assert (sending.PATIENCE_S, sending.LONGEST_PATIENCE_S) == (60.0, 600.0)
+    assert TIMING.upload_pauses_s == (0.5, 30.0)
+    assert (TIMING.upload_patience_s, TIMING.upload_limit_ratio) == (60.0, 10.0)
     assert spool.RAW_SHARE == 0.75

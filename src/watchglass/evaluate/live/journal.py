@@ -7,11 +7,11 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
+from watchglass.config import TIMING
 from watchglass.errors import DamagedDataError, MissingFileError, RunExistsError, StoreError
 from watchglass.records import Finding, Observation, RuleStatus, Status
 from watchglass.run import Run
 from watchglass.store import (
-    LEASE_EXPIRY_S,
     Claim,
     FrameKind,
     JournalWriter,
@@ -72,7 +72,7 @@ class Journal:
         """Take the lease, and learn what an earlier evaluator wrote.
 
         A holder on this machine is waited for. One on another cannot be seen: if it renews the lease it lives, if it
-        has not for :data:`~watchglass.store.LEASE_EXPIRY_S` it is gone, and its lease is taken over.
+        has not for :attr:`Timing.lease_expiry_s <watchglass.config.Timing>` it is gone, and its lease is taken over.
 
         Args:
             pause: Waits so many seconds, or less; returns whether waiting on makes sense.
@@ -99,7 +99,7 @@ class Journal:
                         # One that has just come has not been silent yet, however long the one before was.
                         watch, watched = RenewalWatch(self._store, monotonic=time.monotonic), holder
                     renewed, silent_s = watch.look()
-                    gone = holder if silent_s >= LEASE_EXPIRY_S else None
+                    gone = holder if silent_s >= TIMING.lease_expiry_s else None
                     late = late and renewed
                 if gone is None and (late or not pause(poll_s)):
                     raise

@@ -9,7 +9,7 @@ from enum import Enum
 from functools import partial
 from typing import Protocol, TextIO
 
-from watchglass.config import EvaluatorConfig
+from watchglass.config import TIMING, EvaluatorConfig
 from watchglass.errors import MissingFileError, NotARunError, RunExistsError, StoreError, WatchglassError, in_a_line
 from watchglass.evaluate.live.evaluator import Evaluator
 from watchglass.evaluate.live.following import Followed, Following, was_removed
@@ -18,7 +18,6 @@ from watchglass.evaluate.live.judging import Judging
 from watchglass.evaluate.live.restart_without_rule import own_lease
 from watchglass.evaluate.live.snapshot import RunSnapshot
 from watchglass.store import (
-    LEASE_EXPIRY_S,
     Claim,
     RenewalWatch,
     Store,
@@ -232,7 +231,7 @@ class Member:
         # What this process held before it started anew is its own.
         holder = lease_holder(self._store) if own_lease(self._store) is None else None
         # One that can be seen from here is gone when its process is, however long it has not been heard.
-        unheard = holder is not None and holder == self._holder and silent_s >= LEASE_EXPIRY_S
+        unheard = holder is not None and holder == self._holder and silent_s >= TIMING.lease_expiry_s
         alive = is_alive(holder) if holder is not None else False
         if holder is not None and alive is not False and not (alive is None and unheard):
             return self._is_held(holder)

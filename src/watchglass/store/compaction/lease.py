@@ -6,13 +6,11 @@ import json
 import time
 from contextlib import AbstractContextManager, suppress
 
+from watchglass.config import TIMING, Timing
 from watchglass.errors import RunExistsError, StoreError
 from watchglass.store import claim, layout
 from watchglass.store.contract import Store
 from watchglass.store.json_documents import read_document
-
-#: Seconds between renewals, and after how many without one a holder that cannot be seen from here counts as gone.
-_RENEWAL_S, _EXPIRY_S = 15.0, 300.0
 
 
 class CompactionLease(AbstractContextManager["CompactionLease"]):
@@ -22,15 +20,15 @@ class CompactionLease(AbstractContextManager["CompactionLease"]):
         RunExistsError: On construction, when another living process compacts the run.
     """
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, store: Store, timing: Timing = TIMING) -> None:
+        self._store, self._timing = store, timing
         self._process = claim.this_process()
         holder = claim.holder_of(store, layout.COMPACTION_LEASE)
         unseen = holder if holder is not None and claim.is_alive(holder) is None else None
         if unseen is not None and not self._is_expired(unseen):
             raise RunExistsError(
                 f"{store.location} is being compacted by process {unseen.pid} on {unseen.host}; "
-                f"wait for it to end (should it have died, its lease ends after {_EXPIRY_S / 60:.0f} minutes)"
+                f"wait for it to end (if it has died, the lease ends in {timing.compaction_expiry_s / 60:.0f} minutes)"
             )
         claim.take(store, layout.COMPACTION_LEASE, self._process, f"the compaction of {store.location}", unseen)
         self._renewed_s = float("-inf")
@@ -43,7 +41,7 @@ class CompactionLease(AbstractContextManager["CompactionLease"]):
             RunExistsError: Somebody else has taken it since: this process was asleep for too long.
             StoreError: The store refused.
         """
-        if time.monotonic() - self._renewed_s < _RENEWAL_S:
+        if time.monotonic() - self._renewed_s < self._timing.compaction_renewal_s:
             return
         self.check()
         data = json.dumps({"holder": self._process.to_json(), "wall_ns": time.time_ns()}).encode()
@@ -72,4 +70,4 @@ class CompactionLease(AbstractContextManager["CompactionLease"]):
         """Whether a holder on another machine has not renewed its lease for long."""
         renewed_ns = read_document(self._store, layout.COMPACTION_RENEWED).get("wall_ns")
         renewed_ns = renewed_ns if type(renewed_ns) is int else 0
-        return max(renewed_ns, holder.wall_ns) + int(_EXPIRY_S * 1e9) < time.time_ns()
+        return max(renewed_ns, holder.wall_ns) + int(self._timing.compaction_expiry_s * 1e9) < time.time_ns()

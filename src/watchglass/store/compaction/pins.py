@@ -8,17 +8,13 @@ import uuid
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 
+from watchglass.config import TIMING, Timing
 from watchglass.errors import DamagedDataError, StoreError
 from watchglass.store import layout
 from watchglass.store.claim import Claim, is_alive, this_process
 from watchglass.store.compaction.generations import newest_generation
 from watchglass.store.contract import Store
 from watchglass.store.json_documents import MAX_BYTES, document
-
-#: Seconds for which a pin holds unless it is renewed, and between its renewals.
-PIN_EXPIRY_S, PIN_RENEWAL_S = 300.0, 60.0
-#: Seconds by which clocks of two machines may differ.
-_SKEW_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -39,7 +35,7 @@ class PinRecord:
 
     def holds(self, now_ns: int) -> bool:
         """Whether it still counts: neither expired nor of a process of this machine that has ended."""
-        return self.expires_ns + int(_SKEW_S * 1e9) > now_ns and is_alive(self.holder) is not False
+        return self.expires_ns + int(TIMING.clock_skew_s * 1e9) > now_ns and is_alive(self.holder) is not False
 
 
 class Pin(AbstractContextManager["Pin"]):
@@ -51,9 +47,9 @@ class Pin(AbstractContextManager["Pin"]):
         generation: The number of the generation, 0 for none.
     """
 
-    def __init__(self, store: Store, generation: int) -> None:
+    def __init__(self, store: Store, generation: int, timing: Timing = TIMING) -> None:
         self.generation = generation
-        self._store = store
+        self._store, self._timing = store, timing
         self._path = layout.pin(uuid.uuid4().hex)
         self._holder = this_process()
         self._renewed_s = time.monotonic()
@@ -65,7 +61,7 @@ class Pin(AbstractContextManager["Pin"]):
         Raises:
             StoreError: The store refused; the next call tries again.
         """
-        if time.monotonic() - self._renewed_s < PIN_RENEWAL_S:
+        if time.monotonic() - self._renewed_s < self._timing.pin_renewal_s:
             return False
         self._write()
         self._renewed_s = time.monotonic()
@@ -80,12 +76,12 @@ class Pin(AbstractContextManager["Pin"]):
         self.close()
 
     def _write(self) -> None:
-        expires_ns = time.time_ns() + int(PIN_EXPIRY_S * 1e9)
+        expires_ns = time.time_ns() + int(self._timing.pin_expiry_s * 1e9)
         data = {"generation": self.generation, "expires_ns": expires_ns, "holder": self._holder.to_json()}
         self._store.write(self._path, json.dumps(data).encode(), replace=True)
 
 
-def pin(store: Store) -> Pin:
+def pin(store: Store, timing: Timing = TIMING) -> Pin:
     """Pin the newest generation. Begin to read only then.
 
     Raises:
@@ -93,7 +89,7 @@ def pin(store: Store) -> Pin:
         DamagedDataError: The newest generation makes no sense.
     """
     while True:
-        made = Pin(store, _newest(store))
+        made = Pin(store, _newest(store), timing)
         # Whoever compacts writes the generation first and looks for pins then: either it sees ours, or we see its.
         if _newest(store) == made.generation:
             return made

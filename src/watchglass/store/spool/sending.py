@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 
+from watchglass.config import Timing
 from watchglass.errors import RunExistsError
 from watchglass.store import layout
 from watchglass.store.contract import Store
@@ -19,17 +20,10 @@ from watchglass.store.spool.folder import SpooledObject, read_object
 
 _log = logging.getLogger("watchglass")
 
-#: Seconds until the next try: of the first one, and the longest. Each is up to a half shorter, by chance, so that the
-#: workers of a run do not come back to a store all at once.
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
 #: Of which reading a file may fail although the file is whole: the process is short of something just now.
 _PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR)
 #: Stands for a segment that the disk has lost: readers say that it is damaged and go on, while they wait behind a hole.
 _LOST = b"lost by the disk on which it waited"
-#: When a worker ends: seconds that it waits without a word.
-_QUIET_S = 3.0
-#: When a worker ends: seconds without any progress, and in all, after which the rest is left to others.
-PATIENCE_S, LONGEST_PATIENCE_S = 60.0, 600.0
 
 
 class Sending:
@@ -41,7 +35,7 @@ class Sending:
         store: Where they go.
         worker: Whose they are.
         folder: Where they wait, for messages; "" where they wait in memory alone.
-        pauses_s: Seconds until a failed upload is tried again, the first time and at most.
+        timing: How long uploads pause and the end waits.
         arrived: Called with path and size of each object that the store has taken, by whoever sends it.
 
     Attributes:
@@ -55,11 +49,11 @@ class Sending:
         store: Store,
         worker: str,
         folder: str,
-        pauses_s: tuple[float, float],
+        timing: Timing,
         arrived: Callable[[str, int], None],
     ) -> None:
         self._store, self._worker, self._folder = store, worker, folder
-        self._pauses_s = pauses_s
+        self._timing = timing
         self._arrived = arrived
         self.on_disk = self.in_memory = 0
         self.conflict = ""
@@ -102,8 +96,8 @@ class Sending:
             self._closing = True
             self._change.notify_all()
             began = now = self._progress_s = time.monotonic()
-            longest_s = patience_s * LONGEST_PATIENCE_S / PATIENCE_S
-            telling_s = began + _QUIET_S
+            longest_s = patience_s * self._timing.upload_limit_ratio
+            telling_s = began + self._timing.silent_end_s
             while self._waiting and not self.conflict:
                 left_s = min(self._progress_s + patience_s, began + longest_s) - now
                 if left_s <= 0:
@@ -114,7 +108,7 @@ class Sending:
                 if self._thread is None and self._tried(self._waiting[0]):
                     left_s = 0.0
                 elif self._thread is None:
-                    left_s = min(left_s, self._pauses_s[0])
+                    left_s = min(left_s, self._timing.upload_pauses_s[0])
                 self._change.wait(min(left_s, max(0.0, telling_s - now)))
                 now = time.monotonic()
             self._given_up = True
@@ -148,7 +142,8 @@ class Sending:
             elif self.conflict:
                 return
             else:
-                pause_s = min(self._pauses_s[1], max(self._pauses_s[0], 2 * pause_s))
+                first_s, longest_s = self._timing.upload_pauses_s
+                pause_s = min(longest_s, max(first_s, 2 * pause_s))
 
     def _pause(self, seconds: float) -> bool:
         """Wait; returns whether the end of it all was told meanwhile, which makes haste."""

@@ -11,10 +11,10 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from watchglass.config import TIMING, Timing
 from watchglass.errors import NoRoomError, RunExistsError, StoreError
 from watchglass.store import layout, locked_files
 from watchglass.store.contract import Content, Store, WrapperStore
-from watchglass.store.spool import sending
 from watchglass.store.spool.folder import SpooledObject, SpoolFolder
 from watchglass.store.spool.sending import Sending
 
@@ -44,7 +44,7 @@ class Spool(WrapperStore):
         *,
         most_bytes: int,
         memory_bytes: int,
-        pause_s: tuple[float, float] | None = None,
+        timing: Timing = TIMING,
     ) -> None:
         """Make the folder; the thread begins with the first object.
 
@@ -54,7 +54,7 @@ class Spool(WrapperStore):
             label: What the folder is of: at least ``run``, ``attempt`` and ``worker``.
             most_bytes: What may wait on the disk; 0 for nothing.
             memory_bytes: What may wait in memory where the disk takes nothing.
-            pause_s: Seconds until a failed upload is tried again, the first time and at most.
+            timing: How long uploads pause and the end waits.
         """
         super().__init__(store)
         self.appends = False
@@ -71,8 +71,8 @@ class Spool(WrapperStore):
                 self.refused = f"{error.strerror or error}"
         self.arrived: Callable[[str, int], None] = lambda path, size: None
         self._number = 0
-        pauses_s = pause_s or (sending.FIRST_PAUSE_S, sending.LONGEST_PAUSE_S)
-        self._sending = Sending(store, worker, self.folder, pauses_s, lambda path, size: self.arrived(path, size))
+        self._timing = timing
+        self._sending = Sending(store, worker, self.folder, timing, lambda path, size: self.arrived(path, size))
 
     # -- writing --------------------------------------------------------------------------------------------------
 
@@ -129,6 +129,11 @@ class Spool(WrapperStore):
         return SpooledObject(self._number, path, size, content=data if isinstance(data, bytes) else b"".join(data))
 
     @property
+    def patience_s(self) -> float:
+        """Seconds without progress after which :meth:`close` gives up."""
+        return self._timing.upload_patience_s
+
+    @property
     def waiting_bytes(self) -> int:
         """What is not in the store yet."""
         return self._sending.on_disk + self._sending.in_memory
@@ -147,7 +152,7 @@ class Spool(WrapperStore):
             patience_s: Give up after so many seconds without progress, and ten times as many in all; 60 s if None.
         """
         if not self._sending.closed:
-            self._sending.close(sending.PATIENCE_S if patience_s is None else patience_s)
+            self._sending.close(self.patience_s if patience_s is None else patience_s)
             if self._folder is not None:
                 self._folder.close()
 
