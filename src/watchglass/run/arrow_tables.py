@@ -1,4 +1,4 @@
-"""The tables of a run, one for each declared kind of rows: the course of the run for SQL, everything for export."""
+"""The tables of a run, one for each declared kind of rows: the steps that count for SQL, everything for export."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def table_of(run: Run, name: str, words: frozenset[str] | None = None) -> Table:
     Args:
         run: The run.
         name: That of a kind of :data:`~watchglass.records.ROW_KINDS`.
-        words: The words of a query; statistics that it does not name are left out. None for all.
+        words: The words of a query, to leave out statistics that it does not name. None for all.
 
     Raises:
         UnknownNameError: There is no such table.
@@ -73,7 +73,7 @@ def tables_for(run: Run, query: str) -> dict[str, Callable[[], pa.Table]]:
 
 
 def fields_named(query: str) -> frozenset[str] | None:
-    """The words of a query, if they name all columns that it can give; None where it may give columns unnamed."""
+    """The words of a query; None where it may return columns that it does not name."""
     text = re.sub(r"count\s*\(\s*\*\s*\)", "", query.lower())
     words = re.findall(r"\w+", text)
     # SELECT *, COLUMNS(...), FROM first, SUMMARIZE, and the like.
@@ -88,9 +88,9 @@ class RunTables:
 
     Args:
         run: The run.
-        everything: Also rows that SQL does not see, with the columns that say so: ``counts``, of a step that is part of
-            the course, and ``origin``. Global steps are then those of the attempt.
-        histograms: Of statistics, which are only read with ``everything``, also the histograms.
+        everything: Also rows that SQL does not show, with two more columns: ``counts`` (whether the step counts) and
+            ``origin``. Global steps are then those of the attempt.
+        histograms: Also the histograms of statistics, which are only read with ``everything``.
     """
 
     def __init__(self, run: Run, *, everything: bool = False, histograms: bool = False) -> None:
@@ -119,14 +119,14 @@ class RunTables:
 
 
 class _Attempt:
-    """What a worker recorded in an attempt, and the numbers of its steps in the run.
+    """The records of a worker in an attempt, and the numbers of its steps in the run.
 
     Args:
         worker: The worker.
         attempt: Number of the attempt.
-        tables: What it recorded in it.
+        tables: Its records in that attempt.
         everything: Also steps that do not count.
-        is_stream: It is a stream and no worker.
+        is_stream: It is a stream and not a worker.
     """
 
     def __init__(
@@ -148,14 +148,14 @@ class _Attempt:
             self._number[at] = numbering["number"]
 
     def places(self, global_steps: Sequence[int] | NDArray[Any]) -> NDArray[np.intp]:
-        """Where these steps are among those of the table; -1 for others."""
+        """The places of these steps in the table; -1 for steps that it lacks."""
         steps = np.minimum(np.asarray(global_steps), _LATEST).astype(np.int64)
         at = np.searchsorted(self._own, np.maximum(steps, 0))
         shown = (self._own[at] == steps) & (self._mode[at] > 0) & (self._counts[at] | self.everything)
         return np.where(shown, at, -1)
 
     def step_columns(self, at: NDArray[np.intp]) -> _Columns:
-        """The columns that say of which step rows are; nothing for -1."""
+        """The columns with the steps of rows; null for -1."""
         mode, *numbers = self.numbers(at)
         named = dict(zip(("step", "global_step", "counts"), (*numbers, self._counts[at]), strict=True))
         return {"mode": texts([mode.name for mode in Mode], np.where(at < 0, -1, mode - 1))} | {
@@ -175,7 +175,7 @@ class _Attempt:
         return columns
 
     def wall(self, monotonic_ns: NDArray[Any]) -> Any:
-        """Moments of the worker's clock as times, by the header of the segment that was begun last before each."""
+        """Times of the worker's clock as wall time, by the last segment header before each."""
         moments = np.minimum(monotonic_ns, _LATEST).astype(np.int64)
         pairs = sorted(
             (header["monotonic_ns"], header["wall_ns"])
@@ -188,7 +188,7 @@ class _Attempt:
 
 
 def _is_time(value: object) -> bool:
-    """Whether a number of a header, which is foreign JSON, is one of nanoseconds."""
+    """Whether a value of a header, which is foreign JSON, is a number of nanoseconds."""
     return type(value) is int and 0 <= value < 1 << 62
 
 
@@ -199,7 +199,7 @@ def _rows(kind: RowKind, of: _Attempt) -> Iterator[pa.Table]:
     if kind.key is RowKey.STEP:
         at = of.places(values["global_step"])
         keep = at >= 0
-        if kind is FACTS:  # also of the run, and of a step that never ended
+        if kind is FACTS:  # also facts of the run, and of a step that never ended
             steps = np.array(values["global_step"], np.int64)
             last = of.attempt == max(of.worker.attempts, default=0)
             keep |= (steps < 0) | ((of.everything or last) & ~np.isin(steps, of.ends["global_step"].astype(np.int64)))
@@ -229,7 +229,7 @@ def _rows(kind: RowKind, of: _Attempt) -> Iterator[pa.Table]:
 
 
 def _columns(kind: RowKind, values: _Columns, tables: WorkerTables | None = None) -> _Columns:
-    """The fields of rows as columns: tensors by name and role, numbers that stand for words as these."""
+    """The fields of rows as columns: tensors by name and role, numbers of enumerations as words."""
     columns: _Columns = {}
     for field in kind.own:
         if field.name == "tensor_id" and kind is not TENSORS and tables is not None:
@@ -261,7 +261,7 @@ def _array(field: Field, values: Any) -> Any:
 
 
 def _names(tables: WorkerTables, ids: NDArray[Any]) -> _Columns:
-    """What tensor ids mean: a number in place of the name of a tensor that the catalog lacks."""
+    """Names and roles of tensors by id; a tensor that the catalog lacks has its id as its name."""
     known, at = np.unique(ids, return_inverse=True)
     rows = [tables.catalog.get(int(tensor_id)) for tensor_id in known]
     names = [row.name if row is not None else str(each) for row, each in zip(rows, known.tolist(), strict=True)]
@@ -270,7 +270,7 @@ def _names(tables: WorkerTables, ids: NDArray[Any]) -> _Columns:
 
 
 def _statistics(of: _Attempt, histograms: bool) -> Iterator[pa.Table]:
-    """All statistics of an attempt, those because of a finding too."""
+    """All statistics of an attempt, also those captured because of a finding."""
     ids = sorted({row.tensor_id for row in of.tables.catalog.select()})
     for first, stop in spans(of.ends["global_step"], np.maximum(of.ends["captures"], 1), _ROWS) or [(0, 0)]:
         batch = of.tables.statistics.read(global_steps=(first, stop), planned_only=False, histograms=histograms)

@@ -1,4 +1,4 @@
-"""How the newest attempt of a run ended: what its launchers and its workers say, and the silence of those that died."""
+"""The end of the newest attempt of a run: from reports of launchers and workers, and the silence of dead workers."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Ending(NamedTuple):
     """The end of the newest attempt.
 
     Attributes:
-        over: Nothing more comes of it: every worker has left, ended with an exit status of 0, or is gone.
-        failure: Why it failed; None where it has not, or has not ended.
-        early: What ended workers of a script that itself ended well: it terminated them, or went on without them.
+        over: Whether no worker goes on: each has left, has ended with exit status 0, or is dead.
+        failure: The reason for its failure; None where it has not failed, or has not ended.
+        early: Failures of workers of a script that itself succeeded: it terminated them, or continued without them.
     """
 
     over: bool
@@ -31,10 +31,10 @@ class Ending(NamedTuple):
 
 
 def ending_of(run: Run) -> Ending:
-    """How the newest attempt ended, as far as was read and as the processes of this machine show now.
+    """The end of the newest attempt, by what was read and by the processes of this machine now.
 
-    Of several failures the earliest counts: it is the reason for the others. A process that was killed, or that went
-    without a word, failed as well, unless a launcher says that the script which started it ended with 0.
+    Of several failures the earliest counts, as the reason for the others. A process that was killed, or disappeared,
+    failed as well, unless its launcher reports that the script ended with 0.
 
     Raises:
         StoreError: The store refused.
@@ -63,7 +63,7 @@ def ending_of(run: Run) -> Ending:
         if events[-1].get("event") in ("left", "harvested") and any(event.get("event") == "left" for event in events):
             found += _told(name, events)
         elif name in gone:
-            if end is None:  # else its launcher has said how it ended
+            if end is None:  # else its launcher has reported its end
                 found.append(Failure("lost", worker=name))
         else:
             waiting = True
@@ -72,10 +72,10 @@ def ending_of(run: Run) -> Ending:
 
 
 def state_of(run: Run) -> str:
-    """How a run ended: ``finished``, ``failed``, ``stopped``, or ``lost`` (its processes are gone, and nothing says
-    why); else ``not finished`` or ``no data``.
+    """How a run ended: ``finished``, ``failed``, ``stopped``, or ``lost`` (its processes are dead, for an unknown
+    reason); else ``not finished`` or ``no data``.
 
-    Where workers left differently, all of it: ``failed and finished``.
+    Where workers left with different states, all of these: ``failed and finished``.
     """  # noqa: D205
     ending = ending_of(run)
     if run.finished:
@@ -83,7 +83,7 @@ def state_of(run: Run) -> str:
         lasts = {worker: run.worker(worker).lifecycle[-1] for worker in run.workers if worker not in early}
         ends = {str(last.get("status", "finished")) for last in lasts.values()} or {"finished"}
         if ending.failure is not None and "stopped" not in ends:
-            # Not only what failed while it trained: a launcher also sees what came after the last step.
+            # A launcher also sees failures after the last step.
             ends = {"failed"} if ends == {"finished"} else ends | {"failed"}
         return " and ".join(sorted(ends))
     if ending.failure is not None:
@@ -97,13 +97,13 @@ def _newest(run: Run) -> int:
     if run.fixed_attempt is not None:
         return run.fixed_attempt
     attempt = max(run.attempts, default=0)
-    while has_attempt(run.store, attempt + 1):  # of one that failed before its first step nothing else was read
+    while has_attempt(run.store, attempt + 1):  # one that failed before its first step has nothing else to read
         attempt += 1
     return attempt
 
 
 def _launch(run: Run, attempt: int) -> tuple[int, dict[int, LaunchEnd]]:
-    """The attempt in which the launch began that an attempt belongs to, and what its launchers have said since.
+    """The attempt in which the launch of an attempt began, and the reports of its launchers since then.
 
     Processes of one launch that train by themselves, one after the other, may have an attempt each.
     """
@@ -117,16 +117,16 @@ def _launch(run: Run, attempt: int) -> tuple[int, dict[int, LaunchEnd]]:
 
 
 def _told(worker: str, events: list[dict[str, Any]]) -> list[Failure]:
-    """The failure with which a worker left; none where it did not."""
+    """The failure that a worker left with; empty where it did not fail."""
     left = next((event for event in reversed(events) if event.get("event") == "left"), None)
     if left is None or left.get("status") != "failed":
         return []
-    told = Failure.from_json(left.get("failure")) or Failure("exception")
-    return [replace(told, worker=worker, wall_ns=told.wall_ns or _integer(left.get("wall_ns")))]
+    reported = Failure.from_json(left.get("failure")) or Failure("exception")
+    return [replace(reported, worker=worker, wall_ns=reported.wall_ns or _integer(left.get("wall_ns")))]
 
 
 def _gone(run: Run, attempt: int) -> set[str]:
-    """Workers whose process is gone, as seen from here, or as an evaluator has seen it."""
+    """Workers whose process is dead, as seen from this machine or by an evaluator."""
     gone: set[str] = set()
     for seen in run.journal.observations:
         if seen.attempt == attempt and seen.kind in ("worker_lost", "worker_returned"):
@@ -136,17 +136,16 @@ def _gone(run: Run, attempt: int) -> set[str]:
 
 
 def _end_of(worker: str, events: list[dict[str, Any]], ends: dict[int, LaunchEnd]) -> LaunchEnd | None:
-    """What a launcher has said of the very process of a worker.
+    """The launcher's report on the process of a worker.
 
-    Such a process may leave without a word (``os._exit``, a signal); where it ended with 0, what was printed on its way
-    is no failure.
+    Such a process may end without a record (``os._exit``, a signal). Where it ended with 0, it did not fail.
     """
     pids = [event.get("pid") for event in events if event.get("event") == "joined"]
     return next((end for end in _launches_of(worker, ends) if end.pid and end.pid in pids), None)
 
 
 def _launches_of(worker: str, ends: dict[int, LaunchEnd]) -> list[LaunchEnd]:
-    """What the launcher of a worker has said, if it has."""
+    """The reports of the launcher of a worker."""
     rank = layout.worker_order(worker)[0]
     return [end for end in ends.values() if end.world_size <= 1 or end.rank == rank]
 
@@ -160,7 +159,7 @@ def _when(end: LaunchEnd) -> int:
 
 
 def _rank_of(failure: Failure) -> tuple[bool, bool, int]:
-    """What is likelier to be the reason for the others comes first."""
+    """The order of failures: those that are likelier to be the reason for the others first."""
     return failure.exit_status == _TERMINATED, failure.kind == "lost", failure.wall_ns
 
 

@@ -1,14 +1,14 @@
-"""Statistics of one tensor from several workers, put together.
+"""Statistics of one tensor from several workers, merged.
 
-What the rows of several workers are to each other is the tensor's *placement*:
+The *placement* of a tensor is the relation between the rows of several workers:
 
 * ``shard``: each has a part of one tensor. Counts and sums are added, minima and maxima compared, ``m2`` follows Chan's
   formula, ``l2`` is the root of the sum of squares, histograms are added: the row of the whole tensor.
-* ``local``: each has data of its own (activations, gradients before they are averaged). They are merged the same way,
-  as if all had been one tensor.
-* ``replicated``: all have the same. The first one's row is taken.
-* ``partial``: the tensor is the sum of what they have, whose statistics cannot be had from theirs. Each row stays as it
-  is, with its worker's name.
+* ``local``: each has different data (activations, gradients before they are averaged). They are merged the same way,
+  as if they were one tensor.
+* ``replicated``: all have the same tensor. The row of the first one counts.
+* ``partial``: the tensor is the sum of their tensors, whose statistics do not follow from theirs. Each row stays
+  separate, with its worker's name.
 
 Workers are merged in the order of their ranks, so that the same run gives the same bits.
 """
@@ -36,10 +36,10 @@ class Merger:
     Attributes:
         keys: Keys that were added, ascending, int64[n].
         values: float64[n, 11].
-        calls: uint32[n]: of parts of one tensor the most that any has, else their sum.
-        sampled: bool[n]: whether any was.
-        workers: How many rows were put together, int32[n].
-        histograms: Of the n rows; None where none were asked for.
+        calls: uint32[n]: for parts of one tensor the greatest number of any part, else their sum.
+        sampled: bool[n]: whether any row was sampled.
+        workers: Number of merged rows, int32[n].
+        histograms: Histograms of the n rows; None where they are not needed.
     """
 
     def __init__(self, *, histograms: bool = False) -> None:
@@ -54,7 +54,7 @@ class Merger:
         """Add one worker's rows.
 
         Args:
-            keys: What each row belongs to, int64[m], each at most once.
+            keys: The key of each row, int64[m], each at most once.
             placement: Index into :data:`PLACEMENTS` of each, int8[m].
             batch: The rows.
         """
@@ -81,7 +81,7 @@ class Merger:
             self.histograms = merge_histograms(self.histograms, aligned)
 
     def _make_room(self, keys: NDArray[np.int64]) -> NDArray[np.intp]:
-        """Where each key's row is; keys that are new get one."""
+        """The place of each key's row; new keys get a row."""
         place = np.searchsorted(self.keys, keys)
         known = np.minimum(place, max(len(self.keys) - 1, 0))
         if len(self.keys) and (self.keys[known] == keys).all():

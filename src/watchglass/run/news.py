@@ -1,4 +1,4 @@
-"""What is new of a run since somebody looked: cursors, and what lies between two of them."""
+"""The news of a run between two reads: cursors, and the difference between two of them."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _NEAR = 256
 
 @dataclass(frozen=True)
 class Cursor:
-    """How far a run was read. Never changes; of use with the :class:`Run` that gave it.
+    """The extent to which a run was read. Never changes; for use with the :class:`Run` that returned it.
 
     Attributes:
-        parts: Which TRAIN steps counted.
-        newest: Of each worker of the run the newest attempt with steps, which counts where no TRAIN step does; else -1.
-        ends: Of each worker of each attempt its steps.
-        facts: The same of how many facts were read.
-        journal: The journal, and how much of it was there.
+        parts: The TRAIN steps that counted.
+        newest: For each worker its newest attempt with steps, which counts where no TRAIN step does; -1 for none.
+        ends: The steps of each worker, by attempt.
+        facts: The number of facts read of each worker, by attempt.
+        journal: The journal, and the number of its records that were read.
     """
 
     parts: tuple[Part, ...] = ()
@@ -41,14 +41,14 @@ class Cursor:
 
 @dataclass(frozen=True)
 class News:
-    """What came between two cursors; true where anything did. For the thread of its run.
+    """The new records between two cursors; true where there are any. For the thread of its run.
 
     Attributes:
         frames: Frames that the refresh read.
-        rebuilt: Earlier steps are not what they were, or not numbered as they were (an attempt was joined, a compacted
-            run was read again): forget what you have of the run. All of it is new then.
+        rebuilt: Earlier steps, or their numbers, have changed (an attempt was joined, a compacted run was read again):
+            drop everything that you derived from the run. All of the run is new then.
         journal: Findings and statuses of rules in their newest state, and observations, in the order of the journal.
-        cursor: Where this ends; the next :meth:`Run.refresh` takes it.
+        cursor: The end of these news; pass it to the next :meth:`Run.refresh`.
     """
 
     frames: int
@@ -73,14 +73,14 @@ class News:
         return tuple(worker for worker in self._run.workers if worker in found)
 
     def steps(self, mode: Mode = Mode.TRAIN, worker: str | None = None) -> NDArray[np.int64]:
-        """New complete steps of a mode, ascending int64[n]; one that was written twice may come again."""
+        """New complete steps of a mode, ascending int64[n]; a step that was written twice may come again."""
         source = self._run.worker(worker)
         course, found = source.columns, [np.empty(0, np.int64)]
         for (attempt, who), ends in self._ends():
             if who != source.name or attempt not in source.attempts:
                 continue
             own = np.unique(ends["global_step"])
-            # Most of what is new stands at the end.
+            # Most new steps are at the end.
             rows = course[-len(own) - _NEAR :]
             new = rows[(rows["attempt"] == attempt) & np.isin(rows["own"], own)]
             if len(new) < len(own):
@@ -89,21 +89,21 @@ class News:
         return np.unique(np.concatenate(found))
 
     def facts(self, kind: str | None = None, worker: str | None = None) -> list[Fact]:
-        """New facts of a worker, as :meth:`Run.facts` gives them."""
+        """New facts of a worker, in the order of :meth:`Run.facts`."""
         source = self._run.worker(worker)
         was_there = source.name in self._since.newest
         known = {at: count for (at, who), count in self._since.facts.items() if was_there and who == source.name}
         return source.facts(kind, known)
 
     def _ends(self) -> Iterator[tuple[tuple[int, str], NDArray[Any]]]:
-        """Of each worker of each attempt the steps that are new."""
+        """The new steps of each worker, by attempt."""
         for key, log in self.cursor.ends.items():
             known = self._since.ends.get(key, ()) if key[1] in self._since.newest else ()
             yield key, log.rows[len(known) :]
 
 
 def cursor_of(run: Run, parts: tuple[Part, ...]) -> Cursor:
-    """How far a run was read by now."""
+    """The cursor of a run as it is read now."""
     tables = run.reading.tables
     ends = {key: found.steps.log for key, found in tables.items()}
     recorded = sorted((attempt, who) for (attempt, who), log in ends.items() if len(log) and who in run.workers)
@@ -113,9 +113,9 @@ def cursor_of(run: Run, parts: tuple[Part, ...]) -> Cursor:
 
 
 def news_of(run: Run, since: Cursor, now: Cursor, frames: int) -> News:
-    """What came between two cursors of a run."""
+    """The news between two cursors of a run."""
     newest = max((attempt for attempt, _ in now.ends), default=0)
-    # A worker may also be of the run no more, where a newer attempt went on without it.
+    # A newer attempt may have continued without a worker, which then left the run.
     counted = since.parts != now.parts or any(
         who not in now.newest or (not now.parts and now.newest[who] != attempt)
         for who, attempt in since.newest.items()
@@ -131,7 +131,7 @@ def news_of(run: Run, since: Cursor, now: Cursor, frames: int) -> News:
 
 
 def _moved(known: RowLog, now: RowLog, attempt: int, newest: int) -> bool:
-    """Whether steps of a worker in an attempt, or their numbers in the run, are other ones than before."""
+    """Whether the steps of a worker in an attempt, or their numbers in the run, have changed."""
     if now is known:
         return False
     # The numbers of the newest of several attempts go on from those before it, with its first step.

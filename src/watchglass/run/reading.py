@@ -1,4 +1,4 @@
-"""What was read of a run so far: tables of every worker of every attempt, and the journal."""
+"""The content of a run that was read so far: tables of every worker of every attempt, and the journal."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from watchglass.store import (
 )
 from watchglass.tables import Streams, WorkerTables
 
-#: How often a run may be compacted under a reader that begins again each time, before that is an error.
+#: A reader begins again where the run was compacted meanwhile. More often than this, it raises the error.
 _MOST_RESTARTS = 8
 
 
 class Journal:
-    """What the evaluator wrote about a run.
+    """The evaluator's records of a run.
 
     Attributes:
-        observations: In order.
-        arrived: All that was written, as it was then, in order.
+        observations: Observations, in order.
+        arrived: All records in their state at that time, in order.
     """
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class Journal:
         """Take in one frame.
 
         Raises:
-            DamagedDataError: Its payload makes no sense.
+            DamagedDataError: Its payload is invalid.
         """
         record: Finding | RuleStatus | Observation
         if frame.kind == FrameKind.FINDING:
@@ -71,7 +71,7 @@ class Journal:
         self.arrived.append(record)
 
     def snapshot(self) -> Journal:
-        """The same as it is now: nothing that is added later changes it."""
+        """A copy of the present state, which later frames do not change."""
         found = Journal()
         found._findings, found._statuses = dict(self._findings), dict(self._statuses)
         found.observations, found.arrived = list(self.observations), list(self.arrived)
@@ -79,16 +79,16 @@ class Journal:
 
 
 class Reading:
-    """Everything that was read of a run. For one thread; a snapshot of it for any number.
+    """Everything that was read of a run. For one thread; a snapshot is for any number of threads.
 
     Args:
-        store: Where the run is.
-        steps: Keep only these TRAIN steps, half-open, and what belongs to them; all if None.
+        store: The store of the run.
+        steps: Keep only these TRAIN steps, half-open, and the evaluations after them; all if None.
 
     Attributes:
-        tables: What each worker recorded, by attempt and name.
-        streams: What streams wrote.
-        journal: What the evaluator wrote.
+        tables: The records of each worker, by attempt and name.
+        streams: The rows of streams.
+        journal: The evaluator's records.
     """
 
     def __init__(self, store: Store, steps: tuple[int, int] | None = None) -> None:
@@ -120,14 +120,14 @@ class Reading:
 
     @property
     def problems(self) -> list[Problem]:
-        """What cannot be read, without the torn ends of segments that may still be written."""
+        """The unreadable parts, without the torn ends of segments that may still be written."""
         found = self._of_files()[0] + self.streams.problems
         for tables in self.tables.values():
             found += tables.problems
         return found
 
     def first_workers(self) -> dict[int, WorkerTables]:
-        """Of each attempt the tables of its worker with the lowest rank."""
+        """For each attempt the tables of its worker with the lowest rank."""
         names: dict[int, str] = {}
         for attempt, name in self.tables:
             names[attempt] = min(names.get(attempt, name), name, key=layout.worker_order)
@@ -139,11 +139,11 @@ class Reading:
 
     @property
     def is_snapshot(self) -> bool:
-        """Whether it reads no more."""
+        """Whether it is a snapshot, which never reads."""
         return self._stopped is not None
 
     def snapshot(self) -> Reading:
-        """The same as it is now; it reads no more, and is for any number of threads."""
+        """A copy of the present state, which never reads; for any number of threads."""
         found = copy(self)
         found.tables = {key: tables.snapshot() for key, tables in self.tables.items()}
         found.streams, found.journal = self.streams.snapshot(), self.journal.snapshot()
@@ -151,13 +151,13 @@ class Reading:
         return found
 
     def _of_files(self) -> tuple[list[Problem], list[Problem]]:
-        """What of the files cannot be read, and the torn ends of those that may still be written."""
+        """The unreadable parts of files, and the torn ends of files that may still be written."""
         if self._stopped is not None:
             return self._stopped
         return self._reader.problems + self._journal_problems, self._reader.unfinished()
 
     def _read(self) -> int:
-        # Someone who asks now and then, not ten times a second, can afford the whole listing.
+        # A reader that refreshes now and then, not ten times a second, can afford the whole listing.
         count, full = 0, True
         while found := self._reader.poll(full=full):
             for attempt, worker, frame in found:

@@ -1,4 +1,4 @@
-"""Everything recorded at one complete step, as it was when it was asked for."""
+"""Everything recorded at one complete step, frozen."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class RecordedStep:
         train_step: The TRAIN step itself, or the last one begun before this step; -1 for none.
         seconds: How long it took.
         scalars: Name -> value.
-        facts: What was observed besides tensors.
+        facts: The facts of the step.
     """
 
     worker: str
@@ -74,8 +74,8 @@ class RecordedStep:
     ) -> RecordedStep:
         """The step that ``tables`` of an attempt hold at ``place``; ``end`` numbers it as a step of the run.
 
-        Histograms are decoded when they are looked at; where the run was compacted by then, ``again`` reads its
-        statistics anew.
+        Histograms are decoded on demand. Where the run was compacted by then, ``again`` reads its statistics once
+        more.
         """
         catalog = tables.catalog.snapshot()
         number = place.global_step
@@ -122,7 +122,7 @@ class RecordedStep:
         Arguments as for :meth:`Run.tensor_names`, and ``names``: only these.
 
         Raises:
-            InvalidValueError: The role or the regular expression is none.
+            InvalidValueError: The role is unknown, or the regular expression is invalid.
         """
         selection = Selection(role, tuple(names), module, regex, collection)
         return self._rows.where(self._catalog.mask(self._rows.ids, selection))

@@ -1,4 +1,4 @@
-"""The whole of a run for people and programs: names, steps, scalars, tensors, statistics, findings."""
+"""A run for people and programs: names, steps, scalars, tensors, statistics, findings."""
 
 from __future__ import annotations
 
@@ -51,48 +51,48 @@ def open_run(path: str | os.PathLike[str], *, attempt: int | None = None, steps:
 
     Args:
         path: Folder of the run, or its address in an object store.
-        attempt: Look at one attempt alone, in its own numbers; None for the course of the training over all of them.
+        attempt: Read one attempt alone, in its own numbers; None for the steps that count over all attempts.
         steps: Open only these TRAIN steps, and the evaluations that followed them; bounds time and memory. Where the
-            training was resumed within them, evaluations count on from those that were opened.
+            run was resumed within them, evaluations are counted from the first opened one.
 
     Raises:
-        MissingFileError: There is nothing.
-        NotARunError: There is something else.
+        MissingFileError: There is nothing at the path.
+        NotARunError: It is not a run.
         FormatVersionError: It was written in another major version of the format.
         UnknownNameError: There is no such attempt.
-        InvalidValueError: The steps are no range.
+        InvalidValueError: The steps are not a range.
     """
     return Run(open_store(os.fspath(path)), attempt=attempt, steps=steps)
 
 
 class Run:
-    """A run over all its attempts, or one of them. Reads only; for one thread, but for a :meth:`snapshot`.
+    """A run over all its attempts, or one of them. Only reads. For one thread, except a :meth:`snapshot`.
     Damaged parts are left out, see ``problems``.
 
-    Everything of a step is shown once the step is complete. Steps count from 0 within their mode; where a training
-    was resumed they go on, and a step that was repeated is seen once, as the newest attempt has it. ``worker``
-    arguments are names such as ``"worker_1"``, the worker with the lowest rank where they are None.
+    The records of a step are shown once the step is complete. Steps count from 0 within their mode. In a resumed run
+    the numbers continue, and a repeated step appears once, from the newest attempt. ``worker`` arguments are names such
+    as ``"worker_1"``; None is the worker with the lowest rank.
 
     Methods that take a step raise :class:`StepNotReadyError` for a step that is still to come, :class:`EndOfRunError`
     for one after the end of the run, and :class:`StepNotRecordedError` for one that was not recorded. All three are
     :class:`UnknownNameError`.
 
     Attributes:
-        store: Where the run is.
-        location: The same as it was given.
-        manifest: What the run says of itself.
+        store: The store of the run.
+        location: The location of the run, as the caller gave it.
+        manifest: The manifest of the run.
         opened_steps: The TRAIN steps that it was opened with, half-open; None for all.
         attempts: Numbers of the attempts that have data, oldest first.
-        attempt: The attempt that is looked at: the one asked for, else the newest with a step, else the newest.
-        fixed_attempt: The attempt that was asked for, None for the course over all of them.
-        seams: Where attempts are joined; ``str()`` of one is a sentence.
+        attempt: The attempt that the caller chose, else the newest with a step, else the newest.
+        fixed_attempt: The attempt that the caller chose; None for all attempts.
+        seams: The joints between attempts; ``str()`` of one is a sentence.
         workers: Names of the workers, by rank.
-        streams: Names of the streams, whose rows are in the tables of kinds that are keyed by time.
-        modes: Modes of which there are complete steps.
-        finished: Whether every worker that joined the newest attempt has left; False while nobody has joined.
-        journal: What the evaluator wrote: findings, statuses, observations.
-        cursor: How far it was read.
-        reading: All that was read, as the attempts numbered it.
+        streams: Names of the streams; their rows are in the tables of kinds that are keyed by time.
+        modes: Modes with complete steps.
+        finished: Whether every worker that joined the newest attempt has left; False while no worker has joined.
+        journal: The evaluator's records: findings, statuses, observations.
+        cursor: The extent to which the run was read.
+        reading: Everything that was read, with the step numbers of the attempts.
     """  # noqa: D205
 
     def __init__(self, store: Store, *, attempt: int | None = None, steps: Range | None = None) -> None:
@@ -114,20 +114,19 @@ class Run:
         self.refresh()
 
     def refresh(self, *, since: Cursor | None = None, again: bool = False) -> News:
-        """Read what was written since the last call; returns what is new, which is false where nothing is. Never waits.
+        """Read the records since the last call; returns the news, which are false where there are none. Never waits.
 
-        It takes as long as what is new, and not as the run: so a reader can follow a run step by step.
+        The time depends on the number of new records, not on the length of the run: a reader can follow step by step.
 
         Args:
-            since: Also what is new since this cursor of earlier news, for one of several readers; since the last call
-                if None.
-            again: Forget what was read and read all of it again.
+            since: Return the news since this cursor, for one of several readers; since the last call if None.
+            again: Drop everything and read all of it again.
 
         Raises:
             InvalidValueError: This is a snapshot.
         """
         if self.is_snapshot:
-            raise InvalidValueError("a snapshot reads no more; refresh the run that it is of, and take another one")
+            raise InvalidValueError("a snapshot cannot be refreshed; refresh its run, and take another snapshot")
         if again:
             self.reading.restart()
         frames = self.reading.refresh()
@@ -140,9 +139,9 @@ class Run:
     def snapshot(self) -> Run:
         """The run as it was read so far, which no later refresh changes; for any number of threads.
 
-        It shares its memory with this run, and may be read while this run is refreshed. It cannot be refreshed. What
-        has to be fetched from the store (statistics, whole tensors) raises :class:`CompactedError` where it has been
-        removed since; ``lost`` says what lives now, and ``problems`` grow as more of it is looked at.
+        It shares its memory with this run, and may be read while this run is refreshed. It cannot be refreshed. Data
+        that is read from the store on demand (statistics, whole tensors) raises :class:`CompactedError` where it was
+        removed since. ``lost`` shows the present processes, and ``problems`` grow as more data is read.
         """
         found = copy(self)
         found.reading = self.reading.snapshot()
@@ -150,7 +149,7 @@ class Run:
         found._matches = dict(self._matches)
         found._look()
         for name in found.workers:
-            found.worker(name).columns  # noqa: B018  # goes on with what this run has worked out, which changes
+            found.worker(name).columns  # noqa: B018  # continues the results of this run, which change
         return found
 
     @property
@@ -159,7 +158,7 @@ class Run:
         return self.reading.is_snapshot
 
     def _look(self) -> None:
-        """Take the attributes from what was read."""
+        """Set the attributes from what was read."""
         reading = self.reading
         self._before |= self._workers
         self._workers.clear()
@@ -195,15 +194,15 @@ class Run:
 
         Args:
             steps: One or several.
-            mode: Of which mode.
-            worker: Wait for this one only; for all if None.
-            timeout_s: Wait at most so long; for ever if None. 0 looks once.
-            poll_s: Time between two looks; as often as the store bears it if None.
+            mode: Mode of the steps.
+            worker: Wait for this worker only; for all if None.
+            timeout_s: The longest time to wait; no limit if None. 0 refreshes once.
+            poll_s: Time between two refreshes; chosen for the store if None.
 
         Raises:
-            StepNotReadyError: The time is over; the message says how far the run is.
-            EndOfRunError: The training ended, or all its workers died, before that step.
-            StepNotRecordedError: It was left out: later steps are complete.
+            StepNotReadyError: The time is over; the message names the steps that are complete.
+            EndOfRunError: The run ended, or all its workers died, before that step.
+            StepNotRecordedError: It was not recorded: later steps are complete.
             UnknownNameError: There is no such worker.
         """
         wait_for(self, steps, mode, worker, timeout_s, poll_s)
@@ -233,7 +232,7 @@ class Run:
     # Steps
 
     def steps(self, mode: Mode = Mode.TRAIN, worker: str | None = None) -> list[int]:
-        """Complete steps of a mode, ascending; of ``Mode.GLOBAL`` the worker's steps over all modes."""
+        """Complete steps of a mode, ascending; for ``Mode.GLOBAL`` the worker's steps over all modes."""
         return list(self.worker(worker).numbers(mode))
 
     def global_step(self, step: int, mode: Mode = Mode.TRAIN, worker: str | None = None) -> int:
@@ -284,7 +283,7 @@ class Run:
             worker: Whose tensors.
 
         Raises:
-            InvalidValueError: The regular expression or the role is none.
+            InvalidValueError: The regular expression is invalid, or the role is unknown.
             StepNotReadyError, StepNotRecordedError, EndOfRunError: There is no such complete step.
         """
         source = self.worker(worker)
@@ -302,7 +301,7 @@ class Run:
         """The tensor with a name.
 
         Raises:
-            UnknownNameError: No worker has it; the message says the nearest name.
+            UnknownNameError: No worker has it; the message names the nearest one.
         """
         team = [self.worker(worker) for worker in self.workers]
         if not any(worker.has(name) for worker in team):
@@ -321,7 +320,7 @@ class Run:
         ``table("scalars")`` has all of them.
 
         Raises:
-            UnknownNameError: There is no such name; the message says the nearest.
+            UnknownNameError: There is no such name; the message names the nearest one.
         """
         source = self.worker(worker)
         if not source.has(name):
@@ -346,27 +345,27 @@ class Run:
         histograms: bool = False,
         fields: Sequence[str] | None = None,
     ) -> Table:
-        """Statistics of tensors over steps as a table, one row per worker, step and tensor, read when looked at.
+        """Statistics of tensors over steps as a table, one row per worker, step and tensor, read on demand.
 
         Columns: ``attempt, worker, mode, step, global_step, tensor, role, module, module_type, layer_index, calls,
         sampled``, then the fields.
 
         Args:
             role: Only this role.
-            module: Only of this module, or of one within it.
+            module: Only tensors of this module, or of one within it.
             regex: Only names that contain a match of this regular expression.
-            names: Only these.
-            collection: Only what this collection holds.
-            mode: Of which steps; of all for ``Mode.GLOBAL``.
+            names: Only these names.
+            collection: Only tensors of this collection.
+            mode: Mode of the steps; ``Mode.GLOBAL`` for all modes.
             steps: Only these steps of the mode, as ``range(0, 100)`` or ``(0, 100)``.
-            worker: Of which worker; ``"all"`` for all of them.
-            merged: One row per step and tensor over all workers: what each recorded of its part of the tensor, or of
-                its own data, is put together, see :mod:`watchglass.run.merged`.
+            worker: Name of the worker; ``"all"`` for all of them.
+            merged: One row per step and tensor over all workers: the statistics of their parts of the tensor, or of
+                their different data, are merged, see :mod:`watchglass.run.merged`.
             histograms: Add the columns ``histogram_seen, histogram_low, histogram_high, histogram_counts``.
-            fields: Which of :data:`~watchglass.tables.REDUCTIONS`; all stored and the usual derived ones if None.
+            fields: Some of :data:`~watchglass.tables.REDUCTIONS`; all stored and the usual derived ones if None.
 
         Raises:
-            InvalidValueError: A role, regular expression, field or range that is none.
+            InvalidValueError: A role, regular expression, field or range is invalid.
             UnknownNameError: There is no such worker.
         """
         selection = Selection(role, tuple(names), module, regex, collection)
@@ -374,7 +373,7 @@ class Run:
             selection, Mode(mode), half_open(steps), worker, merged=merged, histograms=histograms,
             fields=None if fields is None else tuple(fields),
         )  # fmt: skip
-        query.team(self)  # a wrong name is told at once
+        query.team(self)  # refuses a wrong name now
         return Table("statistics", lambda: reading_again(self, lambda: query.read(query.team(self))))
 
     def table(self, name: str) -> Table:
@@ -394,11 +393,11 @@ class Run:
     def sql(self, query: str) -> Table:
         """The result of a query by DuckDB over the tables that :meth:`table` names.
 
-        Only tables that the query names are read, and of statistics only the columns. The query reaches neither files
+        Only tables that the query names are read, and only those columns of statistics. The query reaches neither files
         nor the network.
 
         Raises:
-            InvalidValueError: The query makes no sense.
+            InvalidValueError: The query is invalid.
             MissingExtraError: DuckDB is not installed.
         """
         from watchglass.run.arrow_tables import tables_for
@@ -408,15 +407,15 @@ class Run:
     def phases(self, mode: Mode = Mode.EVAL, worker: str | None = None) -> list[Phase]:
         """Stretches of steps of one mode with the mean of each scalar, weighted by batch size, in order.
 
-        An EVAL phase is one evaluation; a TRAIN phase is the training between two evaluations.
+        An EVAL phase is one evaluation; a TRAIN phase is the stretch between two evaluations.
         """
         return self.worker(worker).phases(mode)
 
     @property
     def models(self) -> tuple[ModelSummary, ...]:
-        """What each model came to that the first worker trained or evaluated: steps, losses, accuracy, findings.
+        """The results of each model that the first worker trained or evaluated: steps, losses, accuracy, findings.
 
-        Where workers train each by itself, as those of a pool of processes do, those of each. In the order in which
+        Where workers train each by itself, as processes of a pool do, the models of all of them. In the order in which
         they were first trained or evaluated. Series of the first are called ``loss``, ``accuracy``; those of the
         second ``model_2/loss``, ``model_2/accuracy``.
         """
@@ -429,14 +428,14 @@ class Run:
 
     @property
     def lost(self) -> list[str]:
-        """Workers that never left and whose process is gone, as far as can be seen from this machine."""
+        """Workers that never left and whose process is dead, as seen from this machine."""
         waiting = [worker for worker in self.workers if not self.worker(worker).ended]
         claims = read_claims(self.store, self.attempt) if waiting else {}
         return [worker for worker in waiting if worker in claims and is_alive(claims[worker]) is False]
 
     @property
     def problems(self) -> list[Problem]:
-        """What of the run cannot be read, each with file, offset and reason. The torn end of a killed writer counts."""
+        """The unreadable parts of the run, each with file, offset and reason; also the torn end of a killed writer."""
         found = reading_again(self, lambda: self.reading.problems)
         return found + (self.reading.unfinished() if self.finished or self.lost else [])
 

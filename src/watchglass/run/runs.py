@@ -1,4 +1,4 @@
-"""Many runs below one folder: listed, opened when something of them is asked for, compared."""
+"""Many runs below one folder: listed, opened on demand, compared."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def open_runs(folder: str | os.PathLike[str]) -> Runs:
     """The runs below a folder or a prefix of an object store, by name. Only their manifests are read.
 
     Args:
-        folder: What holds runs, up to four folders deep; or a run itself, which then is the only one.
+        folder: A folder with runs, up to four folders deep; or a run itself, which then is the only one.
 
     Raises:
         MissingFileError: There is no run.
-        InvalidValueError: It holds more than 10,000 folders that are no runs.
+        InvalidValueError: It holds more than 10,000 folders that are not runs.
     """
     location = os.fspath(folder)
     store = open_store(location)
@@ -48,13 +48,13 @@ def open_runs(folder: str | os.PathLike[str]) -> Runs:
 
 @dataclass(frozen=True)
 class ListedRun:
-    """A run as a listing shows it.
+    """A run in a listing.
 
     Attributes:
-        name: Its path below the folder; of a folder that is the run itself, the folder's name.
-        location: Where it is, for :func:`open_run`.
+        name: Its path below the folder; for a folder that is the run itself, the folder's name.
+        location: Its location, for :func:`open_run`.
         created_ns: Wall time of its creation, nanoseconds since 1970; 0 where unknown.
-        problem: Why it cannot be read, "" where it can.
+        problem: The reason why it cannot be read, "" where it can.
     """
 
     name: str
@@ -71,7 +71,7 @@ class Runs:
 
     Attributes:
         location: The folder.
-        listed: What was found.
+        listed: The runs that were found.
     """
 
     def __init__(self, location: str, listed: list[ListedRun]) -> None:

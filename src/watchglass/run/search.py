@@ -1,24 +1,24 @@
-"""Which runs lie below a location: looked for once, or again and again at little cost."""
+"""Finds the runs below a location, once or any number of times at little cost."""
 
 from __future__ import annotations
 
 from watchglass.errors import DamagedDataError, InvalidValueError, StoreError
 from watchglass.store import Store, check_path, layout
 
-#: How far below the folder runs are looked for, and how many folders are looked at before that is refused.
+#: The levels of folders that are searched, and the most folders of a search; more are refused.
 DEPTH, MOST_FOLDERS = 4, 10_000
 
 
 class RunSearch:
-    """Finds the runs of a folder or prefix, again and again. For one thread.
+    """Finds the runs of a folder or prefix, any number of times. For one thread.
 
-    A folder that is known to be a run costs nothing any more; what lies below a run is never looked at. Any other
-    folder costs two requests at each look: one for its ``run.json`` and one for the folders in it.
+    A folder that is known to be a run costs nothing more, and folders below a run are never searched. Any other folder
+    costs two requests at each search: one for its ``run.json`` and one for the folders in it.
 
     Attributes:
-        asked: Requests that the last look made.
-        unreadable: Folders that could not be looked at the last time, with the reason; only in a local folder, where
-            one may be closed to us and the others not.
+        requests: Number of requests of the last search.
+        unreadable: Folders that the last search could not read, with the reason. Only in a local folder, where the
+            permissions of folders may differ.
     """
 
     def __init__(self, store: Store) -> None:
@@ -28,10 +28,10 @@ class RunSearch:
         self._known: set[str] = set()
 
     def look(self) -> list[str]:
-        """Runs that no earlier look has found, as paths in the store, sorted; "" where the location itself is a run.
+        """Runs that no earlier search has found, as paths in the store, sorted; "" where the location itself is a run.
 
         Raises:
-            StoreError: The store refused; what was found before is found again by the next look.
+            StoreError: The store refused; the next search finds the same runs again.
             InvalidValueError: There are more than 10,000 folders that are not known to be runs.
         """
         found, waiting = [], [("", 0)]
@@ -65,5 +65,5 @@ class RunSearch:
             try:
                 paths.append(check_path(f"{folder}/{name}".lstrip("/")))
             except InvalidValueError:
-                continue  # no run of ours has such a name
+                continue  # our runs have no such names
         return paths

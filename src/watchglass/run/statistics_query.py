@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
     from watchglass.run.run import Run
 
-#: What a table has where no fields are asked for: all that is stored, and the derived numbers that people look at.
+#: The default fields of a table: all stored ones, and the most common derived ones.
 FIELDS = (*STATISTIC_FIELDS, "mean", "std", "rms", "abs_mean", "abs_max", "zero_ratio", "nonfinite")
-#: Rows read at a time; bounds what is needed beside the table itself to some 100 MB.
+#: Rows read at a time; bounds the memory beside the table itself to some 100 MB.
 _AT_ONCE = 1 << 20
 
 
@@ -44,19 +44,19 @@ class Rows(NamedTuple):
 
 @dataclass(frozen=True)
 class StatisticsQuery:
-    """What :meth:`Run.statistics` was asked for, and how to read it.
+    """The arguments of :meth:`Run.statistics`, and how to read its rows.
 
     Attributes:
-        selection: Which tensors.
-        mode: Of which steps.
-        steps: Which steps of that mode, half-open; None for all.
-        worker: Of which worker: a name, None for the first, ``"all"``.
+        selection: The tensors.
+        mode: The mode of the steps.
+        steps: The steps of that mode, half-open; None for all.
+        worker: Name of the worker; None for the first, ``"all"`` for all.
         merged: One row over all workers.
-        histograms: Add their columns.
-        fields: Which reductions; None for :data:`FIELDS`.
+        histograms: Add columns for histograms.
+        fields: The reductions; None for :data:`FIELDS`.
 
     Raises:
-        InvalidValueError: A field is no reduction.
+        InvalidValueError: A field is not a reduction.
     """
 
     selection: Selection
@@ -72,7 +72,7 @@ class StatisticsQuery:
             check_reduction(name)
 
     def team(self, run: Run) -> list[Worker]:
-        """The workers asked for.
+        """The workers of the query.
 
         Raises:
             UnknownNameError: There is no such worker.
@@ -171,7 +171,7 @@ class StatisticsQuery:
 
 
 class Layout:
-    """How rows become columns: one dictionary of names for all pieces, and which fields there are."""
+    """Turns rows into columns, with one dictionary of names for all pieces."""
 
     def __init__(self, infos: list[TensorInfo], workers: list[str], query: StatisticsQuery) -> None:
         self.infos = infos
@@ -222,12 +222,12 @@ _COUNTS = (*COUNT_FIELDS, "finite", "nonfinite")
 
 
 def spans(steps: NDArray[Any], rows: NDArray[Any], most: int) -> list[tuple[int, int]]:
-    """Half-open ranges that together hold all of some steps, ascending, each with about so many rows.
+    """Half-open ranges that together hold all steps, ascending, each with a limited number of rows.
 
     Args:
         steps: The steps.
-        rows: How many rows each has.
-        most: Of a range.
+        rows: The number of rows of each step.
+        most: About the greatest number of rows of a range.
     """
     part = np.cumsum(rows, dtype=np.int64) // most
     begins = [*np.flatnonzero(np.diff(part, prepend=-1)).tolist(), len(steps)]
@@ -249,7 +249,7 @@ def _spans(worker: Worker, mode: Mode, steps: tuple[int, int] | None, width: int
 def _together(
     team: Sequence[Worker], mode: Mode, steps: tuple[int, int] | None, width: int
 ) -> Iterator[tuple[int, int]]:
-    """As :func:`_spans`, over the steps of all workers: those of the one with the most, and what lies around them."""
+    """As :func:`_spans`, over the steps of all workers, cut where those of the worker with the most steps are cut."""
     if not team:
         return
     first = max(team, key=lambda worker: len(worker.numbers(mode)))
@@ -265,7 +265,7 @@ def _together(
 
 
 def _exact(tables: Any, batch: StatisticsBatch, fields: Sequence[str]) -> dict[str, NDArray[np.float64]]:
-    """Columns of the exact reductions that are asked for; NaN where none was recorded."""
+    """Columns of the exact reductions among the fields; NaN where none was recorded."""
     wanted = [name for name in fields if name in EXACT]
     found = {name: np.full(len(batch), np.nan) for name in wanted}
     if wanted:
@@ -278,7 +278,7 @@ def _exact(tables: Any, batch: StatisticsBatch, fields: Sequence[str]) -> dict[s
 
 
 def texts(known: Sequence[str], index: NDArray[Any]) -> pyarrow.DictionaryArray:
-    """The words at some places, nothing for -1."""
+    """The words at some places, null for -1."""
     import pyarrow as pa
 
     codes = {word: place for place, word in enumerate(dict.fromkeys(known))}

@@ -1,4 +1,4 @@
-"""What each model of a run has come to: its steps, its last losses, its evaluations."""
+"""The results of each model of a run: its steps, its last losses, its evaluations."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 def leaders_of(run: Run) -> tuple[str | None, ...]:
-    """Workers that stand for what the run trained: each that trains by itself, and the first of those that do together.
+    """Workers that represent the run: each that trains by itself, and the first of those that train together.
 
-    ``(None,)``, the first worker, where there is one only.
+    ``(None,)``, the first worker, where there is only one.
     """
     alone = {name: _trains_alone(run.worker(name)) for name in run.workers} if len(run.workers) > 1 else {}
     together = next((name for name, by_itself in alone.items() if not by_itself), None)
@@ -29,7 +29,7 @@ def leaders_of(run: Run) -> tuple[str | None, ...]:
 
 
 def count_steps(run: Run, mode: Mode) -> int:
-    """Steps of a mode that the run took; of workers that train each by itself, those of all of them."""
+    """Number of steps of a mode; for workers that train each by itself, the sum over all of them."""
     return sum(len(run.worker(name).numbers(mode)) for name in leaders_of(run))
 
 
@@ -39,7 +39,7 @@ def _trains_alone(worker: Worker) -> bool:
 
 
 def models_of(run: Run) -> tuple[ModelSummary, ...]:
-    """The models that each of :func:`leaders_of` trained or evaluated, by number, without what was found about them."""
+    """The models that each of :func:`leaders_of` trained or evaluated, by number, without findings about them."""
     return tuple(replace(each, worker=name or "") for name in leaders_of(run) for each in _models_of(run, name))
 
 
@@ -64,7 +64,7 @@ def _models_of(run: Run, name: str | None) -> tuple[ModelSummary, ...]:
         steps, values = run.scalars(series, worker=worker.name) if worker.has(series) else (led[:0], np.empty(0))
         trained = len(np.union1d(led, steps))
         evaluated = [phase for phase in phases.get(model, ()) if phase.train_step >= 0]
-        # A target network is called without a loss: nothing that it came to could be said.
+        # A target network is called without a loss, so it has no results.
         if trained or any(series in phase.means for phase in evaluated):
             loss = float(values[-1]) if len(values) else None
             summary = _summary(model, types.get(model, ""), trained, loss, evaluated)
@@ -88,7 +88,7 @@ def _summary(model: int, kind: str, steps: int, loss: float | None, evaluated: S
 
 
 def _other_loss(run: Run, worker: Worker, name: str, evaluated: Sequence[Phase]) -> str:
-    """The loss function of the evaluations where the training loss is not just what it returned; "" where it is."""
+    """The loss function of the evaluations, where the training loss is more than its result; else ""."""
     parts = [each for each in (evaluated[-1].means if evaluated else ()) if each.startswith(f"{name}/")]
     both = [each for each in parts if worker.has(each)]
     if not both or name not in evaluated[-1].means:
@@ -108,7 +108,7 @@ def _last(evaluated: Sequence[Phase], name: str) -> float | None:
 
 
 def _types(worker: Worker, infos: Mapping[str, TensorInfo]) -> dict[int, str]:
-    """Class names of models: of what their outermost modules return, or as the facts of the run say."""
+    """Class names of models: from their outermost modules, or from the facts of the run."""
     found = {
         row.model: row.module_type
         for row in infos.values()

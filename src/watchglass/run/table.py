@@ -1,4 +1,4 @@
-"""Tables for analysis: made when somebody looks at them, and given as Arrow, pandas, polars or the result of SQL."""
+"""Tables for analysis: read on demand, as Arrow, pandas, polars or the result of SQL."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Table:
         """The result of a query by DuckDB, in which this table is called as it is named, here and in its repr.
 
         Raises:
-            InvalidValueError: The query makes no sense.
+            InvalidValueError: The query is invalid.
             MissingExtraError: DuckDB is not installed.
         """
         return run_query(query, {self.name: self.to_arrow})
@@ -107,7 +107,7 @@ def run_query(query: str, tables: Mapping[str, Callable[[], pyarrow.Table]]) -> 
         tables: What each table is; called for those that the query names.
 
     Raises:
-        InvalidValueError: The query makes no sense, or asks for what it may not.
+        InvalidValueError: The query is invalid, or not allowed.
         MissingExtraError: DuckDB is not installed.
     """
     duckdb = _needed("duckdb")

@@ -30,7 +30,7 @@ from watchglass.tables import (
 if TYPE_CHECKING:
     from watchglass.run.run import Run
 
-#: Reductions shown in a notebook, as far as something of the tensor was captured.
+#: Reductions shown in a notebook, where they were captured.
 _SHOWN = ("mean", "std", "min", "max", "l2", "zero_ratio")
 
 
@@ -39,7 +39,7 @@ _Found = TypeVar("_Found")
 
 
 def reads_again(method: Callable[Concatenate[Tensor, _Given], _Found]) -> Callable[Concatenate[Tensor, _Given], _Found]:
-    """A method that reads the run anew and tries once more where it was compacted since it was read."""
+    """A method that is repeated once, after a refresh, where the run was compacted since it was read."""
 
     @wraps(method)
     def read(tensor: Tensor, /, *args: _Given.args, **kwargs: _Given.kwargs) -> _Found:
@@ -143,8 +143,8 @@ class Tensor:
     def value(self, step: int, mode: Mode = Mode.TRAIN, worker: str | None = None, *, as_float32: bool = False) -> Any:
         """The value at a step: a float for a scalar, else the whole tensor as a NumPy array in its own dtype.
 
-        The array lies over a mapped file where the run is in a local folder, and may be changed: the run stays as it
-        is. It stays valid when the run is gone.
+        Of a run in a local folder the array is a private mapping of a file: the caller may change it, which does not
+        change the run. It stays valid when the run is removed.
 
         Args:
             step: The step.
@@ -198,8 +198,8 @@ class Tensor:
         """One number at a step, from :data:`~watchglass.tables.REDUCTIONS`; NaN where the tensor had no finite value.
 
         ``median``, ``prod``, ``abs_median``, ``abs_min`` and ``abs_prod`` are exact and recorded only where a
-        collection asks for them; :meth:`quantiles` estimates a median. What was not recorded is computed from the
-        whole tensor where that was kept.
+        collection requests them; :meth:`quantiles` estimates a median. Where one was not recorded, it is computed from
+        the whole tensor, if that was recorded.
 
         Raises:
             InvalidValueError: There is no such reduction.

@@ -1,4 +1,4 @@
-"""Steps that a reader asks for: where they were recorded, the error for one that was not, and how to wait for one."""
+"""Complete steps of a run: the place of each, the error for a missing one, and waiting for one."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def locate(run: Run, worker: Worker, step: int, mode: Mode) -> Place:
     Raises:
         StepNotReadyError: It is not complete yet.
         StepNotRecordedError: It was not recorded, while later ones were, or the run was opened without it.
-        EndOfRunError: The training ended before it.
-        InvalidValueError: It is no step.
+        EndOfRunError: The run ended before it.
+        InvalidValueError: It is not a step number.
     """
     numbers = worker.numbers(mode)
     if step in numbers:
@@ -48,7 +48,7 @@ def recorded_at(run: Run, step: int, mode: Mode, worker: str | None) -> tuple[Wo
 
 
 def reading_again(run: Run, read: Callable[[], _Found]) -> _Found:
-    """What ``read`` gives; where the run was compacted since it was read, from the compacted files."""
+    """The result of ``read``, repeated once from the compacted files where the run was compacted since it was read."""
     try:
         return read()
     except CompactedError:
@@ -71,10 +71,10 @@ def statistics_again(run: Run, worker: str, place: Place) -> StatisticsRows:
 
 
 def missing_step(run: Run, worker: Worker, step: int, mode: Mode, *, ended: bool) -> UnknownNameError:
-    """Why a worker has no such complete step.
+    """The error for a complete step that a worker lacks.
 
     Raises:
-        InvalidValueError: It is no step.
+        InvalidValueError: It is not a step number.
     """
     if isinstance(step, bool) or not hasattr(step, "__index__") or step < 0:
         raise InvalidValueError(f"steps are whole numbers from 0 but got {step!r}")
@@ -87,7 +87,7 @@ def missing_step(run: Run, worker: Worker, step: int, mode: Mode, *, ended: bool
             )
     last = numbers.last
     if mode is Mode.GLOBAL and not ended:
-        # Steps of one mode end in order, but what began behind the last TRAIN step may still be open.
+        # Steps of one mode end in order, but steps that began after the last TRAIN step may still be open.
         rows = worker.columns
         last = int(rows["number"][rows["mode"] == Mode.TRAIN].max(initial=-1))
     if step < last:
@@ -136,7 +136,7 @@ def wait_for(
                 f"{timeout_s:g} s; it has {source.numbers(mode)}"
             )
         team = [run.worker(worker)] if worker is not None else [run.worker(name) for name in run.workers]
-        # What they wrote before they ended may have come since, so it is read once more before giving up.
+        # Their last records may have arrived since, so read once more before giving up.
         if team and all(each.ended for each in team):
             ended = True
             continue
@@ -150,9 +150,9 @@ def wait_for(
 
 
 def _first_missing(run: Run, steps: Iterable[int], mode: Mode, worker: str | None) -> tuple[Worker, int] | None:
-    """The first step that is not complete, and the worker that it is missing of; None where all are complete.
+    """The first step that is not complete, and a worker that lacks it; None where all are complete.
 
-    Of all workers a step is complete when each has ended it, is past it, or has left.
+    A step is complete over all workers when each has ended it, is past it, or has left.
     """
     names = [worker] if worker is not None else run.workers
     team = [run.worker(name) for name in names] or [run.worker()]
@@ -172,6 +172,6 @@ def _first_missing(run: Run, steps: Iterable[int], mode: Mode, worker: str | Non
 
 
 def _ended(run: Run, team: Iterable[Worker]) -> bool:
-    """Whether none of these workers goes on: all have left or belong to an attempt that is over, or are dead."""
+    """Whether all of these workers have ended: each has left, is dead, or belongs to an attempt that has ended."""
     going_on = {each.name for each in team if not each.ended}
     return bool(run.workers) and (not going_on or going_on <= set(run.lost))

@@ -1,4 +1,4 @@
-"""One worker of a run over the attempts that count."""
+"""One worker of a run, over the attempts that count."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from watchglass.tables import Catalog, Phase, PhaseTracker, RowLog, WorkerTables
 
 #: Steps that become records at a time.
 _AT_ONCE = 1 << 12
-#: What the scalars of an attempt are read from: names, and rows.
+#: The names and rows that scalars of an attempt are read from.
 _Read: TypeAlias = tuple[Catalog, RowLog]
 _Found = TypeVar("_Found", bound=tuple[Any, ...])
 
 
 class Worker:
-    """What one training process recorded, its steps numbered as those of the run. Made by :meth:`Run.worker`.
+    """The records of one training process, with the step numbers of the run. Made by :meth:`Run.worker`.
 
-    It sees what the run had read when it was made.
+    It shows what the run had read when it was made.
 
     Args:
         name: ``"worker_1"``.
@@ -39,7 +39,7 @@ class Worker:
         lineage: Which steps of which attempt count; all of the only attempt if None.
         steps: Leave out other TRAIN steps than these, half-open, and what belongs to them.
         over: Whether there is a newer attempt than its newest.
-        before: The same worker when less of it was read; what that has worked out is gone on with.
+        before: The same worker when less of it was read; its results are continued.
 
     Attributes:
         name: Its name.
@@ -80,7 +80,7 @@ class Worker:
 
     @property
     def lifecycle(self) -> list[dict[str, Any]]:
-        """``joined`` and ``left`` events of the newest attempt; ``left`` has ``status`` and what the capture cost."""
+        """``joined`` and ``left`` events of the newest attempt; ``left`` has ``status`` and the cost of the capture."""
         return list(self.tables.lifecycle)
 
     @property
@@ -91,7 +91,7 @@ class Worker:
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more comes from it: it has left, or a newer attempt went on without it."""
+        """Whether it has ended: it has left, or a newer attempt continued without it."""
         return self._over or self.left
 
     @property
@@ -125,7 +125,7 @@ class Worker:
 
     @property
     def course(self) -> Iterator[tuple[StepEnd, Place]]:
-        """The same as records, with where each was recorded; made while it is iterated."""
+        """The same as records, each with the place of its recording; made while it is iterated."""
         return self._records(self.columns)
 
     def ends(self, rows: NDArray[Any]) -> NDArray[Any]:
@@ -147,13 +147,13 @@ class Worker:
             yield from zip(step_ends(self.ends(some)), places, strict=True)
 
     def numbers(self, mode: Mode = Mode.TRAIN) -> StepNumbers:
-        """The complete steps of a mode, and where they were recorded; of ``Mode.GLOBAL`` those of all modes."""
+        """The complete steps of a mode, and the places of their recording; all modes for ``Mode.GLOBAL``."""
         mode = Mode(mode)
         if mode not in self._numbers:
             rows = self.columns if mode is Mode.GLOBAL else self.columns[self.columns["mode"] == mode]
             name = "number" if mode is Mode.GLOBAL else "step"
             if (rows[name][1:] <= rows[name][:-1]).any():
-                # Of a step that two have (in a damaged run) the newest attempt's counts.
+                # Where two attempts have a step (in a damaged run), the newest attempt counts.
                 rows = rows[last_index_of_each(rows[name])]
             self._numbers[mode] = StepNumbers(rows, name)
         return self._numbers[mode]
@@ -177,7 +177,7 @@ class Worker:
         return any(tables.catalog.by_name(name) is not None for tables in self.attempts.values())
 
     def names_of(self, mode: Mode) -> frozenset[str]:
-        """Names of the tensors of which anything was recorded at a complete step of a mode."""
+        """Names of the tensors with any record at a complete step of a mode."""
         numbers, found = self.numbers(mode), set()
         for attempt, tables in self.attempts.items():
             ids = tables.captured_ids(numbers.own(attempt))
@@ -185,7 +185,7 @@ class Worker:
         return frozenset(found)
 
     def infos(self) -> dict[str, TensorInfo]:
-        """The catalog row of every tensor by name, the newest attempt's where several have it, as first seen."""
+        """The catalog row of every tensor by name: that of the newest attempt, in the order of first appearance."""
         found: dict[str, TensorInfo] = {}
         for tables in reversed(self.attempts.values()):
             for row in tables.catalog.select():
@@ -209,12 +209,12 @@ class Worker:
     def pieces(
         self, name: str, mode: Mode, read: Callable[[WorkerTables, int], _Found]
     ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.intp], _Found]]:
-        """What each attempt has of a tensor: steps, ascending, which rows they are, and all that was read.
+        """The records of a tensor in each attempt: steps, ascending, the indices of their rows, and all that was read.
 
         Args:
             name: The tensor.
             mode: Of which steps.
-            read: Gives for an attempt's tables and tensor id a tuple that begins with global steps.
+            read: Returns, for an attempt's tables and tensor id, a tuple that begins with global steps.
 
         Raises:
             UnknownNameError: No attempt has the tensor.
@@ -232,9 +232,9 @@ class Worker:
     def history(
         self, name: str, mode: Mode, read: Callable[[WorkerTables, int], tuple[Any, ...]]
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """The values that :meth:`pieces` have, one after another: steps int64[n] and values float64[n].
+        """The values of all :meth:`pieces`: steps int64[n] and values float64[n].
 
-        Arguments as there; values are the second that ``read`` gives.
+        Arguments as there; the values are the second item that ``read`` returns.
         """
         all_steps, values = [np.empty(0, np.int64)], [np.empty(0)]
         for steps, index, found in self.pieces(name, mode, read):
@@ -247,7 +247,7 @@ class Worker:
         return self._phases(mode, by_model=False).get(0, [])
 
     def phases_by_model(self, mode: Mode = Mode.EVAL) -> dict[int, list[Phase]]:
-        """The same cut from the steps of each model alone, by its number."""
+        """The same from the steps of each model alone, by its number."""
         return self._phases(mode, by_model=True)
 
     def _phases(self, mode: Mode, *, by_model: bool) -> dict[int, list[Phase]]:
@@ -256,7 +256,7 @@ class Worker:
         known = self._entered.get(by_model)
         if known is None or not known.is_still(marks, self.columns):
             known = _Entered(0, marks, {}, {})
-        # What follows the last TRAIN step may get steps before it.
+        # Earlier steps may still come between those after the last TRAIN step.
         known = self._entered[by_model] = self._enter(known, settled, marks, by_model)
         found = self._enter(known, len(self.columns), marks, by_model)
         for key, tracker in found.trackers.items():
@@ -264,7 +264,7 @@ class Worker:
         return {key: [phase for phase in phases if phase.mode is mode] for key, phases in found.phases.items()}
 
     def _enter(self, known: _Entered, stop: int, read: Mapping[int, _Read], by_model: bool) -> _Entered:
-        """Phases up to a row of the course; what was known stays as it is."""
+        """Phases up to a row of the course; ``known`` stays unchanged."""
         phases = {key: list(each) for key, each in known.phases.items()}
         found = _Entered(stop, read, deepcopy(known.trackers), phases)
         for end, place in self._records(self.columns[known.rows : stop]):
@@ -276,7 +276,7 @@ class Worker:
         return found
 
     def facts(self, kind: str | None = None, since: Mapping[int, int] | None = None) -> list[Fact]:
-        """See :meth:`Run.facts`; without the first ones that were read of some attempts."""
+        """See :meth:`Run.facts`; without those that were read before, by attempt."""
         newest = next(reversed(counting(self.attempts, self._lineage)), None)
         of_run: list[Fact] = []
         of_steps: list[Fact] = []
@@ -304,9 +304,9 @@ class _Entered:
 
     Attributes:
         rows: How many steps.
-        read: What their scalars were read from, by attempt.
-        trackers: Of the phase that goes on, by model.
-        phases: Those that ended, by model.
+        read: The names and rows that their scalars were read from, by attempt.
+        trackers: Trackers of the open phase, by model.
+        phases: Phases that have ended, by model.
     """
 
     rows: int
@@ -315,7 +315,7 @@ class _Entered:
     phases: dict[int, list[Phase]]
 
     def is_still(self, read: Mapping[int, _Read], course: NDArray[Any]) -> bool:
-        """Whether their scalars are what they were: nothing more came of these steps, and names are the same."""
+        """Whether their scalars are unchanged: these steps have no new rows, and names are the same."""
         rows = course[: self.rows]
         for attempt, (catalog, log) in read.items():
             known = self.read.get(attempt)

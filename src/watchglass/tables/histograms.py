@@ -1,4 +1,4 @@
-"""Histograms as readers see them: of many rows, decoded when somebody asks; of one tensor, with its edges."""
+"""Histograms as readers see them: of many rows, decoded on demand; of one tensor, with its edges."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from watchglass.stats import Histograms, column, edges, quantiles
 
 
 class LazyHistograms:
-    """Histograms of n rows. Most readers never look at them, and decoding takes longer than all the rows do.
+    """Histograms of n rows, decoded when first needed: that takes longer than all else, and few readers need them.
 
     Args:
-        load: Gives them, when they are first needed.
+        load: Returns the histograms.
     """
 
     def __init__(self, load: Callable[[], Histograms]) -> None:

@@ -1,7 +1,7 @@
-"""What one model did on one worker before the step at hand: scalar series, phases, baselines and the latest facts.
+"""The history of one model on one worker: scalar series, phases, baselines and the latest facts.
 
-A history is moved on step by step, in canonical order, by whoever makes the views (:meth:`StepView.after`), live
-and in replay alike; nothing in it depends on when data arrived.
+:meth:`StepView.after` adds one step at a time, in canonical order, live and in replay alike. A history never depends on
+the time at which data arrived.
 """
 
 from __future__ import annotations
@@ -195,17 +195,17 @@ class History:
 
     @property
     def baseline_keys(self) -> tuple[BaselineKey, ...]:
-        """The series that something asked a baseline of."""
+        """The series that have a baseline."""
         return tuple(self._baselines)
 
 
 def _check_key(key: BaselineKey) -> None:
-    """Refuse at once, in the rule that asks, what would fail for all rules when the next step feeds the baseline."""
+    """Refuse a wrong key in the rule that uses it; later it would fail in all rules, with the next step."""
     given: object = key  # a rule is user's code
     texts = isinstance(given, tuple) and all(isinstance(part, str) for part in given)
     if not texts or (key[:1], len(key)) not in ((("scalar",), 2), (("statistic",), 3)):
         raise InvalidValueError(
-            f'a baseline is asked for as ("scalar", NAME) or ("statistic", COLUMN, TENSOR NAME) but got {key!r}'
+            f'a baseline needs a key ("scalar", NAME) or ("statistic", COLUMN, TENSOR NAME) but got {key!r}'
         )
     if key[0] == "statistic" and key[1] not in (*STATISTIC_FIELDS, *DERIVED):
         raise InvalidValueError(

@@ -13,9 +13,9 @@ from watchglass.tables.step_view import StepRecords, StepView
 class ModelViews:
     """Makes the views of one worker's steps in one attempt, in their order. One owner.
 
-    A step belongs to the model that it trained or evaluated, and to each other one of which it has a loss. Tensors of a
-    model that has had no step so far (the decoder beside an encoder) are shown with the model that leads the step.
-    Models beyond :data:`~watchglass.records.MOST_MODELS` have no views.
+    A step belongs to the model that it trained or evaluated, and to each other model with a loss in it. Tensors of a
+    model that had no step so far (the decoder beside an encoder) are shown with the model that leads the step. Models
+    beyond :data:`~watchglass.records.MOST_MODELS` have no views.
 
     Args:
         run_id: Identifier of the run.
@@ -35,7 +35,7 @@ class ModelViews:
         self._one_model = True
 
     def after(self, records: StepRecords) -> list[StepView]:
-        """The views of the next step: of the model that leads it, then of others by number; none of models too many."""
+        """The views of the next step: first the model that leads it, then the others by number."""
         if self._one_model:
             if not records.end.model and records.catalog.models <= {0} and not any(f.model for f in records.facts):
                 self._steps[records.end.mode] = self._steps.get(records.end.mode, 0) + 1
@@ -50,7 +50,7 @@ class ModelViews:
         """The last TRAIN value of each scalar, by its name in the run.
 
         Args:
-            most: How many scalars at most: those that appeared first, of the model of the newest step first.
+            most: The most scalars: those that appeared first, beginning with the model of the newest step.
         """
         found: dict[str, float] = {}
         for view in sorted(self._newest.values(), key=lambda view: view.records.end.global_step, reverse=True):
@@ -104,12 +104,12 @@ class ModelViews:
 
 
 def _part(records: StepRecords, model: int, known: frozenset[int]) -> StepRecords:
-    """What of a step is about one model, with its series called as those of an only model.
+    """The part of a step about one model, whose series have the names that a single model's would have.
 
     Args:
         records: The step.
         model: The model.
-        known: Models that have had a step: what belongs to others is shown with the model that leads the step.
+        known: Models that had a step; tensors of others are shown with the model that leads the step.
     """
     leads = model == records.end.model
     shown = frozenset(records.catalog.models - known if leads else ()) | {model}
@@ -129,7 +129,7 @@ def _part(records: StepRecords, model: int, known: frozenset[int]) -> StepRecord
 
 
 def _is_about(fact: Fact, model: int, own: Catalog, whole: Catalog) -> bool:
-    """Whether a fact may be about a model: not where it says another one, or names tensors of others alone."""
+    """Whether a fact may be about a model: not where it names another model, or only tensors of others."""
     if fact.model is not None:
         return fact.model == model
     tensors = fact.data.get("tensors")

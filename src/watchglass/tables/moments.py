@@ -1,4 +1,4 @@
-"""What rules are shown beside the steps of one worker: a step of all workers, windows of streams, ticks."""
+"""Moments that rules see beside the steps of one worker: a step of all workers, windows of streams, ticks."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class JointStep:
     """One step of all workers that train together; of a worker that trains by itself, its step alone.
 
     Attributes:
-        views: What each worker recorded, in rank order; with several models, a view for each model of the step.
+        views: The step of each worker, in rank order; with several models, a view for each model of the step.
         group: ``""`` for the ranks of a training run, else the worker that trains by itself.
-        observed: What the evaluator observed since the step before.
+        observed: Observations of the evaluator since the step before.
         streams: See :attr:`StepView.streams`.
     """
 
@@ -90,7 +90,7 @@ class JointStep:
         return self.first.model
 
     def observations(self, kind: str | None = None) -> list[Observation]:
-        """What the evaluator observed since the step before: ``"worker_lost"``, ``"worker_returned"``."""
+        """Observations of the evaluator since the step before: ``"worker_lost"``, ``"worker_returned"``."""
         return [seen for seen in self.observed if kind is None or seen.kind == kind]
 
     def __repr__(self) -> str:
@@ -99,7 +99,7 @@ class JointStep:
 
 @dataclass(frozen=True, kw_only=True)
 class Between:
-    """What a rule is shown between two steps; abstract.
+    """A moment between two steps; abstract.
 
     Attributes:
         run_id: Identifier of the run.
@@ -147,12 +147,12 @@ class Window(Between):
 
     Attributes:
         stream: Name of the stream.
-        clock: Which of the clocks of the stream: another machine, or one that was started again, has another. Times of
-            different clocks say nothing of each other.
-        start_ns: Where it begins, by the monotonic clock of the writer: at a multiple of the length.
-        end_ns: Where it ends, exclusive.
-        lost: Whether it ends before its length: nothing more comes from the stream.
-        tables: The rows by kind; a kind without rows is left out.
+        clock: Number of the clock of the stream: another machine, or a restarted one, has another clock. Times of
+            different clocks cannot be compared.
+        start_ns: Its start by the monotonic clock of the writer, a multiple of the length.
+        end_ns: Its end, exclusive.
+        lost: Whether it is shorter than its length, because the stream has ended.
+        tables: The rows by kind; kinds without rows are left out.
     """
 
     stream: str
@@ -171,15 +171,15 @@ class Window(Between):
 
 @dataclass(frozen=True)
 class Written:
-    """What a stream wrote since its last watermark that was shown. Windows are cut from it.
+    """The rows of a stream since the last watermark that was shown. Windows are cut from them.
 
     Attributes:
         attempt: Attempt of the run.
         stream: Name of the stream.
         clock: See :attr:`Window.clock`.
         until_ns: The watermark: all earlier rows were shown.
-        rows: The rows by kind, in no order.
-        lost: Whether nothing more comes from the stream by this clock.
+        rows: The rows by kind, unordered.
+        lost: Whether the stream has ended by this clock.
     """
 
     attempt: int

@@ -62,7 +62,7 @@ class Decoded:
                 self._bytes -= self._entries.popitem(last=False)[1][1]
 
     def drop(self, owner: int, names: Iterable[str]) -> None:
-        """Forget what was kept of an owner, which asks for it no more."""
+        """Drop the payloads of an owner that needs them no more."""
         self._dropped.extend([(owner, name) for name in names])
         if self._lock.acquire(blocking=False):
             try:
@@ -105,7 +105,7 @@ _of_stores: WeakKeyDictionary[Store, _Kept] = WeakKeyDictionary()
 
 
 def compacted_meanwhile(store: Store) -> CompactedError:
-    """The error for something that is gone because a generation stands in its place."""
+    """The error for a file that a compacted generation has replaced."""
     return CompactedError(f"{store.location} was compacted while it was read; open it again")
 
 
@@ -187,5 +187,5 @@ class Payloads:
             raise DamagedDataError("it was removed after it was found") from error
 
 
-#: Called with a frame that makes no sense.
+#: Called with an invalid frame.
 OnProblem = Callable[[Frame, DamagedDataError], None]

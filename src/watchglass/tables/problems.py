@@ -1,4 +1,4 @@
-"""What of a worker's records makes no sense, as far as anybody would read it."""
+"""The invalid records of a worker, up to a number that a person could read."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import replace
 from watchglass.errors import DamagedDataError
 from watchglass.store import Frame, Problem, describe
 
-#: So many are told one by one: a foreign run may hold millions.
+#: The problems that are listed one by one: a foreign run may hold millions.
 MOST = 10_000
 
 
 class Problems:
-    """The first problems, and how many there were. For one thread."""
+    """The first problems, and the number of all. For one thread."""
 
     def __init__(self) -> None:
         self._first: list[Problem] = []
@@ -20,7 +20,7 @@ class Problems:
         self._last: Problem | None = None
 
     def add(self, frame: Frame, error: DamagedDataError) -> None:
-        """A whole frame, or a row of it, makes no sense."""
+        """Add a frame that is invalid, or has an invalid row."""
         found = describe(frame, error)
         if len(self._first) < MOST:
             self._first.append(found)

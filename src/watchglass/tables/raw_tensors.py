@@ -18,11 +18,11 @@ MOST_RAW_BYTES = 64 << 20
 
 
 class RawTensors:
-    """The whole tensors of one step, each read from the store when it is asked for. For one thread.
+    """The whole tensors of one step, each read from the store when a rule needs it. For one thread.
 
     Attributes:
-        left_bytes: How many bytes may still be read; the engine sets it before it asks a rule.
-        refused: Whether the store refused a tensor since the engine cleared it.
+        left_bytes: The bytes that a rule may still read; the engine sets it before it calls a rule.
+        refused: Whether the store refused a tensor since the engine cleared this flag.
     """
 
     def __init__(self, store: Store, places: Mapping[int, RawPlace], where: str) -> None:
@@ -49,9 +49,9 @@ class RawTensors:
         """The elements of a tensor, in its shape; bfloat16 and float8 as float32, which is exact.
 
         Raises:
-            InvalidValueError: It is larger than what may still be read.
+            InvalidValueError: It is larger than ``left_bytes``.
             StepNotRecordedError: Its file was removed since.
-            DamagedDataError: Its file is no safetensors file.
+            DamagedDataError: Its file is not a valid safetensors file.
             StoreError: The store refused.
         """
         place = self._places[info.tensor_id]
@@ -61,9 +61,7 @@ class RawTensors:
             self.refused = True
             raise
         except InvalidValueError as error:
-            raise InvalidValueError(
-                f"{info.name}: {error}; declare Needs(raw=True), and read little at a step"
-            ) from None
+            raise InvalidValueError(f"{info.name}: {error}; declare Needs(raw=True), and read less at a step") from None
         self.left_bytes -= found.elements.nbytes
         return as_numbers(found)
 
@@ -71,18 +69,18 @@ class RawTensors:
 def stored_tensor(
     store: Store, place: RawPlace, name: str, where: str, *, most_bytes: int | None = None
 ) -> StoredTensor:
-    """A tensor that the index of raw tensors has.
+    """A tensor in the index of raw tensors.
 
     Args:
         store: The run.
         place: Where it is.
         name: The tensor, for the message.
         where: The step, for the message.
-        most_bytes: The most that it may have; None for any.
+        most_bytes: The most bytes that it may have; None for any number.
 
     Raises:
         StepNotRecordedError: Its file was removed.
-        DamagedDataError: Its file is no safetensors file.
+        DamagedDataError: Its file is not a valid safetensors file.
         InvalidValueError: It has more bytes.
     """
     try:
@@ -90,7 +88,7 @@ def stored_tensor(
     except MissingFileError:
         raise StepNotRecordedError(
             f"the whole tensor {name} of {where} was removed from the run, by its retention or by hand ({place.file}); "
-            "reduction() and statistics() have what was recorded of it"
+            "reduction() and statistics() still have its recorded numbers"
         ) from None
 
 

@@ -1,4 +1,4 @@
-"""Rows that only grow: what was once given out never changes, and what continues it shares its memory."""
+"""Logs of rows: one that a reader holds never changes, and one that continues it shares its memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from watchglass.store import dtype_of, step_ends
 
 
 class _Memory:
-    """Where rows lie, and how many of its places are taken."""
+    """The memory of rows, and the number of its used places."""
 
     def __init__(self, size: int, dtype: np.dtype[Any]) -> None:
         self.rows, self.used, self.lock = np.empty(size, dtype), 0, Lock()
@@ -48,7 +48,7 @@ class RowLog:
         found = self._of(self._ascending and bool(later and (keys[1:] >= keys[:-1]).all()))
         memory, end = self._memory, self._end + len(rows)
         with memory.lock:
-            # Where something else continues this log already, or nothing more fits, the rows move.
+            # Where another log continues this one already, or the memory is full, the rows are copied.
             fits = memory.used == self._end and end <= len(memory.rows)
             if fits:
                 memory.used = end
@@ -70,7 +70,7 @@ class RowLog:
         return found
 
     def without(self, before: int) -> RowLog:
-        """The rows whose key is not below this one."""
+        """The rows with this key or a higher one."""
         found = self._of(self._ascending)
         if self._ascending:
             found._memory, found._end = self._memory, self._end
@@ -93,7 +93,7 @@ class RowLog:
         return self.rows[np.flatnonzero(self.rows["tensor_id"] == tensor_id)]
 
     def unique(self, fields: Sequence[str] | None) -> NDArray[Any]:
-        """The rows by key; of those that agree in it and these fields the one that arrived last, or all for None."""
+        """The rows by key; of rows that agree in key and these fields the last that arrived, or all rows for None."""
         rows = self.rows
         if fields is not None and len(rows):
             columns = [rows[name] for name in (*reversed(fields), self.key)]
@@ -110,7 +110,7 @@ class RowLog:
 
     @cached_property
     def latest(self) -> NDArray[Any]:
-        """The rows by key; of those with one key the one that arrived last."""
+        """The rows by key, only the last that arrived for each."""
         keys, order = self._by_key
         rows = self.rows if order is None else self.rows[order]
         last = np.ones(len(rows), bool)

@@ -1,4 +1,4 @@
-"""Which tensors: one record of conditions for everything that takes some of a run's tensors."""
+"""Conditions that select tensors of a run: one record for rules, readers and tables."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Selection:
         min_dims: It has at least so many axes; 2 leaves the weight matrices and kernels.
 
     Raises:
-        InvalidValueError: The role or the regular expression is none.
+        InvalidValueError: The role is unknown, or the regular expression is invalid.
     """
 
     role: Role | str | None = None
@@ -52,7 +52,7 @@ class Selection:
                 ) from None
 
     def matcher(self) -> Callable[[TensorInfo], bool]:
-        """A function that says whether a tensor is selected."""
+        """A function that returns whether a tensor is selected."""
         conditions: list[Callable[[TensorInfo], bool]] = []
         if self.role is not None:
             conditions.append(lambda row: row.role is self.role)
@@ -85,6 +85,6 @@ def _belongs(row: TensorInfo, collection: str) -> bool:
     if collection in row.collections or built_in is None:
         return collection in row.collections
     if built_in.tags:
-        # What is recorded at every step carries no tag, but the name.
+        # Tensors that are recorded at every step carry no tag; their names show the collection.
         return built_in.every_step and row.name.partition("/")[0] in built_in.tags
     return row.role in built_in.roles or (not built_in.roles and row.role is not Role.CUSTOM)

@@ -19,11 +19,11 @@ from watchglass.tables.tensor_group import TensorGroup
 
 Column = npt.NDArray[np.float64]
 _Found = TypeVar("_Found")
-#: Reductions that are recorded only where a collection asks for them, and what becomes of the recorded number.
+#: Reductions that are recorded only where a collection requests them, with a function of the recorded number.
 EXACT: dict[str, tuple[Reduction, Callable[[Column], Column]]] = {
     name: (which, np.abs if name == "abs_prod" else np.asarray) for name, which in EXACT_REDUCTIONS.items()
 }
-#: All reductions that can be asked for by name: stored, derived and exact ones.
+#: All reductions by name: stored, derived and exact ones.
 REDUCTIONS = (*STATISTIC_FIELDS, *DERIVED, *EXACT)
 
 
@@ -208,7 +208,7 @@ class Statistics:
         """Any of :data:`REDUCTIONS` by name, float64[n].
 
         NaN where a tensor has no finite value, and for ``median``, ``prod``, ``abs_median``, ``abs_min`` and
-        ``abs_prod`` where they were not asked for.
+        ``abs_prod`` where no collection requested them.
 
         Raises:
             InvalidValueError: There is no such reduction.
@@ -222,11 +222,11 @@ class Statistics:
         return finish(np.array(found, np.float64))
 
     def remembered(self, name: str, build: Callable[[], _Found]) -> _Found:
-        """What ``build`` gives, worked out once for these tensors: steps come with the same ones again and again.
+        """The result of ``build``, worked out once for these tensors, which most steps have in common.
 
         Args:
-            name: Says what it is.
-            build: May look at the tensors and at nothing else.
+            name: Name of the result.
+            build: May look only at the tensors.
         """
         return self.group.answers.get(("of rule", name), build)
 

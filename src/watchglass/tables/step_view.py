@@ -1,4 +1,4 @@
-"""What a rule sees: one complete, frozen step of one model on one worker, and the history before it."""
+"""The view of a rule: one complete, frozen step of one model on one worker, and the history before it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StepRecords:
-    """Everything one worker recorded of one step, as a follower or a test hands it over.
+    """Everything one worker recorded of one step, as the follower or a test provides it.
 
     Attributes:
         end: The step.
@@ -86,25 +86,25 @@ class StepRecords:
 
 @dataclass(frozen=True)
 class StepView:
-    """One complete step of one worker, as far as it is about one model.
+    """The part of one complete step of one worker that is about one model.
 
-    It holds the tensors and series of that model, and those of no model. Series are called as those of the only model
-    would be: ``loss`` is the loss of this model, whatever its prefix in the run. Made by :meth:`after`; valid until the
-    next one of the same history is made.
+    It holds the tensors and series of that model, and those without a model. Series have the names that a single
+    model's would have: ``loss`` is the loss of this model, whatever its prefix in the run. Made by :meth:`after`; valid
+    until the next view of the same history is made.
 
     Attributes:
         run_id: Identifier of the run.
         attempt: Attempt of the run.
         worker: Worker, ``"worker_0"``.
-        records: What was recorded.
+        records: The records of the step.
         history: Everything up to and including this step.
         phases: The phases that ended just before this step.
-        observed: What the evaluator observed since the step before.
-        others: The same step of other runs, by the rule's parameter that names the run.
+        observed: Observations of the evaluator since the step before.
+        others: The same step of other runs, by the parameter of the rule that names the run.
         model: Number of the model, 0 for the first or only one.
-        streams: For each stream that goes on, its recent rows: those of its last whole window and all later ones up to
-            ``end_ns``, the watermark that ended this window. The journal notes this watermark before the step. A rule
-            sets kinds and length of windows in :attr:`Rule.streams`. Empty for a worker that trains by itself.
+        streams: For each stream that has not ended, its recent rows: those of its last whole window and all later ones
+            up to ``end_ns``, the watermark that ended this window. The journal notes this watermark before the step.
+            A rule sets kinds and length of windows in :attr:`Rule.streams`. Empty for a worker that trains by itself.
     """
 
     run_id: str
@@ -117,7 +117,7 @@ class StepView:
     others: Mapping[str, StepView | None] = field(default_factory=dict)
     model: int = 0
     streams: tuple[Window, ...] = ()
-    #: Several rules ask for the same rows of a step.
+    #: Several rules read the same rows of a step.
     _selected: dict[Any, Statistics] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @classmethod
@@ -125,16 +125,16 @@ class StepView:
         cls, history: History, records: StepRecords, *, run_id: str = "", attempt: int = 0, worker: str = "worker_0",
         previous: StepView | None = None, model: int = 0,
     ) -> StepView:  # fmt: skip
-        """The view of the next step: moves ``history`` on by ``records`` and shows the result.
+        """The view of the next step; adds ``records`` to ``history``.
 
         Args:
-            history: What the model did on the worker so far.
+            history: The history of the model on the worker so far.
             records: The next step in canonical order.
             run_id: Identifier of the run.
             attempt: Attempt of the run.
             worker: Name of the worker.
             previous: The view before this one; its values enter the baselines now.
-            model: Number of the model; ``records`` hold nothing of others.
+            model: Number of the model; ``records`` are about no other model.
         """
         if previous is not None:
             previous._settle()
@@ -154,7 +154,7 @@ class StepView:
         rows = 0 if self.records.ids is None else len(self.records.ids)
         return f"StepView({self.worker}, {step}, {count(rows, 'tensor')} captured)"
 
-    # What step it is.
+    # Numbers of the step.
 
     @property
     def mode(self) -> Mode:
@@ -181,7 +181,7 @@ class StepView:
 
     @property
     def several(self) -> bool:
-        """Whether the worker has more than one model, as far as is known at this step."""
+        """Whether the worker has had more than one model up to this step."""
         return self.history.several
 
     @property
@@ -221,7 +221,7 @@ class StepView:
 
     @property
     def catalog(self) -> Catalog:
-        """What the tensor ids mean."""
+        """The meaning of the tensor ids."""
         return self.records.catalog
 
     @property
@@ -230,7 +230,7 @@ class StepView:
         self.records.readable.check("ids")
         return len(self.records.ids) if self.records.ids is not None else 0
 
-    # What was recorded.
+    # Records of the step.
 
     def scalar(self, name: str) -> float | None:
         """The value of a scalar at this step, or None when it was not recorded. May be NaN or infinite."""
@@ -244,7 +244,7 @@ class StepView:
         return {info.name: value for info, value, _ in self.records.scalars if role is None or info.role is role}
 
     def recorded_name(self, name: str) -> str:
-        """Name in the run of what this view calls so: ``"model_2/loss"`` for the ``"loss"`` of the second model."""
+        """The name in the run of a series of this view: ``"model_2/loss"`` for ``"loss"`` of the second model."""
         if not self.model:
             return name
         info = self.catalog.by_name(name)
@@ -266,12 +266,12 @@ class StepView:
             role: Only this role.
             module_kinds: Only tensors of modules of one of these kinds.
             name_regex: Only names in which this regular expression is found (``re.search``).
-            collection: Only what this collection holds, one of the user or a built-in one.
-            min_dims: Only tensors with at least so many axes; 2 leaves the weight matrices and kernels.
+            collection: Only tensors of this collection, one of the user or a built-in one.
+            min_dims: Only tensors with at least so many axes; 2 selects the weight matrices and kernels.
 
         Raises:
-            InvalidValueError: The rule has declared needs, and none of statistics; or here, or when a column is looked
-                at that is none of those declared.
+            InvalidValueError: The rule has declared needs, but none of statistics. The returned columns raise it for a
+                column that the rule has not declared.
         """
         self.records.readable.check("ids")
         key = (role, tuple(module_kinds), name_regex, collection, min_dims)
@@ -305,7 +305,7 @@ class StepView:
             name: Name of the tensor, as this view calls it.
 
         Raises:
-            InvalidValueError: The rule has declared no such need, or reads too much at this step.
+            InvalidValueError: The rule has not declared this need, or reads too much at this step.
             StepNotRecordedError: The tensor was removed from the run since.
             DamagedDataError, StoreError: Its file is damaged, or the store refused.
         """
@@ -325,22 +325,22 @@ class StepView:
         return [(info, bits) for info, found, bits in self.records.units if int(found) == int(kind)]
 
     def facts(self, kind: str | None = None) -> list[Fact]:
-        """Facts recorded with this step (those of the run with the first step after them)."""
+        """Facts of this step; facts of the run come with the first step after them."""
         return [fact for fact in self.records.facts if kind is None or fact.kind == kind]
 
     def observations(self, kind: str | None = None) -> list[Observation]:
-        """What the evaluator observed since the step before: ``"worker_lost"``, ``"worker_returned"``."""
+        """Observations of the evaluator since the step before: ``"worker_lost"``, ``"worker_returned"``."""
         return [seen for seen in self.observed if kind is None or seen.kind == kind]
 
     def reference(self, parameter: str) -> StepView | None:
         """The same mode step of a reference run, of the same worker or else of the first one; None where it has none.
 
         Args:
-            parameter: The parameter of the rule that says which run, one of its ``compares``.
+            parameter: The parameter of the rule that names the run, one of its ``compares``.
         """
         return self.others.get(parameter)
 
-    # What came before.
+    # History.
 
     def latest_fact(self, kind: str) -> Fact | None:
         """The latest fact of a kind, at this step or before it; None when there was none."""
@@ -371,7 +371,7 @@ class StepView:
         return self.history.series(self.mode if mode is None else mode, name, last)
 
     def _settle(self) -> None:
-        """Feeds the baselines that somebody asked for with this step's values, once it lies behind."""
+        """Feeds the baselines with this step's values, once the next step begins."""
         if self.mode is not Mode.TRAIN:
             return
         for key in self.history.baseline_keys:

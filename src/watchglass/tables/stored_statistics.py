@@ -1,4 +1,4 @@
-"""Statistics of one worker as they were stored: rows by step and by tensor, decoded when asked for."""
+"""Statistics of one worker as they were stored: rows by step and by tensor, decoded on demand."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ class StoredStatistics:
     """All statistics of one worker: of frames, and of blocks of steps that were compacted. For one thread.
 
     Args:
-        store: Where payloads were left, and what was compacted lies; None where neither is.
-        problem: Called with a frame that makes no sense; its rows are left out.
+        store: The store of payloads that frames do not hold, and of compacted blocks; None where there are none.
+        problem: Called with an invalid frame; its rows are left out.
     """
 
     def __init__(self, store: Store | None, problem: OnProblem) -> None:
@@ -79,7 +79,7 @@ class StoredStatistics:
         self._payloads.decoded.members -= 1
 
     def snapshot(self) -> StoredStatistics:
-        """The same as they are now: nothing that is added later changes them. For any number of threads."""
+        """A copy of the present state, which later frames do not change. For any number of threads."""
         found = copy(self)
         found._blocks, found._batches, found._ranges = list(self._blocks), list(self._batches), dict(self._ranges)
         self._payloads.decoded.members += 1
@@ -90,14 +90,14 @@ class StoredStatistics:
         self._payloads.newest = source
 
     def add(self, frame: Frame) -> None:
-        """Take in a STATISTICS frame; what makes no sense in it shows when somebody asks for it."""
+        """Take in a STATISTICS frame, which is decoded, and checked, when a reader needs it."""
         self._batches.append(LiveBatch(self._payloads.keep(frame), self._payloads, self._problem))
 
     def add_block(self, frame: Frame) -> None:
         """Take in a COMPACTED frame, before any STATISTICS frame of later steps.
 
         Raises:
-            DamagedDataError: It makes no sense.
+            DamagedDataError: It is invalid.
         """
         if self._store is not None:
             self._blocks.append(CompactedBlock(frame, self._store, self._payloads, self._problem))
@@ -105,7 +105,7 @@ class StoredStatistics:
     def at(self, global_step: int, fields: Sequence[str] = STATISTIC_FIELDS) -> StatisticsRows:
         """Rows of a step, one per tensor (the last one written), by tensor; empty where nothing was captured.
 
-        Without those that were written because of a finding, which must never feed a rule.
+        Rows written because of a finding are left out: they must never feed a rule.
 
         Args:
             global_step: The step.
@@ -138,7 +138,7 @@ class StoredStatistics:
     ) -> StatisticsBatch:
         """Rows of many tensors and steps, by global step, then tensor; one of each, the last one written.
 
-        Only what is asked for is decoded, and nothing of it is kept beyond a bound that all readers of a store share.
+        Decodes only these rows and columns, and keeps them within a bound that all readers of a store share.
 
         Args:
             tensor_ids: Of these tensors; None for all.

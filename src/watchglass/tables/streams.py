@@ -1,4 +1,4 @@
-"""What streams wrote: rows keyed by time from writers that are no workers."""
+"""The rows of streams: keyed by time, from writers that are not workers."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from watchglass.tables.worker_tables import WorkerTables
 
 
 class StreamPart:
-    """What a stream wrote by one clock, in one attempt. For one thread.
+    """The rows of one stream by one clock, in one attempt. For one thread.
 
-    Rows count once a watermark stands behind them: of a batch that was torn, or was written again because nothing was
-    known of the first write, there is one. Batches wait until somebody takes them.
+    Rows count once a watermark follows them. So a batch counts once, also where its first write was torn or repeated.
+    Batches wait until a reader takes them.
 
     Attributes:
-        attempt: The attempt that they are about.
+        attempt: The attempt of the rows.
         header: The first header, which pairs their clock with wall time.
-        tables: What :meth:`settle` took: the rows, and all headers.
+        tables: The rows and headers that :meth:`settle` took.
         watermark_ns: No row with an earlier time will come; 0 before the first batch.
         taken_ns: All earlier rows were taken.
     """
@@ -39,10 +39,10 @@ class StreamPart:
         """Take in one frame.
 
         Raises:
-            DamagedDataError: It is a watermark that makes no sense.
+            DamagedDataError: It is an invalid watermark.
         """
         if frame.kind == FrameKind.HEADER:
-            self._open = []  # what is behind a torn write was written again
+            self._open = []  # the writer repeats a torn write
             self._batches.append((self.watermark_ns, [frame]))
         elif frame.kind != FrameKind.WATERMARK:
             self._open.append(frame)
@@ -54,12 +54,12 @@ class StreamPart:
                 self._batches.append((until_ns, batch))
 
     def written_by(self, limit_ns: float) -> int:
-        """The last watermark that is not later than a moment."""
+        """The last watermark at or before a time."""
         place = bisect_right(self._batches, limit_ns, key=itemgetter(0))
         return self._batches[place - 1][0] if place else self.taken_ns
 
     def take(self, until_ns: float) -> list[Frame]:
-        """The frames of all batches up to a watermark that nobody took yet."""
+        """The frames of all batches up to a watermark that were not taken yet."""
         self.taken_ns = self.written_by(until_ns)
         place = bisect_right(self._batches, until_ns, key=itemgetter(0))
         taken, self._batches = self._batches[:place], self._batches[place:]
@@ -75,7 +75,7 @@ class Streams:
     """All streams of a run. For one thread.
 
     Attributes:
-        parts: What each wrote, by name: a part for each attempt and clock, in the order in which they began.
+        parts: The rows of each, by name: a part for each attempt and clock, in the order in which they began.
     """
 
     def __init__(self) -> None:
@@ -85,7 +85,7 @@ class Streams:
 
     @property
     def problems(self) -> list[Problem]:
-        """What makes no sense and is left out, and what the writers of streams lost."""
+        """Invalid frames, which are left out, and the batches that writers of streams lost."""
         found = list(self._problems)
         for name, parts in self.parts.items():
             for part in parts:
@@ -98,7 +98,7 @@ class Streams:
         return found
 
     def snapshot(self) -> Streams:
-        """The same as they are now: nothing that is ingested later changes them."""
+        """A copy of the present state, which later frames do not change."""
         found = copy(self)
         found._problems = list(self._problems)
         found.parts = {name: [copy(part) for part in parts] for name, parts in self.parts.items()}

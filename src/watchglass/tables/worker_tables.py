@@ -1,4 +1,4 @@
-"""What one worker recorded, decoded frame by frame into columns that can be looked up by step or read as a whole."""
+"""The records of one worker, decoded frame by frame into columns: looked up by step, or read as a whole."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ from watchglass.tables.stored_statistics import StoredStatistics, last_index_of_
 
 #: Schema that this release reads, the same for all kinds so far. Frames of later schemas are left out.
 _SCHEMA = 1
-#: Bytes that are kept of a payload for each byte: of what becomes objects, and of rows with their index.
+#: Bytes kept in memory per byte of a payload: where it becomes objects, and where it becomes rows with their index.
 _PARSED, _INDEXED = 12, 3
 _REDUCTIONS = {int(reduction) for reduction in Reduction}
-#: So many frames of facts are known again when they come twice; more than wait while a store refuses them.
+#: Frames of facts that are recognised when they come twice: more than a writer buffers while its store refuses them.
 _FACTS_SEEN = 4096
 _FACT = np.dtype([("global_step", "i8"), ("arrived", "i8"), ("fact", "O")])
-#: Kinds beside statistics that say something of a tensor, but for its units.
+#: Kinds of rows about a tensor, other than statistics and units.
 _OF_TENSORS = (SCALARS, REDUCTIONS, RAW)
 _UNIT_KINDS = {int(kind): kind for kind in UnitKind}
 
@@ -74,7 +74,7 @@ class Ingested(NamedTuple):
 
     Attributes:
         ends: Ends of steps, as rows of :data:`~watchglass.records.STEPS`; some may have been known.
-        facts: Facts that were not; a write that failed halfway and was repeated has the same ones again.
+        facts: New facts; a writer that repeats a failed write sends the same ones again.
     """
 
     ends: NDArray[Any] = np.empty(0, dtype_of(STEPS))
@@ -87,18 +87,18 @@ _NOTHING = Ingested()
 class WorkerTables:
     """Everything one worker of one attempt recorded so far. For one thread.
 
-    Frames may come in any order of kinds; what belongs to a step is complete once :attr:`steps` has the step.
+    Frames may come in any order of kinds. The records of a step are complete once :attr:`steps` has the step.
 
     Args:
-        store: Where payloads were left that frames do not hold, and where compacted statistics are.
+        store: The store of payloads that frames do not hold, and of compacted statistics.
         steps: Keep only what belongs to TRAIN steps of this half-open range, or to evaluations after one of them;
             catalog, facts of the run and lifecycle are kept in any case. None keeps everything.
 
     Attributes:
-        catalog: What tensor ids mean; grows in place.
+        catalog: The meaning of tensor ids; grows in place.
         steps: Ends of steps by global step.
         lifecycle: ``joined`` and ``left`` events.
-        facts_read: How many facts were taken in.
+        facts_read: The number of facts read.
         headers: Header of each segment: worker's clocks paired, host, process.
         statistics: The rows of statistics.
     """
@@ -115,17 +115,17 @@ class WorkerTables:
         self._wanted: NDArray[np.uint64] | None = None
         self._left_out: list[DamagedDataError] = []
         self._rows = {FACTS: RowLog(_FACT, "global_step")}
-        # Facts have no key by which the last one could count, but a write that failed halfway and was repeated has the
-        # same frames again.
+        # Facts have no key by which the last one could count, but a writer that repeats a failed write sends the same
+        # frames again.
         self._facts_seen: dict[int, None] = {}
-        # Not self: what only a cycle keeps alive stays in memory for long.
+        # Not self: objects that only a cycle keeps alive stay in memory for long.
         self.statistics = StoredStatistics(store, self._problems.add)
         self._charges = Charges()
         if steps is not None:
             self.statistics.within = (0, 0)
 
     def snapshot(self) -> WorkerTables:
-        """The same as they are now: nothing that is ingested later changes them. For any number of threads."""
+        """A copy of the present state, which later frames do not change. For any number of threads."""
         found = copy(self)
         found.catalog, found._rows = self.catalog.snapshot(), dict(self._rows)
         found.lifecycle, found.headers = list(self.lifecycle), list(self.headers)
@@ -134,20 +134,20 @@ class WorkerTables:
 
     @property
     def problems(self) -> list[Problem]:
-        """Whole frames, and rows of frames, whose content makes no sense; they are left out."""
+        """Frames, and rows of frames, with invalid content; they are left out."""
         self.statistics.look_into()
         return self._problems.all()
 
     def ingest(self, frame: Frame) -> Ingested:
-        """Take in one frame; returns what is new in it.
+        """Take in one frame; returns its new rows.
 
-        Unknown kinds and schemas are left out; nonsense becomes one of :attr:`problems`.
+        Unknown kinds and schemas are left out. Invalid content becomes one of :attr:`problems`.
         """
         if frame.schema != _SCHEMA:
             return _NOTHING
         self.statistics.found_in(frame.source)
         if self._range is not None and ROW_KINDS.get(frame.kind, STEPS) in of_steps() and frame.kind != FACTS.number:
-            # Whether their steps are wanted is known once those have ended.
+            # Only the end of a step shows whether the step is wanted.
             self._open.append(frame)
             return _NOTHING
         return self._take(frame)
@@ -325,7 +325,7 @@ class WorkerTables:
             self._rows[FACTS] = RowLog(_FACT, "global_step").and_then(facts.rows[~dropped])
 
     def _charge(self, size: int, steps: Sequence[int]) -> None:
-        """Charge what is kept until the last of these steps is forgotten."""
+        """Charge the memory that is kept until the last of these steps is forgotten."""
         self._charges.add(size, max(steps, default=0))
 
     def _add_facts(self, payload: bytes) -> Sequence[Fact]:

@@ -108,7 +108,7 @@ def test_a_snapshot_is_not_refreshed(tmp_path):
     snapshot = open_run(build_run(tmp_path, [step(n) for n in range(3)])).snapshot()
     assert snapshot.is_snapshot
     for ask in (snapshot.refresh, lambda: snapshot.wait_for_steps(9)):
-        with pytest.raises(InvalidValueError, match="a snapshot reads no more; refresh the run that it is of"):
+        with pytest.raises(InvalidValueError, match="a snapshot cannot be refreshed; refresh its run"):
             ask()
 
 

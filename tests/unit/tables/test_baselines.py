@@ -62,7 +62,7 @@ def test_a_key_that_cannot_be_ends_only_the_rule_that_asked(tmp_path: Path, key:
 @pytest.mark.parametrize(
     ("key", "words"),
     [
-        (("scalar",), r'asked for as \("scalar", NAME\) or .* but got \(\'scalar\',\)'),
+        (("scalar",), r'needs a key \("scalar", NAME\) or .* but got \(\'scalar\',\)'),
         (("scalar", 3), "but got"),
         (("tensor", "l2", "x"), "but got"),
         ((), "but got"),

@@ -25,11 +25,11 @@ COURSE = np.dtype(
 
 @dataclass(frozen=True, eq=False)
 class Course:
-    """Steps in the order of training; columns, for there may be a million. Never changes.
+    """Steps in the order of training, as columns, since there may be a million. Never changes.
 
     Attributes:
         log: Rows of :data:`COURSE`.
-        same: How many of the first rows are those of the course that this one continues; 0 for none.
+        same: The number of first rows in common with the course that this one continues; 0 for none.
     """
 
     log: RowLog
@@ -52,11 +52,11 @@ class Course:
     def continued(
         self, read: Mapping[int, RowLog], parts: tuple[Part, ...], steps: tuple[int, int] | None
     ) -> Course | None:
-        """The same course with what is new of its newest attempt; None where more than that changed.
+        """The same course with the new steps of its newest attempt; None where more than that changed.
 
         Args:
             read: The steps of each attempt.
-            parts: Which TRAIN steps count.
+            parts: The TRAIN steps that count.
             steps: As of :func:`course_of`.
         """
         newest = self._newest
@@ -70,8 +70,8 @@ class Course:
         if not len(new):
             return Course(self.log, len(self.log), self._parts, read, newest)
         if any(part is not None and part.stop is not None for part in newest.parts.values()):
-            return None  # where it ends may depend on what is new
-        # Of a step that came twice the last one.
+            return None  # its end may depend on the new steps
+        # Where a step came twice, the last one counts.
         new = new[last_index_of_each(new["global_step"])]
         kept = _kept(new, newest.number, newest.parts, steps)
         if len(kept) and int(kept["own"].min()) < newest.least:
@@ -83,7 +83,7 @@ class Course:
             again = np.flatnonzero(np.isin(rows["own"], new["global_step"]))
             if not np.isin(rows["own"][again], kept["own"]).all():
                 return None
-        # From here on rows may have to be put in order: steps end in another order than the one in which they began.
+        # From here on rows may need sorting: steps end in another order than they begin.
         first = min([*kept["train_step"].tolist(), *rows["train_step"][again].tolist()], default=None)
         begin = newest.begin + (len(rows) if first is None else int(np.searchsorted(rows["train_step"], first)))
         old = self.rows[begin:]
@@ -98,15 +98,15 @@ class Course:
 
 @dataclass(frozen=True)
 class _Attempt:
-    """The newest attempt of a course, as far as it was read.
+    """The newest attempt of a course, up to what was read of it.
 
     Attributes:
         number: Its number.
-        parts: Which of its steps count, by mode.
+        parts: Its steps that count, by mode.
         begin: Index of its first row.
         least: The least of its global steps that count.
-        greatest: The greatest one that is known.
-        shift: What global steps are moved by.
+        greatest: The greatest known one.
+        shift: The number added to its global steps.
     """
 
     number: int
@@ -118,11 +118,11 @@ class _Attempt:
 
 
 def counting(attempts: Mapping[int, WorkerTables], lineage: Lineage | None) -> dict[int, WorkerTables]:
-    """The attempts of which something counts, oldest first; of a run without TRAIN steps the newest with any.
+    """The attempts with steps that count, oldest first; in a run without TRAIN steps the newest attempt with steps.
 
     Args:
         attempts: One worker's tables by attempt, oldest first.
-        lineage: Which steps count; all of them if None.
+        lineage: The steps that count; all of them if None.
     """
     if lineage is None:
         return dict(attempts)
@@ -142,9 +142,9 @@ def course_of(
 
     Args:
         attempts: One worker's tables by attempt, oldest first.
-        lineage: Which steps count; all of them if None.
-        steps: Leave out other TRAIN steps than these, half-open, and what belongs to them.
-        before: What this gave when less was there; only what is new is looked at where nothing else changed.
+        lineage: The steps that count; all of them if None.
+        steps: Only these TRAIN steps, half-open, and the evaluations after them.
+        before: An earlier result; only new steps are read where nothing else changed.
     """
     parts = lineage.parts if lineage is not None else ()
     read = {attempt: tables.steps.log for attempt, tables in attempts.items()}
@@ -172,7 +172,7 @@ def course_of(
 
 
 def _sorted(rows: NDArray[Any]) -> NDArray[Any]:
-    """As `StepEnd.order`, whatever order the steps arrived in; TRAIN is the least mode."""
+    """The rows in the order of `StepEnd.order`, whose least mode is TRAIN, and not of arrival."""
     return rows[np.lexsort((rows["step"], rows["mode"], rows["train_step"]))]
 
 
@@ -184,7 +184,7 @@ def _kept(
     Args:
         ends: Rows of :data:`~watchglass.records.STEPS`, one for each step.
         attempt: Its number.
-        parts: Which of its steps count, by mode; all of them where it is empty.
+        parts: Its steps that count, by mode; all of them where this is empty.
         steps: As of :func:`course_of`.
     """
     rows = np.empty(len(ends), COURSE)
@@ -195,7 +195,7 @@ def _kept(
     counts = np.full(len(rows), not parts)
     train = parts.get(Mode.TRAIN)
     if train is not None:
-        # Before its first update an attempt that was resumed stands behind the last one before it.
+        # Before its first update, a resumed attempt follows the last step before it.
         followed = rows["train_step"]
         rows["train_step"] = np.where(followed >= 0, followed + train.shift, train.start - 1)
         for mode, part in parts.items():

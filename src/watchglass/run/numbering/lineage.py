@@ -1,22 +1,22 @@
-"""The course of a training over its attempts: which steps of which attempt count, and where they are joined.
+"""The course of a run over its attempts: the steps of each attempt that count, and the seams between attempts.
 
-A training that is killed and resumed from a checkpoint is a new attempt whose TRAIN steps continue: an attempt that
-resumes after 500 updates begins with step 500. Steps of an earlier attempt at or beyond that have been replaced; the
-course shows each step once, as the newest attempt has it, and what was replaced stays readable by attempt.
+A run that is killed and resumed from a checkpoint gets a new attempt, whose TRAIN steps continue: an attempt that
+resumes after 500 updates begins with step 500. It replaces steps of earlier attempts from there on. The course has each
+step once, from the newest attempt; replaced steps stay readable by attempt.
 
-Where an attempt begins stands in its fact ``resumed`` and in its steps. One that could not tell counts from 0; then
-the weights that it captured first are looked for among those of earlier attempts. Where they are not found, its own
-numbers count: it is a restart, and replaces everything before it.
+The fact ``resumed`` and the steps of an attempt show its first step. An attempt whose first step is unknown counts from
+0; then its first captured weights are compared with those of earlier attempts. Without a match its own numbers count:
+it is a restart, and replaces everything before it.
 
 Use::
 
     lineage = trace({attempt: tables of its worker with the lowest rank})
     lineage.parts                       # TRAIN steps: attempt, start, stop, shift, in order
-    lineage.seams                       # where attempts are joined, each as a sentence by str()
-    lineage.of(Mode.EVAL, tables)       # the same for evaluations, of the worker that is looked at
+    lineage.seams                       # the seams between attempts, each as a sentence by str()
+    lineage.of(Mode.EVAL, tables)       # the same for evaluations of one worker
 
-A step ``n`` of a part is the attempt's own mode step ``n - part.shift``. Everything here is pure; nothing is read but
-facts and ends of steps, and the statistics of weights where a beginning is unknown.
+A step ``n`` of a part is the attempt's own mode step ``n - part.shift``. All functions here are pure. They read only
+facts and ends of steps, and the statistics of weights where a first step is unknown.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from watchglass.records import STEPS, Fact, Mode, Role, count
 from watchglass.store import dtype_of
 from watchglass.tables import Selection, WorkerTables
 
-#: What a ``resumed`` fact may say of where its step comes from; others, of later releases, pass for "unknown".
+#: Sources of the step in a ``resumed`` fact; other ones, of later releases, count as "unknown".
 SOURCES = ("optimizer", "scheduler", "booster", "given")
 #: Steps that are read together in search of the first that has weights.
 _WINDOW = 256
@@ -44,14 +44,14 @@ Rows = tuple[NDArray[np.int64], NDArray[np.float64]]
 
 @dataclass(frozen=True)
 class Start:
-    """How one attempt began, and how far it has come.
+    """The first step of one attempt, and its end so far.
 
     Attributes:
         first: Its first TRAIN step, in its own numbers.
         end: One more than the last TRAIN step that it ended, in its own numbers; ``first`` where it has ended none.
-        source: What told where it begins: one of :data:`SOURCES`, ``"weights"`` for a match of statistics,
-            ``"unknown"`` for nothing, or "" for an attempt that begins the training.
-        shift: What its own numbers are moved by, so that they are those of the course.
+        source: The source of its first step: one of :data:`SOURCES`, ``"weights"`` for a match of statistics,
+            ``"unknown"``, or "" for the first attempt of a run.
+        shift: The number to add to its own numbers for those of the course.
     """
 
     first: int
@@ -66,9 +66,9 @@ class Part:
 
     Attributes:
         attempt: The attempt.
-        start: First step of the course that is the attempt's.
-        stop: The first one that is not; None for the newest, which may go on.
-        shift: What the attempt's own mode steps are moved by.
+        start: The attempt's first step in the course.
+        stop: One more than its last step in the course; None for the newest attempt, which may continue.
+        shift: The number to add to the attempt's own mode steps.
     """
 
     attempt: int
@@ -79,15 +79,15 @@ class Part:
 
 @dataclass(frozen=True)
 class Seam:
-    """Where an attempt continues what an earlier one has done.
+    """The seam between an attempt and the one that it continues.
 
     Attributes:
         attempt: The newer attempt.
         step: Its first TRAIN step in the course.
-        source: What told that, see :class:`Start`.
-        previous: The attempt whose steps come before; of a restart the newest of those that it replaces.
-        replaced: How many steps of the course so far, at or beyond ``step``, it replaces.
-        missing: How many steps before ``step`` nobody has recorded.
+        source: The source of this step, see :class:`Start`.
+        previous: The attempt whose steps come before; for a restart the newest attempt that it replaces.
+        replaced: The number of earlier steps, at or beyond ``step``, that it replaces.
+        missing: The number of steps before ``step`` that no attempt recorded.
     """
 
     attempt: int
@@ -115,22 +115,22 @@ class Seam:
 
 @dataclass(frozen=True)
 class Lineage:
-    """The course of one training.
+    """The course of one run.
 
     Attributes:
         parts: TRAIN steps that count, in order.
-        seams: Where attempts are joined, in the order of attempts.
+        seams: The seams between attempts, in the order of attempts.
     """
 
     parts: tuple[Part, ...]
     seams: tuple[Seam, ...]
 
     def of(self, mode: Mode, tables: Mapping[int, WorkerTables]) -> tuple[Part, ...]:
-        """Steps of a mode that count; :func:`evaluations` says how EVAL and PREDICT steps are numbered.
+        """Steps of a mode that count; see :func:`evaluations` for the numbers of EVAL and PREDICT steps.
 
         Args:
             mode: TRAIN, EVAL or PREDICT.
-            tables: Of the worker that is looked at, by attempt; needed for EVAL and PREDICT only.
+            tables: Tables of one worker, by attempt; needed for EVAL and PREDICT only.
         """
         if mode is Mode.TRAIN:
             return self.parts
@@ -141,9 +141,9 @@ def trace(tables: Mapping[int, WorkerTables], matches: MutableMapping[int, int |
     """The course over attempts.
 
     Args:
-        tables: Of each attempt those of its worker with the lowest rank: ranks may disagree where one was lost.
-        matches: What was found by weights before, by attempt; grows. Whoever asks again while the run grows keeps it,
-            so that weights are looked for once.
+        tables: For each attempt the tables of its worker with the lowest rank: ranks may differ where one was lost.
+        matches: Earlier matches of weights, by attempt; this function adds to it. A caller keeps it while the run
+            grows, so that weights are compared once.
     """
     known = matches if matches is not None else {}
     starts: dict[int, Start] = {}
@@ -163,12 +163,12 @@ def trace(tables: Mapping[int, WorkerTables], matches: MutableMapping[int, int |
 
 
 def start_of(facts: Iterable[Fact], trained: tuple[int, int] | None, attempt: int) -> Start | None:
-    """How an attempt began, None for one that has ended no TRAIN step: it has replaced nothing yet.
+    """The start of an attempt; None for one that has ended no TRAIN step: it has replaced nothing yet.
 
     Args:
-        facts: Of the run, as one worker recorded them.
+        facts: Facts of the run, from one worker.
         trained: The first and the last TRAIN step that this worker ended; None for none.
-        attempt: Its number: the first one begins the training, unless it says otherwise.
+        attempt: Its number: attempt 0 begins the run, unless a fact shows another step.
     """
     if trained is None:
         return None
@@ -178,15 +178,15 @@ def start_of(facts: Iterable[Fact], trained: tuple[int, int] | None, attempt: in
             continue
         step, given = fact.data.get("start_step"), fact.data.get("source")
         if type(step) is int and 0 <= step <= first:
-            # Steps may have been dropped behind it, never before it.
+            # The recorder may have dropped steps after it, never before it.
             first, source = step, str(given) if given in SOURCES else "unknown"
     return Start(first, trained[1] + 1, source)
 
 
 def join(starts: Mapping[int, Start]) -> tuple[list[Part], list[Seam]]:
-    """The TRAIN steps that count, in order, each as the newest attempt has it; and where attempts are joined.
+    """The TRAIN steps that count, in order, each from the newest attempt; and the seams between attempts.
 
-    Also those of which nothing counts any more have a seam; the first attempt has none.
+    An attempt has a seam also where none of its steps counts any more; the first attempt has none.
     """
     parts: list[Part] = []
     found: list[Seam] = []
@@ -197,7 +197,7 @@ def join(starts: Mapping[int, Start]) -> tuple[list[Part], list[Seam]]:
         replaced = missing = 0
         while parts:
             last = parts.pop()
-            # The newest part ends with its attempt, the others where they were joined before.
+            # The newest part ends with its attempt, the others at their seams.
             stop = starts[last.attempt].end + last.shift if last.stop is None else last.stop
             replaced += max(0, stop - max(first, last.start))
             if last.start < first:
@@ -213,13 +213,13 @@ def join(starts: Mapping[int, Start]) -> tuple[list[Part], list[Seam]]:
 def evaluations(parts: Iterable[Part], ends: Mapping[int, NDArray[Any]], mode: Mode) -> list[Part]:
     """The EVAL or PREDICT steps that count, in order.
 
-    An evaluation belongs to the TRAIN step that it came after: those after a replaced step are replaced as well, all
-    others count, also where a resumed attempt evaluates once more before its first update. No attempt knows how many
-    there were before it, so their numbers in the course go on from those of the attempt before, without a hole.
+    An evaluation belongs to the TRAIN step before it: evaluations after a replaced step are replaced as well. All
+    others count, also where a resumed attempt evaluates once more before its first update. No attempt knows the number
+    of evaluations before it, so their numbers in the course continue those of the previous attempt, without a gap.
 
     Args:
         parts: The TRAIN steps that count.
-        ends: Ends of one worker's steps by attempt, as rows of :data:`~watchglass.records.STEPS`.
+        ends: One worker's steps by attempt, as rows of :data:`~watchglass.records.STEPS`.
         mode: EVAL or PREDICT.
     """
     found: list[Part] = []
@@ -238,20 +238,20 @@ def evaluations(parts: Iterable[Part], ends: Mapping[int, NDArray[Any]], mode: M
 
 
 def matching_step(first: Mapping[str, NDArray[np.float64]], history: Callable[[str], Rows | None]) -> int | None:
-    """At which step of an earlier attempt all weights were what they are in the first capture of a newer one.
+    """The step of an earlier attempt whose weights equal the first captured weights of a newer attempt.
 
-    Every column of every tensor must be the same, bit for bit. Weights are read before the update of their step, so a
-    match says that both steps began alike: the newer attempt's step *is* that step. Where several steps in a row have
-    the same weights (a learning rate of 0, updates that a scaler skipped), the first of them is meant; where steps with
-    others lie between, nothing is known.
+    Every column of every tensor must be equal, bit for bit. Weights are read before the update of their step, so a
+    match shows that both steps began with the same weights: the newer attempt's step *is* that step. Several steps in a
+    row may have the same weights (a learning rate of 0, updates that a scaler skipped): then the first of them counts.
+    Where steps with other weights lie between them, the step is unknown.
 
     Args:
         first: Statistics float64[11] of the newer attempt's weights, by name.
-        history: The rows of a weight in the earlier attempt; None where it has no such weight. Asked once for each,
-            one after another, so that one is in memory at a time.
+        history: Returns the rows of a weight in the earlier attempt; None where it has no such weight. Called once for
+            each weight, one after another, so that only one is in memory.
 
     Returns:
-        The step, to which the newer attempt's first captured step is equal; None where there is none.
+        The step that equals the newer attempt's first captured step; None where there is none.
     """
     captured: NDArray[np.int64] | None = None
     same: NDArray[np.int64] | None = None
@@ -325,5 +325,5 @@ def _trained(tables: WorkerTables) -> NDArray[Any]:
 
 
 def _bits(values: NDArray[np.float64]) -> NDArray[np.uint64]:
-    # NaN is what NaN was.
+    # NaN equals NaN.
     return np.ascontiguousarray(values, np.float64).view(np.uint64)

@@ -1,4 +1,4 @@
-"""Steps of one mode of one worker, and how they number against the steps of its attempts."""
+"""Steps of one mode of one worker, and the steps of its attempts that they stand for."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Range: TypeAlias = range | tuple[int, int]
 
 
 class Place(NamedTuple):
-    """Where a step was recorded: the attempt, and the worker's global step within that attempt."""
+    """The place of a recorded step: the attempt, and the worker's global step within that attempt."""
 
     attempt: int
     global_step: int
@@ -58,7 +58,7 @@ class StepNumbers:
         return int(self._steps[-1]) if len(self) else -1
 
     def place(self, step: int) -> Place:
-        """Where a step that is there was recorded; KeyError where it is not."""
+        """The place of a step that this has; KeyError for others."""
         index = self._index(int(step))
         if index is None:
             raise KeyError(step)
@@ -69,9 +69,9 @@ class StepNumbers:
         return index if index < len(self) and int(self._steps[index]) == step else None
 
     def of_global(self, attempt: int, global_steps: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.intp]]:
-        """Which of an attempt's ``global_steps`` belong here: their steps, ascending int64[k], and positions, intp[k].
+        """An attempt's ``global_steps`` that belong here: their steps, ascending int64[k], and positions, intp[k].
 
-        Of equal global steps all positions, in their order.
+        For equal global steps all positions, in their order.
         """
         numbers, steps = self._known.get(attempt, (np.empty(0, np.uint64), np.empty(0, np.int64)))
         wanted = np.asarray(global_steps, np.uint64)
@@ -96,7 +96,7 @@ class StepNumbers:
         return found
 
     def between(self, low: int, high: int) -> dict[int, tuple[int, int]]:
-        """Of steps ``[low, high)`` the global steps by attempt, half-open."""
+        """The global steps of steps ``[low, high)``, by attempt, half-open."""
         found: dict[int, tuple[int, int]] = {}
         for attempt, (numbers, steps) in self._known.items():
             first, last = np.searchsorted(steps, [low, high])
@@ -106,10 +106,10 @@ class StepNumbers:
 
 
 def half_open(steps: Range | None) -> tuple[int, int] | None:
-    """A range of steps as its first one and the first one behind it; None for None.
+    """A range of steps as two numbers, half-open; None for None.
 
     Raises:
-        InvalidValueError: It is no range, or one with gaps.
+        InvalidValueError: It is not a range, or has gaps.
     """
     if steps is None:
         return None
