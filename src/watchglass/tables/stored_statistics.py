@@ -123,7 +123,7 @@ class StoredStatistics:
         for batch, start, stop in self._ranges.get(global_step, ()):
             charges.add(_TOGETHER * row_bytes(fields) * (stop - start))
             rows = batch.rows(fields)
-            if stop <= len(rows):  # else a part of it turned out to make no sense
+            if stop <= len(rows):  # else a part of it was invalid
                 found.append(_rows_of(rows, start, stop, batch.histograms if batch.may_have_histograms() else None))
         return _last_of_each(found[0] if len(found) == 1 else _joined(found, fields))
 
