@@ -1,8 +1,9 @@
 # make demo    train the example twice, broken and healthy, both watched
-# make test    all tests; those of object stores use Ceph's radosgw where it is installed, else moto
-#              (WATCHGLASS_TEST_S3=radosgw or moto chooses), with WORKERS processes
+# make test    unit, conformance, property and integration tests, but for slow ones (TESTS="tests/unit/rules" for some)
+# make test-all  all tests; those of object stores use Ceph's radosgw where it is installed, else moto
+#              (WATCHGLASS_TEST_S3=radosgw or moto chooses)
 # make lint    ruff, mypy, import contracts
-# make check   lint, then test: what a change must pass
+# make check   lint, then test-all: what a change must pass
 # make bench   what watching costs (BENCH="--quick" for less)
 # make launch  what launcher and evaluator cost beside a short run
 # make growth  whether memory grows over 20,000 watched steps
@@ -26,11 +27,15 @@ SCALE ?=
 FLEET ?=
 RULES ?=
 FUZZ ?= --seconds 300
-# Many tests wait for processes and servers: one worker more than there are cores, four at most. Files are taken in their
-# order, in which the many short ones come last, so that no worker is left alone with a long one.
-WORKERS ?= $(shell cores=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); echo $$((cores < 4 ? cores + 1 : 4)))
+TESTS ?= tests/unit tests/conformance tests/properties tests/integration
+# Options of pytest, for both kinds of tests.
+PYTEST ?=
+# Many tests wait for processes and servers, so there are twice as many workers as cores.
+WORKERS ?= $(shell cores=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); echo $$((cores < 4 ? 2 * cores : 8)))
+# Files are taken in their order, in which the many short ones come last (tests/conftest.py).
+RUN_TESTS = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test test-quick lint format check bench launch growth peers scale fuzz store rules fleet clean help setup-example setup-dev
+.PHONY: demo test test-all lint format check bench launch growth peers scale fuzz store rules fleet clean help setup-example setup-dev
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -42,10 +47,10 @@ demo: setup-example
 	@PATH="$(CURDIR)/$(BIN):$$PATH" examples/digits/demo.sh $(DEMO)
 
 test: setup-dev
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST)
+	$(RUN_TESTS) -m "not slow" $(TESTS) $(PYTEST)
 
-test-quick: setup-dev
-	$(BIN)/python -m pytest -q -m "not slow" $(PYTEST)
+test-all: setup-dev
+	$(RUN_TESTS) $(PYTEST)
 
 lint: setup-dev
 	$(BIN)/ruff check .
@@ -57,7 +62,7 @@ format: setup-dev
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-check: lint test
+check: lint test-all
 
 bench: setup-dev
 	$(BIN)/python benchmarks/overhead.py $(BENCH)
