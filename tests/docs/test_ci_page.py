@@ -28,6 +28,8 @@ from watchglass.evaluate.many.metrics import MOST_RUNS, MOST_SCALARS, MOST_WORKE
 from watchglass.testing import assert_trains_healthy, build_run
 from watchglass.view import json_schema
 
+pytestmark = pytest.mark.usefixtures("preloaded_python")
+
 SCRIPT = """
 import sys
 import torch

@@ -16,6 +16,8 @@ from watchglass import open_run
 from watchglass.errors import EXIT_STOPPED, WatchglassError
 from watchglass.store import is_alive, lease_holder, open_store
 
+pytestmark = pytest.mark.usefixtures("preloaded_python")
+
 
 @pytest.fixture
 def processes() -> Iterator[Processes]:

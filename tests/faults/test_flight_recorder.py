@@ -132,6 +132,7 @@ def trained(folder: Path, *arguments: str, launch: tuple[str, ...] = ()) -> subp
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
 
 
+@pytest.mark.usefixtures("preloaded_python")
 @pytest.mark.parametrize(
     ("how", "status", "last"),
     [("kill", 128 + signal.SIGKILL, 1), ("kill", 128 + signal.SIGKILL, 157), ("abort", 128 + signal.SIGABRT, 40)],
@@ -157,6 +158,7 @@ def test_the_launcher_recovers_a_training_that_dies_by_a_signal(
     )
 
 
+@pytest.mark.usefixtures("preloaded_python")
 def test_recovered_steps_are_judged_before_the_launcher_gives_its_verdict(tmp_path: Path) -> None:
     launch = ("-m", "watchglass", "run", "--run", "here")
     done = trained(tmp_path, "60", "bare", "kill", launch=launch)
@@ -166,6 +168,7 @@ def test_recovered_steps_are_judged_before_the_launcher_gives_its_verdict(tmp_pa
     assert "61 training steps" in said
 
 
+@pytest.mark.usefixtures("preloaded_python")
 def test_the_evaluator_recovers_a_training_that_has_no_launcher(tmp_path: Path) -> None:
     done = trained(tmp_path, "40", "watch", "dict(run='here', rules='default')")
     assert done.returncode == -signal.SIGKILL, done.stderr
@@ -178,6 +181,7 @@ def test_the_evaluator_recovers_a_training_that_has_no_launcher(tmp_path: Path) 
     until(lambda: lease_holder(open_store(str(tmp_path / "here"))) is None)
 
 
+@pytest.mark.usefixtures("preloaded_python")
 def test_the_next_attempt_recovers_what_nobody_did(tmp_path: Path) -> None:
     for _ in range(2):
         done = trained(tmp_path, "25", "watch", "dict(run='here')")
@@ -226,6 +230,7 @@ def test_it_can_be_switched_off(run_path: Path) -> None:
     assert read_claims(open_store(str(run_path)), 0)["worker_0"].rings == ()
 
 
+@pytest.mark.usefixtures("preloaded_python")
 def test_a_training_that_ends_in_peace_leaves_no_ring(tmp_path: Path) -> None:
     body = TORCH.replace("os.kill(os.getpid(), signal.SIGKILL)", "sys.exit(0)")
     (tmp_path / "train.py").write_text(body)
@@ -241,6 +246,7 @@ def test_a_training_that_ends_in_peace_leaves_no_ring(tmp_path: Path) -> None:
     assert harvest(store, by="test") == []
 
 
+@pytest.mark.usefixtures("preloaded_python")
 def test_check_recovers_a_training_whose_launcher_was_killed_with_it(tmp_path: Path) -> None:
     """In its first moments, before anything was flushed: every step is there with the loss that the script printed."""
     (tmp_path / "train.py").write_text(

@@ -13,6 +13,8 @@ from waiting import until
 from watchglass import open_run
 from watchglass.errors import WatchglassError
 
+pytestmark = pytest.mark.usefixtures("preloaded_python")
+
 
 @pytest.fixture
 def processes() -> Iterator[Processes]:
@@ -57,10 +59,11 @@ def test_a_launch_after_one_that_was_killed_resumes(processes: Processes, tmp_pa
 
 
 def test_two_scripts_that_watch_themselves(processes: Processes, tmp_path: Path) -> None:
-    watched = TRAIN.replace("step, broken =", "import watchglass\nwatchglass.watch(model, run='here')\nstep, broken =")
-    (tmp_path / "train.py").write_text(watched)
+    watching = "import watchglass\nopen('pid', 'w').write(str(os.getpid()))\nwatchglass.watch(model, run='here')\n"
+    (tmp_path / "train.py").write_text(TRAIN.replace("step, broken =", f"{watching}step, broken ="))
     first = processes.start("train.py", "end", NEVER, "0.01", cwd=tmp_path)
     until(lambda: steps_of(tmp_path / "here") > 3)
+    pid = (tmp_path / "pid").read_text()
     for words in (
         ("train.py", "5", NEVER, "0"),
         ("-m", "watchglass", "run", "--run", "here", "train.py", "5", NEVER, "0"),
@@ -68,7 +71,7 @@ def test_two_scripts_that_watch_themselves(processes: Processes, tmp_path: Path)
         status, out, err = ended(processes.start(*words, cwd=tmp_path))
         assert status != 0
         assert out == ""
-        assert f"by process {first.pid}, which is running (attempt 0)" in err.splitlines()[-1]
+        assert f"by process {pid}, which is running (attempt 0)" in err.splitlines()[-1]
     (tmp_path / "end").touch()
     assert ended(first)[0] == 0
     assert ended(processes.start("train.py", "5", NEVER, "0", cwd=tmp_path))[0] == 0

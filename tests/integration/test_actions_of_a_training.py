@@ -20,7 +20,7 @@ from watchglass.run import open_run
 from watchglass.store import LocalStore, layout
 from watchglass.testing import build_run
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("preloaded_python")]
 
 TRAIN = """
     import time
