@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
 import pytest
 
+from preloaded import Preloaded
 from watchglass import Mode, open_run
 
 pytestmark = pytest.mark.slow
@@ -49,11 +49,11 @@ SCRIPT = """
 """
 
 
-def fit(tmp_path: Path, extra: str, *, watched: bool) -> str:
+def fit(python: Path, tmp_path: Path, extra: str, *, watched: bool) -> str:
     (tmp_path / "fit.py").write_text(textwrap.dedent(SCRIPT % extra))
     launcher = ["-m", "watchglass", "run", "--run", "run", "--save-interval", "1"] if watched else []
     done = subprocess.run(
-        [sys.executable, *launcher, "fit.py"],
+        [python, *launcher, "fit.py"],
         cwd=tmp_path, env={**os.environ, "WATCHGLASS_STRICT": "1"},
         capture_output=True, text=True, timeout=240, check=False,
     )  # fmt: skip
@@ -64,8 +64,9 @@ def fit(tmp_path: Path, extra: str, *, watched: bool) -> str:
 @pytest.mark.parametrize(
     ("extra", "steps"), [("", 18), ("accumulate_grad_batches=3", 6), ('precision="bf16-mixed"', 18)]
 )
-def test_lightning_is_captured_and_not_changed(tmp_path: Path, extra: str, steps: int) -> None:
-    assert fit(tmp_path, extra, watched=True) == fit(tmp_path, extra, watched=False)
+def test_lightning_is_captured_and_not_changed(preloaded: Preloaded, tmp_path: Path, extra: str, steps: int) -> None:
+    python = preloaded.importing("lightning")
+    assert fit(python, tmp_path, extra, watched=True) == fit(python, tmp_path, extra, watched=False)
     run = open_run(tmp_path / "run")
     assert run.steps(Mode.TRAIN) == list(range(steps))
     # Two batches of sanity check, then three per epoch.

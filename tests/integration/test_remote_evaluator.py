@@ -27,7 +27,7 @@ from watchglass.records import Finding
 from watchglass.run import Run
 from watchglass.store import layout, lease_holder, open_store
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("preloaded_python")]
 
 Words = tuple[str | Path, ...]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,7 @@ def test_a_script_that_does_not_train_is_told_in_one_line(tmp_path: Path) -> Non
     ]
 
 
+@pytest.mark.usefixtures("preloaded_python")
 def test_a_second_start_is_a_new_attempt_of_the_same_run(tmp_path: Path) -> None:
     assert run(tmp_path, "--run", "here", "--evaluator=none").returncode == 0
     manifest = (tmp_path / "here" / "run.json").read_bytes()
@@ -86,7 +88,7 @@ def test_a_user_module_named_as_one_of_the_standard_library_disturbs_nobody(tmp_
     for name in ("queue.py", "types.py", "json.py"):
         (tmp_path / "elsewhere" / name).write_text("raise AssertionError('shadowed')")
     (tmp_path / "train.py").write_text("print('trained')")
-    watchglass = Path(sys.executable).with_name("watchglass")
+    watchglass = Path(sysconfig.get_path("scripts"), "watchglass")
     if not watchglass.exists():
         pytest.skip("the console script is not installed here")
     done = subprocess.run(
@@ -96,6 +98,7 @@ def test_a_user_module_named_as_one_of_the_standard_library_disturbs_nobody(tmp_
     assert "shadowed" not in done.stderr
 
 
+@pytest.mark.usefixtures("preloaded_python")
 def test_torchrun_does_not_restart_what_was_stopped_on_purpose(tmp_path: Path) -> None:
     store = open_store(str(tmp_path / "here"))
     create_run(store, command=[])
@@ -122,6 +125,7 @@ raise SystemExit(3)
 """
 
 
+@pytest.mark.usefixtures("preloaded_python")
 def test_a_run_is_compacted_when_its_training_has_ended(tmp_path: Path) -> None:
     done = run(tmp_path, "--run", "here", "--save-interval", "1", "--compact", body=TRAINING)
     assert done.returncode == 3
@@ -134,6 +138,7 @@ def test_a_run_is_compacted_when_its_training_has_ended(tmp_path: Path) -> None:
     assert len(opened.tensor("gradient/weight").reductions("l2")[1]) == 12
 
 
+@pytest.mark.usefixtures("preloaded_python")
 def test_a_compaction_that_fails_changes_nothing_for_the_script(tmp_path: Path) -> None:
     body = "open('here/compacted', 'w').close()" + TRAINING
     done = run(tmp_path, "--run", "here", "--evaluator=none", "--compact", body=body)
