@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from watchglass.lazy_imports import lazily
+from watchglass.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from watchglass.actions import Action
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
     from watchglass.rules import Needs, Rule
     from watchglass.run import Run, Runs, open_run, open_runs
     from watchglass.session import save_scalar, save_tensor, watch, xgboost_callback
-
-__version__ = "0.1.0"
 
 _HOMES = {
     "actions": ("Action",),

@@ -32,7 +32,7 @@ _Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an 
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from watchglass import __version__
+        from watchglass.version import __version__
 
         typer.echo(f"watchglass {__version__}")
         raise typer.Exit

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-import watchglass
 from watchglass import view
 from watchglass.cli.evaluator_options import Calibration, Causes, Rules, RuleTimeout, asked_of_explain, evaluator_config
 from watchglass.cli.failure import CLEAN, COULD_NOT, FINDINGS, print_error, print_note, print_warning
@@ -17,6 +16,7 @@ from watchglass.cli.shared_options import Engine, FailOn, PricePerHour, RayAddre
 from watchglass.cli.terminal import print_verdict, stdout_console
 from watchglass.config import EvaluatorConfig
 from watchglass.records import Verdict, count
+from watchglass.version import __version__
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -162,7 +162,7 @@ def _rendered(output_format: str, report: _Report) -> Iterator[str]:
     if output_format == "json":
         yield view.json_document(verdicts, terms, many=many)
     elif output_format == "sarif":
-        yield view.sarif_document(verdicts, terms, rules=_rule_texts(config), version=watchglass.__version__)
+        yield view.sarif_document(verdicts, terms, rules=_rule_texts(config), version=__version__)
     elif output_format == "junit":
         yield view.junit_document(verdicts, terms)
     elif output_format == "markdown":

@@ -117,7 +117,7 @@ if TYPE_CHECKING:
     from watchglass.store.media.local import LocalStore as LocalStore
     from watchglass.store.media.locations import open_store as open_store
     from watchglass.store.memory_budget import Charges as Charges, MemoryBudget as MemoryBudget
-    from watchglass.store.parquet.statistics import ParquetStatistics as ParquetStatistics
+    from watchglass.store.parquet.reading import ParquetStatistics as ParquetStatistics
     from watchglass.store.policy import PollingIntervals as PollingIntervals, StorePolicy as StorePolicy
     from watchglass.store.reader import Problem as Problem, RunReader as RunReader, describe as describe
     from watchglass.store.redaction import redact as redact, redacted as redacted
@@ -185,7 +185,7 @@ _HOMES = {
     "media.locations": ("open_store",),
     "memory_budget": ("Charges", "MemoryBudget"),
     "policy": ("PollingIntervals", "StorePolicy"),
-    "parquet.statistics": ("ParquetStatistics",),
+    "parquet.reading": ("ParquetStatistics",),
     "reader": ("Problem", "RunReader", "describe"),
     "redaction": ("redact", "redacted"),
     "rings.ring_paths": ("owners_of_rings", "rings_exist", "rings_held"),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from watchglass.errors import InvalidValueError, importing
 from watchglass.evaluate.live.snapshot import RunSnapshot
 from watchglass.records import Severity, Status
+from watchglass.version import __version__
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
@@ -77,8 +78,6 @@ class MetricsServer:
     def collect(self) -> Iterator[Metric]:
         """All metrics as they are now, for the registry; any thread may ask."""
         from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily
-
-        from watchglass import __version__
 
         snapshots = self._snapshots()
         yield InfoMetricFamily("watchglass_build", "The release that evaluates.", value={"version": __version__})

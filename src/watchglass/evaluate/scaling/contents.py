@@ -1,12 +1,16 @@
-"""What a run holds of each worker, told by listing alone: no segment is read."""
+"""What a run holds of each worker, found by listing alone, and a store that uses that listing."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from watchglass.evaluate.scaling.listed import Row
-from watchglass.store import Store, attempts, layout, newest_generation
+from watchglass.store import Store, StoredObject, WrapperStore, attempts, layout, newest_generation
+
+_SEGMENTS = re.compile(re.escape(layout.segments(0)).replace("0000", "[0-9]+"))
+#: A segment as it travels: worker, attempt, flush bucket, number, bytes.
+Row = tuple[str, int, int, int, int]
 
 
 @dataclass(frozen=True)
@@ -16,9 +20,9 @@ class RunContents:
     Attributes:
         run: Location of the run.
         workers: Bytes by worker, over all attempts, compacted data included; in the order of workers.
-        objects: Objects that hold them: what every look at the whole run has to list.
-        segments: All segments of each worker, to be handed on to whoever reads it; None where everybody lists by
-            himself: in a folder, which may have grown by then and is listed at once.
+        objects: Objects that hold them: a listing of the whole run names so many.
+        segments: All segments of each worker, for the process that reads it. None where each process lists the run
+            itself: in a folder, which may have grown by then and is listed in one call.
     """
 
     run: str
@@ -37,8 +41,8 @@ def contents_of(store: Store, run: str, *, most_listed: int = 0) -> RunContents:
 
     Args:
         store: The store of the run.
-        run: What the run is called elsewhere.
-        most_listed: The segments are kept where the store is no folder and these are not more than so many.
+        run: The location of the run for other processes.
+        most_listed: The segments are kept where the store is no folder and there are at most so many.
 
     Raises:
         NotARunError, StoreError: It is no run, or the store refused.
@@ -77,3 +81,30 @@ def _compacted_worker(path: str) -> str:
     if kind == "frames":
         return name
     return name.rpartition("-")[0] if kind == "parquet" else ""
+
+
+class ListedStore(WrapperStore):
+    """A store that lists only the segments that were listed before; everything else comes from the store behind it.
+
+    A process that reads some workers of a thousand then lists none of them. For object stores: there a listing costs a
+    request for each page of names, and a listed segment never changes.
+
+    Args:
+        store: The store, which stays open.
+        rows: The segments.
+    """
+
+    def __init__(self, store: Store, rows: Iterable[Row]) -> None:
+        super().__init__(store)
+        self._segments: dict[str, list[StoredObject]] = {}
+        for worker, attempt, bucket, seq, size in rows:
+            path = layout.segment(attempt, bucket, worker, seq)
+            self._segments.setdefault(layout.segments(attempt), []).append(StoredObject(path, size))
+        for entries in self._segments.values():
+            entries.sort(key=lambda entry: entry.path)
+
+    def list(self, prefix: str = "", after: str = "") -> list[StoredObject]:
+        """See :meth:`Store.list`; the segments of an attempt are those of :attr:`RunContents.segments`."""
+        if not _SEGMENTS.fullmatch(prefix):
+            return super().list(prefix, after)
+        return [entry for entry in self._segments.get(prefix, ()) if entry.path > after]

@@ -13,16 +13,16 @@ from contextlib import closing, suppress
 from dataclasses import replace
 from typing import Any
 
-from watchglass import __version__, errors
+from watchglass import errors
 from watchglass.config import EvaluatorConfig
 from watchglass.errors import ClusterError, DamagedDataError, WatchglassError, in_a_line
 from watchglass.evaluate.engine.rule_status import PartialEvaluation
 from watchglass.evaluate.replaying import replay_part
-from watchglass.evaluate.scaling.contents import RunContents
-from watchglass.evaluate.scaling.listed import ListedStore
+from watchglass.evaluate.scaling.contents import ListedStore, RunContents
 from watchglass.evaluate.scaling.plan import Part
 from watchglass.evaluate.scaling.rule_files import place_rule_files
 from watchglass.store import open_store
+from watchglass.version import __version__
 
 
 def request_of(

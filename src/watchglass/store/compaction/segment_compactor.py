@@ -30,7 +30,7 @@ from watchglass.store.encoding.frames import (
 from watchglass.store.encoding.rows import dtype_of
 from watchglass.store.encoding.statistics_batch import FLAT, StatisticsBatch, decode_statistics
 from watchglass.store.parquet.index import end_crc
-from watchglass.store.parquet.statistics import ParquetStatistics
+from watchglass.store.parquet.reading import ParquetStatistics
 from watchglass.store.parquet.writing import encode_block, sorted_rows
 
 #: A block of statistics ends with the first whole step behind so many rows or bins of histograms; in memory it takes
