@@ -211,7 +211,7 @@ class ObjectStore(Store):
             try:
                 client.put(key, views or b"", mode="create", use_multipart=False, attributes={MARK: mark})
             except Exception as error:
-                if doubtful and understood(error).what is FailureKind.EXISTS and _mark_of(client, key) == mark:
+                if doubtful and understood(error).kind is FailureKind.EXISTS and _mark_of(client, key) == mark:
                     return
                 doubtful = True
                 raise

@@ -7,8 +7,8 @@ server sent. Nothing of them is passed on but the status, the code of the error 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>\s*(\w{1,64})\s*</Code>")
@@ -31,20 +31,19 @@ class FailureKind(Enum):
     REFUSED = "refused"
 
 
-@dataclass(frozen=True)
-class RequestFailure:
+class RequestFailure(NamedTuple):
     """One failed request.
 
     Attributes:
-        what: Its kind. Only a ``PASSING`` one is worth another try.
+        kind: Only a ``PASSING`` one is worth another attempt.
         cure: What happened and what to do about it: the second half of a sentence.
     """
 
-    what: FailureKind
+    kind: FailureKind
     cure: str
 
 
-_AWAY = "check the network, the endpoint and whether the server runs"
+_UNREACHABLE = "check the network, the endpoint and whether the server runs"
 #: By the code in the answer's body: S3's, which Google Cloud Storage shares, and Azure's.
 _CURES = {
     "NoSuchBucket": "there is no such bucket; create it or check its name and the endpoint",
@@ -75,25 +74,26 @@ _BY_STATUS = {
     501: _CURES["NotImplemented"],
     507: "the server is full; free space or choose another bucket",
 }
+_REFUSED, _PASSING = FailureKind.REFUSED, FailureKind.PASSING
 #: By words in the client's message, the first that occur: where there was no answer.
 _NO_ANSWER = {
-    "redirect": RequestFailure(FailureKind.REFUSED, _CURES["PermanentRedirect"]),
-    "InvalidPathError|parse path": RequestFailure(
-        FailureKind.REFUSED,
+    "redirect": (_REFUSED, _CURES["PermanentRedirect"]),
+    "InvalidPathError|parse path": (
+        _REFUSED,
         "an object there has a name that no run has, with '..', an empty part or a control character; remove it or "
         "choose another prefix",
     ),
-    "dns error": RequestFailure(FailureKind.PASSING, f"the server's name is unknown; {_AWAY}"),
-    "ConnectionRefused": RequestFailure(FailureKind.PASSING, f"the server refuses connections; {_AWAY}"),
-    "Timeout|TimedOut|timed out": RequestFailure(FailureKind.PASSING, f"the server did not answer in time; {_AWAY}"),
-    "certificate": RequestFailure(FailureKind.REFUSED, "the server's certificate is not trusted; check the endpoint"),
-    "URL scheme is not allowed|BadScheme": RequestFailure(
-        FailureKind.REFUSED, "the endpoint must begin with https:// or http://; check AWS_ENDPOINT_URL"
+    "dns error": (_PASSING, f"the server's name is unknown; {_UNREACHABLE}"),
+    "ConnectionRefused": (_PASSING, f"the server refuses connections; {_UNREACHABLE}"),
+    "Timeout|TimedOut|timed out": (_PASSING, f"the server did not answer in time; {_UNREACHABLE}"),
+    "certificate": (_REFUSED, "the server's certificate is not trusted; check the endpoint"),
+    "URL scheme is not allowed|BadScheme": (
+        _REFUSED, "the endpoint must begin with https:// or http://; check AWS_ENDPOINT_URL",
     ),
-    "HTTP error|error sending request|error decoding response body": RequestFailure(
-        FailureKind.PASSING, f"the connection broke; {_AWAY}"
+    "HTTP error|error sending request|error decoding response body": (
+        _PASSING, f"the connection broke; {_UNREACHABLE}",
     ),
-}
+}  # fmt: skip
 NO_CREDENTIALS = (
     "found no credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or "
     "GOOGLE_APPLICATION_CREDENTIALS, or AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY"
@@ -113,17 +113,16 @@ def understood(error: Exception) -> RequestFailure:
     found = _CODE.search(text)
     code = found[1] if found else ""
     if code in ("NoSuchBucket", "ContainerNotFound"):
-        return RequestFailure(FailureKind.REFUSED, _CURES[code])
+        return RequestFailure(_REFUSED, _CURES[code])
     if _METADATA.search(text):
-        return RequestFailure(FailureKind.REFUSED, NO_CREDENTIALS)
+        return RequestFailure(_REFUSED, NO_CREDENTIALS)
     if code in ("ConditionalRequestConflict", "OperationAborted"):
-        return RequestFailure(FailureKind.PASSING, "another process is writing it; try again")
+        return RequestFailure(_PASSING, "another process is writing it; try again")
     if isinstance(error, FileNotFoundError) or status == 404:
         return RequestFailure(FailureKind.MISSING, "it does not exist")
     if name == "PreconditionError" or status == 412:
-        return RequestFailure(
-            FailureKind.EXISTS if name == "AlreadyExistsError" else FailureKind.CHANGED, "another process changed it"
-        )
+        kind = FailureKind.EXISTS if name == "AlreadyExistsError" else FailureKind.CHANGED
+        return RequestFailure(kind, "another process changed it")
     if name == "AlreadyExistsError":
         return RequestFailure(FailureKind.EXISTS, "it exists")
     if status == 416 or _OUT_OF_RANGE.search(text):
@@ -136,23 +135,18 @@ def _of_status(status: int, code: str) -> RequestFailure | None:
         return None
     said = f" ({code})" if code else ""
     if status in (408, 425, 429) or (status >= 500 and status not in _BY_STATUS):
-        return RequestFailure(
-            FailureKind.PASSING, f"the server answers with {status}{said}; it is overloaded or in trouble"
-        )
+        return RequestFailure(_PASSING, f"the server answers with {status}{said}; it is overloaded or in trouble")
     cure = _CURES.get(code) or _BY_STATUS.get(status) or "check the location and the endpoint"
-    return RequestFailure(FailureKind.REFUSED, f"{cure} (status {status}{said.replace('(', '').replace(')', '')})")
+    return RequestFailure(_REFUSED, f"{cure} (status {status}{said.replace('(', '').replace(')', '')})")
 
 
 def _of_no_answer(text: str, name: str) -> RequestFailure:
     provider = _PROVIDER.search(text)
     if provider:
-        what = FailureKind.PASSING if re.search("Connect|Timeout", provider[1]) else FailureKind.REFUSED
-        return RequestFailure(
-            what, f"the AWS profile gives no credentials ({provider[1]}); log in again or mend the profile"
-        )
+        kind = _PASSING if re.search("Connect|Timeout", provider[1]) else _REFUSED
+        cure = f"the AWS profile gives no credentials ({provider[1]}); log in again or repair the profile"
+        return RequestFailure(kind, cure)
     for words, failure in _NO_ANSWER.items():
         if re.search(words, f"{name}: {text}"):
-            return failure
-    return RequestFailure(
-        FailureKind.REFUSED, f"the client failed ({name}); check the location, the endpoint and the credentials"
-    )
+            return RequestFailure(*failure)
+    return RequestFailure(_REFUSED, f"the client failed ({name}); check the location, the endpoint and the credentials")

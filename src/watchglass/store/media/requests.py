@@ -113,24 +113,22 @@ class Requests:
             now = time.monotonic()
             deadline = deadline or now + self.patience.retry_s
             waited = pause * _chance.uniform(0.5, 1.0)
-            if failure.what is not FailureKind.PASSING or now + waited > deadline:
+            if failure.kind is not FailureKind.PASSING or now + waited > deadline:
                 raise self._error(verb, path, failure)
             time.sleep(waited)
             pause = min(2 * pause, self.patience.longest_pause_s)
 
     def _error(self, verb: str, path: str, failure: RequestFailure) -> WatchglassError:
-        if failure.what is FailureKind.EXISTS and verb == "write":
+        if failure.kind is FailureKind.EXISTS and verb == "write":
             return self.exists(path)
-        if failure.what is FailureKind.MISSING:
+        if failure.kind is FailureKind.MISSING:
             if verb == "write":
                 return StoreError(
                     f"cannot write {self.shown(path)}: there is no such bucket; create it or check its name"
                 )
             return self.missing(path)
-        kind = {FailureKind.OUT_OF_RANGE: OutOfRangeError, FailureKind.CHANGED: ChangedError}.get(
-            failure.what, StoreError
-        )
-        return kind(f"cannot {verb} {self.shown(path)}: {failure.cure}")
+        kinds = {FailureKind.OUT_OF_RANGE: OutOfRangeError, FailureKind.CHANGED: ChangedError}
+        return kinds.get(failure.kind, StoreError)(f"cannot {verb} {self.shown(path)}: {failure.cure}")
 
     def _suitable(self, carried: int, tries: bool) -> Client:
         """A client whose time limit suits what a request carries."""

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import partial
-from pathlib import Path
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 from watchglass.errors import RunExistsError, StoreError
 from watchglass.store.contract import Store
-from watchglass.store.spool.folder import open_abandoned, read_object
-
-_Read = TypeVar("_Read")
+from watchglass.store.spool.folder import AbandonedSpool, SpooledObject, open_abandoned, read_object
 
 
 def send_abandoned(
@@ -37,8 +33,7 @@ def send_abandoned(
         return 0
     number, done = 0, False
     try:
-        for found in _read(left.path, left.objects):
-            content = _read(left.path, partial(read_object, found))
+        for found, content in _contents(left):
             write_once(store, found.path, content, str(label["worker"]))
             found.forget()
             number += 1
@@ -49,11 +44,13 @@ def send_abandoned(
     return number
 
 
-def _read(path: Path, read: Callable[[], _Read]) -> _Read:
+def _contents(left: AbandonedSpool) -> Iterator[tuple[SpooledObject, bytes]]:
+    """The objects of a spool in their order, each with its content."""
     try:
-        return read()
+        for found in left.objects():
+            yield found, read_object(found)
     except OSError as error:
-        raise StoreError(f"{path} cannot be read: {error}; see to the disk") from error
+        raise StoreError(f"{left.path} cannot be read: {error}; check the disk") from error
 
 
 def write_once(store: Store, path: str, content: bytes, worker: str) -> None:

@@ -71,9 +71,8 @@ class SpoolFolder:
         _check_room(self.path.parent, 0)
         self.path.mkdir(mode=0o700)
         try:
-            self._lock = locked_files.create(
-                self.path / _LABEL, "spool", label, locked_files.HEADER_BYTES, reserve=False
-            )
+            size = locked_files.HEADER_BYTES
+            self._lock = locked_files.create(self.path / _LABEL, "spool", label, size, reserve=False)
         except BaseException:
             with suppress(OSError):
                 self.path.rmdir()
