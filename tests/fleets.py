@@ -8,9 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from watchglass.config import EvaluatorConfig, RuleSpec
+from watchglass.config import EvaluatorConfig, EvaluatorTiming, RuleSpec
 from watchglass.evaluate import Followed
 from watchglass.evaluate.many.fleet import Fleet
 from watchglass.store import LocalStore
@@ -19,6 +17,8 @@ from watchglass.testing import Step
 NAN = float("nan")
 HEALTHY = [Step({"loss": 1 / (n + 1)}) for n in range(20)]
 SICK = [*HEALTHY[:10], *[Step({"loss": NAN})] * 5]
+#: A run has ended as soon as its workers have, and new runs are searched for all the time.
+IMPATIENT = EvaluatorTiming(settled_s=-1.0, restarted_s=0.0, search_s=0.05)
 RULES = (RuleSpec("ExplodingTensor"), RuleSpec("LossNotDecreasing"))
 
 
@@ -57,10 +57,10 @@ class Now:
 
 
 @contextmanager
-def following(folder: Path, heard: Heard, **options: Any) -> Iterator[Fleet]:
+def following(folder: Path, heard: Heard, *, timing: EvaluatorTiming = IMPATIENT, **options: Any) -> Iterator[Fleet]:
     """A fleet below a folder, closed at the end."""
     store = options.pop("store", None) or LocalStore(folder)
-    fleet = Fleet(EvaluatorConfig(str(folder), None, RULES, lost_after_s=600.0), store, heard, **options)
+    fleet = Fleet(EvaluatorConfig(str(folder), None, RULES, timing=timing), store, heard, **options)
     try:
         yield fleet
     finally:
@@ -73,10 +73,3 @@ def turn_until(fleet: Fleet, condition: Callable[[], Any]) -> None:
     while not condition():
         assert time.monotonic() < end, "did not happen"
         time.sleep(min(0.01, fleet.turn()))
-
-
-def hasten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A training has ended at once when its workers have, and new runs are looked for all the time."""
-    monkeypatch.setattr("watchglass.evaluate.live.evaluator._SETTLED_S", -1.0)
-    monkeypatch.setattr("watchglass.evaluate.live.evaluator._RESTARTED_S", 0.0)
-    monkeypatch.setattr("watchglass.evaluate.many.fleet._SEARCH_S", 0.05)

@@ -25,9 +25,10 @@ pytestmark = pytest.mark.slow
 #: ``watchglass``, for which a training that was killed will not begin again after a moment instead of half a minute.
 IMPATIENT = """
 import sys
-from watchglass.cli import main
-from watchglass.evaluate.live import evaluator
-evaluator._RESTARTED_S = 3.0
+from functools import partial
+from watchglass.cli import evaluator_options, main
+from watchglass.config import EvaluatorConfig, EvaluatorTiming
+evaluator_options.EvaluatorConfig = partial(EvaluatorConfig, timing=EvaluatorTiming(restarted_s=3.0))
 sys.exit(main(sys.argv[1:]))
 """
 

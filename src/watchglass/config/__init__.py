@@ -14,6 +14,7 @@ from watchglass.config.evaluation import (
     EvaluatorConfig as EvaluatorConfig,
     RuleSpec as RuleSpec,
 )
+from watchglass.config.evaluator_timing import EvaluatorTiming as EvaluatorTiming
 from watchglass.config.facts import FACTS as FACTS, chosen_facts as chosen_facts, facts_for as facts_for
 from watchglass.config.files import (
     file_layer as file_layer,

@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import IO, Any
 
+from watchglass.config.evaluator_timing import EvaluatorTiming
 from watchglass.config.locations import absolute
 from watchglass.config.parameters import parameter, validate
 from watchglass.records import Severity, as_json, from_json
@@ -57,6 +58,7 @@ class EvaluatorConfig:
         quiet: Print no line per finding.
         concludes: Print where the run is at the start, and the verdict at the end: no launcher does.
         continues: An earlier evaluator of the same launch has printed what is in the journal already.
+        timing: How long it waits.
     """
 
     run: str
@@ -74,6 +76,7 @@ class EvaluatorConfig:
     quiet: bool = parameter(False, help="print no line per finding")
     concludes: bool = parameter(False, help="print where the run is, and the verdict")
     continues: bool = parameter(False, help="what is in the journal has been printed")
+    timing: EvaluatorTiming = field(default_factory=EvaluatorTiming)
 
     def __post_init__(self) -> None:
         validate(self)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import signal
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from command_line import Watchglass, interrupted_once, training
 from watchglass.cli.app import application
+from watchglass.config import EvaluatorConfig, EvaluatorTiming
 from watchglass.records import Severity, Status
 from watchglass.run import open_run
 from watchglass.store import JournalWriter, LocalStore, lease_holder
@@ -17,9 +19,9 @@ from watchglass.testing import RunBuilder
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody will start these trainings again, so there is nothing to wait for."""
-    monkeypatch.setattr("watchglass.evaluate.live.evaluator._SETTLED_S", 0.0)
-    monkeypatch.setattr("watchglass.evaluate.live.evaluator._RESTARTED_S", 0.1)
+    """No launcher will start these runs again, so there is nothing to wait for."""
+    timing = EvaluatorTiming(settled_s=0.0, restarted_s=0.1)
+    monkeypatch.setattr("watchglass.cli.evaluator_options.EvaluatorConfig", partial(EvaluatorConfig, timing=timing))
 
 
 def test_a_healthy_run_exits_0_and_is_judged_in_its_journal(watchglass: Watchglass, healthy: Path) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from command_line import Watchglass, interrupted_once, training
+from watchglass.config import EvaluatorConfig, EvaluatorTiming
 from watchglass.errors import StoreError
 from watchglass.records import Status
 from watchglass.run import open_run
@@ -18,9 +20,9 @@ from watchglass.testing import RunBuilder, build_run
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody will start these trainings again, so there is nothing to wait for."""
-    monkeypatch.setattr("watchglass.evaluate.live.evaluator._SETTLED_S", 0.0)
-    monkeypatch.setattr("watchglass.evaluate.live.evaluator._RESTARTED_S", 0.1)
+    """No launcher will start these runs again, so there is nothing to wait for."""
+    timing = EvaluatorTiming(settled_s=0.0, restarted_s=0.1)
+    monkeypatch.setattr("watchglass.cli.evaluator_options.EvaluatorConfig", partial(EvaluatorConfig, timing=timing))
 
 
 @pytest.fixture

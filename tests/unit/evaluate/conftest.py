@@ -4,13 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fleets import Heard, hasten
-
-
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """See :func:`fleets.hasten`."""
-    hasten(monkeypatch)
+from fleets import Heard
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ import pytest
 from receivers import Receiver, receiver
 from waiting import PATIENCE_S, until
 from watchglass.actions import Outcome
-from watchglass.config import ActionSpec, EvaluatorConfig, RuleSpec
+from watchglass.config import ActionSpec, EvaluatorConfig, EvaluatorTiming, RuleSpec
 from watchglass.errors import RunExistsError
 from watchglass.evaluate.live import acting, deliveries
 from watchglass.evaluate.live.evaluator import Evaluator
@@ -38,7 +38,7 @@ RULES = (RuleSpec("ExplodingTensor"),)
 def config(run: Path, *actions: ActionSpec, **options: Any) -> EvaluatorConfig:
     return EvaluatorConfig(
         str(run), options.pop("attempt", 0), options.pop("rules", RULES), actions=actions, poll_s=0.02, quiet=True,
-        **options,
+        timing=EvaluatorTiming(first_delivery_pause_s=0.05, **options.pop("timing", {})), **options,
     )  # fmt: skip
 
 
@@ -50,11 +50,6 @@ def hook(server: Receiver, **parameters: Any) -> ActionSpec:
 def server() -> Iterator[Receiver]:
     with receiver() as listening:
         yield listening
-
-
-@pytest.fixture(autouse=True)
-def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deliveries, "FIRST_PAUSE_S", 0.05)
 
 
 def opened(told: EvaluatorConfig) -> Evaluator:
@@ -319,7 +314,7 @@ def slow_lines(run: Path, events: int, *, each_s: float) -> tuple[dict[str, int]
     finding = example_event().finding
     assert finding is not None
     acts.found([replace(finding, id=f"{number:012x}") for number in range(events)])
-    acts.finish(lambda _: None, lambda _: None, ended=True, pause=clock.pause)
+    acts.finish(lambda _: None, lambda _: None, ended=True, pause=clock.pause, patience_s=60.0)
     return {name: made[0].counts[name] for name in ("done", "failed")}, clock
 
 
@@ -342,13 +337,11 @@ def test_the_end_waits_no_longer_where_no_process_may_be_started(
     assert kinds(run_path) == ["action_due", "action_failed"]
 
 
-def test_the_end_says_for_what_and_how_long_it_waits_and_can_be_hurried(
-    run_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(acting, "_TOLD_AFTER_S", 0.0)
+def test_the_end_says_for_what_and_how_long_it_waits_and_can_be_hurried(run_path: Path, tmp_path: Path) -> None:
     said = io.StringIO()
     with RunBuilder(run_path) as builder:
-        evaluator = Evaluator(config(run_path, action(tmp_path, "time.sleep(600)")), output=said)
+        told = config(run_path, action(tmp_path, "time.sleep(600)"), timing={"reported_wait_s": 0.0})
+        evaluator = Evaluator(told, output=said)
         evaluator.open(lambda _: False, patience_s=0.0)
         broken(builder)
         evaluator.finish(pause=lambda _: False)

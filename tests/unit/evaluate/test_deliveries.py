@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from watchglass.actions import Outcome, build_action
-from watchglass.config import ActionSpec
+from watchglass.config import ActionSpec, EvaluatorTiming
 from watchglass.errors import StoreError
 from watchglass.evaluate.live import deliveries as module
 from watchglass.evaluate.live.deliveries import Deliveries
@@ -74,7 +74,7 @@ class Line:
         spec = ActionSpec("Webhook", {"url": "http://localhost/", **parameters})
         self.deliveries = Deliveries(
             "Webhook", spec, build_action(spec), self.store,
-            start=self.couriers.start, clock=self.clock, jitter=lambda: 0.5,
+            start=self.couriers.start, clock=self.clock, jitter=lambda: 0.5, timing=EvaluatorTiming(),
         )  # fmt: skip
         self.told: list[Observation] = []
 

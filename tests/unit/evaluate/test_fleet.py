@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from fleets import HEALTHY, RULES, SICK, Heard, Now, following, turn_until
+from fleets import HEALTHY, IMPATIENT, RULES, SICK, Heard, Now, following, turn_until
 from watchglass.config import EvaluatorConfig
 from watchglass.errors import InvalidValueError, StoreError
 from watchglass.evaluate import Snapshots, replay
@@ -23,8 +23,6 @@ from watchglass.run import open_run
 from watchglass.store import JournalWriter, LocalStore, layout, lease_holder, this_process
 from watchglass.store.media.objects import ObjectStore
 from watchglass.testing import RunBuilder, Step, build_run
-
-pytestmark = pytest.mark.usefixtures("impatient")
 
 
 def test_runs_are_judged_each_in_its_own_journal_also_those_that_come_later(tmp_path: Path, heard: Heard) -> None:
@@ -260,7 +258,7 @@ def test_the_scalars_of_the_attempt_before_stay_until_the_next_one_trains(tmp_pa
 
 def test_a_training_is_stopped_through_the_store(tmp_path: Path, heard: Heard) -> None:
     store = LocalStore(tmp_path)
-    config = EvaluatorConfig(str(tmp_path), None, RULES, stop_on=Severity.ERROR)
+    config = EvaluatorConfig(str(tmp_path), None, RULES, stop_on=Severity.ERROR, timing=IMPATIENT)
     with RunBuilder(tmp_path / "sick") as sick, RunBuilder(tmp_path / "well") as well:
         fleet = Fleet(config, store, heard)
         turn_until(fleet, lambda: len(heard.followed) == 2)
@@ -410,7 +408,6 @@ class Prefix(LocalStore):
 
 @pytest.fixture
 def quiet(monkeypatch: pytest.MonkeyPatch) -> dict[str, Quiet]:
-    monkeypatch.undo()
     monkeypatch.setattr("watchglass.evaluate.many.fleet.Member", Quiet)
     Quiet.made = {}
     return Quiet.made

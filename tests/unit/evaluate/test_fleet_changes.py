@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fleets import HEALTHY, RULES, SICK, Heard, Now, following, turn_until
+from fleets import HEALTHY, IMPATIENT, RULES, SICK, Heard, Now, following, turn_until
 from watchglass.config import EvaluatorConfig
 from watchglass.errors import StoreError
 from watchglass.evaluate import Snapshots
@@ -19,8 +20,6 @@ from watchglass.evaluate.many.fleet import Fleet
 from watchglass.evaluate.many.member import State
 from watchglass.store import JournalWriter, LocalStore, layout, lease_holder, this_process
 from watchglass.testing import RunBuilder, build_run
-
-pytestmark = pytest.mark.usefixtures("impatient")
 
 
 class Refusing(LocalStore):
@@ -155,7 +154,7 @@ def test_a_store_that_refuses_once_a_run_was_judged_loses_no_verdict(
     tmp_path: Path, heard: Heard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     build_run(tmp_path / "run", SICK)
-    monkeypatch.setattr("watchglass.evaluate.many.member._AGAIN_S", 0.0)
+    timing = replace(IMPATIENT, again_s=0.0)
     refused: list[str] = []
 
     def refuses(store: Refusing, path: str) -> bool:
@@ -164,7 +163,7 @@ def test_a_store_that_refuses_once_a_run_was_judged_loses_no_verdict(
         return once
 
     monkeypatch.setattr(Refusing, "refuses", refuses)
-    with following(tmp_path, heard, store=Refusing(tmp_path)) as fleet:
+    with following(tmp_path, heard, store=Refusing(tmp_path), timing=timing) as fleet:
         turn_until(fleet, lambda: refused and not fleet.members)
         assert len(heard.ends["run"].evaluation.findings) == 1
         assert fleet.judged_before == 0

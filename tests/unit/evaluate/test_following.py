@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from watchglass.config import TIMING, EvaluatorConfig, RuleSpec
+from watchglass.config import TIMING, EvaluatorConfig, EvaluatorTiming, RuleSpec
 from watchglass.errors import MissingFileError, StoreError
 from watchglass.evaluate import follow, follow_runs, what_is_at
 from watchglass.store import LocalStore, Renewal, Store, open_store
@@ -96,12 +96,9 @@ class Nobody:
     ("options", "most", "left_off"),
     [({"until_idle_s": 0.2}, 10_000, ""), ({"timeout_s": 0.2}, 10_000, "the time is over"), ({}, 3, "interrupted")],
 )
-def test_following_many_runs_ends_when_it_was_told_to(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: Any, most: int, left_off: str
-) -> None:
-    monkeypatch.setattr("watchglass.evaluate.live.evaluator._SETTLED_S", -1.0)
+def test_following_many_runs_ends_when_it_was_told_to(tmp_path: Path, options: Any, most: int, left_off: str) -> None:
     build_run(tmp_path / "run", STEPS)
-    config = EvaluatorConfig(str(tmp_path), None, RULES)
+    config = EvaluatorConfig(str(tmp_path), None, RULES, timing=EvaluatorTiming(settled_s=-1.0))
     fleet, why = follow_runs(config, pausing(most=most), Nobody(), **options)
     assert (fleet.found, why) == (1, left_off)
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from moments import views_shown
-from watchglass.config import EvaluatorConfig
+from watchglass.config import EvaluatorConfig, EvaluatorTiming
 from watchglass.errors import StoreError
 from watchglass.evaluate import Follower, follow, replay
 from watchglass.evaluate.live.evaluator import Evaluator
@@ -171,10 +171,9 @@ def test_following_a_run_whose_end_could_not_be_read_ends_without_a_verdict(
         return said
 
     monkeypatch.setattr(Evaluator, "ended", away_from_then_on)
-    monkeypatch.setattr("watchglass.evaluate.live.evaluator._SETTLED_S", -1.0)
     monkeypatch.setattr("watchglass.evaluate.live.following.open_store", lambda location: store)
     monkeypatch.setattr(Evaluator, "finish", functools.partialmethod(Evaluator.finish, patience_s=0.0))
-    config = EvaluatorConfig(store.location, None, default_rules())
+    config = EvaluatorConfig(store.location, None, default_rules(), timing=EvaluatorTiming(settled_s=-1.0))
     followed = follow(config, lambda seconds: True, timeout_s=20.0)
     assert (followed.ended, followed.left_off) == ("", "store unreachable")
     assert {status.status for status in followed.evaluation.statuses} == {Status.IN_PROGRESS}

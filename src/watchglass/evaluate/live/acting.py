@@ -14,15 +14,8 @@ from watchglass.evaluate.live.event_ids import event_id, is_event
 from watchglass.records import Event, Finding, Observation, RuleStatus
 from watchglass.store import Store
 
-#: How long the end of a training waits for a delivery to arrive, and how many times as long for all of them; what was
-#: not delivered then becomes a dead letter.
-ACTION_PATIENCE_S, _PATIENCES = 60.0, 5
-#: How long deliveries under way are waited for by an evaluator that was told to go.
-_GOING_S = 2.0
-#: A wait at the end that is longer than this is told of.
-_TOLD_AFTER_S = 1.0
-#: Pause between looks at deliveries while nothing else is to be done.
-_LOOK_S = 0.05
+#: All deliveries at the end of a run are waited for so many times as long as one.
+_PATIENCES = 5
 
 Record = Finding | Observation | RuleStatus
 
@@ -56,6 +49,7 @@ class Acting:
             WatchglassError: An action or a parameter is not right.
         """
         self._run, self._run_id, self._clock = absolute(store.location), run_id, clock
+        self._timing = config.timing
         self._stops: list[StopTraining] = []
         self._lines: list[Deliveries] = []
         short = [] if config.stop_on is None else [ActionSpec("StopTraining", {"severity": config.stop_on})]
@@ -65,7 +59,7 @@ class Acting:
                 self._stops.append(action)
             elif isinstance(action, Action):
                 key = key_among([line.key for line in self._lines], action.name)
-                self._lines.append(deliveries(key, spec, action, store, clock=clock))
+                self._lines.append(deliveries(key, spec, action, store, clock=clock, timing=config.timing))
         grace_s = min((stop.grace_s for stop in self._stops if stop.grace_s is not None), default=config.grace_s)
         # One protocol for all of them: a training run is stopped once.
         self._stopping = Stopping(store, config.attempt, grace_s=grace_s, poll_s=config.poll_s)
@@ -165,7 +159,7 @@ class Acting:
         *,
         ended: bool,
         pause: Callable[[float], bool],
-        patience_s: float = ACTION_PATIENCE_S,
+        patience_s: float,
     ) -> None:
         """Waits for deliveries, within limits, and does not leave without a word.
 
@@ -178,7 +172,7 @@ class Acting:
             patience_s: Seconds to wait for one to arrive; for all of them, five times as long.
         """
         begun_s = self._clock.monotonic()
-        until_s = begun_s + (patience_s if ended else _GOING_S)
+        until_s = begun_s + (patience_s if ended else self._timing.leaving_s)
         latest_s = begun_s + _PATIENCES * patience_s
         why, told, arrived = "", not ended, 0
         while True:
@@ -189,13 +183,13 @@ class Acting:
             soonest = [line.next_s() for line in self._lines if ended or line.underway]
             if min((at for at in soonest if at is not None), default=until_s) >= until_s:
                 break
-            if not told and self._clock.monotonic() - begun_s >= _TOLD_AFTER_S:
+            if not told and self._clock.monotonic() - begun_s >= self._timing.reported_wait_s:
                 told = True
                 waiting = ", ".join(f"{line.key} {line.waiting}" for line in self._lines if line.waiting)
                 report(f"waiting for deliveries, {patience_s:g} s at most for the next one to arrive: {waiting}")
             if not ended:
-                time.sleep(_LOOK_S)
-            elif not pause(_LOOK_S):
+                time.sleep(self._timing.delivery_look_s)
+            elif not pause(self._timing.delivery_look_s):
                 why = "deliveries were not waited for any longer, since the evaluator was asked to end"
                 break
         if not why:

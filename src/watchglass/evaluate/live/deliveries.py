@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from watchglass.actions import Action, Courier, Outcome
-from watchglass.config import ActionSpec, Clock
+from watchglass.config import ActionSpec, Clock, EvaluatorTiming
 from watchglass.errors import StoreError
 from watchglass.evaluate.live.event_ids import event_id
 from watchglass.records import Event, Observation
@@ -23,10 +23,6 @@ from watchglass.store import Store, layout
 MOST_AT_ONCE, MOST_OF_ALL_RUNS = 4, 16
 #: Events that wait for one action; what comes beyond goes to the dead letters at once.
 MOST_WAITING = 1_000
-#: Pause before the second try; it doubles from try to try, up to the longest, and varies by half of it.
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 300.0
-#: Longest pause that a receiver can ask for.
-LONGEST_ASKED_S = 3600.0
 _HOUR_S = 3600.0
 
 
@@ -122,6 +118,7 @@ class Deliveries:
         start: Callable[..., Courier] = Courier,
         clock: Clock = time,
         jitter: Callable[[], float] = random.random,
+        timing: EvaluatorTiming,
     ) -> None:
         """Nothing is delivered yet.
 
@@ -132,10 +129,12 @@ class Deliveries:
             store: The run's store, for dead letters.
             start: Starts a delivery.
             clock: The time.
-            jitter: A random number from 0 to 1.
+            jitter: A random number from 0 to 1; a pause between tries varies by half of its length.
+            timing: How long to pause between tries.
         """
         self.key, self.action = key, action
         self._spec, self._store, self._start, self._clock, self._jitter = spec, store, start, clock, jitter
+        self._timing = timing
         self._waiting: deque[_Due] = deque()
         self._underway: Courier | None = None
         self._known: set[str] = set()
@@ -288,9 +287,10 @@ class Deliveries:
         if not outcome.again or due.tries > self.action.retries:
             due.dead = due.failure
             return
-        pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** (due.tries - 1)) * (0.5 + self._jitter())
-        asked_s = min(outcome.after_s or 0.0, LONGEST_ASKED_S)
-        due.not_before_s = self._clock.monotonic() + max(pause_s, asked_s)
+        timing = self._timing
+        pause_s = min(timing.longest_delivery_pause_s, timing.first_delivery_pause_s * 2.0 ** (due.tries - 1))
+        requested_s = min(outcome.after_s or 0.0, timing.longest_requested_pause_s)
+        due.not_before_s = self._clock.monotonic() + max(pause_s * (0.5 + self._jitter()), requested_s)
 
     def _bury(self) -> list[Observation]:
         """Write the first that waits as a dead letter; while the store is unreachable it stays first."""

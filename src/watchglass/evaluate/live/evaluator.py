@@ -16,7 +16,6 @@ from watchglass.config import EvaluatorConfig
 from watchglass.errors import WatchglassError
 from watchglass.evaluate.engine.train_steps import most_steps, steps_by_worker
 from watchglass.evaluate.follower import FollowedWorker
-from watchglass.evaluate.live.acting import ACTION_PATIENCE_S
 from watchglass.evaluate.live.judging import Judging
 from watchglass.evaluate.live.reporting import Reporting
 from watchglass.evaluate.live.restart_without_rule import left_out, own_lease
@@ -26,19 +25,6 @@ from watchglass.evaluate.live.ticking import Ticking
 from watchglass.evaluate.live.worker_liveness import WorkerLiveness
 from watchglass.records import Evaluation, Observation
 from watchglass.store import Claim, Pin, Store, open_store, pin
-
-#: How long to wait for an evaluator of an earlier attempt to give up the journal.
-_LEASE_S = 30.0
-#: A worker on another machine that is silent for so long, with the lifeline gone, is taken for lost.
-_SILENCE_S = 60.0
-#: How long the end of a training waits for a store that is unreachable.
-_PATIENCE_S = 300.0
-#: How long nothing new may come after the end of a training: of one that ended in order, and of one that may be
-#: started again.
-_SETTLED_S, _RESTARTED_S = 3.0, 30.0
-
-#: Seconds between looks for an answer that is waited for.
-_ANSWER_S = 0.05
 
 
 class Evaluator:
@@ -71,7 +57,7 @@ class Evaluator:
         Raises:
             WatchglassError: A rule, an action or a parameter is not right, or there is no such run.
         """
-        self._config = config
+        self._config, self._timing = config, config.timing
         self._at_work = at_work
         self._store = store if store is not None else open_store(config.run)
         self._own_store = store is None
@@ -79,9 +65,15 @@ class Evaluator:
         self._judging = judging(self._store, config)
         self._reporting = Reporting(self._store, config, self._judging.run_id, output, label)
         self._journal, self._report = self._reporting.journal, self._reporting.report
-        self._retry = StoreRetry(lambda: self.poll_s, self._report, self._begin_again)
+        self._retry = StoreRetry(
+            lambda: self.poll_s, self._report, self._begin_again, longest_pause_s=self._timing.longest_retry_s
+        )
         self._liveness = WorkerLiveness(
-            self._store, config.attempt, lost_after_s=config.lost_after_s, observed=self._judging.observed
+            self._store,
+            config.attempt,
+            lost_after_s=config.lost_after_s,
+            observed=self._judging.observed,
+            timing=self._timing,
         )
         self._ticking = Ticking(self._liveness)
         self._judging.join(self._reporting, self._liveness, self._stay)
@@ -97,27 +89,30 @@ class Evaluator:
     @property
     def pause_s(self) -> float:
         """Seconds until the next turn makes sense: longer while the store is unreachable."""
-        return max(_ANSWER_S if self._judging.waits else self.poll_s, self._retry.backoff_s)
+        return max(self._timing.answer_s if self._judging.waits else self.poll_s, self._retry.backoff_s)
 
     @property
     def unreachable_s(self) -> float:
         """Seconds since which the store has not answered; 0 while it does."""
         return self._retry.unreachable_s
 
-    def open(self, pause: Callable[[float], bool], *, patience_s: float = _LEASE_S, gone: Claim | None = None) -> None:
+    def open(
+        self, pause: Callable[[float], bool], *, patience_s: float | None = None, gone: Claim | None = None
+    ) -> None:
         """Takes the lease of the journal, waiting for an evaluator of an earlier attempt that is about to end.
 
         From here on nothing is compacted away that was not read yet.
 
         Args:
             pause: Waits so many seconds, or less; returns whether waiting on makes sense.
-            patience_s: How long to wait.
+            patience_s: How long to wait; :attr:`EvaluatorTiming.lease_s` if None.
             gone: A holder of the lease that is known to be no more, although that cannot be seen from here.
 
         Raises:
             RunExistsError: Another one still writes it.
         """
         try:
+            patience_s = self._timing.lease_s if patience_s is None else patience_s
             self._journal.open(pause, patience_s=patience_s, poll_s=self.poll_s, gone=gone or own_lease(self._store))
             self._journal.write(left_out(self._judging.run_id))
             self._judging.remember()
@@ -198,8 +193,8 @@ class Evaluator:
         if lifeline_open:
             return False
         if self._retry.unreachable:
-            return self.unreachable_s > _PATIENCE_S
-        return self._retry.attempt(lambda: self._waits(_SILENCE_S)) is False
+            return self.unreachable_s > self._timing.unreachable_s
+        return self._retry.attempt(lambda: self._waits(self._timing.silence_s)) is False
 
     def ended(self) -> str:
         """How the training ended, in words, once nothing more is expected of it; "" while it goes on.
@@ -220,7 +215,7 @@ class Evaluator:
         ends = {str(worker.left.get("status", "finished")) if worker.left else "lost" for worker in team}
         in_order = ends <= {"finished", "stopped"} and (team or self._liveness.launch_succeeded(newest))
         quiet_s = time.monotonic() - max(self._news_s, self._liveness.begun_s)
-        if quiet_s < (_SETTLED_S + self.poll_s if in_order else _RESTARTED_S):
+        if quiet_s < (self._timing.settled_s + self.poll_s if in_order else self._timing.restarted_s):
             return ""
         return " and ".join(sorted(ends)) or "ended before its first training step"
 
@@ -231,22 +226,26 @@ class Evaluator:
     def finish(
         self,
         *,
-        patience_s: float = _PATIENCE_S / 5,
-        action_patience_s: float = ACTION_PATIENCE_S,
+        patience_s: float | None = None,
+        action_patience_s: float | None = None,
         pause: Callable[[float], bool] = slept,
     ) -> None:
         """Evaluates what is left, writes final findings and statuses, waits for actions, and gives the lease back.
 
         Args:
-            patience_s: How long to retry while the store is unreachable. Where the rest could not be read, the rules
+            patience_s: How long to retry while the store is unreachable; a fifth of what
+                :attr:`EvaluatorTiming.unreachable_s` allows if None. Where the rest could not be read, the rules
                 stay in progress, so that no reader takes their statuses for final.
-            action_patience_s: How long to wait for deliveries, once the run has ended.
+            action_patience_s: How long to wait for a delivery, once the run has ended;
+                :attr:`EvaluatorTiming.delivery_s` if None.
             pause: Waits so many seconds, or less; returns False where neither the store nor deliveries are to be
                 waited for any more.
 
         Raises:
             RunExistsError: Another evaluator has taken the journal over.
         """
+        patience_s = self._timing.unreachable_s / 5 if patience_s is None else patience_s
+        action_patience_s = self._timing.delivery_s if action_patience_s is None else action_patience_s
         insist = functools.partial(self._retry.insist, patience_s=patience_s, pause=pause)
         try:
             read = insist(lambda: self._judging.drain(self._is_active))

@@ -16,8 +16,6 @@ from watchglass.records import Finding, Observation, RuleStatus
 from watchglass.store import Store, holder_of, is_alive, layout
 from watchglass.tables import JointStep, Moment
 
-#: How long is read on of a training that goes on, by an evaluator that was told to go.
-_LAST_LOOK_S = 3.0
 #: Scalars of which a snapshot holds the last value; a run may have any number of names.
 _MOST_SCALARS = 1000
 
@@ -150,7 +148,7 @@ class Judging:
 
     def drain(self, is_active: Callable[[], bool]) -> bool:
         """Reads all, and for a moment what is added meanwhile where more may come; always True."""
-        give_up_s = time.monotonic() + _LAST_LOOK_S
+        give_up_s = time.monotonic() + self._config.timing.last_look_s
         while not self.drained() and (time.monotonic() < give_up_s or not is_active()):
             pass
         if not (is_active() and self.follower.notes):  # a step without some of its workers is for the next evaluator

@@ -10,15 +10,17 @@ from watchglass.errors import CompactedError, StoreError
 
 _T = TypeVar("_T")
 
-#: Longest pause between tries of a store that is unreachable.
-_LONGEST_PAUSE_S = 30.0
-
 
 class StoreRetry:
     """Whether the store is reachable, and retries while it is not. For one thread."""
 
     def __init__(
-        self, poll_s: Callable[[], float], report: Callable[[str], None], begin_again: Callable[[], None]
+        self,
+        poll_s: Callable[[], float],
+        report: Callable[[str], None],
+        begin_again: Callable[[], None],
+        *,
+        longest_pause_s: float,
     ) -> None:
         """The store counts as reachable until it refuses.
 
@@ -26,8 +28,10 @@ class StoreRetry:
             poll_s: Seconds between looks while it is reachable.
             report: Takes a sentence for the user.
             begin_again: Called before the next attempt where the files that were being read have been compacted.
+            longest_pause_s: Longest pause between two attempts.
         """
         self._poll_s, self._report, self._begin_again = poll_s, report, begin_again
+        self._longest_pause_s = longest_pause_s
         self._since_s: float | None = None
         #: Seconds until the next attempt.
         self.backoff_s = 0.0
@@ -53,7 +57,7 @@ class StoreRetry:
             if self._since_s is None:
                 self._since_s = time.monotonic()
                 self._report(f"store unreachable, retrying: {error}")
-            self.backoff_s = min(_LONGEST_PAUSE_S, max(self._poll_s(), 2 * self.backoff_s))
+            self.backoff_s = min(self._longest_pause_s, max(self._poll_s(), 2 * self.backoff_s))
         except CompactedError:
             self.outdated = True
         return None

@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 
+from watchglass.config import EvaluatorTiming
 from watchglass.control import WorkerProgress
 from watchglass.errors import WatchglassError
 from watchglass.evaluate.follower import FollowedWorker, Key
@@ -19,10 +20,6 @@ from watchglass.records import Mode, Observation
 from watchglass.store import Attendance, Claim, Store, has_attempt, is_alive
 from watchglass.tables import StepView
 
-#: How long another process may take to recover a worker's last steps before nothing more is expected of it.
-_HARVEST_NS = 30_000_000_000
-#: Silence after which a worker whose launcher saw it end has lost its last flush, beyond two flush intervals.
-_AFTER_LAUNCH_S = 5.0
 #: Steps may take longer than anybody thought: so many of them may pass in silence.
 _SILENT_STEPS = 10
 #: TRAIN steps of which the typical length is reported.
@@ -44,6 +41,7 @@ class WorkerLiveness:
         *,
         lost_after_s: float,
         observed: Callable[[Sequence[Observation]], None],
+        timing: EvaluatorTiming,
     ) -> None:
         """Knows no worker yet.
 
@@ -52,9 +50,10 @@ class WorkerLiveness:
             attempt: The only attempt of interest, None for all of them.
             lost_after_s: Silence after which a worker that cannot be seen from here counts as lost.
             observed: Takes what shall be in the journal, and shown to the rules.
+            timing: How long to wait for the records of a worker that ended.
         """
         self._store, self._attempt, self._lost_after_s, self._observed = store, attempt, lost_after_s, observed
-        self._attendance = Attendance(store)
+        self._attendance, self._timing = Attendance(store), timing
         self._heard: dict[Key, tuple[object, float]] = {}
         self._lengths: dict[Key, deque[float]] = {}
         self._train_steps: dict[Key, int] = {}
@@ -207,13 +206,13 @@ class WorkerLiveness:
         if claim is None:
             return True
         alive = is_alive(claim)
-        if claim.harvest and time.time_ns() - claim.wall_ns > _HARVEST_NS:
+        if claim.harvest and time.time_ns() - claim.wall_ns > 1e9 * self._timing.harvest_s:
             alive = False
         if alive is not None:
             return not alive
         silent_s = time.monotonic() - self._heard[key][1] if key in self._heard else 0.0
         flush_s = self._store.policy.intervals(len(self.claims(attempt))).flush_s
-        if self.launch_ended(attempt, name) and silent_s > 2 * flush_s + _AFTER_LAUNCH_S:
+        if self.launch_ended(attempt, name) and silent_s > 2 * flush_s + self._timing.after_launch_s:
             return True
         limit_s = self._lost_after_s if lost_after_s is None else lost_after_s
         return silent_s > max(limit_s, _SILENT_STEPS * step_s) + 2 * flush_s

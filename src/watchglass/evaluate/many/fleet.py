@@ -24,16 +24,13 @@ from watchglass.run import RunSearch
 from watchglass.store import Store
 from watchglass.view import printable
 
-#: A quiet run is asked again after this share of the time for which it has been quiet; at the latest after so many
-#: seconds in a folder, and on an object store.
-_QUIET_SHARE, _LONGEST_S, _LONGEST_REMOTE_S = 0.05, 5.0, 15.0
+#: A quiet run has its next turn after this share of the time for which it has been quiet.
+_QUIET_SHARE = 0.05
 #: Turns a second of all runs together, in a folder and on an object store: beyond that each is asked more rarely.
 _TURNS, _REMOTE_TURNS = 200.0, 20.0
-#: Whatever the number of runs, each is asked so often that its lease stays ours.
-_LEASED_S = 15.0
-#: Seconds between searches for new runs, in a folder and on an object store; a search is followed by so many times its
-#: length there, and so many seconds per request here.
-_SEARCH_S, _SEARCH_REMOTE_S, _SEARCH_SHARE, _SEARCH_REQUEST_S = 1.0, 30.0, 50.0, 1.0
+#: A search for new runs is followed by a pause of so many times its length in a folder, and of so many seconds per
+#: request in an object store.
+_SEARCH_SHARE, _SEARCH_REQUEST_S = 50.0, 1.0
 #: Runs that have ended are asked for a new attempt, in turn, so many at each search.
 _ASKED_ASLEEP = 5
 #: Runs that are read to their present end at once: what they hold meanwhile is bounded.
@@ -41,9 +38,9 @@ _CATCHING_UP = 8
 #: Runs that wait for their last deliveries while the others go on.
 _WAITING_AT_ONCE = 8
 #: So many different runs in a row whose store is unreachable: it is unreachable for all of them, and one of them asks.
-_UNREACHABLE_IN_A_ROW, _ASK_AGAIN_S = 3, 30.0
-#: Ended runs of which a snapshot is kept, and seconds between publications.
-_SNAPSHOTS, _PUBLISH_S = 100, 0.5
+_UNREACHABLE_IN_A_ROW = 3
+#: Ended runs of which a snapshot is kept.
+_SNAPSHOTS = 100
 
 
 class Fleet:
@@ -80,7 +77,7 @@ class Fleet:
             judging: Makes what reads a run and evaluates the rules.
         """
         self._store, self._audience, self._snapshots, self._clock = store, audience, snapshots, clock
-        self._pause = pause
+        self._pause, self._timing = pause, config.timing
         self._common = Common(config, audience, output, wait_s, clock, self._go_on, judging)
         self._search = RunSearch(store)
         self._waiting: list[tuple[float, int, Member]] = []
@@ -188,12 +185,12 @@ class Fleet:
         """Seconds until the next turn of a run that wants it after ``again_s`` at the earliest."""
         if not again_s or member.unreachable:
             return again_s
-        local = self._store.policy.cheap_lookups
+        local, timing = self._store.policy.cheap_lookups, self._timing
         least_s = max(again_s, (len(self._waiting) + 1) / (_TURNS if local else _REMOTE_TURNS))
         if member.state is State.LIVE and not member.busy:
             quiet_s = _QUIET_SHARE * (self._clock() - member.news_s)
-            least_s = max(least_s, min(quiet_s, _LONGEST_S if local else _LONGEST_REMOTE_S))
-        return min(least_s, max(again_s, _LEASED_S))
+            least_s = max(least_s, min(quiet_s, timing.longest_rest_s if local else timing.remote_longest_rest_s))
+        return min(least_s, max(again_s, timing.leased_s))
 
     def _sleep(self, member: Member) -> None:
         self._asleep.append(member)
@@ -213,7 +210,7 @@ class Fleet:
             self._in_a_row.add(member)
             if len(self._in_a_row) >= _UNREACHABLE_IN_A_ROW or self._unreachable_since_s is not None:
                 self._unreachable_since_s = now_s if self._unreachable_since_s is None else self._unreachable_since_s
-                self._pause_s = min(_ASK_AGAIN_S, max(1.0, 2 * self._pause_s))
+                self._pause_s = min(self._timing.shared_retry_s, max(1.0, 2 * self._pause_s))
                 self._next_s = self._clock() + self._pause_s
             return
         self._in_a_row.clear()
@@ -228,13 +225,13 @@ class Fleet:
     def _look(self, now_s: float) -> None:
         """Looks for runs that are new, and for those that have ended and go on."""
         local = self._store.policy.cheap_lookups
-        pause_s = _SEARCH_S if local else _SEARCH_REMOTE_S
+        pause_s = self._timing.search_s if local else self._timing.remote_search_s
         try:
             self._add(self._search.look(), now_s)
             self._notified.difference_update(("unreachable", "too many"))
         except (StoreError, DamagedDataError) as error:
             self._notify_once("unreachable", f"new runs cannot be looked for now: {error}")
-            pause_s = _SEARCH_REMOTE_S
+            pause_s = self._timing.remote_search_s
         except InvalidValueError as error:
             if not self.found:
                 raise
@@ -281,6 +278,6 @@ class Fleet:
     def _publish(self, now_s: float) -> None:
         if self._snapshots is None or now_s < self._publish_s:
             return
-        self._publish_s = now_s + _PUBLISH_S
+        self._publish_s = now_s + self._timing.publish_s
         followed = [member.snapshot() for member in (*self._past, *self.members)]
         self._snapshots.publish(snapshot for snapshot in followed if snapshot is not None)

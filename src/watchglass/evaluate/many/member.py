@@ -33,12 +33,6 @@ from watchglass.view import printable
 _TURN_BYTES = 2 << 20
 #: Turns after which a run that was opened does not keep others from being opened.
 _CATCHING_UP_TURNS = 4
-#: Seconds until a run is tried again whose store refused, or whose end could not be read.
-_AGAIN_S = 15.0
-#: Seconds between looks at a run that somebody else follows, in a folder and on an object store.
-_HELD_S, _HELD_REMOTE_S = 2.0, 10.0
-#: How long the end of a run asks again a store that refuses, while the others wait.
-_PATIENCE_S = 5.0
 
 
 class State(Enum):
@@ -110,7 +104,9 @@ class Member:
         #: Whether what was there when it was opened has been read, or it has had turns enough for that: one that
         #: writes faster than it is read never gets there.
         self.caught_up = False
-        self._common, self._store = common, store
+        self._common, self._store, self._timing = common, store, common.config.timing
+        local = store.policy.cheap_lookups
+        self._held_s = self._timing.held_s if local else self._timing.remote_held_s
         self._following: Following | None = None
         self._attempt = -1
         self._judged: int | None = None
@@ -168,7 +164,7 @@ class Member:
                 self._common.audience.notified(f"[{self.name}] {error}; retrying")
             self._refused = True
             self._let_go(State.FOUND)
-            return _AGAIN_S
+            return self._timing.again_s
         except BrokenPipeError:
             raise  # whoever is told has gone: that is nothing of this run
         except Exception as error:  # a fault of ours in one run must not take the others along
@@ -210,7 +206,7 @@ class Member:
         if self._watch is not None:
             renewed, silent_s = self._watch.look()
             if renewed:  # whoever follows it lives, and has not come to its end
-                return _HELD_S if self._store.policy.cheap_lookups else _HELD_REMOTE_S
+                return self._held_s
         else:
             silent_s = 0.0
         judged = judged_attempt(self._store)
@@ -309,11 +305,11 @@ class Member:
         return 0.0
 
     def _finish(self, following: Following) -> float:
-        followed = following.finish(patience_s=_PATIENCE_S, pause=partial(self._common.pause, self))
+        followed = following.finish(patience_s=self._timing.member_end_s, pause=partial(self._common.pause, self))
         self._following = None
         if not followed.ended:  # the store is unreachable since, or another worker or attempt has begun
             self._let_go(State.FOUND)
-            return _AGAIN_S
+            return self._timing.again_s
         self._last = following.evaluator.snapshot()
         # Before the store is used again: if it refuses, nothing of the verdict is lost.
         self._common.audience.ended(self.name, self.location, followed)
@@ -340,7 +336,7 @@ class Member:
                     self._common.audience.notified(f"[{self.name}] is followed by {who} and left to it")
         except WatchglassError:
             pass  # it is asked again
-        return _HELD_S if self._store.policy.cheap_lookups else _HELD_REMOTE_S
+        return self._held_s
 
     def _skip(self, reason: str) -> None:
         self._let_go(State.SKIPPED)

@@ -21,8 +21,6 @@ from watchglass.store import Store, layout, open_store
 _MOST_WAITING_S = 5.0
 #: Share of the time that looking for runs below a location may take while it is waited for; seconds per request.
 _SEARCH_SHARE, _SEARCH_REQUEST_S = 0.05, 2.0
-#: How long a store that is unreachable is asked again when following ends by itself before the trainings.
-_PATIENCE_S = 60.0
 
 
 def what_is_at(
@@ -120,5 +118,5 @@ def follow_runs(
         try:
             left_off = take_turns(fleet.turn, is_idle, pause, timeout_s)
         finally:
-            fleet.close(left_off, 0.0 if left_off == INTERRUPTED else _PATIENCE_S)
+            fleet.close(left_off, 0.0 if left_off == INTERRUPTED else config.timing.fleet_end_s)
         return fleet, left_off
