@@ -186,7 +186,10 @@ def test_the_verb_takes_actions_from_the_file_and_from_its_options(
     ("words", "message"),
     [
         (["--resend"], "--resend needs the run"),
-        (["Webhook", "--action", "Webhook:url=https://example.org"], "--action needs --resend and the location of a run"),
+        (
+            ["Webhook", "--action", "Webhook:url=https://example.org"],
+            "--action needs --resend",
+        ),
         (["nowhere", "--resend", "--action", "Webhook:url=https://example.org"], "nowhere does not exist"),
         (["nowhere", "--resend", "--action", "Webhok"], 'did you mean "Webhook"'),
     ],
