@@ -1,4 +1,4 @@
-"""One error per situation, each also a fitting builtin: one line with the rule broken, the value received, the cure."""
+"""One error per situation, each also a builtin. Its message is one line: the rule broken, the value, the cure."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from contextlib import contextmanager
 
 
 class WatchglassError(Exception):
-    """Base of every error that watchglass raises on purpose; the message is complete in itself.
+    """Base of every error that watchglass raises on purpose. The message needs no context.
 
     The command line prints it as one line and exits with 2.
     """
 
 
 class InvalidValueError(WatchglassError, ValueError):
-    """A value outside what an option, parameter or record allows."""
+    """A value that an option, parameter or record does not allow."""
 
 
 class UnknownNameError(WatchglassError, LookupError):
-    """A name that nothing has: a rule, a collection, a tensor, a parameter. The message lists near names."""
+    """The name of a rule, collection, tensor or parameter that does not exist. The message suggests similar names."""
 
 
 class StepNotReadyError(UnknownNameError):
@@ -34,57 +34,57 @@ class EndOfRunError(UnknownNameError):
 
 
 class MissingFileError(WatchglassError, FileNotFoundError):
-    """A script, rule file or run that is not where it was said to be."""
+    """A script, rule file or run that does not exist at the given place."""
 
     def __str__(self) -> str:
-        # FileNotFoundError formats its arguments as errno and strerror; ours is a finished sentence.
+        # FileNotFoundError formats its arguments as errno and strerror; this message is a complete sentence.
         return str(self.args[0]) if self.args else ""
 
 
 class RunExistsError(WatchglassError, FileExistsError):
-    """A run, attempt, worker or object that would have to be overwritten."""
+    """A run, attempt, worker or object that exists already and is not overwritten."""
 
     def __str__(self) -> str:
         return str(self.args[0]) if self.args else ""
 
 
 class NotARunError(WatchglassError, ValueError):
-    """A folder without a manifest, or with one that watchglass did not write."""
+    """A folder without a manifest, or with a manifest that watchglass did not write."""
 
 
 class FormatVersionError(WatchglassError, ValueError):
-    """A run written in another major version of the format."""
+    """A run in another major version of the format."""
 
 
 class DamagedDataError(WatchglassError, ValueError):
-    """Bytes in a run that cannot be what was written; the message names file and offset."""
+    """Bytes in a run that differ from what was written. The message names file and offset."""
 
 
 class CompactedError(WatchglassError, RuntimeError):
-    """Segments that were being read have been replaced by a compacted generation: reading must begin again."""
+    """The segments being read were replaced by a compacted generation. The reader must start again."""
 
 
 class StoreError(WatchglassError, OSError):
-    """The store refused or failed: read-only, full, away."""
+    """The store refused or failed: read-only, full, unreachable."""
 
     def __str__(self) -> str:
         return str(self.args[0]) if self.args else ""
 
 
 class ForkedError(StoreError):
-    """A store that this process cannot use, since it was forked from one that has: trying again makes no sense."""
+    """A store that this process cannot use, because its parent used it before the fork. Do not retry."""
 
 
 class NoRoomError(StoreError):
-    """A bounded place is full. Nothing was written, so the same may be written again under the same name."""
+    """A bounded place is full. Nothing was written, so the caller may write the same again under the same name."""
 
 
 class PluginFileError(WatchglassError, ImportError):
-    """A file of custom rules or actions that cannot be imported, or holds no such class."""
+    """A file of custom rules or actions that cannot be imported, or lacks the class."""
 
 
 class LaunchError(WatchglassError, RuntimeError):
-    """A training that cannot be started as asked."""
+    """A training run that cannot be started as requested."""
 
 
 class MissingExtraError(WatchglassError, ImportError):
@@ -96,7 +96,7 @@ def importing(what: str, extra: str) -> Iterator[None]:
     """A context for imports that an extra brings.
 
     Args:
-        what: What needs them, as a sentence without full stop: ``"Webhook needs cloudevents"``.
+        what: The start of the message: ``"Webhook needs cloudevents"``.
         extra: The extra.
 
     Raises:
@@ -109,19 +109,19 @@ def importing(what: str, extra: str) -> Iterator[None]:
 
 
 class ClusterError(WatchglassError, RuntimeError):
-    """A Ray cluster that cannot be reached, or that cannot do what it was asked."""
+    """A Ray cluster that is unreachable, or that cannot run a task."""
 
 
 class UndeliverableError(WatchglassError, RuntimeError):
-    """Raised by an action for an event that it will never be able to deliver: it is not tried again."""
+    """Raised by an action for an event that it can never deliver. The event is not delivered again."""
 
 
 class DeliverLater(WatchglassError, RuntimeError):
-    """Raised by an action that was asked to come again later.
+    """Raised by an action whose receiver asked for a later delivery.
 
     Args:
-        message: Why.
-        after_s: Seconds to wait at least; None for the usual pause.
+        message: The reason.
+        after_s: Minimum wait in seconds; None for the usual pause.
     """
 
     def __init__(self, message: str, after_s: float | None = None) -> None:
@@ -129,16 +129,16 @@ class DeliverLater(WatchglassError, RuntimeError):
         self.after_s = after_s
 
 
-#: Exit status of a training that watchglass stopped because it was asked to (``--stop-on`` or an action).
+#: Exit status of a run that watchglass stopped on request (``--stop-on`` or an action).
 #: Outside 64..78 (sysexits.h), 99 and 100 (grid schedulers requeue on them) and 128 and above (signals).
 EXIT_STOPPED = 86
 
 
 class TrainingStopped(SystemExit):
-    """Raised in the training's main thread at a step boundary when a stop was asked for.
+    """Raised in the main thread of the training process, at a step boundary, when a stop was requested.
 
     Derives from :class:`SystemExit`, not :class:`Exception`, so that a loop which catches ``Exception`` does not
-    swallow it, while ``finally`` and context managers see it. The exit status is :data:`EXIT_STOPPED`.
+    swallow it. ``finally`` blocks and context managers run. The exit status is :data:`EXIT_STOPPED`.
     """
 
     def __init__(self, reason: str) -> None:
@@ -150,13 +150,13 @@ class TrainingStopped(SystemExit):
 
 
 class MemoryBudgetError(WatchglassError, MemoryError):
-    """What is read of runs would take more memory than this process allows itself."""
+    """Reading the runs needs more memory than the limit of this process."""
 
 
 def in_a_line(error: Exception) -> str:
-    """What is wrong with one run of many, in a line, also where it is a fault of ours that nobody expected."""
+    """The error of one run of many in a line; also for an unexpected error."""
     if isinstance(error, WatchglassError):
         return str(error)
     if isinstance(error, MemoryError):
-        return "it takes more memory than this process may have"
-    return f"{type(error).__name__}: {' '.join(str(error).split())} (not expected)"
+        return "needs more memory than this process may use"
+    return f"{type(error).__name__}: {' '.join(str(error).split())} (unexpected)"

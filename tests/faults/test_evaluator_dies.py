@@ -1,4 +1,4 @@
-"""An evaluator that dies beside a training run is noticed at once, and another goes on from the journal."""
+"""An evaluator that dies beside a training run is noticed at once, and its successor continues from the journal."""
 
 from __future__ import annotations
 
@@ -70,11 +70,11 @@ def test_one_that_is_killed_is_replaced_and_still_stops_the_training(processes: 
     first = evaluator_of(tmp_path / "here")
     os.kill(first, signal.SIGKILL)
     until(lambda: "was killed by SIGKILL" in said.text)
-    assert "another one starts (1 of 3) and goes on from the journal" in said.text
+    assert "restarting (1 of 3), continuing from the journal" in said.text
     second = evaluator_of(tmp_path / "here", other_than=first)
     os.kill(second, signal.SIGTERM)  # a signal that its launcher blocks, and it does not
-    until(lambda: "was asked to end although the training goes on" in said.text)
-    until(lambda: "another one starts in 5 s (2 of 3)" in said.text)
+    until(lambda: "ended before the run did" in said.text)
+    until(lambda: "restarting in 5 s (2 of 3)" in said.text)
     third = evaluator_of(tmp_path / "here", other_than=second)
     assert third not in (first, second)
     (tmp_path / "breaks").touch()
@@ -112,8 +112,8 @@ def test_one_that_dies_at_its_start_is_reported_and_given_up(processes: Processe
     )  # fmt: skip
     status, _, err = ended(process)
     assert status == 0
-    assert err.count("the evaluator ended with exit status 7; another one starts") == 3
-    assert "it was the last of 4: this run is no longer evaluated; to judge it later: watchglass check here" in err
+    assert err.count("the evaluator ended with exit status 7; restarting") == 3
+    assert ", 4 times in all; this run is no longer evaluated; to evaluate it later: watchglass check here" in err
     assert len(open_run(tmp_path / "here").steps()) == 30
 
 
@@ -149,7 +149,7 @@ def test_one_that_hangs_is_replaced(processes: Processes, tmp_path: Path) -> Non
     said = Said(process.stderr)
     first = evaluator_of(tmp_path / "here")
     os.kill(first, signal.SIGSTOP)
-    until(lambda: "has not answered for" in said.text)
+    until(lambda: "did not respond for" in said.text)
     evaluator_of(tmp_path / "here", other_than=first)
     (tmp_path / "breaks").touch()
     assert process.wait(PATIENCE_S) == EXIT_STOPPED

@@ -262,7 +262,7 @@ def test_check_recovers_a_training_whose_launcher_was_killed_with_it(tmp_path: P
     until(lambda: is_alive(read_claims(open_store(str(tmp_path / "here")), 0)["worker_0"]) is False)
     command = [sys.executable, "-m", "watchglass", "check", "here"]
     checked = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert "of worker_0, whose process was killed" in checked.stderr
+    assert "of worker_0, which was killed" in checked.stderr
     steps, losses = open_run(tmp_path / "here").scalars("loss")
     truth = [float(line) for line in said if line.endswith("\n")]
     assert len(steps) in (len(truth), len(truth) - 1)  # the last one's update may not have been made

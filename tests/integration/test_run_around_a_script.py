@@ -65,13 +65,11 @@ def test_an_evaluator_that_dies_changes_nothing_for_the_script(tmp_path: Path) -
     (tmp_path / "mine.py").write_text(DEADLY)
     done = run(tmp_path, "--run", "here", "--rules", "mine.py:Deadly", body="print('trained'); raise SystemExit(4)")
     assert (done.returncode, done.stdout) == (4, "trained\n")
-    again = (
-        "watchglass: warning: the evaluator ended with exit status 11; another one starts ({} of 3) and goes on from"
-    )
+    again = "watchglass: warning: the evaluator ended with exit status 11; restarting ({} of 3), continuing from"
     assert done.stderr.splitlines()[1:] == [
         *(f"{again.format(number)} the journal" for number in (1, 2, 3)),
-        "watchglass: warning: the evaluator ended with exit status 11; it was the last of 4: this run is no longer "
-        "evaluated; to judge it later: watchglass check here",
+        "watchglass: warning: the evaluator ended with exit status 11, 4 times in all; this run is no longer "
+        "evaluated; to evaluate it later: watchglass check here",
         "watchglass: to get the verdict: watchglass check here",
     ]
 
@@ -106,7 +104,7 @@ def test_torchrun_does_not_restart_what_was_stopped_on_purpose(tmp_path: Path) -
     elastic = {"TORCHELASTIC_RUN_ID": "none", "RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
     done = run(tmp_path, "--run-dir", "here", TORCHELASTIC_RESTART_COUNT="1", **elastic)
     assert (done.returncode, done.stdout) == (EXIT_STOPPED, "")
-    assert "stopped by request; it stays stopped" in done.stderr
+    assert "stopped by request; not started again" in done.stderr
     # On purpose, that is by a new launch, it goes on.
     assert run(tmp_path, "--run-dir", "here", TORCHELASTIC_RESTART_COUNT="0", **elastic).returncode == 0
 

@@ -261,7 +261,7 @@ def _harvest(store: Store) -> None:
     try:
         harvest(store, by="next attempt")
     except WatchglassError as error:
-        _log.warning("watchglass: the last steps of a killed worker are not recovered yet: %s", error)
+        _log.warning("watchglass: could not recover the last steps of a killed worker: %s", error)
 
 
 def _claim(store: Store, place: _WorkerPlace, patience_s: float) -> int:

@@ -1,4 +1,4 @@
-"""How a verb fails: one line on stderr, exit status 2, and a traceback only when asked for."""
+"""Errors of a verb: one line on stderr, exit status 2, and a traceback with ``--debug``."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import typer
 
 from watchglass.errors import WatchglassError
 
-#: Exit statuses of ``check``; 2 is that of every verb that could not do what it was asked.
+#: Exit statuses of ``check``. Every verb that fails exits with 2.
 CLEAN, FINDINGS, COULD_NOT = 0, 1, 2
-#: Exit status after Ctrl-C, as of a process that the signal ended.
+#: Exit status after Ctrl-C: that of a process ended by the signal.
 INTERRUPTED = 130
 
 #: Whether --debug was given.
@@ -22,7 +22,7 @@ _debug: ContextVar[bool] = ContextVar("debug", default=False)
 
 
 def print_error(message: str) -> None:
-    """``watchglass: error: ...`` on stderr, in one line whatever the message holds."""
+    """``watchglass: error: ...`` on stderr, always in one line."""
     _print_line("error", message)
 
 
@@ -38,7 +38,7 @@ def print_note(message: str) -> None:
 
 @contextmanager
 def failing_in_one_line(debug: bool) -> Iterator[None]:
-    """Turn an error into its line and exit status 2; with ``debug``, show its traceback first."""
+    """Print an error in one line and exit with 2; with ``debug``, print its traceback first."""
     before = _debug.set(debug)
     try:
         yield
@@ -50,7 +50,7 @@ def failing_in_one_line(debug: bool) -> Iterator[None]:
         raise
     except Exception as error:
         show_traceback()
-        hint = "" if debug else " (not expected; --debug shows where)"
+        hint = "" if debug else " (unexpected; --debug shows the traceback)"
         print_error(f"{type(error).__name__}: {error}{hint}")
         raise typer.Exit(COULD_NOT) from None
     finally:
@@ -58,7 +58,7 @@ def failing_in_one_line(debug: bool) -> Iterator[None]:
 
 
 def show_traceback() -> None:
-    """The traceback of the exception that is being handled, where --debug asks for it."""
+    """Print the traceback of the exception being handled, if --debug was given."""
     if _debug.get():
         traceback.print_exc()
 
@@ -66,7 +66,7 @@ def show_traceback() -> None:
 def _print_line(kind: str, message: str) -> None:
     from watchglass.view import printable
 
-    line = printable(message)  # it may quote what a file or an option holds
+    line = printable(message)  # it may quote a file or an option
     try:
         print("watchglass: " + (f"{kind}: " if kind else "") + line, file=sys.stderr, flush=True)
     except (OSError, ValueError):  # stderr closed

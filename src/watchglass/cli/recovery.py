@@ -1,4 +1,4 @@
-"""What killed processes recorded last, brought into a run before it is looked at; and what of it is out of reach."""
+"""The last steps of killed processes: recovered into the run before it is read, or reported as unrecoverable here."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from watchglass.store import Claim, is_alive, open_store, owners_of_rings
 
 
 def recover(run: str) -> bool:
-    """Bring into a run what the flight recorder holds of processes of this machine that are dead; said in a line.
+    """Recover into a run the flight-recorder data of dead processes of this machine, and report it in a line.
 
-    Never while they live, and never twice. Where the run cannot be written, a line says that the steps are still out.
+    Never while the processes run, and never twice. If the run is not writable, a line says so.
 
     Args:
-        run: Where the run is; what is no run, or one of a later release, is left to the caller's own error.
+        run: Location of the run. For a location that is no run the caller raises the error.
 
     Returns:
-        Whether there was anything.
+        Whether there were such data.
     """
     try:
         with closing(open_store(run)) as store:
@@ -32,23 +32,23 @@ def recover(run: str) -> bool:
     except (FormatVersionError, MissingFileError, NotARunError):
         return False
     except (WatchglassError, OSError) as error:
-        print_warning(f"{run}: the last steps of a killed process are not recovered: {error}")
+        print_warning(f"{run}: could not recover the last steps of a killed process: {error}")
         return False
     for each in found:
         what = count(each.steps, "step") if each.steps else count(each.objects, "object")
-        print_note(f"{run}: recovered the last {what} of {each.worker}, whose process was killed")
+        print_note(f"{run}: recovered the last {what} of {each.worker}, which was killed")
     return bool(found)
 
 
 def mention_unrecovered(path: str, run: Run) -> None:
-    """Say where the flight recorder may hold more of the newest attempt than can be recovered here."""
+    """Report where the flight recorder may hold steps of the newest attempt that cannot be recovered here."""
     for place, workers in _unrecovered(run).items():
         who = workers[0] if len(workers) == 1 else f"{len(workers):,} workers"
-        print_note(f"{path}: {who} did not end in order; {place}")
+        print_note(f"{path}: {who} did not exit in order; {place}")
 
 
 def _unrecovered(run: Run) -> dict[str, list[str]]:
-    """Workers whose last steps may lie elsewhere, by what to do about it."""
+    """Workers whose last steps may lie elsewhere, by the cure."""
     found: dict[str, list[str]] = {}
     for worker in run.workers:
         ended = False
@@ -73,10 +73,10 @@ def _place(run: Run, joined: dict[str, Any]) -> str:
         return ""
     if claim.host != platform.node():
         return (
-            f"what it recorded last may still be on {claim.host}: once its process there is dead, watchglass check on "
-            "that machine recovers it"
+            f"its last records may be on {claim.host}; to recover them, run watchglass check there after its process "
+            "has ended"
         )
     others = owners_of_rings(run.store, claim.rings) - {os.getuid()}
     if others and is_alive(claim) is False:
-        return f"what it recorded last belongs to user {min(others)}, for whom watchglass check recovers it"
+        return f"its last records belong to user {min(others)}; that user can recover them with watchglass check"
     return ""

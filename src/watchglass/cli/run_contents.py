@@ -1,4 +1,4 @@
-"""What there is in a run, as sections of rows."""
+"""The content of a run, as sections of rows."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from watchglass.run import Run, ending_of, leaders_of, state_of
 from watchglass.store import is_alive, lease_holder
 from watchglass.view import capture_lines, duration, failure_sentence, number, printable
 
-#: Tensors listed where not every one is asked for; the groups say what there is.
+#: Tensors listed per group without ``--tensors``.
 _EXAMPLES = 3
-#: Workers that train separately, models, and last values, that are listed.
+#: Largest number of independent workers, models and last values in the list.
 _MOST_WORKERS, _MOST_MODELS, _MOST_SCALARS = 20, 20, 60
 
 Rows = list[tuple[str, ...]]
 
 
 class Section(NamedTuple):
-    """A part of the outline: a title, rows, and what is said below them."""
+    """A section: a title, rows, and a line below them."""
 
     title: str
     rows: Rows
@@ -31,7 +31,7 @@ class Section(NamedTuple):
 
 
 def head_of(run: Run) -> Rows:
-    """What a run is: labels and texts."""
+    """The head of the output: labels and texts."""
     manifest = run.manifest
     seconds = max(run.worker(name).seconds for name in leaders_of(run))
     begun = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(manifest.created_ns / 1e9))
@@ -49,7 +49,7 @@ def head_of(run: Run) -> Rows:
 
 
 def sections_of(run: Run, path: str, *, every: bool) -> Iterator[Section]:
-    """What a run holds.
+    """The sections of the output.
 
     Args:
         run: The run.
@@ -68,20 +68,20 @@ def sections_of(run: Run, path: str, *, every: bool) -> Iterator[Section]:
 
 
 def _evaluators(run: Run) -> list[str]:
-    """Who keeps the journal now, in words; none where no process does."""
+    """The process that holds the lease of the journal, in words; empty for none."""
     try:
         holder = lease_holder(run.store)
     except WatchglassError:
         return []
     if holder is None:
         return []
-    gone = ", which ended without giving it up" if is_alive(holder) is False else ""
+    gone = ", which ended without releasing the journal" if is_alive(holder) is False else ""
     return [f"process {holder.pid} on {holder.host}{gone}"]
 
 
 def _state(run: Run) -> str:
-    """How the training ended, or that it has not."""
-    words = {"lost": "failed", "not finished": "not finished: still training, or died"}
+    """The state of the run, with its failure."""
+    words = {"lost": "failed", "not finished": "not finished: running, or died"}
     state = state_of(run)
     failure = ending_of(run).failure if "stopped" not in state else None
     return words.get(state, state) + (f": {failure_sentence(failure)}" if failure is not None else "")
@@ -96,12 +96,12 @@ def _steps(run: Run) -> Section:
             if len(steps):
                 rows.append((worker or "", mode.name, count(len(steps), "step"), f"{steps[0]} to {steps[-1]}"))
     left = len(leaders) - _MOST_WORKERS
-    below = f"and those of {count(left, 'further worker')}" if left > 0 else "" if rows else "none recorded"
+    below = f"and {count(left, 'further worker')}" if left > 0 else "" if rows else "none recorded"
     return Section("Steps", rows, below)
 
 
 def _models(run: Run) -> Section:
-    """What each model came to."""
+    """The last losses of each model."""
     rows: Rows = []
     for each in run.models[:_MOST_MODELS]:
         best = f", {number(each.best_validation_loss)} at best" if each.best_validation_loss is not None else ""
@@ -145,9 +145,9 @@ def _capture_lines(run: Run, worker: str) -> list[str]:
     known = counters if isinstance(counters, dict) else {}
     lines = list(capture_lines({**known, "recovered_steps": recovered_steps(lifecycle)}))
     if not isinstance(counters, dict):
-        why = "unknown: the process ended without reporting it" if worker in run.lost else "not known yet"
-        lines.append(f"what watching cost is {why}")
-    return lines or ["no cost was recorded"]
+        why = "unknown: the process ended without a report" if worker in run.lost else "not known yet"
+        lines.append(f"the cost of watching is {why}")
+    return lines or ["no cost recorded"]
 
 
 def _rules(run: Run, path: str) -> Section:

@@ -1,4 +1,4 @@
-"""Values of ``--sweep``: which parameters of a rule take which values."""
+"""Values of ``--sweep``: the parameters of a rule and the values to try."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import watchglass.rules
 from watchglass.config import ParameterInfo, RuleSpec, describe, suggest
 from watchglass.errors import InvalidValueError, UnknownNameError
 
-#: Values of a range that does not say how many.
+#: Number of values of a range without a count.
 _DEFAULT_COUNT = 5
-#: Combinations of parameters that one back-test takes.
+#: Largest number of combinations of one back-test.
 MOST_COMBINATIONS = 1000
 
 
 def parse_sweeps(texts: Iterable[str], spec: RuleSpec) -> dict[str, list[str | float | int]]:
     """Values by parameter, from ``"threshold=1e-8,1e-7"`` and ``"window=4..64/5"``.
 
-    A range has so many values, both ends among them: each the same multiple of the one before where both ends are
-    positive and the upper one is ten times the lower one or more, else equally far apart.
+    The values of a range include both ends. Their ratio is constant if both ends are positive and the upper is at least
+    ten times the lower, else their difference.
 
     Args:
         texts: As written on the command line.
@@ -27,24 +27,24 @@ def parse_sweeps(texts: Iterable[str], spec: RuleSpec) -> dict[str, list[str | f
 
     Raises:
         UnknownNameError: A parameter that the rule does not have.
-        InvalidValueError: A text that does not read so, a parameter that has one value already or takes a list, or too
-            many combinations.
+        InvalidValueError: A text of another form, a parameter that has a value already or takes a list, or too many
+            combinations.
     """
     known = {info.name: info for info in describe(watchglass.rules.find_rule(spec.name))}
     sweeps: dict[str, list[str | float | int]] = {}
     for text in texts:
         name, equals, values = (part.strip() for part in text.partition("="))
         if not equals or not name or not values:
-            raise InvalidValueError(f"--sweep takes PARAM=VALUE,VALUE or PARAM=FROM..TO/COUNT but got {text!r}")
+            raise InvalidValueError(f"--sweep must be PARAM=VALUE,VALUE or PARAM=FROM..TO/COUNT but got {text!r}")
         if name not in known:
             has = f"; it has {', '.join(known)}" if known else "; it has none"
             raise UnknownNameError(f'--sweep: {spec.name} has no parameter "{name}"{suggest(name, known)}{has}')
         if name in spec.parameters or name in sweeps:
-            raise InvalidValueError(f"--sweep {name}: this parameter has a value already; leave out one of the two")
+            raise InvalidValueError(f"--sweep {name}: this parameter already has a value; set it once")
         sweeps[name] = _values(values, known[name])
     count = math.prod(len(values) for values in sweeps.values())
     if count > MOST_COMBINATIONS:
-        raise InvalidValueError(f"--sweep takes at most {MOST_COMBINATIONS:,} combinations but got {count:,}")
+        raise InvalidValueError(f"--sweep allows at most {MOST_COMBINATIONS:,} combinations but got {count:,}")
     return sweeps
 
 

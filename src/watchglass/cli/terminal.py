@@ -1,4 +1,4 @@
-"""What goes to people: results on stdout, progress and everything beside a script's own output on stderr."""
+"""Output for people: results on stdout; progress and notes beside the output of a script on stderr."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 
-#: Progress is shown on what takes longer than this.
+#: Delay before progress is shown.
 _PATIENCE_S = 1.0
 
-#: Off a terminal one line tells what takes longer than this.
+#: Delay before a line reports slow work where stderr is no terminal.
 _SILENCE_S = 15.0
 
-#: Columns of tables that nobody looks at in a terminal.
+#: Width of tables in a pipe.
 _PIPE_WIDTH = 120
 
-#: Columns of the frame around a verdict, at most.
+#: Largest width of the frame around a verdict.
 _FRAME_WIDTH = 110
 
 
 def stdout_console() -> Console:
-    """Console for results; in a pipe wide enough that a line is a line for grep."""
+    """Console for results; in a pipe wide enough that rows are not wrapped, for grep."""
     from rich.console import Console
 
     piped = not sys.stdout.isatty() and "COLUMNS" not in os.environ
@@ -39,23 +39,23 @@ def stdout_console() -> Console:
 
 
 def stderr_console() -> Console:
-    """Console for what accompanies a training."""
+    """Console for progress and notes."""
     from rich.console import Console
 
     return Console(stderr=True, highlight=False)
 
 
 def print_verdict(console: Console, verdict: Verdict, asked: Sequence[str] = ()) -> None:
-    """The verdict in a frame on a terminal, not wider than reads well; as plain text anywhere else.
+    """Print the verdict: in a frame of readable width on a terminal, else as plain text.
 
-    ``asked`` are the options with which ``explain`` explains this verdict.
+    ``asked`` are the options for ``explain`` that give this verdict.
     """
     print_rows(console, view.outline(verdict, asked), verdict.run, view.STYLES[view.tone(verdict)])
 
 
 def print_verdict_beside(verdict: Verdict, asked: Sequence[str] = ()) -> None:
-    """The verdict on stderr, behind a script's own last words; ``asked`` as for :func:`print_verdict`."""
-    # Of what rich takes for a terminal; where there is none, it need not be imported.
+    """Print the verdict on stderr, after the output of a script; ``asked`` as for :func:`print_verdict`."""
+    # Import rich only where it may see a terminal.
     if sys.stderr.isatty() or {"FORCE_COLOR", "TTY_COMPATIBLE"} & set(os.environ):
         console = stderr_console()
         if console.is_terminal:
@@ -74,15 +74,15 @@ def print_table(
     numbers: Collection[str] = (),
     labels: str = "",
 ) -> None:
-    """A heading and below it rows, in columns as wide as what is in them.
+    """Print a heading and rows in columns as wide as their content.
 
     Args:
-        console: Where to.
-        heading: What stands above.
-        rows: Texts of anybody's, or of ours with a style.
+        console: The console.
+        heading: The heading.
+        rows: Cells: text of any origin, or styled text of watchglass.
         titles: Names of the columns.
-        numbers: Those whose cells are numbers.
-        labels: Style of the first column where there are no titles.
+        numbers: Names of the columns of numbers.
+        labels: Style of the first column if there are no titles.
     """
     from rich.table import Table
     from rich.text import Text
@@ -101,7 +101,7 @@ def print_table(
 
 
 def print_rows(console: Console, rows: Sequence[view.Row], run: str, style: str) -> None:
-    """An outline in the same way: in a frame that names the run, or as plain text."""
+    """Print an outline in a frame with the name of the run on a terminal, else as plain text."""
     if console.is_terminal:
         console.print(view.rows_panel(rows, run, style), width=min(console.width, _FRAME_WIDTH))
     else:
@@ -110,9 +110,10 @@ def print_rows(console: Console, rows: Sequence[view.Row], run: str, style: str)
 
 @contextmanager
 def progress(what: str, *, enabled: bool = True) -> Iterator[Callable[[float], None]]:
-    """A context for slow work, which gives a function to call with the seconds waited so far.
+    """A context for slow work; it gives a function to call with the seconds waited.
 
-    The first call after a second shows a spinner on stderr; off a terminal the first one after 15 s prints a line.
+    The first call after one second shows a spinner on stderr. Where stderr is no terminal, the first call after 15 s
+    prints a line.
     """
     if not enabled:
         yield lambda _: None
@@ -139,7 +140,7 @@ def progress(what: str, *, enabled: bool = True) -> Iterator[Callable[[float], N
 
 @contextmanager
 def working(what: str) -> Iterator[None]:
-    """A context for one slow call that nothing ticks through: the spinner comes by a timer after a second."""
+    """A context for one slow call that reports no progress; a timer shows the spinner after a second."""
     import threading
 
     with progress(what) as tick:

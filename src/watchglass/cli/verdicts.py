@@ -1,4 +1,4 @@
-"""A verdict on a run, from what its evaluator wrote or by evaluating it again."""
+"""Verdicts on stored runs, from the records of their evaluator or by a new evaluation."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from watchglass.store import layout, open_store
 
 
 def verdict_on(run: Run, evaluation: Evaluation | None, config: EvaluatorConfig) -> Verdict:
-    """The verdict on a run by the name that was asked for; ``evaluation`` None takes what its evaluator found."""
+    """The verdict on a run, with its location as configured; ``evaluation`` None takes the evaluator's findings."""
     told = diagnose.verdict(run, evaluation, causes=config.causes, price_per_hour=config.price_per_hour)
     return replace(told, run=config.run)
 
 
 def judged(path: str, *, causes: Sequence[str] = (), price_per_hour: float | None = None) -> tuple[Run, Verdict]:
-    """The run and what its evaluator found; evaluated now with the default rules where none came to the end of it.
+    """The run and its verdict; evaluated now with the default rules if no evaluator reached its end.
 
     Args:
-        path: Where the run is.
-        causes: Files of causes beside the built-in ones.
-        price_per_hour: What an hour of the whole training costs.
+        path: Location of the run.
+        causes: Files of causes in addition to the built-in ones.
+        price_per_hour: Price of an hour of the whole run.
 
     Raises:
-        WatchglassError: It is no run, or not readable.
+        WatchglassError: The location is no run, or the run is unreadable.
     """
     config = EvaluatorConfig(path, None, default_rules(), causes=tuple(causes), price_per_hour=price_per_hour)
     more = recover(path)
@@ -45,10 +45,10 @@ def judged(path: str, *, causes: Sequence[str] = (), price_per_hour: float | Non
 
 
 def replayed(config: EvaluatorConfig) -> tuple[Run, Verdict]:
-    """The run and what the rules of a configuration find in it now. Only what the flight recorder holds is written.
+    """The run and its verdict by a new evaluation. Writes only records recovered from the flight recorder.
 
     Raises:
-        WatchglassError: It is no run, or not readable.
+        WatchglassError: The location is no run, or the run is unreadable.
     """
     recover(config.run)
     with working("evaluating the run"):
@@ -63,21 +63,21 @@ def replayed(config: EvaluatorConfig) -> tuple[Run, Verdict]:
 def replayed_all(
     config: EvaluatorConfig, *, on_ray: bool = False, address: str | None = None
 ) -> tuple[list[Verdict], bool]:
-    """What the rules find in the run, or in every run below the prefix, by name; and whether it was such a prefix.
+    """Verdicts on the run, or on every run below the prefix, by name; and whether the location is a prefix.
 
-    A run of many that cannot be read has a verdict that says so.
+    An unreadable run among many gets a verdict with the reason.
 
     Args:
         config: The run or prefix, and the rules.
         on_ray: Evaluate on a Ray cluster.
-        address: Its address; None for the one that the environment names, else one of our own.
+        address: Its address; None for the one in the environment, else for a new cluster.
 
     Raises:
-        WatchglassError: There is no run, or the only one is not readable; or there is no cluster.
+        WatchglassError: There is no run, the only run is unreadable, or there is no cluster.
     """
     with closing(open_store(config.run)) as store:
         alone = store.size(layout.MANIFEST) is not None
-        # What is empty, or is no folder of runs, has an error of its own for whoever wanted to open a run.
+        # For an empty folder, or one without runs, opening it as a run gives the right error.
         alone = alone or not any(True for _ in store.folders(""))
     listed = [] if alone else sorted(open_runs(config.run).listed, key=lambda each: each.name)
     runs = [config.run] if alone else [each.location for each in listed]
@@ -88,7 +88,7 @@ def replayed_all(
     for run in runs:
         try:
             verdicts.append(judge(run))
-        except Exception as error:  # whatever is wrong with one run, the others are judged
+        except Exception as error:  # an error in one run must not end the evaluation of the others
             told = in_a_line(error)
             problem = f"{type(error).__name__}: {told}" if isinstance(error, WatchglassError) else told
             verdicts.append(Verdict(run, "unreadable", (), (), (), problems=(problem,)))
@@ -96,7 +96,7 @@ def replayed_all(
 
 
 def _judged_on_ray(config: EvaluatorConfig, runs: Sequence[str], address: str | None) -> Callable[[str], Verdict]:
-    """Evaluates runs on a cluster; what comes back gives the verdict on each, or raises why there is none."""
+    """Evaluate runs on a cluster; the result is a function that gives the verdict on a run or raises its error."""
     for run in runs:
         recover(run)
     with working("evaluating on Ray"):

@@ -1,4 +1,4 @@
-"""What a launcher does with its evaluator: keeps capture out of it, and waits for its end."""
+"""The evaluator of a launch: its environment without capture, and the wait for its end."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from watchglass.launch.interpreter import without_bootstrap
 from watchglass.launch.signals import SignalWatch
 from watchglass.supervise import Supervision
 
-#: Seconds after which an evaluator that has not ended is made to; the second where other ranks may still train.
+#: Time limit for the end of the evaluator; the second applies where other ranks may still train.
 PATIENCE_S, PATIENCE_OF_RANKS_S = 600.0, 6 * 3600.0
 _LOOK_S = 0.1
 
@@ -23,12 +23,12 @@ def wait_for(
     patience_s: float = PATIENCE_S,
     tick: Callable[[float], None] = lambda _: None,
 ) -> bool:
-    """Wait for the end of the evaluator, now that the training has ended.
+    """Wait for the end of the evaluator, after the end of the script.
 
     Args:
         evaluator: The evaluator.
-        signals: Where Ctrl-C and SIGTERM arrive; one of them ends the wait and the evaluator.
-        patience_s: Seconds before it is made to end.
+        signals: The signals; Ctrl-C or SIGTERM ends the wait and the evaluator.
+        patience_s: Time limit in seconds; then the evaluator is ended.
         tick: Called a few times a second with the seconds waited, for progress.
 
     Returns:
@@ -48,7 +48,7 @@ def wait_for(
 
 
 def evaluator_environment(environ: Mapping[str, str], bootstrap: str) -> dict[str, str]:
-    """The environment of an evaluator, without our bootstrap on the way to its modules."""
+    """The environment of an evaluator, without the bootstrap in PYTHONPATH."""
     result = environment.for_evaluator(environ)
     python_path = without_bootstrap(result.pop("PYTHONPATH", None), bootstrap)
     return {**result, "PYTHONPATH": python_path} if python_path else result

@@ -1,4 +1,4 @@
-"""Which exception ended a training: its processes write a line each into a file that the launcher reads and deletes."""
+"""The exception that ended a run: each process writes a line to a file, which the launcher reads and deletes."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 from watchglass.config import open_regular
 from watchglass.records import Failure
 
-#: Bytes that are read: some hundred lines.
+#: Largest number of bytes that are read: some hundred lines.
 _MOST_BYTES = 1 << 20
 
 
 class _UncaughtException(NamedTuple):
-    """A line: what ended a process, whether the launcher started it, and whether it trained or was a rank."""
+    """A line: the failure of a process, whether the launcher started it, and whether it trained or was a rank."""
 
     failure: Failure
     first: bool
@@ -25,47 +25,47 @@ class _UncaughtException(NamedTuple):
 
 
 class Failures:
-    """The file of one launch. It is there only once a process of the launch has failed.
+    """The file of one launch. It exists only after a process of the launch has failed.
 
-    It lies on this machine also where the run does not: whoever dies should not have to reach a bucket.
+    It is always on this machine, so that a dying process need not reach an object store.
 
     Attributes:
-        path: Where it is, under a name that cannot be guessed.
-        told: What the environment of the training says of it: the mark before the path is for its first process, which
-            takes it off for its children.
+        path: Its path, with a name that cannot be guessed.
+        variable: Its environment variable: the path after a mark for the first process, which removes the mark for its
+            children.
     """
 
     def __init__(self) -> None:
         self.path = os.path.join(tempfile.gettempdir(), f"watchglass-failures-{os.urandom(16).hex()}")
-        self.told = f"+{self.path}"
+        self.variable = f"+{self.path}"
 
     def take(self, exit_status: int) -> Failure | None:
-        """Why the training ended, None where it ended well; the file is gone afterwards.
+        """The failure of the run, None for exit status 0; deletes the file.
 
         Args:
-            exit_status: How the process that the launcher started ended, as a shell calls it.
+            exit_status: Exit status of the process that the launcher started, as a shell reports it.
         """
-        told = self._told()
+        exceptions = self._read()
         with suppress(OSError):
             os.unlink(self.path)
-        return None if exit_status == 0 else replace(_reason(told, exit_status), exit_status=exit_status)
+        return None if exit_status == 0 else replace(_reason(exceptions, exit_status), exit_status=exit_status)
 
-    def _told(self) -> list[_UncaughtException]:
+    def _read(self) -> list[_UncaughtException]:
         try:
             with open(open_regular(self.path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0)), "rb") as file:
                 lines = file.read(_MOST_BYTES).splitlines()
         except OSError:
             return []
-        return [told for told in map(_line, lines) if told is not None]
+        return [exception for exception in map(_line, lines) if exception is not None]
 
 
-def _reason(told: list[_UncaughtException], exit_status: int) -> Failure:
-    """The earliest exception of a process that trains or is a rank, else that of the process that was started.
+def _reason(exceptions: list[_UncaughtException], exit_status: int) -> Failure:
+    """The earliest exception of a process that trains, is a rank, or was started by the launcher.
 
-    Launchers of ranks (torchrun, ``mp.spawn``) fail because one of these did. What another helper process died of says
-    nothing about the run.
+    Launchers of ranks (torchrun, ``mp.spawn``) fail after one of these. The exception of a helper process does not
+    explain the failure of the run.
     """
-    meant = sorted((each for each in told if each.trains or each.first), key=lambda each: each.failure.wall_ns)
+    meant = sorted((each for each in exceptions if each.trains or each.first), key=lambda each: each.failure.wall_ns)
     if meant and (exit_status < 128 or any(each.first for each in meant)):
         return meant[0].failure
     return Failure("signal" if exit_status > 128 else "exit")

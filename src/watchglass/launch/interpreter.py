@@ -1,4 +1,4 @@
-"""The interpreter that runs the training: the same one, with the same flags."""
+"""The interpreter of the script: the interpreter of this process, with the same flags."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from collections.abc import Sequence
 
 from watchglass.errors import LaunchError
 
-#: Short options of python that take a value, and those after which only the program's own arguments follow.
+#: Short options of python that take a value, and those followed only by arguments of the program.
 _WITH_VALUE, _LAST = "WX", "cm"
 
 
 def interpreter_flags(argv: Sequence[str] | None = None) -> list[str]:
-    """The options that an interpreter was started with, as it was given them.
+    """The options on the command line of an interpreter.
 
     Args:
-        argv: A command line as in ``sys.orig_argv``, which is the default. Options end at the first word that is
-            none, at ``-m`` and at ``-c``; ``-um pkg`` gives ``["-u"]``.
+        argv: A command line as in ``sys.orig_argv``, which is the default. Options end at the first other
+            word, at ``-m`` and at ``-c``; ``-um pkg`` gives ``["-u"]``.
     """
     words = list(sys.orig_argv if argv is None else argv)[1:]
     flags: list[str] = []
@@ -63,28 +63,26 @@ def python_command() -> list[str]:
         LaunchError: There is no interpreter, as in an embedding application.
     """
     if not sys.executable:
-        raise LaunchError("this Python does not know its own executable; start watchglass with python -m watchglass")
+        raise LaunchError("sys.executable is not set; start watchglass with python -m watchglass")
     return [sys.executable, *interpreter_flags()]
 
 
 def check_bootstrap_possible() -> None:
-    """Refuse flags under which PYTHONPATH or ``site`` is ignored: through them capture reaches the training.
+    """Refuse flags that disable PYTHONPATH or ``site``, which bring capture into the training process.
 
     Raises:
         LaunchError: ``-E``, ``-I`` or ``-S`` was given.
     """
     for letter, is_set in (("I", sys.flags.isolated), ("E", sys.flags.ignore_environment), ("S", sys.flags.no_site)):
         if is_set:
-            raise LaunchError(
-                f"python -{letter} keeps capture out of the training; leave the flag out, or use --no-capture"
-            )
+            raise LaunchError(f"python -{letter} disables capture; omit the flag, or use --no-capture")
 
 
 def with_bootstrap(python_path: str | None, folder: str) -> str:
     """PYTHONPATH with the bootstrap folder first, the rest as it was.
 
-    An empty value means "none" to python, while an empty *entry* means the working directory: so no separator is
-    added to nothing.
+    For python, an empty value means "none" and an empty *entry* the working directory, so an empty rest adds no
+    separator.
     """
     rest = without_bootstrap(python_path, folder)
     return folder + os.pathsep + rest if rest else folder

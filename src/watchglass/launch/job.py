@@ -1,4 +1,4 @@
-"""A job: one training to be started, described and checked before anything is created."""
+"""A job: the description of one launch, checked before anything is created."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from watchglass.launch.interpreter import python_command
 
 @dataclass(frozen=True)
 class Job:
-    """A described launch that makes one run.
+    """The description of a launch, which makes one run.
 
     Attributes:
         target: Path of the script, or with ``is_module`` a dotted module name.
-        arguments: What the script finds in ``sys.argv[1:]``.
+        arguments: The arguments of the script, ``sys.argv[1:]``.
         is_module: Run ``target`` as ``python -m`` does.
-        run: Where the run is; None for a new ``<name of the script>-<date>-<time>`` below ``runs``.
-        runs: Folder, or prefix of an object store, below which runs that nobody named get a path of their own.
-        evaluator: What the evaluator is told, but for the run; None for no evaluator: the run is recorded, and a stop
-            that another one asks for through the store is obeyed.
+        run: Location of the run; None for a new ``<name of the script>-<date>-<time>`` below ``runs``.
+        runs: Folder, or prefix of an object store, for runs without a location.
+        evaluator: The configuration of the evaluator, except the run; None for no evaluator. Stops that another
+            evaluator requests through the store are obeyed all the same.
         capture: What the training process captures; its run and attempt are set at the launch.
     """
 
@@ -39,11 +39,11 @@ class Job:
     def __post_init__(self) -> None:
         for location in (self.run, self.runs):
             if location is not None:
-                scheme_of(location)  # refuses what cannot be a location
+                scheme_of(location)  # raises for an invalid location
 
     @property
     def command(self) -> list[str]:
-        """The command line of the training: this interpreter with its flags, then the script as python takes it."""
+        """The command line of the script: this interpreter with its flags, then the script and its arguments."""
         return [*python_command(), *self.words]
 
     @property
@@ -60,11 +60,11 @@ class Job:
         return path.stem or path.resolve().name or "run"
 
     def check(self) -> None:
-        """Refuse what cannot be started, before a run is made for it.
+        """Refuse a job that cannot be started, before its run is created.
 
         Raises:
-            MissingFileError: The script is not there.
-            LaunchError: It cannot be run by python, or no such module can be found.
+            MissingFileError: The script does not exist.
+            LaunchError: Python cannot run the script, or finds no such module.
         """
         if self.is_module:
             _check_module(self.target)
@@ -72,7 +72,7 @@ class Job:
             _check_script(self.target)
 
     def session(self, run: str, attempt: int) -> SessionConfig:
-        """What the training is told."""
+        """The configuration of the training process."""
         return replace(self.capture, run=run, attempt=attempt)
 
 
@@ -89,14 +89,14 @@ def _check_script(target: str) -> None:
 
 
 def _check_module(target: str) -> None:
-    """Look for the topmost package only: to look further would import it, here and not in the training."""
+    """Look for the topmost package only: a further search would import the package into this process."""
     top = target.partition(".")[0]
     if not top.isidentifier():
-        raise LaunchError(f"-m needs the dotted name of a module but got {target!r}; name a script without -m")
+        raise LaunchError(f"-m needs the dotted name of a module but got {target!r}; for a script omit -m")
     # As with python -m, the working directory comes first; our own sys.path[0] belongs to the watchglass command.
     if top in sys.builtin_module_names or top in sys.stdlib_module_names:
         return
     if PathFinder.find_spec(top, [os.getcwd(), *sys.path]) is None:
         raise LaunchError(
-            f"no module named {top!r} can be found from {os.getcwd()}; check the name, or install the package"
+            f"no module named {top!r} was found from {os.getcwd()}; check the name, or install the package"
         )

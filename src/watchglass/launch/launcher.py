@@ -1,4 +1,4 @@
-"""Launch a job: run, attempt, evaluator, training, and their end."""
+"""Launch a job: make run and attempt, start the script and its evaluator, and wait for the end of both."""
 
 from __future__ import annotations
 
@@ -33,26 +33,26 @@ from watchglass.supervise import EvaluatorProcess, Supervision
 #: Folder with the ``sitecustomize.py`` that brings capture into the training.
 BOOTSTRAP = str(Path(__file__).with_name("bootstrap"))
 
-#: Signals by which the stop protocol ends a training that reaches no step boundary.
+#: Signals by which the stop protocol ends a training process that reaches no step boundary.
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGKILL)
 
 
 @dataclass(frozen=True)
 class LaunchOutcome:
-    """How a launched training ended.
+    """The result of a launch.
 
     Attributes:
-        exit_status: The training's own; ``128 + n`` after signal ``n``; :data:`~watchglass.errors.EXIT_STOPPED` when it
-            was stopped by request.
+        exit_status: That of the script; ``128 + n`` after signal ``n``; :data:`~watchglass.errors.EXIT_STOPPED` after a
+            stop by request.
         run: Location of the run.
         attempt: Attempt within the run.
-        leads: This process launched rank 0, and with it the evaluator: it is the one to report.
-        evaluated: The evaluator came to its end by itself.
+        leads: Whether this process launched rank 0 and the evaluator, and so reports the verdict.
+        evaluated: Whether the evaluator finished by itself.
         seconds: From the start to the end of the training process.
-        problems: One line for each thing that went wrong beside the training.
-        failure: Why it failed; None where it did not.
-        verdict: What the evaluator has handed over at its end, None where it has not.
-        beside_cpu_s: Processor time of launcher and evaluator so far.
+        problems: One line for each error beside the script.
+        failure: The failure of the run; None for none.
+        verdict: The verdict of the evaluator; None if it gave none.
+        beside_cpu_s: CPU time of launcher and evaluator so far.
     """
 
     exit_status: int
@@ -67,19 +67,19 @@ class LaunchOutcome:
     beside_cpu_s: float = 0.0
 
 
-#: A context that shows waiting, and takes the seconds waited.
+#: A context that shows progress; its function takes the seconds waited.
 Waiting = Callable[[], AbstractContextManager[Callable[[float], None]]]
 
 
 class _Evaluation:
-    """The evaluator of a launch: started once the script runs, looked after, waited for.
+    """The evaluator of a launch: started when the script runs, supervised, and waited for.
 
     Args:
         config: What it evaluates; None where this launch has none.
         say: Takes a sentence about what goes wrong.
 
     Attributes:
-        verdict: What it has handed over at its end, None where it has not.
+        verdict: Its verdict at the end; None if it gave none.
     """
 
     def __init__(self, config: EvaluatorConfig | None, say: Callable[[str], None]) -> None:
@@ -89,14 +89,14 @@ class _Evaluation:
         self._answer: IO[bytes] | None = None
         self.verdict: Verdict | None = None
         if config is not None:
-            with suppress(OSError):  # no place for a nameless file: then the verdict is made here
+            with suppress(OSError):  # without a temporary file, the launcher computes the verdict
                 self._answer = tempfile.TemporaryFile()  # noqa: SIM115  close() ends it
 
     def look(self) -> None:
-        """Start it, or see to it that it runs.
+        """Start the evaluator, or replace it if it has died.
 
-        First called when the script runs: its imports take longer than those of the evaluator, which has nothing to
-        read before.
+        First called when the script runs: before, the evaluator has nothing to read, and its imports would delay the
+        script.
         """
         if self._evaluator is not None:
             self._evaluator.look()
@@ -106,14 +106,14 @@ class _Evaluation:
             self._evaluator = Supervision(self._config, environ, self._say, start=start)
 
     def finish(self, signals: SignalWatch, waiting: Waiting, problems: list[str]) -> bool:
-        """Wait for its end, now that the training has ended; returns whether it came to its end by itself."""
+        """Wait for its end after the end of the script; returns whether it finished by itself."""
         if self._evaluator is None or self._config is None:
             return False
         with waiting() as tick:
             over = wait_for(self._evaluator, signals, patience_s=_patience_s(), tick=tick)
         if not over:
             problems.append(
-                "the evaluator was ended before it had evaluated everything; watchglass check does it again"
+                "the evaluator was stopped before it had evaluated all steps; to evaluate them: watchglass check"
             )
         if self._evaluator.completed and self._answer is not None:
             with suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
@@ -136,25 +136,25 @@ def launch(
     say: Callable[[str], None] = lambda sentence: None,
     waiting: Waiting = lambda: nullcontext(lambda _: None),
 ) -> LaunchOutcome:
-    """Run a training script under watch and return when it, and everything we started for it, has ended.
+    """Run a training script under watch; returns when the script and its evaluator have ended.
 
-    Main thread only: it takes over the signals of this process meanwhile.
+    Main thread only: it handles the signals of this process meanwhile.
 
     Args:
         job: What to run.
-        started: Called by the launcher of rank 0 with location and attempt of the run, just before the training starts.
+        started: Called by the launcher of rank 0 with location and attempt of the run, just before the script starts.
         say: Takes a sentence about what goes wrong while the training goes on.
-        waiting: Makes the context in which the evaluator is waited for, once the training has ended.
+        waiting: Makes the context for the wait for the evaluator, after the end of the script.
 
     Raises:
-        WatchglassError: The job cannot be started; nothing runs then.
+        WatchglassError: The job cannot be started; then no process runs.
     """
     job.check()
     check_bootstrap_possible()
     run, attempt = begin_attempt(job, say=say)
     leads = environment.rank() == 0
     if _restarted_after_stop(run, attempt):
-        note = "torchrun restarted a run that was stopped by request; it stays stopped"
+        note = "torchrun restarted a run that was stopped by request; not started again"
         return LaunchOutcome(EXIT_STOPPED, run, attempt, leads, False, 0.0, (note,))
     problems: list[str] = []
     config = replace(job.evaluator, run=run, attempt=attempt) if leads and job.evaluator else None
@@ -163,7 +163,7 @@ def launch(
     failures = Failures()
     begin = time.monotonic()
     with SignalWatch(_group_sender()) as signals, closing(_Evaluation(config, say)) as evaluation:
-        environ = {**training_environment(job, run, attempt), environment.FAILURES: failures.told}
+        environ = {**training_environment(job, run, attempt), environment.FAILURES: failures.variable}
         ended = run_training(job.command, environ, signals, evaluation.look)
         seconds = time.monotonic() - begin
         _harvest(run, attempt, problems)
@@ -181,10 +181,10 @@ def launch(
 
 
 def run_untouched(job: Job) -> int:
-    """Become the training: replace this process by python running the script, with nothing of ours around it.
+    """Replace this process by python running the script, without watchglass.
 
     Returns:
-        Nothing, where the system can replace a process; else the exit status of the training.
+        The exit status of the script, on systems that cannot replace a process; does not return on others.
 
     Raises:
         WatchglassError: The script cannot be started.
@@ -203,7 +203,7 @@ def run_untouched(job: Job) -> int:
 
 
 def training_environment(job: Job, run: str, attempt: int) -> dict[str, str]:
-    """Our environment with the bootstrap and the configuration of the session."""
+    """The environment of this process with the bootstrap and the configuration of the session."""
     environ = dict(os.environ)
     environ["PYTHONPATH"] = with_bootstrap(environ.get("PYTHONPATH"), BOOTSTRAP)
     environ[environment.FRAMEWORKS] = " ".join(name for name, entry in FRAMEWORKS.items() if entry.discovers)
@@ -225,29 +225,29 @@ def _harvest(run: str, attempt: int, problems: list[str]) -> None:
             from watchglass.record import harvest  # here, for what it imports
 
             harvest(store, by="launcher", attempt=attempt)
-    except Exception as error:  # the training's exit status must come through
-        problems.append(f"the last steps of a killed worker are not recovered yet: {error}")
+    except Exception as error:  # the exit status must be that of the script
+        problems.append(f"could not recover the last steps of a killed worker: {error}")
 
 
 def _tell_end(run: str, attempt: int, status: int, pid: int, failure: Failure | None, problems: list[str]) -> None:
-    """Tell followers on other machines, who cannot see processes here, that nothing more comes from this one."""
+    """Record the end of this launch for followers on other machines, which cannot see processes here."""
     rank, world_size = environment.rank(), environment.world_size()
     try:
         write_launch_end(
             open_store(run), attempt, rank=rank, world_size=world_size, exit_status=status, pid=pid, failure=failure
         )
     except Exception as error:
-        problems.append(f"followers on other machines wait for more for a while: {error}")
+        problems.append(f"could not record the end of the launch; followers elsewhere wait for a time-out: {error}")
 
 
 def _group_sender() -> int | None:
-    """Agent of torchrun where it started us in a process group of our own: it ends its workers with ``killpg``."""
+    """The agent of torchrun, if it started this process in a new process group: it ends workers with ``killpg``."""
     ours = environment.elastic_run_id() and os.name == "posix" and os.getpgrp() == os.getpid()
     return os.getppid() if ours else None
 
 
 def _patience_s() -> float:
-    """How long the evaluator may take; it also waits for the other ranks, whose training may go on for a while."""
+    """Time limit of the evaluator; with several ranks it also waits for ranks that still train."""
     return PATIENCE_S if environment.world_size() == 1 else PATIENCE_OF_RANKS_S
 
 

@@ -1,4 +1,4 @@
-"""Where the run of a launch lies, and the one attempt that all ranks of it share."""
+"""The location of the run of a launch, and the attempt that all its ranks share."""
 
 from __future__ import annotations
 
@@ -24,32 +24,32 @@ from watchglass.store import (
     this_process,
 )
 
-#: How long ranks other than the first wait for it to make the run.
+#: Time limit for the other ranks to see the run that rank 0 creates.
 _WAIT_FOR_RANK_0_S = 60.0
-#: How often, and in how many seconds each, a training process is looked for whose launcher is dead.
+#: Number of looks, and seconds between them, for a training process whose launcher is dead.
 _DYING_LOOKS, _DYING_S = 20, 0.1
 
-#: A launcher launches once. Its start time would say the same, at the price of importing psutil.
+#: A launcher launches once. Its start time would be as good, but needs an import of psutil.
 _THIS_LAUNCH = os.urandom(8).hex()
 
 
 def begin_attempt(
     job: Job, *, say: Callable[[str], None] = lambda sentence: None, sleep: Callable[[float], None] = time.sleep
 ) -> tuple[str, int]:
-    """Make or join the run of ``job`` and an attempt in it: (location of the run, attempt).
+    """Create or join the run of ``job`` and an attempt in it: (location of the run, attempt).
 
-    Rank 0 makes the run; the others wait for it. Ranks of one launch share the launch key, and so the attempt. A run
-    that exists already and was named on purpose gets a new attempt; nothing in it is overwritten.
+    Rank 0 creates the run; the others wait for it. Ranks of one launch share the launch key, and so the attempt. An
+    existing run that the user named gets a new attempt; nothing in it is overwritten.
 
     Args:
-        job: What to run.
-        say: Takes a sentence about what cannot be seen from here.
-        sleep: Waits.
+        job: The job.
+        say: Takes a warning about processes on other machines.
+        sleep: Sleeps for seconds.
 
     Raises:
-        NotARunError: The folder holds something else.
-        StoreError: It cannot be written.
-        LaunchError: Rank 0 made no run, or the attempt before still runs.
+        NotARunError: The folder has other content.
+        StoreError: The store is not writable.
+        LaunchError: Rank 0 created no run, or the previous attempt still runs.
     """
     if environment.rank() == 0:
         run = _create(job)
@@ -79,13 +79,13 @@ def launch_key() -> str:
 
 
 def _parent() -> str:
-    """The process that has started this one, beyond doubt."""
+    """A unique name of the parent process."""
     parent = os.getppid()
     return f"{os.uname().nodename}/{parent}/{_start_time(parent):.2f}"
 
 
 def _is_joined(store: Store, attempt: int) -> bool:
-    """Whether an attempt with our launch key is ours: an earlier launch with the same key had this rank as well."""
+    """Whether this rank is new in an attempt with this launch key; an earlier launch with the key had the rank."""
     rank = environment.rank()
     if store.size(layout.launch_end(attempt, rank)) is not None:
         return False
@@ -95,12 +95,12 @@ def _is_joined(store: Store, attempt: int) -> bool:
 def _check_over(
     store: Store, run: str, attempt: int, say: Callable[[str], None], sleep: Callable[[float], None]
 ) -> None:
-    """Refuse to begin an attempt beside one that still runs: their steps would be taken for those of one run.
+    """Refuse an attempt beside one that still runs, because the steps of both would mix.
 
-    A training process ends a moment after its launcher was killed, and is waited for.
+    A training process ends shortly after its launcher was killed; wait for it.
 
     Raises:
-        LaunchError: It runs.
+        LaunchError: The other attempt still runs.
     """
     for wait in range(_DYING_LOOKS + 1):
         claim = still_running(store, attempt)
@@ -109,20 +109,20 @@ def _check_over(
         launcher = launcher_of(store, attempt)
         if wait == _DYING_LOOKS or launcher is None or is_alive(launcher) is not False:
             raise LaunchError(
-                f"{run} is being trained by process {claim.pid}, which is running (attempt {attempt}); wait for it to "
-                "end, or name another run with --run"
+                f"{run} is being trained by process {claim.pid} (attempt {attempt}); wait for its end, or name "
+                "another run with --run"
             )
         sleep(_DYING_S)
     launcher = launcher_of(store, attempt)
     if launcher is not None and is_alive(launcher) is None and store.size(layout.launch_end(attempt, 0)) is None:
         say(
-            f"attempt {attempt} of {run} was launched on {launcher.host}, which cannot be seen from here, and has not "
-            "said that it ended; if it still runs, its steps and those of this one get mixed"
+            f"attempt {attempt} of {run} was launched on {launcher.host} and has recorded no end; if it still runs, "
+            "its steps and those of this attempt will mix"
         )
 
 
 def _create(job: Job) -> str:
-    """Location of a run that exists now: the one that was named, or a new one."""
+    """Create the run if necessary, and return its location: the one in the job, or a new one."""
     if job.run is not None or environment.elastic_run_id():
         run = job.run or _shared_name(job)
         store = open_store(run)
@@ -138,15 +138,15 @@ def _create(job: Job) -> str:
             return name + suffix
         except RunExistsError:  # another launch in the same second
             continue
-    raise LaunchError(f"{name} and its numbered neighbours exist already; name the run with --run")
+    raise LaunchError(f"{name} and its numbered variants exist already; name the run with --run")
 
 
 def _shared_name(job: Job) -> str:
-    """The location that every rank comes to by itself."""
+    """The location, as every rank computes it."""
     if job.run is not None:
         return job.run
     if not environment.elastic_run_id() or _several_machines():
-        raise LaunchError("ranks on several machines need one run that all of them see; name it with --run")
+        raise LaunchError("ranks on several machines need one run that all of them can reach; name it with --run")
     return _default_name(job, _start_time(os.getppid()))
 
 
@@ -159,8 +159,8 @@ def _several_machines() -> bool:
 
 
 def _start_time(pid: int) -> float:
-    """Wall time at which a process began, the same for everyone who asks."""
-    import psutil  # only here, for the time it takes to import
+    """Wall time of the start of a process, the same in every process that asks."""
+    import psutil  # slow to import
 
     return float(psutil.Process(pid).create_time())
 
@@ -173,6 +173,6 @@ def _wait_for_manifest(store: Store, run: str, sleep: Callable[[float], None]) -
             return
         sleep(pause_s)
     raise LaunchError(
-        f"rank {environment.rank()} found no run in {run} after {_WAIT_FOR_RANK_0_S:.0f} s; "
-        "rank 0 makes it, and all ranks must see the same place"
+        f"rank {environment.rank()} found no run at {run} after {_WAIT_FOR_RANK_0_S:.0f} s; "
+        "rank 0 creates it, and all ranks must reach the same location"
     )

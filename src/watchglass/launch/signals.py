@@ -1,10 +1,9 @@
-"""Signals that reach a launcher while its training runs.
+"""Signals to a launcher while its script runs.
 
-The launcher and the training share a process group, so that the training is in the foreground of the terminal as if
-run by python. Ctrl-C therefore reaches both, and must not be passed on a second time, while ``kill PID`` reaches the
-launcher alone and must be. The kernel says which it was (``siginfo.si_code``) to who collects blocked signals with
-``sigtimedwait``. A signal that comes while nobody waits may go to a thread of some library that does not block it:
-for those there are handlers, which know less but lose nothing.
+Launcher and script share a process group, so that the script is in the foreground of the terminal as if run by python.
+Ctrl-C therefore reaches both, and the launcher must not pass it on. ``kill PID`` reaches the launcher alone, which must
+pass it on. For blocked signals, ``sigtimedwait`` gives the source (``siginfo.si_code``). Between two waits a signal may
+go to a thread of a library that does not block it. Handlers catch those signals, without their source.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-#: What is passed on. SIGUSR1 and SIGUSR2 are here because schedulers announce the end of an allocation with them.
+#: Signals that are passed on. Schedulers announce the end of an allocation with SIGUSR1 and SIGUSR2.
 _NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 
 
@@ -30,7 +29,7 @@ class Arrival:
 
     Attributes:
         number: Its number.
-        shared: The training got it too: it went to the whole process group.
+        shared: Whether the script got it too, because it went to the whole process group.
     """
 
     number: int
@@ -40,15 +39,15 @@ class Arrival:
 class SignalWatch:
     """Context in which signals are collected by :meth:`wait` instead of acting on this process.
 
-    Main thread only. Threads started inside the context leave the signals alone as well.
+    Main thread only. Threads started inside the context block the signals too.
 
     Args:
-        group_sender: Process id of somebody who is known to signal our whole process group.
+        group_sender: Id of a process that signals the whole process group.
     """
 
     def __init__(self, group_sender: int | None = None) -> None:
         self._group_sender = group_sender
-        # Ignored signals (SIGHUP under nohup, SIGINT in a background job) stay ignored: for the training, too.
+        # Ignored signals (SIGHUP under nohup, SIGINT in a background job) stay ignored, also for the script.
         self._numbers = {
             number
             for number in (getattr(signal, name, None) for name in _NAMES)
@@ -69,13 +68,13 @@ class SignalWatch:
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, _: TracebackType | None) -> None:
         if self._exact:
             while signal.sigtimedwait(self._numbers | {signal.SIGCHLD}, 0) is not None:
-                continue  # what nobody collected is over with the training
+                continue  # drop signals that arrived after the last wait
             signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
 
     def wait(self, timeout_s: float) -> Arrival | None:
-        """The next signal; None after ``timeout_s``, and where the system can tell, when a child has changed state."""
+        """The next signal; None after ``timeout_s`` or, on systems that report it, a change of a child process."""
         if self._arrived:
             return self._noted()
         if not self._exact:  # macOS
@@ -84,11 +83,11 @@ class SignalWatch:
         info = signal.sigtimedwait(self._numbers | {signal.SIGCHLD}, timeout_s)
         if info is None or info.si_signo == signal.SIGCHLD:
             return self._noted()
-        from_kernel = info.si_code > 0  # and so from the terminal, to its foreground process group
+        from_kernel = info.si_code > 0  # from the terminal, to its foreground process group
         return Arrival(info.si_signo, shared=from_kernel or info.si_pid == self._group_sender)
 
     def restore_in_child(self) -> None:
-        """Give a forked child the signals as they were; between fork and exec."""
+        """Restore the signal mask in a forked child, between fork and exec."""
         if self._exact:
             signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
 
@@ -96,7 +95,7 @@ class SignalWatch:
         self._arrived.append(number)
 
     def _noted(self) -> Arrival | None:
-        """The first signal that a handler took, with a guess at who sent it."""
+        """The first signal that a handler caught, with a guess at its source."""
         if not self._arrived:
             return None
         number = self._arrived.popleft()

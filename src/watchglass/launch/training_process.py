@@ -1,4 +1,4 @@
-"""The training as a child process: started, accompanied, and its end told as a shell would."""
+"""The script as a child process: start, signals, and exit status as a shell reports it."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from watchglass.errors import LaunchError
 from watchglass.launch.signals import SignalWatch
 
-#: prctl(2): the signal this process gets when its parent dies.
+#: prctl(2): the signal to this process when its parent dies.
 _PR_SET_PDEATHSIG = 1
 
-#: A signal wakes the wait at once; this only bounds the harm of one that never comes.
+#: A signal ends the wait at once; this bounds the wait for a signal that never comes.
 _LOOK_AGAIN_S = 1.0
 
 
@@ -24,13 +24,13 @@ def run_training(
 ) -> subprocess.Popen[bytes]:
     """The training process once it has ended; its return code is ``-n`` when signal ``n`` ended it.
 
-    The child shares standard streams, process group and terminal with this process, so that it behaves as if run by
-    python: Ctrl-C is its own to handle, also a second one, and we wait for it however long that takes.
+    The child shares standard streams, process group and terminal with this process, as if run by python. It handles
+    each Ctrl-C itself, and this process waits for its end without a time limit.
 
     Args:
         command: Interpreter, flags, script and arguments.
         environ: The whole environment of the child.
-        signals: Entered already, so that none is lost between the start and the wait.
+        signals: The active signal watch, so that no signal is lost between the start and the wait.
         look: Called as soon as the child runs, then every second at least, and as soon as a child process has ended.
 
     Raises:
@@ -43,7 +43,7 @@ def run_training(
         signals.restore_in_child()
         if prctl is not None:
             prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-            if os.getppid() != launcher:  # died before the line above
+            if os.getppid() != launcher:  # the launcher died before prctl
                 os.kill(os.getpid(), signal.SIGKILL)
 
     try:
@@ -60,12 +60,12 @@ def run_training(
 
 
 def exit_status(return_code: int) -> int:
-    """What a shell calls it: ``128 + n`` for a process that signal ``n`` ended."""
+    """The exit status as a shell reports it: ``128 + n`` for a process that signal ``n`` ended."""
     return 128 - return_code if return_code < 0 else return_code
 
 
 def _load_prctl() -> ctypes._NamedFuncPointer | None:
-    """``prctl``, looked up before the fork: a training must not outlive a launcher that was killed."""
+    """``prctl``, looked up before the fork, so that the script does not outlive a killed launcher."""
     if not sys.platform.startswith("linux"):
         return None
     try:

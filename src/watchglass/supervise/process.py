@@ -1,4 +1,4 @@
-"""One evaluator as a process: its configuration, its lifeline, its signs of life, its end."""
+"""One evaluator process: its configuration, lifeline, signs of life, and end."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import IO
 from watchglass.config import EvaluatorConfig
 from watchglass.errors import LaunchError
 
-#: Seconds after which a process that was asked to end is killed.
+#: Seconds from the request to end to the kill.
 TERMINATION_S = 5.0
 _COMMAND = ("-m", "watchglass.evaluate")
 
@@ -50,7 +50,7 @@ class EvaluatorProcess:
                 [sys.executable, *command],
                 env=dict(environ),
                 stdin=theirs.fileno(),
-                # Never ours: the script's output is the script's alone.
+                # Never the stdout of this process, which belongs to the script.
                 stdout=subprocess.DEVNULL if answer is None else answer,
                 start_new_session=True,
             )
@@ -60,7 +60,7 @@ class EvaluatorProcess:
         finally:
             theirs.close()
         self._lifeline: socket.socket | None = ours
-        with suppress(OSError), ours.makefile("wb") as stdin:  # one that has ended already reads nothing
+        with suppress(OSError), ours.makefile("wb") as stdin:  # it may have ended already
             config.send(stdin)
         ours.setblocking(False)
 
@@ -74,35 +74,35 @@ class EvaluatorProcess:
         return self._process.poll()
 
     def shows_life(self) -> bool:
-        """Whether it has written a sign of life since the last call."""
+        """Whether it has given a sign of life since the last call."""
         seen = False
         while self._lifeline is not None:
             try:
                 if not self._lifeline.recv(4096):
                     break
-            except OSError:  # nothing there, or it has ended
+            except OSError:  # no data, or it has ended
                 break
             seen = True
         return seen
 
     def let_go(self) -> None:
-        """Close the lifeline: the training has ended, and the evaluator evaluates what is left and ends."""
+        """Close the lifeline after the end of the run: the evaluator evaluates the remaining steps and ends."""
         if self._lifeline is not None:
             with suppress(OSError):  # it has ended already
-                # Processes that were forked since hold the socket as well.
+                # Processes forked since then hold the socket too.
                 self._lifeline.shutdown(socket.SHUT_RDWR)
             self._lifeline.close()
             self._lifeline = None
 
     def wait(self, timeout_s: float) -> int | None:
-        """Its return code, None where it still runs after ``timeout_s``."""
+        """Its return code; None if it still runs after ``timeout_s``."""
         try:
             return self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             return None
 
     def end(self) -> None:
-        """Make it end now."""
+        """End the process now."""
         self.let_go()
         for stop in (self._process.terminate, self._process.kill):
             if self._process.poll() is None:
@@ -111,7 +111,7 @@ class EvaluatorProcess:
                 return
 
     def kill(self) -> None:
-        """Kill a process that does not answer."""
+        """Kill a process that hangs."""
         self.let_go()
         self._process.kill()
         self.wait(TERMINATION_S)

@@ -1,4 +1,4 @@
-"""Sees to it that an evaluator runs for as long as the training run does."""
+"""Keeps an evaluator running until the end of the training run."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from watchglass.config import EvaluatorConfig
 from watchglass.errors import LaunchError
 from watchglass.supervise.process import EvaluatorProcess
 
-#: Seconds before each replacement: there are so many. What ended the first may pass, as a lack of memory does.
+#: Pause before each replacement. The cause of the first end may pass, for example a lack of memory.
 PAUSES_S = (0.0, 5.0, 60.0)
-#: Seconds without a sign of life after which an evaluator counts as hung: an evaluator shows one between two steps, at
-#: each of which every rule may use up its time, and one at each look at the run.
+#: Seconds without a sign of life after which an evaluator counts as hung. It gives one after each step and each read of
+#: the run; in a step, every rule may use its time limit.
 SILENCE_S, _SILENT_RULES = 300.0, 10
-#: A process that was stopped, or whose machine slept, finds much time passed: so much of it counts at once.
+#: Largest time that counts between two looks, since the process may have been stopped or the machine suspended.
 _LONGEST_LOOK_S = 5.0
-#: Exit status of an evaluator that has printed why it cannot evaluate this run; another would not be able to either.
+#: Exit status of an evaluator that has printed why it cannot evaluate this run; a replacement would fail too.
 REFUSED = 2
 
 
 class Supervision:
-    """The evaluator of a training run: one process, or another in its place. For one thread.
+    """The evaluator of a training run, replaced when it dies. For one thread.
 
-    An evaluator that dies, or does not answer any more, is reported at once and replaced, up to three times. Its
-    successor takes the journal over and goes on from there.
+    An evaluator that dies or hangs is reported at once and replaced, up to three times. Its successor takes over the
+    journal and continues from there.
 
     Args:
-        config: What is evaluated.
+        config: The configuration of the evaluator.
         environ: The environment of the processes.
         say: Takes a sentence for the user.
         start: Starts a process.
@@ -56,7 +56,7 @@ class Supervision:
         self._silent_s = 0.0
         # When the next process is due, None for never.
         self._due_s: float | None = self._looked_s
-        #: Whether an evaluator came to the end of the training run.
+        #: Whether an evaluator reached the end of the training run.
         self.completed = False
         self.look()
 
@@ -66,7 +66,7 @@ class Supervision:
         return self._process is None and self._due_s is None
 
     def look(self) -> None:
-        """Start what is due, and replace what has died or hangs. Returns at once; to be called every second or so."""
+        """Start an evaluator that is due; replace one that died or hangs. Returns at once; called every second."""
         now_s = self._monotonic()
         passed_s, self._looked_s = min(now_s - self._looked_s, _LONGEST_LOOK_S), now_s
         if self._process is None:
@@ -82,10 +82,10 @@ class Supervision:
             self._silent_s += passed_s
             if self._silent_s > self._silence_s:
                 self._process.kill()
-                self._replace(f"has not answered for {self._silent_s:.0f} s and was killed")
+                self._replace(f"did not respond for {self._silent_s:.0f} s and was killed")
 
     def training_ended(self) -> None:
-        """From now on an evaluator evaluates what is left and ends."""
+        """Let the evaluator evaluate the remaining steps and end."""
         self._training_ended = True
         if self._process is not None:
             self._process.let_go()
@@ -93,7 +93,7 @@ class Supervision:
             self._due_s = self._monotonic()
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for the last evaluator to end, or its successor; returns whether all is :attr:`over`."""
+        """Wait for the end of the evaluator or its successor; returns whether it is :attr:`over`."""
         give_up_s = self._monotonic() + timeout_s
         self.training_ended()
         while not self.over and (left_s := give_up_s - self._monotonic()) > 0:
@@ -103,7 +103,7 @@ class Supervision:
         return self.over
 
     def end(self) -> None:
-        """Make the evaluator end now; nothing takes its place."""
+        """End the evaluator now, without a replacement."""
         self._due_s, self._training_ended = None, True
         if self._process is not None:
             self._process.end()
@@ -126,46 +126,45 @@ class Supervision:
             self.completed = True
         elif code == REFUSED:
             self._process = None
-            self._say(f"the evaluator has ended, for the reason above; {self._later}")
+            self._say(f"the evaluator ended for the reason above; {self._later}")
         else:
             self._replace(_how(code))
 
     def _replace(self, how: str) -> None:
-        """Report an end that nobody asked for, and plan the next start."""
+        """Report an unexpected end, and schedule the next start."""
         self._process = None
         pauses_s = PAUSES_S[self._deaths :]
         self._deaths += 1
         if not pauses_s:
-            self._say(f"the evaluator {how}; it was the last of {self._deaths}: {self._unjudged}; {self._later}")
+            self._say(f"the evaluator {how}, {self._deaths} times in all; {self._unjudged}; {self._later}")
             return
         pause_s = 0.0 if self._training_ended else pauses_s[0]
         self._due_s = self._monotonic() + pause_s
         when = f" in {pause_s:.0f} s" if pause_s else ""
         self._say(
-            f"the evaluator {how}; another one starts{when} ({self._deaths} of {len(PAUSES_S)}) and goes on from the "
-            "journal"
+            f"the evaluator {how}; restarting{when} ({self._deaths} of {len(PAUSES_S)}), continuing from the journal"
         )
         if not pause_s:
             self.look()
 
     @property
     def _unjudged(self) -> str:
-        stops = "" if self._config.stop_on is None else ", and no finding stops it"
+        stops = "" if self._config.stop_on is None else " and will not be stopped by findings"
         return f"this run is no longer evaluated{stops}"
 
     @property
     def _later(self) -> str:
-        return f"to judge it later: watchglass check {self._config.run}"
+        return f"to evaluate it later: watchglass check {self._config.run}"
 
 
 def _how(code: int) -> str:
-    """What a return code says of an end that nobody asked for."""
+    """The reason of an unexpected end, by the return code."""
     if code > 0:
         return f"ended with exit status {code}"
     if code == 0:
-        return "was asked to end although the training goes on"
+        return "ended before the run did"
     name = f"signal {-code}"
     with suppress(ValueError):
         name = signal.Signals(-code).name
-    memory = " (the system does so when memory runs out)" if name == "SIGKILL" else ""
+    memory = " (possibly out of memory)" if name == "SIGKILL" else ""
     return f"was killed by {name}{memory}"

@@ -23,7 +23,7 @@ def script(tmp_path: Path) -> Path:
         (["run", "trian.py"], 'script trian.py does not exist in {folder} (did you mean "train.py"?)'),
         (["run", "--evaluator", "none", "--stop-on", "error", "train.py"], "omit --evaluator none, or pass --stop-on"),
         (["run", "--calibration", "sagemakr", "train.py"], "--calibration must be one of default, sagemaker but got"),
-        (["run", "-m", "nope.train"], "no module named 'nope' can be found from {folder}"),
+        (["run", "-m", "nope.train"], "no module named 'nope' was found from {folder}"),
         (["run", "--save-interval", "0", "train.py"], "--save-interval must be >= 1 but got '0'"),
         (
             ["run", "--save-interval", "often", "train.py"],
@@ -164,7 +164,7 @@ def test_a_fault_of_ours_is_one_line_too(
         raise KeyError("a\nfault")
 
     monkeypatch.setattr("watchglass.cli.verdicts.replayed", fail)
-    assert watchglass("check", healthy).error == r"KeyError: 'a\nfault' (not expected; --debug shows where)"
+    assert watchglass("check", healthy).error == r"KeyError: 'a\nfault' (unexpected; --debug shows the traceback)"
 
 
 def test_nothing_from_outside_steers_the_terminal(watchglass: Watchglass) -> None:

@@ -41,7 +41,7 @@ def killed(tmp_path: Path) -> Callable[..., Path]:
 def test_they_recover_once(watchglass: Watchglass, killed: Callable[..., Path], verb: tuple[str, ...]) -> None:
     run = killed()
     said = watchglass(verb[0], run, *verb[1:])
-    assert f"watchglass: {run}: recovered the last 7 steps of worker_0, whose process was killed\n" in said.err
+    assert f"watchglass: {run}: recovered the last 7 steps of worker_0, which was killed\n" in said.err
     steps, losses = open_run(run).scalars("loss")
     assert steps.tolist() == list(range(12))
     assert losses.tolist() == [1.0 / (number + 1) for number in range(12)]
@@ -100,7 +100,7 @@ def test_a_run_that_cannot_be_written_is_judged_as_it_is(
     run = killed()
     monkeypatch.setattr(LocalStore, "write", refuse)
     said = watchglass("check", run)
-    assert f"watchglass: warning: {run}: the last steps of a killed process are not recovered: " in said.err
+    assert f"watchglass: warning: {run}: could not recover the last steps of a killed process: " in said.err
     assert "Read-only file system" in said.err
     assert "5 training steps" in said.out
 
@@ -110,8 +110,8 @@ def test_what_lies_on_another_machine_is_mentioned(watchglass: Watchglass, kille
     for verb in ("check", "show"):
         said = watchglass(verb, run)
         assert (
-            f"watchglass: {run}: worker_0 did not end in order; what it recorded last may still be on node7: once its "
-            "process there is dead, watchglass check on that machine recovers it"
+            f"watchglass: {run}: worker_0 did not exit in order; its last records may be on node7; to recover "
+            "them, run watchglass check there after its process has ended"
         ) in said.err
         assert "recovered the last" not in said.err
 
@@ -122,7 +122,7 @@ def test_what_belongs_to_another_user_is_mentioned(
     run = killed()
     monkeypatch.setattr(os, "getuid", lambda: 4711)
     said = watchglass("check", run)
-    assert "worker_0 did not end in order; what it recorded last belongs to user" in said.err
+    assert "worker_0 did not exit in order; its last records belong to user" in said.err
     assert len(claims_of_worker(LocalStore(run), 0, "worker_0")) == 1
 
 

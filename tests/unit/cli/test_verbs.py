@@ -29,7 +29,7 @@ def test_show_says_what_is_there(watchglass: Watchglass, broken: Path) -> None:
 def test_show_tells_an_unfinished_run(watchglass: Watchglass, killed: Path) -> None:
     said = watchglass("show", killed)
     assert "failed: its process ended" in said.out
-    assert "what watching cost is unknown: the process ended without reporting it" in said.out
+    assert "the cost of watching is unknown: the process ended without a report" in said.out
     assert "yet" not in said.out.split("Capture")[1].split("Rules")[0]
 
 

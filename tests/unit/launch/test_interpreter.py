@@ -58,5 +58,5 @@ def test_flags_that_keep_capture_out_are_refused(monkeypatch: pytest.MonkeyPatch
     names = ["isolated", "ignore_environment", "no_site"]
     flags = namedtuple("flags", names)(*(int(name == flag) for name in names))
     monkeypatch.setattr(sys, "flags", flags)
-    with pytest.raises(LaunchError, match=f"python -{letter} keeps capture out .* use --no-capture"):
+    with pytest.raises(LaunchError, match=f"python -{letter} disables capture; .* use --no-capture"):
         check_bootstrap_possible()

@@ -69,7 +69,7 @@ def test_a_module_is_looked_for_and_not_imported(folder: Path) -> None:
     (folder / "pkg" / "__init__.py").write_text("raise AssertionError('imported')")
     Job("pkg.train", is_module=True).check()
     Job("timeit", is_module=True).check()
-    with pytest.raises(LaunchError, match="no module named 'nope' can be found from"):
+    with pytest.raises(LaunchError, match="no module named 'nope' was found from"):
         Job("nope.train", is_module=True).check()
     with pytest.raises(LaunchError, match=r"-m needs the dotted name of a module but got '\./train\.py'"):
         Job("./train.py", is_module=True).check()

@@ -110,7 +110,7 @@ def test_other_ranks_wait_for_the_first(monkeypatch: pytest.MonkeyPatch) -> None
 
     assert begin_attempt(Job("train.py", run="mine"), sleep=sleep) == ("mine", 0)
     assert len(naps) == 3
-    with pytest.raises(LaunchError, match="rank 1 found no run in other after 60 s"):
+    with pytest.raises(LaunchError, match="rank 1 found no run at other after 60 s"):
         begin_attempt(Job("train.py", run="other"), sleep=lambda _: None)
 
 
@@ -192,8 +192,8 @@ def test_one_that_cannot_be_seen_is_mentioned(other: subprocess.Popen[bytes]) ->
     said: list[str] = []
     assert begin_attempt(Job("train.py", run="mine"), say=said.append) == ("mine", 1)
     assert said == [
-        "attempt 0 of mine was launched on node7, which cannot be seen from here, and has not said that it ended; if "
-        "it still runs, its steps and those of this one get mixed"
+        "attempt 0 of mine was launched on node7 and has recorded no end; if "
+        "it still runs, its steps and those of this attempt will mix"
     ]
 
 

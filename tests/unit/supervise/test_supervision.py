@@ -74,8 +74,7 @@ def test_one_that_was_killed_is_replaced_at_once() -> None:
     assert len(world.started) == 2
     assert [process.config.continues for process in world.started] == [False, True]
     assert world.said == [
-        "the evaluator was killed by SIGKILL (the system does so when memory runs out); another one starts (1 of 3) "
-        "and goes on from the journal"
+        "the evaluator was killed by SIGKILL (possibly out of memory); restarting (1 of 3), continuing from the journal"
     ]
 
 
@@ -91,15 +90,15 @@ def test_the_later_ones_wait_and_the_fourth_is_the_last() -> None:
             world.pass_s(1)
         assert len(world.started) == before + 1
         assert not world.supervision.over
-    assert "another one starts in 60 s (3 of 3)" in world.said[-1]
+    assert "restarting in 60 s (3 of 3)" in world.said[-1]
     world.started[-1].code = 1
     world.pass_s(1000)
     assert len(world.started) == 4
     assert world.supervision.over
     assert not world.supervision.completed
     assert world.said[3:] == [
-        "the evaluator ended with exit status 1; it was the last of 4: this run is no longer evaluated, and no finding "
-        "stops it; to judge it later: watchglass check here"
+        "the evaluator ended with exit status 1, 4 times in all; this run is no longer evaluated and will not "
+        "be stopped by findings; to evaluate it later: watchglass check here"
     ]
 
 
@@ -108,7 +107,7 @@ def test_one_that_said_why_it_cannot_go_on_is_not_replaced() -> None:
     world.started[0].code = 2
     world.supervision.look()
     assert (len(world.started), world.supervision.over) == (1, True)
-    assert world.said == ["the evaluator has ended, for the reason above; to judge it later: watchglass check here"]
+    assert world.said == ["the evaluator ended for the reason above; to evaluate it later: watchglass check here"]
 
 
 def test_one_that_was_asked_to_end_is_replaced_while_the_training_goes_on() -> None:
@@ -116,7 +115,7 @@ def test_one_that_was_asked_to_end_is_replaced_while_the_training_goes_on() -> N
     world.started[0].code = 0
     world.supervision.look()
     assert len(world.started) == 2
-    assert "was asked to end although the training goes on" in world.said[0]
+    assert "ended before the run did" in world.said[0]
 
 
 def test_none_that_can_be_started() -> None:
@@ -134,7 +133,7 @@ def test_one_that_hangs_is_killed_and_replaced() -> None:
     assert world.said == []
     world.pass_s(2)
     assert [process.code for process in world.started] == [-15, None]
-    assert "has not answered for 301 s and was killed; another one starts" in world.said[0]
+    assert "did not respond for 301 s and was killed; restarting" in world.said[0]
     world.pass_s(1000)
     assert len(world.said) == 1
 

@@ -222,7 +222,7 @@ class WorkerLiveness:
         try:
             harvest(self._store, by="evaluator", attempt=attempt)
         except WatchglassError as error:
-            print(f"watchglass: the last steps of a killed worker are not recovered yet: {error}", file=sys.stderr)
+            print(f"watchglass: could not recover the last steps of a killed worker: {error}", file=sys.stderr)
         self.look(0.0)
 
 
