@@ -43,6 +43,7 @@ from watchglass.records.rows import (
 )
 from watchglass.records.training import (
     COUNT_FIELDS as COUNT_FIELDS,
+    DERIVED_FIELDS as DERIVED_FIELDS,
     FORMAT_VERSION as FORMAT_VERSION,
     HISTOGRAM_MANTISSA_BITS as HISTOGRAM_MANTISSA_BITS,
     MOST_MODELS as MOST_MODELS,

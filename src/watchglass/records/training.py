@@ -132,6 +132,12 @@ STATISTIC_FIELDS = (
     "count", "nan", "posinf", "neginf", "zero", "min", "max", "sum", "abs_sum", "m2", "l2",
 )  # fmt: skip
 
+#: Columns that are derived from these. Their names are here, so that a rule can be planned for without NumPy.
+DERIVED_FIELDS = (
+    "finite", "nonfinite", "mean", "abs_mean", "variance", "std", "rms", "zero_ratio", "nonzero_abs_mean",
+    "l1", "abs_l1", "abs_l2", "abs_max", "abs_variance", "abs_std",
+)  # fmt: skip
+
 #: Those of :data:`STATISTIC_FIELDS` that are counts (stored as unsigned 64-bit integers).
 COUNT_FIELDS = STATISTIC_FIELDS[:5]
 

@@ -8,12 +8,21 @@ from typing import Any
 
 from watchglass.config import parameter, validate
 from watchglass.errors import InvalidValueError
-from watchglass.records import ROW_KINDS, STATISTIC_FIELDS, Mode, ModuleKind, Role, RowKey, TensorInfo, UnitKind
-from watchglass.stats import DERIVED, stored_fields
+from watchglass.records import (
+    DERIVED_FIELDS,
+    ROW_KINDS,
+    STATISTIC_FIELDS,
+    Mode,
+    ModuleKind,
+    Role,
+    RowKey,
+    TensorInfo,
+    UnitKind,
+)
 from watchglass.tables import Selection
 
 #: Columns of :meth:`StepView.statistics`, and its histograms.
-_COLUMNS = (*STATISTIC_FIELDS, *DERIVED)
+_COLUMNS = (*STATISTIC_FIELDS, *DERIVED_FIELDS)
 _STATISTICS = (*_COLUMNS, "histogram")
 #: What an evaluator observes that rules are shown.
 _OBSERVATIONS = ("worker_lost", "worker_returned", "tick")
@@ -150,6 +159,8 @@ def readable_statistics(needs: Sequence[Needs], streams: Windows | None = None) 
 
     A rule that declares no needs at all may read all columns.
     """
+    from watchglass.stats import stored_fields  # imports NumPy, which a launcher that reads needs does not wait for
+
     of_tensors = [need for need in needs if need.of_tensors]
     names = {name for need in of_tensors for name in need.statistics}
     if any(not (need.statistics or need.units or need.raw) for need in of_tensors) or not (needs or streams):

@@ -1,14 +1,14 @@
 """Pure numerics: statistics rows, histograms, their kernel and merge, robust baselines."""
 
 from watchglass.stats import native, pure
-from watchglass.stats.columns import DERIVED, column, derived, exact_reduction, stored_fields
+from watchglass.stats.columns import column, derived, exact_reduction, stored_fields
 from watchglass.stats.elements import DTYPE_CODES, numbers, sample, sample_sizes
 from watchglass.stats.histograms import Histograms, edges, histograms_of, merge_histograms, quantiles
 from watchglass.stats.robust import RollingBaseline, median
 from watchglass.stats.rows import Rows, empty, finite_count, merge, of_array
 
 __all__ = [
-    "DERIVED", "DTYPE_CODES", "Histograms", "RollingBaseline", "Rows", "column", "derived", "edges", "empty",
+    "DTYPE_CODES", "Histograms", "RollingBaseline", "Rows", "column", "derived", "edges", "empty",
     "exact_reduction", "finite_count", "histograms_of", "median", "merge", "merge_histograms", "native", "numbers",
     "of_array", "pure", "quantiles", "sample", "sample_sizes", "stored_fields",
 ]  # fmt: skip

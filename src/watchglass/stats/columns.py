@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from watchglass.errors import InvalidValueError
-from watchglass.records import STATISTIC_FIELDS, Reduction
+from watchglass.records import DERIVED_FIELDS, STATISTIC_FIELDS, Reduction
 from watchglass.stats.elements import magnitudes
 from watchglass.stats.rows import Rows
 
@@ -47,7 +47,7 @@ def derived(name: str, of: Callable[[str], Column]) -> Column:
         InvalidValueError: There is no such column.
     """
     if name not in _DERIVATIONS:
-        known = ", ".join((*STATISTIC_FIELDS, *DERIVED))
+        known = ", ".join((*STATISTIC_FIELDS, *DERIVED_FIELDS))
         raise InvalidValueError(f"a reduction must be one of {known} but got {name!r}")
     sources, derive = _DERIVATIONS[name]
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
@@ -115,6 +115,3 @@ _DERIVATIONS: dict[str, tuple[tuple[str, ...], Callable[..., Column]]] = {
     "abs_variance": (("mean", "abs_mean", "variance"), _abs_variance),
     "abs_std": (("abs_variance",), np.sqrt),
 }
-
-#: Columns that :func:`column` derives.
-DERIVED = tuple(_DERIVATIONS)

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from watchglass.errors import InvalidValueError
-from watchglass.records import STATISTIC_FIELDS, Fact, Mode, StepEnd, TensorInfo
-from watchglass.stats import DERIVED, RollingBaseline
+from watchglass.records import DERIVED_FIELDS, STATISTIC_FIELDS, Fact, Mode, StepEnd, TensorInfo
+from watchglass.stats import RollingBaseline
 
 #: Values of a scalar that a view can look back on. Bounds the evaluator's memory whatever the length of a run.
 SERIES_LIMIT = 4096
@@ -207,7 +207,8 @@ def _check_key(key: BaselineKey) -> None:
         raise InvalidValueError(
             f'a baseline needs a key ("scalar", NAME) or ("statistic", COLUMN, TENSOR NAME) but got {key!r}'
         )
-    if key[0] == "statistic" and key[1] not in (*STATISTIC_FIELDS, *DERIVED):
+    if key[0] == "statistic" and key[1] not in (*STATISTIC_FIELDS, *DERIVED_FIELDS):
         raise InvalidValueError(
-            f"the column of a baseline must be one of {', '.join((*STATISTIC_FIELDS, *DERIVED))} but got {key[1]!r}"
+            f"the column of a baseline must be one of {', '.join((*STATISTIC_FIELDS, *DERIVED_FIELDS))} but got "
+            f"{key[1]!r}"
         )

@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from watchglass.config import EXACT_REDUCTIONS
 from watchglass.errors import InvalidValueError
-from watchglass.records import STATISTIC_FIELDS, Reduction, TensorInfo, count
-from watchglass.stats import DERIVED, Histograms, derived, quantiles, stored_fields
+from watchglass.records import DERIVED_FIELDS, STATISTIC_FIELDS, Reduction, TensorInfo, count
+from watchglass.stats import Histograms, derived, quantiles, stored_fields
 from watchglass.tables.catalog import Catalog
 from watchglass.tables.histograms import LazyHistograms
 from watchglass.tables.selection import Selection
@@ -24,7 +24,7 @@ EXACT: dict[str, tuple[Reduction, Callable[[Column], Column]]] = {
     name: (which, np.abs if name == "abs_prod" else np.asarray) for name, which in EXACT_REDUCTIONS.items()
 }
 #: All reductions by name: stored, derived and exact ones.
-REDUCTIONS = (*STATISTIC_FIELDS, *DERIVED, *EXACT)
+REDUCTIONS = (*STATISTIC_FIELDS, *DERIVED_FIELDS, *EXACT)
 
 
 def check_reduction(name: str) -> None:

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from watchglass.errors import InvalidValueError
-from watchglass.records import Reduction
-from watchglass.stats import DERIVED, column, empty, exact_reduction, finite_count, of_array
+from watchglass.records import DERIVED_FIELDS, Reduction
+from watchglass.stats import column, empty, exact_reduction, finite_count, of_array
 
 
 def test_derived_columns():
@@ -23,7 +23,7 @@ def test_derived_columns():
         "finite": 3, "nonzero_abs_mean": 3.0,
     }  # fmt: skip
     assert {name: float(column(row, name)) for name in expected} == pytest.approx(expected)
-    assert set(DERIVED) <= set(expected)
+    assert set(DERIVED_FIELDS) <= set(expected)
     assert finite_count(row) == 3
 
 
