@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -64,12 +64,6 @@ def table_of(run: Run, name: str, words: frozenset[str] | None = None) -> Table:
         query = StatisticsQuery(Selection(), Mode.GLOBAL, None, "all", fields=fields)
         return Table(name, lambda: reading_again(run, lambda: query.read(query.team(run))))
     return Table(name, lambda: pa.concat_tables(RunTables(run).pieces(kinds[name])).unify_dictionaries())
-
-
-def tables_for(run: Run, query: str) -> dict[str, Callable[[], pa.Table]]:
-    """All tables by name, for a query; of statistics only the columns that it names."""
-    named = fields_named(query)
-    return {kind.name: table_of(run, kind.name, named).to_arrow for kind in ROW_KINDS.values()}
 
 
 def fields_named(query: str) -> frozenset[str] | None:

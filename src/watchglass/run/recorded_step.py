@@ -70,12 +70,12 @@ class RecordedStep:
         tables: WorkerTables,
         end: StepEnd,
         place: Place,
-        again: Callable[[], StatisticsRows],
+        again: Callable[[], StatisticsRows] | None,
     ) -> RecordedStep:
         """The step that ``tables`` of an attempt hold at ``place``; ``end`` numbers it as a step of the run.
 
         Histograms are decoded on demand. Where the run was compacted by then, ``again`` reads its statistics once
-        more.
+        more; without it the error stays.
         """
         catalog = tables.catalog.snapshot()
         number = place.global_step
@@ -196,11 +196,15 @@ class RecordedStep:
         return row
 
 
-def _histograms(ids: NDArray[np.uint32], histograms: LazyHistograms, again: Callable[[], StatisticsRows]) -> Histograms:
+def _histograms(
+    ids: NDArray[np.uint32], histograms: LazyHistograms, again: Callable[[], StatisticsRows] | None
+) -> Histograms:
     """Histograms of the tensors ``ids``, in their order."""
     try:
         return histograms.get()
     except CompactedError:
+        if again is None:
+            raise
         rows = again()
         if rows.histograms is None:
             return Histograms.none(len(ids))

@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterable, Sequence
 from copy import copy
 from datetime import datetime
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 
 from watchglass.config import suggest
 from watchglass.errors import InvalidValueError, UnknownNameError
-from watchglass.records import Fact, Mode, ModelSummary, Role, count, judged
+from watchglass.records import ROW_KINDS, Fact, Mode, ModelSummary, Role, count, judged
 from watchglass.run.ending import state_of
 from watchglass.run.markup import page
 from watchglass.run.news import Cursor, News, cursor_of, news_of
@@ -27,7 +26,7 @@ from watchglass.run.statistics_query import StatisticsQuery
 from watchglass.run.summaries import count_steps, models_of
 from watchglass.run.table import Table, run_query
 from watchglass.run.tensor import Tensor
-from watchglass.run.waiting import locate, reading_again, statistics_again, wait_for
+from watchglass.run.waiting import locate, reading_again, wait_for
 from watchglass.run.worker import Worker
 from watchglass.store import (
     Manifest,
@@ -40,7 +39,7 @@ from watchglass.store import (
     read_claims,
     read_manifest,
 )
-from watchglass.tables import Phase, Selection, WorkerTables
+from watchglass.tables import Phase, Selection, StatisticsRows, WorkerTables
 
 #: Scalars that the page of a run shows in a notebook; a search over a hundred models has a thousand.
 _MOST_ROWS = 100
@@ -253,8 +252,12 @@ class Run:
             source = self.worker(worker)
             place = locate(self, source, step, mode)
             tables, end = source.attempts[place.attempt], source.end_at(place)
-            again = partial(statistics_again, self, source.name, place)
-            return RecordedStep.of(self.store, source.name, tables, end, place, again)
+
+            def again() -> StatisticsRows:
+                self.refresh(again=True)
+                return self.worker(source.name).attempts[place.attempt].statistics.at(place.global_step)
+
+            return RecordedStep.of(self.store, source.name, tables, end, place, None if self.is_snapshot else again)
 
         return reading_again(self, read)
 
@@ -400,9 +403,10 @@ class Run:
             InvalidValueError: The query is invalid.
             MissingExtraError: DuckDB is not installed.
         """
-        from watchglass.run.arrow_tables import tables_for
+        from watchglass.run.arrow_tables import fields_named, table_of
 
-        return run_query(query, tables_for(self, query))
+        named = fields_named(query)
+        return run_query(query, {k.name: table_of(self, k.name, named).to_arrow for k in ROW_KINDS.values()})
 
     def phases(self, mode: Mode = Mode.EVAL, worker: str | None = None) -> list[Phase]:
         """Stretches of steps of one mode with the mean of each scalar, weighted by batch size, in order.

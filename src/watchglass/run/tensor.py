@@ -6,12 +6,13 @@ from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from watchglass.errors import StepNotRecordedError
+from watchglass.errors import InvalidValueError, MissingExtraError, StepNotRecordedError
 from watchglass.records import STATISTIC_FIELDS, Mode, TensorInfo
 from watchglass.run.markup import page
 from watchglass.run.waiting import reading_again, recorded_at
@@ -22,7 +23,6 @@ from watchglass.tables import (
     Histogram,
     WorkerTables,
     as_array,
-    as_torch,
     check_reduction,
     stored_tensor,
 )
@@ -169,10 +169,22 @@ class Tensor:
 
         Raises:
             MissingExtraError: torch is not installed.
+            InvalidValueError: The installed torch lacks the dtype.
             Others as :meth:`value`.
         """
         found = self._value(step, mode, worker)
-        return as_torch(found if isinstance(found, StoredTensor) else StoredTensor(np.array(found)))
+        try:
+            torch = import_module("torch")
+        except ImportError:
+            raise MissingExtraError("torch tensors need torch, which is not installed: pip install torch") from None
+        stored = found if isinstance(found, StoredTensor) else StoredTensor(np.array(found))
+        elements, name = stored.elements, stored.dtype or stored.elements.dtype.name
+        dtype = getattr(torch, name, None)
+        if not isinstance(dtype, torch.dtype):
+            raise InvalidValueError(f"torch {torch.__version__} has no dtype {name}; take the tensor with value()")
+        if not elements.size:
+            return torch.empty(elements.shape, dtype=dtype)  # an empty array has no memory to share
+        return torch.frombuffer(elements.reshape(-1).data, dtype=dtype).reshape(elements.shape)
 
     @reads_again
     def values(self, mode: Mode = Mode.TRAIN, worker: str | None = None, *, as_float32: bool = False) -> dict[int, Any]:

@@ -17,7 +17,7 @@ from watchglass.errors import (
 from watchglass.records import Mode
 from watchglass.run.numbering.steps import Place
 from watchglass.run.worker import Worker
-from watchglass.tables import StatisticsRows, WorkerTables, compacted_meanwhile
+from watchglass.tables import WorkerTables
 
 if TYPE_CHECKING:
     from watchglass.run.run import Run
@@ -56,18 +56,6 @@ def reading_again(run: Run, read: Callable[[], _Found]) -> _Found:
             raise
         run.refresh(again=True)
         return read()
-
-
-def statistics_again(run: Run, worker: str, place: Place) -> StatisticsRows:
-    """Statistics of a step, from the compacted files of a run that was compacted since it was read.
-
-    Raises:
-        CompactedError: The run is a snapshot.
-    """
-    if run.is_snapshot:
-        raise compacted_meanwhile(run.store)
-    run.refresh(again=True)
-    return run.worker(worker).attempts[place.attempt].statistics.at(place.global_step)
 
 
 def missing_step(run: Run, worker: Worker, step: int, mode: Mode, *, ended: bool) -> UnknownNameError:

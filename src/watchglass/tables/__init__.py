@@ -24,12 +24,10 @@ if TYPE_CHECKING:
         Window as Window,
         Written as Written,
     )
-    from watchglass.tables.payloads import compacted_meanwhile as compacted_meanwhile
     from watchglass.tables.raw_tensors import (
         MOST_RAW_BYTES as MOST_RAW_BYTES,
         RawTensors as RawTensors,
         as_array as as_array,
-        as_torch as as_torch,
         stored_tensor as stored_tensor,
     )
     from watchglass.tables.row_log import RowLog as RowLog
@@ -55,8 +53,7 @@ _HOMES = {
     "history": ("SAME_LOSS", "SAME_LOSS_NEAR_ZERO", "History", "Phase", "PhaseTracker"),
     "model_views": ("ModelViews",),
     "moments": ("AttemptEnd", "Between", "JointStep", "Moment", "Tick", "Window", "Written"),
-    "payloads": ("compacted_meanwhile",),
-    "raw_tensors": ("MOST_RAW_BYTES", "RawTensors", "as_array", "as_torch", "stored_tensor"),
+    "raw_tensors": ("MOST_RAW_BYTES", "RawTensors", "as_array", "stored_tensor"),
     "row_log": ("RowLog",),
     "selection": ("Selection",),
     "step_statistics": ("EXACT", "REDUCTIONS", "Readable", "Statistics", "check_reduction"),

@@ -1,9 +1,8 @@
-"""Whole tensors as NumPy arrays and torch tensors, in their own dtype and without a copy."""
+"""Whole tensors as NumPy arrays, in their own dtype and without a copy."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib import import_module
 from typing import Any
 
 from numpy.typing import NDArray
@@ -108,24 +107,3 @@ def as_array(tensor: StoredTensor) -> NDArray[Any]:
             "or take them as float32 with as_float32=True"
         ) from None
     return tensor.elements.view(getattr(ml_dtypes, tensor.dtype))
-
-
-def as_torch(tensor: StoredTensor) -> Any:
-    """The tensor as a ``torch.Tensor`` over the same memory, on the CPU.
-
-    Raises:
-        MissingExtraError: torch is not installed.
-        InvalidValueError: This torch has no such dtype.
-    """
-    try:
-        torch = import_module("torch")
-    except ImportError:
-        raise MissingExtraError("torch tensors need torch, which is not installed: pip install torch") from None
-    name = tensor.dtype or tensor.elements.dtype.name
-    dtype = getattr(torch, name, None)
-    if not isinstance(dtype, torch.dtype):
-        raise InvalidValueError(f"torch {torch.__version__} has no dtype {name}; take the tensor with value()")
-    shape = tensor.elements.shape
-    if not tensor.elements.size:
-        return torch.empty(shape, dtype=dtype)  # there is no memory that it could be a view of
-    return torch.frombuffer(tensor.elements.reshape(-1).data, dtype=dtype).reshape(shape)

@@ -127,7 +127,7 @@ class Engine:
     def whole(self) -> tuple[int, ...]:
         """Which rules look at what no single worker shows: several workers, ticks, windows, workers that are lost."""
         rows = enumerate(self._runners)
-        return tuple(n for n, each in rows if each.joint or each.ticks or each.hears or each.cutting)
+        return tuple(n for n, each in rows if each.joint or each.ticks or each.observes or each.cutting)
 
     @property
     def windows(self) -> tuple[Windows, ...]:
@@ -155,14 +155,10 @@ class Engine:
         """Where each rule stands, in the order of the rules."""
         return tuple(runner.status(ended=self._ended) for runner in self._runners)
 
-    def take_errors(self) -> list[Observation]:
-        """Where and how rules raised since the last call."""
-        return [error for runner in self._runners for error in runner.take_errors()]
-
     def take_observations(self) -> list[Observation]:
-        """What is to be written down so that another evaluation goes the same way: timeouts, other runs."""
+        """Observations for the journal: failures of rules, and the other runs and timeouts that a replay needs."""
         pins, self._pins = self._pins, []
-        return [*pins, *(seen for runner in self._runners for seen in runner.take_timeouts())]
+        return [*pins, *(seen for runner in self._runners for seen in runner.take_observations())]
 
     def remember(self) -> None:
         """Keeps where each rule stands before it hears of the end, for :meth:`partial`."""

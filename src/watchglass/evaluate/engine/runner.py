@@ -70,8 +70,8 @@ class _Seat:
         fault: Why it stopped.
         not_applicable: Why it has nothing to say.
         ended: Whether it was shown the end.
-        heard: How many observations it was shown.
-        between: How many ticks, and windows, it was shown.
+        observed: Number of observations that it was shown.
+        between: Number of ticks, and of windows, that it was shown.
     """
 
     key: SeatKey
@@ -82,7 +82,7 @@ class _Seat:
     fault: Fault | None = None
     not_applicable: str = ""
     ended: bool = False
-    heard: int = 0
+    observed: int = 0
     between: dict[str, int] = field(default_factory=dict)
 
 
@@ -119,7 +119,7 @@ class RuleRunner:
         #: Whether it looks at ticks, and at what becomes of workers.
         self.ticks = cls.tick is not Rule.tick
         kinds = {kind: need.optional for need in prototype.needs for kind in need.observations}
-        self.hears = bool(SHOWN & kinds.keys())
+        self.observes = bool(SHOWN & kinds.keys())
         #: Kinds of observations without which it has nothing to say.
         self.lives_on = tuple(k for k, optional in {"tick": not self.ticks, **kinds}.items() if not optional)
         streams = prototype.streams
@@ -145,10 +145,9 @@ class RuleRunner:
         self._tally = Tally()
         self._kept: list[Kept] = []
         self._seats: dict[SeatKey, _Seat] = {}
-        self._heard: dict[tuple[int, str], list[Observation]] = {}
+        self._observed: dict[tuple[int, str], list[Observation]] = {}
         self._so_far: tuple[WorkerFacts, ...] = ()
-        self._errors: list[Observation] = []
-        self._timeouts: list[Observation] = []
+        self._noted: list[Observation] = []
         self._stops: dict[SeatKey, Observation] = {}
 
     def step(self, step: JointStep, others: Sequence[Mapping[str, StepView | None]]) -> list[Finding]:
@@ -179,7 +178,7 @@ class RuleRunner:
                 self._look(seat, view)
                 seat.last = view
                 if seat.rule is not None:
-                    new += self._found(seat, self._with_heard(seat, step.group, view), "check", seat.rule.check)
+                    new += self._found(seat, self._with_observed(seat, step.group, view), "check", seat.rule.check)
             return new
         for part in step.by_model if self._steps else (step,):
             key = (part.attempt, part.group, part.model if self._steps else 0)
@@ -188,7 +187,7 @@ class RuleRunner:
                 self._look(seat, view)
             seat.last = part
             if self._steps and seat.rule is not None:
-                new += self._found(seat, self._with_heard(seat, part.group, part), "check", seat.rule.check_step)
+                new += self._found(seat, self._with_observed(seat, part.group, part), "check", seat.rule.check_step)
         return new
 
     def observe(self, seen: Observation) -> list[Finding]:
@@ -199,8 +198,8 @@ class RuleRunner:
         """
         if self.not_applicable:
             return []
-        if self.hears and seen.kind in SHOWN:
-            self._heard.setdefault((seen.attempt, seen.group), []).append(seen)
+        if self.observes and seen.kind in SHOWN:
+            self._observed.setdefault((seen.attempt, seen.group), []).append(seen)
         if not self.ticks or seen.kind != "tick":
             return []
         return self._between(tick_of(seen, self._run_id), "tick")
@@ -246,11 +245,11 @@ class RuleRunner:
             if seat is None or seat.ended:
                 continue
             if seat.rule is not None:
-                new += self._found(seat, self._with_heard(seat, last.group, part), "finish", seat.rule.finish)
+                new += self._found(seat, self._with_observed(seat, last.group, part), "finish", seat.rule.finish)
             if not any(finding.severity is not Severity.INFO for _, finding in seat.folding.findings()):
                 self._ask_whether_applicable(seat)
             seat.ended, seat.rule, seat.last = True, None, None
-        self._heard.pop((last.attempt, last.group), None)
+        self._observed.pop((last.attempt, last.group), None)
         return new
 
     def stop(self, seen: Observation) -> None:
@@ -268,15 +267,10 @@ class RuleRunner:
         """Findings that were seen again since the last call."""
         return [finding for seat in self._seats.values() for finding in seat.folding.take_changed()]
 
-    def take_errors(self) -> list[Observation]:
-        """Where and how the rule raised since the last call."""
-        errors, self._errors = self._errors, []
-        return errors
-
-    def take_timeouts(self) -> list[Observation]:
-        """Where the rule took too long since the last call."""
-        timeouts, self._timeouts = self._timeouts, []
-        return timeouts
+    def take_observations(self) -> list[Observation]:
+        """The calls since the last one of this method in which the rule raised, or took too long."""
+        noted, self._noted = self._noted, []
+        return noted
 
     def remember(self) -> None:
         """Keeps the facts as they are before the end, for :meth:`facts`."""
@@ -333,14 +327,13 @@ class RuleRunner:
             if any(need.satisfied for need in needs):
                 self._open[key] = [need for need in needs if _is_open(need)]
 
-    def _with_heard(self, seat: _Seat, group: str, about: _Asked) -> _Asked:
+    def _with_observed(self, seat: _Seat, group: str, about: _Asked) -> _Asked:
         """A step with what was observed since the one before."""
-        heard = self._heard.get((about.attempt, group), ()) if self._heard else ()
-        if seat.heard == len(heard):
+        rows = self._observed.get((about.attempt, group), ()) if self._observed else ()
+        if seat.observed == len(rows):
             return about
-        observed = tuple(heard[seat.heard :])
-        seat.heard = len(heard)
-        return replace(about, observed=observed)  # type: ignore[arg-type]  # a tick has no such field in use
+        new, seat.observed = tuple(rows[seat.observed :]), len(rows)
+        return replace(about, observed=new)  # type: ignore[arg-type]  # a tick has no such field in use
 
     def _facts(self) -> list[WorkerFacts]:
         return [
@@ -424,7 +417,7 @@ class RuleRunner:
             if taken is not None:
                 taken.clear()
             seen = self.timed_out(when, seat, about, error.place)
-            self._timeouts.append(seen)
+            self._noted.append(seen)
             self._fail(seat, about, seen.data["text"])
         except (Exception, SystemExit, GeneratorExit) as error:
             if any(each.refused for each in raw):
@@ -432,7 +425,7 @@ class RuleRunner:
             text = _shortened(traceback.format_exc(limit=-8))
             self._fail(seat, about, f"raised at {_place(about)}:\n{text}")
             data = {"rule": self.name, "traceback": text}
-            self._errors.append(Observation("rule_error", about.attempt, about.order, data))
+            self._noted.append(Observation("rule_error", about.attempt, about.order, data))
         finally:
             self.asking = self._readable.declared = None
         return None

@@ -181,11 +181,9 @@ class Judging:
             self._stay()
 
     def _report(self, found: Sequence[Finding]) -> None:
-        """Tells what is new: where a rule took too long first, since nobody is to ask it there again."""
+        """Reports new findings; first the journal notes where a rule took too long, for no evaluator calls it there."""
         self._reporting.journal.write(self.engine.take_observations())
         self._reporting.findings(found, self.workers.values())
-        if errors := self.engine.take_errors():
-            self._reporting.journal.write(errors)
 
     def _connect(self) -> None:
         """Joins a new engine and a new follower."""
