@@ -132,7 +132,7 @@ TOYS = {
     "rule": Toy(
         {
             "rules/GROUP/NAME.py": [("", RULE)],
-            "rules/built_in.py": [("\n}\n", '\n    "TooHigh": BuiltIn("GROUP.NAME", "default trees"),\n}\n')],
+            "rules/built_in.py": [("\n}\n", '\n    "TooHigh": BuiltInRule("GROUP.NAME", "default trees"),\n}\n')],
             "rules/knowledge/causes.toml": [
                 ("[symptoms]\n", '[symptoms]\ntoo_high = { means = "it is a toy" }\n'),
                 ("[links]\n", "[links]\ntoo_high = { bad_data = 0.9 }\n"),

@@ -79,6 +79,6 @@ def test_the_commands_exist(page: str, capsys: pytest.CaptureFixture[str], run_p
     assert {"--engine", "--ray-address", "--stop-on"} <= options
     for verb in ("check", "follow"):
         assert main([verb, str(run_path), "--ray-address", "head:6379"]) == 2
-        assert "is used by --engine ray only" in capsys.readouterr().err
+        assert "needs --engine ray" in capsys.readouterr().err
         assert main([verb, str(run_path), "--engine", "dask"]) == 2
         assert "--engine must be one of local, ray but got 'dask'" in capsys.readouterr().err
