@@ -11,9 +11,8 @@ from watchglass.config import EvaluatorConfig, RuleSpec
 from watchglass.errors import CompactedError
 from watchglass.evaluate.engine.engine import Engine
 from watchglass.evaluate.engine.observing import journal_of
-from watchglass.evaluate.engine.partial import merge
+from watchglass.evaluate.engine.partial import merge, most_steps
 from watchglass.evaluate.engine.rule_status import PartialEvaluation
-from watchglass.evaluate.engine.train_steps import most_steps
 from watchglass.evaluate.follower import Follower
 from watchglass.records import Evaluation, Observation
 from watchglass.rules import default_rules

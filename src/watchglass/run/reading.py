@@ -9,12 +9,11 @@ from watchglass.records import Finding, Observation, RuleStatus
 from watchglass.store import (
     Frame,
     FrameKind,
+    JournalRecord,
     Problem,
     RunReader,
     Store,
-    decode_finding,
-    decode_observation,
-    decode_status,
+    decode_record,
     describe,
     layout,
 )
@@ -34,7 +33,7 @@ class Journal:
 
     def __init__(self) -> None:
         self.observations: list[Observation] = []
-        self.arrived: list[Finding | RuleStatus | Observation] = []
+        self.arrived: list[JournalRecord] = []
         self._findings: dict[str, Finding] = {}
         self._statuses: dict[str, RuleStatus] = {}
 
@@ -58,15 +57,12 @@ class Journal:
         Raises:
             DamagedDataError: Its payload is invalid.
         """
-        record: Finding | RuleStatus | Observation
-        if frame.kind == FrameKind.FINDING:
-            record = decode_finding(frame.payload)
+        record = decode_record(frame)
+        if isinstance(record, Finding):
             self._findings[record.id] = record
-        elif frame.kind == FrameKind.STATUS:
-            record = decode_status(frame.payload)
+        elif isinstance(record, RuleStatus):
             self._statuses[record.rule] = record
         else:
-            record = decode_observation(frame.payload)
             self.observations.append(record)
         self.arrived.append(record)
 

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
         check_path as check_path,
     )
     from watchglass.store.encoding.codec import (
+        JournalRecord as JournalRecord,
         decode_catalog as decode_catalog,
         decode_facts as decode_facts,
         decode_finding as decode_finding,
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
         decode_lifecycle as decode_lifecycle,
         decode_observation as decode_observation,
         decode_raw_index as decode_raw_index,
+        decode_record as decode_record,
         decode_status as decode_status,
         decode_step_ends as decode_step_ends,
         decode_step_rows as decode_step_rows,
@@ -158,10 +160,10 @@ _HOMES = {
     "compaction.retention": ("RawRetention", "remove_raw", "was_removed"),
     "contract": ("Buffer", "Content", "StoredObject", "Store", "WrapperStore", "check_path"),
     "encoding.codec": (
-        "decode_catalog", "decode_facts", "decode_finding", "decode_header", "decode_lifecycle", "decode_observation",
-        "decode_raw_index", "decode_status", "decode_step_ends", "decode_step_rows", "decode_watermark",
-        "encode_catalog", "encode_facts", "encode_header", "encode_lifecycle", "encode_raw_index",
-        "encode_record", "encode_step_ends", "step_ends", "step_rows",
+        "JournalRecord", "decode_catalog", "decode_facts", "decode_finding", "decode_header", "decode_lifecycle",
+        "decode_observation", "decode_raw_index", "decode_record", "decode_status", "decode_step_ends",
+        "decode_step_rows", "decode_watermark", "encode_catalog", "encode_facts", "encode_header", "encode_lifecycle",
+        "encode_raw_index", "encode_record", "encode_step_ends", "step_ends", "step_rows",
     ),
     "encoding.frames": ("Frame", "FrameKind", "encode_frame", "scan"),
     "encoding.rows": ("decode_rows", "dtype_of", "encode_rows", "rows_bytes", "table_of"),

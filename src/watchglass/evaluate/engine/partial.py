@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 
 from watchglass.config import RuleSpec
 from watchglass.errors import InvalidValueError
 from watchglass.evaluate.engine.rule_status import Met, PartialEvaluation, RuleFacts, WorkerFacts, status_of
-from watchglass.evaluate.engine.train_steps import most_steps
 from watchglass.records import Evaluation, Finding, count
 from watchglass.store import layout
 
@@ -65,3 +65,16 @@ def _ordered(chosen: dict[int, list[WorkerFacts]]) -> tuple[Finding, ...]:
         for order, finding in worker.findings
     ]
     return tuple(row[-1] for row in sorted(rows, key=lambda row: row[:-1]))
+
+
+def most_steps(train_steps: Mapping[tuple[int, str], int]) -> int:
+    """TRAIN steps of the worker with the most, over all attempts, of those by attempt and worker."""
+    return max(steps_by_worker(train_steps).values(), default=0)
+
+
+def steps_by_worker(train_steps: Mapping[tuple[int, str], int]) -> Counter[str]:
+    """TRAIN steps by worker, of those by attempt and worker."""
+    found: Counter[str] = Counter()
+    for (_, worker), steps in train_steps.items():
+        found[worker] += steps
+    return found

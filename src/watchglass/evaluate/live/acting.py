@@ -12,12 +12,10 @@ from watchglass.control import WorkerProgress
 from watchglass.evaluate.live.deliveries import MOST_AT_ONCE, Deliveries, key_among
 from watchglass.evaluate.live.event_ids import event_id, is_event
 from watchglass.records import Event, Finding, Observation, RuleStatus
-from watchglass.store import Store
+from watchglass.store import JournalRecord, Store
 
 #: All deliveries at the end of a run are waited for so many times as long as one.
 _PATIENCES = 5
-
-Record = Finding | Observation | RuleStatus
 
 
 class Acting:
@@ -89,7 +87,7 @@ class Acting:
             if count
         }
 
-    def resume(self, written: Iterable[Record]) -> None:
+    def resume(self, written: Iterable[JournalRecord]) -> None:
         """Take up what earlier evaluators left, by what they wrote into the journal."""
         records = list(written)
         findings = {record.id: record for record in records if isinstance(record, Finding)}

@@ -14,7 +14,7 @@ from typing import TextIO
 
 from watchglass.config import EvaluatorConfig
 from watchglass.errors import WatchglassError
-from watchglass.evaluate.engine.train_steps import most_steps, steps_by_worker
+from watchglass.evaluate.engine.partial import most_steps, steps_by_worker
 from watchglass.evaluate.follower import FollowedWorker
 from watchglass.evaluate.live.judging import Judging
 from watchglass.evaluate.live.reporting import Reporting

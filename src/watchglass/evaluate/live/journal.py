@@ -9,36 +9,26 @@ from contextlib import suppress
 
 from watchglass.config import TIMING
 from watchglass.errors import DamagedDataError, MissingFileError, RunExistsError, StoreError
-from watchglass.records import Finding, Observation, RuleStatus, Status
+from watchglass.records import Finding, RuleStatus, Status
 from watchglass.run import Run
 from watchglass.store import (
     Claim,
-    FrameKind,
+    JournalRecord,
     JournalWriter,
     Renewal,
     RenewalWatch,
     RunReader,
     Store,
-    decode_finding,
-    decode_observation,
-    decode_status,
+    decode_record,
     is_alive,
     layout,
     lease_holder,
     this_process,
 )
 
-Record = Finding | Observation | RuleStatus  # one frame of a journal
-
 _MAX_BYTES = 1 << 16
 #: Records that wait for a store that is unreachable; what comes beyond is dropped, and told.
 MOST_WAITING = 65_536
-
-_DECODERS: dict[FrameKind, Callable[[bytes], Record]] = {
-    FrameKind.FINDING: decode_finding,
-    FrameKind.STATUS: decode_status,
-    FrameKind.OBSERVATION: decode_observation,
-}
 
 
 class Journal:
@@ -60,8 +50,8 @@ class Journal:
         self._report = report
         self._writer: JournalWriter | None = None
         self._renewal = Renewal(store)
-        self._waiting: dict[tuple[str, str], Record] = {}
-        self._written: dict[tuple[str, str], Record] = {}
+        self._waiting: dict[tuple[str, str], JournalRecord] = {}
+        self._written: dict[tuple[str, str], JournalRecord] = {}
         self._refused = False
         #: Records that were dropped because too many waited.
         self.dropped = 0
@@ -106,20 +96,20 @@ class Journal:
         self._renewal.tick()
         for frame in RunReader(self._store).journal():
             with suppress(DamagedDataError):
-                record = _DECODERS[FrameKind(frame.kind)](frame.payload)
+                record = decode_record(frame)
                 self._written[_key(record)] = record
 
     @property
-    def records(self) -> list[Record]:
+    def records(self) -> list[JournalRecord]:
         """What is written, of findings and statuses their newest state, in the order in which they first were."""
         return list(self._written.values())
 
     @property
-    def known(self) -> list[Record]:
+    def known(self) -> list[JournalRecord]:
         """What is written, and what waits to be."""
         return list({**self._written, **self._waiting}.values())
 
-    def write(self, records: Sequence[Record]) -> None:
+    def write(self, records: Sequence[JournalRecord]) -> None:
         """Write records, those that are there already left out."""
         for record in records:
             key = _key(record)
@@ -228,7 +218,7 @@ def judged_attempt(store: Store) -> int | None:
     return attempt if type(attempt) is int and attempt >= 0 else None
 
 
-def _key(record: Record) -> tuple[str, str]:
+def _key(record: JournalRecord) -> tuple[str, str]:
     """What a record replaces: the finding with its id, the status of its rule, the observation that says the same."""
     if isinstance(record, Finding):
         return "finding", record.id
@@ -237,7 +227,7 @@ def _key(record: Record) -> tuple[str, str]:
     return "observation", json.dumps([record.kind, record.attempt, record.data], sort_keys=True, default=str)
 
 
-def _says_more(record: Record, written: Record | None) -> bool:
+def _says_more(record: JournalRecord, written: JournalRecord | None) -> bool:
     """Whether a record is worth writing; an evaluator that starts again comes by what was written before."""
     if written is None:
         return True

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,12 +29,15 @@ from watchglass.records import (
     StepEnd,
     TensorInfo,
 )
-from watchglass.store.encoding.frames import FrameKind
+from watchglass.store.encoding.frames import Frame, FrameKind
 from watchglass.store.encoding.json_payloads import json_frame, json_object, json_record, json_records
 from watchglass.store.encoding.rows import decode_rows, encode_rows, table_of
 from watchglass.store.encoding.tensors import MAX_AXES
 
 #: In the order of the arguments of StepEnd.
+#: What evaluators write.
+JournalRecord: TypeAlias = Finding | RuleStatus | Observation
+
 _STEP_END_COLUMNS = ("global_step", "mode", "mode_step", "train_step", "start_ns", "end_ns", "captures", "model")
 _STEP_FIELDS = attrgetter(*(field.name for field in STEPS.fields))
 _MODES = {int(mode): mode for mode in Mode if mode is not Mode.GLOBAL}
@@ -181,10 +184,21 @@ def _sound_place(data: dict[str, Any]) -> dict[str, Any]:
     return data
 
 
-def encode_record(record: Finding | RuleStatus | Observation) -> bytes:
+def encode_record(record: JournalRecord) -> bytes:
     """A frame of the journal. A finding replaces an earlier one with its id, a status the earlier one of its rule."""
     kinds = {Finding: FrameKind.FINDING, RuleStatus: FrameKind.STATUS, Observation: FrameKind.OBSERVATION}
     return json_frame(kinds[type(record)], record.to_json())
+
+
+def decode_record(frame: Frame) -> JournalRecord:
+    """The record of a frame of the journal.
+
+    Raises:
+        DamagedDataError: Its payload is invalid.
+    """
+    if frame.kind == FrameKind.FINDING:
+        return decode_finding(frame.payload)
+    return (decode_status if frame.kind == FrameKind.STATUS else decode_observation)(frame.payload)
 
 
 def decode_finding(payload: bytes) -> Finding:
