@@ -18,7 +18,7 @@ NAN = float("nan")
 HEALTHY = [Step({"loss": 1 / (n + 1)}) for n in range(20)]
 SICK = [*HEALTHY[:10], *[Step({"loss": NAN})] * 5]
 #: A run has ended as soon as its workers have, and new runs are searched for all the time.
-IMPATIENT = EvaluatorTiming(settled_s=-1.0, restarted_s=0.0, search_s=0.05)
+IMPATIENT = EvaluatorTiming(settled_s=-1.0, restarted_s=0.0, search_s=(0.05, 30.0))
 RULES = (RuleSpec("ExplodingTensor"), RuleSpec("LossNotDecreasing"))
 
 

@@ -24,18 +24,14 @@ class EvaluatorTiming:
         leaving_s: Wait for deliveries under way, where the evaluator ends before the run.
         reported_wait_s: Wait for deliveries that is reported to the user.
         delivery_look_s: Pause between looks at deliveries.
-        first_delivery_pause_s: Pause before the second try of a delivery; it doubles with each try.
-        longest_delivery_pause_s: Longest pause between two tries.
+        delivery_pauses_s: Pauses between tries of a delivery, the first and the longest; they double with each try.
         longest_requested_pause_s: Longest pause that a receiver can request.
-        search_s: Pause between searches for new runs in a folder.
-        remote_search_s: The same in an object store, where a search costs requests.
+        search_s: Pause between searches for new runs, in a folder and in an object store, where they cost requests.
         again_s: Pause before a run is tried again whose store refused.
-        held_s: Pause between looks at a run that another evaluator follows, in a folder.
-        remote_held_s: The same in an object store.
+        held_s: Pause between looks at a run that another evaluator follows, in a folder and in an object store.
         member_end_s: Wait for a store that refuses at the end of one of many runs, while the others wait.
         fleet_end_s: The same for all runs together, where following ends by itself.
-        longest_rest_s: Longest pause between two turns of a quiet run in a folder.
-        remote_longest_rest_s: The same in an object store.
+        longest_rest_s: Longest pause between two turns of a quiet run, in a folder and in an object store.
         leased_s: Longest pause between two turns of any run, short enough to keep its lease.
         shared_retry_s: Longest pause between two tries of a store that is unreachable for all runs.
         publish_s: Pause between publications of snapshots.
@@ -55,18 +51,14 @@ class EvaluatorTiming:
     leaving_s: float = 2.0
     reported_wait_s: float = 1.0
     delivery_look_s: float = 0.05
-    first_delivery_pause_s: float = 1.0
-    longest_delivery_pause_s: float = 300.0
+    delivery_pauses_s: tuple[float, float] = (1.0, 300.0)
     longest_requested_pause_s: float = 3600.0
-    search_s: float = 1.0
-    remote_search_s: float = 30.0
+    search_s: tuple[float, float] = (1.0, 30.0)
     again_s: float = 15.0
-    held_s: float = 2.0
-    remote_held_s: float = 10.0
+    held_s: tuple[float, float] = (2.0, 10.0)
     member_end_s: float = 5.0
     fleet_end_s: float = 60.0
-    longest_rest_s: float = 5.0
-    remote_longest_rest_s: float = 15.0
+    longest_rest_s: tuple[float, float] = (5.0, 15.0)
     leased_s: float = 15.0
     shared_retry_s: float = 30.0
     publish_s: float = 0.5

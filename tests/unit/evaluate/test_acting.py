@@ -38,7 +38,7 @@ RULES = (RuleSpec("ExplodingTensor"),)
 def config(run: Path, *actions: ActionSpec, **options: Any) -> EvaluatorConfig:
     return EvaluatorConfig(
         str(run), options.pop("attempt", 0), options.pop("rules", RULES), actions=actions, poll_s=0.02, quiet=True,
-        timing=EvaluatorTiming(first_delivery_pause_s=0.05, **options.pop("timing", {})), **options,
+        timing=EvaluatorTiming(delivery_pauses_s=(0.05, 300.0), **options.pop("timing", {})), **options,
     )  # fmt: skip
 
 

@@ -287,9 +287,9 @@ class Deliveries:
         if not outcome.again or due.tries > self.action.retries:
             due.dead = due.failure
             return
-        timing = self._timing
-        pause_s = min(timing.longest_delivery_pause_s, timing.first_delivery_pause_s * 2.0 ** (due.tries - 1))
-        requested_s = min(outcome.after_s or 0.0, timing.longest_requested_pause_s)
+        first_s, longest_s = self._timing.delivery_pauses_s
+        pause_s = min(longest_s, first_s * 2.0 ** (due.tries - 1))
+        requested_s = min(outcome.after_s or 0.0, self._timing.longest_requested_pause_s)
         due.not_before_s = self._clock.monotonic() + max(pause_s * (0.5 + self._jitter()), requested_s)
 
     def _bury(self) -> list[Observation]:

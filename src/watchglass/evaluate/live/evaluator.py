@@ -68,13 +68,7 @@ class Evaluator:
         self._retry = StoreRetry(
             lambda: self.poll_s, self._report, self._begin_again, longest_pause_s=self._timing.longest_retry_s
         )
-        self._liveness = WorkerLiveness(
-            self._store,
-            config.attempt,
-            lost_after_s=config.lost_after_s,
-            observed=self._judging.observed,
-            timing=self._timing,
-        )
+        self._liveness = WorkerLiveness(self._store, config, self._judging.observed)
         self._ticking = Ticking(self._liveness)
         self._judging.join(self._reporting, self._liveness, self._stay)
         self._news_s = time.monotonic()

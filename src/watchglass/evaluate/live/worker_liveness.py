@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from watchglass.config import EvaluatorTiming
+from watchglass.config import EvaluatorConfig
 from watchglass.control import WorkerProgress
 from watchglass.errors import WatchglassError
 from watchglass.evaluate.follower import FollowedWorker, Key
@@ -35,25 +35,17 @@ class WorkerLiveness:
     """
 
     def __init__(
-        self,
-        store: Store,
-        attempt: int | None,
-        *,
-        lost_after_s: float,
-        observed: Callable[[Sequence[Observation]], None],
-        timing: EvaluatorTiming,
+        self, store: Store, config: EvaluatorConfig, observed: Callable[[Sequence[Observation]], None]
     ) -> None:
         """Knows no worker yet.
 
         Args:
             store: The store of a run.
-            attempt: The only attempt of interest, None for all of them.
-            lost_after_s: Silence after which a worker that cannot be seen from here counts as lost.
+            config: Which attempt is of interest, and how long a silence may be.
             observed: Takes what shall be in the journal, and shown to the rules.
-            timing: How long to wait for the records of a worker that ended.
         """
-        self._store, self._attempt, self._lost_after_s, self._observed = store, attempt, lost_after_s, observed
-        self._attendance, self._timing = Attendance(store), timing
+        self._store, self._observed, self._attendance = store, observed, Attendance(store)
+        self._attempt, self._lost_after_s, self._timing = config.attempt, config.lost_after_s, config.timing
         self._heard: dict[Key, tuple[object, float]] = {}
         self._lengths: dict[Key, deque[float]] = {}
         self._train_steps: dict[Key, int] = {}

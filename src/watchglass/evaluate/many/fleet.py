@@ -27,7 +27,7 @@ from watchglass.view import printable
 #: A quiet run has its next turn after this share of the time for which it has been quiet.
 _QUIET_SHARE = 0.05
 #: Turns a second of all runs together, in a folder and on an object store: beyond that each is asked more rarely.
-_TURNS, _REMOTE_TURNS = 200.0, 20.0
+_TURNS = 200.0, 20.0
 #: A search for new runs is followed by a pause of so many times its length in a folder, and of so many seconds per
 #: request in an object store.
 _SEARCH_SHARE, _SEARCH_REQUEST_S = 50.0, 1.0
@@ -78,6 +78,8 @@ class Fleet:
         """
         self._store, self._audience, self._snapshots, self._clock = store, audience, snapshots, clock
         self._pause, self._timing = pause, config.timing
+        #: Which of two values of a pair holds: of a folder, or of an object store.
+        self._kind = 0 if store.policy.cheap_lookups else 1
         self._common = Common(config, audience, output, wait_s, clock, self._go_on, judging)
         self._search = RunSearch(store)
         self._waiting: list[tuple[float, int, Member]] = []
@@ -185,12 +187,11 @@ class Fleet:
         """Seconds until the next turn of a run that wants it after ``again_s`` at the earliest."""
         if not again_s or member.unreachable:
             return again_s
-        local, timing = self._store.policy.cheap_lookups, self._timing
-        least_s = max(again_s, (len(self._waiting) + 1) / (_TURNS if local else _REMOTE_TURNS))
+        least_s = max(again_s, (len(self._waiting) + 1) / _TURNS[self._kind])
         if member.state is State.LIVE and not member.busy:
             quiet_s = _QUIET_SHARE * (self._clock() - member.news_s)
-            least_s = max(least_s, min(quiet_s, timing.longest_rest_s if local else timing.remote_longest_rest_s))
-        return min(least_s, max(again_s, timing.leased_s))
+            least_s = max(least_s, min(quiet_s, self._timing.longest_rest_s[self._kind]))
+        return min(least_s, max(again_s, self._timing.leased_s))
 
     def _sleep(self, member: Member) -> None:
         self._asleep.append(member)
@@ -224,14 +225,13 @@ class Fleet:
 
     def _look(self, now_s: float) -> None:
         """Looks for runs that are new, and for those that have ended and go on."""
-        local = self._store.policy.cheap_lookups
-        pause_s = self._timing.search_s if local else self._timing.remote_search_s
+        pause_s = self._timing.search_s[self._kind]
         try:
             self._add(self._search.look(), now_s)
             self._notified.difference_update(("unreachable", "too many"))
         except (StoreError, DamagedDataError) as error:
             self._notify_once("unreachable", f"new runs cannot be looked for now: {error}")
-            pause_s = self._timing.remote_search_s
+            pause_s = self._timing.search_s[1]
         except InvalidValueError as error:
             if not self.found:
                 raise
@@ -241,7 +241,7 @@ class Fleet:
         self._wake()
         took_s = self._clock() - now_s
         self._search_s = self._clock() + max(
-            pause_s, _SEARCH_SHARE * took_s if local else _SEARCH_REQUEST_S * self._search.requests
+            pause_s, _SEARCH_REQUEST_S * self._search.requests if self._kind else _SEARCH_SHARE * took_s
         )
 
     def _add(self, new: Sequence[str], now_s: float) -> None:

@@ -105,8 +105,7 @@ class Member:
         #: writes faster than it is read never gets there.
         self.caught_up = False
         self._common, self._store, self._timing = common, store, common.config.timing
-        local = store.policy.cheap_lookups
-        self._held_s = self._timing.held_s if local else self._timing.remote_held_s
+        self._held_s = self._timing.held_s[0 if store.policy.cheap_lookups else 1]
         self._following: Following | None = None
         self._attempt = -1
         self._judged: int | None = None
