@@ -62,6 +62,11 @@ class Histograms:
     def __len__(self) -> int:
         return len(self.seen)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the arrays take."""
+        return self.seen.nbytes + self.offsets.nbytes + self.keys.nbytes + self.counts.nbytes
+
     def row(self, index: int) -> tuple[NDArray[np.int16], NDArray[np.uint64]]:
         """Keys and counts of one tensor."""
         begin, end = self.offsets[index], self.offsets[index + 1]

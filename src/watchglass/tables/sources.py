@@ -116,7 +116,7 @@ class LiveBatch:
         matrix = matrix_of([columns[name] for name in fields], len(steps))
         matrix.flags.writeable = False
         found = StatisticsBatch(steps, values=matrix, histograms=None, **{name: columns[name] for name in _KEYS})
-        self._payloads.decoded.put(self._token, "rows", (fields, found), batch_bytes(found))
+        self._payloads.decoded.put(self._token, "rows", (fields, found), found.nbytes)
         return found
 
     def _decoded(self, names: Sequence[str]) -> dict[str, NDArray[Any]]:
@@ -151,7 +151,7 @@ class LiveBatch:
                 self._problem(self.frame, error)
             self._has_histograms = found is not None
             if found is not None:
-                self._payloads.decoded.put(self._token, "histograms", found, _histogram_bytes(found))
+                self._payloads.decoded.put(self._token, "histograms", found, found.nbytes)
         return found
 
     def select(self, wanted: Wanted) -> StatisticsBatch | None:
@@ -234,42 +234,34 @@ class CompactedBlock:
             return None
         return found if len(found) else None
 
-    def chunk(self, step: int, fields: Sequence[str]) -> StatisticsBatch | None:
-        """All rows of a stretch of steps around one with some columns, by step, then tensor; None for none."""
-        low, high = self._stretch(step, row_bytes(fields))
-        name = f"chunk {low} {fields}"
-        found: StatisticsBatch | None = self._payloads.decoded.get(self._token, name)
-        if found is None:
-            found = self.select(Wanted(steps=(low, high), fields=fields))
-            if found is not None:
-                found = found.take(_by_step(found))
-                self._keep(name, found, batch_bytes(found))
-        return found
-
-    def histograms(self, step: int, fields: Sequence[str]) -> Histograms | None:
-        """The histograms of the rows of :meth:`chunk`, in their order."""
-        low, high = self._stretch(step, row_bytes(fields))
-        name = f"histograms {low} {fields}"
-        found: Histograms | None = self._payloads.decoded.get(self._token, name)
-        if found is None:
-            rows = self.select(Wanted(steps=(low, high), fields=(), histograms=True))
-            if rows is not None and rows.histograms is not None:
-                found = rows.histograms.take(_by_step(rows))
-                self._keep(name, found, _histogram_bytes(found))
-        return found
-
-    def _keep(self, name: str, value: Any, size: int) -> None:
-        self._chunks.add(name)
-        self._payloads.decoded.put(self._token, name, value, size)
-
-    def _stretch(self, step: int, bytes_each: int) -> tuple[int, int]:
+    def stretch(self, step: int, fields: Sequence[str]) -> tuple[int, int]:
         """The global steps, half-open, that are read together with one: as many as the cache holds of every worker."""
         steps = self.last - self.first + 1
-        rows = max(1, min(_CHUNK_ROWS, self._payloads.decoded.share // (2 * bytes_each)))
-        # Numbers of rows are foreign: never divide by them.
+        rows = max(1, min(_CHUNK_ROWS, self._payloads.decoded.share // (2 * row_bytes(fields))))
+        # The number of rows comes from the file: never divide by it.
         length = max(1, min(steps, rows * steps // max(1, self._at.rows)))
         low = self.first + (step - self.first) // length * length
         return low, low + length
+
+    def chunk(
+        self, steps: tuple[int, int], fields: Sequence[str], *, histograms: bool = False
+    ) -> StatisticsBatch | None:
+        """All rows of a :meth:`stretch`, by step, then tensor; None for none."""
+        name = f"{steps} {fields} {histograms}"
+        found: StatisticsBatch | None = self._payloads.decoded.get(self._token, name)
+        if found is None:
+            found = self.select(Wanted(None, steps, fields, histograms))
+            if found is not None:
+                # Rows of one step and tensor stay in their order.
+                found = found.take(np.lexsort((found.tensor_id, found.global_step)))
+                self._chunks.add(name)
+                self._payloads.decoded.put(self._token, name, found, found.nbytes)
+        return found
+
+    def histograms(self, steps: tuple[int, int]) -> Histograms | None:
+        """The histograms of the rows of :meth:`chunk`, in their order."""
+        rows = self.chunk(steps, (), histograms=True)
+        return rows.histograms if rows is not None else None
 
     def _is_damaged(self, error: DamagedDataError) -> None:
         self._damaged = True
@@ -295,19 +287,3 @@ def _among(ids: NDArray[np.uint32], wanted: NDArray[np.uint32] | None) -> NDArra
     if wanted is None:
         return np.ones(len(ids), bool)
     return np.asarray(ids == wanted[0] if len(wanted) == 1 else np.isin(ids, wanted))
-
-
-def _by_step(rows: StatisticsBatch) -> NDArray[np.intp]:
-    """Order by step, then tensor; rows of one step and tensor stay in theirs."""
-    return np.lexsort((rows.tensor_id, rows.global_step))
-
-
-def batch_bytes(batch: StatisticsBatch) -> int:
-    """Bytes that rows take."""
-    columns = (batch.global_step, batch.tensor_id, batch.calls, batch.origin, batch.sampled, batch.values)
-    histograms = _histogram_bytes(batch.histograms) if batch.histograms is not None else 0
-    return sum(column.nbytes for column in columns) + histograms
-
-
-def _histogram_bytes(histograms: Histograms) -> int:
-    return histograms.keys.nbytes + histograms.counts.nbytes + histograms.offsets.nbytes + histograms.seen.nbytes

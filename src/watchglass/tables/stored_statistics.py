@@ -16,7 +16,7 @@ from watchglass.stats import Histograms
 from watchglass.store import Charges, Frame, StatisticsBatch, Store
 from watchglass.tables.histograms import LazyHistograms
 from watchglass.tables.payloads import OnProblem, Payloads
-from watchglass.tables.sources import CompactedBlock, LiveBatch, Wanted, batch_bytes, row_bytes
+from watchglass.tables.sources import CompactedBlock, LiveBatch, Wanted, row_bytes
 
 #: Parts are there beside what is made of them: joined, and once more where they have to be put in order.
 _TOGETHER = 3
@@ -114,11 +114,12 @@ class StoredStatistics:
         self.look_into()
         found: list[StatisticsRows] = []
         for block in self._blocks:
-            chunk = block.chunk(global_step, fields) if block.first <= global_step <= block.last else None
+            stretch = block.stretch(global_step, fields)
+            chunk = block.chunk(stretch, fields) if block.first <= global_step <= block.last else None
             if chunk is not None:
                 start, stop = np.searchsorted(chunk.global_step, [global_step, global_step + 1]).tolist()
                 if start < stop:
-                    found.append(_rows_of(chunk, start, stop, partial(block.histograms, global_step, fields)))
+                    found.append(_rows_of(chunk, start, stop, partial(block.histograms, stretch)))
         charges = Charges()
         for batch, start, stop in self._ranges.get(global_step, ()):
             charges.add(_TOGETHER * row_bytes(fields) * (stop - start))
@@ -160,7 +161,7 @@ class StoredStatistics:
             if part is not None and planned_only and (part.origin != Origin.PLANNED).any():
                 part = part.take(part.origin == Origin.PLANNED)
             if part is not None and len(part):
-                charges.add(_TOGETHER * batch_bytes(part))
+                charges.add(_TOGETHER * part.nbytes)
                 parts.append(part)
         return _in_order(StatisticsBatch.concatenate(parts, histograms=histograms))
 

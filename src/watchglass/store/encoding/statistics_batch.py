@@ -52,6 +52,12 @@ class StatisticsBatch:
     def __len__(self) -> int:
         return len(self.global_step)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the arrays take."""
+        flat: int = sum(getattr(self, name).nbytes for name in FLAT)
+        return flat if self.histograms is None else flat + self.histograms.nbytes
+
     @classmethod
     def concatenate(cls, parts: Sequence[StatisticsBatch], *, histograms: bool) -> StatisticsBatch:
         """The rows of all parts, which may be none; with histograms, those that lack them have empty ones."""
