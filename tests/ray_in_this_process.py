@@ -27,15 +27,15 @@ class Processes:
     exceptions = SimpleNamespace(RayError=RayError, LocalRayletDiedError=type("LocalRayletDiedError", (RayError,), {}))
 
     def __init__(self, dies: Callable[[int], bool] = lambda number: False, late: int = 0) -> None:
-        self.outfits: list[str] = []
+        self.setups: list[str] = []
         self.requests: list[str] = []
         self._dies, self._late = dies, late
         self._looks = 0
 
     def remote(self, cls: type[followed_run.FollowedRun]) -> Any:
-        def begin(outfit: str) -> Any:
-            self.outfits.append(outfit)
-            process = cls(outfit)
+        def begin(setup: str) -> Any:
+            self.setups.append(setup)
+            process = cls(setup)
 
             def ask(request: str) -> Callable[[], str]:
                 self.requests.append(request)

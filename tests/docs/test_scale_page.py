@@ -10,7 +10,8 @@ import pytest
 
 import scale
 from watchglass.cli import main
-from watchglass.evaluate.scaling import judging_elsewhere, plan, spreading
+from watchglass.evaluate.scaling import plan, spreading
+from watchglass.evaluate.scaling.cluster import Patience
 from watchglass.rules import default_rules
 
 
@@ -65,7 +66,7 @@ def test_limits_are_those_of_the_code(page: str) -> None:
     assert plan.PARTS_PER_CORE == 4
     assert "four for each core" in page
     assert f"smaller than {plan.LEAST_BYTES >> 10} KiB" in page
-    assert spreading.RETRIES == judging_elsewhere.RETRIES == 4
+    assert Patience().retries == 4
     assert "up to five times in all" in page
     assert "up to five times in a row" in " ".join(page.split())
     assert spreading._UNDER_WAY == 2

@@ -255,7 +255,7 @@ def test_a_driver_whose_own_node_is_gone_ends_with_one_line(runs: Path, tmp_path
     assert (process.returncode, out) == (2, "")
     (line,) = [line for line in err.splitlines() if line.startswith("watchglass: error: ")]
     assert "raylet" in line
-    assert line.endswith("begin again, with --engine local or on another node if it happens again")
+    assert line.endswith("start the command again, with --engine local or on another node if it happens again")
     assert "Traceback" not in err
     while processes_of(short):
         time.sleep(0.05)

@@ -1,7 +1,7 @@
-"""A Ray cluster for as long as it is needed: one that is there, or one of our own on this machine.
+"""A Ray cluster for as long as a command needs it: an existing one, or a private one on this machine.
 
-One of our own listens on the loopback interface only, asks everybody for a token that only its processes have, has no
-dashboard, tells nobody that it exists, and leaves no process and no file behind.
+A private cluster listens on the loopback interface only and requires a token that only its processes have. It has no
+dashboard, reports no usage, and leaves no process and no file behind.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -25,28 +26,42 @@ from typing import Any
 from watchglass.config import environment
 from watchglass.errors import ClusterError, importing
 
-#: Memory for objects on their way, of a cluster of our own: parts and answers are short texts.
+#: Memory for objects that a private cluster transfers: parts and answers are short texts.
 _OBJECTS_BYTES = 80 << 20
 #: Sockets have paths of at most 107 bytes, of which Ray takes 62.
 _LONGEST_FOLDER = 44
-#: Seconds within which a cluster takes a connection.
-_ANSWER_S = 10.0
-#: Seconds between looks at whether the node of this process is still there, while an answer is waited for.
-_CHECK_S = 5.0
-#: Read by Ray when it is imported. Where clusters of several machines are off, it stays on the loopback interface.
+#: Read by Ray when it is imported. Where clusters of several machines are off, Ray stays on the loopback interface.
 _PRIVATE = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_AUTH_MODE": "token"}
-#: For every cluster: nothing is reported to anybody, and no hint about processes without a GPU is printed.
+#: For every cluster: no usage report, and no printed hint about processes without a GPU.
 _QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
 #: One for all clusters of this process, since Ray reads it once.
 _TOKEN = secrets.token_hex(32)
 
 
+@dataclass(frozen=True)
+class Patience:
+    """How long a caller waits for a cluster, and how often it starts a process again.
+
+    Attributes:
+        retries: How often a process that died is started again for the same part, or for a live run without progress.
+        connect_s: Longest time until a cluster accepts a connection.
+        check_s: Time between checks of the node of this process, while the caller waits for an answer.
+        wake_s: Longest time between two moments at which a waiting caller handles signals.
+    """
+
+    retries: int = 4
+    connect_s: float = 10.0
+    check_s: float = 5.0
+    wake_s: float = 0.5
+
+
 class Cluster:
     """A cluster that this process is connected to; made by :func:`cluster`."""
 
-    def __init__(self, ray: ModuleType) -> None:
-        #: The module, typed as it is: its functions have no types that hold over its versions.
+    def __init__(self, ray: ModuleType, patience: Patience = Patience()) -> None:
+        #: The module. Its type is Any, since the types of its functions differ between releases.
         self.ray: Any = ray
+        self.patience = patience
         self._checked_s = time.monotonic()
 
     @property
@@ -55,15 +70,15 @@ class Cluster:
         return max(1, int(self.ray.cluster_resources().get("CPU", 1)))
 
     def check(self) -> None:
-        """Looks now and then whether an answer can still come; for who waits for one.
+        """Checks now and then whether an answer can still arrive; for a caller that waits for one.
 
-        Ray itself fails a task whose driver has lost its node, but lets one that is to begin a process wait for ever.
+        Ray itself fails a task whose driver has lost its node. A task that has to start a process would wait for ever.
 
         Raises:
             ClusterError: The node by which this process uses the cluster is gone.
         """
         now_s = time.monotonic()
-        if now_s < self._checked_s + _CHECK_S:
+        if now_s < self._checked_s + self.patience.check_s:
             return
         self._checked_s = now_s
         try:
@@ -75,35 +90,35 @@ class Cluster:
             raise self.gone("its raylet has died")
 
     def died(self, what: str, times: int, error: Exception) -> ClusterError:
-        """The error where the process that evaluated something died, so many times that it is not begun again."""
+        """The error for a process that died so many times that it is not started again."""
         if isinstance(error, self.ray.exceptions.LocalRayletDiedError):
             return self.gone("its raylet has died")
         return ClusterError(
             f"the process that evaluated {what} died {times} times; a rule of yours may end it, or it needs more "
-            f"memory than there is: {in_short(error)}"
+            f"memory than the machine has: {in_short(error)}"
         )
 
     def gone(self, why: str) -> ClusterError:
-        """The error where this process can use the cluster no more."""
+        """The error for a cluster that this process can no longer use."""
         return ClusterError(
-            f"the Ray node of this process is gone: {why}; begin again, with --engine local or on another node if it "
-            "happens again"
+            f"the Ray node of this process is gone: {why}; start the command again, with --engine local or on another "
+            "node if it happens again"
         )
 
 
 def in_short(error: Exception) -> str:
-    """What Ray says, in a line."""
+    """A message of Ray, in one line."""
     return " ".join(str(error).split())[:300]
 
 
 @contextmanager
 def cluster(address: str | None = None, *, cores: int | None = None) -> Iterator[Cluster]:
-    """Connects to a cluster, or starts one here that ends with the context.
+    """Connects to a cluster, or starts a private one that ends with the context.
 
     Args:
-        address: ``"host:port"`` or ``"auto"``, of a cluster that is there; None for what the variable ``RAY_ADDRESS``
-            says, and without it for one of our own.
-        cores: Cores of one of our own; all of this machine if None.
+        address: ``"host:port"`` or ``"auto"`` of an existing cluster; None for the variable ``RAY_ADDRESS``, and for a
+            private cluster if that is not set.
+        cores: Cores of a private cluster; all of this machine if None.
 
     Raises:
         MissingExtraError: Ray is not installed.
@@ -117,11 +132,11 @@ def cluster(address: str | None = None, *, cores: int | None = None) -> Iterator
         with importing("--engine ray needs Ray", "ray"):
             import ray
         if ray.is_initialized():
-            yield Cluster(ray)  # the caller has one
+            yield Cluster(ray)  # the caller is connected
             return
         folder = _folder() if ours else None
         try:
-            with _hushed():  # also while it shuts down, when it has most to say of workers that died
+            with _hushed():  # also while it shuts down, when it prints most about workers that died
                 try:
                     with _ending_in_order():
                         _connect(ray, address, folder, cores)
@@ -151,20 +166,20 @@ def _connect(ray: Any, address: str | None, folder: str | None, cores: int | Non
         raise ClusterError(f"{what}: {in_short(error)}; {cure}") from None
     finally:
         if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, handler)  # Ray has put its own there
+            signal.signal(signal.SIGTERM, handler)  # Ray has replaced it
 
 
 def _greet(address: str) -> None:
-    """Whether anybody listens at an address: Ray itself would try for minutes, and print that it does."""
+    """Connects once, and raises if no process listens: Ray itself would try for minutes, and print that it does."""
     place = address.rpartition("//")[2]
     host, _, port = place.rpartition(":")
     if host and port.isdigit():
-        socket.create_connection((host.strip("[]"), int(port)), timeout=_ANSWER_S).close()
+        socket.create_connection((host.strip("[]"), int(port)), timeout=Patience().connect_s).close()
 
 
 @contextmanager
 def _ending_in_order() -> Iterator[None]:
-    """SIGTERM becomes an exception where nobody else handles it, so that no process and no folder is left behind."""
+    """Turns SIGTERM into an exception unless it has a handler, so that no process and no folder is left behind."""
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
         yield
         return
@@ -173,7 +188,7 @@ def _ending_in_order() -> Iterator[None]:
 
     def terminate(number: int, _: object) -> None:
         arrived.append(number)
-        raise KeyboardInterrupt  # the one exception that comes through Ray's waiting unchanged
+        raise KeyboardInterrupt  # the only exception that Ray's wait passes on unchanged
 
     signal.signal(signal.SIGTERM, terminate)
     try:
@@ -190,7 +205,7 @@ def _ending_in_order() -> Iterator[None]:
 def _hushed() -> Iterator[None]:
     """Keeps a thread of Ray from printing to stdout, among our verdicts, that a process died and is started again.
 
-    There is no option for that. Where a release of Ray does it otherwise, this does nothing.
+    Ray has no option for that. With a release of Ray that prints in another way, this does nothing.
     """
     module = sys.modules.get("ray._private.worker")
     name = "print_to_stdstream"
@@ -206,7 +221,7 @@ def _hushed() -> Iterator[None]:
 
 
 def _folder() -> str:
-    """A folder for logs and sockets of a cluster of our own, which only this user can look into."""
+    """A folder for logs and sockets of a private cluster, which only this user can read."""
     parent = tempfile.gettempdir()
     name = tempfile.mkdtemp(prefix="watchglass-ray-", dir=parent if len(parent) < _LONGEST_FOLDER - 24 else "/tmp")
     return str(Path(name).resolve())
@@ -214,7 +229,7 @@ def _folder() -> str:
 
 @contextmanager
 def _as_it_was(variables: Mapping[str, str]) -> Iterator[None]:
-    """Sets environment variables that are not set, and puts back what Ray changes of this process."""
+    """Sets environment variables that are not set, and restores what Ray changes in this process."""
     environ, hooks = dict(os.environ), (sys.excepthook, threading.excepthook)
     main = threading.current_thread() is threading.main_thread()
     handler = signal.getsignal(signal.SIGTERM)

@@ -1,7 +1,7 @@
-"""A live run that a process of a cluster reads and judges: asked one thing after another, in text.
+"""A live run that a process of a cluster reads and judges, one request in text after another.
 
-The evaluator that asks has the journal with its lease, knows who is alive, and acts. What it does not do is here: the
-ordinary :class:`Judging`, whose reports are collected and handed over with each answer.
+The evaluator that sends the requests holds the journal with its lease, knows which workers live, and runs actions. The
+process has an ordinary :class:`Judging`; its reports are collected and sent with each answer.
 """
 
 from __future__ import annotations
@@ -15,39 +15,39 @@ from watchglass.errors import WatchglassError
 from watchglass.evaluate.live.judging import Judging
 from watchglass.evaluate.live.reporting import Reporting
 from watchglass.evaluate.live.worker_liveness import WorkerLiveness
-from watchglass.evaluate.scaling.tasks import error_to_json, fitted_out
+from watchglass.evaluate.scaling.tasks import apply_setup, error_to_json
 from watchglass.records import Finding, Observation
 from watchglass.store import open_store
 
-#: What travels of a worker, as :class:`FollowedWorker` names it.
+#: The fields of a worker that are sent, as :class:`FollowedWorker` names them.
 WORKER = ("attempt", "worker", "reached", "alone", "left", "lost", "events", "losses", "ended", "lost_at")
-#: Bytes that are read before an answer: no run keeps another one waiting.
+#: Bytes that are read before an answer, so that no run keeps another one waiting.
 _MOST_BYTES = 16 << 20
 
 
 class FollowedRun:
-    """A run, read and judged as far as it was asked. For one thread; what is asked and said is text."""
+    """A run, read and judged as far as requested. For one thread; requests and answers are text."""
 
-    def __init__(self, outfit: str) -> None:
-        """Does nothing yet: what goes wrong with the run or a rule is an answer, and the process lives on.
+    def __init__(self, setup: str) -> None:
+        """Reads nothing yet: an error of the run or a rule is an answer, and must not end the process.
 
         Args:
-            outfit: JSON of :func:`outfit_of`.
+            setup: JSON of :func:`setup_of`.
         """
-        self._outfit = json.loads(outfit)
+        self._setup = json.loads(setup)
         self._reports = _Reports()
         self._judging: Judging | None = None
 
     def answer(self, request: str) -> str:
-        """Does what is asked, and reports the result.
+        """Does what a request says, and reports the result.
 
         Args:
             request: JSON with ``what`` (``"read"``, ``"drained"``, ``"drain"`` or ``"end"``, a method of
                 :class:`Judging`), ``active`` (whether more may come) and ``observed`` (new observations).
 
         Returns:
-            JSON with ``is_so`` (what the method returned), ``steps`` and ``reports`` since the last answer, and where
-            everything stands; with ``error`` where it could not be done.
+            JSON with ``is_so`` (the result of the method), ``steps`` and ``reports`` since the last answer, and the
+            present state; with ``error`` where the request failed.
         """
         is_so, error = False, None
         try:
@@ -58,17 +58,17 @@ class FollowedRun:
             error = error_to_json(raised)
         if self._judging is None:
             return json.dumps({"error": error})
-        return self._renamed(json.dumps({"is_so": is_so, "error": error, **self._said(self._judging)}))
+        return self._renamed(json.dumps({"is_so": is_so, "error": error, **self._state(self._judging)}))
 
     def _begun(self) -> Judging:
-        config, self._renamed = fitted_out(self._outfit)
+        config, self._renamed = apply_setup(self._setup)
         judging = Judging(open_store(config.run), config)
-        # What not even an exception ends would hang the evaluator too. A process that dies is noticed.
+        # A rule that not even an exception ends would hang the evaluator too. The evaluator notices a dead process.
         judging.engine.stuck = lambda seen: os._exit(1)
         judging.join(cast(Reporting, self._reports), cast(WorkerLiveness, self._reports), lambda: None)
         return judging
 
-    def _said(self, judging: Judging) -> dict[str, Any]:
+    def _state(self, judging: Judging) -> dict[str, Any]:
         steps, reports = self._reports.take()
         workers = judging.workers.values()
         groups = {f"{worker.attempt} {worker.group}": worker.moments for worker in workers}
@@ -94,7 +94,7 @@ def _done(judging: Judging, what: str, active: bool, observed: Sequence[dict[str
 
 
 class _Reports:
-    """Stands in for what an evaluator has in the calling process: reporting, journal and liveness of the workers."""
+    """Takes the place of the evaluator's reporting, journal and liveness of workers, which the calling process has."""
 
     def __init__(self) -> None:
         self.journal = self

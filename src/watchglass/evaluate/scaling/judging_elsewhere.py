@@ -1,4 +1,4 @@
-"""Reading and judging a live run in a process of a cluster, for an evaluator that has the journal and acts."""
+"""Reads and judges a live run in a process of a cluster, for an evaluator that writes the journal and acts."""
 
 from __future__ import annotations
 
@@ -18,29 +18,24 @@ from watchglass.evaluate.live.worker_liveness import WorkerLiveness
 from watchglass.evaluate.scaling.cluster import Cluster, in_short
 from watchglass.evaluate.scaling.followed_run import WORKER, FollowedRun
 from watchglass.evaluate.scaling.rule_files import absolute_rules, read_rule_files
-from watchglass.evaluate.scaling.tasks import error_of, outfit_of
+from watchglass.evaluate.scaling.tasks import error_of, setup_of
 from watchglass.records import Finding, Observation, RuleStatus
 from watchglass.store import Store, read_manifest
 from watchglass.tables import WorkerTables
 
-#: How often a process that dies is begun again without having got any further.
-RETRIES = 4
-#: Seconds after which an evaluator that waits for an answer looks up.
-_LOOK_UP_S = 0.5
-
 
 def judging_on(connected: Cluster) -> Callable[[Store, EvaluatorConfig], Judging]:
-    """Makes what reads and judges the run of an evaluator on a cluster."""
-    # What an evaluator asks of a Judging, the other one answers.
+    """The factory of an evaluator's :class:`JudgingElsewhere` on a cluster."""
+    # It has every member of Judging that an evaluator uses.
     return lambda store, config: cast(Judging, JudgingElsewhere(connected, store, config))
 
 
 class JudgingElsewhere:
-    """What an evaluator needs of a :class:`Judging`, done by a process of a cluster. For one thread.
+    """The members of a :class:`Judging` that an evaluator uses, done by a process of a cluster. For one thread.
 
-    :meth:`read` waits for nothing: it takes the answer that is there, or asks. Nothing is under way while an answer is
-    reported, nor after :meth:`drained`, so that what is observed of workers then comes after the same step as in a
-    replay. A process that died is begun again like a run that was compacted: from the first step.
+    :meth:`read` never waits: it takes an answer that has arrived, or sends a request. No request is under way while an
+    answer is reported, nor after :meth:`drained`. So an observation of a worker then follows the same step as in a
+    replay. A process that died is replaced, and the run evaluated from its first step, as after a compaction.
     """
 
     def __init__(self, connected: Cluster, store: Store, config: EvaluatorConfig) -> None:
@@ -49,10 +44,10 @@ class JudgingElsewhere:
         Args:
             connected: The cluster.
             store: The run's store.
-            config: What to evaluate. Of its actions and files of causes nothing goes to the cluster.
+            config: What to evaluate. Its actions and files of causes are not sent to the cluster.
 
         Raises:
-            WatchglassError: A rule or a parameter is not right, or there is no such run.
+            WatchglassError: A rule or a parameter is invalid, or there is no such run.
         """
         self._connected, self._store = connected, store
         self.run_id = read_manifest(store).run_id
@@ -62,7 +57,7 @@ class JudgingElsewhere:
         self._unfed, self._placed = unfed.statuses(), PLACED if not unfed.whole else ()
         unfed.close()
         located = replace(config, run=absolute(config.run), rules=absolute_rules(config.rules))
-        self._outfit = json.dumps(outfit_of(located, read_rule_files(config.rules)))
+        self._setup = json.dumps(setup_of(located, read_rule_files(config.rules)))
         self._actor: Any = None
         self._asked: Any = None
         self._deaths = self._furthest = 0
@@ -126,7 +121,7 @@ class JudgingElsewhere:
             StoreError, CompactedError: See :meth:`Judging.read`, or the process died.
         """
         if self._asked is None:
-            if not self._new:  # else what is observed for the news of drained would come while more is read
+            if not self._new:  # else observations for the news of drained would come while more is read
                 self._ask("read")
         elif self._connected.ray.wait([self._asked], timeout=0)[0]:
             self._new |= self._take()
@@ -153,7 +148,7 @@ class JudgingElsewhere:
     def close(self) -> None:
         """Ends the process. A second call does nothing."""
         if self._actor is not None:
-            with suppress(Exception):  # of a cluster that is gone; the lease is still to be given back
+            with suppress(Exception):  # the cluster may be gone; the lease must be given back in any case
                 self._connected.ray.kill(self._actor)
         self._actor = self._asked = None
 
@@ -166,7 +161,7 @@ class JudgingElsewhere:
         self._findings: dict[str, Finding] = {}
         self._changed: dict[str, Finding] = {}
         self._observed: list[Observation] = []
-        self._told = 0
+        self._sent = 0
         self._new = False
 
     def _done(self, what: str, is_active: Callable[[], bool] = lambda: True) -> bool:
@@ -177,30 +172,30 @@ class JudgingElsewhere:
 
     def _ask(self, what: str, active: bool = True) -> None:
         if self._actor is None:
-            # Following is mostly waiting, so processes share cores, and none is waited for; but a node that was given
-            # no core, as a head often is, gets none of them.
+            # Following is mostly waiting, so processes share cores and wait for none. A node without cores, as a head
+            # often is, gets no process.
             options = {"num_cpus": 0.001, "scheduling_strategy": "SPREAD"}
-            self._actor = self._connected.ray.remote(FollowedRun).options(**options).remote(self._outfit)
+            self._actor = self._connected.ray.remote(FollowedRun).options(**options).remote(self._setup)
         request = {"what": what, "active": active, "observed": [seen.to_json() for seen in self._observed]}
-        self._told = len(self._observed)
+        self._sent = len(self._observed)
         self._asked = self._actor.answer.remote(json.dumps(request))
 
     def _awaited(self) -> bool:
-        while not self._connected.ray.wait([self._asked], timeout=_LOOK_UP_S)[0]:
+        while not self._connected.ray.wait([self._asked], timeout=self._connected.patience.wake_s)[0]:
             self._connected.check()
             self._stay()
         return self._take()
 
     def _take(self) -> bool:
-        """Reports what the answer says, as if it had been read and judged here; returns what the method returned."""
+        """Reports the content of the answer as if this process had judged it; returns the result of the method."""
         ray, asked, self._asked = self._connected.ray, self._asked, None
         try:
             data = json.loads(ray.get(asked))
         except ray.exceptions.RayError as error:
             raise self._died(error) from None
         if "frames" in data:
-            del self._observed[: self._told]
-            self._stands(data)
+            del self._observed[: self._sent]
+            self._update(data)
             self._report(data["reports"])
             self._stay()
         if data["error"] is None:
@@ -210,7 +205,7 @@ class JudgingElsewhere:
             raise refused
         raise ClusterError(f"a process of the cluster cannot read {self._store.location}: {refused}")
 
-    def _stands(self, data: Mapping[str, Any]) -> None:
+    def _update(self, data: Mapping[str, Any]) -> None:
         groups = {
             group: Moments(shown, tick=None if tick is None else Observation.from_json(tick))
             for group, (shown, tick) in data["groups"].items()
@@ -245,9 +240,10 @@ class JudgingElsewhere:
                 self._reporting.journal.write([Observation.from_json(row) for row in rows])
 
     def _died(self, error: Exception) -> Exception:
-        """All of the run is evaluated again, by a new process, unless that has been of no use."""
+        """The error that has a new process evaluate the whole run again, or that ends this after too many deaths."""
         place = self._store.location
         self._deaths += 1
-        if isinstance(error, self._connected.ray.exceptions.LocalRayletDiedError) or self._deaths > RETRIES:
+        node_died = isinstance(error, self._connected.ray.exceptions.LocalRayletDiedError)
+        if node_died or self._deaths > self._connected.patience.retries:
             return self._connected.died(place, self._deaths, error)
         return CompactedError(f"the process that evaluated {place} died: {in_short(error)}")

@@ -1,9 +1,9 @@
-"""Dividing an evaluation into parts that can be done anywhere, in any order, any number of times. Pure.
+"""Divides an evaluation into parts that any process can evaluate, in any order, any number of times. Pure.
 
 What a rule finds on a worker depends on that worker's steps alone, so runs and workers divide freely. Rules divide as
-well, but all rules of a part share the reading of its steps: two halves of the rules read everything twice. So rules
-are divided only where one worker has so much that waiting for it alone would take longer than reading it again. Rules
-that see all workers at once form a separate part where workers are divided.
+well, but the rules of a part share the reading of its steps: two halves of the rules may read the same twice. So rules
+are divided only where one worker has so much data that its part alone would take longer than all others together. Rules
+that see all workers at once form a separate part, with all workers and only the columns that they declare.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from dataclasses import dataclass
 from watchglass.errors import InvalidValueError
 from watchglass.evaluate.scaling.contents import RunContents
 
-#: Parts for each core, where there is enough to do: the last ones to end are then a small share of the whole.
+#: Parts for each core, where there is enough data: the last parts to end are then a small share of the whole.
 PARTS_PER_CORE = 4
-#: A smaller part costs more to hand out and to take back than to evaluate.
+#: A smaller part costs more to send and to merge than to evaluate.
 LEAST_BYTES = 1 << 18
-#: Share of the time of a part that reading and decoding takes, and that every division by rules repeats; measured by
+#: Share of the time of a part for reading and decoding, which every division by rules repeats; measured by
 #: ``benchmarks/scale.py``.
 READING_SHARE = 0.5
 
 
 @dataclass(frozen=True)
 class Part:
-    """A piece of work: some workers of a run, shown to some rules.
+    """Some workers of a run, shown to some rules.
 
     Attributes:
         run: Location of the run.
-        workers: Names of the workers, in their order; None for all of the run, whoever they are.
-        rules: Which rules, counted from 0 in the order of the configuration; None for all.
-        bytes: How much there is to read.
+        workers: Names of the workers, in their order; None for all workers of the run.
+        rules: Positions of the rules in the configuration; None for all.
+        bytes: The size of what the workers wrote.
     """
 
     run: str
@@ -50,16 +50,16 @@ def plan(
     whole: Collection[int] = (),
     reading_share: float = READING_SHARE,
 ) -> tuple[Part, ...]:
-    """The parts of an evaluation, the largest first, so that the small ones fill what is left at the end.
+    """The parts of an evaluation, the largest first, so that small ones fill the cores at the end.
 
     Every worker of every run is in exactly one part for each rule.
 
     Args:
-        runs: What there is to evaluate.
-        rules: How many rules.
-        cores: How many parts can be worked on at once.
+        runs: The runs to evaluate.
+        rules: The number of rules.
+        cores: The number of parts that can be evaluated at once.
         whole: Rules that see all workers at once.
-        reading_share: Share of the cost of a part that reading is, 0 to 1.
+        reading_share: Share of the cost of a part for reading, 0 to 1.
 
     Raises:
         InvalidValueError: No core, or no rule.
@@ -79,7 +79,7 @@ def _by_workers(run: RunContents, target: int, rules: int, whole: Sequence[int])
     if count <= 1 or len(whole) == rules:
         return [Part(run.run, None, None, run.bytes)]
     bins: list[tuple[int, int, list[str]]] = [(0, number, []) for number in range(count)]
-    # The largest first, each to whoever has least: at most a third more than the best division has.
+    # The largest first, each into the smallest part: at most a third more than the best division.
     for worker, size in sorted(run.workers.items(), key=lambda item: -item[1]):
         filled, number, members = heapq.heappop(bins)
         members.append(worker)
@@ -95,10 +95,10 @@ def _by_workers(run: RunContents, target: int, rules: int, whole: Sequence[int])
 
 
 def _by_rules(part: Part, rules: int, cores: int, total: int, reading_share: float) -> list[Part]:
-    """A part divided by rules, where all of it would otherwise take longer than everything else together.
+    """A part divided by rules, where it would otherwise take longer than all other parts together.
 
-    With k pieces the part takes ``reading + (1 - reading) / k`` of its time, and the work of all grows by
-    ``(k - 1) * reading`` of it: the k with which the whole ends first is taken.
+    With k pieces the part takes ``reading + (1 - reading) / k`` of its time, and the total work grows by
+    ``(k - 1) * reading`` of it. The chosen k ends the whole first.
     """
     alone = part.workers is None or len(part.workers) == 1
     if not alone or part.bytes * cores <= total or part.bytes <= LEAST_BYTES:

@@ -1,6 +1,6 @@
-"""Rule files of users on their way to other machines: as text, and the same text everywhere.
+"""Rule files of users, sent to other machines as text, so that all machines run the same text.
 
-Only what the driver read is ever run: where a machine has a file of the same path with other content, that is not it.
+Only the text that the driver read is run. A file at the same path with other content is not used.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _MOST_BYTES = 16 << 20
 
 
 def read_rule_files(rules: Sequence[RuleSpec]) -> dict[str, str]:
-    """The source of every file that rules are named by, by its absolute path.
+    """The source of every file in the names of rules, by its absolute path.
 
     Raises:
-        MissingFileError: There is no such file, or it is no text.
+        MissingFileError: There is no such file, or it is not text.
     """
     found: dict[str, str] = {}
     for path in {file_and_class(rule.name)[0] for rule in rules if names_file(rule.name)}:
@@ -45,9 +45,9 @@ def absolute_rules(rules: Sequence[RuleSpec]) -> tuple[RuleSpec, ...]:
 def place_rule_files(
     rules: Sequence[RuleSpec], files: Mapping[str, str]
 ) -> tuple[tuple[RuleSpec, ...], dict[str, str]]:
-    """The rules as they are named here, and the original path of each file that lies elsewhere here.
+    """The rules as this machine names them, and the original path of each file that has another path here.
 
-    A file that is there with the same content is used where it is. Any other is written into a folder of this process,
+    A file that exists with the same content is used in its place. Any other is written into a folder of this process,
     which only its user can read and which is removed when the process ends.
     """
     places = {path: _place(path, source.encode()) for path, source in files.items()}
@@ -76,7 +76,7 @@ def _folder() -> Path:
 
 
 def _at(rule: RuleSpec, place: Callable[[str], str]) -> RuleSpec:
-    """A rule with its file elsewhere."""
+    """A rule with the new path of its file."""
     if not names_file(rule.name):
         return rule
     path, _ = file_and_class(rule.name)

@@ -1,4 +1,4 @@
-"""Evaluating stored runs on a cluster: parts go out, answers come in, and what comes out is what one engine says."""
+"""Evaluates stored runs on a cluster: sends out parts, and merges the answers to the result of one engine."""
 
 from __future__ import annotations
 
@@ -20,14 +20,10 @@ from watchglass.evaluate.scaling.tasks import answer, error_of, error_to_json, r
 from watchglass.records import Evaluation
 from watchglass.store import open_store, read_manifest
 
-#: How often a part is begun again whose process died under it.
-RETRIES = 4
-#: Parts under way for each core: one that is worked on, one that waits so that no core does.
+#: Parts under way for each core: one that is evaluated, and one that waits so that the core does not.
 _UNDER_WAY = 2
-#: Segments of all runs together whose names go out with the parts; of further runs each part lists them itself.
+#: Segments of all runs together whose names are sent with the parts; those of further runs each part lists itself.
 MOST_LISTED = 200_000
-#: Seconds after which the driver looks up from waiting, so that signals arrive.
-_LOOK_UP_S = 0.5
 
 
 def replay_on_ray(
@@ -38,23 +34,23 @@ def replay_on_ray(
 ) -> dict[str, Evaluation | WatchglassError]:
     """Evaluates rules over everything that was stored of some runs, on a Ray cluster. Writes nothing.
 
-    Each evaluation is what :func:`watchglass.evaluate.replay` gives: the same findings, order and statuses. A process
-    of the cluster that dies costs the time of its part, which is done again.
+    Each evaluation equals that of :func:`watchglass.evaluate.replay`: the same findings, order and statuses. A process
+    of the cluster that dies costs the time of its part, which is evaluated again.
 
     Args:
-        runs: Locations of runs. The cluster has to see them: other machines do not see a folder of this one.
+        runs: Locations of runs that the cluster can read: other machines cannot read a folder of this one.
         config: Rules, thresholds, limits; its run does not matter.
         address: Address of a cluster, see :func:`cluster`; None for ``RAY_ADDRESS``, else one on this machine.
 
     Returns:
-        What the rules say of each run, by its location as it was named; of a run that cannot be read, why.
+        The evaluation of each run, by its location as the caller named it; the error for a run that cannot be read.
 
     Raises:
         MissingExtraError: Ray is not installed.
-        ClusterError: The cluster does not answer, or a part ended the process that worked on it again and again.
+        ClusterError: The cluster does not answer, or a part ended its process again and again.
         WatchglassError: A rule is not right.
     """
-    engine = Engine(config.rules, calibration=config.calibration)  # says what is wrong before anything starts
+    engine = Engine(config.rules, calibration=config.calibration)  # raises for a wrong rule before anything starts
     files = read_rule_files(config.rules)
     config = replace(config, rules=absolute_rules(config.rules))
     places = {run: absolute(run) for run in runs}
@@ -66,7 +62,7 @@ def replay_on_ray(
             with closing(open_store(run)) as store:
                 read_manifest(store)
                 found = contents[place] = contents_of(store, place, most_listed=left)
-        except Exception as error:  # whatever is wrong with one run, the others are judged
+        except Exception as error:  # of one run; the others are evaluated
             errors[place] = error_of(*error_to_json(error))
         else:
             left -= found.objects if found.segments is not None else 0
@@ -85,12 +81,12 @@ def replay_on_ray(
 
 
 def ask(connected: Cluster, requests: Sequence[str], names: Sequence[str]) -> Iterator[tuple[int, str]]:
-    """Sends requests to a cluster, a bounded number at a time, and gives answers as they come.
+    """Sends requests to a cluster, a bounded number at a time, and gives answers as they arrive.
 
     Args:
         connected: The cluster.
-        requests: What to ask, see :func:`request_of`.
-        names: What each is called in errors.
+        requests: The parts, see :func:`request_of`.
+        names: The name of each part in errors.
 
     Yields:
         Which request, and its answer, see :func:`read_answer`.
@@ -98,10 +94,10 @@ def ask(connected: Cluster, requests: Sequence[str], names: Sequence[str]) -> It
     Raises:
         ClusterError: A process died under the same part again and again, or the cluster was lost.
     """
-    ray = connected.ray
-    # Retries are for processes that die. A part that fails in order says so in its answer, and would fail again.
+    ray, patience = connected.ray, connected.patience
+    # Retries are for processes that die. An error in a part is its answer, and would come again.
     task = ray.remote(answer).options(
-        num_cpus=1, max_retries=RETRIES, retry_exceptions=False, scheduling_strategy="SPREAD"
+        num_cpus=1, max_retries=patience.retries, retry_exceptions=False, scheduling_strategy="SPREAD"
     )
     waiting = deque(range(len(requests)))
     under_way: dict[object, int] = {}
@@ -111,7 +107,7 @@ def ask(connected: Cluster, requests: Sequence[str], names: Sequence[str]) -> It
             while waiting and len(under_way) < most:
                 number = waiting.popleft()
                 under_way[task.remote(requests[number])] = number
-            ready, _ = ray.wait(list(under_way), num_returns=1, timeout=_LOOK_UP_S)
+            ready, _ = ray.wait(list(under_way), num_returns=1, timeout=patience.wake_s)
             if not ready:
                 connected.check()
             for reference in ready:
@@ -119,16 +115,16 @@ def ask(connected: Cluster, requests: Sequence[str], names: Sequence[str]) -> It
                 try:
                     text = ray.get(reference)
                 except (ray.exceptions.LocalRayletDiedError, ray.exceptions.WorkerCrashedError) as error:
-                    raise connected.died(names[number], 1 + RETRIES, error) from None
+                    raise connected.died(names[number], 1 + patience.retries, error) from None
                 except ray.exceptions.RayError as error:
                     raise ClusterError(f"the cluster could not evaluate {names[number]}: {in_short(error)}") from None
                 yield number, text
     finally:
-        for reference in under_way:  # of a cluster that others use: what nobody waits for any more is not begun
+        for reference in under_way:  # others use the cluster too: a part whose answer is not needed must not start
             with suppress(Exception):
                 ray.cancel(reference)
 
 
 def _names(parts: Sequence[Part]) -> list[str]:
-    """Parts as errors call them."""
+    """The names of parts in errors."""
     return [f"{part.run}, {', '.join(part.workers) if part.workers is not None else 'all workers'}" for part in parts]

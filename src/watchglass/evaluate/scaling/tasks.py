@@ -1,6 +1,6 @@
-"""What a process elsewhere is asked and what it answers: text, JSON both ways, and no object of anybody's class.
+"""Requests to another process and its answers: JSON text both ways, and no objects.
 
-Nothing here knows how the text travels, so the same is done by a task on a cluster and by a call in a test.
+This module does not know how the text travels, so a task on a cluster and a call in a test do the same.
 """
 
 from __future__ import annotations
@@ -28,42 +28,42 @@ from watchglass.version import __version__
 def request_of(
     part: Part, config: EvaluatorConfig, files: Mapping[str, str], contents: RunContents | None = None
 ) -> str:
-    """A part as it is sent.
+    """A part as text.
 
     Args:
         part: What to evaluate.
         config: Rules whose files are absolute, thresholds, limits; its run does not matter.
         files: Source of the rule files by path.
-        contents: What its run holds; None where whoever evaluates the part lists that.
+        contents: The listing of its run; None where the process that evaluates the part lists the run itself.
     """
     segments = None
     if contents is not None and contents.segments is not None:
         workers = contents.workers if part.workers is None else part.workers
         segments = [row for worker in workers for row in contents.segments[worker]]
-    outfit = outfit_of(replace(config, run=part.run), files)
-    return json.dumps({**outfit, "workers": part.workers, "rules": part.rules, "segments": segments})
+    setup = setup_of(replace(config, run=part.run), files)
+    return json.dumps({**setup, "workers": part.workers, "rules": part.rules, "segments": segments})
 
 
-def outfit_of(config: EvaluatorConfig, files: Mapping[str, str]) -> dict[str, Any]:
-    """What a process elsewhere needs to evaluate as this one would.
+def setup_of(config: EvaluatorConfig, files: Mapping[str, str]) -> dict[str, Any]:
+    """What another process needs to evaluate as this one would.
 
     Args:
-        config: The run, rules whose files are absolute, thresholds, limits. What is secret in it stays here.
+        config: The run, rules whose files are absolute, thresholds, limits. Its secrets are left out.
         files: Source of the rule files by path.
     """
     safe = replace(config, stop_on=None, actions=(), causes=())
     return {"version": __version__, "folder": os.getcwd(), "config": safe.to_line(), "files": files}
 
 
-def fitted_out(data: Mapping[str, Any]) -> tuple[EvaluatorConfig, Callable[[str], str]]:
-    """The configuration of an :func:`outfit_of`, and what names rule files in an answer as the caller names them.
+def apply_setup(data: Mapping[str, Any]) -> tuple[EvaluatorConfig, Callable[[str], str]]:
+    """The configuration of a :func:`setup_of`, and a function that gives rule files in an answer the caller's names.
 
-    This process goes to the working directory of the caller, if that is there too.
+    This process changes to the working directory of the caller, where that exists.
 
     Raises:
         ClusterError: It comes from another release.
     """
-    with suppress(OSError):  # parameters of rules may be paths; they have to be absolute where this folder is missing
+    with suppress(OSError):  # parameters of rules may be paths; where this folder is missing they must be absolute
         os.chdir(data["folder"])
     if data["version"] != __version__:
         raise ClusterError(
@@ -81,30 +81,29 @@ def fitted_out(data: Mapping[str, Any]) -> tuple[EvaluatorConfig, Callable[[str]
 
 
 def answer(request: str) -> str:
-    """Evaluates one part; the same request has the same answer, up to the time that it took.
+    """Evaluates one part; the same request has the same answer, except for the time it took.
 
-    What goes wrong with the run or a rule is part of the answer, so that whoever asks again does so for a process that
-    died and for nothing else.
+    An error of the run or of a rule is part of the answer. So a caller repeats a request only after a process died.
     """
     begin_s = time.process_time()
     data = json.loads(request)
     try:
-        config, renamed = fitted_out(data)
+        config, renamed = apply_setup(data)
         with closing(open_store(config.run)) as store:
-            # What was listed for all parts is not listed again by each, and is one moment of the run for all of them.
+            # With the listing of the driver, no part lists the run again, and all parts see the same moment of the run.
             run = store if data["segments"] is None else ListedStore(store, data["segments"])
             partial = replay_part(run, config, workers=data["workers"], rules=data["rules"])
         text = f'"partial": {renamed(json.dumps(partial.to_json()))}'
-    except Exception as error:  # whatever is wrong with one run, the others are judged
+    except Exception as error:  # of one run; the others are evaluated
         text = f'"error": {json.dumps(error_to_json(error))}'
     return f'{{"cpu_s": {time.process_time() - begin_s:.6f}, {text}}}'
 
 
 def read_answer(text: str) -> PartialEvaluation:
-    """What :func:`answer` gave.
+    """The result in the text of :func:`answer`.
 
     Raises:
-        WatchglassError: Why the part could not be evaluated.
+        WatchglassError: The part could not be evaluated; the message is the reason.
     """
     data = json.loads(text)
     if "error" in data:
@@ -113,13 +112,13 @@ def read_answer(text: str) -> PartialEvaluation:
 
 
 def error_to_json(error: Exception) -> tuple[str, str]:
-    """An error as it travels: its name and what is wrong; where it is no error of ours, the data is."""
+    """Name and message of an error, as JSON values; any error that is not ours counts as damaged data."""
     kind = type(error) if isinstance(error, WatchglassError) else DamagedDataError
     return kind.__name__, in_a_line(error)
 
 
 def error_of(name: str, message: str) -> WatchglassError:
-    """An error that was raised elsewhere."""
+    """The error of another process."""
     kind = getattr(errors, name, WatchglassError)
     known = isinstance(kind, type) and issubclass(kind, WatchglassError)
     return (kind if known else WatchglassError)(message)

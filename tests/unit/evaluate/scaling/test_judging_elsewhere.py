@@ -18,8 +18,8 @@ from watchglass.errors import ClusterError, CompactedError, StoreError
 from watchglass.evaluate import Judging, replay
 from watchglass.evaluate.live.evaluator import Evaluator
 from watchglass.evaluate.scaling import followed_run
-from watchglass.evaluate.scaling.cluster import Cluster
-from watchglass.evaluate.scaling.judging_elsewhere import RETRIES, JudgingElsewhere
+from watchglass.evaluate.scaling.cluster import Cluster, Patience
+from watchglass.evaluate.scaling.judging_elsewhere import JudgingElsewhere, judging_on
 from watchglass.records import Observation, Severity
 from watchglass.rules import default_rules
 from watchglass.run import open_run
@@ -99,7 +99,7 @@ def same_as_here(ray: Processes, run: Path, *rules: RuleSpec) -> str:
 def test_it_says_and_writes_what_an_evaluator_here_does(run: Path, own: Any, late: int) -> None:
     ray = Processes(late=late)
     assert "no luck at 7" not in same_as_here(ray, run, own("Faulty"))
-    assert len(ray.outfits) == 1
+    assert len(ray.setups) == 1
     seen = open_run(run).journal.observations
     assert [(each.kind, each.data["rule"]) for each in seen] == [("rule_error", "Faulty")]
 
@@ -117,12 +117,12 @@ def test_a_process_that_dies_is_begun_again_and_nothing_is_said_twice(run: Path,
         at += len(counting.requests)
     ray = Processes(dies=lambda number: number == at)
     same_as_here(ray, run, own("Faulty"))
-    assert len(ray.outfits) == 2
+    assert len(ray.setups) == 2
 
 
 def test_one_that_dies_again_and_again_is_named_and_the_lease_given_back(run: Path) -> None:
     ray = Processes(dies=lambda number: number > 1)  # also where it gets somewhere each time
-    message = rf"evaluated {run} died {RETRIES + 1} times; a rule of yours may end"
+    message = rf"evaluated {run} died {Patience().retries + 1} times; a rule of yours may end"
     with pytest.raises(ClusterError, match=message):
         followed(config_of(run), elsewhere(ray))
     followed(config_of(run))
@@ -148,7 +148,7 @@ def test_a_process_whose_store_refuses_is_asked_again_and_told_all_it_was_to_kno
     for _ in range(8):
         turned(evaluator)
     evaluator.finish()
-    assert len(ray.outfits) == 1
+    assert len(ray.setups) == 1
     assert "store unreachable, retrying: unreachable" in output.getvalue()
     assert {each.message for each in evaluator.evaluation().findings} >= {"worker_1 before 31"}
     replayed = replay(run, config_of(run, own("Losses")).rules)
@@ -169,7 +169,7 @@ def test_a_run_that_is_compacted_meanwhile_is_evaluated_again(run: Path, monkeyp
     monkeypatch.setattr(RunReader, "poll", gone)
     ray = Processes()
     same_as_here(ray, run)
-    assert len(ray.outfits) == 2
+    assert len(ray.setups) == 2
 
 
 def test_a_run_that_the_cluster_does_not_see_is_said_in_a_line(
@@ -238,11 +238,11 @@ def test_nothing_of_actions_goes_to_the_cluster(run: Path) -> None:
     evaluator, printed = followed(config_of(run, actions=(hook,)), elsewhere(ray))
     assert "not delivered" in printed  # but accepted, and tried here
     assert evaluator.snapshot().findings
-    assert "very-secret" not in "".join([*ray.outfits, *ray.requests])
-    assert json.loads(json.loads(ray.outfits[0])["config"])["actions"] == []
+    assert "very-secret" not in "".join([*ray.setups, *ray.requests])
+    assert json.loads(json.loads(ray.setups[0])["config"])["actions"] == []
 
 
-def test_a_cluster_that_is_gone_ends_the_wait_for_it(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_that_is_gone_ends_the_wait_for_it(run: Path) -> None:
     class Silent(Processes):
         """Answers nothing any more, and says of the node of this process that it is dead."""
 
@@ -252,10 +252,12 @@ def test_a_cluster_that_is_gone_ends_the_wait_for_it(run: Path, monkeypatch: pyt
         def nodes(self) -> list[dict[str, Any]]:
             return [{"NodeID": "other", "Alive": True}, {"NodeID": "own", "Alive": False}]
 
-    monkeypatch.setattr("watchglass.evaluate.scaling.cluster._CHECK_S", 0.0)
-    evaluator = Evaluator(config_of(run), judging=elsewhere(Silent()))
+    connected = Cluster(Silent(), Patience(check_s=0.0))  # type: ignore[arg-type]
+    evaluator = Evaluator(config_of(run), judging=judging_on(connected))
     evaluator.open(lambda seconds: True)
     assert not evaluator.turn()
     assert evaluator.ended() == ""  # nothing is known yet
-    with pytest.raises(ClusterError, match="the Ray node of this process is gone: its raylet has died; begin again"):
+    with pytest.raises(
+        ClusterError, match="the Ray node of this process is gone: its raylet has died; start the command again"
+    ):
         evaluator.finish()
